@@ -34,7 +34,7 @@ from mindbatch.config.lora_schema import read_adapter_list
 from mindbatch.io.errors import ConfigError
 from mindbatch.launch.table_reader import read_rank_table
 from mindbatch.loading.setup import model_eos_ids
-from mindbatch.models.folder_tensors import check_tensors
+from mindbatch.models.described_folder import check_tensors
 from mindbatch.models.quantisation import open_whole
 from mindbatch.models.registry import describe, tensor_specs
 from pytorch_bytes import old_pytorch_bytes, pytorch_bytes

@@ -27,7 +27,7 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
 from mindbatch.checkpoint.formats.floats import converted
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.io.errors import CheckpointError
-from mindbatch.models.merged_adapter import merge_native, merged_weights
+from mindbatch.models.merged_adapter import merge_native
 from mindbatch.models.registry import describe
 from reshard_adapters import reshard
 
@@ -66,7 +66,7 @@ def merged_on_load(base: Path, adapter: Path) -> Iterator[StoredWeights]:
     """What `lora.mode=merge` reads."""
     with ModelFolder(base) as folder:
         plan = merge_native(describe(folder.config), folder, open_adapter(adapter))
-        with merged_weights(folder, plan) as loaded:
+        with plan.weights(folder) as loaded:
             yield loaded
 
 

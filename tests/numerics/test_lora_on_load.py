@@ -1,5 +1,6 @@
 """`lora.mode=merge`: what is loaded are the very bits that `reshard lora.merge=` writes."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from mindbatch.engine.request import RequestOutput
 from mindbatch.io.errors import CheckpointError, ConfigError, PromptError
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.models.loader import load_weights
-from mindbatch.models.merged_adapter import merge_native, merged_weights
+from mindbatch.models.merged_adapter import merge_native
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.stage_cut import cut
@@ -46,7 +47,7 @@ def parameters(folder: Path, adapter: Path | None, shard: TensorSlice, stage: St
         arch = describe(opened.config)
         spec = replace(ModelSpec.of(arch, RankPart(shard)), stage=stage)
         plan = None if adapter is None else merge_native(arch, opened, open_adapter(adapter))
-        with merged_weights(opened, plan) as weights:
+        with nullcontext(opened) if plan is None else plan.weights(opened) as weights:
             loaded = load_weights(spec, weights, kernels)
     return {name: np.asarray(parameter) for name, parameter in loaded.parameters.items()}
 

@@ -15,7 +15,7 @@ from mindbatch.checkpoint.placement.placements import allowed_model_parallel, pl
 from mindbatch.checkpoint.placement.regions import Placement
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.kernels.interface import Kernels
-from mindbatch.models.folder_tensors import checkpoint_names
+from mindbatch.models.described_folder import checkpoint_names
 from mindbatch.models.loader import load_weights
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import describe, tensor_specs

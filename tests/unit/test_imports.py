@@ -331,8 +331,8 @@ LIGHT = [
     "import mindbatch.checkpoint.placement.placements, mindbatch.checkpoint.strategy.placements",
     "import mindbatch.checkpoint.placement.proof, mindbatch.tasks.plan.ranks",
     "import mindbatch.tasks.plan.ranks",
-    "import mindbatch.engine.model_runner, mindbatch.kernels.native, mindbatch.layers.recordings",
-    "import mindbatch.models.loader, mindbatch.models.adapter_bank, mindbatch.models.model",
+    "import mindbatch.engine.model_runner, mindbatch.kernels.native, mindbatch.layers.decoder",
+    "import mindbatch.models.loader, mindbatch.models.adapter_weights, mindbatch.models.model",
 ]
 HEAVY = (
     "mindspore",

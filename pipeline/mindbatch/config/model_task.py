@@ -227,15 +227,16 @@ def _parallel_faults(parallel: ParallelConfig, model: ModelConfig) -> Iterator[s
     sizes = (parallel.model_parallel, parallel.pipeline_stage)
     if model.provider == "mindformers" or max(sizes) == 1 or min(sizes) < 1:
         return
-    from mindbatch.models.described_config import division_faults  # not needed for one process
+    # Not needed for one process.
+    from mindbatch.models.described_folder import architecture_if_sound, division_faults
 
-    ignore = ignored_keys(model)
-    if folder := model.checkpoint_name_or_path:
-        device_map = None if of_map else parallel.layer_counts
-        yield from division_faults(Path(folder), model.type, ignore, *sizes, device_map)
-    if model.assistant:  # sliced like the model, and on one stage
-        for fault in division_faults(Path(model.assistant), "auto", ignore, parallel.model_parallel):
-            yield f"model.assistant={model.assistant}: {fault}"
+    ignore, folder, assistant = ignored_keys(model), model.checkpoint_name_or_path, model.assistant
+    if folder and (arch := architecture_if_sound(Path(folder), model.type, ignore)):
+        yield from division_faults(arch, *sizes, None if of_map else parallel.layer_counts)
+    # Sliced like the model, and on one stage.
+    if assistant and (arch := architecture_if_sound(Path(assistant), "auto", ignore)):
+        for fault in division_faults(arch, parallel.model_parallel):
+            yield f"model.assistant={assistant}: {fault}"
 
 
 def device_map_faults(parallel: ParallelConfig) -> Iterator[str]:
@@ -298,9 +299,10 @@ def _length_faults(params: DecodingParams, model: ModelConfig) -> Iterator[str]:
         return
     positions, folder = model.seq_length, model.checkpoint_name_or_path
     if positions is None and folder is not None and model.provider == "native":
-        from mindbatch.models.described_config import positions_of  # few ask for a shortest output
+        from mindbatch.models.described_folder import architecture_if_sound  # few ask for a shortest output
 
-        positions = positions_of(Path(folder), model.type, ignored_keys(model))
+        arch = architecture_if_sound(Path(folder), model.type, ignored_keys(model))
+        positions = None if arch is None else arch.max_positions
     if positions is not None and (fault := shortest_fault(params, positions)):
         yield fault
 

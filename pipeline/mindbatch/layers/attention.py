@@ -1,6 +1,7 @@
-"""Parts of attention of every kind beside products: rotation, and the paged cache of a layer."""
+"""Layers that keep something of each sequence: attention with its rotation, convolutions and delta rules."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,13 +9,14 @@ import numpy as np
 
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.operations.attention import attention, cross_attention, distance_attention
+from mindbatch.kernels.operations.recurrent import causal_convolution, gated_delta
 from mindbatch.kernels.operations.rotation import norm_by_sums, rotary, square_sums, tempered
 from mindbatch.kernels.shapes import AttentionShape, ConvolutionShape, DeltaShape
 from mindbatch.kernels.step import IntArray
-from mindbatch.layers.linear import reduced
+from mindbatch.layers.linear import bias_of, reduced
 from mindbatch.layers.rank import Module, Rank, Tokens, declared
 from mindbatch.models.architecture import Architecture, Rotary
-from mindbatch.models.tensor_spec import Layout, Part, Sharding
+from mindbatch.models.tensor_spec import Layout, Part, Sharding, fused
 from mindbatch.parallel.topology import TensorSlice
 
 
@@ -88,13 +90,6 @@ UNTURNED = Rotary((0.0,))
 """Leaves each number as it is: one pair of a head by an angle of 0."""
 
 
-class NoNorm(Module):
-    weight = None
-
-
-NO_NORM = NoNorm()
-
-
 class Rotation(OfLayer):
     """qkv with the norms of query and key, then rotated; only normed in a layer without rotary positions."""
 
@@ -103,12 +98,12 @@ class Rotation(OfLayer):
         self.rotary = a.rotary_of(layer)
 
     def forward(self, qkv: Any, tokens: Tokens, *norms: Any) -> Any:
-        """norms: modules with the weights of query's and of key's, or none."""
-        weights = tuple(norm.weight for norm in norms) or (None, None)
+        """norms: modules with the weights of query's and of key's, None for one; or none of both."""
+        weights = tuple(None if norm is None else norm.weight for norm in norms) or (None, None)
         if self.arch.norms_all_heads and self.shard.size > 1:
             qkv, weights = self._normed(qkv, weights), (None, None)
         if self.rotary is None and weights[0] is None:
-            return qkv
+            return self._tempered(qkv, tokens)
         settings = self.rotary or UNTURNED
         inputs = (qkv, *tokens.angles(settings), *weights)
         return rotary(
@@ -128,14 +123,10 @@ class Rotation(OfLayer):
         settings = {"shape": shape, "epsilon": arch.norm_epsilon, "totals": totals}
         return norm_by_sums(qkv, sums, *weights, **settings)
 
-
-class TemperedRotation(Rotation):
-    """qkv rotated; in a layer without rotary positions its query tempered by them instead."""
-
-    def forward(self, qkv: Any, tokens: Tokens, *norms: Any) -> Any:
-        """norms: see `Rotation`."""
-        qkv, tempering = super().forward(qkv, tokens, *norms), self.arch.tempering
-        if self.rotary is not None or tempering is None:
+    def _tempered(self, qkv: Any, tokens: Tokens) -> Any:
+        """The query times a factor by its position, where the model has any."""
+        tempering = self.arch.tempering
+        if tempering is None:
             return qkv
         settings = {"floor": tempering.floor, "factor": tempering.factor}
         return tempered(qkv, tokens.positions, shape=self.shape, **settings)
@@ -150,15 +141,7 @@ class QueryRotation(Rotation):
 
     def forward(self, queries: Any, tokens: Tokens, *norms: Any) -> Any:
         """norms: that of queries."""
-        return super().forward(queries, tokens, *norms, NO_NORM)
-
-
-class HeadNorms(Rotation):
-    """qkv with the norms of query and key only, whatever positions the layer has."""
-
-    def __init__(self, a: Architecture, layer: int) -> None:
-        super().__init__(a, layer)
-        self.rotary = None
+        return super().forward(queries, tokens, *norms, None)
 
 
 _TABLE = "{}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
@@ -187,7 +170,7 @@ class DistanceAttention(OfLayer):
         super().bind(name, rank)
         assert self.arch.encoder is not None
         first, last = rank.shard.bounds(self.arch.heads)
-        table = rank.kernels.floats(rank.weights.get(f"positions.{self.stack}"))[:, first:last]
+        table = rank.kernels.floats(rank.weights.parameters[f"positions.{self.stack}"])[:, first:last]
         bias = distance_bias(table, self.arch.encoder.farthest, causal=self.stack == "decoder")
         self.bias = rank.kernels.fixed(bias)
 
@@ -218,3 +201,57 @@ def distance_bias(table: FloatArray, farthest: int, *, causal: bool) -> FloatArr
     """float32 [heads, 2 * farthest + 1] of a learned table [buckets, heads]."""
     rows = table[distance_buckets(len(table), farthest, causal=causal)]
     return np.ascontiguousarray(rows.T, np.float32)
+
+
+class CausalConvolution(Module):
+    """x [T, >= channels] -> [T, channels]: each channel's latest inputs times weights of its own.
+
+    parts: of the channels, in the order in which x has them; each rank has some of every part.
+    """
+
+    def __init__(self, a: Architecture, layer: int, *parts: Part, bias: bool = False) -> None:
+        self.arch, self.layer = a, layer
+        self.weight = declared(*parts, sharding=Sharding.OUTPUTS, layout=Layout.FLOAT32)
+        biases = map(bias_of, parts)
+        self.bias = declared(*biases, sharding=Sharding.OUTPUTS, layout=Layout.FLOAT32) if bias else None
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """Takes the weights, an input's of all channels side by side, and the layer's states."""
+        super().bind(name, rank)
+        assert self.arch.recurrence is not None
+        self.weight = rank.kernels.fixed(np.ascontiguousarray(rank.kernels.floats(self.weight).T))
+        self.shape = self.arch.recurrence.convolution_of(rank.shard.size)
+        self.state = rank.cache_of(self.layer)[0]
+
+    def forward(self, x: Any, tokens: Tokens) -> Any:
+        return causal_convolution(x, self.weight, self.bias, self.state, *tokens.sequences, shape=self.shape)
+
+
+class GatedDelta(Module):
+    """qkv and gates -> [T, value heads * value_dim] by the gated delta rule.
+
+    decay, bias: of each value head, see `operations.recurrent.gated_delta`; of the first the checkpoint has
+    the logarithm of its negative.
+    """
+
+    def __init__(self, a: Architecture, layer: int, decay: Part, bias: Part) -> None:
+        self.arch, self.layer = a, layer
+        self.decay, self.bias = (
+            declared(part, sharding=Sharding.OUTPUTS, layout=Layout.FLOAT32) for part in (decay, bias)
+        )
+
+    def bind(self, name: str, rank: Rank) -> None:
+        super().bind(name, rank)
+        assert self.arch.recurrence is not None
+        self.decay = rank.kernels.fixed(-np.exp(rank.kernels.floats(self.decay)))
+        self.shape = self.arch.recurrence.delta_of(rank.shard.size)
+        self.state = rank.cache_of(self.layer)[1]
+
+    def forward(self, qkv: Any, gates: Any, tokens: Tokens) -> Any:
+        inputs = (qkv, gates, self.decay, self.bias, self.state)
+        return gated_delta(*inputs, *tokens.sequences, shape=self.shape)
+
+
+def channels(source: str, widths: Sequence[int], kernel: int, units: Sequence[int]) -> tuple[Part, ...]:
+    """Parts of a convolution's channels, which follow one another. units: channels that stay together."""
+    return tuple(replace(part, is_depthwise=True) for part in fused(source, widths, kernel, units))

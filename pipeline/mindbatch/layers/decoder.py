@@ -1,11 +1,21 @@
-"""A decoder, or a pipeline stage of it: what begins it, its layers, what ends it, and the head."""
+"""A decoder, or a pipeline stage of it: its ends and its layers; and recording what it computes in a step."""
 
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mindbatch.kernels.operations.dense import capped, receive_hidden, send_hidden
-from mindbatch.layers.embedding import Head, TokenEmbedding
+from mindbatch.kernels.recording import ROWS, Recording, with_added_norms
+from mindbatch.layers.linear import Head, TokenEmbedding
 from mindbatch.layers.rank import Module, Rank, Tokens
 from mindbatch.models.architecture import Architecture
+
+if TYPE_CHECKING:  # programs, which a model that is only described does not need
+    from mindbatch.kernels.step_programs import StepRecordings
 
 
 class Decoder(Module):
@@ -34,7 +44,6 @@ class Decoder(Module):
                 child.bind(path, rank)
 
     def embed(self, tokens: Tokens) -> Any:
-        """Input of the first layer [T, H]."""
         return self.embedding(tokens)
 
     def finish(self, x_TH: Any, tokens: Tokens) -> Any:
@@ -70,3 +79,56 @@ class EncoderDecoder(Decoder):
     def encode(self, tokens: Tokens) -> Any:
         """Writes to the caches what the decoder's layers attend to; the encoder's hidden states [T, H]."""
         raise NotImplementedError
+
+
+def recordings_of(model: Decoder, *, adapted: bool) -> StepRecordings:
+    """Records what a model, or a pipeline stage of it, computes. adapted: its tokens may have adapters."""
+    from mindbatch.kernels.step_programs import StepRecordings
+
+    tokens = _part if isinstance(model, EncoderDecoder) else partial(_batch, model.arch)
+
+    def of_step(compute: Callable[[Tokens], Any]) -> Recording:
+        recording = Recording()
+        return _finished(recording, compute(tokens(recording, adapted)))
+
+    step = of_step(model)
+    if not model.stage.is_last:
+        return StepRecordings(step)
+    head = Recording()
+    hidden = head.input(step.outputs[0].shape[1:], np.float32)
+    slots = head.input((), np.int32) if adapted else None
+    _finished(head, model.logits(hidden, Tokens(adapters=slots)))
+    if isinstance(model, EncoderDecoder):
+        return StepRecordings(step, head, encoder=of_step(model.encode))
+
+    def whole(tokens: Tokens) -> Any:
+        hidden = model(tokens)
+        return hidden, model.logits(hidden, tokens)
+
+    return StepRecordings(step, head, of_step(whole))
+
+
+def _batch(arch: Architecture, recording: Recording, adapted: bool) -> Tokens:
+    """Symbols for the fields of a `Batch`, in their order."""
+    ids = recording.input((), np.int32)
+    positions = recording.input(() if arch.num_positions == 1 else (arch.num_positions,), np.int32)
+    slots, rows = (recording.input((), np.int32) for _ in range(2))
+    tables, lengths = recording.input((ROWS,), np.int32), recording.input((), np.int32)
+    adapters = recording.input((), np.int32) if adapted else None
+    states = recording.input((), np.int32) if arch.recurrence is not None else None
+    return Tokens(ids, positions, slots, rows, tables, lengths, adapters, states=states)
+
+
+def _part(recording: Recording, adapted: bool) -> Tokens:
+    ids, slots, rows = (recording.input((), np.int32) for _ in range(3))
+    tables = recording.input((ROWS,), np.int32)
+    lengths, firsts, positions = (recording.input((), np.int32) for _ in range(3))
+    adapters = recording.input((), np.int32) if adapted else None
+    return Tokens(ids, positions, slots, rows, tables, lengths, adapters, firsts)
+
+
+def _finished(recording: Recording, result: Any) -> Recording:
+    recording.outputs.extend(result if isinstance(result, tuple) else (result,))
+    joined = with_added_norms(recording)
+    recording.calls[:] = joined.calls
+    return recording

@@ -1,10 +1,21 @@
-"""Linear layers: how their matrices are joined and divided over ranks, and the products of a rank."""
+"""Layers of each token by itself: linear layers, norms, token embeddings and heads, divided over ranks."""
 
 from dataclasses import replace
 from typing import Any
 
 from mindbatch.kernels.operations.attention import head_products
-from mindbatch.kernels.operations.dense import adapted_linear, all_reduce, linear
+from mindbatch.kernels.operations.dense import (
+    adapted_embedding,
+    adapted_linear,
+    all_gather,
+    all_reduce,
+    embedding,
+    group_norm,
+    ids_from,
+    linear,
+    norm,
+    table_rows,
+)
 from mindbatch.kernels.shapes import HeadProductsShape
 from mindbatch.layers.rank import Module, Rank, Tokens, declared
 from mindbatch.models.tensor_spec import Layout, Part, Sharding
@@ -17,7 +28,8 @@ class Product:
     """
 
     def __init__(self, name: str, rank: Rank, bias: Any, base: str | None = None) -> None:
-        self.weight, self.outputs = rank.weights.get(base or name), rank.weights.outputs[base or name]
+        matrix = base or name
+        self.weight, self.outputs = rank.weights.parameters[matrix], rank.weights.outputs[matrix]
         self.bias = bias
         self.adapted = rank.weights.adapted.get(name)
 
@@ -76,7 +88,6 @@ class RowLinear(Linear):
 
 
 def reduced(x: Any, shard: Any) -> Any:
-    """The sum over the ranks of a slice."""
     return x if shard.size == 1 else all_reduce(x, shard=shard)
 
 
@@ -96,7 +107,8 @@ class SplitLinear(Linear):
     def bind(self, name: str, rank: Rank) -> None:
         """The two stacks, in which the matrix is loaded."""
         part = self.part
-        self.into, self.out_of = (rank.weights.get(f"{name}.{which}") for which in ("absorb", "expand"))
+        parameters = rank.weights.parameters
+        self.into, self.out_of = parameters[f"{name}.absorb"], parameters[f"{name}.expand"]
         self.heads = rank.weights.outputs[f"{name}.weight"] // part.unit
         self.inputs, self.rest = part.inputs or 1, part.unit - self.split
 
@@ -109,3 +121,146 @@ class SplitLinear(Linear):
         """x [T, heads * width], of which each head's inputs begin at `first` -> [T, heads * rest]."""
         shape = HeadProductsShape(self.heads, width, first, self.inputs, self.rest)
         return head_products(x, self.out_of, shape=shape)
+
+
+class VocabularyMatrix(Module):
+    """A matrix [vocab_size, width] of which each rank has some rows.
+
+    norm, project: what follows the rows, or precedes the products of a head, in the types that have it.
+    """
+
+    norm: Module
+    project: Module
+
+    def __init__(self, source: str, vocab_size: int, width: int) -> None:
+        self.part = Part(f"{source}.weight", vocab_size, width)
+        self.weight = declared(self.part, sharding=Sharding.VOCABULARY, layout=Layout.PACKED)
+        self.vocab_size, self.width = vocab_size, width
+
+
+class TokenEmbedding(VocabularyMatrix):
+    """ids [T] -> [T, width]. A rank gives zeros for ids that it does not have; the sum is the row."""
+
+    def bind(self, name: str, rank: Rank) -> None:
+        super().bind(name, rank)
+        self.adapted = rank.weights.adapted.get(f"{name}.weight")
+        self.shard = rank.shard
+        self.first_id = rank.shard.rank * rank.weights.outputs[f"{name}.weight"]
+
+    def forward(self, tokens: Tokens) -> Any:
+        ids = ids_from(tokens.ids, first=self.first_id) if self.first_id else tokens.ids
+        if self.adapted is None:
+            rows = embedding(ids, self.weight, width=self.width)
+        else:
+            stored = (tokens.adapters, *self.adapted.stored)
+            rows = adapted_embedding(ids, self.weight, *stored, shape=self.adapted.shape)
+        return reduced(rows, self.shard)
+
+
+class Head(VocabularyMatrix):
+    """[T, width] -> logits [T, vocab_size], all of them on every rank.
+
+    tied: by the token embedding, without a matrix of its own.
+    """
+
+    def __init__(
+        self, source: str, vocab_size: int, width: int, *, tied: bool = False, bias: bool = False
+    ) -> None:
+        super().__init__(source, vocab_size, width)
+        self.is_tied = tied
+        if tied:
+            self.weight = None
+        self.bias = declared(bias_of(self.part), sharding=Sharding.VOCABULARY) if bias else None
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """The rank's product; adapters have the head by its own name also where it is the embedding."""
+        super().bind(name, rank)
+        base = "embedding.weight" if self.is_tied else None
+        self.product = Product(f"{name}.weight", rank, self.bias, base)
+        self.shard = rank.shard
+
+    def forward(self, x: Any, tokens: Tokens) -> Any:
+        return self.product(x, tokens)
+
+    def gathered(self, logits: Any) -> Any:
+        if self.shard.size == 1:
+            return logits
+        return all_gather(logits, shard=self.shard, total=self.vocab_size)
+
+
+class Table(Module):
+    """numbers [T] -> [T, width]: rows of a table that every rank has. first: the row of number 0."""
+
+    def __init__(self, source: str, rows: int, width: int, first: int = 0) -> None:
+        self.weight, self.first = declared(Part(f"{source}.weight", rows, width)), first
+
+    def forward(self, numbers: Any) -> Any:
+        numbers = ids_from(numbers, first=-self.first) if self.first else numbers
+        return table_rows(numbers, self.weight)
+
+
+class RmsNorm(Module):
+    """x [T, width] -> x / rms(x) * (offset + weight)."""
+
+    is_centred = False
+    has_bias = False
+
+    def __init__(self, source: str, width: int, epsilon: float, offset: float = 0.0) -> None:
+        self.width, self.epsilon, self.offset = width, epsilon, offset
+        self.weight = declared(Part(f"{source}.weight", width))
+        self.bias = declared(Part(f"{source}.bias", width)) if self.has_bias else None
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """Adds the offset here, once, and in float32, as the model itself computes it.
+
+        Half precision would lose what the weight adds to the offset.
+        """
+        super().bind(name, rank)
+        if self.offset:
+            self.weight = rank.kernels.add_offset(self.weight, self.offset)
+
+    def forward(self, x: Any) -> Any:
+        return norm(x, self.weight, self.bias, epsilon=self.epsilon, centred=self.is_centred)
+
+
+class GroupNorm(RmsNorm):
+    """Each `width` numbers of a row / their rms * weight."""
+
+    def forward(self, x: Any) -> Any:
+        return group_norm(x, self.weight, epsilon=self.epsilon)
+
+
+class UnitNorm(Module):
+    """x / rms(x), for those that take a norm's weight."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def bind(self, name: str, rank: Rank) -> None:
+        self.weight = rank.kernels.add_offset(rank.kernels.zeros(self.width), 1.0)
+
+
+class LayerNorm(RmsNorm):
+    """x [T, width] -> (x - mean(x)) / std(x) * weight + bias."""
+
+    is_centred = True
+    has_bias = True
+
+
+class PlainLayerNorm(RmsNorm):
+    """Layer norm without a bias."""
+
+    is_centred = True
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """Takes the weight, and a bias of zeros: the kernels take a norm with a bias for a centred one."""
+        super().bind(name, rank)
+        self.bias = rank.kernels.zeros(self.width)
+
+
+class AllHeadsNorm(Module):
+    """An RMS norm over all heads together, of which a rank has the part that its heads have."""
+
+    def __init__(self, source: str, heads: int, head_dim: int, *, is_shared: bool = False) -> None:
+        part = Part(f"{source}.weight", heads * head_dim, unit=head_dim, is_shared=is_shared)
+        self.weight = declared(part, sharding=Sharding.OUTPUTS)

@@ -40,7 +40,6 @@ class Module:
         return self.forward(*inputs)
 
     def children(self, name: str = "") -> Iterator[tuple[str, Module]]:
-        """Yields the modules below the node of this name, with theirs."""
         for key, child in vars(self).items():
             path = f"{name}.{key}" if name else key
             if isinstance(child, Module):
@@ -49,7 +48,6 @@ class Module:
                 yield from ((f"{path}.{number}", item) for number, item in enumerate(child))
 
     def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """Declares all parameters of the node of this name, and below it."""
         for key, value in vars(self).items():
             if isinstance(value, TensorSpec):
                 yield replace(value, name=f"{name}.{key}")
@@ -60,29 +58,22 @@ class Module:
         """Gives the node and all below it their weights, as a rank has them, and what else they need."""
         for key, value in [*vars(self).items()]:
             if isinstance(value, TensorSpec):
-                setattr(self, key, rank.weights.get(f"{name}.{key}"))
+                setattr(self, key, rank.weights.parameters[f"{name}.{key}"])
         for path, child in self.children(name):
             child.bind(path, rank)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Loaded parameters, as kernels keep them, with the number of outputs of each matrix.
+    """Loaded parameters, all that the model's tree promises, as kernels keep them.
 
-    (A packed shape does not tell.) adapted: what adapters have for each parameter that any of them touches.
+    outputs: of each matrix, whose packed shape does not tell. adapted: what adapters have for each parameter
+        that any of them touches.
     """
 
     parameters: Mapping[str, Any]
     outputs: Mapping[str, int]
     adapted: Mapping[str, AdaptedParameter] = field(default_factory=dict)
-
-    def get(self, name: str) -> Any:
-        """A parameter that the model's tree promises.
-
-        Raises:
-            KeyError: the loader did not make it, a defect of the tree.
-        """
-        return self.parameters[name]
 
 
 @dataclass(frozen=True)
@@ -99,7 +90,6 @@ class Rank:
     shard: TensorSlice = WHOLE
 
     def cache_of(self, layer: int) -> tuple[Any, ...]:
-        """Keys and values of a layer, or its states."""
         return self.caches[layer - self.stage.layers.start]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,11 +18,11 @@ from mindbatch.io.screen_text import say
 from mindbatch.kernels.choice import kernels_in_use
 from mindbatch.loading.memory_check import MemoryDemand, naming_exhaustion, refuse_beyond_memory
 from mindbatch.loading.prepared_adapters import NO_ADAPTERS, PreparedAdapters
+from mindbatch.loading.providers import assistant_settings, provider_of
 from mindbatch.parallel.topology import RankPlace
 from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
-    from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
     from mindbatch.engine.model_runner import ModelRunner
     from mindbatch.engine.settings import EngineSettings
     from mindbatch.engine.virtual_engines import VirtualEngines
@@ -51,14 +51,11 @@ class LoadedEngine:
 
 
 class Runners(NamedTuple):
-    """Runners of a model's steps, and of its assistant's if it has one."""
-
     model: ModelRunner
     assistant: ModelRunner | None
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of the keys and values of all runners."""
         return sum(runner.cache.nbytes for runner in self if runner is not None)
 
 
@@ -129,26 +126,17 @@ def load_runners(
     ) -> ModelRunner:
         states = settings.num_states * setup.num_engines
         geometry = CacheGeometry(setup.num_blocks, settings.block_size, states)
-        with guard("loading"), _weights_of(opened.folder, adapters) as weights:
-            loaded_model = setup.provider.load(opened.spec, weights, kernels, geometry, loaded, adapters.live)
+        merged, folder = adapters.merged, opened.folder
+        with guard("loading"), nullcontext(folder) if merged is None else merged.weights(folder) as weights:
+            loaded_model = load(opened.spec, weights, kernels, geometry, loaded, adapters.live)
         return ModelRunner(loaded_model, settings, compiling, guard)
 
-    guard = partial(naming_exhaustion, _demand_of(setup))
+    load, guard = provider_of(setup.model).load, partial(naming_exhaustion, _demand_of(setup))
     main, drafting = run(setup.opened, setup.settings, setup.adapters), None
     if setup.assistant is not None and setup.spec.stage.is_last:  # it drafts for whoever has the logits
-        from mindbatch.loading.assistant_model import assistant_settings  # few jobs have one
-
         drafting = run(setup.assistant, assistant_settings(setup.assistant, setup.settings))
     notice("")
     return Runners(main, drafting)
-
-
-def _weights_of(folder: ModelFolder, adapters: PreparedAdapters) -> AbstractContextManager[StoredWeights]:
-    if adapters.merged is None:
-        return nullcontext(folder)
-    from mindbatch.models.merged_adapter import merged_weights
-
-    return merged_weights(folder, adapters.merged)
 
 
 def engine_of(setup: EngineSetup, runner: Runner, drafting: Runner | None) -> Engine:
@@ -173,7 +161,7 @@ def virtual_engines_of(
 
 
 def _engine_maker(setup: EngineSetup) -> Callable[[Runner, Runner | None, int], Engine]:
-    """Makes engines of a model from its runner and its assistant's, each with a part of their caches."""
+    """Makes engines, each with a part of the runners' caches."""
     settings, opened, tokenizer = setup.settings, setup.assistant, setup.tokenizer
     make = None if tokenizer is None else partial(IncrementalDetokenizer, tokenizer)
     known, slots = setup.adapters.known, setup.adapters.slots()
@@ -183,7 +171,6 @@ def _engine_maker(setup: EngineSetup) -> Callable[[Runner, Runner | None, int], 
         assistant = None
         if opened is not None and drafting is not None:
             from mindbatch.engine.assistant import Assistant
-            from mindbatch.loading.assistant_model import assistant_settings
 
             assistant = Assistant(drafting, assistant_settings(opened, settings), cache_part)
         eos = setup.eos_token_ids

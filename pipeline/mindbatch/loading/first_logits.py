@@ -35,17 +35,12 @@ def fixed_prompts(vocab_size: int, max_positions: int) -> list[list[int]]:
 
 
 def first_logits(arch: Architecture, weights: StoredWeights) -> FloatArray:
-    """Loads the model on the CPU and gives the logits [tokens, vocabulary] after every token of the prompts.
+    """Loads the model, or one rank of it, on the CPU: logits [tokens, vocabulary] after all prompts' tokens.
 
     Raises:
         CheckpointError: the tensors do not fit, or are damaged.
         ConfigError: the kernels do not run here.
     """
-    return logits_of_rank(arch, weights)
-
-
-def logits_of_rank(arch: Architecture, weights: StoredWeights) -> FloatArray:
-    """Computes first_logits, also of one rank in a model-parallel group of processes."""
     from mindbatch.engine.model_runner import ModelRunner
     from mindbatch.kernels.choice import choose_kernels
     from mindbatch.kernels.shapes import CacheGeometry

@@ -58,7 +58,6 @@ class MemoryDemand:
 
     @property
     def slot(self) -> int:
-        """Bytes of one adapter in the memory of all processes."""
         live = self.setup.adapters.live
         if live is None or not live.slot_numbers:
             return 0
@@ -71,12 +70,10 @@ class MemoryDemand:
 
     @property
     def adapter_slots(self) -> int:
-        """Bytes of the memory for adapters: each slot holds the largest."""
         return self._num_loaded * self.slot
 
     @property
     def experts(self) -> int:
-        """Bytes of the experts' rows in a step."""
         return self.processes * self.setup.expert_bytes
 
     @property

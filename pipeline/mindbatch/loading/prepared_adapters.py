@@ -35,7 +35,6 @@ class PreparedAdapters:
     warnings: tuple[str, ...] = ()
 
     def slots(self) -> AdapterSlots | None:
-        """Makes the slots of a loaded model, which all its engines share."""
         return None if self.live is None else AdapterSlots(self.live.max_loaded)
 
 

@@ -13,9 +13,8 @@ from mindbatch.engine.settings import EngineSettings, affordable_blocks, afforda
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.fault_lines import shown
 from mindbatch.kernels.memory import NumberType, cache_type, kernel_dtype, weight_type
-from mindbatch.loading.assistant_model import find_assistant
 from mindbatch.loading.prepared_adapters import NO_ADAPTERS, PreparedAdapters, prepare_adapters
-from mindbatch.loading.providers import OpenedFolder, Provider, open_model, provider_of
+from mindbatch.loading.providers import OpenedFolder, find_assistant, open_model, provider_of
 from mindbatch.parallel.topology import WHOLE_MODEL, RankPart
 from mindbatch.prompts.tokenizer import Tokenizer
 
@@ -52,10 +51,6 @@ class EngineSetup:
         return self.opened.spec
 
     @property
-    def provider(self) -> Provider:
-        return provider_of(self.model)
-
-    @property
     def specs(self) -> Sequence[ModelSpec]:
         return [self.spec, *([] if self.assistant is None else [self.assistant.spec])]
 
@@ -65,7 +60,6 @@ class EngineSetup:
 
     @property
     def num_parameters(self) -> int:
-        """Numbers of the weights, the assistant's included."""
         return sum(spec.num_parameters for spec in self.specs)
 
     @property
@@ -74,7 +68,6 @@ class EngineSetup:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights as they are kept in memory."""
         return self.num_parameters * self.weight_type.itemsize
 
     @property
@@ -96,7 +89,6 @@ class EngineSetup:
 
     @property
     def expert_bytes(self) -> int:
-        """Bytes that layers of experts take for the rows of the largest step."""
         return self.spec.expert_bytes(self.settings.max_batched_tokens, self.runtime.device_target)
 
     @property
@@ -111,7 +103,6 @@ class EngineSetup:
 
     @property
     def cache_tokens(self) -> int:
-        """Number of tokens that the cache has blocks for."""
         return self.num_blocks * self.settings.block_size
 
     @property
@@ -180,7 +171,8 @@ def engine_settings(
     most = _most_tokens(seq_length, model, runtime, spec, assistant)
     token_bytes = token_bytes_of(model, runtime, spec, assistant)
     budget = parse_bytes(runtime.cache_memory)
-    in_chunks = model.use_past and spec.two_positions is None
+    two_positions = spec.architecture.two_positions
+    in_chunks = model.use_past and two_positions is None
     batch_size = min(model.batch_size, most)
     keeps_states = runtime.prefix_caching and model.use_past
     states = affordable_states(budget, spec.state_bytes, batch_size * (2 if keeps_states else 1), engines)
@@ -196,7 +188,7 @@ def engine_settings(
         prefix_caching=runtime.prefix_caching,
         max_positions=spec.max_positions,
         decoder_start_id=spec.decoder_start_id,
-        two_positions=spec.two_positions,
+        two_positions=two_positions,
         num_states=states,
         max_prompt_tokens=_most_prompt_tokens(model, runtime, engines) if in_chunks else None,
     )
@@ -238,12 +230,10 @@ def _most_prompt_tokens(model: ModelConfig, runtime: RuntimeConfig, engines: int
 
 
 def weight_type_of(model: ModelConfig, runtime: RuntimeConfig) -> NumberType:
-    """Number type of nearly all weights in memory."""
     return weight_type(model.dtype, model.quantization, runtime.device_target)
 
 
 def token_bytes_of(model: ModelConfig, runtime: RuntimeConfig, *models: ModelSpec | None) -> int:
-    """Bytes that a token takes in the caches of the models."""
     device = runtime.device_target
     itemsize = cache_type(model.cache_dtype, model.dtype, model.quantization, device).itemsize
     return sum(spec.cache_bytes_per_token(itemsize, device) for spec in models if spec is not None)

@@ -10,8 +10,9 @@ from mindbatch.checkpoint.faults import collecting, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.formats.open_file import OpenFiles, in_threads
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
-from mindbatch.checkpoint.lora.modules import AdaptedModule, LowRank, ModuleKind
+from mindbatch.checkpoint.lora.modules import AdaptedModule, LowRank, ModuleKind, row_factors
 from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_lora
+from mindbatch.io.errors import CheckpointError
 from mindbatch.kernels.adapters import (
     WHOLE_WEIGHT,
     AdaptedShape,
@@ -21,10 +22,43 @@ from mindbatch.kernels.adapters import (
     WholePart,
 )
 from mindbatch.kernels.arrays import FloatArray
-from mindbatch.models.dora import RowScale, row_scale
 from mindbatch.models.stage_cut import is_tied, stage_specs
 from mindbatch.models.tensor_spec import TensorSpec
-from mindbatch.parallel.topology import Stage, TensorSlice
+from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
+
+
+class RowScale(NamedTuple):
+    """magnitude / norm of each row, and what keeps the module's own bias as it is: bias * (1 - factor)."""
+
+    factor: FloatArray
+    offset: FloatArray | None
+
+
+def row_scale(whole: LowRank, folder: StoredWeights, name: str, *, is_turned: bool) -> RowScale:
+    """The factors of a module with a magnitude. name: of its weight in the folder.
+
+    is_turned: the weight is stored [inputs, outputs].
+
+    Raises:
+        CheckpointError: the folder was cut for a rank, so that the rows are not whole.
+    """
+    refuse_cut_rows(folder, name)
+    stored = folder.floats(name)
+    weight = stored.T if is_turned else stored
+    factor = row_factors(whole, lambda start, stop: weight[start:stop])
+    assert factor is not None
+    bias = f"{name.removesuffix('weight')}bias"
+    return RowScale(factor, folder.floats(bias) * (1 - factor) if bias in folder.names else None)
+
+
+def refuse_cut_rows(folder: StoredWeights, name: str) -> None:
+    """CheckpointError where the folder was cut for a rank: norms are of whole rows."""
+    if folder.shard != WHOLE:
+        raise CheckpointError(
+            f"{folder.path}: was cut for one rank, and DoRA needs whole rows of {name}; give the folder of "
+            "the whole model"
+        )
+
 
 EMBEDDING = "embedding.weight"
 TIED_HEAD = "lm_head.weight"
@@ -162,7 +196,6 @@ class AdapterPlaces:
         return ranks
 
     def numbers(self, adapter: LoraPlan) -> int:
-        """Counts the numbers that the rank holds of an adapter."""
         return sum(
             shape.inputs * width if rank == WHOLE_WEIGHT else rank * (shape.inputs + width)
             for name, ranks in self.ranks(adapter).items()

@@ -77,7 +77,6 @@ class Experts:
     weighs_inputs: bool = False
 
     def of_layers(self, layers: Sequence[int]) -> Experts:
-        """Restricts the experts to a model of these layers only."""
         kept = tuple(index for index, layer in enumerate(layers) if layer in self.layers)
         return replace(self, layers=kept)
 
@@ -119,11 +118,9 @@ class Recurrence:
     delta: DeltaShape | None = None
 
     def convolution_of(self, ranks: int) -> ConvolutionShape:
-        """The channels of each of so many ranks."""
         return ConvolutionShape(self.channels // ranks, self.kernel, self.delta is not None)
 
     def delta_of(self, ranks: int) -> DeltaShape:
-        """The heads of each of so many ranks, in a model that has any."""
         assert self.delta is not None, "a type of gated delta rules describes them"
         heads = self.delta.key_heads // ranks, self.delta.value_heads // ranks
         return replace(self.delta, key_heads=heads[0], value_heads=heads[1])
@@ -244,20 +241,16 @@ class Architecture:
         return 1 if self.two_positions is None else 2
 
     def is_recurrent(self, layer: int) -> bool:
-        """True of a layer without attention, see `Recurrence`."""
         return self.recurrence is not None and layer in self.recurrence.layers
 
     def heads_of(self, layer: int) -> HeadSizes:
         return self.layer_heads[layer] if self.layer_heads else HeadSizes(self.kv_heads, self.head_dim)
 
     def cache_layer(self, layer: int) -> int:
-        """The layer whose keys and values a layer sees."""
         return self.cache_layers[layer] if self.cache_layers else layer
 
     def has_cache(self, layer: int) -> bool:
-        """True of a layer with keys and values of its own."""
         return self.cache_layer(layer) == layer and not self.is_recurrent(layer)
 
     def rotary_of(self, layer: int) -> Rotary | None:
-        """The rotary positions of a layer; None where it has none."""
         return self.layer_rotaries[layer] if self.layer_rotaries else self.rotary

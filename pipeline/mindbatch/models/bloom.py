@@ -5,11 +5,12 @@ from functools import partial
 from typing import Any
 
 from mindbatch.kernels.shapes import Alibi, alibi_slopes
-from mindbatch.layers.norm import LayerNorm
+from mindbatch.layers.linear import LayerNorm
 from mindbatch.layers.rank import Tokens
 from mindbatch.models import gpt_neox, llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.sizes import SizeKeys, read_sizes
 
 POSITIONS = 2048
 """Positions of training where `seq_length` does not say how many: ALiBi itself has no limit."""
@@ -17,28 +18,23 @@ POSITIONS = 2048
 
 def describe(reader: ConfigReader) -> Architecture:
     hidden_key = _either(reader, "hidden_size", "n_embed")
-    heads_key = _either(reader, "n_head", "num_attention_heads")
-    hidden, heads = reader.positive(hidden_key), reader.positive(heads_key)
-    layers = reader.positive(_either(reader, "n_layer", "num_hidden_layers"))
-    head_dim = gpt_neox.whole_heads(reader, hidden_key, hidden, heads, heads_key)
-    reader.needs("n_inner", [4 * hidden])
+    keys = SizeKeys(
+        hidden=hidden_key,
+        layers=_either(reader, "n_layer", "num_hidden_layers"),
+        heads=_either(reader, "n_head", "num_attention_heads"),
+        inner=hidden_key,
+        positions="seq_length",
+        activation="",
+    )
+    arch = read_sizes(reader, keys, default_positions=POSITIONS, bias=True)
+    reader.needs("n_inner", [4 * arch.hidden_size])
     if reader.value("pretraining_tp") not in (None, 1):
         reader.needs("slow_but_exact", [False])  # adds up the parts of a product, and leaves out their biases
-    return Architecture(
-        vocab_size=reader.positive("vocab_size"),
-        hidden_size=hidden,
-        num_layers=layers,
-        heads=heads,
-        head_dim=head_dim,
-        intermediate_size=4 * hidden,
-        max_positions=reader.positive("seq_length", POSITIONS),
-        norm_epsilon=reader.number("layer_norm_epsilon"),
+    return replace(
+        arch,
+        intermediate_size=4 * arch.hidden_size,
         activation="gelu_tanh",
-        tied=reader.flag("tie_word_embeddings"),
-        alibi=Alibi(alibi_slopes(heads)),
-        qkv_bias=True,
-        output_bias=True,
-        mlp_bias=True,
+        alibi=Alibi(alibi_slopes(arch.heads)),
         adds_normed=reader.flag("apply_residual_connection_post_layernorm"),
     )
 
@@ -57,7 +53,8 @@ class Bloom(llama.Llama):
     """Llama's ends by other names, with a norm of the token embedding."""
 
     def __init__(self, a: Architecture) -> None:
-        block = partial(gpt_neox.block, layers="transformer.h", name="self_attention")
+        names = replace(gpt_neox.NAMES, layers="transformer.h", attention="self_attention")
+        block = partial(gpt_neox.block, names=names)
         words = "transformer.word_embeddings"
         super().__init__(a, block, LayerNorm, (words, "transformer.ln_f", "lm_head"))
         self.embedding.norm = LayerNorm(f"{words}_layernorm", a.hidden_size, a.norm_epsilon)
@@ -66,10 +63,4 @@ class Bloom(llama.Llama):
         return self.embedding.norm(self.embedding(tokens))
 
 
-MODEL = replace(
-    gpt_neox.MODEL,
-    describe=describe,
-    tree=Bloom,
-    prefix="transformer.",
-    unused_tensors=(),
-)
+MODEL = replace(gpt_neox.MODEL, describe=describe, tree=Bloom, prefix="transformer.", unused_tensors=())

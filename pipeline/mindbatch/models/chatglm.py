@@ -5,13 +5,32 @@ Fused matrices: queries, keys and values one after another, gate and up one afte
 is rotated, in pairs of neighbours. Source: the behaviour of modeling_chatglm.py in the published folders.
 """
 
+from dataclasses import replace
+
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.model_type import ModelType
+from mindbatch.models.registry import ModelType
 from mindbatch.models.rope import plain_frequencies
+from mindbatch.models.sizes import SizeKeys, read_sizes
 from mindbatch.models.tensor_spec import Part
 
+KEYS = SizeKeys(
+    vocab="padded_vocab_size",
+    layers="num_layers",
+    inner="ffn_hidden_size",
+    positions="seq_length",
+    epsilon="layernorm_epsilon",
+    activation="",
+)
+NAMES = llama.LayerNames(
+    "transformer.encoder.layers",
+    attention="self_attention",
+    output="dense",
+    up=("dense_h_to_4h",),
+    down="dense_4h_to_h",
+    is_fused=True,
+)
 ENDS = (
     "transformer.embedding.word_embeddings",
     "transformer.encoder.final_layernorm",
@@ -22,8 +41,9 @@ INTERPOLATED = 16  # rope_ratio of ChatGLM2-6B-32K, whose class divides position
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """Reads what the tensors of a `chatglm` configuration follow from; errors are left in the reader."""
-    heads, layers = reader.positive("num_attention_heads"), reader.positive("num_layers")
+    arch = read_sizes(
+        reader, KEYS, head_dim=reader.positive("kv_channels"), bias=reader.flag("add_bias_linear")
+    )
     # Without it, queries, keys and values take turns head by head.
     reader.needs("multi_query_attention", [True])
     reader.needs("post_layer_norm", [True])
@@ -33,28 +53,12 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("quantization_bit", [0])
     reader.needs("pre_seq_len", [None])
     reader.needs("prefix_projection", [False])
-    reader.needs("num_hidden_layers", [layers])
+    reader.needs("num_hidden_layers", [arch.num_layers])
     kv_heads = reader.positive("multi_query_group_num")
-    if heads % kv_heads:
-        reader.fault("multi_query_group_num", f"must divide num_attention_heads={heads}")
-    bias, head_dim = reader.flag("add_bias_linear"), reader.positive("kv_channels")
-    return Architecture(
-        vocab_size=reader.positive("padded_vocab_size"),
-        hidden_size=reader.positive("hidden_size"),
-        num_layers=layers,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        intermediate_size=reader.positive("ffn_hidden_size"),
-        max_positions=reader.positive("seq_length"),
-        norm_epsilon=reader.number("layernorm_epsilon"),
-        activation="silu",
-        rotary=_read_rotary(reader, head_dim),
-        tied=reader.flag("tie_word_embeddings"),
-        qkv_bias=reader.flag("add_qkv_bias") or bias,
-        output_bias=bias,
-        mlp_bias=bias,
-    )
+    if arch.heads % kv_heads:
+        reader.fault("multi_query_group_num", f"must divide num_attention_heads={arch.heads}")
+    rotary, qkv_bias = _read_rotary(reader, arch.head_dim), reader.flag("add_qkv_bias") or arch.qkv_bias
+    return replace(arch, kv_heads=kv_heads, rotary=rotary, qkv_bias=qkv_bias)
 
 
 def _read_rotary(reader: ConfigReader, head_dim: int) -> Rotary:
@@ -68,21 +72,12 @@ def _read_rotary(reader: ConfigReader, head_dim: int) -> Rotary:
 
 
 class Attention(llama.Attention):
-    def __init__(self, a: Architecture, source: str, layer: int) -> None:
-        super().__init__(a, source, layer, "dense")
-
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
         return llama.qkv_parts(a, f"{source}.query_key_value.weight")
 
 
 class Block(llama.Block):
-    def __init__(self, a: Architecture, layer: int) -> None:
-        source = f"transformer.encoder.layers.{layer}"
-        self.attention_norm = llama.norm(a, f"{source}.input_layernorm")
-        self.attention = Attention(a, f"{source}.self_attention", layer)
-        self.mlp_norm = llama.norm(a, f"{source}.post_attention_layernorm")
-        names = ["dense_h_to_4h"], "dense_4h_to_h"
-        self.mlp = llama.Mlp(a, f"{source}.mlp", *names, is_fused=True)
+    names, attention_type = NAMES, Attention
 
 
 MODEL = ModelType(

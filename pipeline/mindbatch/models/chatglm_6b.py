@@ -10,23 +10,30 @@ from functools import partial
 
 import numpy as np
 
-from mindbatch.layers.norm import LayerNorm
+from mindbatch.layers.linear import LayerNorm
 from mindbatch.models import gpt_neox, llama
 from mindbatch.models.architecture import Architecture, BlockPositions2D, Rotary
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.model_type import ModelType
+from mindbatch.models.registry import ModelType
 from mindbatch.models.rope import plain_frequencies
+from mindbatch.models.sizes import SizeKeys, read_sizes
 
+KEYS = SizeKeys(
+    layers="num_layers",
+    inner="inner_hidden_size",
+    positions="max_sequence_length",
+    epsilon="layernorm_epsilon",
+    activation="",
+)
+NAMES = replace(gpt_neox.NAMES, layers="transformer.layers")
 ENDS = ("transformer.word_embeddings", "transformer.final_layernorm", "lm_head")
 THETA = 10000.0
 START_ID = 130004  # bos_token_id of all releases but the earliest
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    hidden, layers = reader.positive("hidden_size"), reader.positive("num_layers")
-    heads = reader.positive("num_attention_heads")
-    head_dim = gpt_neox.whole_heads(reader, "hidden_size", hidden, heads, "num_attention_heads")
-    if head_dim % 4:
+    arch = read_sizes(reader, KEYS, bias=True)
+    if arch.head_dim % 4:
         reader.fault(
             "hidden_size", "must give heads of a multiple of 4 numbers: each half is rotated in pairs"
         )
@@ -34,24 +41,13 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("quantization_bit", [0])
     reader.needs("pre_seq_len", [None])
     reader.needs("prefix_projection", [False])
-    return Architecture(
-        vocab_size=reader.positive("vocab_size"),
-        hidden_size=hidden,
-        num_layers=layers,
-        heads=heads,
-        head_dim=head_dim,
-        intermediate_size=reader.positive("inner_hidden_size"),
-        max_positions=reader.positive("max_sequence_length"),
-        norm_epsilon=reader.number("layernorm_epsilon"),
+    return replace(
+        arch,
         activation="gelu_tanh",
-        tied=reader.flag("tie_word_embeddings"),
-        rotary=_rotary(head_dim),
+        rotary=_rotary(arch.head_dim),
         # Layer n divides its scores by n and multiplies them again: float16 does not overflow so.
-        qkv_bias=True,
-        output_bias=True,
-        mlp_bias=True,
         adds_normed=True,
-        normed_factor=math.sqrt(2 * layers),
+        normed_factor=math.sqrt(2 * arch.num_layers),
         two_positions=_two_positions(reader),
     )
 
@@ -72,17 +68,14 @@ def _two_positions(reader: ConfigReader) -> BlockPositions2D:
 
 
 def _token(reader: ConfigReader, key: str) -> int:
-    token_id, size = reader.value(key), reader.positive("vocab_size")
-    if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < size:
-        reader.fault(key, f"must be the id of a token, 0 to {size - 1}; positions depend on it")
-        return 0
-    return token_id
+    last = reader.positive("vocab_size") - 1
+    return reader.token_id(key, f"must be the id of a token, 0 to {last}; positions depend on it")
 
 
 MODEL: ModelType = replace(
     gpt_neox.MODEL,
     describe=describe,
-    tree=llama.with_blocks(partial(gpt_neox.block, layers="transformer.layers"), LayerNorm, ENDS),
+    tree=llama.with_blocks(partial(gpt_neox.block, names=NAMES), LayerNorm, ENDS),
     prefix="transformer.",
     unused_tensors=("*rotary_emb.inv_freq",),
 )

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from mindbatch.layers.norm import PlainLayerNorm
-from mindbatch.layers.rank import Module, Tokens
+from mindbatch.layers.linear import PlainLayerNorm
+from mindbatch.layers.rank import Tokens
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
@@ -16,34 +16,25 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 def describe_family(reader: ConfigReader, windows: tuple[int, ...] = ()) -> Architecture:
-    """Reads what `cohere` and `cohere2` have in common."""
     reader.needs("rotary_pct", [1.0])
     arch = llama.describe_family(
-        reader,
-        windows=windows,
-        bias_key="attention_bias",
-        epsilon_key="layer_norm_eps",
-        is_interleaved=True,
+        reader, windows=windows, bias_key="attention_bias", epsilon_key="layer_norm_eps", is_interleaved=True
     )
     return replace(arch, logits_factor=reader.number("logit_scale"))
 
 
-class Block(Module):
+class Block(llama.Block):
     """x + (attention(norm(x)) + mlp(norm(x)))."""
 
+    norm_type = PlainLayerNorm
+
     def __init__(self, a: Architecture, layer: int) -> None:
-        source = f"model.layers.{layer}"
-        self.attention_norm = PlainLayerNorm(f"{source}.input_layernorm", a.hidden_size, a.norm_epsilon)
-        self.attention = llama.Attention(a, f"{source}.self_attn", layer)
-        self.mlp = llama.Mlp(a, f"{source}.mlp")
+        super().__init__(a, layer)
+        del self.mlp_norm
 
     def forward(self, x_TH: Any, tokens: Tokens) -> Any:
         normed_TH = self.attention_norm(x_TH)
         return x_TH + (self.attention(normed_TH, tokens) + self.mlp(normed_TH, tokens))
 
 
-MODEL = replace(
-    llama.MODEL,
-    describe=describe,
-    tree=llama.with_blocks(Block, PlainLayerNorm),
-)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block, PlainLayerNorm))

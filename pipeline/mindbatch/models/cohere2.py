@@ -5,7 +5,7 @@ from dataclasses import replace
 from mindbatch.models import cohere
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import windows_by_pattern
+from mindbatch.models.sizes import windows_by_pattern
 
 WINDOWS_BUT_EVERY = 4
 # What published files say beside it, which this network has.

@@ -57,7 +57,6 @@ def older_form(config: Mapping[str, Any], newer_names: Mapping[str, str] = NO_NA
 
 
 def _spread(form: OlderForm, key: str, settings: Mapping[str, Any]) -> None:
-    """Takes apart what a key says of rotary positions."""
     del form.content[key]
     form.read.add(key)
     whole, place = dict(settings), key

@@ -7,8 +7,7 @@ from typing import Any
 from mindbatch.kernels.operations.attention import latent_heads
 from mindbatch.kernels.operations.dense import columns
 from mindbatch.layers.attention import PagedAttention, Rotation
-from mindbatch.layers.linear import ColumnLinear, ReplicatedLinear, RowLinear, SplitLinear
-from mindbatch.layers.norm import RmsNorm
+from mindbatch.layers.linear import ColumnLinear, ReplicatedLinear, RmsNorm, RowLinear, SplitLinear
 from mindbatch.layers.rank import Module, Tokens
 from mindbatch.models import experts, llama
 from mindbatch.models.architecture import Architecture, Latent, Rotary
@@ -94,7 +93,7 @@ class Attention(Module):
     Source: DeepSeek-AI, "DeepSeek-V2" (2024).
     """
 
-    def __init__(self, a: Architecture, source: str, layer: int) -> None:
+    def __init__(self, a: Architecture, source: str, layer: int, output: str) -> None:
         latent, hidden, bias = a.latent, a.hidden_size, a.qkv_bias
         assert latent is not None, "every deepseek describes it"
         self.latent, self.head_dim = latent, a.head_dim
@@ -114,8 +113,8 @@ class Attention(Module):
             Part(f"{source}.kv_b_proj.weight", a.heads * unit, latent.rank, unit=unit), latent.plain
         )
         self.rotate, self.attend = Rotation(a, layer), PagedAttention(a, layer)
-        output = Part(f"{source}.o_proj.weight", hidden, a.heads * latent.value)
-        self.output = RowLinear(output, bias=a.output_bias)
+        joined = Part(f"{source}.{output}.weight", hidden, a.heads * latent.value)
+        self.output = RowLinear(joined, bias=a.output_bias)
 
     def forward(self, x_TH: Any, tokens: Tokens) -> Any:
         queries, keys = self.queries(x_TH, tokens), self.kv_a(x_TH, tokens)
@@ -134,9 +133,7 @@ class Attention(Module):
 
 
 class Block(experts.Block):
-    def __init__(self, a: Architecture, layer: int) -> None:
-        super().__init__(a, layer)
-        self.attention = Attention(a, f"model.layers.{layer}.self_attn", layer)
+    attention_type = Attention
 
 
 def _queries(source: str, arch: Architecture, inputs: int) -> tuple[Part, ...]:

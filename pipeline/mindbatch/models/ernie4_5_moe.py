@@ -42,7 +42,7 @@ def read_experts(reader: ConfigReader, layers: int) -> Experts:
 
 
 class Block(experts.Block):
-    names = NAMES
+    expert_names = NAMES
 
 
 MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from mindbatch.models import llama, olmo2
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import FULL, windows_by_kind, windows_by_pattern
+from mindbatch.models.sizes import FULL, windows_by_kind, windows_by_pattern
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -26,11 +26,7 @@ def read_windows(reader: ConfigReader) -> tuple[int, ...]:
 
 
 class Block(olmo2.Block):
-    """OLMo 2's, with a norm on each query and key head."""
-
-    def __init__(self, a: Architecture, layer: int) -> None:
-        super().__init__(a, layer)
-        self.attention = llama.Attention(a, f"model.layers.{layer}.self_attn", layer)
+    attention_type = llama.Attention
 
 
 MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

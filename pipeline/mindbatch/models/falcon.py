@@ -1,48 +1,34 @@
 """falcon: of the first release (7B, rw) and of the second (40B, 180B, Falcon 2), rotary or with ALiBi."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from mindbatch.kernels.shapes import Alibi, alibi_slopes
-from mindbatch.layers.norm import LayerNorm
+from mindbatch.layers.linear import LayerNorm
 from mindbatch.models import gpt_neox, llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.rope import read_rotary
+from mindbatch.models.sizes import SizeKeys, read_sizes
 from mindbatch.models.tensor_spec import Part, interleaved
 
+KEYS = SizeKeys(inner="ffn_hidden_size", inner_is_wide=True, activation="activation")
 ENDS = ("transformer.word_embeddings", "transformer.ln_f", "lm_head")
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    hidden, layers = reader.positive("hidden_size"), reader.positive("num_hidden_layers")
-    heads = reader.positive("num_attention_heads")
-    head_dim = gpt_neox.whole_heads(reader, "hidden_size", hidden, heads, "num_attention_heads")
-    max_positions = reader.positive("max_position_embeddings")
-    has_alibi, bias = reader.flag("alibi"), reader.flag("bias")
-    rotary = read_rotary(reader, head_dim, max_positions)
-    if head_dim % 2 and not has_alibi:
+    has_alibi = reader.flag("alibi")
+    arch = read_sizes(reader, KEYS, bias=reader.flag("bias"))
+    rotary = read_rotary(reader, arch.head_dim, arch.max_positions)
+    if arch.head_dim % 2 and not has_alibi:
         reader.fault("num_attention_heads", "must leave heads of an even size for rotary positions")
     reader.needs("apply_residual_connection_post_layernorm", [False])
-    reader.needs("n_embed", [hidden])
-    return Architecture(
-        vocab_size=reader.positive("vocab_size"),
-        hidden_size=hidden,
-        num_layers=layers,
-        heads=heads,
-        kv_heads=_kv_heads(reader, heads),
-        head_dim=head_dim,
-        intermediate_size=reader.positive("ffn_hidden_size", 4 * hidden),
-        max_positions=max_positions,
-        norm_epsilon=reader.number("layer_norm_epsilon"),
-        activation=reader.choice("activation", ACTIVATIONS),
-        tied=reader.flag("tie_word_embeddings"),
+    reader.needs("n_embd", [arch.hidden_size])
+    alibi = Alibi(alibi_slopes(arch.heads), arch.head_dim**-0.5, is_rounded=True)
+    return replace(
+        arch,
+        kv_heads=_kv_heads(reader, arch.heads),
         rotary=None if has_alibi else rotary,
-        alibi=Alibi(alibi_slopes(heads), head_dim**-0.5, is_rounded=True) if has_alibi else None,
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=bias,
+        alibi=alibi if has_alibi else None,
         is_parallel=reader.flag("parallel_attn"),
         shares_norm=_shares_norm(reader),
     )
@@ -64,7 +50,6 @@ def _kv_heads(reader: ConfigReader, heads: int) -> int:
 
 
 def _shares_norm(reader: ConfigReader) -> bool:
-    """True if attention and MLP read the same norm of x."""
     is_second = reader.flag("new_decoder_architecture")
     norms = reader.positive("num_ln_in_parallel_attn", 2 if is_second else 1)
     if is_second:
@@ -86,15 +71,10 @@ class Attention(gpt_neox.Attention):
 
 
 def block(a: Architecture, layer: int) -> gpt_neox.Block:
-    source = f"transformer.h.{layer}"
-    kind = gpt_neox.ParallelBlock if a.is_parallel else gpt_neox.Block
-    return kind(a, source, Attention(a, f"{source}.self_attention", layer), _norms(a))
-
-
-def _norms(arch: Architecture) -> Sequence[str]:
-    if arch.shares_norm:
-        return ("input_layernorm",)
-    return ("ln_attn", "ln_mlp") if arch.is_parallel else ("input_layernorm", "post_attention_layernorm")
+    names = replace(gpt_neox.NAMES, layers="transformer.h", attention="self_attention")
+    if a.is_parallel and not a.shares_norm:
+        names = replace(names, attention_norm="ln_attn", mlp_norm="ln_mlp")
+    return gpt_neox.block(a, layer, names, Attention)
 
 
 MODEL = replace(

@@ -5,7 +5,7 @@ from dataclasses import replace
 from mindbatch.models import gemma, llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import windows_by_pattern
+from mindbatch.models.sizes import windows_by_pattern
 
 WINDOWS_BUT_EVERY = 2
 
@@ -16,7 +16,6 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 def describe_family(reader: ConfigReader, windows: tuple[int, ...], qk_norm: bool) -> Architecture:
-    """Reads what Gemma 2 and 3 have in common."""
     arch = llama.describe_family(
         reader,
         windows=windows,
@@ -38,12 +37,7 @@ def read_cap(reader: ConfigReader, key: str) -> float:
 
 
 class Block(llama.FourNormBlock):
-    def __init__(self, a: Architecture, layer: int) -> None:
-        super().__init__(a, layer)
-        source = f"model.layers.{layer}"
-        self.after_attention = llama.norm(a, f"{source}.post_attention_layernorm")
-        self.mlp_norm = llama.norm(a, f"{source}.pre_feedforward_layernorm")
-        self.after_mlp = llama.norm(a, f"{source}.post_feedforward_layernorm")
+    names = llama.LayerNames(mlp_norm="pre_feedforward_layernorm")
 
 
 MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

@@ -6,11 +6,11 @@ Also the text part of gemma3, whose images are not read.
 from dataclasses import replace
 
 from mindbatch.models import gemma2
-from mindbatch.models.architecture import Architecture, Rotary
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_forms import UNUSED
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import windows_by_pattern
-from mindbatch.models.rope import plain_frequencies
+from mindbatch.models.rope import plain_rotary
+from mindbatch.models.sizes import windows_by_pattern
 
 WINDOWS_BUT_EVERY = 6
 
@@ -24,8 +24,8 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("attn_logit_softcapping", [None])  # transformers leaves it out
     windows = windows_by_pattern(reader, reader.positive("sliding_window_pattern", WINDOWS_BUT_EVERY))
     arch = gemma2.describe_family(reader, windows, qk_norm=True)
-    local = plain_frequencies(reader.number("rope_local_base_freq"), arch.head_dim)
-    rotaries = (Rotary(tuple(map(float, local))) if window else arch.rotary for window in windows)
+    local = plain_rotary(reader.number("rope_local_base_freq"), arch.head_dim)
+    rotaries = (local if window else arch.rotary for window in windows)
     return replace(arch, layer_rotaries=tuple(rotaries))
 
 

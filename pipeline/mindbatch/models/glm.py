@@ -17,9 +17,7 @@ def describe(reader: ConfigReader) -> Architecture:
 class Block(llama.Block):
     """Llama's, whose gate and up are one tensor of the checkpoint."""
 
-    def __init__(self, a: Architecture, layer: int) -> None:
-        super().__init__(a, layer)
-        self.mlp = llama.Mlp(a, f"model.layers.{layer}.mlp", ["gate_up_proj"], is_fused=True)
+    names = llama.LayerNames(up=("gate_up_proj",), is_fused=True)
 
 
 MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from mindbatch.models import deepseek_v3, experts
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import kinds_of_layers
+from mindbatch.models.sizes import kinds_of_layers
 
 _KINDS = DENSE, SPARSE = "dense", "sparse"
 

@@ -1,75 +1,60 @@
 """gpt2: layer norm, learned positions, one fused query-key-value matrix, stored transposed (Conv1D)."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from mindbatch.layers.decoder import Decoder
-from mindbatch.layers.embedding import Head, Table, TokenEmbedding
-from mindbatch.layers.linear import ColumnLinear, RowLinear
-from mindbatch.layers.norm import LayerNorm
+from mindbatch.layers.linear import ColumnLinear, Head, LayerNorm, RowLinear, Table, TokenEmbedding
 from mindbatch.layers.rank import Tokens
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.llama import ACTIVATIONS
-from mindbatch.models.model_type import ModelType
+from mindbatch.models.registry import ModelType
+from mindbatch.models.sizes import SizeKeys, read_sizes
 from mindbatch.models.tensor_spec import Part, fused
+
+KEYS = SizeKeys(
+    hidden="n_embd",
+    layers="n_layer",
+    heads="n_head",
+    inner="n_inner",
+    inner_is_wide=True,
+    positions="n_positions",
+)
+NAMES = llama.LayerNames("transformer.h", "ln_1", "attn", "c_proj", "ln_2", "mlp", ("c_fc",), "c_proj")
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    hidden, layers, heads = reader.positive("n_embd"), reader.positive("n_layer"), reader.positive("n_head")
-    if hidden % heads:
-        reader.fault("n_embd", f"must be divisible by n_head={heads}")
+    arch = read_sizes(reader, KEYS, bias=True)
     reader.needs("add_cross_attention", [False])
     reader.needs("is_encoder_decoder", [False])
-    head_dim = max(1, hidden // heads)
-    scale = head_dim**-0.5 if reader.flag("scale_attn_weights") else 1.0
+    scale = arch.head_dim**-0.5 if reader.flag("scale_attn_weights") else 1.0
     by_layer = reader.flag("scale_attn_by_inverse_layer_idx")
-    return Architecture(
-        vocab_size=reader.positive("vocab_size"),
-        hidden_size=hidden,
-        num_layers=layers,
-        heads=heads,
-        head_dim=head_dim,
-        intermediate_size=reader.positive("n_inner", 4 * hidden),
-        max_positions=reader.positive("n_positions"),
-        norm_epsilon=reader.number("layer_norm_epsilon"),
-        activation=reader.choice("activation_function", ACTIVATIONS),
-        tied=reader.flag("tie_word_embeddings"),
-        attention_scales=tuple(scale / (layer + 1 if by_layer else 1) for layer in range(layers)),
-        qkv_bias=True,
-        output_bias=True,
-        mlp_bias=True,
-    )
+    scales = (scale / (layer + 1 if by_layer else 1) for layer in range(arch.num_layers))
+    return replace(arch, attention_scales=tuple(scales))
 
 
 class Attention(llama.Attention):
-    """Query, key and value by one matrix, the output by another."""
-
-    def __init__(self, a: Architecture, source: str, layer: int) -> None:
-        super().__init__(a, source, layer)
-        self.output = RowLinear(*_conv1d(f"{source}.c_proj", (a.hidden_size,), a.hidden_size), bias=True)
+    def __init__(self, a: Architecture, source: str, layer: int, output: str) -> None:
+        super().__init__(a, source, layer, output)
+        self.output = RowLinear(*_conv1d(f"{source}.{output}", (a.hidden_size,), a.hidden_size), bias=True)
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
         return _conv1d(f"{source}.c_attn", (a.hidden_size,) * 3, a.hidden_size, a.head_dim)
 
 
 class Mlp(llama.Mlp):
-    """down(act(up(x)))."""
-
-    def __init__(self, a: Architecture, source: str) -> None:
-        super().__init__(a, source, ["c_fc"], "c_proj")
+    def __init__(self, a: Architecture, source: str, up: Sequence[str], down: str, *, is_fused: bool) -> None:
+        super().__init__(a, source, up, down)
         hidden, inner = a.hidden_size, a.intermediate_size
-        self.up = ColumnLinear(*_conv1d(f"{source}.c_fc", (inner,), hidden), bias=True)
-        self.down = RowLinear(*_conv1d(f"{source}.c_proj", (hidden,), inner), bias=True)
+        self.up = ColumnLinear(*_conv1d(f"{source}.{up[0]}", (inner,), hidden), bias=True)
+        self.down = RowLinear(*_conv1d(f"{source}.{down}", (hidden,), inner), bias=True)
 
 
 class Block(llama.Block):
-    def __init__(self, a: Architecture, layer: int) -> None:
-        source = f"transformer.h.{layer}"
-        self.attention_norm = LayerNorm(f"{source}.ln_1", a.hidden_size, a.norm_epsilon)
-        self.attention = Attention(a, f"{source}.attn", layer)
-        self.mlp_norm = LayerNorm(f"{source}.ln_2", a.hidden_size, a.norm_epsilon)
-        self.mlp = Mlp(a, f"{source}.mlp")
+    names, norm_type = NAMES, LayerNorm
+    attention_type, mlp_type = Attention, Mlp
 
 
 class Gpt2(Decoder):

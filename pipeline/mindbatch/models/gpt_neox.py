@@ -1,43 +1,33 @@
 """gpt_neox (GPT-NeoX, Pythia): attention and MLP side by side, fused heads, a part of each head rotated."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from mindbatch.layers.norm import LayerNorm
-from mindbatch.layers.rank import Module, Tokens
+from mindbatch.layers.linear import LayerNorm, RmsNorm
+from mindbatch.layers.rank import Tokens
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture, Rotary
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.llama import ACTIVATIONS
-from mindbatch.models.model_type import ModelType
-from mindbatch.models.rope import plain_frequencies, rotary_width
-from mindbatch.models.tensor_spec import (
-    Part,
-    interleaved,
+from mindbatch.models.registry import ModelType
+from mindbatch.models.rope import plain_rotary, rotary_width
+from mindbatch.models.sizes import ACTIVATIONS, SizeKeys, read_sizes
+from mindbatch.models.tensor_spec import Part, interleaved
+
+NAMES = llama.LayerNames(
+    "gpt_neox.layers", attention="attention", output="dense", up=("dense_h_to_4h",), down="dense_4h_to_h"
 )
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    hidden, layers = reader.positive("hidden_size"), reader.positive("num_hidden_layers")
-    heads = reader.positive("num_attention_heads")
-    head_dim = whole_heads(reader, "hidden_size", hidden, heads, "num_attention_heads")
+    arch = read_sizes(reader, SizeKeys(epsilon="layer_norm_eps", activation="", tied=""))
     base = reader.number("rotary_emb_base")
-    width = rotary_width(reader, head_dim, "rotary_pct")
     reader.needs("rope_scaling", [None])
     reader.needs("tie_word_embeddings", [False])
     bias = reader.flag("attention_bias")
-    return Architecture(
-        vocab_size=reader.positive("vocab_size"),
-        hidden_size=hidden,
-        num_layers=layers,
-        heads=heads,
-        head_dim=head_dim,
-        intermediate_size=reader.positive("intermediate_size"),
-        max_positions=reader.positive("max_position_embeddings"),
-        norm_epsilon=reader.number("layer_norm_eps"),
+    return replace(
+        arch,
         activation=reader.choice("hidden_act", ACTIVATIONS | {"gelu_fast": "gelu_tanh"}),
-        tied=False,
-        rotary=Rotary(tuple(map(float, plain_frequencies(base, width)))),
+        rotary=plain_rotary(base, rotary_width(reader, arch.head_dim, "rotary_pct")),
         qkv_bias=bias,
         output_bias=bias,
         mlp_bias=True,
@@ -45,18 +35,8 @@ def describe(reader: ConfigReader) -> Architecture:
     )
 
 
-def whole_heads(reader: ConfigReader, key: str, hidden: int, heads: int, heads_key: str) -> int:
-    """Numbers of a head; a fault where the width, of `key`, is not divided evenly."""
-    if hidden % heads:
-        reader.fault(key, f"must be divisible by {heads_key}={heads}")
-    return max(1, hidden // heads)
-
-
 class Attention(llama.Attention):
     """Query, key and value by one matrix, in which the heads' three take turns; the output by another."""
-
-    def __init__(self, a: Architecture, source: str, layer: int) -> None:
-        super().__init__(a, source, layer, "dense")
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
         fused = f"{source}.query_key_value.weight"
@@ -64,24 +44,22 @@ class Attention(llama.Attention):
 
 
 class Block(llama.Block):
-    """x + attention(norm(x)), then x + mlp(norm(x)), as Megatron names them.
+    """x + attention(norm(x)), then x + mlp(norm(x)), as Megatron names them."""
 
-    source: of the layer; norms: names below it.
-    """
+    norm_type: type[RmsNorm] = LayerNorm
 
     def __init__(
         self,
         a: Architecture,
-        source: str,
-        attention: Module,
-        norms: Sequence[str] = ("input_layernorm", "post_attention_layernorm"),
+        layer: int,
+        names: llama.LayerNames,
+        attention: type[llama.Attention] = Attention,
     ) -> None:
-        self.attention_norm = LayerNorm(f"{source}.{norms[0]}", a.hidden_size, a.norm_epsilon)
-        self.attention = attention
-        self.shares_norm, self.factor = len(norms) == 1, a.normed_factor
-        if not self.shares_norm:
-            self.mlp_norm = LayerNorm(f"{source}.{norms[1]}", a.hidden_size, a.norm_epsilon)
-        self.mlp = llama.Mlp(a, f"{source}.mlp", ["dense_h_to_4h"], "dense_4h_to_h")
+        self.names, self.attention_type = names, attention
+        super().__init__(a, layer)
+        self.shares_norm, self.factor = a.shares_norm, a.normed_factor
+        if a.shares_norm:
+            del self.mlp_norm
 
 
 class ParallelBlock(Block):
@@ -105,11 +83,11 @@ class NormedSumBlock(Block):
         return self.mlp(normed_TH, tokens) + normed_TH * self.factor
 
 
-def block(a: Architecture, layer: int, layers: str = "gpt_neox.layers", name: str = "attention") -> Block:
-    """A layer of the kind that the configuration asks for, by the names of layers and their attention."""
+def block(
+    a: Architecture, layer: int, names: llama.LayerNames = NAMES, attention: type[llama.Attention] = Attention
+) -> Block:
     kind = ParallelBlock if a.is_parallel else NormedSumBlock if a.adds_normed else Block
-    source = f"{layers}.{layer}"
-    return kind(a, source, Attention(a, f"{source}.{name}", layer))
+    return kind(a, layer, names, attention)
 
 
 MODEL = ModelType(

@@ -6,12 +6,11 @@ Of arrays: see `models.llama`.
 from dataclasses import replace
 
 from mindbatch.layers.attention import PagedAttention
-from mindbatch.layers.experts import Biases, Mixture, Router
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.experts import read_routing
-from mindbatch.models.layer_kinds import windows_by_pattern
+from mindbatch.models.experts import Biases, Mixture, Router, read_routing
+from mindbatch.models.sizes import windows_by_pattern
 from mindbatch.models.tensor_spec import Part, Sharding
 
 WINDOWS_BUT_EVERY = 2
@@ -30,8 +29,8 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 class Attention(llama.Attention):
-    def __init__(self, a: Architecture, source: str, layer: int) -> None:
-        super().__init__(a, source, layer)
+    def __init__(self, a: Architecture, source: str, layer: int, output: str) -> None:
+        super().__init__(a, source, layer, output)
         self.attend = PagedAttention(a, layer, f"{source}.sinks")
 
 
@@ -56,10 +55,11 @@ class SparseMlp(Mixture):
 
 
 class Block(llama.Block):
+    attention_type = Attention
+
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
-        self.attention = Attention(a, f"model.layers.{layer}.self_attn", layer)
-        self.mlp = SparseMlp(a, f"model.layers.{layer}.mlp")
+        self.mlp = SparseMlp(a, self.names.of_layer(layer, "mlp"))
 
 
 MODEL = replace(

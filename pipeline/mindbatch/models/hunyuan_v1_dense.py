@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from mindbatch.layers.attention import HeadNorms
+from mindbatch.layers.attention import Rotation
 from mindbatch.layers.rank import Tokens
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader, is_positive_float32
-from mindbatch.models.rope import plain_frequencies, read_rotary
+from mindbatch.models.rope import plain_rotary, read_rotary
 
 # What published files say beside the factor alpha; it belongs to other scalings.
 _OF_OTHER_SCALINGS = {
@@ -48,13 +48,13 @@ def read_alpha_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -
         )
         return Rotary((1.0,))
     base = theta * alpha ** (head_dim / (head_dim - 2))
-    return Rotary(tuple(map(float, plain_frequencies(base, head_dim))))
+    return plain_rotary(base, head_dim)
 
 
 class Attention(llama.Attention):
-    def __init__(self, a: Architecture, source: str, layer: int) -> None:
-        super().__init__(a, source, layer)
-        self.norm_heads = HeadNorms(a, layer)
+    def __init__(self, a: Architecture, source: str, layer: int, output: str) -> None:
+        super().__init__(a, source, layer, output)
+        self.norm_heads = Rotation(replace(a, rotary=None), layer)
         self.q_norm = llama.norm(a, f"{source}.query_layernorm", a.head_dim)
         self.k_norm = llama.norm(a, f"{source}.key_layernorm", a.head_dim)
 
@@ -65,9 +65,7 @@ class Attention(llama.Attention):
 
 
 class Block(llama.Block):
-    def __init__(self, a: Architecture, layer: int) -> None:
-        super().__init__(a, layer)
-        self.attention = Attention(a, f"model.layers.{layer}.self_attn", layer)
+    attention_type = Attention
 
 
 MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

@@ -8,20 +8,28 @@ from functools import partial
 from typing import Any
 
 from mindbatch.kernels.operations.recurrent import gated
+from mindbatch.layers.attention import CausalConvolution, channels
 from mindbatch.layers.linear import ColumnLinear, RowLinear
 from mindbatch.layers.rank import Module, Rank, Tokens
-from mindbatch.layers.recurrent import CausalConvolution, channels
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Recurrence
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import FULL, kinds_of_layers, layer_numbers, read_kernel, recurrent_layers
+from mindbatch.models.sizes import FULL, kinds_of_layers, layer_numbers, read_kernel, recurrent_layers
 from mindbatch.models.tensor_spec import Part, fused
 
 CONVOLUTION = "conv"
+NAMES = llama.LayerNames(
+    attention_norm="operator_norm",
+    output="out_proj",
+    mlp_norm="ffn_norm",
+    mlp="feed_forward",
+    up=("w1", "w3"),
+    down="w2",
+)
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    arch = llama.describe_family(reader, qk_norm=True, epsilon_key="norm_eps", activation_key=None)
+    arch = llama.describe_family(reader, qk_norm=True, epsilon_key="norm_eps", activation_key="")
     tied = reader.flag("tie_embedding") if reader.has("tie_embedding") else arch.tied
     kinds = kinds_of_layers(reader, (FULL, CONVOLUTION), read_default_kinds(reader, arch.num_layers))
     layers = recurrent_layers(reader, kinds, CONVOLUTION)
@@ -54,8 +62,8 @@ def read_intermediate_size(reader: ConfigReader, size: int) -> int:
 
 
 class Attention(llama.Attention):
-    def __init__(self, a: Architecture, source: str, layer: int) -> None:
-        super().__init__(a, source, layer, output="out_proj")
+    def __init__(self, a: Architecture, source: str, layer: int, output: str) -> None:
+        super().__init__(a, source, layer, output)
         self.q_norm, self.k_norm = (
             llama.norm(a, f"{source}.{which}_layernorm", a.head_dim) for which in "qk"
         )
@@ -84,15 +92,14 @@ class ShortConvolution(Module):
 
 
 class Block(llama.Block):
+    """Llama's; in recurrent layers a convolution takes the place of attention."""
+
+    names, attention_type = NAMES, Attention
+
     def __init__(self, a: Architecture, layer: int) -> None:
-        source = f"model.layers.{layer}"
-        self.attention_norm = llama.norm(a, f"{source}.operator_norm")
+        super().__init__(a, layer)
         if a.is_recurrent(layer):
-            self.attention = ShortConvolution(a, f"{source}.conv", layer)
-        else:
-            self.attention = Attention(a, f"{source}.self_attn", layer)
-        self.mlp_norm = llama.norm(a, f"{source}.ffn_norm")
-        self.mlp = llama.Mlp(a, f"{source}.feed_forward", ("w1", "w3"), "w2")
+            self.attention = ShortConvolution(a, NAMES.of_layer(layer, "conv"), layer)
 
 
 MODEL = replace(

@@ -4,33 +4,47 @@ Of arrays: T tokens, H hidden_size, I intermediate_size, N query heads, K key/va
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from mindbatch.kernels.operations.dense import activation
 from mindbatch.layers.attention import PagedAttention, Rotation
 from mindbatch.layers.decoder import Decoder
-from mindbatch.layers.embedding import Head, TokenEmbedding
-from mindbatch.layers.linear import ColumnLinear, RowLinear
-from mindbatch.layers.norm import RmsNorm
+from mindbatch.layers.linear import ColumnLinear, Head, RmsNorm, RowLinear, TokenEmbedding
 from mindbatch.layers.rank import Module, Tokens
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.model_type import ModelType
+from mindbatch.models.registry import ModelType
 from mindbatch.models.rope import RotaryReader, read_rotary
+from mindbatch.models.sizes import SizeKeys, read_sizes
 from mindbatch.models.tensor_spec import Part, fused
 
-ACTIVATIONS = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "quick_gelu": "quick_gelu",
-}
 ENDS = ("model.embed_tokens", "model.norm", "lm_head")
+
+
+@dataclass(frozen=True)
+class LayerNames:
+    """Names, in a checkpoint, of the tensors of a layer; the others lie below `layers` and its number.
+
+    output, up, down: of matrices, below attention or MLP. up: of gate and up; one for both where is_fused.
+    after_attention, after_mlp: of the norms there, in blocks that have them.
+    """
+
+    layers: str = "model.layers"
+    attention_norm: str = "input_layernorm"
+    attention: str = "self_attn"
+    output: str = "o_proj"
+    mlp_norm: str = "post_attention_layernorm"
+    mlp: str = "mlp"
+    up: Sequence[str] = ("gate_proj", "up_proj")
+    down: str = "down_proj"
+    is_fused: bool = False
+    after_attention: str = "post_attention_layernorm"
+    after_mlp: str = "post_feedforward_layernorm"
+
+    def of_layer(self, layer: int, name: str) -> str:
+        return f"{self.layers}.{layer}.{name}"
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -48,7 +62,7 @@ def describe_family(
     mlp_bias: bool = False,
     qk_norm: bool = False,
     epsilon_key: str = "rms_norm_eps",
-    activation_key: str | None = "hidden_act",
+    activation_key: str = "hidden_act",
     rotary: RotaryReader = read_rotary,
     is_interleaved: bool = False,
 ) -> Architecture:
@@ -56,33 +70,25 @@ def describe_family(
 
     default_intermediate: the intermediate_size where that is null; None: it must not be.
     bias_key: of the flag for biases of query, key, value and output, in place of `qkv_bias`, `output_bias`.
-    activation_key: None of a type whose MLPs have SiLU.
+    activation_key: empty of a type whose MLPs have SiLU.
     is_interleaved: of rotary positions; see `Rotary`.
     """
     if bias_key is not None:
         qkv_bias = output_bias = reader.flag(bias_key)
-    hidden, layers = reader.positive("hidden_size"), reader.positive("num_hidden_layers")
-    heads = reader.positive("num_attention_heads")
+    hidden, heads = reader.positive("hidden_size"), reader.positive("num_attention_heads")
     kv_heads = reader.positive("num_key_value_heads", heads)
     head_dim = reader.positive("head_dim", hidden // heads or 2)
     if heads % kv_heads:
         reader.fault("num_key_value_heads", f"must divide num_attention_heads={heads}")
     if head_dim % 2:
         reader.fault("head_dim", "must be even for rotary positions")
-    max_positions = reader.positive("max_position_embeddings")
-    return Architecture(
-        vocab_size=reader.positive("vocab_size"),
-        hidden_size=hidden,
-        num_layers=layers,
-        heads=heads,
+    keys = SizeKeys(epsilon=epsilon_key, activation=activation_key)
+    arch = read_sizes(reader, keys, head_dim=head_dim, default_inner=default_intermediate)
+    positions = replace(rotary(reader, head_dim, arch.max_positions), is_interleaved=is_interleaved)
+    return replace(
+        arch,
         kv_heads=kv_heads,
-        head_dim=head_dim,
-        intermediate_size=reader.positive("intermediate_size", default_intermediate),
-        max_positions=max_positions,
-        norm_epsilon=reader.number(epsilon_key),
-        activation=reader.choice(activation_key, ACTIVATIONS) if activation_key else "silu",
-        tied=reader.flag("tie_word_embeddings"),
-        rotary=replace(rotary(reader, head_dim, max_positions), is_interleaved=is_interleaved),
+        rotary=positions,
         windows=windows,
         qkv_bias=qkv_bias,
         output_bias=output_bias,
@@ -153,15 +159,23 @@ class Mlp(Module):
 class Block(Module):
     """x + attention(norm(x)), then x + mlp(norm(x))."""
 
+    names = LayerNames()
+    norm_type: type[RmsNorm] = RmsNorm
+    attention_type: Callable[[Architecture, str, int, str], Module] = Attention
+    mlp_type: Callable[..., Module] = Mlp
     attention: Module
     mlp: Module
 
     def __init__(self, a: Architecture, layer: int) -> None:
-        source = f"model.layers.{layer}"
-        self.attention_norm = norm(a, f"{source}.input_layernorm")
-        self.attention = Attention(a, f"{source}.self_attn", layer)
-        self.mlp_norm = norm(a, f"{source}.post_attention_layernorm")
-        self.mlp = Mlp(a, f"{source}.mlp")
+        names = self.names
+        self.attention_norm = self.norm_of(a, layer, names.attention_norm)
+        self.attention = self.attention_type(a, names.of_layer(layer, names.attention), layer, names.output)
+        self.mlp_norm = self.norm_of(a, layer, names.mlp_norm)
+        mlp = names.of_layer(layer, names.mlp)
+        self.mlp = self.mlp_type(a, mlp, names.up, names.down, is_fused=names.is_fused)
+
+    def norm_of(self, a: Architecture, layer: int, name: str) -> RmsNorm:
+        return norm(a, self.names.of_layer(layer, name), kind=self.norm_type)
 
     def forward(self, x_TH: Any, tokens: Tokens) -> Any:
         x_TH = x_TH + self.attention(self.attention_norm(x_TH), tokens)
@@ -171,8 +185,10 @@ class Block(Module):
 class FourNormBlock(Block):
     """x + norm(attention(norm(x))), then x + norm(mlp(norm(x)))."""
 
-    after_attention: Module
-    after_mlp: Module
+    def __init__(self, a: Architecture, layer: int) -> None:
+        super().__init__(a, layer)
+        self.after_attention = self.norm_of(a, layer, self.names.after_attention)
+        self.after_mlp = self.norm_of(a, layer, self.names.after_mlp)
 
     def forward(self, x_TH: Any, tokens: Tokens) -> Any:
         x_TH = x_TH + self.after_attention(self.attention(self.attention_norm(x_TH), tokens))
@@ -189,13 +205,12 @@ class Llama(Decoder):
         self,
         a: Architecture,
         block: Callable[[Architecture, int], Module] = Block,
-        norm: Callable[[str, int, float], Module] | None = None,
+        norm_type: type[RmsNorm] = RmsNorm,
         ends: tuple[str, str, str] = ENDS,
     ) -> None:
         super().__init__(a)
         self.embedding = TokenEmbedding(ends[0], a.vocab_size, a.hidden_size)
-        make_norm = norm or partial(RmsNorm, offset=a.norm_offset)
-        self.norm: Module = make_norm(ends[1], a.hidden_size, a.norm_epsilon)
+        self.norm: Module = norm(a, ends[1], kind=norm_type)
         self.head = Head(ends[2], a.vocab_size, a.hidden_size, tied=a.tied)
         self.layers = [block(a, layer) for layer in range(a.num_layers)]
 
@@ -205,15 +220,15 @@ class Llama(Decoder):
 
 def with_blocks(
     block: Callable[[Architecture, int], Module],
-    norm: Callable[[str, int, float], Module] | None = None,
+    norm_type: type[RmsNorm] = RmsNorm,
     ends: tuple[str, str, str] = ENDS,
 ) -> Callable[[Architecture], Llama]:
     """The tree of a relative: Llama's ends around other blocks, with another last norm and names if asked."""
-    return partial(Llama, block=block, norm=norm, ends=ends)
+    return partial(Llama, block=block, norm_type=norm_type, ends=ends)
 
 
-def norm(a: Architecture, source: str, width: int | None = None) -> RmsNorm:
-    return RmsNorm(source, width or a.hidden_size, a.norm_epsilon, a.norm_offset)
+def norm(a: Architecture, source: str, width: int | None = None, kind: type[RmsNorm] = RmsNorm) -> RmsNorm:
+    return kind(source, width or a.hidden_size, a.norm_epsilon, a.norm_offset)
 
 
 def qkv_parts(a: Architecture, *sources: str) -> tuple[Part, ...]:

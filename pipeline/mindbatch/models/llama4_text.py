@@ -5,18 +5,13 @@ Also the text part of llama4, whose images are not read. Of arrays: see `models.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from mindbatch.layers.attention import TemperedRotation
-from mindbatch.layers.experts import Mixture, Router
-from mindbatch.layers.norm import UnitNorm
-from mindbatch.layers.rank import Tokens
-from mindbatch.models import llama
+from mindbatch.layers.linear import UnitNorm
+from mindbatch.models import experts, llama
 from mindbatch.models.architecture import Architecture, Experts, Tempering
 from mindbatch.models.config_forms import UNUSED
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.experts import read_routing
-from mindbatch.models.layer_kinds import FULL, kinds_of_layers, layer_numbers
+from mindbatch.models.sizes import FULL, kinds_of_layers, layer_numbers
 from mindbatch.models.smollm3 import rotated_layers
 
 CHUNKED = "chunked_attention"
@@ -25,7 +20,7 @@ CHUNKED = "chunked_attention"
 def describe(reader: ConfigReader) -> Architecture:
     arch = llama.describe_family(reader, bias_key="attention_bias", is_interleaved=True)
     rotated = rotated_layers(reader, reader.raw("no_rope_layers") or None)  # [] in published files
-    experts = read_experts(reader, arch)
+    mixtures = read_experts(reader, arch)
     return replace(
         arch,
         intermediate_size=reader.positive("intermediate_size_mlp"),
@@ -34,7 +29,7 @@ def describe(reader: ConfigReader) -> Architecture:
         windows=read_chunks(reader, rotated),
         windows_are_chunks=True,
         tempering=read_tempering(reader),
-        experts=experts if experts.layers else None,
+        experts=mixtures if mixtures.layers else None,
     )
 
 
@@ -64,10 +59,10 @@ def read_experts(reader: ConfigReader, arch: Architecture) -> Experts:
     if layers is None:
         layers = range(step - 1, arch.num_layers, step)
     sparse = tuple(layer for layer in range(arch.num_layers) if layer in layers)
-    routing = read_routing(reader, "num_local_experts", is_normalised=False, layers=sparse)
+    routing = experts.read_routing(reader, "num_local_experts", is_normalised=False, layers=sparse)
     inner = arch.intermediate_size
     routing = replace(routing, is_sigmoid=True)
-    return Experts(routing, inner, sparse, shared=(inner,), weighs_inputs=True)
+    return Experts(routing, inner, sparse, shared=(inner,), is_fused=True, weighs_inputs=True)
 
 
 class Attention(llama.Attention):
@@ -76,37 +71,17 @@ class Attention(llama.Attention):
     A norm without weights is the same before the rotation and behind it.
     """
 
-    def __init__(self, a: Architecture, source: str, layer: int) -> None:
-        super().__init__(replace(a, qk_norm=False), source, layer)
+    def __init__(self, a: Architecture, source: str, layer: int, output: str) -> None:
+        super().__init__(replace(a, qk_norm=False), source, layer, output)
         self.has_norms = a.qk_norm and a.rotary_of(layer) is not None
         self.q_norm = self.k_norm = UnitNorm(a.head_dim)
-        self.rotate = TemperedRotation(a, layer)
 
 
-class SparseMlp(Mixture):
-    """Experts in two tensors, turned round, and the network that every row has besides."""
-
-    def __init__(self, a: Architecture, source: str) -> None:
-        settings = a.experts
-        assert settings is not None
-        count, inner, hidden = settings.routing.experts, settings.intermediate_size, a.hidden_size
-        router = Router(f"{source}.router.weight", count, hidden)
-        super().__init__(router, settings.routing, inner, a.activation, weighs_inputs=True)
-        self.stack_fused(f"{source}.experts", count, hidden, transposed=True)
-        self.shared = llama.Mlp(a, f"{source}.shared_expert", inner=inner)
-
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
-        return super().forward(x_TH, tokens) + self.shared(x_TH, tokens)
-
-
-class Block(llama.Block):
-    def __init__(self, a: Architecture, layer: int) -> None:
-        super().__init__(a, layer)
-        source = f"model.layers.{layer}"
-        self.attention = Attention(a, f"{source}.self_attn", layer)
-        is_sparse = a.experts is not None and layer in a.experts.layers
-        make = SparseMlp if is_sparse else llama.Mlp
-        self.mlp = make(a, f"{source}.feed_forward")
+class Block(experts.Block):
+    names, attention_type = llama.LayerNames(mlp="feed_forward"), Attention
+    expert_names = experts.ExpertNames(
+        "feed_forward", "feed_forward", "router.weight", shared="shared_expert", fused_is_transposed=True
+    )
 
 
 MODEL = replace(

@@ -16,16 +16,9 @@ from mindbatch.kernels.arrays import Array, FloatArray, KernelParameter, aligned
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.memory import FLOAT16, NumberType
 from mindbatch.layers.rank import Weights
-from mindbatch.models.folder_tensors import check_tensors, checkpoint_names
+from mindbatch.models.described_folder import check_tensors, checkpoint_names
 from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.tensor_spec import (
-    Layout,
-    Part,
-    Range,
-    Sharding,
-    TensorSpec,
-    shard_specs,
-)
+from mindbatch.models.tensor_spec import Layout, Part, Range, Sharding, TensorSpec, shard_specs
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 if TYPE_CHECKING:
@@ -55,7 +48,11 @@ def load_weights(
     if folder.stages > 1:
         specs = own_specs
     if folder.shard != WHOLE:
-        _refuse_other_rank(folder, shard)
+        if folder.shard != shard:
+            raise CheckpointError(
+                f"{folder.path}: was opened for rank {folder.shard.rank} of {folder.shard.size}; needed is "
+                f"rank {shard.rank} of {shard.size}"
+            )
         specs, own_specs, shard = shard_specs(specs, shard), shard_specs(own_specs, shard), WHOLE
     check_tensors(spec.architecture, specs, folder)
     parameters: dict[str, KernelParameter] = {}
@@ -69,14 +66,6 @@ def load_weights(
         if progress is not None:
             progress(done + 1, len(own_specs))
     return Weights(parameters, outputs)
-
-
-def _refuse_other_rank(folder: StoredWeights, shard: TensorSlice) -> None:
-    if folder.shard != shard:
-        raise CheckpointError(
-            f"{folder.path}: was opened for rank {folder.shard.rank} of {folder.shard.size}; needed is rank "
-            f"{shard.rank} of {shard.size}"
-        )
 
 
 def _load(
@@ -116,7 +105,6 @@ def _load(
 def _load_stacks(
     spec: TensorSpec, folder: StoredWeights, names: Callable[[str], str], kernels: Kernels, shard: TensorSlice
 ) -> dict[str, KernelParameter]:
-    """The two stacks of a tensor whose units are two matrices each, by name."""
     (part,) = spec.parts
     name, heads = names(part.source), spec.local_outputs(shard) // part.unit
     inputs, rest = part.inputs or 1, part.unit - spec.split
@@ -203,7 +191,6 @@ def _read(
 
 
 def _some_rows(ranges: Sequence[Range], inputs: int) -> Iterator[slice]:
-    """Yields the rows of the ranges, whole panels of them at a time."""
     step = max(1, NUMBERS_AT_ONCE // inputs // PANEL) * PANEL
     return (slice(row, min(row + step, high)) for low, high in ranges for row in range(low, high, step))
 
@@ -218,7 +205,6 @@ def _with_integers(folder: StoredWeights, name: str) -> QuantisedFolder | None:
 def _integers(
     part: Part, sharding: Sharding, folder: QuantisedFolder, name: str, shard: TensorSlice
 ) -> Iterator[ScaledIntegers]:
-    """Reads a matrix whose integers the kernels keep."""
     ranges = part.source_ranges(*part.output_bounds(sharding, shard))
     inputs = slice(*part.input_bounds(sharding, shard))
     assert part.inputs is not None

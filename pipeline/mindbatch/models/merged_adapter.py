@@ -1,11 +1,10 @@
 """The one adapter that is merged into a model's tensors while they are read (`lora.mode=merge`)."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.resharded import refuse_merged_before
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.merge import MergedWeights
@@ -24,10 +23,10 @@ from mindbatch.checkpoint.placement.regions import (
     oriented,
 )
 from mindbatch.io.errors import CheckpointError
+from mindbatch.models.adapter_weights import refuse_cut_rows
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_forms import TEXT_TYPES, other_names
-from mindbatch.models.dora import refuse_cut_rows
-from mindbatch.models.folder_tensors import checkpoint_names
+from mindbatch.models.described_folder import checkpoint_names
 from mindbatch.models.registry import declaration, tensor_specs, tied_tensors
 from mindbatch.models.tensor_spec import source_shapes
 
@@ -47,7 +46,6 @@ def adapter_renames(arch: Architecture, names: Collection[str]) -> dict[str, str
 
 
 def prefix_renames(prefix: str, names: Collection[str]) -> dict[str, str]:
-    """The names without the prefix, of those that have it, and with it of the others."""
     short = {name.removeprefix(prefix): name for name in names if name.startswith(prefix)}
     long = {prefix + name: name for name in names if not name.startswith(prefix)}
     return {other: name for other, name in (short | long).items() if other not in names}
@@ -80,15 +78,8 @@ class MergedAdapter:
     plan: LoraPlan
     stored: Mapping[str, StoredShard]
 
-
-@contextmanager
-def merged_weights(folder: ModelFolder, adapter: MergedAdapter | None) -> Iterator[StoredWeights]:
-    """The folder's tensors with the adapter, within `with`; as they are where there is none."""
-    if adapter is None:
-        yield folder
-        return
-    with MergedWeights(folder, adapter.plan.edits, adapter.stored) as merged:
-        yield merged
+    def weights(self, folder: ModelFolder) -> MergedWeights:
+        return MergedWeights(folder, self.plan.edits, self.stored)
 
 
 def merge_native(arch: Architecture, folder: ModelFolder, adapter: LoraAdapter) -> MergedAdapter:

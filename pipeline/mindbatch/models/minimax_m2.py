@@ -27,12 +27,7 @@ def describe(reader: ConfigReader) -> Architecture:
     further = 0
     if reader.has("num_mtp_modules"):
         further = experts.read_count(reader, "num_mtp_modules", experts.MAX_SHARED)
-    return replace(
-        arch,
-        norms_all_heads=True,
-        experts=read_experts(reader, arch),
-        next_token_layers=further,
-    )
+    return replace(arch, norms_all_heads=True, experts=read_experts(reader, arch), next_token_layers=further)
 
 
 def read_experts(reader: ConfigReader, arch: Architecture) -> Experts:
@@ -55,13 +50,7 @@ def read_rotary_dim(reader: ConfigReader, head_dim: int, max_positions: int) -> 
 
 
 class Block(mixtral.Block):
-    """Mixtral's with OLMo 2's attention, and a correction."""
-
-    names = NAMES
-
-    def __init__(self, a: Architecture, layer: int) -> None:
-        super().__init__(a, layer)
-        self.attention = olmo2.Attention(a, f"model.layers.{layer}.self_attn", layer)
+    expert_names, attention_type = NAMES, olmo2.Attention
 
 
 MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

@@ -92,7 +92,7 @@ def _experts_of_3(reader: ConfigReader, arch: Architecture, layers: tuple[int, .
 
 
 class Block(experts.Block):
-    names = NAMES
+    expert_names = NAMES
 
 
 def _read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:

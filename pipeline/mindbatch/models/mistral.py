@@ -5,11 +5,10 @@ from dataclasses import replace
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import same_windows
+from mindbatch.models.sizes import same_windows
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `mistral` configuration; sliding_window null means full attention."""
     return llama.describe_family(reader, windows=same_windows(reader))
 
 

@@ -5,13 +5,12 @@ from dataclasses import replace
 from mindbatch.models import experts, llama
 from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import same_windows
+from mindbatch.models.sizes import same_windows
 
-NAMES = experts.ExpertNames(gate="w1", up="w3", down="w2")
+NAMES = experts.ExpertNames("block_sparse_moe", gate="w1", up="w3", down="w2")
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `mixtral` configuration; sliding_window null means full attention."""
     arch = llama.describe_family(reader, windows=same_windows(reader))
     sparse = tuple(range(arch.num_layers))
     routing = experts.read_routing(reader, "num_local_experts", is_normalised=True, layers=sparse)
@@ -19,7 +18,7 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 class Block(experts.Block):
-    names, below = NAMES, "block_sparse_moe"
+    expert_names = NAMES
 
 
 MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

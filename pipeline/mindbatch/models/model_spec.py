@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 
+from mindbatch.kernels.ascend.step import ALIBI_NUMBERS, limit_faults, most_gathered_tokens, needs_gathering
 from mindbatch.kernels.memory import FLOAT32, padded_head
-from mindbatch.models.architecture import Architecture, BlockPositions2D
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import declaration, tensor_specs, unused_tensors
 from mindbatch.models.stage_cut import cut, stage_specs
 from mindbatch.models.tensor_spec import TensorSpec
@@ -35,7 +36,7 @@ class ModelSpec:
     ) -> ModelSpec:
         """The spec of a part. device_map: see `stage_cut.cut`.
 
-        The architecture must be divisible so; see `division.check_division`.
+        The architecture must be divisible so; see `described_folder.check_division`.
         """
         stages = tuple(cut(tensor_specs(architecture), part.stages, device_map))
         return cls(architecture, part.shard, stages[part.stage], stages)
@@ -91,14 +92,9 @@ class ModelSpec:
         return None if encoder is None else encoder.start_id
 
     @property
-    def two_positions(self) -> BlockPositions2D | None:
-        """Positions of a model whose prompts have a context, whose tokens see each other; None of others."""
-        return self.architecture.two_positions
-
-    @property
     def sees_ahead(self) -> bool:
         """True where tokens of a prompt see those behind them."""
-        return self.decoder_start_id is not None or self.two_positions is not None
+        return self.decoder_start_id is not None or self.architecture.two_positions is not None
 
     @property
     def cached_numbers(self) -> int:
@@ -124,16 +120,12 @@ class ModelSpec:
         most = max(sum(map(self.architecture.is_recurrent, stage.layers)) for stage in self.stages)
         return most * layer * FLOAT32.itemsize
 
-    @property
-    def _kv_heads(self) -> int:
-        return max(1, self.architecture.kv_heads // self.shard.size)
-
     def cache_bytes_per_token(self, itemsize: int, device: str = "CPU", stage: Stage | None = None) -> int:
         """Bytes of one token's keys and values. stage: None is the one with the most layers."""
         numbers = self.cached_numbers if stage is None else self._cached_numbers(stage)
-        if device != "Ascend" or not self._has_alibi_numbers:
-            return numbers * itemsize
-        return -(-numbers * self._ascend_head // self.head_dim) * itemsize
+        if device == "Ascend" and self._alibi_numbers:
+            numbers = -(-numbers * (self.head_dim + self._alibi_numbers) // self.head_dim)
+        return numbers * itemsize
 
     @property
     def head_dim(self) -> int:
@@ -146,21 +138,13 @@ class ModelSpec:
         return alibi is not None and alibi.is_rounded
 
     @property
-    def _has_alibi_numbers(self) -> bool:
-        """True where Ascend's heads have the numbers of ALiBi more."""
-        return self.architecture.alibi is not None and not self._is_rounded
-
-    @property
-    def _ascend_head(self) -> int:
-        from mindbatch.kernels.ascend.step import ALIBI_NUMBERS
-
-        return self.head_dim + (ALIBI_NUMBERS if self._has_alibi_numbers else 0)
+    def _alibi_numbers(self) -> int:
+        """Numbers that Ascend's heads have more."""
+        return 0 if self.architecture.alibi is None or self._is_rounded else ALIBI_NUMBERS
 
     @property
     def is_gathered(self) -> bool:
         """True where Ascend computes attention by plain operators: see `needs_gathering`."""
-        from mindbatch.kernels.ascend.step import needs_gathering
-
         arch = self.architecture
         return needs_gathering(
             arch.head_dim,
@@ -171,22 +155,19 @@ class ModelSpec:
 
     def ascend_faults(self, block_size: int) -> Iterator[str]:
         """Yields reasons why Ascend's operators do not take the model, or blocks of so many tokens."""
-        from mindbatch.kernels.ascend.step import limit_faults
-
         if beyond := declaration(self.model_type).beyond_ascend:
             yield (
                 f"runtime.device_target=Ascend: {self.model_type} has {beyond}, which is not computed there; "
                 "allowed: CPU"
             )
-        yield from limit_faults(self._ascend_head, block_size, is_gathered=self.is_gathered)
+        yield from limit_faults(self.head_dim + self._alibi_numbers, block_size, is_gathered=self.is_gathered)
 
     def most_tokens_of_step(self, device: str, seq_length: int) -> int | None:
         """Most tokens of a step, where attention's memory bounds them."""
         if device != "Ascend" or not self.is_gathered:
             return None
-        from mindbatch.kernels.ascend.step import most_gathered_tokens
-
-        return most_gathered_tokens(seq_length, 2 * self._kv_heads * self.architecture.head_dim)
+        kv_heads = max(1, self.architecture.kv_heads // self.shard.size)
+        return most_gathered_tokens(seq_length, 2 * kv_heads * self.architecture.head_dim)
 
     @property
     def expert_numbers(self) -> int:

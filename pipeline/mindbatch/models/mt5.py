@@ -8,8 +8,8 @@ from mindbatch.models.config_reader import ConfigReader
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of an `mt5` configuration; all published models have a head of their own."""
     reader.needs("scale_decoder_outputs", [False])
+    # All published models have a head of their own.
     return replace(t5.describe(reader), tied=False, logits_factor=1.0)
 
 

@@ -16,14 +16,13 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
 from mindbatch.checkpoint.folders.resharded import noted_settings
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.foreign_formats import reshard_command
-from mindbatch.models.described_config import check_division
-from mindbatch.models.folder_tensors import as_stored, check_tensors, checkpoint_names
+from mindbatch.models.described_folder import as_stored, check_division, check_tensors, checkpoint_names
 from mindbatch.models.foreign_models import QUANTIZATION
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import declaration, describe, tensor_specs
 from mindbatch.models.stage_cut import even_in_time
 from mindbatch.models.tensor_spec import shard_specs
-from mindbatch.parallel.topology import WHOLE, RankPart, Stage
+from mindbatch.parallel.topology import WHOLE, RankPart
 
 if TYPE_CHECKING:
     from mindbatch.checkpoint.lora.adapter import LoraAdapter
@@ -119,7 +118,8 @@ def fit_adapters(
     spec: ModelSpec, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
 ) -> FittedAdapters:
     """Fits adapters to the model; they may have any names for the weights."""
-    from mindbatch.models.adapter_weights import embedding_of, fit_beside  # most jobs have no adapters
+    # Most jobs have no adapters.
+    from mindbatch.models.adapter_weights import embedding_of, fit_beside, rank_places
     from mindbatch.models.merged_adapter import base_tensors
 
     arch, specs = spec.architecture, spec.parameters
@@ -128,14 +128,9 @@ def fit_adapters(
     fitted = fit_beside(specs, adapters, base_tensors(arch), max_loaded, only_mergeable)
     if arch.encoder is not None and arch.tied:
         raise_if_any([*_offset_faults(fitted)])
-    return replace(fitted, slot_numbers=tuple(_slot_numbers(spec, fitted, stage) for stage in spec.stages))
-
-
-def _slot_numbers(spec: ModelSpec, fitted: FittedAdapters, stage: Stage) -> int:
-    from mindbatch.models.adapter_weights import rank_places
-
-    places = rank_places(spec.parameters, fitted, spec.shard, stage)
-    return max(map(places.numbers, fitted.adapters.values()))
+    by_stage = (rank_places(specs, fitted, spec.shard, stage) for stage in spec.stages)
+    largest = (max(map(places.numbers, fitted.adapters.values())) for places in by_stage)
+    return replace(fitted, slot_numbers=tuple(largest))
 
 
 def _offset_faults(fitted: FittedAdapters) -> Iterator[str]:
@@ -163,8 +158,8 @@ def load(
 ) -> Model:
     from mindbatch.kernels.interface import ProgramKernels, allocate
     from mindbatch.layers.attention import attention_shape, layer_shapes
+    from mindbatch.layers.decoder import recordings_of
     from mindbatch.layers.rank import Rank
-    from mindbatch.layers.recordings import recordings_of
     from mindbatch.models.loader import load_weights
     from mindbatch.models.model import Model
 
@@ -178,8 +173,8 @@ def load(
     parameters = load_weights(spec, weights, kernels, progress)
     bank = None
     if adapters is not None:
-        from mindbatch.models.adapter_bank import AdapterBank
         from mindbatch.models.adapter_weights import rank_places
+        from mindbatch.models.model import AdapterBank
 
         places = rank_places(spec.parameters, adapters, shard, stage)
         bank = AdapterBank(adapters, places, (weights, checkpoint_names(arch, weights.names)), kernels)

@@ -60,16 +60,6 @@ class NoWeights:
     packable = floats
 
 
-def sampled_layers(arch: Architecture, layers: range) -> tuple[int, ...]:
-    """Selects layers that stand for a stage: the first two, the last, and the first of each kind."""
-    kinds: dict[object, int] = {}
-    for layer in layers:
-        sparse = arch.experts is not None and layer in arch.experts.layers
-        kind = (arch.windows[layer], arch.attention_scales[layer], arch.rotary_of(layer), sparse)
-        kinds.setdefault(kind, layer)
-    return tuple(sorted({*layers[:2], layers[-1], *kinds.values()}))
-
-
 def with_layers(arch: Architecture, layers: Sequence[int]) -> Architecture:
     return replace(
         arch,

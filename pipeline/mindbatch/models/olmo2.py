@@ -1,9 +1,10 @@
 """olmo2: Llama's shape with norms after attention and MLP, not before; query and key are normed whole."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from mindbatch.layers.norm import AllHeadsNorm
+from mindbatch.layers.linear import AllHeadsNorm
 from mindbatch.layers.rank import Module, Tokens
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
@@ -16,8 +17,8 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 class Attention(llama.Attention):
-    def __init__(self, a: Architecture, source: str, layer: int) -> None:
-        super().__init__(a, source, layer)
+    def __init__(self, a: Architecture, source: str, layer: int, output: str) -> None:
+        super().__init__(a, source, layer, output)
         self.has_norms = True
         self.q_norm = AllHeadsNorm(f"{source}.q_norm", a.heads, a.head_dim)
         self.k_norm = AllHeadsNorm(f"{source}.k_norm", a.kv_heads, a.head_dim, is_shared=True)
@@ -26,11 +27,11 @@ class Attention(llama.Attention):
 class Block(Module):
     """x + norm(attention(x)), then x + norm(mlp(x))."""
 
-    attention: Module
+    attention_type: Callable[[Architecture, str, int, str], Module] = Attention
 
     def __init__(self, a: Architecture, layer: int) -> None:
         source = f"model.layers.{layer}"
-        self.attention = Attention(a, f"{source}.self_attn", layer)
+        self.attention = self.attention_type(a, f"{source}.self_attn", layer, "o_proj")
         self.after_attention = llama.norm(a, f"{source}.post_attention_layernorm")
         self.mlp = llama.Mlp(a, f"{source}.mlp")
         self.after_mlp = llama.norm(a, f"{source}.post_feedforward_layernorm")

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from mindbatch.models import olmo2
-from mindbatch.models.architecture import Architecture, Rotary
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import windows_by_pattern
-from mindbatch.models.rope import plain_frequencies
+from mindbatch.models.rope import plain_rotary
+from mindbatch.models.sizes import windows_by_pattern
 
 WINDOWS_BUT_EVERY = 4
 
@@ -16,7 +16,7 @@ def describe(reader: ConfigReader) -> Architecture:
     arch = olmo2.describe(reader)
     theta = reader.number("rope_theta")
     reader.needs("rope_local_base_freq", [theta])  # of rope_parameters that name the base of both kinds
-    unscaled = Rotary(tuple(map(float, plain_frequencies(theta, arch.head_dim))))
+    unscaled = plain_rotary(theta, arch.head_dim)
     rotaries = tuple(unscaled if window else arch.rotary for window in windows)
     return replace(arch, windows=windows, layer_rotaries=rotaries)
 

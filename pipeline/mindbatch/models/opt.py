@@ -4,52 +4,31 @@ from dataclasses import replace
 from typing import Any
 
 from mindbatch.layers.decoder import Decoder
-from mindbatch.layers.embedding import Head, Table, TokenEmbedding
-from mindbatch.layers.linear import ReplicatedLinear
-from mindbatch.layers.norm import LayerNorm
+from mindbatch.layers.linear import Head, LayerNorm, ReplicatedLinear, Table, TokenEmbedding
 from mindbatch.layers.rank import Tokens
-from mindbatch.models import gpt2, gpt_neox, llama
+from mindbatch.models import gpt2, llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.llama import ACTIVATIONS
+from mindbatch.models.sizes import SizeKeys, read_sizes
 from mindbatch.models.tensor_spec import Part
 
 FIRST_POSITION = 2
 """The row of the first token's position; nothing reads the rows before it."""
-EPSILON = 1e-5  # of the layer norms; no key says it
-
+KEYS = SizeKeys(inner="ffn_dim", epsilon="")
 DECODER = "model.decoder"
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    hidden, layers = reader.positive("hidden_size"), reader.positive("num_hidden_layers")
-    heads = reader.positive("num_attention_heads")
-    head_dim = gpt_neox.whole_heads(reader, "hidden_size", hidden, heads, "num_attention_heads")
-    width = reader.positive("word_embed_proj_dim", hidden)
+    arch = read_sizes(reader, KEYS, bias=reader.flag("enable_bias"))
+    width = reader.positive("word_embed_proj_dim", arch.hidden_size)
     reader.needs("layer_norm_elementwise_affine", [True])
     norms_before = reader.flag("do_layer_norm_before")
     if norms_before:
         reader.needs("_remove_final_layer_norm", [False])
     else:
         reader.ignore(["_remove_final_layer_norm"])  # there is none
-    bias = reader.flag("enable_bias")
-    return Architecture(
-        vocab_size=reader.positive("vocab_size"),
-        hidden_size=hidden,
-        num_layers=layers,
-        heads=heads,
-        head_dim=head_dim,
-        intermediate_size=reader.positive("ffn_dim"),
-        max_positions=reader.positive("max_position_embeddings"),
-        norm_epsilon=EPSILON,
-        activation=reader.choice("activation_function", ACTIVATIONS),
-        tied=reader.flag("tie_word_embeddings"),
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=bias,
-        adds_normed=not norms_before,
-        embedding_size=0 if width == hidden else width,
-    )
+    embedding_size = 0 if width == arch.hidden_size else width
+    return replace(arch, adds_normed=not norms_before, embedding_size=embedding_size)
 
 
 class Block(llama.Block):
@@ -113,10 +92,4 @@ def _layer(index: int) -> str:
     return f"{DECODER}.layers.{index}"
 
 
-MODEL = replace(
-    gpt2.MODEL,
-    describe=describe,
-    tree=Opt,
-    prefix="model.",
-    unused_tensors=(),
-)
+MODEL = replace(gpt2.MODEL, describe=describe, tree=Opt, prefix="model.", unused_tensors=())

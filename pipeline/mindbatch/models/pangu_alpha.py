@@ -10,38 +10,21 @@ from typing import Any
 from mindbatch.kernels.operations.dense import joined
 from mindbatch.layers.attention import PagedAttention
 from mindbatch.layers.decoder import Decoder
-from mindbatch.layers.embedding import Head, Table, TokenEmbedding
-from mindbatch.layers.linear import ColumnLinear, RowLinear
-from mindbatch.layers.norm import LayerNorm
+from mindbatch.layers.linear import ColumnLinear, Head, LayerNorm, RowLinear, Table, TokenEmbedding
 from mindbatch.layers.rank import Module, Tokens
-from mindbatch.models import gpt2, gpt_neox, llama
+from mindbatch.models import gpt2, llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.llama import ACTIVATIONS
+from mindbatch.models.sizes import SizeKeys, read_sizes
 from mindbatch.models.tensor_spec import Part
+
+KEYS = SizeKeys(layers="num_layers", heads="num_heads", inner_is_wide=True)
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    hidden, layers = reader.positive("hidden_size"), reader.positive("num_layers")
-    heads = reader.positive("num_heads")
-    head_dim = gpt_neox.whole_heads(reader, "hidden_size", hidden, heads, "num_heads")
-    scale = head_dim**-0.5 if reader.flag("scale_attn_weights") else 1.0
-    return Architecture(
-        vocab_size=reader.positive("vocab_size"),
-        hidden_size=hidden,
-        num_layers=layers,
-        heads=heads,
-        head_dim=head_dim,
-        intermediate_size=reader.positive("intermediate_size", 4 * hidden),
-        max_positions=reader.positive("max_position_embeddings"),
-        norm_epsilon=reader.number("layer_norm_epsilon"),
-        activation=reader.choice("activation_function", ACTIVATIONS),
-        tied=reader.flag("tie_word_embeddings"),
-        attention_scales=(scale,) * layers,
-        qkv_bias=True,
-        output_bias=True,
-        mlp_bias=True,
-    )
+    arch = read_sizes(reader, KEYS, bias=True)
+    scale = arch.head_dim**-0.5 if reader.flag("scale_attn_weights") else 1.0
+    return replace(arch, attention_scales=(scale,) * arch.num_layers)
 
 
 class QueryAttention(Module):
@@ -59,12 +42,7 @@ class QueryAttention(Module):
 
 
 class Block(llama.Block):
-    def __init__(self, a: Architecture, layer: int) -> None:
-        source = f"transformer.h.{layer}"
-        self.attention_norm = LayerNorm(f"{source}.ln_1", a.hidden_size, a.norm_epsilon)
-        self.attention = llama.Attention(a, f"{source}.attn", layer, "c_proj")
-        self.mlp_norm = LayerNorm(f"{source}.ln_2", a.hidden_size, a.norm_epsilon)
-        self.mlp = llama.Mlp(a, f"{source}.mlp", ["c_fc"], "c_proj")
+    names, norm_type = gpt2.NAMES, LayerNorm
 
 
 class LastBlock(Block):

@@ -9,8 +9,8 @@ import numpy as np
 from mindbatch.models import glm, llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import same_windows
 from mindbatch.models.rope import plain_frequencies, rotary_width
+from mindbatch.models.sizes import same_windows
 from mindbatch.models.tensor_spec import Part
 
 LONG = ("longrope", "su", "yarn")  # transformers takes the older names for the first
@@ -83,9 +83,7 @@ class Attention(llama.Attention):
 
 
 class Block(glm.Block):
-    def __init__(self, a: Architecture, layer: int) -> None:
-        super().__init__(a, layer)
-        self.attention = Attention(a, f"model.layers.{layer}.self_attn", layer)
+    attention_type = Attention
 
 
 MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from mindbatch.models import experts, llama, qwen3_moe
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import FULL, SLIDING, asked_window, windows_by_kind
+from mindbatch.models.sizes import FULL, SLIDING, asked_window, windows_by_kind
 
 NAMES = experts.ExpertNames(shared="shared_expert")
 
@@ -23,7 +23,7 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 class Block(experts.Block):
-    names = NAMES
+    expert_names = NAMES
 
 
 MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

@@ -9,10 +9,7 @@ from mindbatch.models.config_reader import ConfigReader
 
 def describe(reader: ConfigReader) -> Architecture:
     return llama.describe_family(
-        reader,
-        windows=qwen2.read_windows(reader),
-        bias_key="attention_bias",
-        qk_norm=True,
+        reader, windows=qwen2.read_windows(reader), bias_key="attention_bias", qk_norm=True
     )
 
 

@@ -14,7 +14,6 @@ from mindbatch.models.tensor_spec import Part, fused
 
 
 def describe(reader: ConfigReader, default_intermediate: int | None = None) -> Architecture:
-    """The architecture of a `qwen3_5_text` configuration; see `llama.describe_family`."""
     reader.needs("attn_output_gate", [True])
     return qwen3_next.describe_family(reader, default_intermediate)
 

@@ -5,16 +5,13 @@ from dataclasses import replace
 from mindbatch.models import experts, llama
 from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import asked_window, layer_numbers
+from mindbatch.models.sizes import asked_window, layer_numbers
 
 
 def describe(reader: ConfigReader) -> Architecture:
     layers = reader.positive("num_hidden_layers")
     arch = llama.describe_family(
-        reader,
-        windows=(asked_window(reader),) * layers,
-        bias_key="attention_bias",
-        qk_norm=True,
+        reader, windows=(asked_window(reader),) * layers, bias_key="attention_bias", qk_norm=True
     )
     return replace(arch, experts=read_experts(reader, layers))
 

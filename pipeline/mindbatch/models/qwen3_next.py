@@ -10,15 +10,14 @@ from typing import Any
 from mindbatch.kernels.operations.dense import columns
 from mindbatch.kernels.operations.recurrent import gated
 from mindbatch.kernels.shapes import DeltaShape
-from mindbatch.layers.linear import ColumnLinear, RowLinear
-from mindbatch.layers.norm import RmsNorm
+from mindbatch.layers.attention import CausalConvolution, GatedDelta, channels
+from mindbatch.layers.linear import ColumnLinear, RmsNorm, RowLinear
 from mindbatch.layers.rank import Module, Tokens
-from mindbatch.layers.recurrent import CausalConvolution, GatedDelta, channels
 from mindbatch.models import experts, llama, qwen2_moe, qwen3_moe
 from mindbatch.models.architecture import Architecture, Recurrence
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import FULL, kinds_of_layers, read_kernel, recurrent_layers
 from mindbatch.models.rope import read_partial_rotary
+from mindbatch.models.sizes import FULL, kinds_of_layers, read_kernel, recurrent_layers
 from mindbatch.models.tensor_spec import Part, interleaved
 
 LINEAR = "linear_attention"
@@ -132,16 +131,13 @@ def _by_run(part: Part) -> Part:
 class Block(experts.Block):
     """x + mixer(norm(x)), then x + experts(norm(x)); the mixer is a delta net or gated attention."""
 
-    names = qwen2_moe.NAMES
+    expert_names, attention_type = qwen2_moe.NAMES, Attention
     delta_net = DeltaNet
 
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
-        source = f"model.layers.{layer}"
         if a.is_recurrent(layer):
-            self.attention = self.delta_net(a, f"{source}.linear_attn", layer)
-        else:
-            self.attention = Attention(a, f"{source}.self_attn", layer)
+            self.attention = self.delta_net(a, self.names.of_layer(layer, "linear_attn"), layer)
 
 
 MODEL = replace(

@@ -1,40 +1,33 @@
 """Registry of model types; from a folder's config.json to an architecture."""
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.fault_lines import nearest
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_forms import text_part
-from mindbatch.models.config_reader import NONE_IGNORED, ConfigReader, IgnoredKeys
-from mindbatch.models.foreign_models import (
-    EXPERTS,
-    QUANTIZATION,
-    NearestType,
-    foreign_model,
-    kind_of,
-    nearest_type,
+from mindbatch.models.config_reader import (
+    NONE_IGNORED,
+    ConfigReader,
+    IgnoredKeys,
+    config_keys,
+    keys_without_effect,
 )
-from mindbatch.models.model_type import ModelType
+from mindbatch.models.foreign_models import EXPERTS, QUANTIZATION, foreign_model, kind_of
 from mindbatch.models.tensor_spec import TensorSpec
 
-# Each is a module of this package, named after the model_type of Hugging Face configurations.
-MODEL_TYPES = (
-    "bloom", "chatglm", "chatglm_6b", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "ernie4_5",
-    "ernie4_5_moe", "exaone4", "falcon", "gemma", "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4",
-    "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "gpt2", "gpt_neox", "gpt_oss", "gptj", "granite",
-    "hunyuan_v1_dense", "lfm2", "llama", "llama4_text", "minimax_m2", "minimind", "mistral", "mixtral",
-    "mt5", "olmo2", "olmo3", "opt", "pangu_alpha", "phi3", "qwen2", "qwen2_moe", "qwen3",
-    "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "seed_oss", "smollm3", "starcoder2",
-    "t5", "telechat", "telechat3",
-)  # fmt: skip
+MODEL_TYPES = tuple(config_keys()["defaults"])
+"""Each is a module of this package, named after the model_type of Hugging Face configurations."""
 HEAD = "lm_head.weight"
+LEAST_SHARED = 4
+"""Keys that a configuration shares at least with the type that it is near to."""
+_MOST_IN_A_LINE = 3
 _QUANTISED_BY = (
     "compressed-tensors (int8, and packed in 4 or 8 bits), GPTQ (4 or 8 bits), AWQ (4 bits) and MXFP4 experts"
 )
@@ -47,15 +40,8 @@ def declaration(model_type: str) -> ModelType:
 
 def defaults(model_type: str) -> Mapping[str, Any]:
     """The values that the model's own configuration class takes for absent keys."""
-    of_type: Mapping[str, Any] = _config_keys()["defaults"][model_type]
+    of_type: Mapping[str, Any] = config_keys()["defaults"][model_type]
     return of_type
-
-
-@lru_cache(maxsize=1)
-def _config_keys() -> Mapping[str, Any]:
-    """config_keys.json, which makers/make_config_fixtures.py writes."""
-    content: Mapping[str, Any] = json.loads(Path(__file__).with_name("config_keys.json").read_bytes())
-    return content
 
 
 def reader_of(
@@ -63,8 +49,7 @@ def reader_of(
 ) -> ConfigReader:
     """A reader of a type's configuration, which passes over the keys that are without effect there."""
     reader = ConfigReader(config, source, defaults(model_type), ignore, newer_names(model_type))
-    by_reason: Mapping[str, list[str]] = _config_keys()["without_effect"].get(model_type, {})
-    reader.ignore(key for keys in by_reason.values() for key in keys)
+    reader.ignore(keys_without_effect(model_type))
     return reader
 
 
@@ -125,13 +110,10 @@ def describe(
     if quantised := to_be_run and _is_read_quantised(config, source, ignore):
         reader.ignore([QUANTIZATION])
     reader.finish()
-    if quantised and _is_transposed(declared.tree(architecture).parameters()):
+    parts = (part for spec in declared.tree(architecture).parameters() for part in spec.parts)
+    if quantised and any(part.transposed and part.matrix is None for part in parts):
         raise CheckpointError(f"{source}: {QUANTIZATION}: quantised weights of {chosen} are not read")
     return replace(architecture, model_type=chosen)
-
-
-def _is_transposed(specs: Iterable[TensorSpec]) -> bool:
-    return any(part.transposed and part.matrix is None for spec in specs for part in spec.parts)
 
 
 def chosen_type(
@@ -192,10 +174,44 @@ def _refuse_unknown(model_type: object, config: Mapping[str, Any], source: str) 
     )
 
 
+@dataclass(frozen=True)
+class NearestType:
+    """differences: what a model of this type would have otherwise, as faults of the configuration."""
+
+    model_type: str
+    differences: tuple[str, ...]
+
+    def brief(self) -> str:
+        """Lists for each difference what was found, in part of a line."""
+        described = [
+            fault.partition(": ")[2].partition(";")[0] for fault in self.differences[:_MOST_IN_A_LINE]
+        ]
+        more = len(self.differences) - len(described)
+        what = ", ".join([*described, *([f"and {more} more"] if more else [])])
+        return f"{self.model_type}, where differs: {what or 'no key, but tensors may'}"
+
+
 def nearest_supported(config: Mapping[str, Any], source: str) -> NearestType | None:
-    """Finds the supported type that understands a configuration best; see `nearest_type`."""
-    keys = {model_type: defaults(model_type).keys() for model_type in MODEL_TYPES}
-    return nearest_type(config, source, keys, lambda config, source: describe(config, source=source))
+    """The type that understands a configuration with the fewest faults; of several, with fewest other keys.
+
+    None where it shares few keys with any. The weights are not looked at: tensors may differ, too.
+    """
+    candidates: list[tuple[int, int, NearestType]] = []
+    for model_type in MODEL_TYPES:
+        keys = defaults(model_type).keys()
+        if len(config.keys() & keys) >= LEAST_SHARED:
+            differences = _faults({**config, "model_type": model_type}, source)
+            others = len(keys - config.keys())
+            candidates.append((len(differences), others, NearestType(model_type, differences)))
+    return min(candidates, key=lambda candidate: candidate[:2])[2] if candidates else None
+
+
+def _faults(config: Mapping[str, Any], source: str) -> tuple[str, ...]:
+    try:
+        describe(config, source=source)
+    except (CheckpointError, ConfigError) as error:
+        return error.faults
+    return ()
 
 
 def _misspelt(model_type: str) -> str | None:
@@ -212,3 +228,31 @@ def _digits(text: str) -> str:
 @lru_cache(maxsize=8)
 def tensor_specs(architecture: Architecture) -> Sequence[TensorSpec]:
     return tuple(declaration(architecture.model_type).tree(architecture).parameters())
+
+
+if TYPE_CHECKING:  # NumPy, which a mistake of the command line need not load
+    from mindbatch.layers.decoder import Decoder
+
+
+@dataclass(frozen=True)
+class ModelType:
+    """Models of one `model_type`.
+
+    describe: from config.json; faults are left in the reader.
+    tree: its layers, which own the parameters.
+    prefix: of the checkpoint's names; some checkpoints leave it out.
+    unused_tensors: patterns of names that a checkpoint may hold though nothing reads them.
+    copies: by the name of a tensor that a checkpoint may hold besides, the tensor that it must be equal to.
+    head_as_stored: whether the head is the token embedding shows in the tensors, whatever config.json says.
+    newer_names: by a key of config.json, the name that releases of transformers from 5.0 on write.
+    beyond_ascend: what the models have that only a CPU computes, in words; empty where all is.
+    """
+
+    describe: Callable[[ConfigReader], Architecture]
+    tree: Callable[[Architecture], Decoder]
+    prefix: str
+    unused_tensors: tuple[str, ...] = ()
+    copies: Mapping[str, str] = field(default_factory=dict)
+    head_as_stored: bool = False
+    newer_names: Mapping[str, str] = field(default_factory=dict)
+    beyond_ascend: str = ""

@@ -18,6 +18,12 @@ from mindbatch.models.config_reader import ConfigReader
 # float32 like the networks were trained with: at long positions the rounding of a frequency shows.
 Frequencies = npt.NDArray[np.float32]
 
+Settings = dict[str, Any]
+"""Parameters of a scaling; each is taken out as it is read."""
+
+Scaled = tuple[Frequencies, float]
+"""Frequencies, and the factor on cosine and sine."""
+
 RotaryReader = Callable[[ConfigReader, int, int], Rotary]
 """From a configuration, the size of a head, and the positions that the model has."""
 
@@ -75,6 +81,11 @@ def plain_frequencies(theta: float, rotary_dim: int) -> Frequencies:
     return np.float32(1) / np.float32(theta) ** (exponents / np.float32(2 * len(exponents)))
 
 
+def plain_rotary(theta: float, width: int, *, is_interleaved: bool = False) -> Rotary:
+    """The rotary embedding of `width` numbers of a head, unscaled."""
+    return Rotary(tuple(map(float, plain_frequencies(theta, width))), is_interleaved=is_interleaved)
+
+
 def rotary_width(reader: ConfigReader, head_dim: int, key: str = "partial_rotary_factor") -> int:
     """Counts the numbers of a head that are rotated, by the factor that `key` holds."""
     width = int(head_dim * min(reader.number(key), 1.0))
@@ -84,22 +95,16 @@ def rotary_width(reader: ConfigReader, head_dim: int, key: str = "partial_rotary
     return width
 
 
-def _default(
-    frequencies: Frequencies, scaling: dict[str, Any], theta: float, max_positions: int
-) -> tuple[Frequencies, float]:
+def _default(frequencies: Frequencies, scaling: Settings, theta: float, max_positions: int) -> Scaled:
     scaling.pop("factor", None)
     return frequencies, 1.0
 
 
-def _linear(
-    frequencies: Frequencies, scaling: dict[str, Any], theta: float, max_positions: int
-) -> tuple[Frequencies, float]:
+def _linear(frequencies: Frequencies, scaling: Settings, theta: float, max_positions: int) -> Scaled:
     return frequencies / float(scaling.pop("factor")), 1.0
 
 
-def _llama3(
-    frequencies: Frequencies, scaling: dict[str, Any], theta: float, max_positions: int
-) -> tuple[Frequencies, float]:
+def _llama3(frequencies: Frequencies, scaling: Settings, theta: float, max_positions: int) -> Scaled:
     factor, low, high, original = (
         float(scaling.pop(name))
         for name in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
@@ -114,9 +119,7 @@ def _llama3(
     return frequencies * kept + frequencies / factor * (1 - kept), 1.0
 
 
-def _yarn(
-    frequencies: Frequencies, scaling: dict[str, Any], theta: float, max_positions: int
-) -> tuple[Frequencies, float]:
+def _yarn(frequencies: Frequencies, scaling: Settings, theta: float, max_positions: int) -> Scaled:
     factor = float(scaling.pop("factor"))
     original = float(scaling.pop("original_max_position_embeddings", None) or max_positions)
     fast, slow = float(scaling.pop("beta_fast", None) or 32), float(scaling.pop("beta_slow", None) or 1)
@@ -138,7 +141,7 @@ def _yarn(
     return frequencies * (1 - slowed) + frequencies / factor * slowed, attention
 
 
-def _yarn_attention(factor: float, scaling: dict[str, Any]) -> float:
+def _yarn_attention(factor: float, scaling: Settings) -> float:
     weight, all_dim = scaling.pop("mscale", None), scaling.pop("mscale_all_dim", None)
     if weight and all_dim:
         return yarn_scale(factor, float(weight)) / yarn_scale(factor, float(all_dim))
@@ -150,4 +153,9 @@ def yarn_scale(factor: float, weight: float) -> float:
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-SCALINGS: Mapping[str, Any] = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
+SCALINGS: Mapping[str, Callable[..., Scaled]] = {
+    "default": _default,
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+}

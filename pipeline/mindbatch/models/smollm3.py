@@ -7,7 +7,7 @@ from typing import Any
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import FULL, SLIDING, asked_window, windows_by_kind
+from mindbatch.models.sizes import FULL, SLIDING, asked_window, windows_by_kind
 
 
 def describe(reader: ConfigReader) -> Architecture:

@@ -29,7 +29,6 @@ def layer_of(spec: TensorSpec) -> int | None:
 
 
 def is_tied(specs: Sequence[TensorSpec]) -> bool:
-    """True if the head is the token embedding."""
     return not any(spec.name == "head.weight" for spec in specs)
 
 

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from mindbatch.layers.norm import LayerNorm
+from mindbatch.layers.linear import LayerNorm
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import same_windows
+from mindbatch.models.sizes import same_windows
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -22,12 +22,7 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 class Block(llama.Block):
-    def __init__(self, a: Architecture, layer: int) -> None:
-        super().__init__(a, layer)
-        source = f"model.layers.{layer}"
-        self.attention_norm = LayerNorm(f"{source}.input_layernorm", a.hidden_size, a.norm_epsilon)
-        self.mlp_norm = LayerNorm(f"{source}.post_attention_layernorm", a.hidden_size, a.norm_epsilon)
-        self.mlp = llama.Mlp(a, f"{source}.mlp", ["c_fc"], "c_proj")
+    names, norm_type = llama.LayerNames(up=("c_fc",), down="c_proj"), LayerNorm
 
 
 MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block, LayerNorm))

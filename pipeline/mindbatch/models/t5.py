@@ -5,13 +5,12 @@ from typing import Any
 from mindbatch.kernels.operations.attention import cross_attention, write_cache
 from mindbatch.layers.attention import DistanceAttention, DistanceBiases, OfLayer
 from mindbatch.layers.decoder import EncoderDecoder
-from mindbatch.layers.embedding import Head, TokenEmbedding
-from mindbatch.layers.linear import ColumnLinear, RowLinear
+from mindbatch.layers.linear import ColumnLinear, Head, RowLinear, TokenEmbedding
 from mindbatch.layers.rank import Module, Tokens
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Encoder
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.model_type import ModelType
+from mindbatch.models.registry import ModelType
 from mindbatch.models.tensor_spec import Part
 
 POSITIONS = 4096
@@ -88,15 +87,7 @@ def _is_gated(reader: ConfigReader) -> bool:
 def _start_id(reader: ConfigReader) -> int:
     """decoder_start_token_id; where it is absent the padding, with which T5 was trained to begin."""
     key = "decoder_start_token_id" if reader.value("decoder_start_token_id") is not None else "pad_token_id"
-    token_id = reader.value(key)
-    if (
-        isinstance(token_id, bool)
-        or not isinstance(token_id, int)
-        or not 0 <= token_id < reader.positive("vocab_size")
-    ):
-        reader.fault(key, "must be the id of a token, with which outputs begin")
-        return 0
-    return token_id
+    return reader.token_id(key, "must be the id of a token, with which outputs begin")
 
 
 class Attention(Module):
@@ -143,7 +134,6 @@ class CrossAttention(Attention):
         return self.output(cross_attention(self.query(x_TH, tokens), *seen, shape=layer.shape), tokens)
 
     def write(self, hidden_TH: Any, tokens: Tokens) -> None:
-        """Puts the keys and values of the encoder's hidden states in the cache."""
         layer = self.of_layer
         keys_values = self.key_value(hidden_TH, tokens)
         write_cache(hidden_TH, keys_values, *layer.cache, tokens.slots, shape=layer.shape)
@@ -174,8 +164,6 @@ class Block(Module):
 
 
 class EncoderStack(Module):
-    """The blocks of the encoder, and a last norm."""
-
     def __init__(self, a: Architecture) -> None:
         assert a.encoder is not None
         self.norm = llama.norm(a, "encoder.final_layer_norm")
@@ -188,8 +176,6 @@ class EncoderStack(Module):
 
 
 class T5(EncoderDecoder):
-    """Encoder and decoder over one token embedding, each with biases of scores by distance."""
-
     def __init__(self, a: Architecture) -> None:
         super().__init__(a)
         assert a.encoder is not None

@@ -1,14 +1,19 @@
 """telechat: TeleChat2. Llama with biases behind attention and MLP, and each head's key beside its value."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mindbatch.layers.linear import RowLinear
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture, Rotary
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.rope import plain_frequencies
+from mindbatch.models.rope import plain_rotary
+from mindbatch.models.sizes import SizeKeys, read_sizes
 from mindbatch.models.tensor_spec import Part, interleaved
 
+KEYS = SizeKeys(
+    layers="n_layer", heads="n_head", inner="ffn_hidden_size", positions="training_seqlen", activation=""
+)
 REFUSED = ("apply_residual_connection_post_layernorm", "embed_layernorm", "logn")
 
 
@@ -17,33 +22,20 @@ def describe(reader: ConfigReader) -> Architecture:
     for key in REFUSED:
         reader.needs(key, [False])
     reader.needs("rope_scaling", [None])
-    hidden, heads, layers = (reader.positive(key) for key in ("hidden_size", "n_head", "n_layer"))
-    reader.needs("n_inner", [reader.positive("ffn_hidden_size")])
-    reader.needs("n_embed", [hidden])
-    reader.needs("num_hidden_layers", [layers])
-    reader.needs("num_attention_heads", [heads])
+    hidden, heads = reader.positive("hidden_size"), reader.positive("n_head")
     head_dim = max(1, hidden // heads)
+    arch = read_sizes(reader, KEYS, head_dim=head_dim)
+    reader.needs("n_inner", [arch.intermediate_size])
+    reader.needs("n_embed", [hidden])
+    reader.needs("num_hidden_layers", [arch.num_layers])
+    reader.needs("num_attention_heads", [heads])
     if hidden % heads or head_dim % 2:
         reader.fault("n_head", f"must divide hidden_size={hidden} into heads of an even size")
     kv_heads = reader.positive("num_key_value_heads", heads)
     if heads % kv_heads:
         reader.fault("num_key_value_heads", f"must divide n_head={heads}")
-    frequencies = plain_frequencies(reader.number("rope_theta"), max(2, head_dim))
-    return Architecture(
-        vocab_size=reader.positive("vocab_size"),
-        hidden_size=hidden,
-        num_layers=layers,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        intermediate_size=reader.positive("ffn_hidden_size"),
-        max_positions=_positions(reader),
-        norm_epsilon=reader.number("layer_norm_epsilon"),
-        activation="silu",
-        tied=reader.flag("tie_word_embeddings"),
-        rotary=Rotary(tuple(map(float, frequencies))),
-        output_bias=True,
-    )
+    rotary = plain_rotary(reader.number("rope_theta"), max(2, head_dim))
+    return replace(arch, kv_heads=kv_heads, max_positions=_positions(reader), rotary=rotary, output_bias=True)
 
 
 def _positions(reader: ConfigReader) -> int:
@@ -64,9 +56,6 @@ def _positions(reader: ConfigReader) -> int:
 class Attention(llama.Attention):
     """Query by one matrix of the checkpoint, key and value by another in which the heads' two take turns."""
 
-    def __init__(self, a: Architecture, source: str, layer: int) -> None:
-        super().__init__(a, source, layer, "dense")
-
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
         size, hidden = a.head_dim, a.hidden_size
         query = Part(f"{source}.query.weight", a.heads * size, hidden, unit=size)
@@ -74,15 +63,18 @@ class Attention(llama.Attention):
         return query, *(replace(part, is_shared=True) for part in keys)
 
 
+class Mlp(llama.Mlp):
+    """Llama's, with a bias on the last matrix."""
+
+    def __init__(self, a: Architecture, source: str, up: Sequence[str], down: str, *, is_fused: bool) -> None:
+        super().__init__(a, source, up, down)
+        joined = Part(f"{source}.{down}.weight", a.hidden_size, a.intermediate_size)
+        self.down = RowLinear(joined, bias=True)
+
+
 class Block(llama.Block):
-    def __init__(self, a: Architecture, layer: int) -> None:
-        source = f"transformer.h.{layer}"
-        self.attention_norm = llama.norm(a, f"{source}.input_layernorm")
-        self.attention = Attention(a, f"{source}.self_attention", layer)
-        self.mlp_norm = llama.norm(a, f"{source}.post_attention_layernorm")
-        self.mlp = llama.Mlp(a, f"{source}.mlp")
-        down = Part(f"{source}.mlp.down_proj.weight", a.hidden_size, a.intermediate_size)
-        self.mlp.down = RowLinear(down, bias=True)
+    names = llama.LayerNames("transformer.h", attention="self_attention", output="dense")
+    attention_type, mlp_type = Attention, Mlp
 
 
 MODEL = replace(

@@ -64,7 +64,6 @@ class Part:
         return ranges
 
     def source_shape(self, total_outputs: int) -> tuple[int, ...]:
-        """Shape that the checkpoint's tensor must have."""
         if self.inputs is None:
             return (total_outputs,)
         if self.is_depthwise:
@@ -78,7 +77,6 @@ class Part:
         return self.inputs if sharding is Sharding.INPUTS else None
 
     def divides(self, sharding: Sharding, size: int) -> bool:
-        """True if it can be sharded over so many ranks."""
         units = self.units(sharding)
         if units is None or units % size == 0:
             return True
@@ -158,7 +156,6 @@ class TensorSpec:
 
     @property
     def stacks(self) -> tuple[str, str]:
-        """The names of the two stacks in memory, where `split` makes them."""
         owner = self.name.removesuffix("weight")
         return f"{owner}absorb", f"{owner}expand"
 
@@ -180,16 +177,11 @@ class TensorSpec:
         return high - low
 
     def numbers(self, shard: TensorSlice) -> int:
-        """Counts the numbers that this rank holds of it."""
         return self.local_outputs(shard) * (self.local_inputs(shard) or 1)
 
 
 def fused(
-    source: str,
-    widths: Sequence[int],
-    inputs: int,
-    unit: int | Sequence[int] = 1,
-    transposed: bool = False,
+    source: str, widths: Sequence[int], inputs: int, unit: int | Sequence[int] = 1, transposed: bool = False
 ) -> tuple[Part, ...]:
     """Parts of one checkpoint tensor, one after another; each is cut by itself. unit: of all, or of each."""
     units = [unit] * len(widths) if isinstance(unit, int) else unit
@@ -208,7 +200,6 @@ def interleaved(source: str, runs: Sequence[int], turns: int, inputs: int, unit:
 
 
 def source_shapes(specs: Iterable[TensorSpec]) -> Mapping[str, tuple[int, ...]]:
-    """The shape of every checkpoint tensor that the specs read."""
     totals: dict[str, int] = {}
     parts: dict[str, Part] = {}
     stacks: dict[str, tuple[int]] = {}

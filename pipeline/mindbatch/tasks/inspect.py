@@ -30,8 +30,7 @@ from mindbatch.io.errors import EXIT_DONE, CheckpointError, ConfigError
 from mindbatch.io.foreign_formats import foreign_folder
 from mindbatch.io.screen_text import show, show_json
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.described_config import check_division
+from mindbatch.models.described_folder import division_faults
 from mindbatch.models.foreign_models import QUANTIZATION
 from mindbatch.models.registry import chosen_type, nearest_supported
 from mindbatch.tasks.inspect_page import (
@@ -226,18 +225,10 @@ def how_it_runs(path: Path) -> tuple[HowItRuns | None, list[str]]:
         spec.num_parameters,
         spec.max_positions,
         spec.cached_numbers,
-        tuple(ranks for ranks in NUMBERS_OF_RANKS if _is_divisible(spec.architecture, ranks)),
+        tuple(ranks for ranks in NUMBERS_OF_RANKS if not division_faults(spec.architecture, ranks)),
         tuple(spec.ascend_faults(RuntimeConfig().block_size)),
     )
     return how, []
-
-
-def _is_divisible(arch: Architecture, model_parallel: int) -> bool:
-    try:
-        check_division(arch, model_parallel)
-    except ConfigError:
-        return False
-    return True
 
 
 def nearest_lines(path: Path) -> Iterator[str]:

@@ -10,7 +10,7 @@ import pytest
 from mindbatch.io.errors import CheckpointError
 from mindbatch.kernels.shapes import Routing
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.folder_tensors import check_tensors
+from mindbatch.models.described_folder import check_tensors
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.no_weights import NoWeights
 from mindbatch.models.registry import describe, tensor_specs

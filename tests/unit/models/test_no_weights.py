@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
-from mindbatch.models.folder_tensors import check_tensors
-from mindbatch.models.no_weights import NoWeights, sampled_layers, sources_of_layers, with_layers
+from mindbatch.models.described_folder import check_tensors
+from mindbatch.models.no_weights import NoWeights, sources_of_layers, with_layers
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import shard_specs
 from mindbatch.parallel.topology import WHOLE, TensorSlice
+from mindbatch.tasks.plan.compilation import sampled_layers
 
 CONFIG = {
     "model_type": "qwen2",

@@ -9,7 +9,7 @@ import pytest
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.kernels.shapes import ConvolutionShape, DeltaShape
 from mindbatch.models.architecture import Architecture, HeadSizes
-from mindbatch.models.described_config import check_division
+from mindbatch.models.described_folder import check_division
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import MODEL_TYPES, declaration, describe, tensor_specs, unused_tensors
 from mindbatch.models.tensor_spec import source_shapes

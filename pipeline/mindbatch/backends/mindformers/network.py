@@ -34,9 +34,8 @@ from mindbatch.io.errors import ConfigError
 from mindbatch.kernels.interface import PagedCache, allocate
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels, Network
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
-from mindbatch.models.adapter_bank import AdapterBank
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.model import Model
+from mindbatch.models.model import AdapterBank, Model
 from mindbatch.parallel.topology import TensorSlice
 
 ASCEND_LATENT_RANK = 512  # PagedAttention's mla_v_dim as MindFormers 1.9 sets it, whatever the model has

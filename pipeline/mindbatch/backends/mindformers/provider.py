@@ -30,8 +30,8 @@ from mindbatch.io.errors import ConfigError
 from mindbatch.io.interrupts import interruptible
 from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, fit_beside, rank_places
 from mindbatch.models.config_reader import IgnoredKeys
+from mindbatch.models.described_folder import left_out_faults
 from mindbatch.models.experts import ExpertNames
-from mindbatch.models.folder_tensors import left_out_faults
 from mindbatch.models.merged_adapter import MergedAdapter, planned_merge, prefix_renames
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import tied_tensors, unused_tensors
@@ -121,7 +121,7 @@ def load(
         kernels = compiled(kernels)
         from mindbatch.backends.mindformers.network import assemble, build_network
         from mindbatch.backends.mindformers.weights import load_weights
-        from mindbatch.models.adapter_bank import AdapterBank
+        from mindbatch.models.model import AdapterBank
 
         network = build_network(spec, kernels)
     load_weights(network, spec.architecture, weights, kernels, progress)

@@ -21,9 +21,8 @@ from mindbatch.loading.setup import engine_settings
 from mindbatch.models import native
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.described_config import check_division, described_config
+from mindbatch.models.described_folder import check_division, described_config
 from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.no_weights import sampled_layers
 from mindbatch.models.registry import tensor_specs
 from mindbatch.models.stage_cut import even_in_time
 from mindbatch.parallel.topology import RankPart, TensorSlice, Topology
@@ -224,3 +223,13 @@ def _mindformers(config: PlanConfig, told: Mapping[str, Any]) -> CompilationJob:
     sample = choose(spec.architecture, told["config"])
     told = {**told, "config": sample.config}
     return CompilationJob(spec, (sample.layers,), told, counts=sample.counts)
+
+
+def sampled_layers(arch: Architecture, layers: range) -> tuple[int, ...]:
+    """Selects layers that stand for a stage: the first two, the last, and the first of each kind."""
+    kinds: dict[object, int] = {}
+    for layer in layers:
+        sparse = arch.experts is not None and layer in arch.experts.layers
+        kind = (arch.windows[layer], arch.attention_scales[layer], arch.rotary_of(layer), sparse)
+        kinds.setdefault(kind, layer)
+    return tuple(sorted({*layers[:2], layers[-1], *kinds.values()}))

@@ -14,7 +14,7 @@ from mindbatch.io.amounts import shape_text, table
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.screen_text import printable, say
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.described_config import described_config
+from mindbatch.models.described_folder import described_config
 from mindbatch.tasks.plan.layout import (
     FindLayout,
     PlanPart,

@@ -34,8 +34,7 @@ from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.screen_text import printable
 from mindbatch.loading.providers import open_model
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.described_config import described_config
-from mindbatch.models.folder_tensors import checkpoint_names
+from mindbatch.models.described_folder import checkpoint_names, described_config
 from mindbatch.models.registry import tensor_specs
 from mindbatch.models.stage_cut import cut, even_in_time
 from mindbatch.models.tensor_spec import TensorSpec

@@ -36,8 +36,7 @@ from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.io.errors import ConfigError
 from mindbatch.models.config_forms import has_text_part
 from mindbatch.models.config_reader import IgnoredKeys
-from mindbatch.models.described_config import described_config
-from mindbatch.models.folder_tensors import as_stored
+from mindbatch.models.described_folder import as_stored, described_config
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.tasks.reshard.names import MINDFORMERS, Naming, named, source_naming

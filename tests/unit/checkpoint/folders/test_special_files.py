@@ -16,7 +16,7 @@ from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.config_reader import NONE_IGNORED
-from mindbatch.models.described_config import division_faults
+from mindbatch.models.described_folder import architecture_if_sound
 
 TENSORS = {"w": np.ones(2, np.float32)}
 
@@ -85,7 +85,7 @@ def test_readers_that_report_nothing_wait_for_nothing(tmp_path: Path, make: Call
     make(tmp_path / "reshard.json")
     make(tmp_path / "config.json")
     assert read_marker(tmp_path) is None
-    assert not [*division_faults(tmp_path, "auto", NONE_IGNORED, 3, 1, None)]
+    assert architecture_if_sound(tmp_path, "auto", NONE_IGNORED) is None
 
 
 def test_many_targets_and_keys_of_an_adapter_are_compared_once(

@@ -9,7 +9,7 @@ import pytest
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.quantised.folder import QuantisedFolder
 from mindbatch.io.errors import CheckpointError
-from mindbatch.models.folder_tensors import check_tensors
+from mindbatch.models.described_folder import check_tensors
 from mindbatch.models.quantisation import open_whole
 from mindbatch.models.registry import describe, tensor_specs
 from quantised_folders import METHODS, Sample, sample

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mindbatch.io.errors import ConfigError
-from mindbatch.loading.assistant_model import refuse_unfit
+from mindbatch.loading.providers import refuse_unfit
 
 LARGE, SMALL = Path("/models/large"), Path("/models/small")
 WORDS = {"a": 0, "b": 1, "c": 2}

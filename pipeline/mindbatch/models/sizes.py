@@ -1,10 +1,79 @@
-"""Layers of a model with a sliding window, by layer_types and the keys that came before it."""
+"""Sizes of a decoder, and the kinds of its layers: read from config.json by many types alike."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "quick_gelu": "quick_gelu",
+}
+NORM_EPSILON = 1e-5
+"""Epsilon of norms where no key says it."""
+
+
+@dataclass(frozen=True)
+class SizeKeys:
+    """Keys of config.json that a type has its sizes under.
+
+    inner_is_wide: null is 4 times the hidden size.
+    epsilon, activation, tied: empty where no key says it: then `NORM_EPSILON`, SiLU, and no.
+    """
+
+    vocab: str = "vocab_size"
+    hidden: str = "hidden_size"
+    layers: str = "num_hidden_layers"
+    heads: str = "num_attention_heads"
+    inner: str = "intermediate_size"
+    inner_is_wide: bool = False
+    positions: str = "max_position_embeddings"
+    epsilon: str = "layer_norm_epsilon"
+    activation: str = "activation_function"
+    tied: str = "tie_word_embeddings"
+
+
+def read_sizes(
+    reader: ConfigReader,
+    keys: SizeKeys,
+    *,
+    head_dim: int = 0,
+    default_inner: int | None = None,
+    default_positions: int | None = None,
+    bias: bool = False,
+) -> Architecture:
+    """Reads what config.json of every decoder has, under the keys of its type.
+
+    head_dim: 0 where the heads share the hidden size. default_inner, default_positions: in place of null;
+    None: it must not be. bias: of all matrices of a layer.
+    """
+    hidden, heads = reader.positive(keys.hidden), reader.positive(keys.heads)
+    if not head_dim and hidden % heads:
+        reader.fault(keys.hidden, f"must be divisible by {keys.heads}={heads}")
+    if keys.inner_is_wide:
+        default_inner = 4 * hidden
+    return Architecture(
+        vocab_size=reader.positive(keys.vocab),
+        hidden_size=hidden,
+        num_layers=reader.positive(keys.layers),
+        heads=heads,
+        head_dim=head_dim or max(1, hidden // heads),
+        intermediate_size=reader.positive(keys.inner, default_inner),
+        max_positions=reader.positive(keys.positions, default_positions),
+        norm_epsilon=reader.number(keys.epsilon) if keys.epsilon else NORM_EPSILON,
+        activation=reader.choice(keys.activation, ACTIVATIONS) if keys.activation else "silu",
+        tied=bool(keys.tied) and reader.flag(keys.tied),
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=bias,
+    )
 
 
 def asked_window(reader: ConfigReader) -> int:
