@@ -27,7 +27,7 @@ from omegaconf import OmegaConf
 from mindbatch.config.composition import assign
 from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.config.path_faults import output_file_fault
+from mindbatch.config.paths import output_file_fault
 from mindbatch.config.predict_yaml.apply import Applied, apply_table
 from mindbatch.config.schema import SchemaKeys, schema_keys
 from mindbatch.config.settings import Assignment

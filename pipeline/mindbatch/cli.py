@@ -251,14 +251,14 @@ def _need_current_folder() -> None:
 
 def _show_overview(asked: bool) -> int:
     """The list of tasks; an empty command line gets it as an error."""
-    from mindbatch.tasks.help_pages import overview
+    from mindbatch.tasks.registry import overview
 
     show(overview(_flags()), sys.stdout if asked else sys.stderr)
     return EXIT_DONE if asked else EXIT_USAGE
 
 
 def _show_task_page(task: Task, line: CommandLine) -> int:
-    from mindbatch.tasks.help_pages import task_page
+    from mindbatch.tasks.registry import task_page
 
     show(task_page(task, OptionFiles(configs_folder(), line.paths.get("--config-dir")), _flags()))
     return EXIT_DONE

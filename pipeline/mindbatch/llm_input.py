@@ -12,8 +12,7 @@ from mindbatch.config.hub_models import fetch_models
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.config.other_names import INSTEAD, own_keywords
-from mindbatch.config.schema import Key, schema_keys
+from mindbatch.config.schema import INSTEAD, Key, own_keywords, schema_keys
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.params import OTHER_NAMES
 from mindbatch.decoding.value_kinds import RANDOM
@@ -74,7 +73,7 @@ def _allowed(key: Key) -> str:
 def options_of(path: str | Path | None, arguments: Mapping[str, Any]) -> ModelTaskConfig:
     """Reads the model, runtime and process options from LLM's arguments, with the paths resolved.
 
-    Names of vLLM's that mean the same are taken (`config.other_names`), `model` for the path among them.
+    Names of vLLM's that mean the same are taken (`config.schema`), `model` for the path among them.
 
     Raises:
         TypeError: a keyword that there is not, one that is given under two names, or no path.

@@ -9,8 +9,7 @@ import numpy as np
 from mindbatch.engine.output_text import SequenceText, StopMatcher
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.io.errors import ConfigError
-from mindbatch.prompts.detokenizer import IncrementalDetokenizer
-from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.prompts.tokenizer import IncrementalDetokenizer, Tokenizer
 
 
 class Streamer(Protocol):

@@ -14,8 +14,7 @@ from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import Step, StepOutput
 from mindbatch.llm import LLM
 from mindbatch.loading.build import LoadedEngine
-from mindbatch.prompts.detokenizer import IncrementalDetokenizer
-from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.prompts.tokenizer import IncrementalDetokenizer, Tokenizer
 
 VOCABULARY = 340
 END = 2  # <|im_end|>

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from mindbatch.prompts.chat_process import ChatLimits, ChatProcess
+from mindbatch.prompts.chat import ChatLimits, ChatProcess
 
 
 @contextmanager

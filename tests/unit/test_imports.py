@@ -158,7 +158,7 @@ PLACES: dict[str, tuple[set[str], set[str]]] = {
     "pandas": ({"ray/batches.py"}, set()),
     "ray": ({"replicas/ray_cluster.py", "launch/ray_place.py", "ray/generate.py"}, set()),
     "lm_eval": ({"lm_eval/*", "tasks/evaluate/harness.py"}, set()),
-    "starlette": ({"server/*"}, {"server/schema.py", "server/records.py", "server/background.py"}),
+    "starlette": ({"server/*"}, {"server/schema.py", "server/records.py"}),
     "uvicorn": ({"server/serving.py"}, set()),
     "prometheus_client": ({"server/metrics.py"}, set()),
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mindbatch.config import path_faults
+from mindbatch.config import paths
 from mindbatch.io.storage import TemporaryFolder, hold, remove_abandoned
 
 
@@ -81,7 +81,7 @@ def test_a_probe_leaves_nothing_and_takes_what_killed_ones_left(
 ) -> None:
     monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY | os.O_EXCL | os.O_CREAT)  # a file system without it
     (tmp_path / f".mindbatch-{'1' * 16}").touch()
-    assert path_faults.run_folder_fault(tmp_path / "run") is None
+    assert paths.run_folder_fault(tmp_path / "run") is None
     assert not [*tmp_path.iterdir()]
 
 

@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from mindbatch.config.installed import missing
+from mindbatch.config.machine import missing
 from mindbatch.io.children import run
 from mindbatch.io.errors import BackendError
 from mindbatch.io.storage import Storage, TemporaryFolder, reason_of

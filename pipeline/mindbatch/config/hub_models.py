@@ -4,9 +4,9 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from mindbatch.config.faults import shown
-from mindbatch.config.installed import is_installed, missing
+from mindbatch.config.machine import is_installed, missing
 from mindbatch.config.model_schema import ModelConfig
-from mindbatch.config.path_faults import Check, folder_fault, model_folder_fault, settled
+from mindbatch.config.paths import Check, folder_fault, model_folder_fault, settled
 from mindbatch.hub.models import MODEL_SCOPE, cached_model, fetch_model, fetched, is_name, is_revision
 from mindbatch.io.errors import MindBatchError
 

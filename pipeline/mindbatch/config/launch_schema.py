@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mindbatch.config.faults import shown
-from mindbatch.config.installed import is_installed, missing
+from mindbatch.config.machine import is_installed, missing
 from mindbatch.config.model_schema import ParallelConfig
-from mindbatch.config.path_faults import input_file_fault, run_folder_fault, settled
+from mindbatch.config.paths import input_file_fault, run_folder_fault, settled
 from mindbatch.config.schema import option
 
 LAUNCHERS = ("dynamic", "msrun", "mpirun", "rank_table", "srun", "ray")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mindbatch.config.faults import shown
-from mindbatch.config.path_faults import adapter_fault, checkpoint_fault, settled
+from mindbatch.config.paths import adapter_fault, checkpoint_fault, settled
 from mindbatch.config.schema import option
 from mindbatch.io.fault_lines import did_you_mean, unknown_adapter
 from mindbatch.io.regular_file import read_regular

@@ -1,9 +1,11 @@
-"""The machine: its memory and processors, as far as this process has them, and amounts of memory in words."""
+"""The machine: memory and processors, as far as this process has them, and the packages installed here."""
 
 import os
 import re
 from collections.abc import Iterator
 from decimal import Decimal
+from importlib.metadata import PackageNotFoundError, requires
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -133,3 +135,41 @@ def thread_notes(num_threads: int | None, processes: int = 1) -> Iterator[str]:
         f"runtime.num_threads={num_threads}{suffix}: {there} there, and more threads than cores wait for one "
         "another, which may take many times as long; leave it out for one a core"
     )
+
+
+HYPER_PARALLEL = "hyper_parallel"
+"""MindFormers 2.0 imports it for training; PyPI does not have it."""
+
+_NAMES = {
+    "mindspore": "MindSpore",
+    "mindformers": "MindFormers",
+    "ray": "Ray",
+    "modelscope_hub": "ModelScope's client",
+    "python_multipart": "python-multipart",
+    "prometheus_client": "Prometheus's client",
+}
+SERVER_PACKAGES = ("starlette", "uvicorn", "python_multipart", "prometheus_client")
+_EXTRAS = {"ray": "[ray]", "mpi4py": "[mpi]", "modelscope_hub": "[modelscope]"} | dict.fromkeys(
+    SERVER_PACKAGES, "[server]"
+)
+
+
+def is_installed(package: str) -> bool:
+    """True if a package can be found; it is not imported."""
+    return find_spec(package) is not None
+
+
+def missing(package: str) -> str:
+    """`PACKAGE is not installed here; ` and the command that brings it."""
+    command = f"pip install -e '.{_EXTRAS[package]}'" if package in _EXTRAS else "pip install -e ."
+    name = _NAMES.get(package, package)
+    return f"{name} is not installed here; {command} -c constraints.txt in the checkout"
+
+
+def lacks_hyper_parallel() -> bool:
+    """True if the installed MindFormers asks for hyper_parallel, and it is not there."""
+    try:
+        asked = requires("mindformers") or []
+    except PackageNotFoundError:
+        return False
+    return any(line.startswith("hyper-parallel") for line in asked) and not is_installed(HYPER_PARALLEL)

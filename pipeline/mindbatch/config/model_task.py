@@ -8,10 +8,9 @@ from typing import Any, ClassVar, cast
 
 from mindbatch.config.faults import ignored_faults, shown
 from mindbatch.config.hub_models import hub_faults, settle_model_paths
-from mindbatch.config.installed import package_faults
 from mindbatch.config.launch_schema import LaunchConfig, launch_faults, settle_launch_paths, world_size_of
 from mindbatch.config.lora_schema import LoraConfig, lora_faults, settle_lora_paths
-from mindbatch.config.machine import parse_bytes
+from mindbatch.config.machine import is_installed, missing, parse_bytes
 from mindbatch.config.model_schema import (
     DecodingConfig,
     ModelConfig,
@@ -113,8 +112,16 @@ class ModelTaskConfig(TaskConfig):
         yield from self.run_faults(keys)
 
     def package_faults(self) -> Iterable[str]:
-        """Yields errors of what is not installed and the run needs."""
-        return package_faults(self.model, self.runtime)
+        """Yields errors of what is not installed and the run needs.
+
+        Native models on a CPU need neither MindSpore nor MindFormers (constraints-cpu.txt).
+        """
+        if self.model.provider == "mindformers":
+            for package in ("mindspore", "mindformers"):
+                if not is_installed(package):
+                    yield f"model.provider=mindformers: {missing(package)}, or use model.provider=native"
+        elif self.runtime.device_target == "Ascend" and not is_installed("mindspore"):
+            yield f"runtime.device_target=Ascend: {missing('mindspore')}, or use runtime.device_target=CPU"
 
     def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
         """Yields errors that keep the model from being run so; a task adds those of its own sections."""

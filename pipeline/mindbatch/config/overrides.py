@@ -14,7 +14,7 @@ from hydra.errors import HydraException
 from hydra.grammar.gen.OverrideLexer import OverrideLexer
 
 from mindbatch.config.faults import FaultLog, shown
-from mindbatch.config.path_faults import LONGEST_SHOWN
+from mindbatch.config.paths import LONGEST_SHOWN
 from mindbatch.config.schema import TaskConfig
 from mindbatch.config.settings import Assignment, Choice, Setting, SettingReader
 from mindbatch.io.fault_lines import literal

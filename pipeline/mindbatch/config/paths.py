@@ -1,9 +1,23 @@
-"""Resolves a path given by the user: their own file, or shipped data."""
+"""Paths given by the user: their own files or shipped data, and errors of those unfit for what they are for.
 
+Nothing is read but the names and kinds of files.
+"""
+
+import os
+import re
+import secrets
+from collections.abc import Callable
+from glob import glob, has_magic
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+from mindbatch.config.faults import shown
+from mindbatch.hub.models import HUGGING_FACE, cached_model, how_to_get
 from mindbatch.io.fault_lines import did_you_mean
+from mindbatch.io.foreign_formats import foreign_file, foreign_folder, ranks_without_config
+from mindbatch.io.regular_file import check_own
+from mindbatch.io.storage import remove_abandoned
 
 SHIPPED = "shipped:"
 """Prefix of a path below the data that travels with MindBatch, wherever that is installed."""
@@ -71,3 +85,193 @@ def near_shipped(text: str) -> str:
     except (OSError, ValueError):
         return ""
     return f"; did you mean {SHIPPED}{text}?" if is_there else ""
+
+
+LONGEST_SHOWN = 200
+"""Characters of a path: its end tells more than its beginning."""
+
+IS_THERE = "is there already; give another name, or output.overwrite=true"
+
+DATA_SUFFIXES = (".json", ".csv", ".tsv", ".parquet", ".gz", ".zst")
+"""Suffixes of files with rows, which prompts_file cannot be."""
+
+ADAPTER_SUFFIXES = (".ckpt", ".safetensors")
+"""Suffixes of files with the tensors of an adapter."""
+
+_PROBES = re.compile(r"\.mindbatch-[0-9a-f]{16}")
+
+Check = Callable[[Path], str | None]
+"""The reason why a path cannot be used, or None when it can."""
+
+
+def settled(
+    key: str,
+    text: str | None,
+    fault_of: Check,
+    faults: list[str],
+    *,
+    is_model: bool = False,
+    revision: str | None = None,
+    hub: str = HUGGING_FACE,
+) -> str | None:
+    """The path that `text` means; a reason from `fault_of` why it cannot be used is appended to `faults`.
+
+    is_model: it may also be the name of a model in the local cache of the hub, in this revision.
+    """
+    if text is None:
+        return None
+    try:
+        path = resolve_path(text)
+        if is_model and not path.exists():
+            path = cached_model(text, revision, hub) or path
+        fault = fault_of(path) if text else "must not be empty"
+        if fault and not path.exists():
+            fault += near_shipped(text) or (how_to_get(text, hub) if is_model else "")
+    except OSError as error:  # no permission, a name that is too long
+        path, fault = Path(text), f"cannot be used ({error.strerror})"
+    except ValueError as error:  # no such home, a null byte
+        path, fault = Path(text), str(error)
+    if fault:
+        faults.append(f"{key}={shown(text, LONGEST_SHOWN)}: {fault}")
+    return str(path)
+
+
+def settled_tools(key: str, tools: Any, faults: list[str]) -> Any:
+    """Tools that are given as a text are the path of a file."""
+    if not isinstance(tools, str):
+        return tools
+    return settled(key, tools, input_file_fault("a JSON list of tools"), faults)
+
+
+def any_path(path: Path) -> None:
+    """Accepts any path, for keys that have no effect."""
+
+
+def model_folder_fault(path: Path) -> str | None:
+    if path.is_file() and (foreign := foreign_file(path)):
+        return foreign
+    fault = folder_fault(path)
+    if fault is None and not (path / "config.json").is_file():
+        return foreign_folder(path) or ranks_without_config(path) or "the folder holds no config.json"
+    return fault
+
+
+def folder_fault(path: Path) -> str | None:
+    if path.is_dir():
+        return None
+    if path.exists():
+        return f"is a file; give the folder that holds it: {path.parent}"
+    return f"no such folder{near_sibling(path)}"
+
+
+def adapter_fault(path: Path) -> str | None:
+    """Checks an adapter: its folder, or the file with its tensors."""
+    return None if path.is_file() and path.suffix in ADAPTER_SUFFIXES else folder_fault(path)
+
+
+def checkpoint_fault(path: Path) -> str | None:
+    """For a file or folder with tensors. What is in it is looked at later."""
+    return None if path.exists() else f"no such file or folder{near_sibling(path)}"
+
+
+def input_file_fault(holds: str, hint: str = "") -> Check:
+    """For a file to read, which `holds` something: `a prompt on each line`."""
+
+    def fault(path: Path) -> str | None:
+        if path.is_dir():
+            return f"is a folder; give a file with {holds}"
+        if not path.exists():
+            return f"no such file{near_sibling(path)}"
+        return None if path.is_file() else f"is no regular file; give a file with {holds}{hint}"
+
+    return fault
+
+
+def prompts_file_fault(path: Path) -> str | None:
+    """For a file with a prompt on each line, text or JSON lines."""
+    if fault := input_file_fault("a prompt on each line", ", or - for standard input")(path):
+        return fault
+    if path.suffix.lower() not in DATA_SUFFIXES:
+        return None
+    return (
+        "must be a text with a prompt on each line, or .jsonl; the rows of this file are run by "
+        f"mindbatch batch data.path={path} output.dir=DIR"
+    )
+
+
+def rows_fault(path: Path) -> str | None:
+    """For the rows of a dataset: a file, a folder or a pattern. What is in them is looked at later."""
+    if path.exists():
+        return None if os.access(path, os.R_OK) else "cannot be read (Permission denied)"
+    if not has_magic(str(path)):
+        return f"no such file or folder{near_sibling(path)}"
+    if "**" in path.parts:  # could go through a whole disk
+        return None
+    return None if glob(str(path)) else "no file fits this pattern"
+
+
+def output_file_fault(path: Path) -> str | None:
+    if path.is_dir():
+        return "is a folder; give the name of a file in it"
+    try:
+        check_own(path)
+    except OSError as error:
+        from mindbatch.io.storage import reason_of  # only a mistake pays for the import
+
+        return f"is not replaced ({reason_of(error)}); leave the key out, and lead standard output there"
+    if not path.parent.is_dir():
+        return f"the folder {path.parent} does not exist"
+    return _write_fault(path.parent) or _new_file_fault(path.parent)
+
+
+def new_files_fault(*endings: str) -> Check:
+    """For a file to write where none is, nor one of the same name with one of the `endings` after it."""
+
+    def fault(path: Path) -> str | None:
+        there = [name for ending in ("", *endings) if os.path.lexists(name := f"{path}{ending}")]
+        where = "" if there[:1] == [str(path)] else f"{there[0]} " if there else ""
+        return output_file_fault(path) or (f"{where}{IS_THERE}" if there else None)
+
+    return fault
+
+
+def new_folder_fault(*names: str) -> Check:
+    """For a folder of outputs that holds none of the `names` yet."""
+
+    def fault(path: Path) -> str | None:
+        there = [name for name in names if os.path.lexists(path / name)]
+        return run_folder_fault(path) or (f"{path / there[0]} {IS_THERE}" if there else None)
+
+    return fault
+
+
+def run_folder_fault(path: Path) -> str | None:
+    """For the folder of a run, which is made when it is not there."""
+    for folder in (path, *path.parents):
+        if folder.is_dir():
+            return _write_fault(folder) or (_new_file_fault(folder) if folder != path else None)
+        if os.path.lexists(folder):
+            return "is a file; give a folder" if folder == path else f"{folder} is a file, not a folder"
+    return None
+
+
+def _write_fault(folder: Path) -> str | None:
+    return None if os.access(folder, os.W_OK | os.X_OK) else f"the folder {folder} cannot be written"
+
+
+def _new_file_fault(folder: Path) -> str | None:
+    """Rights do not tell it all: root has them everywhere, and in /proc nobody makes a file."""
+    try:
+        os.close(os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600))
+    except OSError:  # a file system that has no files without a name, or cannot be written
+        try:
+            _make_and_remove(folder / f".mindbatch-{secrets.token_hex(8)}")
+        except OSError as error:
+            return f"no file can be made in the folder {folder} ({error.strerror})"
+    return None
+
+
+def _make_and_remove(probe: Path) -> None:
+    os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    probe.unlink(missing_ok=True)  # another process may have taken it for one that was left
+    remove_abandoned(probe.parent, _PROBES.fullmatch)

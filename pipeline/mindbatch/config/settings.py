@@ -6,10 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.config.faults import FaultLog, shown
-from mindbatch.config.other_names import INSTEAD
-from mindbatch.config.path_faults import LONGEST_SHOWN, input_file_fault, settled
-from mindbatch.config.paths import SAVED_CONFIG, near_sibling, resolve_path
-from mindbatch.config.schema import SchemaKeys
+from mindbatch.config.paths import (
+    LONGEST_SHOWN,
+    SAVED_CONFIG,
+    input_file_fault,
+    near_sibling,
+    resolve_path,
+    settled,
+)
+from mindbatch.config.schema import INSTEAD, SchemaKeys
 from mindbatch.config.yaml_file import HYDRA_NAME, is_hydra_key, read_mapping
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import literal, nearest

@@ -6,8 +6,7 @@ from typing import Any
 
 from mindbatch.config.faults import shown
 from mindbatch.config.machine import parse_bytes
-from mindbatch.config.path_faults import input_file_fault, rows_fault, settled, settled_tools
-from mindbatch.config.paths import STANDARD_INPUT
+from mindbatch.config.paths import STANDARD_INPUT, input_file_fault, rows_fault, settled, settled_tools
 from mindbatch.config.schema import option
 from mindbatch.io.amounts import DAY_RULE, is_day
 

@@ -17,7 +17,7 @@ from mindbatch.dataset.records import OptionalColumns, Record, RowDraft, missing
 from mindbatch.dataset.template import DataTemplate, template_source
 from mindbatch.decoding import DecodingParams
 from mindbatch.message_formats.parser import MessageFormat
-from mindbatch.prompts.chat_process import ChatLimits
+from mindbatch.prompts.chat import ChatLimits
 from mindbatch.prompts.messages import chat_options
 from mindbatch.prompts.prompts import Prompt
 

@@ -11,7 +11,7 @@ from mindbatch.dataset.records import ColumnError, Record, missing_column
 from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.io.regular_file import first_bytes
 from mindbatch.io.strict_json import unicode_fault
-from mindbatch.prompts.chat_process import ChatLimits, ChatProcess, TemplateLimit
+from mindbatch.prompts.chat import ChatLimits, ChatProcess, TemplateLimit
 
 ALL_COLUMNS = "row"
 """The name under which a template finds all columns, for those whose names are no names in jinja2."""

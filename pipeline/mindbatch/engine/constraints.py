@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.io.errors import PromptError
-from mindbatch.prompts.detokenizer import last_text_token
-from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.prompts.tokenizer import Tokenizer, last_text_token
 
 if TYPE_CHECKING:
     from mindbatch.decoding.grammar import Grammar

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from mindbatch.config.installed import is_installed, missing
+from mindbatch.config.machine import is_installed, missing
 from mindbatch.config.launch_schema import LaunchConfig, given_as
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.io.errors import ConfigError, MindBatchError

@@ -3,10 +3,9 @@
 import re
 from collections.abc import Iterator
 
-from mindbatch.message_formats.call_text import BLANK, CallText, arguments_call
+from mindbatch.message_formats.call_text import BLANK, CallText, ToolCall, arguments_call
 from mindbatch.message_formats.hermes import THINK
 from mindbatch.message_formats.parser import MessageFormat
-from mindbatch.message_formats.pieces import ToolCall
 
 SEPARATOR = "<｜tool▁sep｜>"
 _CALLS_BEGIN, _CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"

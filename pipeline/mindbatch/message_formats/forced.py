@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mindbatch.message_formats.call_text import CallText, call_of_object, json_value
+from mindbatch.message_formats.call_text import CallText, ToolCall, call_of_object, json_value
 from mindbatch.message_formats.parser import MessageFormat
-from mindbatch.message_formats.pieces import ToolCall
 
 _DEFINITIONS = ("$defs", "definitions")
 

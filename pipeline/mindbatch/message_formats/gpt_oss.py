@@ -7,9 +7,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mindbatch.message_formats.call_text import BLANK, CallFault, CallText, arguments_call
+from mindbatch.message_formats.call_text import (
+    BLANK,
+    CallFault,
+    CallText,
+    Content,
+    Reasoning,
+    ToolCall,
+    arguments_call,
+)
 from mindbatch.message_formats.parser import MessageFormat
-from mindbatch.message_formats.pieces import Content, Reasoning, ToolCall
 
 _START, _CHANNEL, _CONSTRAIN, _MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 ANALYSIS = f"{_CHANNEL}analysis{_MESSAGE}"

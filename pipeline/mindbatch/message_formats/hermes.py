@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from mindbatch.message_formats.call_text import CallText, call_of_object, json_value
+from mindbatch.message_formats.call_text import CallText, ToolCall, call_of_object, json_value
 from mindbatch.message_formats.parser import MessageFormat
-from mindbatch.message_formats.pieces import ToolCall
 
 TOOL_CALL = "<tool_call>"
 THINK = ("<think>", "</think>")

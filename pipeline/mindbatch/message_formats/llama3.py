@@ -2,9 +2,15 @@
 
 from collections.abc import Iterator
 
-from mindbatch.message_formats.call_text import BLANK, CallFault, CallText, call_of_object, json_value
+from mindbatch.message_formats.call_text import (
+    BLANK,
+    CallFault,
+    CallText,
+    ToolCall,
+    call_of_object,
+    json_value,
+)
 from mindbatch.message_formats.parser import MessageFormat
-from mindbatch.message_formats.pieces import ToolCall
 
 _PYTHON_TAG = "<|python_tag|>"
 _END_TOKENS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>")

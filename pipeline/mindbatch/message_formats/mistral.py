@@ -7,12 +7,12 @@ from mindbatch.message_formats.call_text import (
     BLANK,
     CallFault,
     CallText,
+    ToolCall,
     arguments_call,
     call_of_object,
     json_value,
 )
 from mindbatch.message_formats.parser import MessageFormat
-from mindbatch.message_formats.pieces import ToolCall
 
 TOOL_CALLS = "[TOOL_CALLS]"
 _WORD = re.compile(r"[^\[{\n]*")

@@ -8,8 +8,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mindbatch.io.fault_lines import shown
-from mindbatch.message_formats.call_text import BLANK, CallFault, CallText
-from mindbatch.message_formats.pieces import Content, Piece, Reasoning, ToolCall, Unparsed
+from mindbatch.message_formats.call_text import (
+    BLANK,
+    CallFault,
+    CallText,
+    Content,
+    Piece,
+    Reasoning,
+    ToolCall,
+    Unparsed,
+)
 
 _SHOWN = 60
 

@@ -3,10 +3,9 @@
 import re
 from collections.abc import Iterator
 
-from mindbatch.message_formats.call_text import BLANK, CallText, tagged_call
+from mindbatch.message_formats.call_text import BLANK, CallText, ToolCall, tagged_call
 from mindbatch.message_formats.hermes import THINK, TOOL_CALL
 from mindbatch.message_formats.parser import MessageFormat
-from mindbatch.message_formats.pieces import ToolCall
 
 _NAME = re.compile(r"[^<>\n]*")
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}

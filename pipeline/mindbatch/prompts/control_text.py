@@ -5,12 +5,17 @@ ordinary words, so the result is checked and, where needed, the text is broken u
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from tokenizers import Encoding
+from tokenizers import AddedToken, Encoding
+from tokenizers import Tokenizer as Backend
+from tokenizers.pre_tokenizers import PreTokenizer
+from tokenizers.pre_tokenizers import Sequence as PreTokenizers
 
-from mindbatch.io.errors import PromptError
+from mindbatch.io.errors import PromptError, is_panic
+from mindbatch.prompts.tokenizer_folder import one_line
 
 _PRIVATE_USE = (*range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))
 
@@ -126,3 +131,59 @@ def strings_in(value: Any) -> Iterable[str]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from strings_in(item)
+
+
+class PlainEncoder:
+    """Encodes with a copy of the tokenizer that knows two more tokens: `gap` only separates and is dropped,
+    `slot` holds the place of a control token. Neither occurs in the texts it is made for."""
+
+    def __init__(self, backend: Backend, gap: str, slot: str, words: PreTokenizer | None = None) -> None:
+        self.gap, self.slot = gap, slot
+        self._backend = _copied(backend, words)
+        self._backend.encode_special_tokens = True
+        self._backend.add_tokens([AddedToken(mark, normalized=False, special=False) for mark in (gap, slot)])
+        self._gap_id, self._slot_id = (self._backend.token_to_id(mark) for mark in (gap, slot))
+
+    def encode(self, text: str, *, add_special_tokens: bool, fill: Iterable[int] = ()) -> Encoded:
+        """The text without its gaps and with its slots filled, in order, from `fill`."""
+        encoding = encoding_of(self._backend, text, add_special_tokens=add_special_tokens)
+        filling = iter(fill)
+        ids = [
+            next(filling) if token_id == self._slot_id else token_id
+            for token_id in encoding.ids
+            if token_id != self._gap_id
+        ]
+        return Encoded(ids, encoding, text, self.gap)
+
+
+def dividing(backend: Backend, words: PreTokenizer | None) -> Backend:
+    if words is not None:
+        backend.pre_tokenizer = words
+    return backend
+
+
+def _copied(backend: Backend, words: PreTokenizer | None) -> Backend:
+    """One that shares `words` alone, which is Python's and cannot be written down."""
+    if words is None:
+        return Backend.from_str(backend.to_str())
+    backend.pre_tokenizer = PreTokenizers([])
+    try:
+        return dividing(Backend.from_str(backend.to_str()), words)
+    finally:
+        backend.pre_tokenizer = words
+
+
+def encoding_of(backend: Backend, text: str, *, add_special_tokens: bool = False) -> Encoding:
+    with as_prompt_error():
+        return backend.encode(text, add_special_tokens=add_special_tokens)
+
+
+@contextmanager
+def as_prompt_error() -> Iterator[None]:
+    """PromptError where the library cannot: a character outside a vocabulary without unk, a damaged part."""
+    try:
+        yield
+    except BaseException as error:  # tokenizers raises nothing more special
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        raise PromptError(f"the tokenizer cannot encode it: {one_line(error)}") from error

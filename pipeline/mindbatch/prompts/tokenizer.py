@@ -1,31 +1,35 @@
-"""Owns a model's tokenizer: text and chats to token ids, and back."""
+"""Owns a model's tokenizer: text and chats to token ids, and back, as a whole or one token at a time."""
 
 from __future__ import annotations
 
+import codecs
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tokenizers import AddedToken, Encoding
-from tokenizers import Tokenizer as Backend
+from tokenizers import Encoding
 from tokenizers.pre_tokenizers import PreTokenizer
-from tokenizers.pre_tokenizers import Sequence as PreTokenizers
 
 from mindbatch.io.amounts import counted
-from mindbatch.io.errors import PromptError, is_panic
+from mindbatch.io.errors import PromptError
 from mindbatch.io.strict_json import unicode_fault
-from mindbatch.prompts.chat import ChatTemplates
-from mindbatch.prompts.control_text import ControlText, Encoded, absent_characters, control_spans, strings_in
+from mindbatch.prompts.chat import ChatLimits, ChatTemplates
+from mindbatch.prompts.control_text import (
+    ControlText,
+    Encoded,
+    PlainEncoder,
+    absent_characters,
+    as_prompt_error,
+    control_spans,
+    dividing,
+    encoding_of,
+    strings_in,
+)
 from mindbatch.prompts.messages import checked_conversation
 from mindbatch.prompts.token_bytes import LoadedTokenizer, TokenBytes, token_bytes_of
 from mindbatch.prompts.tokenizer_files import load_tokenizer_files
-from mindbatch.prompts.tokenizer_folder import one_line
-
-if TYPE_CHECKING:
-    from mindbatch.prompts.chat_process import ChatLimits
 
 PLAIN, PARSE = "plain", "parse"
 """Meanings of the text of a control token in a prompt: text, or that token."""
@@ -45,7 +49,7 @@ class Tokenizer:
         self, loaded: LoadedTokenizer, chat_limits: ChatLimits | None = None, *, special_tokens: str = PLAIN
     ) -> None:
         self._words = None if loaded.words is None else PreTokenizer.custom(loaded.words)
-        self._backend = _dividing(loaded.backend, self._words)
+        self._backend = dividing(loaded.backend, self._words)
         self._chat = ChatTemplates(loaded.templates, loaded.named_tokens, chat_limits)
         special = {i: t.content for i, t in self._backend.get_added_tokens_decoder().items() if t.special}
         self._special = special
@@ -58,7 +62,7 @@ class Tokenizer:
         self._num_unparsed = 0
         self._continued = ""
         self._lock = threading.Lock()
-        self._plain: _PlainEncoder | None = None
+        self._plain: PlainEncoder | None = None
         self.special_ids: frozenset[int] = frozenset(special)
         self.bos_token_id: int | None = loaded.bos_token_id
         self.eos_token_ids: tuple[int, ...] = () if loaded.eos_token_id is None else (loaded.eos_token_id,)
@@ -244,7 +248,7 @@ class Tokenizer:
             start = self._text_start
             add_special_tokens = add_special_tokens and not (start and encoding.ids[: len(start)] == start)
         if parses or self._commanding.isdisjoint(encoding.ids):
-            with _as_prompt_error():
+            with as_prompt_error():
                 encoding = self._backend.post_process(encoding, None, add_special_tokens)
             return Encoded(list(encoding.ids), encoding, text)
         gap, slot = absent_characters([text], 2)
@@ -308,60 +312,15 @@ class Tokenizer:
     def _encoding(self, text: str, *, plain: bool) -> Encoding:
         with self._lock:  # the switch belongs to the shared backend
             self._backend.encode_special_tokens = plain
-            return _encoded(self._backend, text)
+            return encoding_of(self._backend, text)
 
-    def _plain_encoder(self, gap: str, slot: str) -> _PlainEncoder:
+    def _plain_encoder(self, gap: str, slot: str) -> PlainEncoder:
         """Made for these two marks; kept, because they are nearly always the same."""
         with self._lock:
             if self._plain is None or (self._plain.gap, self._plain.slot) != (gap, slot):
-                with _as_prompt_error():
-                    self._plain = _PlainEncoder(self._backend, gap, slot, self._words)
+                with as_prompt_error():
+                    self._plain = PlainEncoder(self._backend, gap, slot, self._words)
             return self._plain
-
-
-class _PlainEncoder:
-    """Encodes with a copy of the tokenizer that knows two more tokens: `gap` only separates and is dropped,
-    `slot` holds the place of a control token. Neither occurs in the texts it is made for."""
-
-    def __init__(self, backend: Backend, gap: str, slot: str, words: PreTokenizer | None = None) -> None:
-        self.gap, self.slot = gap, slot
-        self._backend = _copied(backend, words)
-        self._backend.encode_special_tokens = True
-        self._backend.add_tokens([AddedToken(mark, normalized=False, special=False) for mark in (gap, slot)])
-        self._gap_id, self._slot_id = (self._backend.token_to_id(mark) for mark in (gap, slot))
-
-    def encode(self, text: str, *, add_special_tokens: bool, fill: Iterable[int] = ()) -> Encoded:
-        """The text without its gaps and with its slots filled, in order, from `fill`."""
-        encoding = _encoded(self._backend, text, add_special_tokens=add_special_tokens)
-        filling = iter(fill)
-        ids = [
-            next(filling) if token_id == self._slot_id else token_id
-            for token_id in encoding.ids
-            if token_id != self._gap_id
-        ]
-        return Encoded(ids, encoding, text, self.gap)
-
-
-def _dividing(backend: Backend, words: PreTokenizer | None) -> Backend:
-    if words is not None:
-        backend.pre_tokenizer = words
-    return backend
-
-
-def _copied(backend: Backend, words: PreTokenizer | None) -> Backend:
-    """One that shares `words` alone, which is Python's and cannot be written down."""
-    if words is None:
-        return Backend.from_str(backend.to_str())
-    backend.pre_tokenizer = PreTokenizers([])
-    try:
-        return _dividing(Backend.from_str(backend.to_str()), words)
-    finally:
-        backend.pre_tokenizer = words
-
-
-def _encoded(backend: Backend, text: str, *, add_special_tokens: bool = False) -> Encoding:
-    with _as_prompt_error():
-        return backend.encode(text, add_special_tokens=add_special_tokens)
 
 
 def _num_visible(text: str) -> int:
@@ -371,12 +330,53 @@ def _num_visible(text: str) -> int:
     return sum(len("".join(part.split())) for part in parts)
 
 
-@contextmanager
-def _as_prompt_error() -> Iterator[None]:
-    """PromptError where the library cannot: a character outside a vocabulary without unk, a damaged part."""
-    try:
-        yield
-    except BaseException as error:  # tokenizers raises nothing more special
-        if not isinstance(error, Exception) and not is_panic(error):
-            raise
-        raise PromptError(f"the tokenizer cannot encode it: {one_line(error)}") from error
+_Utf8Decoder = codecs.getincrementaldecoder("utf-8")
+
+
+class IncrementalDetokenizer:
+    """The text of one output sequence, token by token; each costs the same however long the text is.
+
+    The pieces joined read on from the prompt: after a prompt that ends in text, a sentencepiece model's first
+    word keeps its leading space; after one that ends in a control token (only BOS, or a chat template's last
+    token) the text begins without it, as in `tokenizer.decode(outputs)`. Bytes that can no longer become a
+    character are shown as U+FFFD, one for each maximal invalid part (Unicode 15, section 3.9).
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], skip_special_tokens: bool = True
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._hidden = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._previous = last_text_token(tokenizer, prompt_token_ids)
+        self._utf8 = _Utf8Decoder(errors="replace")
+
+    def push(self, token_id: int) -> str:
+        """The characters that this token completes; empty while a character is in parts, for a hidden special
+        token, and for an id that the tokenizer does not know."""
+        if token_id in self._hidden:
+            return ""
+        added = self._tokenizer.token_bytes(token_id, self._previous)
+        if added is None:
+            return ""
+        self._previous = token_id
+        return self._utf8.decode(added)
+
+    def flush(self) -> str:
+        """Returns the rest at the end of the sequence: U+FFFD for a character never completed, or nothing."""
+        return self._utf8.decode(b"", final=True)
+
+    def fork(self) -> IncrementalDetokenizer:
+        """An independent copy that has shown the same text, for a sequence that continues in two ways."""
+        copy = object.__new__(type(self))
+        copy._tokenizer, copy._hidden, copy._previous = self._tokenizer, self._hidden, self._previous
+        copy._utf8 = _Utf8Decoder(errors="replace")
+        copy._utf8.setstate(self._utf8.getstate())
+        return copy
+
+
+def last_text_token(tokenizer: Tokenizer, token_ids: Sequence[int]) -> int | None:
+    """The last token of the prompt if it shows text, else None: the output then begins a text of its own."""
+    if not token_ids or token_ids[-1] in tokenizer.special_ids:
+        return None
+    known = tokenizer.token_bytes(token_ids[-1], None) is not None
+    return token_ids[-1] if known else None

@@ -168,8 +168,10 @@ def load_tokenizer_files(folder: Path) -> LoadedTokenizer | None:
     settings, model = read_settings(folder), read_json_file(folder, CONFIG_NAME)
     if (loaded := load_plain(folder, settings)) is not None:
         return loaded
-    from mindbatch.prompts.glm_tokenizer import load_glm  # most folders have a whole tokenizer.json
-    from mindbatch.prompts.ice_tokenizer import load_ice
+    from mindbatch.prompts.glm_tokenizer import (
+        load_glm,  # most folders have a whole tokenizer.json
+        load_ice,
+    )
     from mindbatch.prompts.pangu_tokenizer import load_pangu
 
     for load in (load_glm, load_ice, load_pangu):

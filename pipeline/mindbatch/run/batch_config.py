@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from mindbatch.config.faults import shown
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.config.path_faults import folder_fault, run_folder_fault, settled
+from mindbatch.config.paths import folder_fault, run_folder_fault, settled
 from mindbatch.config.schema import SchemaKeys, option, section
 from mindbatch.dataset.data_config import DataConfig, data_faults, settle_data
 from mindbatch.engine.request import GENERATION_FIELDS

@@ -1,19 +1,29 @@
-"""The life of a batch in a thread of its own: checked, run, finished; its failures are its own."""
+"""The life of a batch in a thread of its own: checked, run, finished; its failures are its own.
+
+Its rows fill what requests from outside leave free in the engine.
+"""
 
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from mindbatch.async_llm import AsyncLLM
+from mindbatch.calls import Call, Delivery
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.rows import DataRow, RowFailure
+from mindbatch.decoding import DecodingParams
+from mindbatch.engine.engine import StepResult
+from mindbatch.engine.request import RequestOutput
+from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
 from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.io.screen_text import say
@@ -22,6 +32,7 @@ from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.llm import LLM
 from mindbatch.loading.providers import OpenedFolder
 from mindbatch.prompts.prompt_lines import EMPTY_LINE
+from mindbatch.prompts.prompts import Prompt
 from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig, save_as_written
 from mindbatch.run.generation import Tally
 from mindbatch.run.identity import file_digest, fingerprint_fields
@@ -29,7 +40,6 @@ from mindbatch.run.index import RowCounts
 from mindbatch.run.job import BatchJob, typed_command
 from mindbatch.run.manifest import rows_of
 from mindbatch.run.survey import Items
-from mindbatch.server.background import BackgroundRows, Interrupted
 from mindbatch.server.records import BatchRecord, is_own
 from mindbatch.server.schema import ServeConfig
 
@@ -41,6 +51,98 @@ _SECONDS_UNTIL_ROOM = 60.0
 """A batch that cannot write waits so long before it tries again: somebody may make room on the disk."""
 _SECTIONS = ("model", "decoding", "lora", "parallel", "launch", "runtime")
 _remembered = cache(file_digest)  # the weights are the same for all batches
+_SECONDS_BETWEEN_LOOKS = 0.1
+"""A batch that waits for its rows looks so often whether it is to end."""
+_ROWS_AT_ONCE = 256
+NEVER_TRIED = {
+    "cancelled": "the batch was cancelled before this request was done",
+    "expired": "the completion window ended before this request was done",
+}
+Rows = Iterable[tuple[Prompt, DecodingParams]]
+
+
+class Interrupted(MindBatchError):
+    """The run of a batch is left: the server ends, and it goes on another time, or it has failed already."""
+
+
+class BackgroundRows:
+    """A `run.generation.Generator` over the server's model.
+
+    The engine's thread computes; that of the batch waits: a request from outside would have to wait for a
+    step of each that computes.
+
+    share: unfinished rows that the batch may have in the engine. ending: why the rows are to end, or None;
+    those that are left when the batch is cancelled, or its time is over, are errors that say so.
+    """
+
+    def __init__(
+        self, llm: LLM, engine: AsyncLLM, share: Callable[[], int], ending: Callable[[], str | None]
+    ) -> None:
+        self._llm, self._engine, self._share, self._ending = llm, engine, share, ending
+        self.kernels = llm.kernels
+        self._tokens = dict.fromkeys(("prompt_tokens", "cached_prompt_tokens", "generated_tokens"), 0)
+
+    @property
+    def statistics(self) -> EngineStatistics:
+        """The engine's load, and the tokens of these rows."""
+        return replace(self._llm.statistics, **self._tokens)
+
+    def take_notes(self) -> list[str]:
+        return []
+
+    def steps(self, rows: Rows) -> Generator[StepResult, None, None]:
+        """Runs the rows.
+
+        Raises:
+            Interrupted: the server ends.
+            MindBatchError: the engine has failed.
+        """
+        source, unfinished, inbox = iter(rows), dict[str, None](), _WaitingInbox()
+        with closing(self._llm.call(inbox, in_background=True)) as call:
+            while self._ending() is None:
+                taken = [*islice(source, max(0, self._share() - call.num_unfinished))]
+                unfinished |= dict.fromkeys(row.key for row, _ in taken)
+                finished = self._add(call, taken) if taken else []
+                if not (finished or call.num_unfinished):
+                    return
+                if not (finished or inbox):
+                    inbox.filled.wait(_SECONDS_BETWEEN_LOOKS)
+                inbox.filled.clear()
+                finished += call.next().finished if inbox else []
+                for output in finished:
+                    del unfinished[output.key]
+                    self._count(output)
+                yield StepResult([], finished)
+        yield from self._left(chain(unfinished, (row.key for row, _ in source)))
+
+    def _add(self, call: Call, rows: Rows) -> list[RequestOutput]:
+        """Puts rows to the engine; returns those that it refuses."""
+        requests = [self._llm.request(row, params) for row, params in rows]
+        return self._engine.ask(lambda llm: call.add(requests)).result()
+
+    def _left(self, keys: Iterator[str]) -> Iterator[StepResult]:
+        stage = self._ending() or ""
+        if stage not in NEVER_TRIED:
+            raise Interrupted("the server ends")
+        while some := [*islice(keys, _ROWS_AT_ONCE)]:
+            yield StepResult([], [RequestOutput.failed(key, NEVER_TRIED[stage], stage=stage) for key in some])
+
+    def _count(self, output: RequestOutput) -> None:
+        self._tokens["prompt_tokens"] += len(output.prompt_token_ids)
+        self._tokens["cached_prompt_tokens"] += output.num_cached_tokens
+        self._tokens["generated_tokens"] += sum(len(completion.token_ids) for completion in output.outputs)
+
+
+class _WaitingInbox(deque[Delivery]):
+    """An inbox that wakes the thread which waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filled = threading.Event()
+
+    def append(self, delivery: Delivery, /) -> None:
+        super().append(delivery)
+        self.filled.set()
 
 
 @dataclass

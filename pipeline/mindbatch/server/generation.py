@@ -15,8 +15,8 @@ import orjson
 from mindbatch.dataset.openai_request import CHAT
 from mindbatch.dataset.rows import DataRow
 from mindbatch.engine.request import PROMPT_STAGE, RequestOutput, StreamEvent, result_body
+from mindbatch.message_formats.call_text import Content, Piece, Reasoning, ToolCall
 from mindbatch.message_formats.parser import MessageParser
-from mindbatch.message_formats.pieces import Content, Piece, Reasoning, ToolCall
 from mindbatch.run.openai_response import (
     call_id,
     chat_logprobs,

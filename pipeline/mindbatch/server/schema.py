@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mindbatch.config.faults import shown
-from mindbatch.config.installed import SERVER_PACKAGES, is_installed, missing
-from mindbatch.config.machine import parse_bytes
+from mindbatch.config.machine import SERVER_PACKAGES, is_installed, missing, parse_bytes
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.config.path_faults import input_file_fault, run_folder_fault, settled
+from mindbatch.config.paths import input_file_fault, run_folder_fault, settled
 from mindbatch.config.schema import SchemaKeys, option, section
 from mindbatch.run.batch_config import MESSAGE_FORMATS
 

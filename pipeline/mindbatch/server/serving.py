@@ -1,24 +1,36 @@
-"""The life of the server's process: it listens, answers, drains when it is told to end, and is gone."""
+"""The task `mindbatch serve`: its routes, and its life: it listens, answers, drains when told to end."""
 
 import asyncio
 import logging
 import socket
 import time
+from importlib.resources import files
 from types import FrameType
 
 import h11
 import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mindbatch.async_llm import AsyncLLM
 from mindbatch.io.errors import EXIT_DONE, ConfigError
+from mindbatch.io.moving_bar import LoadingLine
 from mindbatch.io.screen_text import hide, say
 from mindbatch.llm import LLM
-from mindbatch.loading.providers import OpenedFolder
+from mindbatch.loading.providers import OpenedFolder, open_model
+from mindbatch.run.identity import replica_of
 from mindbatch.run.result_files import message_format
-from mindbatch.server.app import application
+from mindbatch.server import batch_routes, completions, responses
 from mindbatch.server.batches import Batches
-from mindbatch.server.metrics import Metrics
+from mindbatch.server.guard import Guard
+from mindbatch.server.metrics import CONTENT_TYPE, Metrics
+from mindbatch.server.requests import ApiError
 from mindbatch.server.schema import ServeConfig
 from mindbatch.server.service import Service
 
@@ -56,8 +68,16 @@ def bound_socket(config: ServeConfig) -> socket.socket:
     return bound
 
 
-def serve(config: ServeConfig, llm: LLM, opened: OpenedFolder, bound: socket.socket) -> int:
-    """Answers requests until the process is told to end; returns the exit code."""
+def run(config: ServeConfig) -> int:
+    """Runs the task; returns the exit code."""
+    hide_keys(config)
+    bound = bound_socket(config)
+    opened = open_model(config.model, replica_of(config.parallel).part_of(0))
+    with LoadingLine() as line:
+        llm = LLM.from_config(config, line, opened=opened)
+    if config.decoding.max_length is None and config.decoding.max_new_tokens is None:
+        # Clients expect answers as long as the model gives them.
+        vars(config.decoding).update(max_length=llm.most_tokens)
     return asyncio.run(_serve(config, llm, opened, bound))
 
 
@@ -164,3 +184,79 @@ class _Server(uvicorn.Server):
                 await self._service.engine.close()  # what runs ends with an error that says so
             self.should_exit = seconds_late > _SECONDS_TO_SAY_SO or self._service.num_active == 0
         return await super().on_tick(counter)
+
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+"""Content policy of the page: nothing from elsewhere."""
+
+
+def application(service: Service) -> Starlette:
+    routes = [
+        Route("/", page),
+        Route("/health", health),
+        Route("/ready", ready),
+        Route("/metrics", metrics),
+        Route("/v1/models", completions.models),
+        Route("/v1/models/{name:path}", completions.model),
+        Route("/v1/chat/completions", completions.chat_completions, methods=["POST"]),
+        Route("/v1/completions", completions.completions, methods=["POST"]),
+        Route("/v1/responses", responses.create, methods=["POST"]),
+        Route("/v1/embeddings", completions.embeddings, methods=["POST"]),
+        Route("/v1/score", completions.score, methods=["POST"]),
+        Route("/v1/tokenize", completions.tokenize, methods=["POST"]),
+        Route("/v1/detokenize", completions.detokenize, methods=["POST"]),
+        Route("/v1/files", batch_routes.upload, methods=["POST"]),
+        Route("/v1/files", batch_routes.list_files),
+        Route("/v1/files/{name}", batch_routes.read_file),
+        Route("/v1/files/{name}", batch_routes.delete_file, methods=["DELETE"]),
+        Route("/v1/files/{name}/content", batch_routes.file_content),
+        Route("/v1/batches", batch_routes.create_batch, methods=["POST"]),
+        Route("/v1/batches", batch_routes.list_batches),
+        Route("/v1/batches/{name}", batch_routes.read_batch),
+        Route("/v1/batches/{name}/cancel", batch_routes.cancel_batch, methods=["POST"]),
+    ]
+    middleware = [Middleware(Guard, service=service)]
+    if origins := service.config.server.cors_origins:
+        cors = Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
+        middleware.insert(0, cors)
+    handlers = {ApiError: _refused, HTTPException: _unknown}
+    app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)  # type: ignore[arg-type]
+    app.router.redirect_slashes = False
+    app.state.service = service
+    return app
+
+
+async def _refused(request: Request, error: ApiError) -> Response:
+    return error.response
+
+
+async def _unknown(request: Request, error: HTTPException) -> Response:
+    """Answers to what Starlette refuses: a path or a method without a route, a form that is none."""
+    if error.status_code in (404, 405):
+        what = f"{request.method} {request.url.path}: no such route; docs/server.md lists them"
+        return ApiError(error.status_code, what, "no_such_route", headers=error.headers).response
+    return ApiError(error.status_code, error.detail, "invalid_request").response
+
+
+async def health(request: Request) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+async def ready(request: Request) -> Response:
+    service: Service = request.app.state.service
+    if service.is_draining:
+        return JSONResponse({"status": "draining"}, 503)
+    return JSONResponse({"status": "ready"})
+
+
+async def metrics(request: Request) -> Response:
+    service: Service = request.app.state.service
+    statistics = await asyncio.wrap_future(service.engine.ask(lambda llm: llm.statistics))
+    batches = {} if service.batches is None else service.batches.by_status()
+    return Response(service.metrics.page(statistics, batches), media_type=CONTENT_TYPE)
+
+
+async def page(request: Request) -> Response:
+    text = files("mindbatch.server").joinpath("page.html").read_text(encoding="utf-8")
+    headers = {"content-security-policy": _POLICY, "x-frame-options": "DENY", "cache-control": "no-store"}
+    return HTMLResponse(text, headers=headers)

@@ -11,7 +11,7 @@ from itertools import islice, product, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mindbatch.config.path_faults import folder_fault, settled
+from mindbatch.config.paths import folder_fault, settled
 from mindbatch.config.schema import TaskConfig, option
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED

@@ -10,8 +10,16 @@ from types import ModuleType
 from typing import Any
 
 from mindbatch.config.environment import cache_folder, thread_settings
-from mindbatch.config.installed import HYPER_PARALLEL, is_installed, lacks_hyper_parallel, missing
-from mindbatch.config.machine import GIB, lines, memory, usable_cores
+from mindbatch.config.machine import (
+    GIB,
+    HYPER_PARALLEL,
+    is_installed,
+    lacks_hyper_parallel,
+    lines,
+    memory,
+    missing,
+    usable_cores,
+)
 from mindbatch.config.paths import data_root
 from mindbatch.config.schema import TaskConfig, option
 from mindbatch.io import children

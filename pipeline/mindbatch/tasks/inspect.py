@@ -23,7 +23,7 @@ from mindbatch.checkpoint.iterations.metadata import placements
 from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.config.path_faults import checkpoint_fault, settled
+from mindbatch.config.paths import checkpoint_fault, settled
 from mindbatch.config.schema import TaskConfig, option
 from mindbatch.io.amounts import size
 from mindbatch.io.errors import EXIT_DONE, CheckpointError, ConfigError

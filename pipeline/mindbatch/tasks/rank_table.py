@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from mindbatch.config.faults import shown
-from mindbatch.config.path_faults import any_path, input_file_fault, output_file_fault, settled
+from mindbatch.config.paths import any_path, input_file_fault, output_file_fault, settled
 from mindbatch.config.schema import SchemaKeys, TaskConfig, option, section, value_at
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.io.screen_text import printable, say, show, show_json

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import orjson
 
-from mindbatch.config.path_faults import folder_fault, settled
+from mindbatch.config.paths import folder_fault, settled
 from mindbatch.config.schema import TaskConfig, option
 from mindbatch.io.amounts import per_second, table
 from mindbatch.io.errors import EXIT_DONE, MindBatchError

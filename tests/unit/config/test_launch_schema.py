@@ -11,7 +11,7 @@ from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.registry import TASKS
 
 FOUR = ParallelConfig(data_parallel=2, model_parallel=2)
-HAVE_RAY = "mindbatch.config.installed.find_spec"
+HAVE_RAY = "mindbatch.config.machine.find_spec"
 TWO_NODES = {"local_worker_num": 2, "master_addr": "10.0.0.1", "master_port": 8118}
 
 

@@ -11,8 +11,7 @@ from mindbatch.config.paths import configs_folder
 from mindbatch.config.schema import TaskConfig
 from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.evaluate.compare_schema import CompareConfig
-from mindbatch.tasks.help_pages import task_page
-from mindbatch.tasks.registry import TASKS
+from mindbatch.tasks.registry import TASKS, task_page
 
 OPTIONS = OptionFiles(configs_folder(), None)
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from mindbatch.config.other_names import INSTEAD, OWN_NAMES, own_key, own_keywords
-from mindbatch.config.schema import schema_keys
+from mindbatch.config.schema import INSTEAD, OWN_NAMES, own_key, own_keywords, schema_keys
 from mindbatch.run.batch_config import BatchConfig
 
 KEYS = schema_keys(BatchConfig).keys

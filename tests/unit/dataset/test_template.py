@@ -13,7 +13,7 @@ from mindbatch.dataset.template import LONGEST_TEMPLATE, template_source
 from mindbatch.decoding import DecodingParams
 from mindbatch.io.children import ProcessorTimeUsedUp
 from mindbatch.io.errors import ConfigError
-from mindbatch.prompts.chat_process import ChatLimits, ChatProcess
+from mindbatch.prompts.chat import ChatLimits, ChatProcess
 from shared_children import shared_chat_processes
 
 QUICK = ChatLimits(seconds=0.5, memory_bytes=192 << 20, max_characters=100_000)

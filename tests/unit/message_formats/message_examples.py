@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from mindbatch.message_formats.pieces import ParsedMessage, Piece, ToolCall
+from mindbatch.message_formats.call_text import ParsedMessage, Piece, ToolCall
 from mindbatch.message_formats.registry import FORMATS
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from message_examples import EXAMPLES, Example, parsed, parsed_cut
 
-from mindbatch.message_formats.pieces import ToolCall
+from mindbatch.message_formats.call_text import ToolCall
 
 DEEP = "[" * 200 + "]" * 200
 # Format, text that is no call and a part of the note.

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from message_examples import EXAMPLES, Example, parsed, parsed_cut
 
-from mindbatch.message_formats.pieces import Content, Reasoning, ToolCall
+from mindbatch.message_formats.call_text import Content, Reasoning, ToolCall
 from mindbatch.message_formats.registry import FORMATS
 
 

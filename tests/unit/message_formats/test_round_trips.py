@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from message_examples import parsed
 
-from mindbatch.message_formats.pieces import ParsedMessage
+from mindbatch.message_formats.call_text import ParsedMessage
 
 # As short as the templates of the models can be put; `reasoning` is never empty, `content` may be.
 _HERMES_CALLS = """

@@ -9,7 +9,7 @@ from small_tokenizers import CONTROL, write_folder
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
-from mindbatch.prompts.chat_process import ChatLimits
+from mindbatch.prompts.chat import ChatLimits
 from mindbatch.prompts.tokenizer import Tokenizer
 
 Load = Callable[..., Tokenizer]

@@ -12,8 +12,7 @@ from chat_shapes import SHAPES
 
 from mindbatch.io.children import AnsweringProcess, ProcessorTimeUsedUp
 from mindbatch.io.errors import ConfigError, PromptError
-from mindbatch.prompts.chat import ChatTemplates
-from mindbatch.prompts.chat_process import ChatLimits
+from mindbatch.prompts.chat import ChatLimits, ChatTemplates
 from shared_children import shared_chat_processes
 
 QUICK = ChatLimits(seconds=0.5, memory_bytes=192 << 20, max_characters=100_000)
@@ -29,7 +28,7 @@ NAMED = {"bos_token": "<s>", "eos_token": "</s>", "additional_special_tokens": [
 
 @pytest.fixture(autouse=True, scope="module")
 def _children_are_shared() -> Iterator[None]:
-    with shared_chat_processes("mindbatch.prompts.chat_process"):
+    with shared_chat_processes("mindbatch.prompts.chat"):
         yield
 
 

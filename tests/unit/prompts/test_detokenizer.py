@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.token_bytes import byte_level_alphabet
-from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.prompts.tokenizer import IncrementalDetokenizer, Tokenizer
 
 TEXTS = st.text(
     st.one_of(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ice_tokenizers import Published, loaded, model_file, write
 from mindbatch.io.errors import CheckpointError, PromptError
-from mindbatch.prompts.detokenizer import IncrementalDetokenizer
-from mindbatch.prompts.tokenizer import Tokenizer, _encoded
+from mindbatch.prompts.control_text import encoding_of
+from mindbatch.prompts.tokenizer import IncrementalDetokenizer, Tokenizer
 
 TEXTS = st.text(
     st.characters(exclude_categories=["Cc", "Cs", "Cn", "Co", "M"])
@@ -137,4 +137,4 @@ def test_a_table_that_the_library_trips_over_is_the_rows_fault() -> None:
             raise PanicException("index out of bounds")
 
     with pytest.raises(PromptError, match="the tokenizer cannot encode it: index out of bounds"):
-        _encoded(Damaged(), "x")
+        encoding_of(Damaged(), "x")

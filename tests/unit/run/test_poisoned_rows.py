@@ -7,7 +7,7 @@ import pytest
 from small_tokenizers import CHATML, byte_level, write_folder
 
 from mindbatch.io.errors import EXIT_FAILED
-from mindbatch.prompts.chat_process import ChatLimits
+from mindbatch.prompts.chat import ChatLimits
 from mindbatch.prompts.tokenizer import Tokenizer
 from shadow_llm import END, greedy_tokens, make_llm
 from stub_job import job_config, lines_of, make_job

@@ -10,8 +10,7 @@ from mindbatch.dataset.rows import RowFailure
 from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.io.storage import StorageError
 from mindbatch.server import batch_work
-from mindbatch.server.background import Interrupted
-from mindbatch.server.batch_work import BatchSetup, BatchWork
+from mindbatch.server.batch_work import BatchSetup, BatchWork, Interrupted
 from mindbatch.server.records import BatchRecord, new_id
 
 FULL = StorageError("disk: cannot be written (No space left on device)")

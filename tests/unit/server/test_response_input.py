@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mindbatch.server.requests import ApiError
-from mindbatch.server.response_input import chat_body
+from mindbatch.server.responses import chat_body
 
 
 def test_items_and_settings_become_a_chats() -> None:

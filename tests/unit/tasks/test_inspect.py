@@ -17,7 +17,7 @@ from mindbatch import cli
 from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
-from mindbatch.config.path_faults import model_folder_fault
+from mindbatch.config.paths import model_folder_fault
 from mindbatch.io.errors import CheckpointError
 from mindbatch.tasks.inspect import InspectConfig, run
 

@@ -12,7 +12,7 @@ from io import StringIO
 from types import ModuleType
 from typing import Any, NoReturn
 
-from mindbatch.config.installed import HYPER_PARALLEL, is_installed
+from mindbatch.config.machine import HYPER_PARALLEL, is_installed
 
 
 class _Absent(type):

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mindbatch.config.faults import FaultLog, shown
-from mindbatch.config.path_faults import LONGEST_SHOWN
-from mindbatch.config.paths import resolve_path
+from mindbatch.config.paths import LONGEST_SHOWN, resolve_path
 from mindbatch.config.predict_yaml import conversions as to
 from mindbatch.config.predict_yaml.architecture import ALIASES, agrees, config_entry, folder_config
 from mindbatch.config.predict_yaml.conversions import (

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mindbatch.config.model_schema import RuntimeConfig
-from mindbatch.config.path_faults import new_folder_fault, run_folder_fault, settled
+from mindbatch.config.paths import new_folder_fault, run_folder_fault, settled
 from mindbatch.config.schema import option, section
 from mindbatch.tasks.generate.schema import PromptTaskConfig
 

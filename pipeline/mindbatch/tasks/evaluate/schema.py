@@ -13,7 +13,7 @@ from mindbatch.config.faults import shown
 from mindbatch.config.hub_models import NO_MODEL
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.config.path_faults import (
+from mindbatch.config.paths import (
     folder_fault,
     input_file_fault,
     model_folder_fault,

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mindbatch.config.faults import shown
 from mindbatch.config.lora_schema import idle_faults, lora_faults
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.config.path_faults import (
+from mindbatch.config.paths import (
+    SAVED_BESIDE,
+    STANDARD_INPUT,
     new_files_fault,
     output_file_fault,
     prompts_file_fault,
     settled,
     settled_tools,
 )
-from mindbatch.config.paths import SAVED_BESIDE, STANDARD_INPUT
 from mindbatch.config.schema import SchemaKeys, option, section
 from mindbatch.io.amounts import DAY_RULE, is_day
 

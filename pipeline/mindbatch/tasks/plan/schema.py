@@ -11,7 +11,7 @@ from mindbatch.config.lora_schema import lora_faults, settle_lora_paths
 from mindbatch.config.machine import GIB, parse_bytes
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig, batch_fault
 from mindbatch.config.model_task import device_map_faults
-from mindbatch.config.path_faults import any_path, run_folder_fault, settled
+from mindbatch.config.paths import any_path, run_folder_fault, settled
 from mindbatch.config.schema import SchemaKeys, option, section, value_at
 from mindbatch.dataset.data_config import NO_DATA, settle_data
 from mindbatch.run.batch_config import BatchConfig

@@ -7,7 +7,7 @@ from typing import Any
 
 from mindbatch.config.faults import KEY_LIST, ignored_faults, shown
 from mindbatch.config.lora_schema import LARGEST_SCALING
-from mindbatch.config.path_faults import (
+from mindbatch.config.paths import (
     adapter_fault,
     any_path,
     checkpoint_fault,

@@ -8,7 +8,7 @@ import pytest
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.tensor_set import open_source, seem_copies
-from mindbatch.config.path_faults import model_folder_fault
+from mindbatch.config.paths import model_folder_fault
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.foreign_formats import reshard_command
 from mindbatch.parallel.topology import TensorSlice
