@@ -238,7 +238,6 @@ def _show_configuration(composition: "Composition", what: str) -> None:
 
 
 def _flags_of(line: CommandLine) -> list[str]:
-    """The flags that say how a job of a sweep is composed."""
     return [f"{flag}={value}" for flag, value in (line.paths | line.texts).items()]
 
 
@@ -265,7 +264,6 @@ def _show_task_page(task: Task, line: CommandLine) -> int:
 
 
 def _flags() -> dict[str, str]:
-    """The flags as they are written, with their meanings."""
     valued = PATH_FLAGS | TEXT_FLAGS
     return {f"{flag} {metavar}": meaning for flag, (metavar, meaning) in valued.items()} | SWITCHES
 

@@ -6,7 +6,6 @@ Everything is laid on the typed tree of the task's schema, key by key, so that e
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,11 +22,12 @@ from mindbatch.config.settings import (
     PREDICT_YAML,
     Assignment,
     Choice,
+    Layer,
     Listed,
     Listing,
-    Setting,
     SettingReader,
-    take_out,
+    read_saved,
+    values_of,
 )
 from mindbatch.config.yaml_file import read_mapping
 from mindbatch.io.errors import ConfigError
@@ -67,34 +67,32 @@ def compose_task(
     options = OptionFiles(paths.configs_folder(), config_dir)
     options.check_folder(log)
     reader = SettingReader(keys, options.groups, log, schema.listed_group)
-    layers = [
-        reader.read_file(config_file) if config_file else [],
-        read_command_line([*task.implied, *overrides], schema, reader, log),
-    ]
-    is_continued = schema.continues_run or _is_set(schema.continuing_key, layers)
+    layers = [reader.read_file(config_file)] if config_file else []
+    layers.append(read_command_line([*task.implied, *overrides], schema, reader, log))
+    values = values_of(layers)
+    is_continued = schema.continues_run or values.get(schema.continuing_key) in (True,)
     if is_continued:
-        from mindbatch.config.settings import read_saved  # most tasks begin anew
-
-        layers.insert(0, read_saved([*chain(*layers)], reader, log))
-    layers = [[item for item in layer if _exists(item, options, log)] for layer in layers]
+        layers.insert(0, read_saved(values, reader, log))
+    for layer in layers:
+        layer.choices = [item for item in layer.choices if not item.option or options.exists(item, log)]
 
     files = _OptionContents(task, HydraTree(options), reader, log)
-    base = files.of_all(config_name or task.primary, _choices([*chain(*layers)]))
+    base = files.of_all(config_name or task.primary, [choice for layer in layers for choice in layer.choices])
     notes = _lay_predict_yaml(layers, base, files, schema, keys, log, is_continued)
     tree = _defaults(schema)
     assign(tree, base, keys, log)
-    listing = _last_listing([*chain(*layers)], schema)
+    listing = _last_listing(layers, schema)
     variants = {}
     for entry in listing.entries if listing else ():
         choice = Choice(schema.listed_group, entry.option, listing.source if listing else "")
-        if _exists(choice, options, log):
+        if not entry.option or options.exists(choice, log):
             variant = tree.copy()
             assign(variant, files.of(choice), keys, log)
             _lay(variant, layers, files, keys, log)
             assign(variant, entry.values, keys, log)
             variants[entry.name] = variant
     _lay(tree, layers, files, keys, log)
-    set_keys = frozenset(setting.key for setting in _assignments([*chain(*layers)]))
+    set_keys = frozenset(values_of(layers))
     return Composition(
         schema, keys, tree, log, listing, variants, set_keys, files.chosen_decoding, notes, files.hydra_yaml
     )
@@ -144,9 +142,17 @@ class _OptionContents:
             self._of_choice[choice] = self._assignments(content, options)
         return self._of_choice[choice]
 
+    def with_options(self, layer: Layer) -> Iterator[Assignment]:
+        """The assignments of a layer in their order of application: first those of its options."""
+        for choice in layer.choices:
+            yield from self.of(choice)
+        yield from layer.assignments
+
     def _assignments(self, content: Mapping[str, Any], options: Mapping[str, str]) -> list[Assignment]:
-        leaves = ((key, value, self.hydra.source(key, options)) for key, value in self._leaves(content))
-        return [*chain(*(_assignments([*self.reader.read(*leaf)]) for leaf in leaves))]
+        layer = Layer()
+        for key, value in self._leaves(content):
+            layer.add(self.reader.read(key, value, self.hydra.source(key, options)))
+        return layer.assignments
 
     def _leaves(self, content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for key, value in content.items():
@@ -163,23 +169,14 @@ def _composed(
     return hydra.compose(name, overrides)
 
 
-def _is_set(key: str, layers: list[list[Setting]]) -> bool:
-    values = [item.value for item in chain(*layers) if isinstance(item, Assignment) and item.key == key]
-    return values[-1:] == [True]
-
-
 def _own_options(task: Composed) -> dict[str, str]:
     """The options that the task's own file names, by group."""
     defaults = read_mapping(paths.configs_folder() / f"{task.primary}.yaml").get("defaults", [])
     return {group: option for entry in defaults if isinstance(entry, dict) for group, option in entry.items()}
 
 
-def _exists(setting: Setting, options: OptionFiles, log: FaultLog) -> bool:
-    return not isinstance(setting, Choice) or not setting.option or options.exists(setting, log)
-
-
 def _lay_predict_yaml(
-    layers: list[list[Setting]],
+    layers: list[Layer],
     base: list[Assignment],
     files: _OptionContents,
     schema: type[TaskConfig],
@@ -188,7 +185,7 @@ def _lay_predict_yaml(
     is_continued: bool,
 ) -> tuple[str, ...]:
     """Puts the settings of a predict YAML, if one is given, below all layers; returns lines for the user."""
-    written = take_out([base], layers)
+    written = _take_out([base, *(layer.assignments for layer in layers)])
     if written is None:
         return ()
     if is_continued:
@@ -196,25 +193,46 @@ def _lay_predict_yaml(
         return ()
     from mindbatch.config.predict_yaml.apply import predict_layer  # the table: most runs have no such file
 
-    contents = {choice: files.of(choice) for choice in _choices([*chain(*layers)])}
-    for content in contents.values():
-        content[:] = [setting for setting in content if setting.key != PREDICT_YAML]
-    settings, notes = predict_layer(written, layers, contents, schema, keys, log)
-    layers.insert(0, [*settings])
+    _take_out(files.of(choice) for layer in layers for choice in layer.choices)
+    above = {setting.key: setting.value for layer in layers for setting in files.with_options(layer)}
+    settings, notes = predict_layer(written, above, _strategy(layers, schema), keys, log)
+    layers.insert(0, Layer(settings))
     return tuple(notes)
 
 
-def _last_listing(settings: list[Setting], schema: type[TaskConfig]) -> Listing | None:
+def _take_out(sources: Iterable[list[Assignment]]) -> object:
+    """Takes PREDICT_YAML out of all; its last value.
+
+    A configuration that is kept holds what came of the YAML, and does not need it again.
+    """
+    written: object = None
+    for assignments in sources:
+        for setting in [*assignments]:
+            if setting.key == PREDICT_YAML:
+                written = setting.value
+                assignments.remove(setting)
+    return written
+
+
+def _strategy(layers: list[Layer], schema: type[TaskConfig]) -> str:
+    """Names the given setting that says how tokens are chosen; empty where none does."""
+    if schema.listed_group == "decoding":
+        return "the list of strategies"
+    options = [item.option for layer in layers for item in layer.choices if item.group == "decoding"]
+    return f"decoding={options[-1]}" if options else ""
+
+
+def _last_listing(layers: list[Layer], schema: type[TaskConfig]) -> Listing | None:
     """The list of options that counts; the schema's where none is given, None where the task takes none."""
     if not schema.listed_group:
         return None
     default = Listing(schema.listed_group, tuple(map(Listed, schema.listed_options)), "")
-    return [default, *(setting for setting in settings if isinstance(setting, Listing))][-1]
+    return [default, *(layer.listing for layer in layers if layer.listing)][-1]
 
 
 def _lay(
     tree: DictConfig,
-    layers: Iterable[list[Setting]],
+    layers: Iterable[Layer],
     files: _OptionContents,
     keys: SchemaKeys,
     log: FaultLog,
@@ -223,12 +241,8 @@ def _lay(
 
     What an option sets goes before the values of the layers below its own, as values of its layer do.
     """
-    is_lowest = True
-    for layer in filter(None, layers):
-        for choice in () if is_lowest else _choices(layer):
-            assign(tree, files.of(choice), keys, log)
-        assign(tree, _assignments(layer), keys, log)
-        is_lowest = False
+    for number, layer in enumerate(filter(None, layers)):
+        assign(tree, files.with_options(layer) if number else layer.assignments, keys, log)
 
 
 def _defaults(schema: type[TaskConfig]) -> DictConfig:
@@ -237,11 +251,3 @@ def _defaults(schema: type[TaskConfig]) -> DictConfig:
         _DEFAULTS[schema] = pickle.dumps(OmegaConf.structured(schema))
     tree: DictConfig = pickle.loads(_DEFAULTS[schema])
     return tree
-
-
-def _choices(settings: list[Setting]) -> list[Choice]:
-    return [setting for setting in settings if isinstance(setting, Choice)]
-
-
-def _assignments(settings: list[Setting]) -> list[Assignment]:
-    return [setting for setting in settings if isinstance(setting, Assignment)]

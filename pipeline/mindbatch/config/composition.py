@@ -127,7 +127,6 @@ class Composition:
         return self._typed(self.tree)
 
     def _faults(self, config: TaskConfig) -> Iterator[str]:
-        """Every fault in the values of `config`, whose paths are settled."""
         yield from config.value_faults(self.keys)
         yield from config.own_faults(self.keys)
 
@@ -349,7 +348,6 @@ def save_config(
 
 
 def _with_values(text: str, values: Mapping[str, Any]) -> str:
-    """A configuration as YAML with other values."""
     if not values:
         return text
     tree: Any = OmegaConf.create(text)

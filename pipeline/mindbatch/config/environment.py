@@ -124,7 +124,6 @@ def cache_folder() -> Path:
 
 
 def thread_settings() -> dict[str, str | None]:
-    """The variables that govern threads, with their values."""
     return {name: os.environ.get(name) for name in THREAD_VARIABLES}
 
 
@@ -135,14 +134,11 @@ def _redirect_folders() -> None:
 
 
 class _Tracebacks(logging.Handler):
-    """Prints what the package logs."""
-
     def emit(self, record: logging.LogRecord) -> None:
         shown_traceback([self.format(record)])
 
 
 def _show_tracebacks() -> None:
-    """Shows what the package logs: exceptions that ended one row."""
     logger = logging.getLogger("mindbatch")
     logger.setLevel(logging.INFO)
     if not any(isinstance(handler, _Tracebacks) for handler in logger.handlers):

@@ -53,7 +53,6 @@ class FaultLog:
         self.lines.extend(self._origin(line) + line for line in news)
 
     def raise_if_any(self) -> None:
-        """Raises ConfigError with every fault once, or returns when there is none."""
         if self.lines:
             raise ConfigError(dict.fromkeys(self.lines))
 
@@ -71,6 +70,5 @@ KEY_LIST = "list of keys"
 
 
 def ignored_faults(name: str, keys: Any) -> Iterator[str]:
-    """Faults of what is to be the list of ignored keys of config.json."""
     if not isinstance(keys, list | tuple) or not all(isinstance(key, str) and key for key in keys):
         yield f"{name}={shown(keys)}: must be a list of keys of config.json"

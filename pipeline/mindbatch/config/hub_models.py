@@ -70,7 +70,6 @@ def fetch_models(model: ModelConfig) -> list[str]:
 
 
 def hub_faults(model: ModelConfig) -> Iterator[str]:
-    """Yields errors of the keys that say what is fetched."""
     if model.revision is not None and not is_revision(model.revision):
         yield f"model.revision={shown(model.revision)}: must be the name of a branch or tag, or a commit"
     if model.hub == MODEL_SCOPE and model.download and not is_installed("modelscope_hub"):

@@ -81,8 +81,6 @@ def take_errors() -> list[str]:
 
 
 class HydraTree:
-    """Composes configurations out of the option files."""
-
     def __init__(self, options: OptionFiles) -> None:
         self.options = options
         self.arguments: list[str] = []
@@ -177,7 +175,6 @@ def _without_what_hydra_runs_programs_with() -> Iterator[None]:
 
 
 def _holds(content: Any, parts: Sequence[str]) -> bool:
-    """True if a nested or dotted key is in the content of a file."""
     if not parts:
         return True
     if not isinstance(content, Mapping):

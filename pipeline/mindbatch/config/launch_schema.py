@@ -145,7 +145,6 @@ def _address_faults(launch: LaunchConfig) -> Iterator[str]:
 
 
 def _ray_faults(launch: LaunchConfig) -> Iterator[str]:
-    """Yields validation errors of what cannot be with Ray, or has no effect without it."""
     if launch.launcher != "ray":
         if launch.ray_address is not None:
             yield f"launch.ray_address={shown(launch.ray_address)}: has no effect without launch=ray"

@@ -54,7 +54,6 @@ class LoraConfig:
 
     @property
     def is_merged(self) -> bool:
-        """True if the one adapter becomes part of the weights."""
         return self.mode == MERGE
 
     @property
@@ -64,7 +63,6 @@ class LoraConfig:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all adapters, with those that stand for the base."""
         return tuple(self.adapters) if isinstance(self.adapters, Mapping) else ()
 
     @property
@@ -188,7 +186,6 @@ def _effect_faults(lora: LoraConfig) -> Iterator[str]:
 
 
 def _merge_faults(lora: LoraConfig) -> Iterator[str]:
-    """Yields errors of keys that cannot be with one adapter merged into the weights."""
     if not lora.names:
         yield f"lora.mode={MERGE}: has no effect without a folder in lora.adapters; remove it"
     elif len(lora.names) > 1 or not lora.folders:

@@ -79,7 +79,6 @@ class MachineMemory(NamedTuple):
 
 
 def memory_here() -> MachineMemory | None:
-    """Memory of this machine; None where the system does not say."""
     whole = whole_memory()
     return None if whole is None else MachineMemory(whole, free_memory() or 0)
 

@@ -38,11 +38,9 @@ class OptionFiles:
         self.groups = frozenset(group for group in self._files if group)
 
     def names(self, group: str) -> list[str]:
-        """The options of `group`, sorted."""
         return sorted(self._files.get(group, ()))
 
     def file(self, group: str, option: str) -> Path | None:
-        """The file of an option, if there is one."""
         return self._files.get(group, {}).get(option)
 
     def check_folder(self, log: FaultLog) -> None:

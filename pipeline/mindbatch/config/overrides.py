@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -16,7 +16,7 @@ from hydra.grammar.gen.OverrideLexer import OverrideLexer
 from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.paths import LONGEST_SHOWN
 from mindbatch.config.schema import TaskConfig
-from mindbatch.config.settings import Assignment, Choice, Setting, SettingReader
+from mindbatch.config.settings import Assignment, Choice, Layer, Setting, SettingReader
 from mindbatch.io.fault_lines import literal
 from mindbatch.io.strict_json import JsonFault, StrictReader, value_faults
 
@@ -30,6 +30,7 @@ LONGEST_ECHO = 200
 _DEEPEST = 100
 """Lists and mappings within each other: as many as a JSON schema may have, and no key takes more."""
 _READER = StrictReader()
+_PARSER = OverridesParser.create()
 _NO_ASCII = re.compile(r"[^\x00-\x7f]")
 _QUOTED = re.compile(r"'([^'\\]*)'")
 _QUOTED_TEXTS = re.compile(rf"\[\s*{_QUOTED.pattern}(?:\s*,\s*{_QUOTED.pattern})*\s*\]")
@@ -37,10 +38,16 @@ _QUOTED_TEXTS = re.compile(rf"\[\s*{_QUOTED.pattern}(?:\s*,\s*{_QUOTED.pattern})
 
 def read_command_line(
     arguments: list[str], schema: type[TaskConfig], reader: SettingReader, log: FaultLog
-) -> list[Setting]:
+) -> Layer:
     """The settings of a command line in the order given, positional words first; errors go to `log`."""
     words, tokens = _positional(arguments, schema, log)
-    return words + _read_overrides(tokens, reader, log)
+    layer = Layer(words)
+    for number, token in enumerate(tokens):
+        if not _is_stray(token):
+            layer.add(_read_one(token, reader, log))
+        elif number == 0 or not _is_stray(tokens[number - 1]):
+            log.add(_stray_words(tokens, number, reader))
+    return layer
 
 
 def json_value(token: str) -> Any:
@@ -67,7 +74,7 @@ def key_of(token: str) -> str:
 
 def _positional(
     arguments: list[str], schema: type[TaskConfig], log: FaultLog
-) -> tuple[list[Setting], list[str]]:
+) -> tuple[list[Assignment], list[str]]:
     """The settings that the words among `arguments` stand for, and the other arguments.
 
     A word has no `=`, or is a path that has one: no key has a slash. It is taken to the letter.
@@ -77,9 +84,7 @@ def _positional(
     words = [argument for argument in arguments if _is_word(argument)]
     rest = [argument for argument in arguments if not _is_word(argument)]
     names = schema.positional
-    settings: list[Setting] = [
-        Assignment(name, literal(word), "") for name, word in zip(names, words, strict=False)
-    ]
+    settings = [Assignment(name, literal(word), "") for name, word in zip(names, words, strict=False)]
     further = words[len(names) :]
     if further and schema.positional_rest:
         settings.append(Assignment(schema.positional_rest, [literal(word) for word in further], ""))
@@ -98,17 +103,6 @@ def _is_word(argument: str) -> bool:
     return not argument.startswith("~") and (not equals or "/" in key)
 
 
-def _read_overrides(tokens: Iterable[str], reader: SettingReader, log: FaultLog) -> list[Setting]:
-    parser, token_list = OverridesParser.create(), [*tokens]
-    settings: list[Setting] = []
-    for number, token in enumerate(token_list):
-        if not _is_stray(token):
-            settings += _read_one(token, parser, reader, log)
-        elif number == 0 or not _is_stray(token_list[number - 1]):
-            log.add(_stray_words(token_list, number, reader))
-    return settings
-
-
 def _is_stray(token: str) -> bool:
     return "=" not in token and not token.startswith("~")
 
@@ -125,26 +119,26 @@ def _stray_words(tokens: list[str], first: int, reader: SettingReader) -> str:
     return f"{fault}; a model's folder is given as {MODEL_FOLDER}={words[0]}" if is_model else fault
 
 
-def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: FaultLog) -> list[Setting]:
+def _read_one(token: str, reader: SettingReader, log: FaultLog) -> Sequence[Setting]:
     key = key_of(token)
     if not key:
         log.add(f"{shown(token)}: has no key; write key=value")
         return []
     if key in FOLDER_KEYS[1:] and reader.knows(OUTPUT_FOLDER):
-        return _read_one(OUTPUT_FOLDER + token.partition(key)[2], parser, reader, log)
+        return _read_one(OUTPUT_FOLDER + token.partition(key)[2], reader, log)
     as_text = reader.takes_text(key) and not token.startswith("~")
     if not as_text and (value := json_value(token)) is not None:
         faults = value_faults(value, key, _DEEPEST)
         for line in faults:
             log.add(line, key)
-        return [] if faults else list(reader.read(key, value))
+        return [] if faults else reader.read(key, value)
     is_plain = as_text and _is_plain(token)
     try:
-        override = parser.parse_override(token)
+        override = _PARSER.parse_override(token)
         if is_plain and override.is_sweep_override():  # a comma
-            return list(reader.read(key, token.partition("=")[2]))
+            return reader.read(key, token.partition("=")[2])
         if override.is_sweep_override() and reader.takes_list(key):  # a comma, too
-            return list(reader.read(key, [name.strip() for name in token.partition("=")[2].split(",")]))
+            return reader.read(key, [name.strip() for name in token.partition("=")[2].split(",")])
         if override.is_sweep_override():
             fault: str | None = f"several values need --multirun; for one value, {_quoting_hint(token)}"
         elif override.is_delete() or override.package is not None:
@@ -153,20 +147,20 @@ def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: F
             fault = f"{shown(name)} is given twice"
         else:
             written = token if token.startswith("+") else ""
-            return list(reader.read(key, _value(override, token, as_text), written=written))
+            return reader.read(key, _value(override, token, as_text), written=written)
     except (HydraException, ValueError, RecursionError):  # the last two: absurdly long numbers, deep nesting
         if is_plain:
-            return list(reader.read(key, token.partition("=")[2]))
+            return reader.read(key, token.partition("=")[2])
         if not reader.knows(key):
-            return list(reader.read(key, None))
-        if (text := _beyond_ascii(parser, token)) is not None:
-            return list(reader.read(key, text))
+            return reader.read(key, None)
+        if (text := _beyond_ascii(token)) is not None:
+            return reader.read(key, text)
         fault = f"cannot be read; {_quoting_hint(token, as_text)}"
     log.add(f"{shown(token)}: {fault}", key)
     return []
 
 
-def _structural(override: Override, token: str, reader: SettingReader, log: FaultLog) -> list[Setting]:
+def _structural(override: Override, token: str, reader: SettingReader, log: FaultLog) -> Sequence[Setting]:
     """Reads `~group`, `~key` and `group@package=option`: the first and the last are Hydra's."""
     key = override.key_or_group
     if reader.is_group(key) and (override.is_delete() or isinstance(override.value(), str)):
@@ -193,14 +187,14 @@ def _value(override: Override, token: str, as_text: bool) -> Any:
     return written if as_text and to_the_letter else value
 
 
-def _beyond_ascii(parser: OverridesParser, token: str) -> str | None:
+def _beyond_ascii(token: str) -> str | None:
     """The value as it is written, where Hydra's grammar misses only letters beyond ASCII in it: 你好."""
     name, _, written = token.partition("=")
     plain = _NO_ASCII.sub("x", written)
     if plain == written:
         return None
     try:
-        override = parser.parse_override(f"{name}={plain}")
+        override = _PARSER.parse_override(f"{name}={plain}")
     except HydraException:
         return None
     is_text = not override.is_sweep_override() and isinstance(override.value(), str)

@@ -41,7 +41,6 @@ def data_root() -> Path:
 
 
 def configs_folder() -> Path:
-    """The shipped Hydra tree."""
     return data_root() / "configs"
 
 
@@ -165,7 +164,6 @@ def folder_fault(path: Path) -> str | None:
 
 
 def adapter_fault(path: Path) -> str | None:
-    """Checks an adapter: its folder, or the file with its tensors."""
     return None if path.is_file() and path.suffix in ADAPTER_SUFFIXES else folder_fault(path)
 
 

@@ -121,7 +121,6 @@ class TaskConfig:
         return None
 
     def value_faults(self, keys: "SchemaKeys") -> Iterator[str]:
-        """Yields the faults of each value by itself."""
         for key in keys.keys.values():
             value = value_at(self, key.name)
             if fault := key.fault(value):
@@ -134,8 +133,6 @@ class TaskConfig:
 
 @dataclass(frozen=True)
 class Key:
-    """One key that a user can set."""
-
     name: str
     """Dotted, as on the command line: `decoding.top_p`."""
 
@@ -215,12 +212,10 @@ class SchemaKeys:
         return None
 
     def of_section(self, section: str) -> list[str]:
-        """The full keys directly in `section`."""
         return [key for key in self.keys if key.rpartition(".")[0] == section]
 
 
 def value_at(config: Any, name: str) -> Any:
-    """The value of the key with the dotted `name`."""
     for part in name.split("."):
         config = getattr(config, part)
     return config

@@ -1,7 +1,7 @@
 """Settings as given on the command line or in a file: values for keys, and choices of group options."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,6 @@ _MOST_KEYS = 4
 
 @dataclass(frozen=True)
 class Assignment:
-    """A value for one key of the schema."""
-
     key: str
     value: Any
     source: str
@@ -71,7 +69,6 @@ class Listed:
 
     @property
     def written(self) -> Any:
-        """The entry as it is given: the name of an option, or a mapping."""
         values = {item.key.rpartition(".")[2]: item.value for item in self.values}
         return ({OPTION: self.option} if self.option else {}) | values if values else self.option
 
@@ -88,6 +85,33 @@ class Listing:
 Setting = Assignment | Choice | Listing
 
 
+@dataclass
+class Layer:
+    """What one source sets: a file, a command line. Its options go before the layers below, its values before
+    those; of several lists of options the last one counts."""
+
+    assignments: list[Assignment] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
+    listing: Listing | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.assignments or self.choices or self.listing)
+
+    def add(self, settings: Iterable[Setting]) -> None:
+        for setting in settings:
+            if isinstance(setting, Assignment):
+                self.assignments.append(setting)
+            elif isinstance(setting, Choice):
+                self.choices.append(setting)
+            else:
+                self.listing = setting
+
+
+def values_of(layers: Iterable[Layer]) -> dict[str, Any]:
+    """By key, the last value that a layer assigns."""
+    return {setting.key: setting.value for layer in layers for setting in layer.assignments}
+
+
 class SettingReader:
     """Turns keys and raw values into settings, noting the keys that the schema does not have.
 
@@ -102,25 +126,30 @@ class SettingReader:
         self._listed_group = listed_group
         self._log = log
 
-    def read_file(self, path: Path) -> list[Setting]:
+    def read_file(self, path: Path) -> Layer:
         """The settings of a --config file; its faults go to the log."""
+        layer = Layer()
         try:
             content = read_mapping(path)
         except ConfigError as error:
             for line in error.faults:
                 self._log.add_unread(line, self._schema.keys)
-            return []
+            return layer
         settings = [
             setting for key, value in content.items() for setting in self.read(key, value, f"{path}: ")
         ]
         self._refuse_repeated(settings)
-        return settings
+        layer.add(settings)
+        return layer
 
-    def read(self, key: str, value: Any, source: str = "", written: str = "") -> Iterator[Setting]:
+    def read(self, key: str, value: Any, source: str = "", written: str = "") -> list[Setting]:
         """The settings that `key` with `value` stands for: one, or one for each key below a section.
 
         written: the override, where it is more than `key=value`.
         """
+        return [*self._settings(key, value, source, written)]
+
+    def _settings(self, key: str, value: Any, source: str, written: str) -> Iterator[Setting]:
         is_section = key in self._schema.sections
         if self.takes_list(key) and isinstance(value, str | list):
             yield from self._listing(key, value, source)
@@ -155,7 +184,7 @@ class SettingReader:
         for fault in faults:
             self._log.add(f"{source}{fault}", JSON_SCHEMA)
 
-    def defaults_of(self, key: str) -> list[Setting]:
+    def defaults_of(self, key: str) -> list[Assignment]:
         """The default of a key, or of each in a section; an unknown one goes to the log."""
         names = [name for name in self._schema.keys if name == key or name.startswith(f"{key}.")]
         if not names:
@@ -169,15 +198,12 @@ class SettingReader:
         return key in self._groups
 
     def takes_list(self, key: str) -> bool:
-        """True if `key` is the group for which a list of options is taken."""
         return key == self._listed_group != ""
 
     def takes_text(self, key: str) -> bool:
-        """True if the schema has `key` and its value is a text."""
         return key in self._schema.keys and self._schema.keys[key].type is str
 
     def knows(self, key: str) -> bool:
-        """True if the schema has `key`, as a value, a section or what holds either."""
         return key in self._schema.keys or key in self._schema.sections
 
     def unknown(self, key: str) -> str:
@@ -240,52 +266,31 @@ def _holds_hydra_key(value: Any) -> bool:
     return isinstance(value, list) and any(_holds_hydra_key(item) for item in value)
 
 
-def take_out(options: Iterable[list[Assignment]], layers: Iterable[list[Setting]]) -> object:
-    """Takes PREDICT_YAML out of what options set and of the layers, which go before; its last value.
-
-    A configuration that is kept holds what came of the YAML, and does not need it again.
-    """
-    written: object = None
-    for assignments in options:
-        written = next((setting.value for setting in assignments if setting.key == PREDICT_YAML), written)
-        assignments[:] = [setting for setting in assignments if setting.key != PREDICT_YAML]
-    for layer in layers:
-        for setting in [*layer]:
-            if isinstance(setting, Assignment) and setting.key == PREDICT_YAML:
-                written = setting.value
-                layer.remove(setting)
-    return written
-
-
 FOLDER = "output.dir"
 NOT_CONTINUED = {"output.on_mismatch"}
 """Keys not taken from the saved configuration: what a first command says about a folder that already exists
 is not meant for the run made there since."""
 
 
-def read_saved(settings_above: list[Setting], reader: SettingReader, log: FaultLog) -> list[Setting]:
-    """The settings saved in the folder that `settings_above` name, wherever that was moved to.
+def read_saved(values_above: Mapping[str, Any], reader: SettingReader, log: FaultLog) -> Layer:
+    """The settings saved in the folder that `values_above` name, wherever that was moved to.
 
     Raises ConfigError when there are none: without them everything else would look like a fault, too.
     """
     num_faults = len(log.lines)
-    file = _saved_file(settings_above, log)
-    settings = reader.read_file(file) if file else []
+    file = _saved_file(values_above, log)
+    layer = reader.read_file(file) if file else Layer()
     if len(log.lines) > num_faults:
         log.raise_if_any()
-    return [
-        setting
-        for setting in settings
-        if not (isinstance(setting, Assignment) and setting.key in NOT_CONTINUED)
-    ]
+    layer.assignments = [item for item in layer.assignments if item.key not in NOT_CONTINUED]
+    return layer
 
 
-def _saved_file(settings: list[Setting], log: FaultLog) -> Path | None:
-    folders = [item.value for item in settings if isinstance(item, Assignment) and item.key == FOLDER]
-    if not folders:
+def _saved_file(values: Mapping[str, Any], log: FaultLog) -> Path | None:
+    if FOLDER not in values:
         log.add(f"{FOLDER}: must be given: the folder of the run", FOLDER)
         return None
-    written = folders[-1]
+    written = values[FOLDER]
     try:
         folder = resolve_path(resolved_text(written, "the folder of a run"))
         if (folder / SAVED_CONFIG).is_file():

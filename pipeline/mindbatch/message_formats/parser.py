@@ -90,7 +90,6 @@ class MessageFormat:
 
     @cached_property
     def first_characters(self) -> set[str]:
-        """The characters that markers begin with."""
         return {beginning[0] for beginning in self._marker_beginnings}
 
     @cached_property

@@ -72,7 +72,6 @@ class ChatTemplates:
         )
 
     def close(self) -> None:
-        """Ends the child process; a later `render` starts it again."""
         self._process.close()
 
     def _takes_parts(self, template: str) -> bool:
@@ -196,7 +195,6 @@ class ChatProcess:
         return names
 
     def close(self) -> None:
-        """Ends the child; the next `render` would start a new one."""
         self._process.close()
         self._patient.close()
 

@@ -5,8 +5,7 @@ ordinary words, so the result is checked and, where needed, the text is broken u
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Encoding
@@ -14,9 +13,10 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.pre_tokenizers import PreTokenizer
 from tokenizers.pre_tokenizers import Sequence as PreTokenizers
 
-from mindbatch.io.errors import PromptError, is_panic
-from mindbatch.prompts.tokenizer_folder import one_line
+from mindbatch.io.errors import PromptError
+from mindbatch.prompts.tokenizer_folder import library_errors_as
 
+CANNOT_ENCODE = "the tokenizer cannot encode it"
 _PRIVATE_USE = (*range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))
 
 
@@ -174,16 +174,5 @@ def _copied(backend: Backend, words: PreTokenizer | None) -> Backend:
 
 
 def encoding_of(backend: Backend, text: str, *, add_special_tokens: bool = False) -> Encoding:
-    with as_prompt_error():
+    with library_errors_as(PromptError, CANNOT_ENCODE):
         return backend.encode(text, add_special_tokens=add_special_tokens)
-
-
-@contextmanager
-def as_prompt_error() -> Iterator[None]:
-    """PromptError where the library cannot: a character outside a vocabulary without unk, a damaged part."""
-    try:
-        yield
-    except BaseException as error:  # tokenizers raises nothing more special
-        if not isinstance(error, Exception) and not is_panic(error):
-            raise
-        raise PromptError(f"the tokenizer cannot encode it: {one_line(error)}") from error

@@ -16,7 +16,7 @@ from tokenizers.models import BPE, Unigram
 from tokenizers.processors import TemplateProcessing
 
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
-from mindbatch.io.errors import CheckpointError, is_panic
+from mindbatch.io.errors import CheckpointError
 from mindbatch.io.fault_lines import shown
 from mindbatch.prompts.sentencepiece_file import (
     CONTROL,
@@ -34,7 +34,7 @@ from mindbatch.prompts.sentencepiece_file import (
     unigram_scores,
 )
 from mindbatch.prompts.token_bytes import LoadedTokenizer, byte_level_alphabet, kept
-from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy, one_line, read_json_file
+from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_files, library_errors_as, read_json_file
 
 
 def tiktoken_backend(data: bytes, path: Path, pattern: str) -> Backend:
@@ -64,7 +64,6 @@ def tiktoken_backend(data: bytes, path: Path, pattern: str) -> Backend:
 
 
 def _tokens(data: bytes, path: Path) -> list[bytes]:
-    """Decodes the tokens, by rank."""
     by_rank: list[bytes] = []
     for number, line in enumerate(data.splitlines(), 1):
         try:
@@ -127,9 +126,8 @@ def load_glm(folder: Path, settings: Mapping[str, Any]) -> LoadedTokenizer | Non
     name = settings.get("tokenizer_class")
     if name not in (SENTENCEPIECE, TIKTOKEN) or not has_file(folder, VOCABULARY):
         return None
-    with checked_copy(folder, [VOCABULARY]) as copy:
-        data = (copy / VOCABULARY).read_bytes()
-        checked = json.loads((copy / SETTINGS).read_bytes())
+    files = checked_files(folder, [VOCABULARY])
+    data, checked = files[VOCABULARY], json.loads(files[SETTINGS])
     path = folder / VOCABULARY
     if name == SENTENCEPIECE:
         backend = sentencepiece_backend(data, path)
@@ -191,16 +189,15 @@ def load_ice(folder: Path, settings: Mapping[str, Any]) -> LoadedTokenizer | Non
     """
     if settings.get("tokenizer_class") != "ChatGLMTokenizer" or not has_file(folder, ICE_VOCABULARY):
         return None
-    with checked_copy(folder, [ICE_VOCABULARY]) as copy:
-        data = (copy / ICE_VOCABULARY).read_bytes()
-        checked = json.loads((copy / SETTINGS).read_bytes())
+    files = checked_files(folder, [ICE_VOCABULARY])
+    checked = json.loads(files[SETTINGS])
     images = settings.get("num_image_tokens", _IMAGES)
     if isinstance(images, bool) or not isinstance(images, int) or not 0 <= images <= _MOST_IMAGES:
         raise CheckpointError(
             f"{folder / SETTINGS}: num_image_tokens={shown(images)}: must be a whole number, 0 to "
             f"{_MOST_IMAGES}"
         )
-    backend = ice_backend(data, folder / ICE_VOCABULARY, images)
+    backend = ice_backend(files[ICE_VOCABULARY], folder / ICE_VOCABULARY, images)
     named = {"bos_token": "<sop>", "eos_token": "<eop>", "unk_token": "<unk>", "pad_token": "<pad>"}
     return kept(backend, named, checked.get("chat_template") or CHATGLM_6B, folder)
 
@@ -224,12 +221,8 @@ def ice_backend(data: bytes, path: Path, images: int) -> Backend:
         faults.append(f"no piece {', '.join(missing[:3])}{more}; a file of a later release has them")
     if faults:
         raise CheckpointError(f"{path}: {fault}" for fault in faults)
-    try:
+    with library_errors_as(CheckpointError, path):
         return _ice_built(model, pieces, images)
-    except BaseException as error:  # tokenizers raises nothing more special
-        if not isinstance(error, Exception) and not is_panic(error):
-            raise
-        raise CheckpointError(f"{path}: {one_line(error)}") from error
 
 
 def _ice_built(model: Any, pieces: Mapping[str, int], images: int) -> Backend:

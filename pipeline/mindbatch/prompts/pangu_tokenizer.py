@@ -36,7 +36,13 @@ from mindbatch.prompts.sentencepiece_file import (
     unigram_scores,
 )
 from mindbatch.prompts.token_bytes import LoadedTokenizer, kept
-from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy, one_line, read_json_file
+from mindbatch.prompts.tokenizer_folder import (
+    SETTINGS,
+    checked_files,
+    library_errors_as,
+    one_line,
+    read_json_file,
+)
 
 VOCABULARY = "vocab.model"
 CLASSES = ("GPTPanguTokenizer", "PanguAlphaTokenizer")
@@ -55,10 +61,9 @@ def load_pangu(folder: Path, settings: Mapping[str, Any]) -> LoadedTokenizer | N
     """
     if not has_file(folder, VOCABULARY) or not _is_of_pangu(folder, settings):
         return None
-    with checked_copy(folder, [VOCABULARY]) as copy:
-        data = (copy / VOCABULARY).read_bytes()
-        checked = json.loads((copy / SETTINGS).read_bytes()) if has_file(copy, SETTINGS) else {}
-    backend, words = pangu_backend(data, folder / VOCABULARY)
+    files = checked_files(folder, [VOCABULARY])
+    checked = json.loads(files.get(SETTINGS, b"{}"))
+    backend, words = pangu_backend(files[VOCABULARY], folder / VOCABULARY)
     named = _named_tokens(backend, checked)
     backend.add_special_tokens([*named.values()])
     _put_around_texts(backend, named, checked)
@@ -93,12 +98,8 @@ def pangu_backend(data: bytes, path: Path) -> tuple[Backend, WordSplitter]:
         faults.append(f"trainer_spec.model_type={kind}; allowed: {', '.join(map(str, _KINDS))}")
     if faults:
         raise CheckpointError(f"{path}: {fault}" for fault in faults)
-    try:
+    with library_errors_as(CheckpointError, path):
         return _built(model), WordSplitter(normalized(spec))
-    except BaseException as error:  # tokenizers raises nothing more special
-        if not isinstance(error, Exception) and not is_panic(error):
-            raise
-        raise CheckpointError(f"{path}: {one_line(error)}") from error
 
 
 def _built(model: Any) -> Backend:

@@ -59,7 +59,6 @@ class Prompt:
 
     @property
     def content(self) -> str | list[int] | list[Message] | None:
-        """The text, token ids or messages that were given."""
         return next((part for part in (self.text, self.token_ids, self.messages) if part is not None), None)
 
 

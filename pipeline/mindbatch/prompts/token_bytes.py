@@ -109,7 +109,6 @@ def byte_level_alphabet() -> dict[str, int]:
 
 
 def decoder_parts(backend: Backend) -> list[dict[str, Any]]:
-    """The settings of a tokenizer's decoder and of those that it consists of."""
     decoder = backend.decoder
     pending: list[dict[str, Any]] = [] if decoder is None else [json.loads(decoder.__getstate__())]
     parts = []
@@ -121,8 +120,6 @@ def decoder_parts(backend: Backend) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedTokenizer:
-    """The tokenizer itself, and what its folder says about it."""
-
     backend: Backend
     bos_token_id: int | None
     eos_token_id: int | None

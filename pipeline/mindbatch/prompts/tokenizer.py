@@ -17,11 +17,11 @@ from mindbatch.io.errors import PromptError
 from mindbatch.io.strict_json import unicode_fault
 from mindbatch.prompts.chat import ChatLimits, ChatTemplates
 from mindbatch.prompts.control_text import (
+    CANNOT_ENCODE,
     ControlText,
     Encoded,
     PlainEncoder,
     absent_characters,
-    as_prompt_error,
     control_spans,
     dividing,
     encoding_of,
@@ -30,6 +30,7 @@ from mindbatch.prompts.control_text import (
 from mindbatch.prompts.messages import checked_conversation
 from mindbatch.prompts.token_bytes import LoadedTokenizer, TokenBytes, token_bytes_of
 from mindbatch.prompts.tokenizer_files import load_tokenizer_files
+from mindbatch.prompts.tokenizer_folder import library_errors_as
 
 PLAIN, PARSE = "plain", "parse"
 """Meanings of the text of a control token in a prompt: text, or that token."""
@@ -126,7 +127,6 @@ class Tokenizer:
 
     @property
     def chat_template(self) -> str | None:
-        """The text of the template of chats without tools; None where the folder has none."""
         return self._chat.usual
 
     def chat_text(
@@ -214,7 +214,6 @@ class Tokenizer:
         return text
 
     def close(self) -> None:
-        """Ends the chat template's process, if one runs."""
         self._chat.close()
 
     def _refuse_longer(self, text: str, most_tokens: int | None) -> None:
@@ -248,7 +247,7 @@ class Tokenizer:
             start = self._text_start
             add_special_tokens = add_special_tokens and not (start and encoding.ids[: len(start)] == start)
         if parses or self._commanding.isdisjoint(encoding.ids):
-            with as_prompt_error():
+            with library_errors_as(PromptError, CANNOT_ENCODE):
                 encoding = self._backend.post_process(encoding, None, add_special_tokens)
             return Encoded(list(encoding.ids), encoding, text)
         gap, slot = absent_characters([text], 2)
@@ -318,7 +317,7 @@ class Tokenizer:
         """Made for these two marks; kept, because they are nearly always the same."""
         with self._lock:
             if self._plain is None or (self._plain.gap, self._plain.slot) != (gap, slot):
-                with as_prompt_error():
+                with library_errors_as(PromptError, CANNOT_ENCODE):
                     self._plain = PlainEncoder(self._backend, gap, slot, self._words)
             return self._plain
 

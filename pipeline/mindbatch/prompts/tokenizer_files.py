@@ -5,6 +5,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from mindbatch.prompts.tokenizer_folder import (
     SETTINGS,
     TOKENIZER,
     checked_copy,
+    checked_files,
     drop_unknown_flags,
     one_line,
     read_json_file,
@@ -63,13 +65,13 @@ def load_plain(folder: Path, settings: Mapping[str, Any]) -> LoadedTokenizer | N
     known = _CLASSES.get(name.removesuffix("Fast")) if isinstance(name, str) else None
     if known is None or not has_file(folder, TOKENIZER) or any((folder / name).exists() for name in _FURTHER):
         return None
-    files, defaults = known
-    with checked_copy(folder, files) as copy:
-        checked = json.loads((copy / SETTINGS).read_bytes())
-        template = checked.get("chat_template")
-        if (copy / _TEMPLATE).exists():
-            template = (copy / _TEMPLATE).read_text(encoding="utf-8")
-        backend = _read(copy / TOKENIZER)
+    names, defaults = known
+    files = checked_files(folder, names)
+    checked = json.loads(files[SETTINGS])
+    template = checked.get("chat_template")
+    if _TEMPLATE in files:
+        template = StringIO(files[_TEMPLATE].decode(), newline=None).read()
+    backend = _read(files[TOKENIZER])
     if backend is None or not checked.keys() <= _ALLOWED or not isinstance(template, str | None):
         return None
     named = _named_tokens(defaults | checked)
@@ -78,10 +80,10 @@ def load_plain(folder: Path, settings: Mapping[str, Any]) -> LoadedTokenizer | N
     return kept(backend, named, template, folder)
 
 
-def _read(path: Path) -> Backend | None:
+def _read(data: bytes) -> Backend | None:
     """None for a damaged file: transformers says what is wrong with it."""
     try:
-        return Backend.from_file(str(path))
+        return Backend.from_buffer(data)
     except Exception:  # tokenizers raises nothing more special
         return None
 
@@ -101,7 +103,6 @@ def _named_tokens(settings: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _text(token: Any) -> str | None:
-    """The text of a token that is a string, or one with its flags."""
     if isinstance(token, dict) and token.get("__type") == "AddedToken":
         token = token.get("content")
     return token if isinstance(token, str) else None

@@ -13,7 +13,7 @@ from typing import Any
 from mindbatch.checkpoint.faults import collecting, raise_if_any
 from mindbatch.checkpoint.folders.folder_files import file_in, file_names, has_file
 from mindbatch.checkpoint.json_object import read_bounded
-from mindbatch.io.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError, MindBatchError, is_panic
 from mindbatch.io.storage import TemporaryFolder
 from mindbatch.io.strict_json import parts_fault
 from mindbatch.prompts.prompt_lines import utf8_fault
@@ -113,9 +113,8 @@ def _object_in(data: bytes, path: Path) -> dict[str, Any]:
     return value
 
 
-@contextmanager
-def checked_copy(folder: Path, vocabulary: Iterable[str]) -> Iterator[Path]:
-    """A folder, for the time of the block, with what transformers may know of the tokenizer in `folder`.
+def checked_files(folder: Path, vocabulary: Iterable[str]) -> dict[str, bytes]:
+    """By name, the files of the tokenizer in `folder`; settings with known keys only.
 
     vocabulary: the names that the class gives its files; absent ones are passed over.
 
@@ -139,8 +138,14 @@ def checked_copy(folder: Path, vocabulary: Iterable[str]) -> Iterator[Path]:
             contents[name] = read_bounded(file_in(folder, name), _MAX_TEMPLATE_BYTES)
             _refuse_other_text(contents[name], folder / name)
     raise_if_any(faults)
+    return contents
+
+
+@contextmanager
+def checked_copy(folder: Path, vocabulary: Iterable[str]) -> Iterator[Path]:
+    """A folder with `checked_files`, for the time of the block: all that transformers may know."""
     with TemporaryFolder() as copy:
-        for name, data in contents.items():
+        for name, data in checked_files(folder, vocabulary).items():
             path = copy / name
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(data)
@@ -187,7 +192,6 @@ def drop_unknown_flags(path: Path) -> None:
 
 
 def _texts(tokens: Any) -> Iterator[str]:
-    """The texts of a token, of those in a list, or of those under names."""
     several = (
         tokens.values() if isinstance(tokens, dict) else tokens if isinstance(tokens, list) else [tokens]
     )
@@ -217,6 +221,16 @@ def _template_names(folder: Path) -> list[str]:
     return names
 
 
+@contextmanager
+def library_errors_as(kind: type[MindBatchError], where: object) -> Iterator[None]:
+    """Turns what `tokenizers` raises, panics too, into an error of one line that begins with `where`."""
+    try:
+        yield
+    except BaseException as error:  # the library raises nothing more special
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        raise kind(f"{where}: {one_line(error)}") from error
+
+
 def one_line(error: BaseException, limit: int = 200) -> str:
-    """Cuts the text of an error to one short line."""
     return " ".join(str(error).split())[:limit] or type(error).__name__

@@ -134,8 +134,6 @@ class BackgroundRows:
 
 
 class _WaitingInbox(deque[Delivery]):
-    """An inbox that wakes the thread which waits for it."""
-
     def __init__(self) -> None:
         super().__init__()
         self.filled = threading.Event()

@@ -164,7 +164,6 @@ async def tokenize(request: Request) -> Response:
 
 
 async def detokenize(request: Request) -> Response:
-    """The text of token ids."""
     service: Service = request.app.state.service
     body = await json_body(request)
     refuse_unknown(body, ("model", "tokens"))

@@ -160,8 +160,6 @@ class Guard:
 
 
 class _Exchange:
-    """One request and what has been answered."""
-
     def __init__(self, scope: Scope, send: Send) -> None:
         self._send = send
         self.method, self.path = scope["method"], scope["path"]

@@ -153,7 +153,6 @@ class Records(Generic[Record]):
         self._storage.sync_folder(self.folder)
 
     def path(self, name: str, suffix: str = "") -> Path:
-        """The path of a file or folder that goes with a record."""
         assert is_id(name), name
         return self.folder / f"{name}{suffix}"
 

@@ -204,7 +204,6 @@ class _OutputItems:
         return {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1, "content_index": 0}
 
     def messages(self) -> list[dict[str, Any]]:
-        """The items as a message of a conversation that goes on."""
         texts = {
             kind: "".join(item["content"][0]["text"] for item in self.items if item["type"] == kind)
             for kind in _PARTS

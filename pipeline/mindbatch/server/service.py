@@ -139,7 +139,6 @@ class Service:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer; an ApiError where it has none."""
         if self.llm.tokenizer is None:
             raise bad_request("the model has no tokenizer: give and take token ids")
         return self.llm.tokenizer

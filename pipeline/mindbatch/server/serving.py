@@ -69,7 +69,6 @@ def bound_socket(config: ServeConfig) -> socket.socket:
 
 
 def run(config: ServeConfig) -> int:
-    """Runs the task; returns the exit code."""
     hide_keys(config)
     bound = bound_socket(config)
     opened = open_model(config.model, replica_of(config.parallel).part_of(0))
@@ -143,7 +142,6 @@ class _Server(uvicorn.Server):
         self._idle: dict[H11Protocol, tuple[object, float]] = {}  # what was asked last, and since when
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listens, and says where."""
         await super().startup(sockets)
         scheme = "https" if self.config.is_ssl else "http"
         for bound in sockets or ():

@@ -16,8 +16,6 @@ from mindbatch.io.fault_lines import as_typed
 
 @dataclass(frozen=True)
 class Task:
-    """One word of the command line."""
-
     name: str
     summary: str
 
@@ -37,7 +35,6 @@ class Task:
 
     @property
     def primary(self) -> str:
-        """The name of its shipped file."""
         return self.configuration or self.name
 
     @property
@@ -48,7 +45,6 @@ class Task:
 
     @property
     def run(self) -> Callable[[TaskConfig], int]:
-        """Runs the task with its typed configuration; returns the exit code."""
         code: Callable[[TaskConfig], int] = importlib.import_module(self.module).run
         return code
 

@@ -1,8 +1,7 @@
 """A predict YAML as the lowest layer of a configuration: its settings, and its keys without effect."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,8 +21,8 @@ from mindbatch.config.predict_yaml.conversions import (
     WithoutEffect,
 )
 from mindbatch.config.predict_yaml.tables import IDLE, IDLE_MODEL, IDLE_PET, MODEL, PET, RUN, UNREAD
-from mindbatch.config.schema import SchemaKeys, TaskConfig
-from mindbatch.config.settings import PREDICT_YAML, Assignment, Choice, Setting, resolved_text
+from mindbatch.config.schema import SchemaKeys
+from mindbatch.config.settings import PREDICT_YAML, Assignment, resolved_text
 from mindbatch.config.yaml_file import read_with_lines
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import did_you_mean
@@ -47,14 +46,9 @@ SECTIONS = frozenset(name.rsplit(".", depth)[0] for name in TABLE for depth in r
 _PLACES = {name: place for place, name in enumerate(TABLE)}
 """The order of application; keys that are not in the table come last, as in the file."""
 
-Contents = Mapping[Choice, list[Assignment]]
-"""What chosen options set."""
-
 
 @dataclass
 class Applied:
-    """Outcome of applying a predict YAML."""
-
     path: Path
     lines: dict[str, int]
     """By dotted key of the YAML."""
@@ -238,22 +232,14 @@ def _set(key: str, value: Any, name: str, facts: Facts, applied: Applied) -> Non
 
 
 def predict_layer(
-    written: object,
-    layers: Sequence[list[Setting]],
-    contents: Contents,
-    schema: type[TaskConfig],
-    keys: SchemaKeys,
-    log: FaultLog,
+    written: object, above: Mapping[str, Any], strategy: str, keys: SchemaKeys, log: FaultLog
 ) -> tuple[list[Assignment], list[str]]:
     """The settings of the predict YAML that `written` names, and a line for each reason why keys have none.
 
-    layers, contents: what goes before the YAML, and what the chosen options in it set.
-    Its faults go to `log`, and where each setting comes from.
+    above, strategy: as of `apply_table`. Its faults go to `log`, and where each setting comes from.
     """
-    strategy = _strategy([*chain(*layers)], schema)
     try:
-        path = _path(written)
-        applied = apply_table(path, keys, _values_above(layers, contents), strategy)
+        applied = apply_table(_path(written), keys, above, strategy)
     except ConfigError as error:
         for line in error.faults:
             log.add(line, CHECKPOINT)
@@ -270,23 +256,3 @@ def _path(written: object) -> Path:
         return resolve_path(resolved_text(written, "a predict YAML of MindFormers"))
     except ValueError as error:
         raise ConfigError(f"{PREDICT_YAML}={shown(written, LONGEST_SHOWN)}: {error}") from error
-
-
-def _values_above(layers: Sequence[list[Setting]], contents: Contents) -> dict[str, Any]:
-    """The values that go before the YAML's, by key, the last of each."""
-    settings = [setting for layer in layers for setting in _with_options(layer, contents)]
-    return {setting.key: setting.value for setting in settings}
-
-
-def _with_options(layer: list[Setting], contents: Contents) -> list[Assignment]:
-    """The assignments of a layer in their order of application: first those of its options."""
-    of_options = [contents.get(setting, []) for setting in layer if isinstance(setting, Choice)]
-    return [*chain(*of_options), *(setting for setting in layer if isinstance(setting, Assignment))]
-
-
-def _strategy(settings: list[Setting], schema: type[TaskConfig]) -> str:
-    """Names the given setting that says how tokens are chosen; empty where none does."""
-    if schema.listed_group == "decoding":
-        return "the list of strategies"
-    options = [item.option for item in settings if isinstance(item, Choice) and item.group == "decoding"]
-    return f"decoding={options[-1]}" if options else ""

@@ -14,8 +14,6 @@ CPU = "CPU"
 
 @dataclass(frozen=True)
 class Facts:
-    """Context of a conversion besides the value."""
-
     values: Mapping[str, Any]
     """Values of the YAML, by dotted key."""
 
@@ -118,7 +116,6 @@ NO_WEIGHTS = "not_load_any_ckpt"
 
 
 def provider(value: Any, facts: Facts) -> str:
-    """From use_legacy, which must be a truth value."""
     if not isinstance(value, bool):
         raise Unfit("must be True or False")
     return "native" if value else "mindformers"
