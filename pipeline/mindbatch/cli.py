@@ -8,8 +8,7 @@ import os
 import signal
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mindbatch.config.environment import own_the_process, prepare_environment
 from mindbatch.config.options import OptionFiles
@@ -30,11 +29,9 @@ SWITCHES = {
     "--print-config": "show the composed configuration and stop; as --cfg job",
     "--multirun": "run the task for every combination of key=a,b values, as a sweep of jobs",
 }
-PATH_FLAGS = {
+VALUED_FLAGS = {
     "--config": ("FILE", "take values from a YAML file; the command line goes before it"),
     "--config-dir": ("DIR", "take more options, and groups, from DIR/model/*.yaml, DIR/decoding/*.yaml, ..."),
-}
-TEXT_FLAGS = {
     "--config-name": (
         "NAME",
         "begin with DIR/NAME.yaml of --config-dir, whose defaults may have the task's own",
@@ -44,6 +41,7 @@ TEXT_FLAGS = {
         "show the composed configuration (job), Hydra's settings (hydra), or both (all), and stop",
     ),
 }
+_PATH_FLAGS = ("--config", "--config-dir")
 _SHOWN_PARTS = ("job", "hydra", "all")
 SHORT_FLAGS = {
     "-h": "--help",
@@ -65,8 +63,7 @@ class CommandLine:
     task: str | None = None
     overrides: list[str] = field(default_factory=list)
     switches: set[str] = field(default_factory=set)
-    paths: dict[str, Path] = field(default_factory=dict)
-    texts: dict[str, str] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
     is_command: bool = False
 
 
@@ -177,7 +174,7 @@ def _run(task: Task, line: CommandLine) -> int:
     overrides = list(line.overrides)
     if VERBOSE in line.switches:
         overrides.append(f"{task.schema.verbose_key}=true")
-    files = (line.paths.get("--config"), line.paths.get("--config-dir"), line.texts.get("--config-name"))
+    files = [line.values.get(flag) for flag in ("--config", "--config-dir", "--config-name")]
 
     def composed(overrides: list[str]) -> "Composition":
         return compose_task(task, overrides, *files)
@@ -193,7 +190,8 @@ def _run(task: Task, line: CommandLine) -> int:
                     say(f"job: {job.name}")
                     _show_configuration(composed([*job.overrides]), what)
                 return EXIT_DONE
-            return run_jobs(jobs, run_job, [task.name, *_flags_of(line)], composed)
+            flags = [f"{flag}={value}" for flag, value in line.values.items()]
+            return run_jobs(jobs, run_job, [task.name, *flags], composed)
         overrides = [*jobs[0].overrides]  # all that was swept is listed
     composition = composed(overrides)
     if what := _shown_part(line):
@@ -225,7 +223,7 @@ def run_job(*arguments: str) -> int:
 
 def _shown_part(line: CommandLine) -> str:
     """The part of the configuration that is asked for in place of a run; empty where none is."""
-    return line.texts.get("--cfg", "job" if "--print-config" in line.switches else "")
+    return str(line.values.get("--cfg", "job" if "--print-config" in line.switches else ""))
 
 
 def _show_configuration(composition: "Composition", what: str) -> None:
@@ -235,10 +233,6 @@ def _show_configuration(composition: "Composition", what: str) -> None:
         print(composition.hydra_yaml(), end="", file=data_output())
     if what != "hydra":
         print(composition.unresolved_yaml, end="", file=data_output())
-
-
-def _flags_of(line: CommandLine) -> list[str]:
-    return [f"{flag}={value}" for flag, value in (line.paths | line.texts).items()]
 
 
 def _need_current_folder() -> None:
@@ -259,13 +253,13 @@ def _show_overview(asked: bool) -> int:
 def _show_task_page(task: Task, line: CommandLine) -> int:
     from mindbatch.tasks.registry import task_page
 
-    show(task_page(task, OptionFiles(configs_folder(), line.paths.get("--config-dir")), _flags()))
+    show(task_page(task, OptionFiles(configs_folder(), line.values.get("--config-dir")), _flags()))
     return EXIT_DONE
 
 
 def _flags() -> dict[str, str]:
-    valued = PATH_FLAGS | TEXT_FLAGS
-    return {f"{flag} {metavar}": meaning for flag, (metavar, meaning) in valued.items()} | SWITCHES
+    valued = {f"{flag} {metavar}": meaning for flag, (metavar, meaning) in VALUED_FLAGS.items()}
+    return valued | SWITCHES
 
 
 def _version() -> str:
@@ -292,7 +286,7 @@ def parse_command_line(arguments: list[str]) -> CommandLine:
         flag = SHORT_FLAGS.get(flag, flag)
         if flag in SWITCHES and not has_value:
             line.switches.add(flag)
-        elif flag in PATH_FLAGS or flag in TEXT_FLAGS:
+        elif flag in VALUED_FLAGS:
             value = value if has_value else next(rest, "")
             faults += _take_value(flag, value, line)
         else:
@@ -305,14 +299,11 @@ def parse_command_line(arguments: list[str]) -> CommandLine:
 def _take_value(flag: str, value: str, line: CommandLine) -> list[str]:
     """Notes the value of a flag; returns its faults."""
     if not value or value.startswith("--"):
-        return [f"{flag}: needs a {(PATH_FLAGS | TEXT_FLAGS)[flag][0]}"]
+        return [f"{flag}: needs a {VALUED_FLAGS[flag][0]}"]
     if flag == "--cfg" and value not in _SHOWN_PARTS:
         return [f"{flag} {value}: must be one of {', '.join(_SHOWN_PARTS)}"]
-    if flag in TEXT_FLAGS:
-        line.texts[flag] = value
-        return []
     try:
-        line.paths[flag] = expand_home(value)
+        line.values[flag] = expand_home(value) if flag in _PATH_FLAGS else value
     except ValueError as error:
         return [f"{flag}={value}: {error}"]
     return []
@@ -328,7 +319,7 @@ def _take_word(argument: str, line: CommandLine) -> None:
 def _unknown_flag(argument: str, flag: str) -> str:
     if flag in SWITCHES:
         return f"{argument}: {flag} takes no value"
-    near = did_you_mean(flag, [*SWITCHES, *PATH_FLAGS, *TEXT_FLAGS], cutoff=0.8)
+    near = did_you_mean(flag, [*SWITCHES, *VALUED_FLAGS], cutoff=0.8)
     meant = argument.lstrip("-") or "KEY"
     hint = f"; keys are given without dashes: {meant if '=' in meant else meant + '=VALUE'}"
     return f"{flag}: unknown flag{near or hint}"

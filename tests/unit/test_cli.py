@@ -294,7 +294,7 @@ def test_all_bad_flags_are_named_at_once() -> None:
 
 def test_a_home_folder_in_the_path_of_a_flag(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    paths = parse_command_line(["doctor", "--config=~/a.yaml", "--config-dir", "~/more"]).paths
+    paths = parse_command_line(["doctor", "--config=~/a.yaml", "--config-dir", "~/more"]).values
     assert paths == {"--config": tmp_path / "a.yaml", "--config-dir": tmp_path / "more"}
     with pytest.raises(ConfigError, match="~nobody-has-this-name/a: the home folder cannot be"):
         parse_command_line(["doctor", "--config=~nobody-has-this-name/a"])

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from doc_pages import CHECKOUT, PAGES, Block, blocks, commands, commands_of
-from mindbatch.cli import PATH_FLAGS, SHORT_FLAGS, SWITCHES, TEXT_FLAGS
+from mindbatch.cli import SHORT_FLAGS, SWITCHES, VALUED_FLAGS
 from mindbatch.config.schema import schema_keys
 from mindbatch.models.registry import MODEL_TYPES
 from mindbatch.tasks.registry import TASKS
 
 COMMANDS = commands()
 CONFIGS = CHECKOUT / "configs"
-VALUED = PATH_FLAGS | TEXT_FLAGS
 PLACEHOLDERS = {"...", "[KEY=VALUE", "...]", "[FLAGS]", "TASK"}
 MISSPELT = "runtime.cache_memry"  # on purpose: the README shows the answer
 
@@ -29,11 +28,11 @@ def faults_of(words: list[str]) -> list[str]:
     schema = TASKS[name].schema
     faults, plain, flag = [], 0, ""
     for word in rest:
-        if flag in VALUED:
+        if flag in VALUED_FLAGS:
             flag = ""
         elif word.startswith("-"):
             flag = SHORT_FLAGS.get(word, word)
-            faults += [] if flag in {*SWITCHES, *VALUED} else [word]
+            faults += [] if flag in {*SWITCHES, *VALUED_FLAGS} else [word]
         elif "=" in word:
             faults += [] if is_known(word, schema) else [word]
         elif word not in PLACEHOLDERS:

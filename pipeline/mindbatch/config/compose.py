@@ -156,7 +156,7 @@ class _OptionContents:
 
     def _leaves(self, content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for key, value in content.items():
-            if isinstance(value, Mapping) and self.reader.is_section(key):
+            if isinstance(value, Mapping) and key in self.reader.schema.sections:
                 yield from ((f"{key}.{leaf}", item) for leaf, item in value.items())
             else:
                 yield key, value

@@ -156,10 +156,22 @@ class Composition:
         self, config: "ModelTaskConfig", tree: DictConfig, decoding: Any, set_keys: Collection[str]
     ) -> Any:
         """The section `decoding` of `tree` with the model's values for the keys that were not set."""
+        from mindbatch.decoding.model_defaults import model_defaults
+        from mindbatch.decoding.params import DecodingParams
+
         folder = config.model.checkpoint_name_or_path
-        values, notes = _defaults_for(folder, decoding, set_keys, self.log)
+        if folder is None or self.log.lines:
+            return self._section(tree)
+        values = dataclasses.asdict(decoding).items()
+        own = {name: value for name, value in values if f"decoding.{name}" in set_keys}
+        try:
+            defaults, notes = model_defaults(Path(folder), own, DecodingParams)
+        except ConfigError as error:
+            self.log.add(f"decoding={MODEL_DEFAULTS}: {error}", "decoding")
+            return self._section(tree)
         config.notes += tuple(line for line in notes if line not in config.notes)
-        assign(tree, values, self.keys, self.log)
+        settings = [Assignment(f"decoding.{name}", value, "") for name, value in defaults.items()]
+        assign(tree, settings, self.keys, self.log)
         return self._section(tree)
 
     def _section(self, tree: DictConfig) -> Any:
@@ -233,7 +245,7 @@ def assign(tree: DictConfig, assignments: Iterable[Assignment], schema: SchemaKe
             OmegaConf.update(tree, key.name, setting.value, merge=False)  # a mapping replaces another
             log.trust(key.name)
         except (OmegaConfBaseException, TypeError, ValueError, RecursionError):
-            hint = _escape_hint(setting.value) or f"must be {key.expected}"
+            hint = _ESCAPE if "${" in str(setting.value) else f"must be {key.expected}"
             log.add(f"{setting.source}{key.name}={shown(setting.value)}: {hint}", key.name)
 
 
@@ -251,7 +263,10 @@ def _resolved(tree: DictConfig, schema: SchemaKeys, log: FaultLog) -> dict[str, 
     values = {}
     for key in schema.keys.values():
         try:
-            values[key.name] = _plain(OmegaConf.select(tree, key.name, throw_on_missing=True))
+            value = OmegaConf.select(tree, key.name, throw_on_missing=True)
+            if OmegaConf.is_config(value):
+                value = OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
+            values[key.name] = value
         except OmegaConfBaseException as error:
             text = shown(_written_values(tree, schema)[key.name])
             log.add(f"{key.name}={text}: {_why_unresolved(error, text, key)}", key.name)
@@ -269,12 +284,6 @@ def _built(schema: type, values: dict[str, Any], prefix: str = "") -> Any:
         elif name in values:
             arguments[entry.name] = values[name]
     return schema(**arguments)
-
-
-def _plain(value: Any) -> Any:
-    if OmegaConf.is_config(value):
-        return OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
-    return value
 
 
 def _written_values(tree: DictConfig, schema: SchemaKeys) -> dict[str, Any]:
@@ -297,10 +306,6 @@ def _why_unresolved(error: OmegaConfBaseException, text: str, key: Key) -> str:
     if unset:
         return f"the environment variable {', '.join(unset)} is not set"
     return f"has no value; {_ESCAPE}"
-
-
-def _escape_hint(value: Any) -> str:
-    return _ESCAPE if "${" in str(value) else ""
 
 
 def _kept_value(key: Key, text: Any, value: Any) -> Any:
@@ -344,39 +349,16 @@ def save_config(
     Raises StorageError when it cannot be written.
     """
     values = {name: value for name, value in {**config.drawn, **(fixed or {})}.items() if value is not None}
-    write_whole(path, _with_values(config.unresolved_yaml, values).encode(), storage)
-
-
-def _with_values(text: str, values: Mapping[str, Any]) -> str:
-    if not values:
-        return text
-    tree: Any = OmegaConf.create(text)
-    for name, value in values.items():
-        if OmegaConf.is_list(tree.get(name.partition(".")[0])):
-            tree[name] = value  # beside the list of options for its section
-        else:
-            OmegaConf.update(tree, name, value)
-    return OmegaConf.to_yaml(tree)
-
-
-def _defaults_for(
-    folder: str | None, decoding: Any, set_keys: Collection[str], log: FaultLog
-) -> tuple[list[Assignment], tuple[str, ...]]:
-    """Values for the keys of `decoding` that were not given, and lines on what was left out."""
-    from mindbatch.decoding.model_defaults import model_defaults
-    from mindbatch.decoding.params import DecodingParams
-
-    if folder is None or log.lines:
-        return [], ()
-    own = {
-        name: value for name, value in dataclasses.asdict(decoding).items() if f"decoding.{name}" in set_keys
-    }
-    try:
-        values, notes = model_defaults(Path(folder), own, DecodingParams)
-    except ConfigError as error:
-        log.add(f"decoding={MODEL_DEFAULTS}: {error}", "decoding")
-        return [], ()
-    return [Assignment(f"decoding.{name}", value, "") for name, value in values.items()], tuple(notes)
+    text = config.unresolved_yaml
+    if values:
+        tree: Any = OmegaConf.create(text)
+        for name, value in values.items():
+            if OmegaConf.is_list(tree.get(name.partition(".")[0])):
+                tree[name] = value  # beside the list of options for its section
+            else:
+                OmegaConf.update(tree, name, value)
+        text = OmegaConf.to_yaml(tree)
+    write_whole(path, text.encode(), storage)
 
 
 def _advice_for(config: "ModelTaskConfig") -> tuple[str, ...]:

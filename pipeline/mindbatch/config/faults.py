@@ -35,11 +35,6 @@ class FaultLog:
         self.lines.append(line)
         self._unread.update(keys)
 
-    def merge(self, other: "FaultLog", *doubtful: str) -> None:
-        """Takes over the faults of `other`; if it has any, they leave `doubtful` without a trusted value."""
-        for line in other.lines:
-            self.add(line, *doubtful)
-
     def trust(self, key: str) -> None:
         """Notes that the user gave `key` a value that was taken, whatever is wrong with its group or file."""
         self._given.add(key)

@@ -127,8 +127,12 @@ def lora_faults(lora: LoraConfig) -> Iterator[str]:
     yield from faults
     if lora.default is not None and lora.default not in lora.names:
         yield f"lora.default={shown(lora.default)}: {unknown_adapter(lora.default, lora.names)}"
-    if not faults:
-        yield from _effect_faults(lora)
+    if faults:
+        return
+    if lora.is_merged:
+        yield from _merge_faults(lora)
+    elif lora.max_loaded is not None and not lora.folders:
+        yield f"lora.max_loaded={lora.max_loaded}: has no effect without a folder in lora.adapters; remove it"
 
 
 def idle_faults(lora: LoraConfig, naming: str = "") -> Iterator[str]:
@@ -176,13 +180,6 @@ def _mapping_faults(key: str, value: Mapping[Any, Any]) -> Iterator[str]:
     is_number = isinstance(scaling, int | float) and not isinstance(scaling, bool)
     if not is_number or not 0 < abs(scaling) < LARGEST_SCALING:
         yield f"{key}.scaling={shown(scaling)}: must be a number other than 0, below {LARGEST_SCALING:g}"
-
-
-def _effect_faults(lora: LoraConfig) -> Iterator[str]:
-    if lora.is_merged:
-        yield from _merge_faults(lora)
-    elif lora.max_loaded is not None and not lora.folders:
-        yield f"lora.max_loaded={lora.max_loaded}: has no effect without a folder in lora.adapters; remove it"
 
 
 def _merge_faults(lora: LoraConfig) -> Iterator[str]:

@@ -64,12 +64,6 @@ def free_memory() -> int | None:
     return min((sizes[key] for key in ("available", "limit") if key in sizes), default=None)
 
 
-def whole_memory() -> int | None:
-    """Bytes that this machine, or its container, has; None where the system does not say."""
-    sizes = memory()
-    return min((sizes[key] for key in ("total", "limit") if key in sizes), default=None)
-
-
 class MachineMemory(NamedTuple):
     """Bytes that a machine, or its container, has, and those that are free. name: of another machine."""
 
@@ -79,7 +73,8 @@ class MachineMemory(NamedTuple):
 
 
 def memory_here() -> MachineMemory | None:
-    whole = whole_memory()
+    sizes = memory()
+    whole = min((sizes[key] for key in ("total", "limit") if key in sizes), default=None)
     return None if whole is None else MachineMemory(whole, free_memory() or 0)
 
 

@@ -163,7 +163,7 @@ def _read_one(token: str, reader: SettingReader, log: FaultLog) -> Sequence[Sett
 def _structural(override: Override, token: str, reader: SettingReader, log: FaultLog) -> Sequence[Setting]:
     """Reads `~group`, `~key` and `group@package=option`: the first and the last are Hydra's."""
     key = override.key_or_group
-    if reader.is_group(key) and (override.is_delete() or isinstance(override.value(), str)):
+    if key in reader.groups and (override.is_delete() or isinstance(override.value(), str)):
         return [Choice(key, "" if override.is_delete() else str(override.value()), "", token)]
     if override.package is not None:
         log.add(

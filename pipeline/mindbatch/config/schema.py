@@ -224,7 +224,10 @@ def value_at(config: Any, name: str) -> Any:
 def schema_keys(schema: type) -> SchemaKeys:
     """The keys of the dataclass `schema`; a field that is itself a dataclass is a section."""
     keys = {key.name: key for key in _walk(schema, "")}
-    return SchemaKeys(keys, {name: _first_line(hint) for name, hint in _sections(schema)})
+    hints = get_type_hints(schema)
+    names = [entry.name for entry in dataclasses.fields(schema)]
+    sections = {name: _first_line(hints[name]) for name in names if dataclasses.is_dataclass(hints[name])}
+    return SchemaKeys(keys, sections)
 
 
 def _walk(schema: Any, prefix: str) -> Iterator[Key]:
@@ -234,12 +237,8 @@ def _walk(schema: Any, prefix: str) -> Iterator[Key]:
         if dataclasses.is_dataclass(hint):
             yield from _walk(hint, f"{entry.name}.")
         else:
-            yield _key(prefix, entry, hint)
-
-
-def _key(prefix: str, entry: "dataclasses.Field[Any]", hint: Any) -> Key:
-    plain, optional = _without_none(hint)
-    return Key(prefix + entry.name, plain, optional, entry.default, **entry.metadata)
+            plain, optional = _without_none(hint)
+            yield Key(prefix + entry.name, plain, optional, entry.default, **entry.metadata)
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
@@ -249,13 +248,7 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     return rest[0], len(rest) < len(get_args(hint))
 
 
-def _sections(schema: type) -> list[tuple[str, type]]:
-    hints = get_type_hints(schema)
-    names = [entry.name for entry in dataclasses.fields(schema)]
-    return [(name, hints[name]) for name in names if dataclasses.is_dataclass(hints[name])]
-
-
-def _first_line(schema: type) -> str:
+def _first_line(schema: Any) -> str:
     return (schema.__doc__ or "").strip().splitlines()[0]
 
 

@@ -121,8 +121,8 @@ class SettingReader:
     def __init__(
         self, schema: SchemaKeys, groups: frozenset[str], log: FaultLog, listed_group: str = ""
     ) -> None:
-        self._schema = schema
-        self._groups = groups
+        self.schema = schema
+        self.groups = groups
         self._listed_group = listed_group
         self._log = log
 
@@ -133,7 +133,7 @@ class SettingReader:
             content = read_mapping(path)
         except ConfigError as error:
             for line in error.faults:
-                self._log.add_unread(line, self._schema.keys)
+                self._log.add_unread(line, self.schema.keys)
             return layer
         settings = [
             setting for key, value in content.items() for setting in self.read(key, value, f"{path}: ")
@@ -150,17 +150,17 @@ class SettingReader:
         return [*self._settings(key, value, source, written)]
 
     def _settings(self, key: str, value: Any, source: str, written: str) -> Iterator[Setting]:
-        is_section = key in self._schema.sections
+        is_section = key in self.schema.sections
         if self.takes_list(key) and isinstance(value, str | list):
             yield from self._listing(key, value, source)
-        elif key in self._groups and isinstance(value, str):
+        elif key in self.groups and isinstance(value, str):
             yield Choice(key, value, source, written)
         elif is_section and isinstance(value, Mapping):
             for name, item in value.items():
                 yield from self.read(f"{key}.{name}", item, source)
         elif is_section:
             self._log.add(f"{source}{key}={shown(value)}: {self._section_hint(key)}", key)
-        elif key not in self._schema.keys:
+        elif key not in self.schema.keys:
             self._log.add(f"{source}{key}: {self.unknown(key)}")
         elif _holds_hydra_key(value):
             self._log.add(f"{source}{key}: {HYDRA_NAME}", key)
@@ -186,25 +186,19 @@ class SettingReader:
 
     def defaults_of(self, key: str) -> list[Assignment]:
         """The default of a key, or of each in a section; an unknown one goes to the log."""
-        names = [name for name in self._schema.keys if name == key or name.startswith(f"{key}.")]
+        names = [name for name in self.schema.keys if name == key or name.startswith(f"{key}.")]
         if not names:
             self._log.add(f"~{key}: {self.unknown(key)}")
-        return [Assignment(name, self._schema.keys[name].default, "") for name in names]
-
-    def is_section(self, key: str) -> bool:
-        return key in self._schema.sections
-
-    def is_group(self, key: str) -> bool:
-        return key in self._groups
+        return [Assignment(name, self.schema.keys[name].default, "") for name in names]
 
     def takes_list(self, key: str) -> bool:
         return key == self._listed_group != ""
 
     def takes_text(self, key: str) -> bool:
-        return key in self._schema.keys and self._schema.keys[key].type is str
+        return key in self.schema.keys and self.schema.keys[key].type is str
 
     def knows(self, key: str) -> bool:
-        return key in self._schema.keys or key in self._schema.sections
+        return key in self.schema.keys or key in self.schema.sections
 
     def unknown(self, key: str) -> str:
         """Explains why `key` is refused, with the key that was probably meant."""
@@ -214,7 +208,7 @@ class SettingReader:
             return HYDRA_NAME
         if instead := INSTEAD.get(key.rpartition(".")[2]):
             return f"unknown key; {instead}"
-        near = self._schema.nearest(key) or nearest(key, self._groups, cutoff=0.8)
+        near = self.schema.nearest(key) or nearest(key, self.groups, cutoff=0.8)
         return f"unknown key; did you mean {near}?" if near else "unknown key"
 
     def _listing(self, group: str, value: str | list[Any], source: str) -> Iterator[Listing]:
@@ -239,8 +233,8 @@ class SettingReader:
         )
 
     def _section_hint(self, section: str) -> str:
-        keys = [*self._schema.of_section(section)]
-        options = f"the name of an option ({section}=NAME) or " if section in self._groups else ""
+        keys = [*self.schema.of_section(section)]
+        options = f"the name of an option ({section}=NAME) or " if section in self.groups else ""
         rest = f" and {len(keys) - _MOST_KEYS} more, which --help lists" if len(keys) > _MOST_KEYS else ""
         return f"must be {options}values for its keys: {', '.join(keys[:_MOST_KEYS])}{rest}"
 

@@ -73,7 +73,8 @@ def _construct(text: str, path: Path, unread: Collection[str]) -> tuple[dict[str
         raise ConfigError(f"{path}: must hold a mapping of keys to values")
     nothing = yaml.ScalarNode("tag:yaml.org,2002:null", "")
     root.value = [(key, nothing if _is_one_of(key, unread) else value) for key, value in root.value]
-    _refuse_unsafe_keys(root, path)
+    if faults := [*_unsafe_keys(root, path)]:
+        raise ConfigError(faults)
     lines = dict(_key_lines(root, ""))
     content: dict[str, Any] = loader.construct_document(root)
     return content, lines
@@ -130,25 +131,17 @@ def _refuse_unsafe_events(text: str, path: Path, unread: Collection[str]) -> Non
             raise ConfigError(f"{path}, line {line}: {what}")
 
 
-def _refuse_unsafe_keys(root: yaml.MappingNode, path: Path) -> None:
-    """Raises ConfigError naming every key that is not text, given twice, or special to Hydra."""
-    faults: list[str] = []
-    _visit(root, path, faults)
-    if faults:
-        raise ConfigError(faults)
-
-
-def _visit(node: yaml.Node, path: Path, faults: list[str]) -> None:
+def _unsafe_keys(node: yaml.Node, path: Path) -> Iterator[str]:
+    """Yields an error for every key that is not text, given twice, or special to Hydra."""
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            _visit(item, path, faults)
+            yield from _unsafe_keys(item, path)
     elif isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
-            fault = _key_fault(key, seen)
-            if fault:
-                faults.append(f"{path}, line {key.start_mark.line + 1}: {fault}")
-            _visit(value, path, faults)
+            if fault := _key_fault(key, seen):
+                yield f"{path}, line {key.start_mark.line + 1}: {fault}"
+            yield from _unsafe_keys(value, path)
 
 
 def _key_fault(key: yaml.Node, seen: set[str]) -> str | None:

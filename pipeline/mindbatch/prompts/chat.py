@@ -62,14 +62,18 @@ class ChatTemplates:
         Raises:
             PromptError: no template, or one line on why it failed, refused the messages or went over a limit.
         """
-        template_variables = {"tools": None, "documents": None, **(variables or {})}
-        template = self._chosen(has_tools=template_variables["tools"] is not None)
+        own_variables = {**(variables or {}), "add_generation_prompt": add_generation_prompt}
+        template = self._chosen(has_tools=own_variables.get("tools") is not None)
         if any(isinstance(message.get("content"), list) for message in messages):
             messages = messages if self._takes_parts(template) else [*map(with_joined_parts, messages)]
-        template_variables |= {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
-        return self._process.render(
-            template, {**self._named_tokens, **template_variables}, date=date or today()
-        )
+        return self._rendered(template, messages, own_variables, date)
+
+    def _rendered(
+        self, template: str, messages: Sequence[Message], variables: dict[str, Any], date: str | None
+    ) -> str:
+        without = {"tools": None, "documents": None}
+        everything = {**self._named_tokens, **without, **variables, "messages": list(messages)}
+        return self._process.render(template, everything, date=date or today())
 
     def close(self) -> None:
         self._process.close()
@@ -78,14 +82,8 @@ class ChatTemplates:
         """True if the template reads a content in parts; found out once, by giving it one."""
         if template not in self._take_parts:
             message = {"role": "user", "content": [{"type": "text", "text": _PROBE}]}
-            probe_variables = {
-                "tools": None,
-                "documents": None,
-                "messages": [message],
-                "add_generation_prompt": True,
-            }
             try:
-                text = self._process.render(template, {**self._named_tokens, **probe_variables}, date=today())
+                text = self._rendered(template, [message], {"add_generation_prompt": True}, None)
             except PromptError:
                 text = ""
             self._take_parts[template] = _PROBE in text and not _AS_LIST.search(text)

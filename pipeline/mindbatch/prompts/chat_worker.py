@@ -98,7 +98,6 @@ def chat_sandbox() -> "jinja2.Environment":
     from jinja2 import nodes
     from jinja2.ext import Extension
     from jinja2.parser import Parser
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
         """{% generation %} marks the assistant's words for training; here its body is simply rendered."""
@@ -110,15 +109,7 @@ def chat_sandbox() -> "jinja2.Environment":
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return nodes.Scope(body).set_lineno(line)
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=["jinja2.ext.loopcontrols", Generation],
-        finalize=no_address,
-    )
-    environment.filters["tojson"] = to_json
-    environment.globals["raise_exception"] = raise_exception
-    return environment
+    return _sandbox(Generation, finalize=no_address)
 
 
 def data_sandbox() -> "jinja2.Environment":
@@ -128,18 +119,23 @@ def data_sandbox() -> "jinja2.Environment":
     neither a clock nor chance in it: a row that is made again is the same row.
     """
     from jinja2 import StrictUndefined
+
+    environment = _sandbox(undefined=StrictUndefined, finalize=not_null)
+    del environment.filters["random"], environment.globals["lipsum"]
+    return environment
+
+
+def _sandbox(*extensions: Any, **options: Any) -> "jinja2.Environment":
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
-        extensions=["jinja2.ext.loopcontrols"],
-        undefined=StrictUndefined,
-        finalize=not_null,
+        extensions=["jinja2.ext.loopcontrols", *extensions],
+        **options,
     )
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = raise_exception
-    del environment.filters["random"], environment.globals["lipsum"]
     return environment
 
 

@@ -57,12 +57,9 @@ def _checked_message(message: object, where: str, faults: list[str]) -> Message:
 def with_joined_parts(message: Message) -> Message:
     """The message with its parts as one text, without a separator, for templates that take no parts."""
     content = message["content"]
-    return {**message, "content": "".join(map(_text, content))} if isinstance(content, list) else message
-
-
-def _text(part: Mapping[str, Any]) -> str:
-    text: str = part["text"]
-    return text
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": "".join(part["text"] for part in content)}
 
 
 def _role_faults(message: Mapping[Any, Any], where: str, *, seek: bool) -> list[str]:

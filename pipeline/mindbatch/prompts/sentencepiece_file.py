@@ -1,7 +1,6 @@
 """Tokenizers of sentencepiece's byte pair models, as the `tokenizers` library has them."""
 
 import base64
-import binascii
 import json
 import math
 import re
@@ -33,7 +32,11 @@ def refuse_false_charsmap(charsmap: bytes, path: Path) -> None:
 def refuse_false_charsmaps(data: bytes, path: Path) -> None:
     """Refuses such tables wherever a vocabulary's file has them; a damaged file is passed over."""
     if path.suffix == ".model":
-        refuse_false_charsmap(_charsmap_of_pieces(data), path)
+        try:
+            model = _model_in(data)
+        except ValueError:  # tiktoken's file may have the same name
+            return
+        refuse_false_charsmap(model.normalizer_spec.precompiled_charsmap, path)
     elif path.suffix == ".json" and _MAY_HOLD.search(data):
         _refuse_in_json(data, path)
 
@@ -41,8 +44,13 @@ def refuse_false_charsmaps(data: bytes, path: Path) -> None:
 def _refuse_in_json(data: bytes, path: Path) -> None:
     def look(pairs: list[tuple[str, Any]]) -> None:
         for key, value in pairs:
-            if key == _KEY and isinstance(value, str):
-                refuse_false_charsmap(_decoded(value), path)
+            if key != _KEY or not isinstance(value, str):
+                continue
+            try:
+                charsmap = base64.b64decode(value)
+            except ValueError:  # whoever uses it refuses it
+                continue
+            refuse_false_charsmap(charsmap, path)
 
     try:
         json.loads(data, object_pairs_hook=look)
@@ -50,24 +58,15 @@ def _refuse_in_json(data: bytes, path: Path) -> None:
         return
 
 
-def _charsmap_of_pieces(data: bytes) -> bytes:
-    """Reads a sentencepiece model's charsmap; empty for others: tiktoken's file may have the same name."""
+def _model_in(data: bytes) -> Any:
+    """The ModelProto of a file's bytes. ValueError: they are none."""
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
 
     try:
-        model = sentencepiece_model_pb2.ModelProto.FromString(data)
-    except (DecodeError, UnicodeDecodeError):
-        return b""
-    return bytes(model.normalizer_spec.precompiled_charsmap)
-
-
-def _decoded(text: str) -> bytes:
-    """Decodes base64; empty if it is none, which whoever uses it refuses."""
-    try:
-        return base64.b64decode(text)
-    except (binascii.Error, ValueError):
-        return b""
+        return sentencepiece_model_pb2.ModelProto.FromString(data)
+    except (DecodeError, UnicodeDecodeError) as error:  # one or the other, as protobuf is built
+        raise ValueError(str(error)) from error
 
 
 SPACE = "▁"
@@ -126,12 +125,9 @@ def _normalizers(defined: Iterable[str]) -> Iterable[normalizers.Normalizer]:
 
 def parsed_model(data: bytes, path: Path) -> Any:
     """The ModelProto of a file's bytes. CheckpointError: they are none, or its table is cut off."""
-    from google.protobuf.message import DecodeError
-    from sentencepiece import sentencepiece_model_pb2
-
     try:
-        model = sentencepiece_model_pb2.ModelProto.FromString(data)
-    except (DecodeError, UnicodeDecodeError) as error:  # one or the other, as protobuf is built
+        model = _model_in(data)
+    except ValueError as error:
         raise CheckpointError(f"{path}: not a sentencepiece model: {error}") from error
     refuse_false_charsmap(model.normalizer_spec.precompiled_charsmap, path)
     return model

@@ -210,11 +210,11 @@ class _Choice:
         self._logprobs.add(event)
         text = event.text
         if not self._generation.is_chat:
-            return [self._text(text, self._logprobs.part())] if text else []
+            return [self._chunk(self._logprobs.part(), text=text)] if text else []
         pieces: list[Piece] = [Content(text)] if text else []
         if self._parser is not None:
             pieces = self._parser.push(text)
-        chunks = [self._delta(delta) for delta in map(self._delta_of, pieces) if delta]
+        chunks = [self._chunk(delta=delta) for delta in map(self._delta_of, pieces) if delta]
         if chunks:
             chunks[-1]["logprobs"] = self._logprobs.part()
         return self._begun(chunks)
@@ -223,17 +223,17 @@ class _Choice:
         """The last chunks; the last of all tells why something that looks like a call stayed text."""
         logprobs = self._logprobs.part()
         if not self._generation.is_chat:
-            return [self._text("", logprobs, reason)]
+            return [self._chunk(logprobs, reason, text="")]
         left = [] if self._parser is None else self._parser.finish()
-        chunks = [self._delta(delta) for delta in map(self._delta_of, left) if delta]
+        chunks = [self._chunk(delta=delta) for delta in map(self._delta_of, left) if delta]
         last = {"parse_errors": self._notes} if self._notes else {}
         reason = reason_with_calls(reason) if self._num_calls else reason
-        return self._begun([*chunks, self._delta(last, logprobs, reason)])
+        return self._begun([*chunks, self._chunk(logprobs, reason, delta=last)])
 
     def _begun(self, chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if chunks and not self._is_begun:
             self._is_begun = True
-            return [self._delta({"role": "assistant", "content": ""}), *chunks]
+            return [self._chunk(delta={"role": "assistant", "content": ""}), *chunks]
         return chunks
 
     def _delta_of(self, piece: Piece) -> dict[str, Any]:
@@ -248,15 +248,10 @@ class _Choice:
         self._notes.append(piece.reason)
         return {}
 
-    def _delta(
-        self, delta: dict[str, Any], logprobs: dict[str, Any] | None = None, reason: str | None = None
+    def _chunk(
+        self, logprobs: dict[str, Any] | None = None, reason: str | None = None, **content: Any
     ) -> dict[str, Any]:
-        return {"index": self._place, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-
-    def _text(
-        self, text: str, logprobs: dict[str, Any] | None = None, reason: str | None = None
-    ) -> dict[str, Any]:
-        return {"index": self._place, "text": text, "logprobs": logprobs, "finish_reason": reason}
+        return {"index": self._place, **content, "logprobs": logprobs, "finish_reason": reason}
 
 
 class _Logprobs:

@@ -28,6 +28,7 @@ from mindbatch.server.service import Service
 
 Event = dict[str, Any]
 _PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
+_LOGPROBS: dict[str, dict[str, Any]] = {"message": {"logprobs": []}, "reasoning": {}}
 
 
 @dataclass
@@ -60,8 +61,7 @@ class _Answer:
                 for piece in pieces:
                     for event in items.add(piece):
                         yield event
-        is_cut = output is not None and output.outputs[0].finish_reason == "length"
-        for event in items.close("incomplete" if is_cut else "completed"):
+        for event in items.close(_status(output)):
             yield event
         whole = self._object(items, output)
         if self.is_stored:
@@ -81,8 +81,7 @@ class _Answer:
                 yield sse(event, event["type"])
 
     def _object(self, items: _OutputItems, output: RequestOutput | None) -> dict[str, Any]:
-        is_cut = output is not None and output.outputs[0].finish_reason == "length"
-        status = "in_progress" if output is None else "incomplete" if is_cut else "completed"
+        status = _status(output)
         body, used = self.body, None if output is None else _usage(output, self.reasoning_tokens)
         return {
             "id": self.name,
@@ -90,7 +89,7 @@ class _Answer:
             "created_at": self.generation.options.created,
             "completed_at": int(time.time()) if status == "completed" else None,
             "status": status,
-            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "error": None,
             "model": self.generation.options.model,
             "output": items.items,
@@ -109,6 +108,12 @@ _REPEATED = (
     *("top_p", "user"),
 )
 """Keys of a request that its response has as they were."""
+
+
+def _status(output: RequestOutput | None) -> str:
+    if output is None:
+        return "in_progress"
+    return "incomplete" if output.outputs[0].finish_reason == "length" else "completed"
 
 
 def _usage(output: RequestOutput, reasoning_tokens: int) -> dict[str, Any]:
@@ -147,8 +152,7 @@ class _OutputItems:
                 yield from self._begin(kind)
             part = self.items[-1]["content"][0]
             part["text"] += piece.text
-            logprobs: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
-            yield self.event(f"{_PARTS[kind]}.delta", **self._place(), delta=piece.text, **logprobs)
+            yield self.event(f"{_PARTS[kind]}.delta", **self._place(), delta=piece.text, **_LOGPROBS[kind])
 
     def close(self, status: str = "completed") -> Iterator[Event]:
         """Ends the item that text was added to, if there is one."""
@@ -157,23 +161,15 @@ class _OutputItems:
         self._open = None
         item = self.items[-1]
         part = item["content"][0]
-        logprobs: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
-        yield self.event(f"{_PARTS[kind]}.done", **self._place(), text=part["text"], **logprobs)
+        yield self.event(f"{_PARTS[kind]}.done", **self._place(), text=part["text"], **_LOGPROBS[kind])
         yield self.event("content_part.done", **self._place(), part=part)
         item["status"] = status
         yield self._item("done")
 
     def _begin(self, kind: str) -> Iterator[Event]:
         self._open = kind
-        prefix = "msg_" if kind == "message" else "rs_"
-        own: dict[str, Any] = {"role": "assistant"} if kind == "message" else {"summary": []}
-        item: dict[str, Any] = {
-            "id": new_id(prefix),
-            "type": kind,
-            "status": "in_progress",
-            "content": [],
-            **own,
-        }
+        prefix, own = ("msg_", {"role": "assistant"}) if kind == "message" else ("rs_", {"summary": []})
+        item = {"id": new_id(prefix), "type": kind, "status": "in_progress", "content": [], **own}
         self.items.append(item)
         yield self._item("added")
         part: dict[str, Any] = {"type": _PARTS[kind], "text": ""}

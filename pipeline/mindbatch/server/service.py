@@ -123,11 +123,7 @@ class Service:
         return await asyncio.to_thread(made)
 
     def _row(self, endpoint: str, body: dict[str, Any], key: str) -> DataRow:
-        """The row that a request's body stands for; checked as a line of a batch is.
-
-        Raises:
-            ApiError: naming every fault.
-        """
+        """The row that a request's body stands for; checked as a line of a batch is."""
         self.check_model(body.get("model"))
         columns = {"custom_id": key, "method": "POST", "url": endpoint, "body": body}
         item = self._maker.make(0, Record("request", 1, columns))

@@ -41,12 +41,6 @@ _LINGER_SECONDS = 2
 """Time for the rest of a request that was answered before it was whole."""
 
 
-def hide_keys(config: ServeConfig) -> None:
-    """From now on no message, log or record has a key."""
-    for key in config.server.read_keys():
-        hide(key.decode(), "server.api_key")
-
-
 def bound_socket(config: ServeConfig) -> socket.socket:
     """A socket with the address that is asked for, on which nothing listens yet.
 
@@ -69,7 +63,8 @@ def bound_socket(config: ServeConfig) -> socket.socket:
 
 
 def run(config: ServeConfig) -> int:
-    hide_keys(config)
+    for key in config.server.read_keys():  # no message, log or record has one
+        hide(key.decode(), "server.api_key")
     bound = bound_socket(config)
     opened = open_model(config.model, replica_of(config.parallel).part_of(0))
     with LoadingLine() as line:

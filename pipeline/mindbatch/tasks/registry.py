@@ -49,7 +49,7 @@ class Task:
         return code
 
 
-_ALL = (
+_TASKS = (
     Task(
         name="generate",
         summary="generate text for prompts, a file of prompts, standard input or a chat",
@@ -196,7 +196,7 @@ _ALL = (
     ),
 )
 
-TASKS: dict[str, Task] = {task.name: task for task in _ALL}
+TASKS: dict[str, Task] = {task.name: task for task in _TASKS}
 
 
 KNOWN_SECTIONS = frozenset({"model", "decoding", "parallel", "launch", "runtime", "data", "task"})

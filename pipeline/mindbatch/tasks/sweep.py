@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
-from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
@@ -63,23 +63,15 @@ class SweepJob:
         return f"{safe[:LONGEST_NAME]}-{blake2b(self.name.encode(), digest_size=4).hexdigest()}"
 
 
-class _GroupOptions:
-    """The part of Hydra's loader of configurations that its glob() asks."""
-
-    def __init__(self, options: OptionFiles) -> None:
-        self._options = options
-
-    def get_group_options(self, group_name: str, results_filter: ObjectType | None = None) -> list[str]:
-        return self._options.names(group_name)
-
-
 def jobs_of(overrides: Sequence[str], options: OptionFiles, listed_group: str = "") -> list[SweepJob]:
     """Every combination of the values of the keys that have several: `a,b`, `choice()`, `range()`, `glob()`.
 
     listed_group: sweeps of its option and its keys become one list of options, and not jobs of their own.
     Raises ConfigError, a line for each sweep that cannot be made.
     """
-    parser, errors = OverridesParser.create(config_loader=cast(Any, _GroupOptions(options))), list[str]()
+    # The part of Hydra's loader of configurations that its glob() asks.
+    loader: Any = SimpleNamespace(get_group_options=lambda group, results_filter: options.names(group))
+    parser, errors = OverridesParser.create(config_loader=loader), list[str]()
     values = [_values(token, parser, errors) for token in overrides]
     if not any(len(choices) > 1 for choices in values):
         errors = errors or ["--multirun: no key has several values; write key=a,b or key='range(1,5)'"]

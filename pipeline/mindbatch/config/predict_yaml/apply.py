@@ -239,20 +239,18 @@ def predict_layer(
     above, strategy: as of `apply_table`. Its faults go to `log`, and where each setting comes from.
     """
     try:
-        applied = apply_table(_path(written), keys, above, strategy)
+        applied = apply_table(
+            resolve_path(resolved_text(written, "a predict YAML of MindFormers")), keys, above, strategy
+        )
     except ConfigError as error:
         for line in error.faults:
             log.add(line, CHECKPOINT)
+        return [], []
+    except ValueError as error:
+        log.add(f"{PREDICT_YAML}={shown(written, LONGEST_SHOWN)}: {error}", CHECKPOINT)
         return [], []
     for line in applied.faults:
         log.add(line, *applied.doubtful)
     settings = [*applied.settings.values()]
     log.origins |= {setting.key: setting.source for setting in settings}
     return settings, applied.notes
-
-
-def _path(written: object) -> Path:
-    try:
-        return resolve_path(resolved_text(written, "a predict YAML of MindFormers"))
-    except ValueError as error:
-        raise ConfigError(f"{PREDICT_YAML}={shown(written, LONGEST_SHOWN)}: {error}") from error
