@@ -23,7 +23,8 @@ from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import Step
 from mindbatch.llm import LLM
 from mindbatch.loading.build import LoadedEngine
-from mindbatch.prompts.tokenizer import IncrementalDetokenizer, Tokenizer
+from mindbatch.prompts.token_bytes import IncrementalDetokenizer
+from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig
 from mindbatch.run.job import BatchJob
 

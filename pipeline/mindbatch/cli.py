@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from mindbatch.config.environment import own_the_process, prepare_environment
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder, expand_home
+from mindbatch.config.schema import Task
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, MindBatchError, is_panic
 from mindbatch.io.fault_lines import did_you_mean
 from mindbatch.io.interrupts import PUT_OFF, interrupt_outcome, signal_notes
 from mindbatch.io.screen_text import data_output, end_output, hold_libraries_back, say, show, shown_traceback
-from mindbatch.tasks.registry import TASKS, Task
+from mindbatch.tasks.registry import TASKS
 
 if TYPE_CHECKING:
     from mindbatch.config.composition import Composition

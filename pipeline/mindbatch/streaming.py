@@ -9,7 +9,8 @@ import numpy as np
 from mindbatch.engine.output_text import SequenceText, StopMatcher
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.io.errors import ConfigError
-from mindbatch.prompts.tokenizer import IncrementalDetokenizer, Tokenizer
+from mindbatch.prompts.token_bytes import IncrementalDetokenizer
+from mindbatch.prompts.tokenizer import Tokenizer
 
 
 class Streamer(Protocol):

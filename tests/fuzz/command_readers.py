@@ -17,9 +17,9 @@ from fuzz.cases import Fault, Reader
 from fuzz.mutations import of_bytes, of_lines
 from migrate_predict_yaml import config_text, migrated
 from mindbatch import cli
-from mindbatch.config.schema import TaskConfig
+from mindbatch.config.schema import Task, TaskConfig
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError
-from mindbatch.tasks.registry import TASKS, Task
+from mindbatch.tasks.registry import TASKS
 from predict_yamls import MCORE, OLDER
 from rank_tables import plain_table
 

@@ -14,7 +14,8 @@ from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import Step, StepOutput
 from mindbatch.llm import LLM
 from mindbatch.loading.build import LoadedEngine
-from mindbatch.prompts.tokenizer import IncrementalDetokenizer, Tokenizer
+from mindbatch.prompts.token_bytes import IncrementalDetokenizer
+from mindbatch.prompts.tokenizer import Tokenizer
 
 VOCABULARY = 340
 END = 2  # <|im_end|>

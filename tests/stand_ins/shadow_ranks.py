@@ -11,7 +11,7 @@ from mindbatch.engine.step import Runner, Step, StepOutput
 from mindbatch.launch.job_ranks import EndedRank
 from mindbatch.parallel.connection import connect
 from mindbatch.parallel.topology import Topology
-from mindbatch.prompts.tokenizer import IncrementalDetokenizer
+from mindbatch.prompts.token_bytes import IncrementalDetokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.replicas.messages import FAILED, MODEL, READY, failure_fields
 from mindbatch.replicas.rank_links import FrontLink, RankLinks, serve

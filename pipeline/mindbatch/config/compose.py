@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -17,7 +17,7 @@ from mindbatch.config.faults import FaultLog
 from mindbatch.config.hydra_tree import HydraTree, take_errors
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.overrides import read_command_line
-from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys
+from mindbatch.config.schema import Task, TaskConfig, schema_keys
 from mindbatch.config.settings import (
     PREDICT_YAML,
     Assignment,
@@ -35,21 +35,8 @@ from mindbatch.io.errors import ConfigError
 _DEFAULTS: dict[type[TaskConfig], bytes] = {}
 
 
-class Composed(Protocol):
-    """Task as it is known here: its shipped file, the schema of its keys, overrides that its name means."""
-
-    @property
-    def primary(self) -> str: ...
-
-    @property
-    def implied(self) -> tuple[str, ...]: ...
-
-    @property
-    def schema(self) -> type[TaskConfig]: ...
-
-
 def compose_task(
-    task: Composed,
+    task: Task,
     overrides: list[str],
     config_file: Path | None = None,
     config_dir: Path | None = None,
@@ -78,20 +65,20 @@ def compose_task(
 
     files = _OptionContents(task, HydraTree(options), reader, log)
     base = files.of_all(config_name or task.primary, [choice for layer in layers for choice in layer.choices])
-    notes = _lay_predict_yaml(layers, base, files, schema, keys, log, is_continued)
+    notes = files.put_predict_yaml_below(layers, base, is_continued)
     tree = _defaults(schema)
-    assign(tree, base, keys, log)
+    files.assign(tree, base)
     listing = _last_listing(layers, schema)
     variants = {}
     for entry in listing.entries if listing else ():
         choice = Choice(schema.listed_group, entry.option, listing.source if listing else "")
         if not entry.option or options.exists(choice, log):
             variant = tree.copy()
-            assign(variant, files.of(choice), keys, log)
-            _lay(variant, layers, files, keys, log)
-            assign(variant, entry.values, keys, log)
+            files.assign(variant, files.of(choice))
+            files.lay(variant, layers)
+            files.assign(variant, entry.values)
             variants[entry.name] = variant
-    _lay(tree, layers, files, keys, log)
+    files.lay(tree, layers)
     set_keys = frozenset(values_of(layers))
     return Composition(
         schema, keys, tree, log, listing, variants, set_keys, files.chosen_decoding, notes, files.hydra_yaml
@@ -100,9 +87,9 @@ def compose_task(
 
 @dataclass
 class _OptionContents:
-    """Assignments that the chosen options make; each names its file."""
+    """Assignments that the chosen options make, each naming its file; and the layers laid upon them."""
 
-    task: Composed
+    task: Task
     hydra: HydraTree
     reader: SettingReader
     log: FaultLog
@@ -148,6 +135,39 @@ class _OptionContents:
             yield from self.of(choice)
         yield from layer.assignments
 
+    def assign(self, tree: DictConfig, assignments: Iterable[Assignment]) -> None:
+        assign(tree, assignments, self.reader.schema, self.log)
+
+    def lay(self, tree: DictConfig, layers: Iterable[Layer]) -> None:
+        """Lays the layers, one after the other, upon `tree`, which has what all options set.
+
+        What an option sets goes before the values of the layers below its own, as values of its layer do.
+        """
+        for number, layer in enumerate(filter(None, layers)):
+            self.assign(tree, self.with_options(layer) if number else layer.assignments)
+
+    def put_predict_yaml_below(
+        self, layers: list[Layer], base: list[Assignment], is_continued: bool
+    ) -> tuple[str, ...]:
+        """Puts the settings of a predict YAML, if one is given, below all layers; returns notes."""
+        written = _take_out([base, *(layer.assignments for layer in layers)])
+        if written is None:
+            return ()
+        if is_continued:
+            why = "the run that is continued holds what came of its predict YAML; remove it"
+            self.log.add(f"{PREDICT_YAML}: {why}")
+            return ()
+        from mindbatch.config.predict_yaml.apply import (
+            predict_layer,  # the table: most runs have no such file
+        )
+
+        _take_out(self.of(choice) for layer in layers for choice in layer.choices)
+        above = {setting.key: setting.value for layer in layers for setting in self.with_options(layer)}
+        strategy = _strategy(layers, self.task.schema)
+        settings, notes = predict_layer(written, above, strategy, self.reader.schema, self.log)
+        layers.insert(0, Layer(settings))
+        return tuple(notes)
+
     def _assignments(self, content: Mapping[str, Any], options: Mapping[str, str]) -> list[Assignment]:
         layer = Layer()
         for key, value in self._leaves(content):
@@ -169,35 +189,10 @@ def _composed(
     return hydra.compose(name, overrides)
 
 
-def _own_options(task: Composed) -> dict[str, str]:
+def _own_options(task: Task) -> dict[str, str]:
     """The options that the task's own file names, by group."""
     defaults = read_mapping(paths.configs_folder() / f"{task.primary}.yaml").get("defaults", [])
     return {group: option for entry in defaults if isinstance(entry, dict) for group, option in entry.items()}
-
-
-def _lay_predict_yaml(
-    layers: list[Layer],
-    base: list[Assignment],
-    files: _OptionContents,
-    schema: type[TaskConfig],
-    keys: SchemaKeys,
-    log: FaultLog,
-    is_continued: bool,
-) -> tuple[str, ...]:
-    """Puts the settings of a predict YAML, if one is given, below all layers; returns lines for the user."""
-    written = _take_out([base, *(layer.assignments for layer in layers)])
-    if written is None:
-        return ()
-    if is_continued:
-        log.add(f"{PREDICT_YAML}: the run that is continued holds what came of its predict YAML; remove it")
-        return ()
-    from mindbatch.config.predict_yaml.apply import predict_layer  # the table: most runs have no such file
-
-    _take_out(files.of(choice) for layer in layers for choice in layer.choices)
-    above = {setting.key: setting.value for layer in layers for setting in files.with_options(layer)}
-    settings, notes = predict_layer(written, above, _strategy(layers, schema), keys, log)
-    layers.insert(0, Layer(settings))
-    return tuple(notes)
 
 
 def _take_out(sources: Iterable[list[Assignment]]) -> object:
@@ -228,21 +223,6 @@ def _last_listing(layers: list[Layer], schema: type[TaskConfig]) -> Listing | No
         return None
     default = Listing(schema.listed_group, tuple(map(Listed, schema.listed_options)), "")
     return [default, *(layer.listing for layer in layers if layer.listing)][-1]
-
-
-def _lay(
-    tree: DictConfig,
-    layers: Iterable[Layer],
-    files: _OptionContents,
-    keys: SchemaKeys,
-    log: FaultLog,
-) -> None:
-    """Lays the layers, one after the other, upon `tree`, which has what all options set.
-
-    What an option sets goes before the values of the layers below its own, as values of its layer do.
-    """
-    for number, layer in enumerate(filter(None, layers)):
-        assign(tree, files.with_options(layer) if number else layer.assignments, keys, log)
 
 
 def _defaults(schema: type[TaskConfig]) -> DictConfig:

@@ -1,8 +1,9 @@
 """Building blocks of schemas: keys, their documentation and other names, and what every task carries."""
 
 import dataclasses
+import importlib
 import types
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
@@ -129,6 +130,43 @@ class TaskConfig:
     def own_faults(self, keys: "SchemaKeys") -> Iterable[str]:
         """The faults in the values besides those of `choices` and `minimum`; the paths are settled."""
         return ()
+
+
+@dataclass(frozen=True)
+class Task:
+    """One word of the command line. Its schema and code are imported when they are asked for."""
+
+    name: str
+    summary: str
+
+    keys: str
+    """The schema, as MODULE:CLASS."""
+
+    module: str
+    """Holds `run(config) -> int`."""
+
+    examples: tuple[str, ...]
+
+    implied: tuple[str, ...] = ()
+    """Overrides that the name of the task stands for."""
+
+    configuration: str = ""
+    """Its shipped file, where that is not named after the task."""
+
+    @property
+    def primary(self) -> str:
+        return self.configuration or self.name
+
+    @property
+    def schema(self) -> type[TaskConfig]:
+        module, _, name = self.keys.partition(":")
+        schema: type[TaskConfig] = getattr(importlib.import_module(module), name)
+        return schema
+
+    @property
+    def run(self) -> Callable[[TaskConfig], int]:
+        code: Callable[[TaskConfig], int] = importlib.import_module(self.module).run
+        return code
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.io.errors import PromptError
-from mindbatch.prompts.tokenizer import Tokenizer, last_text_token
+from mindbatch.prompts.token_bytes import last_text_token
+from mindbatch.prompts.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from mindbatch.decoding.grammar import Grammar

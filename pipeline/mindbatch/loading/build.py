@@ -20,7 +20,7 @@ from mindbatch.loading.memory_check import MemoryDemand, naming_exhaustion, refu
 from mindbatch.loading.prepared_adapters import NO_ADAPTERS, PreparedAdapters
 from mindbatch.loading.providers import assistant_settings, provider_of
 from mindbatch.parallel.topology import RankPlace
-from mindbatch.prompts.tokenizer import IncrementalDetokenizer
+from mindbatch.prompts.token_bytes import IncrementalDetokenizer
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.engine.model_runner import ModelRunner

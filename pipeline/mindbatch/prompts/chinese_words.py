@@ -13,17 +13,14 @@ _LOADING = threading.Lock()
 
 def words_of(text: str) -> Iterable[str]:
     """The words of a text, in order and without gaps: white space and punctuation marks are words, too."""
-    words: Iterable[str] = _divider().cut(text)
+    with _LOADING:
+        divider = _divider()
+    words: Iterable[str] = divider.cut(text)
     return words
 
 
-def _divider() -> Any:
-    with _LOADING:
-        return _loaded()
-
-
 @lru_cache(maxsize=1)
-def _loaded() -> Any:
+def _divider() -> Any:
     """jieba with its dictionary, which takes most of a second to read.
 
     It keeps a copy in the folder for temporary files, and takes whatever has its name there: ours is in a

@@ -156,21 +156,17 @@ class PlainEncoder:
         return Encoded(ids, encoding, text, self.gap)
 
 
-def dividing(backend: Backend, words: PreTokenizer | None) -> Backend:
-    if words is not None:
-        backend.pre_tokenizer = words
-    return backend
-
-
 def _copied(backend: Backend, words: PreTokenizer | None) -> Backend:
     """One that shares `words` alone, which is Python's and cannot be written down."""
     if words is None:
         return Backend.from_str(backend.to_str())
     backend.pre_tokenizer = PreTokenizers([])
     try:
-        return dividing(Backend.from_str(backend.to_str()), words)
+        copy = Backend.from_str(backend.to_str())
     finally:
         backend.pre_tokenizer = words
+    copy.pre_tokenizer = words
+    return copy
 
 
 def encoding_of(backend: Backend, text: str, *, add_special_tokens: bool = False) -> Encoding:

@@ -42,6 +42,7 @@ from mindbatch.prompts.tokenizer_folder import (
     library_errors_as,
     one_line,
     read_json_file,
+    text_of,
 )
 
 VOCABULARY = "vocab.model"
@@ -163,13 +164,9 @@ def _slices(text: NormalizedString, lengths: Sequence[int]) -> list[NormalizedSt
 def _named_tokens(backend: Backend, settings: Mapping[str, Any]) -> dict[str, str]:
     """bos_token, eos_token... that the vocabulary has, as the settings name them or as they usually are."""
     named = {name: settings.get(name, usual) for name, usual in _NAMED.items()}
-    texts = {
-        name: token.get("content") if isinstance(token, dict) else token for name, token in named.items()
-    }
+    texts = ((name, text_of(token)) for name, token in named.items())
     return {
-        name: text
-        for name, text in texts.items()
-        if isinstance(text, str) and backend.token_to_id(text) is not None
+        name: text for name, text in texts if isinstance(text, str) and backend.token_to_id(text) is not None
     }
 
 

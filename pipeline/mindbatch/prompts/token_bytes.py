@@ -1,11 +1,12 @@
-"""Owns what bytes one token adds to a text, for any decoder of the `tokenizers` library."""
+"""Owns what bytes a token adds to a text, for any decoder of `tokenizers`, and the text of output tokens."""
 
+import codecs
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tokenizers import Tokenizer as Backend
 
@@ -18,6 +19,7 @@ character; None for an id that the tokenizer does not know."""
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _FIRST_NON_ASCII = 0x80
+_Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 def token_bytes_of(backend: Backend) -> TokenBytes:
@@ -177,3 +179,61 @@ def _templates(setting: object, folder: Path) -> dict[str, str]:
     raise CheckpointError(
         f"{folder / SETTINGS}: chat_template must be a string or a list of mappings with name and template"
     )
+
+
+class _Texts(Protocol):
+    """The part of a `Tokenizer` that output is turned into text by."""
+
+    special_ids: frozenset[int]
+
+    @property
+    def token_bytes(self) -> TokenBytes: ...
+
+
+class IncrementalDetokenizer:
+    """The text of one output sequence, token by token; each costs the same however long the text is.
+
+    The pieces joined read on from the prompt: after a prompt that ends in text, a sentencepiece model's first
+    word keeps its leading space; after one that ends in a control token (only BOS, or a chat template's last
+    token) the text begins without it, as in `tokenizer.decode(outputs)`. Bytes that can no longer become a
+    character are shown as U+FFFD, one for each maximal invalid part (Unicode 15, section 3.9).
+    """
+
+    def __init__(
+        self, tokenizer: _Texts, prompt_token_ids: Sequence[int], skip_special_tokens: bool = True
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._hidden = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._previous = last_text_token(tokenizer, prompt_token_ids)
+        self._utf8 = _Utf8Decoder(errors="replace")
+
+    def push(self, token_id: int) -> str:
+        """The characters that this token completes; empty while a character is in parts, for a hidden special
+        token, and for an id that the tokenizer does not know."""
+        if token_id in self._hidden:
+            return ""
+        added = self._tokenizer.token_bytes(token_id, self._previous)
+        if added is None:
+            return ""
+        self._previous = token_id
+        return self._utf8.decode(added)
+
+    def flush(self) -> str:
+        """Returns the rest at the end of the sequence: U+FFFD for a character never completed, or nothing."""
+        return self._utf8.decode(b"", final=True)
+
+    def fork(self) -> "IncrementalDetokenizer":
+        """An independent copy that has shown the same text, for a sequence that continues in two ways."""
+        copy = object.__new__(type(self))
+        copy._tokenizer, copy._hidden, copy._previous = self._tokenizer, self._hidden, self._previous
+        copy._utf8 = _Utf8Decoder(errors="replace")
+        copy._utf8.setstate(self._utf8.getstate())
+        return copy
+
+
+def last_text_token(tokenizer: _Texts, token_ids: Sequence[int]) -> int | None:
+    """The last token of the prompt if it shows text, else None: the output then begins a text of its own."""
+    if not token_ids or token_ids[-1] in tokenizer.special_ids:
+        return None
+    known = tokenizer.token_bytes(token_ids[-1], None) is not None
+    return token_ids[-1] if known else None

@@ -71,7 +71,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if isinstance(further := settings.get("extra_special_tokens"), list):
         del settings["extra_special_tokens"]
         plain = _plain_tokens(folder) if further else set()
-        further = [token for token in further if _text_of(token) not in plain]
+        further = [token for token in further if text_of(token) not in plain]
         settings["additional_special_tokens"] = [*(settings.get("additional_special_tokens") or ()), *further]
     if settings.get("backend") == "tokenizers" and has_file(folder, TOKENIZER):
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
@@ -88,7 +88,7 @@ def _plain_tokens(folder: Path) -> set[str]:
     return {str(entry.get("content")) for entry in entries if entry.get("special") is False}
 
 
-def _text_of(token: Any) -> Any:
+def text_of(token: Any) -> Any:
     return token.get("content") if isinstance(token, dict) else token
 
 
@@ -196,8 +196,7 @@ def _texts(tokens: Any) -> Iterator[str]:
         tokens.values() if isinstance(tokens, dict) else tokens if isinstance(tokens, list) else [tokens]
     )
     for token in several:
-        text = token.get("content") if isinstance(token, dict) else token
-        if isinstance(text, str):
+        if isinstance(text := text_of(token), str):
             yield text
 
 

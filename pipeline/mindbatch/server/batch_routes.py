@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 from starlette.datastructures import UploadFile
@@ -17,14 +17,13 @@ from mindbatch.io.regular_file import open_own
 from mindbatch.io.storage import StorageError
 from mindbatch.io.strict_json import unicode_fault
 from mindbatch.server.batches import Batches
-from mindbatch.server.records import BatchRecord, FileRecord, window_seconds
+from mindbatch.server.records import BatchRecord, FileRecord, Record, window_seconds
 from mindbatch.server.requests import ApiError, bad_request, json_body, refuse_unknown
 
 _BATCH_KEYS = ("input_file_id", "endpoint", "completion_window", "metadata")
 _MOST_METADATA = 16
 _LONGEST_METADATA = (64, 512)
 _CHUNK = 1 << 16
-Item = TypeVar("Item", FileRecord, BatchRecord)
 
 
 def batches_of(request: Request) -> Batches:
@@ -185,7 +184,7 @@ def _query(request: Request, known: Sequence[str]) -> dict[str, str]:
     return query
 
 
-def _page(items: list[Item], query: Mapping[str, str], most: int) -> Response:
+def _page(items: list[Record], query: Mapping[str, str], most: int) -> Response:
     """A part of a list: `limit` of it (20), after the one that is named."""
     limit = query.get("limit", str(min(20, most)))
     if not (limit.isascii() and limit.isdecimal() and len(limit) <= 6 and 1 <= int(limit) <= most):

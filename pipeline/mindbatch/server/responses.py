@@ -169,7 +169,7 @@ class _OutputItems:
     def _begin(self, kind: str) -> Iterator[Event]:
         self._open = kind
         prefix, own = ("msg_", {"role": "assistant"}) if kind == "message" else ("rs_", {"summary": []})
-        item = {"id": new_id(prefix), "type": kind, "status": "in_progress", "content": [], **own}
+        item: Event = {"id": new_id(prefix), "type": kind, "status": "in_progress", "content": [], **own}
         self.items.append(item)
         yield self._item("added")
         part: dict[str, Any] = {"type": _PARTS[kind], "text": ""}

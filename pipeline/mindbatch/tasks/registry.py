@@ -4,50 +4,12 @@ A task is a package of its own, or a module: the schema of its keys, with what t
 `run(config)`. It is imported when it is asked for; the schema loads none of the code.
 """
 
-import importlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from mindbatch.config.options import OptionFiles
-from mindbatch.config.schema import Key, SchemaKeys, TaskConfig, schema_keys
+from mindbatch.config.schema import Key, SchemaKeys, Task, TaskConfig, schema_keys
 from mindbatch.io.fault_lines import as_typed
-
-
-@dataclass(frozen=True)
-class Task:
-    name: str
-    summary: str
-
-    keys: str
-    """The schema, as MODULE:CLASS."""
-
-    module: str
-    """Holds `run(config) -> int`."""
-
-    examples: tuple[str, ...]
-
-    implied: tuple[str, ...] = ()
-    """Overrides that the name of the task stands for."""
-
-    configuration: str = ""
-    """Its shipped file, where that is not named after the task."""
-
-    @property
-    def primary(self) -> str:
-        return self.configuration or self.name
-
-    @property
-    def schema(self) -> type[TaskConfig]:
-        module, _, name = self.keys.partition(":")
-        schema: type[TaskConfig] = getattr(importlib.import_module(module), name)
-        return schema
-
-    @property
-    def run(self) -> Callable[[TaskConfig], int]:
-        code: Callable[[TaskConfig], int] = importlib.import_module(self.module).run
-        return code
-
 
 _TASKS = (
     Task(

@@ -10,8 +10,8 @@ from tokenizers import Tokenizer as Backend
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.grammar_constraint import GrammarConstraint
 from mindbatch.engine.constraints import ConstraintFactory
-from mindbatch.prompts.token_bytes import LoadedTokenizer
-from mindbatch.prompts.tokenizer import IncrementalDetokenizer, Tokenizer
+from mindbatch.prompts.token_bytes import IncrementalDetokenizer, LoadedTokenizer
+from mindbatch.prompts.tokenizer import Tokenizer
 
 PADDING = 9
 """Ids of the model that its tokenizer does not know."""

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from mindbatch.prompts.token_bytes import byte_level_alphabet
-from mindbatch.prompts.tokenizer import IncrementalDetokenizer, Tokenizer
+from mindbatch.prompts.token_bytes import IncrementalDetokenizer, byte_level_alphabet
+from mindbatch.prompts.tokenizer import Tokenizer
 
 TEXTS = st.text(
     st.one_of(

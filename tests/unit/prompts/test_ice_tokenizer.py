@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from ice_tokenizers import Published, loaded, model_file, write
 from mindbatch.io.errors import CheckpointError, PromptError
 from mindbatch.prompts.control_text import encoding_of
-from mindbatch.prompts.tokenizer import IncrementalDetokenizer, Tokenizer
+from mindbatch.prompts.token_bytes import IncrementalDetokenizer
+from mindbatch.prompts.tokenizer import Tokenizer
 
 TEXTS = st.text(
     st.characters(exclude_categories=["Cc", "Cs", "Cn", "Co", "M"])

@@ -14,7 +14,8 @@ from sentencepiece import sentencepiece_model_pb2
 from ice_tokenizers import loaded
 from mindbatch.io.errors import CheckpointError, PromptError
 from mindbatch.prompts.pangu_tokenizer import _slices
-from mindbatch.prompts.tokenizer import IncrementalDetokenizer, Tokenizer
+from mindbatch.prompts.token_bytes import IncrementalDetokenizer
+from mindbatch.prompts.tokenizer import Tokenizer
 from pangu_tokenizers import Published, model_file, write
 
 TEXTS = st.text(

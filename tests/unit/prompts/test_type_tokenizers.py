@@ -11,7 +11,8 @@ from small_tokenizers import CHATML, byte_level, sentencepiece_like, write_folde
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from mindbatch.prompts.tokenizer import IncrementalDetokenizer, Tokenizer
+from mindbatch.prompts.token_bytes import IncrementalDetokenizer
+from mindbatch.prompts.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.slow
 SPECIAL = "<s> </s> <extra_id_0> <|endoftext|> as text"
