@@ -18,7 +18,7 @@ from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError,
 from mindbatch.io.fault_lines import did_you_mean
 from mindbatch.io.interrupts import PUT_OFF, interrupt_outcome, signal_notes
 from mindbatch.io.screen_text import data_output, end_output, hold_libraries_back, say, show, shown_traceback
-from mindbatch.tasks.registry import TASKS
+from mindbatch.tasks.registry import TASKS, overview, task_page
 
 if TYPE_CHECKING:
     from mindbatch.config.composition import Composition
@@ -154,7 +154,9 @@ def _dispatch(line: CommandLine) -> int:
         return _show_overview(asked="--help" in line.switches)
     task = _task(line)
     if "--help" in line.switches:
-        return _show_task_page(task, line)
+        options = OptionFiles(configs_folder(), line.values.get("--config-dir"))
+        show(task_page(task, options, _flags()))
+        return EXIT_DONE
     return _run(task, line)
 
 
@@ -245,17 +247,8 @@ def _need_current_folder() -> None:
 
 def _show_overview(asked: bool) -> int:
     """The list of tasks; an empty command line gets it as an error."""
-    from mindbatch.tasks.registry import overview
-
     show(overview(_flags()), sys.stdout if asked else sys.stderr)
     return EXIT_DONE if asked else EXIT_USAGE
-
-
-def _show_task_page(task: Task, line: CommandLine) -> int:
-    from mindbatch.tasks.registry import task_page
-
-    show(task_page(task, OptionFiles(configs_folder(), line.values.get("--config-dir")), _flags()))
-    return EXIT_DONE
 
 
 def _flags() -> dict[str, str]:

@@ -27,19 +27,13 @@ class Metrics:
     def __init__(self, model_name: str) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(self)
-        labels = {"labelnames": ("model_name",), "registry": self._registry}
-        self._first_token = Histogram(
-            "vllm:time_to_first_token_seconds",
-            "From a request to its first token.",
-            buckets=_SECONDS,
-            **labels,  # type: ignore[arg-type]
-        ).labels(model_name)
-        self._latency = Histogram(
-            "vllm:e2e_request_latency_seconds",
-            "From a request to its last token.",
-            buckets=_SECONDS,
-            **labels,  # type: ignore[arg-type]
-        ).labels(model_name)
+        self._model_name = model_name
+        self._first_token = self._histogram(
+            "vllm:time_to_first_token_seconds", "From a request to its first token."
+        )
+        self._latency = self._histogram(
+            "vllm:e2e_request_latency_seconds", "From a request to its last token."
+        )
         self._success = Counter(
             "vllm:request_success",
             "Outputs that have ended, by why.",
@@ -52,7 +46,10 @@ class Metrics:
             ("route", "status"),
             registry=self._registry,
         )
-        self._model_name = model_name
+
+    def _histogram(self, name: str, text: str) -> Histogram:
+        histogram = Histogram(name, text, ("model_name",), registry=self._registry, buckets=_SECONDS)
+        return histogram.labels(self._model_name)
 
     def first_token(self, seconds: float) -> None:
         self._first_token.observe(seconds)

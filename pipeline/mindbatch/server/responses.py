@@ -204,15 +204,7 @@ class _OutputItems:
             kind: "".join(item["content"][0]["text"] for item in self.items if item["type"] == kind)
             for kind in _PARTS
         }
-        calls = [
-            {
-                "id": item["call_id"],
-                "type": "function",
-                "function": {"name": item["name"], "arguments": item["arguments"]},
-            }
-            for item in self.items
-            if item["type"] == "function_call"
-        ]
+        calls = [_chat_call(item) for item in self.items if item["type"] == "function_call"]
         message: dict[str, Any] = {"role": "assistant", "content": texts["message"]}
         return [message | ({"tool_calls": calls} if calls else {})]
 
@@ -312,15 +304,18 @@ def _add_item(item: Any, where: str, messages: list[dict[str, Any]]) -> None:
         output = _content(item.get("output"))
         messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
     elif kind == "function_call":
-        call = {name: item.get(name) for name in ("name", "arguments")}
-        entry = {"id": item.get("call_id"), "type": "function", "function": call}
         if not messages or messages[-1]["role"] != "assistant":
             messages.append({"role": "assistant", "content": ""})
-        messages[-1].setdefault("tool_calls", []).append(entry)
+        messages[-1].setdefault("tool_calls", []).append(_chat_call(item))
     elif kind != "reasoning":  # that of earlier turns is not shown to models again
         near = did_you_mean(kind, _ITEM_TYPES) if isinstance(kind, str) else ""
         excerpt = f".type={shown(kind)}" if isinstance(item, Mapping) else f"={shown(item)}"
         raise bad_request(f"{where}{excerpt}: must be one of {', '.join(_ITEM_TYPES)}{near}")
+
+
+def _chat_call(item: Mapping[str, Any]) -> dict[str, Any]:
+    function = {name: item.get(name) for name in ("name", "arguments")}
+    return {"id": item.get("call_id"), "type": "function", "function": function}
 
 
 def _content(content: Any) -> Any:

@@ -1,5 +1,6 @@
 """A predict YAML as the lowest layer of a configuration: its settings, and its keys without effect."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +9,6 @@ from typing import Any, NoReturn
 from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.paths import LONGEST_SHOWN, resolve_path
 from mindbatch.config.predict_yaml import conversions as to
-from mindbatch.config.predict_yaml.architecture import ALIASES, agrees, config_entry, folder_config
 from mindbatch.config.predict_yaml.conversions import (
     CPU,
     Agreed,
@@ -19,6 +19,7 @@ from mindbatch.config.predict_yaml.conversions import (
     Sets,
     Unfit,
     WithoutEffect,
+    folder_config,
 )
 from mindbatch.config.predict_yaml.tables import IDLE, IDLE_MODEL, IDLE_PET, MODEL, PET, RUN, UNREAD
 from mindbatch.config.schema import SchemaKeys
@@ -254,3 +255,66 @@ def predict_layer(
     settings = [*applied.settings.values()]
     log.origins |= {setting.key: setting.source for setting in settings}
     return settings, applied.notes
+
+
+# Keys that describe the model are compared with config.json of its folder, which is what counts here.
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layer")
+_HEADS = ("num_attention_heads", "num_heads", "n_head")
+_GROUPS = ("num_key_value_heads", "multi_query_group_num", *_HEADS)
+_EPSILON = ("rms_norm_eps", "layernorm_epsilon", "layer_norm_epsilon", "layer_norm_eps")
+_INNER = ("intermediate_size", "ffn_hidden_size", "n_inner")
+_VOCABULARY = ("vocab_size", "padded_vocab_size")
+_BIAS = ("attention_bias", "add_qkv_bias")
+_EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
+
+ALIASES: dict[str, tuple[str, ...]] = {
+    **{name: names for names in (_LAYERS, _HEADS, _EPSILON, _INNER, _BIAS, _EXPERTS) for name in names},
+    **dict.fromkeys(("n_kv_heads", "num_query_groups", *_GROUPS[:2]), _GROUPS),
+    "hidden_size": ("hidden_size", "n_embd"),
+    "vocab_size": _VOCABULARY,
+    "padded_vocab_size": _VOCABULARY[::-1],
+    "kv_channels": ("kv_channels", "head_dim"),
+    "head_dim": ("head_dim", "kv_channels"),
+    "theta": ("rope_theta",),
+    "rotary_base": ("rope_theta",),
+    "scaling_factor": ("rope_scaling",),
+    "rotary_scaling_factor": ("rope_scaling",),
+    "hidden_act": ("hidden_act", "activation_function"),
+    "qkv_has_bias": _BIAS,
+    "mlp_has_bias": ("mlp_bias",),
+    "add_bias_linear": ("add_bias_linear", "mlp_bias"),
+    "num_moe_experts": _EXPERTS,
+    "moe_router_topk": ("num_experts_per_tok",),
+    "moe_ffn_hidden_size": ("moe_intermediate_size",),
+    "moe_router_num_groups": ("n_group",),
+    "moe_router_group_topk": ("topk_group",),
+    "moe_router_topk_scaling_factor": ("routed_scaling_factor",),
+    "shared_expert_num": ("n_shared_experts",),
+    "qk_head_dim": ("qk_nope_head_dim",),
+    "qk_pos_emb_head_dim": ("qk_rope_head_dim",),
+}
+"""What config.json calls a key of the network, where not only by the key's own name."""
+_ALIKE = {"gelu": ("gelu_new", "gelu_pytorch_tanh"), "fast_gelu": ("quick_gelu",), "silu": ("swish",)}
+
+
+def config_entry(leaf: str, config: Mapping[str, Any] | None) -> tuple[str, Any] | None:
+    """Name and value in config.json of the key `leaf` of the network; None where it says nothing of it."""
+    names = ALIASES.get(leaf, (leaf,))
+    return next(((name, config[name]) for name in names if config and config.get(name) is not None), None)
+
+
+def agrees(value: Any, name: str, counting: Any) -> bool:
+    """True if the value of a predict YAML means what config.json says under `name`."""
+    if name == "rope_scaling" and not isinstance(value, Mapping):
+        value = {"factor": value}
+    return _is_same(value, counting) or counting in _ALIKE.get(str(value), ())
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Equal, mappings in all parts of the first; a number is also one where YAML has a text, as 1e-5 is."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return all(_is_same(part, other.get(name)) for name, part in one.items())
+    try:
+        return math.isclose(float(one), float(other), rel_tol=1e-6)
+    except (TypeError, ValueError, OverflowError):
+        return bool(one == other)

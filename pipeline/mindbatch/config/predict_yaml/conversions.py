@@ -4,11 +4,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeGuard
 
-from mindbatch.config.predict_yaml.architecture import folder_config
+from mindbatch.config.paths import resolve_path
+from mindbatch.hub.models import cached_model
+from mindbatch.io.regular_file import first_bytes
+from mindbatch.io.strict_json import JsonFault, StrictReader
+from mindbatch.models.config_forms import older_form
+from mindbatch.models.registry import newer_names
 
 NOTHING: tuple[Any, ...] = (None, "", "None", False)
 """Values that ask for nothing."""
 
+LARGEST_CONFIG = 1 << 20
+_READER = StrictReader(max_depth=32)
 CPU = "CPU"
 
 
@@ -66,6 +73,24 @@ Conversion = Callable[[Any, Facts], Any]
 
 Check = Callable[[Any, Facts], NoReturn]
 """Raises Agreed, WithoutEffect or Unfit."""
+
+
+def folder_config(folder: object) -> Mapping[str, Any] | None:
+    """config.json of a model's folder, or of one in the hub's local cache; None where it cannot be read.
+
+    What is wrong with it is reported when the model is read.
+    """
+    if not isinstance(folder, str) or not folder:
+        return None
+    try:
+        path = resolve_path(folder)
+        path = path if path.exists() else cached_model(folder) or path
+        content = _READER.parse(first_bytes(path / "config.json", LARGEST_CONFIG).decode())
+    except (OSError, ValueError, JsonFault):
+        return None
+    if not isinstance(content, dict):
+        return None
+    return older_form(content, newer_names(content.get("model_type"))).content
 
 
 def as_it_is(value: Any, facts: Facts) -> Any:
