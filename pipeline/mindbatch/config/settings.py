@@ -87,7 +87,7 @@ Setting = Assignment | Choice | Listing
 
 @dataclass
 class Layer:
-    """What one source sets: a file, a command line. Its options go before the layers below, its values before
+    """The settings of one source: a file, a command line. Its options go before the layers below, its values before
     those; of several lists of options the last one counts."""
 
     assignments: list[Assignment] = field(default_factory=list)

@@ -168,7 +168,8 @@ class _OutputItems:
 
     def _begin(self, kind: str) -> Iterator[Event]:
         self._open = kind
-        prefix, own = ("msg_", {"role": "assistant"}) if kind == "message" else ("rs_", {"summary": []})
+        prefix = "msg_" if kind == "message" else "rs_"
+        own: dict[str, Any] = {"role": "assistant"} if kind == "message" else {"summary": []}
         item: Event = {"id": new_id(prefix), "type": kind, "status": "in_progress", "content": [], **own}
         self.items.append(item)
         yield self._item("added")
