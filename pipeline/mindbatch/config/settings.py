@@ -87,8 +87,10 @@ Setting = Assignment | Choice | Listing
 
 @dataclass
 class Layer:
-    """The settings of one source: a file, a command line. Its options go before the layers below, its values before
-    those; of several lists of options the last one counts."""
+    """The settings of one source: a file, a command line.
+
+    Its options go before the layers below, its values before those; the last list of options counts.
+    """
 
     assignments: list[Assignment] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list)
