@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from mindbatch.config.machine import is_installed, missing
 from mindbatch.config.launch_schema import LaunchConfig, given_as
+from mindbatch.config.machine import is_installed, missing
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.kernels.native_library import find_library, library_text
