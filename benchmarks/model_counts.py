@@ -21,8 +21,8 @@ from mindbatch.models import registry
 
 PACKAGE = Path(__file__).parents[1] / "pipeline/mindbatch"
 WORDS = ("Model", "Architecture", "Description", "Facts", "Outline")
-OTHERS = frozenset({"ModelConfig", "ModelTaskConfig", "Facts"})
-"""Sections of a configuration, and what a predict YAML says."""
+OTHERS = frozenset({"ModelConfig", "ModelTaskConfig", "Facts", "_ModelRuns", "_ModelScope"})
+"""Sections of a configuration, what a predict YAML says, the runs of an evaluation, and a hub."""
 OPENERS = frozenset({"describe", "open_whole", "ModelFolder", "QuantisedFolder"})
 
 

@@ -110,9 +110,10 @@ def describe(
     if quantised := to_be_run and _is_read_quantised(config, source, ignore):
         reader.ignore([QUANTIZATION])
     reader.finish()
-    parts = (part for spec in declared.tree(architecture).parameters() for part in spec.parts)
-    if quantised and any(part.transposed and part.matrix is None for part in parts):
-        raise CheckpointError(f"{source}: {QUANTIZATION}: quantised weights of {chosen} are not read")
+    if quantised:
+        parts = (part for spec in declared.tree(architecture).parameters() for part in spec.parts)
+        if any(part.transposed and part.matrix is None for part in parts):
+            raise CheckpointError(f"{source}: {QUANTIZATION}: quantised weights of {chosen} are not read")
     return replace(architecture, model_type=chosen)
 
 
