@@ -4,12 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from names_applied import stored_arrays
-from placed_arrays import copied, numbered, scattered
+from placed_arrays import copied, numbered, same, scattered
 
 from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import dialect, heads_of
@@ -67,14 +65,6 @@ def moved_by_one(plan: TensorPlan, side: str) -> TensorPlan:
     )
 
 
-def shorter(plan: TensorPlan) -> TensorPlan:
-    return replace(plan, copies=plan.copies[:-1])
-
-
-def twice(plan: TensorPlan) -> TensorPlan:
-    return replace(plan, copies=(*plan.copies, plan.copies[0]))
-
-
 def elsewhere(plan: TensorPlan) -> TensorPlan:
     copy = plan.copies[0]
     return replace(plan, copies=(copy._replace(source_rank=1 - copy.source_rank), *plan.copies[1:]))
@@ -95,21 +85,12 @@ def turned(plan: TensorPlan) -> TensorPlan:
     return replace(plan, copies=(wrong, *plan.copies[1:]))
 
 
-def padded(plan: TensorPlan) -> TensorPlan:
-    return replace(plan, padding=(*plan.padding, tuple((0, 1) for _ in plan.view)))
-
-
 MUTATIONS: list[tuple[Callable[[TensorPlan], TensorPlan], str]] = [
     (lambda plan: moved_by_one(plan, "source"), "another element belongs|outside|no such"),
     (lambda plan: moved_by_one(plan, "target"), "another element belongs|outside|written twice"),
-    (shorter, "is written by nothing"),
-    (twice, "is written twice"),
     (elsewhere, "another element belongs|no such tensor"),
     (renamed, "another element belongs|no such tensor"),
     (turned, "another element belongs|different sizes|outside"),
-    (padded, "other padding"),
-    (lambda plan: replace(plan, view=(*plan.view, 1)), "has shape"),
-    (lambda plan: replace(plan, rank=plan.rank + 2), "not wanted, or planned twice"),
 ]
 NAMES = [
     ("w_qkv.weight", "w_gate_hidden.weight", "w2.weight"),
@@ -126,17 +107,13 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_what_is_right_is_proved(number: int) -> None:
-    prove(*CASES[number])
-
-
 @pytest.mark.parametrize(("mutation", "message"), MUTATIONS)
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_each_wrong_copy_is_found(
     number: int, mutation: Callable[[TensorPlan], TensorPlan], message: str
 ) -> None:
     plans, source, target = CASES[number]
+    prove(plans, source, target)
     for name in NAMES[number]:
         index = place(plans, name)
         wrong = mutation(plans[index])
@@ -144,14 +121,6 @@ def test_each_wrong_copy_is_found(
             continue
         with pytest.raises(CheckpointError, match=message):
             prove([*plans[:index], wrong, *plans[index + 1 :]], source, target)
-
-
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_a_tensor_that_is_left_out_is_found(number: int) -> None:
-    plans, source, target = CASES[number]
-    for index, plan in enumerate(plans):
-        with pytest.raises(CheckpointError, match=f"{plan.name}': not made for target rank {plan.rank}"):
-            prove([*plans[:index], *plans[index + 1 :]], source, target)
 
 
 @given(st.data())
@@ -181,28 +150,20 @@ def test_every_plan_that_is_made_is_proved(data: st.DataObject) -> None:
     plans = plan_copies(source, target)
     prove(plans, source, target)
     arrays = numbered(source_shapes(tensor_specs(describe(config))))
-    found = copied(plans, source, scattered(source, arrays))
-    for rank, expected in enumerate(scattered(target, arrays)):
-        assert found[rank].keys() == expected.keys()
-        for name, array in expected.items():
-            np.testing.assert_array_equal(found[rank][name], array, err_msg=name)
+    assert same(copied(plans, source, scattered(source, arrays)), scattered(target, arrays))
 
 
-@pytest.mark.parametrize("options", [Options(), FUSED, JOINED])
-@pytest.mark.parametrize("model", ["llama", "gpt2"])
+@pytest.mark.parametrize(
+    ("model", "options"), [("llama", Options()), ("llama", FUSED), ("llama", JOINED), ("gpt2", Options())]
+)
 def test_files_are_what_their_names_make_of_the_shards(model: str, options: Options) -> None:
     """Cut, then named rank by rank, with padding."""
-    if model == "gpt2" and options.qkv_concat:
-        return
     arch = describe(MODELS[model])
     specs = tensor_specs(arch)
     arrays = numbered(source_shapes(specs))
     placed, heads = placements(specs, 2, 2), heads_of(arch)
-    names = dialect(arch.model_type, options)
-    found = scattered(as_mindformers(names, heads, placed, 4), arrays)
-    for rank, held in enumerate(scattered(as_placed(placed, 4), arrays)):
-        shapes = {name: array.shape for name, array in held.items()}
-        expected = stored_arrays(to_mindformers(names, shapes, heads), held)
-        assert found[rank].keys() == expected.keys()
-        for name, array in expected.items():
-            np.testing.assert_array_equal(found[rank][name], array, err_msg=name)
+    rules = dialect(arch.model_type, options)
+    found = scattered(as_mindformers(rules, heads, placed, 4), arrays)
+    for rank, shards in enumerate(scattered(as_placed(placed, 4), arrays)):
+        shapes = {name: array.shape for name, array in shards.items()}
+        assert same([found[rank]], scattered(to_mindformers(rules, shapes, heads), shards))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from names_applied import stored_arrays
+from placed_arrays import scattered
 
 from each_once import each_once
 from harness.faulty_storage import CountingStorage, FailingStorage
@@ -51,7 +51,8 @@ def expected_stored(model: str, **options: Any) -> dict[str, np.ndarray]:
     settings = Options(qkv_concat=concat, grouped=grouped, num_layers=arch.num_layers)
     rules = dialect(arch.model_type, settings)
     names = to_mindformers(rules, {name: array.shape for name, array in arrays.items()}, heads_of(arch))
-    return stored_arrays(names, arrays)
+    [made] = scattered(names, arrays)
+    return made
 
 
 @pytest.mark.fast_cases(2)
