@@ -1,7 +1,5 @@
 """Reshards between Hugging Face names and MindFormers': there and back, the same bytes."""
 
-import dataclasses
-import errno
 import json
 import shutil
 from pathlib import Path
@@ -12,21 +10,13 @@ import pytest
 from placed_arrays import scattered
 
 from each_once import each_once
-from harness.faulty_storage import CountingStorage, FailingStorage
-from harness.reshard_kills import SYNC_BYTES, files_of
 from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import dialect, heads_of
 from mindbatch.checkpoint.names.renamed_files import to_mindformers
 from mindbatch.checkpoint.placement.plan import plan_copies
-from mindbatch.checkpoint.reshard.carry_out import carry_out
-from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.io.storage import StorageError
 from mindbatch.models.registry import describe
-from mindbatch.tasks.reshard.plan import plan_reshard
-from mindbatch.tasks.reshard.schema import ReshardConfig
-from mindbatch.tasks.reshard.source import open_reshard_source
 from reshard_adapters import reshard
 from reshard_models import LLAMA, MODELS, contents, stored, tensors_of, write_model, write_tensors
 
@@ -262,34 +252,6 @@ def test_what_dry_run_and_the_marker_say(tmp_path: Path, capsys: pytest.CaptureF
     )
     with pytest.raises(ConfigError, match="qkv_concat was true, now false"):
         reshard(start, tmp_path / "cut", **mindformers(model_parallel=2))
-
-
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("model", ["gpt2", "qwen2"])
-def test_one_that_was_broken_off_goes_on(tmp_path: Path, model: str) -> None:
-    layers = "n_layer" if model == "gpt2" else "num_hidden_layers"
-    source = write_model(tmp_path / "source", {**MODELS[model], layers: 1}, "BF16")
-    counting = CountingStorage()
-    carry_out(named_plan(source, tmp_path / "unbroken"), counting)
-    unbroken = files_of(tmp_path / "unbroken")
-    num_kept = 0
-    for place in range(5, len(counting.operations), 11):
-        plan = named_plan(source, tmp_path / f"target{place}")
-        with pytest.raises(StorageError):
-            carry_out(plan, FailingStorage(place, errno.EIO, lasting=True))
-        num_kept += carry_out(plan, CountingStorage()).kept
-        assert files_of(plan.target) == unbroken, place
-    assert num_kept > 20
-
-
-def named_plan(source: Path, target: Path) -> ReshardPlan:
-    """A reshard to MindFormers' names that syncs often and is read back."""
-    config = ReshardConfig(source=str(source), verify=True)
-    config.target.dir, config.target.model_parallel, config.target.names = str(target), 2, "mindformers"
-    config.target.qkv_concat = "gpt2" not in source.joinpath("config.json").read_text()
-    opened = open_reshard_source(config)
-    with opened.source:
-        return dataclasses.replace(plan_reshard(config, opened), sync_bytes=SYNC_BYTES)
 
 
 def test_what_is_told_wrongly_is_found_before_a_byte_moves(

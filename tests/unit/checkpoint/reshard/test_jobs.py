@@ -1,0 +1,127 @@
+"""Jobs: each goes through rows in order and once; in threads all are done, or none any more once one fails."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from mindbatch.checkpoint.formats.stored import ByteExtent
+from mindbatch.checkpoint.placement.plan import Copy
+from mindbatch.checkpoint.placement.regions import Region
+from mindbatch.checkpoint.reshard.carry_out import do_jobs
+from mindbatch.checkpoint.reshard.folder import TargetFiles
+from mindbatch.checkpoint.reshard.job import Job, Reading, Writing, chunks_of
+from mindbatch.checkpoint.reshard.write import Sources, write_job
+from mindbatch.io.errors import CheckpointError
+from mindbatch.io.storage import Storage
+
+# ---- chunks of rows
+
+ROWS, COLUMNS = 24, 16
+FULL = Reading("full", "x", "F32", (ROWS, COLUMNS), (ROWS, COLUMNS))
+
+
+def cut_into(regions: list[Region]) -> Job:
+    """A tensor of which each rank gets a region."""
+    writings = []
+    for rank, region in enumerate(regions):
+        (top, bottom), (left, right) = region
+        shape = (bottom - top, right - left)
+        copy = Copy(0, "x", region, ((0, shape[0]), (0, shape[1])))
+        extents = (ByteExtent(0, 4 * shape[0] * shape[1]),)
+        writings.append(Writing(f"rank_{rank}", "x", "F32", shape, shape, extents, (copy,)))
+    return Job("x", {(0, "x"): FULL}, tuple(writings))
+
+
+BY_ROWS = cut_into([((low, low + 6), (0, COLUMNS)) for low in (0, 6, 12, 18)])
+BY_COLUMNS = cut_into([((0, ROWS), (low, low + 4)) for low in (0, 4, 8, 12)])
+REPLICATED = cut_into([((0, ROWS), (0, COLUMNS))] * 4)
+
+
+@pytest.mark.parametrize("job", [BY_ROWS, BY_COLUMNS, REPLICATED], ids=["rows", "columns", "replicas"])
+@pytest.mark.parametrize("chunk_bytes", [1, 1000, 10**6])
+def test_each_row_is_read_once_and_in_order(job: Job, chunk_bytes: int) -> None:
+    rows_read: list[int] = []
+    rows_made: Counter[tuple[str, int]] = Counter()
+    for chunk in chunks_of(job, chunk_bytes):
+        for row in range(chunk.start, chunk.stop):
+            rows_made.update((writing.file, row) for writing in chunk.writings)
+        for fetch in chunk.fetches:
+            rows_read += range(chunk.start + fetch.offset, chunk.stop + fetch.offset)
+    assert rows_read == [*range(ROWS)]
+    assert {*rows_made.values()} == {1}
+    assert len(rows_made) == sum(writing.rows for writing in job.writings)
+
+
+def test_a_band_is_as_large_as_it_may_be() -> None:
+    chunks = list(chunks_of(BY_COLUMNS, 4 * COLUMNS * 2 * 5))  # a row is read, and written once in all
+    assert [(chunk.start, chunk.stop) for chunk in chunks] == [(0, 5), (5, 10), (10, 15), (15, 20), (20, 24)]
+
+
+def test_nothing_is_done_for_no_rows() -> None:
+    assert list(chunks_of(cut_into([((0, 0), (0, 4))]))) == []
+
+
+# ---- threads
+
+COUNT = 40
+
+
+def zeros(count: int = COUNT) -> list[Job]:
+    """Each writes a zero, as padding, at a place of its own."""
+    return [
+        Job(
+            f"tensor_{place}",
+            {},
+            (Writing("file", f"tensor_{place}", "U8", (1,), (1,), (ByteExtent(place, 1),), ()),),
+        )
+        for place in range(count)
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = threading.active_count()
+    yield
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7, COUNT + 1])
+def test_all_are_done(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "file").write_bytes(b"\1" * (COUNT + 1))
+    with TargetFiles(tmp_path, Storage()) as targets:
+        done = [*do_jobs(partial(write_job, write=targets.write), zeros(), workers)]
+    assert sorted(job.name for job, _ in done) == sorted(job.name for job in zeros())
+    assert (tmp_path / "file").read_bytes() == bytes(COUNT) + b"\1"
+
+
+def endless(job: Job, sources: Sources) -> None:
+    """A job that reads until it is stopped; the last one fails."""
+    while job.name != f"tensor_{COUNT - 1}":
+        sources.refuse_when_stopped()
+    raise MemoryError
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_failure_stops_the_others(workers: int) -> None:
+    with pytest.raises(CheckpointError, match="tensor_39.*: not enough memory; fewer workers need less"):
+        list(do_jobs(endless, zeros()[-workers:], workers))
+
+
+def test_closing_stops_what_is_under_way() -> None:
+    begun = threading.Event()
+
+    def first_alone(job: Job, sources: Sources) -> None:
+        if job.name == "tensor_0":
+            assert begun.wait(60)
+            return
+        begun.set()
+        endless(job, sources)
+
+    results = do_jobs(first_alone, zeros(COUNT - 1), 2)
+    first, _ = next(results)
+    assert first.name == "tensor_0"
+    results.close()
