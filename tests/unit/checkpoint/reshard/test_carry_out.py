@@ -3,7 +3,7 @@
 import json
 import os
 import random
-from itertools import pairwise
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ from each_once import each_once
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.reshard.folder import locked
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
+from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
 from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.tasks.reshard.schema import ReshardConfig, reshard_faults
 from reshard_adapters import reshard
 from reshard_models import LLAMA, MODELS, contents, stored, tensors_of, write_model, write_tensors
 
@@ -22,15 +24,8 @@ from reshard_models import LLAMA, MODELS, contents, stored, tensors_of, write_mo
 @pytest.mark.parametrize(("model", "dtype"), each_once(MODELS, ["F32", "F16", "BF16"], fast=1))
 def test_every_way_leads_back_to_the_same_bytes(tmp_path: Path, model: str, dtype: str) -> None:
     start = write_model(tmp_path / "0", MODELS[model], dtype)
-    steps = [
-        (2, "ckpt"),
-        (4, "safetensors"),
-        (8, "ckpt"),
-        (4, "ckpt"),
-        (8, "safetensors"),
-        (1, "safetensors"),
-    ]
-    for number, (ways, kind) in enumerate(steps, 1):
+    kinds = ["ckpt", "safetensors", "ckpt", "ckpt", "safetensors", "safetensors"]
+    for number, (ways, kind) in enumerate(zip([2, 4, 8, 4, 8, 1], kinds, strict=True), 1):
         source, target = tmp_path / str(number - 1), tmp_path / str(number)
         reshard(source, target, target_model_parallel=ways, target_format=kind, verify=True)
         assert len(contents(target)) == ways
@@ -161,26 +156,6 @@ def test_several_threads_write_the_same(tmp_path: Path) -> None:
     assert (tmp_path / "two/reshard.json").read_bytes() == (tmp_path / "one/reshard.json").read_bytes()
 
 
-@pytest.mark.slow
-def test_several_threads_report_what_they_find(tmp_path: Path) -> None:
-    start = write_model(tmp_path / "start", LLAMA)
-    data = bytearray((start / "model.safetensors").read_bytes())
-    data[-1] ^= 1
-    (start / "model.safetensors").write_bytes(data)
-    with pytest.raises(CheckpointError, match="is damaged: its SHA-256"):
-        reshard(start, tmp_path / "cut", target_model_parallel=4, workers=2)
-
-
-def test_done_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    start = write_model(tmp_path / "start", LLAMA)
-    reshard(start, tmp_path / "cut", target_model_parallel=2)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cut").rglob("*")}
-    capsys.readouterr()
-    reshard(start, tmp_path / "cut", target_model_parallel=2)
-    assert capsys.readouterr().out == f"{tmp_path}/cut: was there already, the same reshard\n"
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cut").rglob("*")} == before
-
-
 def test_another_reshard_gives_way_only_when_told_to(tmp_path: Path) -> None:
     start = write_model(tmp_path / "start", LLAMA)
     target = tmp_path / "cut"
@@ -228,23 +203,30 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "planned and proved: 4 ranks, 30 tensors" in printed
 
 
+NORM = "model.norm.weight"
+
+
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ("missing", "tensor 'model.norm.weight' is missing; needed with shape .32."),
-        ("unexpected", "tensor 'model.other.weight' of shape .3. is not part of this model"),
-        ("shape", "tensor 'model.norm.weight' has shape .31., needed is .32."),
+        (lambda arrays: arrays.pop(NORM), f"tensor '{NORM}' is missing; needed with shape .32."),
+        (
+            lambda arrays: arrays.update({"model.other.weight": arrays[NORM][:3]}),
+            "tensor 'model.other.weight' of shape .3. is not part of this model",
+        ),
+        (
+            lambda arrays: arrays.update({NORM: arrays[NORM][:31]}),
+            f"tensor '{NORM}' has shape .31., needed is .32.",
+        ),
     ],
+    ids=["missing", "unexpected", "shape"],
 )
-def test_tensors_that_are_not_the_models_are_refused(tmp_path: Path, change: str, fault: str) -> None:
+def test_tensors_that_are_not_the_models_are_refused(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object], fault: str
+) -> None:
     start = write_model(tmp_path / "start", LLAMA, digests=False)
     arrays = tensors_of(LLAMA)
-    if change == "missing":
-        del arrays["model.norm.weight"]
-    elif change == "shape":
-        arrays["model.norm.weight"] = arrays["model.norm.weight"][:31]
-    else:
-        arrays["model.other.weight"] = arrays["model.norm.weight"][:3]
+    change(arrays)
     write_tensors(start / "model.safetensors", arrays, "F32")
     with pytest.raises(CheckpointError, match=fault):
         reshard(start, tmp_path / "cut", target_model_parallel=2)
@@ -283,29 +265,116 @@ def test_ranks_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         reshard(tmp_path / "cut", tmp_path / "whole", source_pipeline_stage=3)
 
 
-def test_files_differ_in_order_alone_when_cut_again(tmp_path: Path) -> None:
+def test_files_are_the_same_however_their_source_is_cut(tmp_path: Path) -> None:
     start = write_model(tmp_path / "start", LLAMA)
     reshard(start, tmp_path / "a", target_model_parallel=2)
     reshard(start, tmp_path / "b", target_model_parallel=8)
     reshard(tmp_path / "b", tmp_path / "c", target_model_parallel=2)
-    for one, other in pairwise(sorted([tmp_path / "a", tmp_path / "c"])):
-        for name in ("rank_0/model.safetensors", "rank_1/model.safetensors", "rank_1/digests.json"):
-            assert (one / name).read_bytes() == (other / name).read_bytes()
+    for name in ("rank_0/model.safetensors", "rank_1/model.safetensors", "rank_1/digests.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "c" / name).read_bytes()
 
 
-def test_ranks_are_merged_by_a_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """x is cut by columns, y by rows and held twice, z is not named and whole everywhere."""
+def test_ranks_are_merged_by_a_strategy(tmp_path: Path) -> None:
+    """x is cut by columns, y by rows and stored twice, z is not named and whole everywhere."""
     layouts = (TensorLayout("x", (2, 2), (-1, 0)), TensorLayout("y", (2, 2), (1, -1)))
-    monkeypatch.setattr("mindbatch.tasks.reshard.source.read_strategy", lambda path: Strategy(layouts))
+    (tmp_path / "strategy.ckpt").write_bytes(strategy_bytes(Strategy(layouts)))
     x, y, z = (np.arange(32, dtype=np.float32).reshape(8, 4) + start for start in (0, 100, 200))
     for rank in range(4):
         (tmp_path / f"ranks/rank_{rank}").mkdir(parents=True)
         row, column = divmod(rank, 2)
-        held = {"x": x[:, 2 * column : 2 * column + 2], "y": y[4 * row : 4 * row + 4], "z": z}
-        write_tensors(tmp_path / f"ranks/rank_{rank}/checkpoint_{rank}.ckpt", held, "F32")
-    (tmp_path / "strategy.ckpt").touch()
-    strategy = str(tmp_path / "strategy.ckpt")
-    reshard(tmp_path / "ranks", tmp_path / "whole", source_strategy=strategy, verify=True)
-    (found,) = contents(tmp_path / "whole")
+        parts = {"x": x[:, 2 * column : 2 * column + 2], "y": y[4 * row : 4 * row + 4], "z": z}
+        write_tensors(tmp_path / f"ranks/rank_{rank}/checkpoint_{rank}.ckpt", parts, "F32")
+    options = {"source_strategy": str(tmp_path / "strategy.ckpt")}
+    reshard(tmp_path / "ranks", tmp_path / "whole", **options, verify=True)
+    (whole,) = contents(tmp_path / "whole")
     for name, array in {"x": x, "y": y, "z": z}.items():
-        assert found[name] == ("F32", (8, 4), array.tobytes())
+        assert whole[name] == ("F32", (8, 4), array.tobytes())
+    other = {**parts, "y": parts["y"] + np.float32(1)}
+    write_tensors(tmp_path / "ranks/rank_3/checkpoint_3.ckpt", other, "F32")
+    message = "rank_3/checkpoint_3.ckpt: tensor 'y' is not as in .*rank_2/checkpoint_2.ckpt"
+    with pytest.raises(CheckpointError, match=message):
+        reshard(tmp_path / "ranks", tmp_path / "again", **options, verify=True)
+    reshard(tmp_path / "ranks", tmp_path / "again", **options)
+
+
+# ---- what is there already, and ranks that are no sources
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "source", LLAMA)
+
+
+@pytest.fixture
+def target(source: Path, tmp_path: Path) -> Path:
+    """The source in two ranks."""
+    reshard(source, tmp_path / "cut", target_model_parallel=2)
+    return tmp_path / "cut"
+
+
+def change_a_norm(rank: Path) -> None:
+    path = rank / "model.safetensors"
+    with open_source(path) as opened:
+        (extent,) = opened.ranks[0].info(NORM).extents
+    data = bytearray(path.read_bytes())
+    data[extent.offset] ^= 1
+    path.write_bytes(data)
+
+
+def test_what_is_there_already_stays_and_is_read_back_if_that_is_asked_for(
+    source: Path, target: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in target.rglob("*")}
+    reshard(source, target, target_model_parallel=2, verify=True)
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line == f"{target}: was there already, the same reshard, each element read back and compared"
+    assert {path: path.stat().st_mtime_ns for path in target.rglob("*")} == before
+    change_a_norm(target / "rank_1")
+    reshard(source, target, target_model_parallel=2)
+    assert capsys.readouterr().out == f"{target}: was there already, the same reshard\n"
+    with pytest.raises(CheckpointError, match=f"rank_1/model.safetensors: tensor '{NORM}' is not "):
+        reshard(source, target, target_model_parallel=2, verify=True)
+
+
+def test_what_was_finished_but_for_its_name_is_read_back_too(source: Path, target: Path) -> None:
+    part = target.rename(target.with_name("cut.part"))
+    change_a_norm(part / "rank_1")
+    with pytest.raises(CheckpointError, match=f"remove {part}, and the same command makes it anew"):
+        reshard(source, target, target_model_parallel=2, verify=True)
+    assert not target.exists()
+
+
+def test_a_dry_run_says_what_the_target_has(
+    source: Path, target: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reshard(source, target, target_model_parallel=2, dry_run=True)
+    assert capsys.readouterr().out.endswith(f"{target}: is there already, the same reshard\n")
+    with pytest.raises(ConfigError, match="holds another reshard"):
+        reshard(source, target, target_model_parallel=4, dry_run=True)
+
+
+def test_one_rank_of_several_is_not_taken_for_a_whole_checkpoint(
+    source: Path, target: Path, tmp_path: Path
+) -> None:
+    for rank in (target / "rank_1", target / "rank_1/model.safetensors"):
+        with pytest.raises(ConfigError, match=f"one of 2 rank folders, .* give source={target}, or"):
+            reshard(rank, tmp_path / "whole")
+    only = tmp_path / "only"
+    only.mkdir()
+    source.rename(only / "rank_0")
+    (only / "rank_0/config.json").unlink()
+    reshard(only / "rank_0", tmp_path / "whole")
+    assert contents(tmp_path / "whole") == contents(only / "rank_0")
+
+
+def test_a_target_is_not_within_its_source(source: Path) -> None:
+    config = ReshardConfig(source=str(source))
+    for target in (source / "rank_2", source / "cut/rank_2"):
+        config.target.dir = str(target)
+        assert [*reshard_faults(config)] == [
+            f"target.dir={target}: is within the source {source}, which stays as it is; give another folder"
+        ]
+    config.target.dir = str(source.with_name(f"{source.name}-cut"))
+    assert [*reshard_faults(config)] == []
+    config.source, config.target.dir = str(source / "model.safetensors"), str(source / "cut")
+    assert [*reshard_faults(config)] == []

@@ -1,4 +1,4 @@
-"""Jobs: each goes through rows in order and once; in threads all are done, or none any more once one fails."""
+"""Jobs go through rows in order and once; in threads all are done, or none any more once one has failed."""
 
 import threading
 from collections import Counter
