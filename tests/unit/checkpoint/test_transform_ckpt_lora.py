@@ -21,7 +21,8 @@ from transform_places import (
 )
 
 import transform_ckpt_lora
-from mindbatch.checkpoint.folders.digests import record_digests
+from harness.reshard_kills import files_of
+from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.checkpoint.reshard.journal import Journal
 from verified_sources import open_verified
 
@@ -58,7 +59,7 @@ def test_a_killed_merge_goes_on(place, capsys, monkeypatch):
     """Whatever was in the files before the kill is kept, in as many processes."""
     flags = "two", "new", "two.ckpt", "four.ckpt", "--lora_scaling=2"
     assert merge(place, *flags) == 0
-    expected = {path: path.read_bytes() for path in (place / "new").rglob("*") if path.is_file()}
+    expected = files_of(place / "new")
     (place / "new").rename(place / "unbroken")
     written = []
 
@@ -74,13 +75,13 @@ def test_a_killed_merge_goes_on(place, capsys, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(transform_ckpt_lora, "worker_count", lambda *_: 2)
     assert merge(place, *flags) == 0
-    assert {path: path.read_bytes() for path in (place / "new").rglob("*") if path.is_file()} == expected
+    assert files_of(place / "new") == expected
     assert merge(place, *flags[:1], "other", *flags[2:-1], "--lora_scaling=1") == 0
     (place / "other").rename(place / "new.part")
     (place / "new").rename(place / "again")
     capsys.readouterr()
     assert merge(place, *flags) == 0  # what another scaling has left is not taken
-    assert {path: path.read_bytes() for path in (place / "new").rglob("*") if path.is_file()} == expected
+    assert files_of(place / "new") == expected
 
 
 def test_the_scaling_is_that_of_the_adapter(place, capsys):
@@ -105,11 +106,6 @@ def test_one_rank_is_one_file(place, kind, capsys):
     for name, array in merged_arrays(2).items():
         np.testing.assert_array_equal(found[name], array)
     assert "Merge succeed: 2 weights, scaling 2, 1 rank in" in capsys.readouterr().out
-
-
-def test_a_file_is_only_merged(place):
-    assert merge(place, "full.ckpt", "new", "", "", "--lora_scaling=2") == 0
-    assert set(read(place / "new/merged_lora.ckpt")) == set(BASE)
 
 
 def test_no_scaling_is_guessed(place, capsys):
@@ -180,16 +176,6 @@ def test_the_merge_writes_nothing_over(place, capsys):
     (place / "other.part/mine").write_text("kept")
     failed(merge(place, "full.ckpt", "other", "", "", "--lora_scaling=2"), 2, capsys, "is not of a reshard")
     assert (place / "other.part/mine").read_text() == "kept"
-
-
-def test_an_interrupt_is_one_line(place, capsys, monkeypatch):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(transform_ckpt_lora, "open_transform", interrupted)
-    code = merge(place, "two", "new", "two.ckpt", "four.ckpt")
-    message = "transform_ckpt_lora.py: interrupted; the same command goes on\n"
-    assert (code, capsys.readouterr().err) == (130, message)
 
 
 @pytest.mark.slow
