@@ -14,6 +14,7 @@ from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.checkpoint.reshard.carry_out import do_jobs
 from mindbatch.checkpoint.reshard.folder import TargetFiles
 from mindbatch.checkpoint.reshard.job import Job, Reading, Writing, chunks_of
+from mindbatch.checkpoint.reshard.progress import PlainProgress
 from mindbatch.checkpoint.reshard.write import Sources, write_job
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.storage import Storage
@@ -125,3 +126,23 @@ def test_closing_stops_what_is_under_way() -> None:
     first, _ = next(results)
     assert first.name == "tensor_0"
     results.close()
+
+
+# ---- progress
+
+
+def test_without_a_terminal_there_is_a_line_every_30_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    mib, times = 1 << 20, [0.0]
+    progress = PlainProgress("mindbatch", lambda: times[-1])
+    for seconds, done in ((0, 100), (29, 390), (30, 400), (59, 690), (61, 710)):
+        times.append(seconds)
+        progress("resharding", done * mib, 4000 * mib)
+    times.append(91)
+    progress("reading back", 0, 4000 * mib)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [
+        "mindbatch: resharding: 400 of 4,000 MiB, 0:06:00 left",
+        "mindbatch: resharding: 710 of 4,000 MiB, 0:05:29 left",
+        "mindbatch: reading back: 0 of 4,000 MiB",
+    ]

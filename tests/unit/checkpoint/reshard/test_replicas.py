@@ -12,6 +12,8 @@ from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.placement.regions import Placement, Segment, Shard, as_placed, single_segment
 from mindbatch.checkpoint.reshard.replicas import compare, digest_faults, replicas_of
 from mindbatch.io.errors import CheckpointError
+from mindbatch.tasks.reshard.schema import ReshardConfig
+from mindbatch.tasks.reshard.source import open_reshard_source
 from reshard_adapters import reshard
 from reshard_models import LLAMA, write_model, write_tensors
 
@@ -86,6 +88,16 @@ def test_ranks_of_two_checkpoints_are_not_mixed(cut: Path, tmp_path: Path) -> No
     (tmp_path / "second/rank_1").rename(cut / "rank_1")
     with pytest.raises(CheckpointError, match="is not as in"):
         reshard(cut, tmp_path / "whole")
+
+
+def test_bytes_that_are_compared_count(cut: Path) -> None:
+    with (opened := open_reshard_source(ReshardConfig(source=str(cut)))).source:
+        replicas = replicas_of(opened.files, opened.source.ranks)
+    states: list[tuple[str, int, int]] = []
+    compare(replicas, lambda *state: states.append(state))
+    assert {what for what, _, _ in states} == {"comparing what several ranks hold"}
+    norms, heads = 7 * 32 * 3, 3 * 2 * 4 * 32 * 2  # three ranks after the first; two ranks after two others
+    assert states[-1][1:] == ((norms + heads) * 2,) * 2
 
 
 def test_what_is_on_one_rank_alone_is_not_compared(cut: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.checkpoint.reshard.write import Written
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.storage import Storage, StorageError
-from reshard_adapters import write_adapter_for
+from reshard_adapters import reshard, write_adapter_for
 from reshard_models import MODELS, write_model
 
 # ---- the journal: what a crash has torn is not believed, and goes before more is written
@@ -202,6 +202,20 @@ def test_a_killed_merge_ends_as_an_unbroken_one(source: Path, tmp_path: Path, pa
     carry_out(plan, CountingStorage())
     assert files_of(plan.target) == expected
     assert not plan.target.with_name("cut.part").exists()
+
+
+def test_an_interrupt_says_that_nothing_is_lost(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mindbatch.checkpoint.reshard.carry_out._finish", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        reshard(source, tmp_path / "cut")
+    assert capsys.readouterr().err == (
+        f"mindbatch: {tmp_path}/cut.part: keeps what was finished; the same command goes on\n"
+    )
 
 
 # ---- what may be in the target folder and beside it
