@@ -8,13 +8,7 @@ from harness.scripts import run_script
 
 
 @pytest.mark.slow
-def test_some_flips_and_cuts(tmp_path: Path) -> None:
-    printed = run_script("checkpoint_damage", tmp_path / "files", "--flips", 150, "--cuts", 150)
-    assert printed == "150 flips and 150 cuts in 20 checkpoints\n"
-
-
-@pytest.mark.slow
-@pytest.mark.on_demand
-def test_ten_thousand_flips_and_cuts(tmp_path: Path) -> None:
-    printed = run_script("checkpoint_damage", tmp_path / "files", "--flips", 10_000, "--cuts", 10_000)
-    assert printed == "10000 flips and 10000 cuts in 20 checkpoints\n"
+@pytest.mark.parametrize("number", [150, pytest.param(10_000, marks=pytest.mark.on_demand)])
+def test_some_flips_and_cuts(tmp_path: Path, number: int) -> None:
+    printed = run_script("checkpoint_damage", tmp_path / "files", "--flips", number, "--cuts", number)
+    assert printed == f"{number} flips and {number} cuts in 20 checkpoints\n"
