@@ -3,7 +3,6 @@
 import json
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.tasks.reshard.schema import ReshardConfig, reshard_faults
 from reshard_adapters import reshard
 from reshard_models import LLAMA, MODELS, contents, stored, tensors_of, write_model, write_tensors
+
+NORM = "model.norm.weight"
 
 
 @pytest.mark.parametrize(("model", "dtype"), each_once(MODELS, ["F32", "F16", "BF16"], fast=1))
@@ -196,32 +197,12 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "planned and proved: 4 ranks, 30 tensors" in printed
 
 
-NORM = "model.norm.weight"
-
-
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        (lambda arrays: arrays.pop(NORM), f"tensor '{NORM}' is missing; needed with shape .32."),
-        (
-            lambda arrays: arrays.update({"model.other.weight": arrays[NORM][:3]}),
-            "tensor 'model.other.weight' of shape .3. is not part of this model",
-        ),
-        (
-            lambda arrays: arrays.update({NORM: arrays[NORM][:31]}),
-            f"tensor '{NORM}' has shape .31., needed is .32.",
-        ),
-    ],
-    ids=["missing", "unexpected", "shape"],
-)
-def test_tensors_that_are_not_the_models_are_refused(
-    tmp_path: Path, change: Callable[[dict[str, Any]], object], fault: str
-) -> None:
+def test_a_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:
     start = write_model(tmp_path / "start", LLAMA, digests=False)
     arrays = tensors_of(LLAMA)
-    change(arrays)
+    arrays[NORM] = arrays[NORM][:31]
     write_tensors(start / "model.safetensors", arrays, "F32")
-    with pytest.raises(CheckpointError, match=fault):
+    with pytest.raises(CheckpointError, match=f"tensor '{NORM}' has shape .31., needed is .32."):
         reshard(start, tmp_path / "cut", target_model_parallel=2)
     assert os.listdir(tmp_path) == ["start"]
 
