@@ -1,6 +1,5 @@
 """`mindbatch reshard lora.merge=`: the bits of a merge at once, whatever is cut how."""
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from reshard_adapters import (
     reshard,
     write_adapter_for,
 )
-from reshard_models import LLAMA, MODELS, contents, tensors_of, write_model, write_tensors
+from reshard_models import LLAMA, MODELS, contents, flip_a_bit, tensors_of, write_model, write_tensors
 
 
 @pytest.mark.parametrize(("dtype", "model"), each_once(["F32", "F16", "BF16"], ["llama", "gpt2"], fast=1))
@@ -273,10 +272,6 @@ def test_a_damaged_source_is_still_found(tmp_path: Path) -> None:
     """The digests are of the stored bytes."""
     start = write_model(tmp_path / "start", ONE_LAYER, "BF16")
     adapter = write_adapter_for(tmp_path / "adapter", ONE_LAYER)
-    data = bytearray((start / "model.safetensors").read_bytes())
-    head = 8 + int.from_bytes(data[:8], "little")
-    place = json.loads(data[8:head])[f"{Q0}.weight"]["data_offsets"][0]
-    data[head + place + 100] ^= 1
-    (start / "model.safetensors").write_bytes(data)
+    flip_a_bit(start / "model.safetensors", f"{Q0}.weight", 100)
     with pytest.raises(CheckpointError, match=f"tensor '{Q0}.weight' is damaged"):
         reshard(start, tmp_path / "made", adapter, target_model_parallel=2)

@@ -15,7 +15,7 @@ from mindbatch.io.errors import CheckpointError
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import open_reshard_source
 from reshard_adapters import reshard
-from reshard_models import LLAMA, write_model, write_tensors
+from reshard_models import LLAMA, flip_a_bit, write_model, write_tensors
 
 NORM = "model.layers.1.input_layernorm.weight"
 KEYS = "model.layers.2.self_attn.k_proj.weight"
@@ -25,11 +25,7 @@ QUERIES = "model.layers.2.self_attn.q_proj.weight"
 def change(folder: Path, name: str, *, digest: bool) -> Path:
     """Changes the tensor's last byte, and the recorded digest of it too if asked for, else removes all."""
     path = folder / "model.safetensors"
-    with open_tensor_file(path) as file:
-        extent = file.tensors[name].extents[-1]
-    data = bytearray(path.read_bytes())
-    data[extent.offset + extent.nbytes - 1] ^= 1
-    path.write_bytes(data)
+    flip_a_bit(path, name, -1)
     digests = folder / DIGESTS_NAME
     if not digest:
         digests.unlink()

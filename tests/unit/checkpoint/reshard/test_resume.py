@@ -12,7 +12,6 @@ import pytest
 from harness.faulty_storage import CountingStorage, FailingStorage, KillingStorage
 from harness.forks import Send, run_forked
 from harness.reshard_kills import OTHER_WAYS, SMALL, WAYS, files_of, plan_of
-from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.journal import Journal, read_journal
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
@@ -20,7 +19,7 @@ from mindbatch.checkpoint.reshard.write import Written
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.storage import Storage, StorageError
 from reshard_adapters import reshard, write_adapter_for
-from reshard_models import MODELS, write_model
+from reshard_models import MODELS, flip_a_bit, write_model
 
 # ---- the journal: what a crash has torn is not believed, and goes before more is written
 
@@ -110,11 +109,7 @@ def test_what_is_not_as_noted_is_written_again(plan: ReshardPlan) -> None:
     content = read_journal(part / "reshard.journal")
     assert content is not None
     first = content.written[0]
-    with open_tensor_file(part / first.file) as file:
-        offset = file.tensors[first.tensor].extents[0].offset
-    data = bytearray((part / first.file).read_bytes())
-    data[offset] ^= 1
-    (part / first.file).write_bytes(data)
+    flip_a_bit(part / first.file, first.tensor)
     outcome = carry_out(plan, CountingStorage())
     assert outcome.kept == len(content.written) - 1
     assert outcome.notes == [f"{part}: 1 tensors are not as noted; made anew"]
