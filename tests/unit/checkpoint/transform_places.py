@@ -1,5 +1,6 @@
 """Small checkpoints with LoRA matrices, cut by strategies, for the tools with MindFormers' flags."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -108,25 +109,16 @@ def failed(code, expected, capsys, *parts):
     assert all(line.startswith("transform_ckpt") for line in error.splitlines())
 
 
-def transform(place, source, target, source_strategy, target_strategy, *more):
-    return transform_ckpt.main(
-        [
-            f"--src_ckpt_dir={place / source}",
-            f"--dst_ckpt_dir={place / target}",
-            f"--src_ckpt_strategy={source_strategy and place / source_strategy}",
-            f"--dst_ckpt_strategy={target_strategy and place / target_strategy}",
-            *more,
-        ]
-    )
+def transform(
+    place, source, target, source_strategy, target_strategy, *more, tool=transform_ckpt, flag="dir"
+):
+    flags = [
+        f"--src_ckpt_{flag}={place / source}",
+        f"--dst_ckpt_dir={place / target}",
+        f"--src_ckpt_strategy={source_strategy and place / source_strategy}",
+        f"--dst_ckpt_strategy={target_strategy and place / target_strategy}",
+    ]
+    return tool.main([*flags, *more])
 
 
-def merge(place, source, target, source_strategy, target_strategy, *more):
-    return transform_ckpt_lora.main(
-        [
-            f"--src_ckpt_path_or_dir={place / source}",
-            f"--dst_ckpt_dir={place / target}",
-            f"--src_ckpt_strategy={source_strategy and place / source_strategy}",
-            f"--dst_ckpt_strategy={target_strategy and place / target_strategy}",
-            *more,
-        ]
-    )
+merge = partial(transform, tool=transform_ckpt_lora, flag="path_or_dir")

@@ -18,14 +18,19 @@ from mindbatch.io.errors import CheckpointError
 from mindbatch.models.stage_cut import number_of_layers
 from mindbatch.models.tensor_spec import TensorSpec, source_shapes
 
-SHAPES = {"columns": (8, 6), "rows": (6, 8), "norm": (6,), "table": (8, 4), "both": (8, 8), "scale": ()}
+SHAPES = {
+    "columns": (8, 6), "rows": (6, 8), "norm": (6,), "table": (8, 4), "turned": (8, 4), "both": (8, 8),
+    "scalar": (), "scale": (),
+}  # fmt: skip
 TWO_BY_TWO = Strategy(
     (
         TensorLayout("columns", (2, 2), (0, -1)),
         TensorLayout("rows", (2, 2), (-1, 0)),
         TensorLayout("norm", (2, 2), (-1,)),
         TensorLayout("table", (2, 2), ((1, 0), -1)),
+        TensorLayout("turned", (2, 2), ((0, 1), -1)),
         TensorLayout("both", (2, 2), (1, 0)),
+        TensorLayout("scalar", (2, 2), (-1,)),
         TensorLayout("cache", (2, 2), (0, -1)),
     )
 )
@@ -41,15 +46,17 @@ STAGED = {"first": (4, 3), "tied": (6, 2), "last": (2, 4)}
 
 
 def test_each_rank_holds_what_its_place_in_the_device_matrix_says() -> None:
-    found = strategy_placements(TWO_BY_TWO, SHAPES)
-    wholes = {name: [rank[0].whole for rank in placement.ranks] for name, placement in found.items()}
+    placed = strategy_placements(TWO_BY_TWO, SHAPES)
+    wholes = {name: [rank[0].whole for rank in placement.ranks] for name, placement in placed.items()}
     low, high = (0, 4), (4, 8)
     assert wholes["columns"] == [(low, (0, 6)), (high, (0, 6))] * 2
     assert wholes["rows"] == [((0, 6), low), ((0, 6), high)] * 2
     assert wholes["table"] == [((start, start + 2), (0, 4)) for start in (0, 2, 4, 6)]
+    assert wholes["turned"] == [((start, start + 2), (0, 4)) for start in (0, 4, 2, 6)]
     assert wholes["both"] == [(low, low), (low, high), (high, low), (high, high)]
+    assert wholes["scalar"] == [()] * 4
     assert wholes["scale"] == [()] * 4  # not in the strategy: whole everywhere
-    assert "cache" not in found
+    assert "cache" not in placed
 
 
 @pytest.mark.parametrize(("strategy", "shapes"), [(TWO_BY_TWO, SHAPES), (TWO_STAGES, STAGED)])

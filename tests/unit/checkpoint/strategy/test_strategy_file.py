@@ -74,26 +74,10 @@ def test_every_element_is_held_by_as_many_ranks(
         assert (held == 8 // np.prod(layout.parts)).all()
 
 
-def test_slices_of_a_small_example() -> None:
-    columns = TensorLayout("w", (2, 2), (0, -1))
-    assert [columns.slice_of(rank, (4, 3))[0] for rank in range(4)] == [slice(0, 2), slice(2, 4)] * 2
-    both = TensorLayout("w", (2, 2), ((1, 0), -1))
-    assert [both.slice_of(rank, (4, 3))[0].start for rank in range(4)] == [0, 1, 2, 3]
-    turned = TensorLayout("w", (2, 2), ((0, 1), -1))
-    assert [turned.slice_of(rank, (4, 3))[0].start for rank in range(4)] == [0, 2, 1, 3]
-    assert [LAYOUT.slice_of(rank, (8, 3))[0].start for rank in range(4)] == [0, 4, 2, 6]
-    assert LAYOUT.local_shape((8, 3)) == (2, 3)
-    assert TensorLayout("scalar", (2,), (-1,)).slice_of(1, ()) == ()
-
-
 @pytest.mark.parametrize(
     ("layout", "shape", "fault"),
     [
-        (
-            TensorLayout("w", (2,), (0, -1)),
-            (3, 2),
-            r"shape \[3, 2\] is cut into 2 parts, which do not divide 3",
-        ),
+        (TensorLayout("w", (2,), (0, -1)), (3, 2), r"shape \[3, 2\] is cut into 2 parts, .* not divide 3"),
         (TensorLayout("w", (2,), (0, -1)), (4, 2, 2), "has a tensor map of 2 dimensions"),
         (TensorLayout("w", (2,), (0,)), (), "has a tensor map of 1 dimensions"),
         (TensorLayout("w", (2,), (0,), param_split_shape=(1, 2)), (4,), "is cut unevenly"),
