@@ -1,4 +1,4 @@
-"""Reshards that are killed, or lose power or their disk, end as if nobody had touched them; damage is found."""
+"""Reshards that are killed, or lose power or a disk, end as if untouched; damaged checkpoints are refused."""
 
 import contextlib
 import errno
