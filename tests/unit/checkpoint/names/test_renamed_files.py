@@ -259,7 +259,7 @@ def test_any_single_change_of_a_plan_is_found_unless_it_changes_nothing(number: 
     plans, source, target = CASES[number]
     prove(plans, source, target)
     arrays = numbered(source.shapes)
-    expected, ranks = scattered(target, arrays), scattered(source, arrays)
+    expected, stored = scattered(target, arrays), scattered(source, arrays)
     chance, num_refused = random.Random(number), 0
     for _ in range(CHANGES):
         index = chance.randrange(len(plans))
@@ -272,7 +272,7 @@ def test_any_single_change_of_a_plan_is_found_unless_it_changes_nothing(number: 
         except CheckpointError:
             num_refused += 1
         else:
-            assert same(copied(wrong, source, ranks), expected)
+            assert same(copied(wrong, source, stored), expected)
     assert num_refused > 0.7 * CHANGES
 
 
@@ -297,7 +297,7 @@ def test_every_plan_that_is_made_is_proved(data: st.DataObject) -> None:
     for _ in range(2):
         options = data.draw(st.sampled_from([None, Options(), FUSED, JOINED]))
         fused = options is not None and options.qkv_concat
-        ways = data.draw(st.sampled_from([each for each in allowed if not fused or each <= kv_heads]))
+        ways = data.draw(st.sampled_from([size for size in allowed if not fused or size <= kv_heads]))
         sides.append(ranks(config, ways, data.draw(st.integers(1, 2)), options))
     source, target = sides
     plans = plan_copies(source, target)
