@@ -28,7 +28,7 @@ import transform_ckpt
 import transform_ckpt_lora
 from mindbatch import cli
 from mindbatch.checkpoint.faults import MAX_LINES
-from mindbatch.checkpoint.folders.digest_writer import record_digests
+from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.tasks.reshard import source as reshard_source
 
 FOLDER, SHARDS, ONE, RANKS, _ = PLACES

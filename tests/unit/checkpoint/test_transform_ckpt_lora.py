@@ -22,7 +22,7 @@ from transform_places import (
 
 import transform_ckpt_lora
 from harness.reshard_kills import files_of
-from mindbatch.checkpoint.folders.digest_writer import record_digests
+from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.checkpoint.reshard.journal import Journal
 from verified_sources import open_verified
 
