@@ -93,21 +93,25 @@ def test_more_ranks_than_files_may_be_open(place):
 
 
 @pytest.mark.slow
-def test_as_a_command_without_mindspore(place):
-    """-S leaves installed packages out of the path, but for NumPy."""
-    numpy = Path(np.__file__).parents[1]
+@pytest.mark.parametrize(
+    ("tool", "source", "needed"),
+    [("transform_ckpt", "dir", ["numpy"]), ("transform_ckpt_lora", "path_or_dir", ["numpy", "regex"])],
+)
+def test_as_a_command_without_mindspore(place, tool, source, needed):
+    """-S leaves installed packages out of the path, but for those that are needed."""
+    packages = Path(np.__file__).parents[1]
     (place / "only").mkdir()
-    (place / "only/numpy").symlink_to(numpy / "numpy")
-    for path in numpy.glob("numpy.libs"):
+    for path in (*map(packages.joinpath, needed), *packages.glob("numpy.libs")):
         (place / "only" / path.name).symlink_to(path)
-    command = [sys.executable, "-S", str(TOOLS / "transform_ckpt.py")]
-    flags = [f"--src_ckpt_dir={place / 'two'}", f"--dst_ckpt_dir={place / 'new'}"]
+    command = [sys.executable, "-S", str(TOOLS / f"{tool}.py")]
+    flags = [f"--src_ckpt_{source}={place / 'two'}", f"--dst_ckpt_dir={place / 'new'}"]
     flags += [f"--src_ckpt_strategy={place / 'two.ckpt'}", f"--dst_ckpt_strategy={place / 'four.ckpt'}"]
+    flags += ["--lora_scaling=1.5"] if tool.endswith("lora") else []
     done = subprocess.run(
         [*command, *flags], env={"PYTHONPATH": str(place / "only")}, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert_ranks(place / "new", 4, arrays())
+    assert done.stdout.endswith(f"4 ranks in {place / 'new'}\n")
 
 
 def test_every_fault_in_the_flags_is_told(place, capsys):
@@ -149,10 +153,11 @@ def test_one_rank_that_is_the_whole_needs_no_strategy(place):
     assert_ranks(place / "new", 4, arrays())
 
 
-def test_nothing_is_written_over(place, capsys):
+@pytest.mark.parametrize("tool", [transform, merge])
+def test_nothing_is_written_over(place, capsys, tool):
     (place / "new").mkdir()
     (place / "new/mine").write_text("kept")
-    failed(transform(place, "two", "new", "two.ckpt", "four.ckpt"), 2, capsys, "give another folder")
+    failed(tool(place, "two", "new", "two.ckpt", "four.ckpt"), 2, capsys, "give another folder")
     assert [path.name for path in (place / "new").iterdir()] == ["mine"]
 
 

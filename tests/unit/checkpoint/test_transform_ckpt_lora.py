@@ -1,8 +1,6 @@
 """tools/transform_ckpt_lora.py, with the flags of MindFormers."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -10,7 +8,6 @@ from transform_places import (
     ALPHA,
     BASE,
     RANK,
-    TOOLS,
     arrays,
     assert_ranks,
     failed,
@@ -166,22 +163,3 @@ def test_a_flipped_bit_is_found_with_digests(place, name, capsys):
     code = merge(place, "home/trained.ckpt", "new", "", "", "--lora_scaling=2")
     failed(code, 1, capsys, f"{file}: tensor '{name}' is damaged")
     assert not (place / "new").exists()
-
-
-def test_the_merge_writes_nothing_over(place, capsys):
-    (place / "new").mkdir()
-    (place / "new/mine").write_text("kept")
-    failed(merge(place, "full.ckpt", "new", "", "", "--lora_scaling=2"), 2, capsys, "exists already")
-    (place / "other.part").mkdir()
-    (place / "other.part/mine").write_text("kept")
-    failed(merge(place, "full.ckpt", "other", "", "", "--lora_scaling=2"), 2, capsys, "is not of a reshard")
-    assert (place / "other.part/mine").read_text() == "kept"
-
-
-@pytest.mark.slow
-def test_the_merge_as_a_command(place):
-    command = [sys.executable, str(TOOLS / "transform_ckpt_lora.py"), "--lora_scaling", "1.5"]
-    flags = ["--src_ckpt_path_or_dir", str(place / "full.ckpt"), "--dst_ckpt_dir", str(place / "new")]
-    done = subprocess.run([*command, *flags], cwd=place, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "scaling 1.5" in done.stdout
