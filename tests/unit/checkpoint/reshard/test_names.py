@@ -1,7 +1,6 @@
 """Reshards between Hugging Face names and MindFormers': there and back, the same bytes."""
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from placed_arrays import scattered
+from safetensors_writer import write_index
 
 from each_once import each_once
 from mindbatch.checkpoint.names.dialect import Options
@@ -80,13 +80,10 @@ def test_a_fused_tensor_is_made_of_one_dtype_or_converted(tmp_path: Path) -> Non
     arrays = {name: stored(array, "F32") for name, array in tensors_of(LLAMA).items()}
     odd = "model.layers.1.mlp.up_proj.weight"
     half = {odd: arrays.pop(odd).astype(np.float16)}
-    write_tensors(start / "model.safetensors", arrays, "F32")
-    write_tensors(tmp_path / "half.safetensors", half, "F16")
-    (start / "model.safetensors").rename(start / "model-00001-of-00002.safetensors")
-    (tmp_path / "half.safetensors").rename(start / "model-00002-of-00002.safetensors")
-    files = dict.fromkeys(arrays, "model-00001-of-00002.safetensors")
-    files[odd] = "model-00002-of-00002.safetensors"
-    (start / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    (start / "model.safetensors").unlink()
+    write_tensors(start / "1.safetensors", arrays, "F32")
+    write_tensors(start / "2.safetensors", half, "F16")
+    write_index(start, {**dict.fromkeys(arrays, "1.safetensors"), odd: "2.safetensors"})
     with pytest.raises(CheckpointError, match=r"1.feed_forward.w_gate_hidden.* several dtypes: .* is F16"):
         reshard(start, tmp_path / "cut", **mindformers(qkv_concat=True))
     reshard(start, tmp_path / "plain", **mindformers())
@@ -99,15 +96,12 @@ def test_a_fused_tensor_is_made_of_one_dtype_or_converted(tmp_path: Path) -> Non
 def test_a_bare_base_model(tmp_path: Path) -> None:
     """Its names are without the prefix; those of MindFormers are of the whole model."""
     start = write_model(tmp_path / "start", MODELS["tied"])
-    bare = tmp_path / "bare"
-    shutil.copytree(start, bare)
-    (bare / "digests.json").unlink()
+    bare = write_model(tmp_path / "bare", MODELS["tied"], digests=False)
     arrays = {name.removeprefix("model."): array for name, array in tensors_of(MODELS["tied"]).items()}
     write_tensors(bare / "model.safetensors", arrays, "F32")
+    named = mindformers(qkv_concat=True, model_parallel=2)
     for source, target in ((start, "1"), (bare, "2")):
-        reshard(
-            source, tmp_path / target, target_model_parallel=2, **mindformers(qkv_concat=True), verify=True
-        )
+        reshard(source, tmp_path / target, **named, verify=True)
     assert contents(tmp_path / "1") == contents(tmp_path / "2")
     reshard(tmp_path / "2", tmp_path / "whole")
     assert contents(tmp_path / "whole") == contents(start)
