@@ -38,14 +38,10 @@ def tensor_map(name):
     return CUTS.get(module, CUTS["norm"])
 
 
-def strategy_of(ranks, names=SHAPES):
-    layouts = tuple(TensorLayout(name, (ranks,), tensor_map(name)) for name in names)
-    return Strategy(layouts, (OperatorStrategy("MatMul-op0", 0),))
-
-
-def write_strategy(path, ranks, names=SHAPES):
+def write_strategy(path, ranks):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(strategy_bytes(strategy_of(ranks, names)))
+    layouts = tuple(TensorLayout(name, (ranks,), tensor_map(name)) for name in SHAPES)
+    path.write_bytes(strategy_bytes(Strategy(layouts, (OperatorStrategy("MatMul-op0", 0),))))
     return path
 
 
@@ -83,10 +79,10 @@ def read(path):
         return found
 
 
-def assert_ranks(folder, ranks, tensors, suffix="ckpt"):
+def assert_ranks(folder, ranks, tensors):
     assert sorted(path.name for path in folder.glob("rank_*")) == [f"rank_{rank}" for rank in range(ranks)]
     for rank in range(ranks):
-        found = read(folder / f"rank_{rank}" / f"checkpoint_{rank}.{suffix}")
+        found = read(folder / f"rank_{rank}" / f"checkpoint_{rank}.ckpt")
         assert set(found) == set(tensors)
         for name, array in tensors.items():
             np.testing.assert_array_equal(found[name], part_of(name, array, ranks, rank), err_msg=name)
