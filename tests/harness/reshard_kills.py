@@ -12,6 +12,7 @@ import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from harness.faulty_storage import MOMENTS, CountingStorage, KillingStorage
 from harness.forks import FAILED, Send, run_forked
@@ -29,10 +30,24 @@ SYNC_BYTES = 12_000
 WAYS, OTHER_WAYS = 2, 4
 
 
-def plan_of(source: Path, target: Path, ways: int, *, gives_way: bool = False) -> ReshardPlan:
-    """A reshard that syncs often, is read back, and replaces what was there if `gives_way`."""
+def plan_of(
+    source: Path,
+    target: Path,
+    ways: int,
+    *,
+    gives_way: bool = False,
+    adapter: Path | None = None,
+    **more: Any,
+) -> ReshardPlan:
+    """A reshard that syncs often, is read back, and replaces what was there if `gives_way`.
+
+    adapter: what it merges. more: of the target's options.
+    """
     config = ReshardConfig(source=str(source), verify=True)
     config.target.dir, config.target.model_parallel, config.target.replace = str(target), ways, gives_way
+    config.lora.merge = adapter and str(adapter)
+    for name, value in more.items():
+        setattr(config.target, name, value)
     opened = open_reshard_source(config)
     with opened.source:
         return replace(plan_reshard(config, opened), sync_bytes=SYNC_BYTES)

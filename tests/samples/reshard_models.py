@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.checkpoint.formats.ckpt_file import ckpt_layout
+from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.models.registry import describe, tensor_specs
@@ -133,3 +134,12 @@ def contents(path: Path) -> list[dict[str, tuple[str, tuple[int, ...], bytes]]]:
                 held[name] = (info.dtype, info.shape, bytes(data))
             found.append(held)
         return found
+
+
+def flip_a_bit(path: Path, name: str, place: int = 0) -> None:
+    """Of a byte of a tensor in a file; a place below 0 is counted from its end."""
+    with open_tensor_file(path) as file:
+        [extent] = file.tensors[name].extents
+    data = bytearray(path.read_bytes())
+    data[extent.offset + place % extent.nbytes] ^= 1
+    path.write_bytes(data)

@@ -1,39 +1,25 @@
 """tools/migrate_predict_yaml.py: a predict YAML written as a configuration file."""
 
-import importlib.util
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from migrate_predict_yaml import main
 from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import EXIT_DONE, EXIT_USAGE
 from mindbatch.tasks.registry import TASKS
 from predict_yamls import MCORE, OLDER
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
-Main = Callable[[list[str]], int]
 
-
-@pytest.fixture
-def main(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Main:
-    """The tool's main function, with the folder that holds both YAMLs as the current one."""
-    monkeypatch.syspath_prepend(str(TOOLS))
-    spec = importlib.util.spec_from_file_location("migrate_predict_yaml", TOOLS / "migrate_predict_yaml.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "migrate_predict_yaml", module)
-    spec.loader.exec_module(module)
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The folder that holds both YAMLs is the current one."""
     (tmp_path / "mcore.yaml").write_text(MCORE.replace("FOLDER", 'a "folder": #1'))
     (tmp_path / "older.yaml").write_text(OLDER.replace("FOLDER", "model"))
     monkeypatch.chdir(tmp_path)
-    found: Main = module.main
-    return found
 
 
-def test_the_file_means_what_the_yaml_means(main: Main, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_file_means_what_the_yaml_means(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("mcore.yaml", "older.yaml"):
         assert main([name, "-o", f"new_{name}"]) == EXIT_DONE
         said = capsys.readouterr()
@@ -46,9 +32,7 @@ def test_the_file_means_what_the_yaml_means(main: Main, capsys: pytest.CaptureFi
         assert converted.unresolved_yaml == direct.unresolved_yaml
 
 
-def test_it_says_where_values_come_from_and_what_has_no_effect(
-    main: Main, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_says_where_values_come_from_and_what_has_no_effect(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mcore.yaml"]) == EXIT_DONE
     text = capsys.readouterr().out
     assert text.startswith("# From mcore.yaml, a predict YAML of MindFormers.\nmodel:\n")
@@ -57,7 +41,7 @@ def test_it_says_where_values_come_from_and_what_has_no_effect(
     assert "# - parallel_config.model_parallel: use_parallel is not True\n" in text
 
 
-def test_every_fault_is_said_and_nothing_written(main: Main, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_fault_is_said_and_nothing_written(capsys: pytest.CaptureFixture[str]) -> None:
     text = MCORE.replace("block_size: 128", "block_size: 100").replace("seed: 7", "seeed: 7")
     text = text.replace("top_p: 0.5", "top_p: 2.0")
     Path("bad.yaml").write_text(text.replace("top_k: 5", "top_k: few"))
@@ -71,7 +55,7 @@ def test_every_fault_is_said_and_nothing_written(main: Main, capsys: pytest.Capt
     assert not Path("new.yaml").exists()
 
 
-def test_a_file_that_is_there_is_not_written_over(main: Main, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_there_is_not_written_over(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mcore.yaml", "-o", "older.yaml"]) == EXIT_USAGE
     assert main(["mcore.yaml", "-o", "no/folder.yaml"]) == EXIT_USAGE
     assert main(["no.yaml"]) == EXIT_USAGE

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from mindbatch.checkpoint.placement.plan import TensorPlan
 from mindbatch.checkpoint.placement.regions import RankFiles, Region
 
-Array = NDArray[np.int64]
+Array = NDArray[Any]
 Ranks = list[dict[str, Array]]
 UNTOUCHED = -1
 
@@ -31,18 +31,19 @@ def numbered(shapes: Mapping[str, Sequence[int]]) -> dict[str, Array]:
 def scattered(files: RankFiles, arrays: Mapping[str, Array]) -> Ranks:
     """The tensors of each rank's file, made literally of the full arrays."""
     found: Ranks = []
+    dtype = next(iter(arrays.values())).dtype
     for tensors in files.ranks:
-        held: dict[str, Array] = {}
+        made: dict[str, Array] = {}
         for name, stored in tensors.items():
-            local = np.full(stored.shard.view, UNTOUCHED)
+            local = np.full(stored.shard.view, UNTOUCHED, dtype)
             for region in stored.shard.padding:
                 local[index(region)] = 0
             for tensor, segment in stored.segments:
                 part = arrays[tensor][index(segment.whole)]
                 local[index(segment.local)] = part.T if segment.transposed else part
             assert UNTOUCHED not in local
-            held[name] = local.reshape(stored.shard.shape)
-        found.append(held)
+            made[name] = local.reshape(stored.shard.shape)
+        found.append(made)
     return found
 
 

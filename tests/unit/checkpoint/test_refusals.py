@@ -22,17 +22,14 @@ from bad_checkpoints import (
     write_code,
     write_strategy,
 )
+from ckpt_bytes import with_crc
 
 import transform_ckpt
 import transform_ckpt_lora
+from mindbatch import cli
 from mindbatch.checkpoint.faults import MAX_LINES
 from mindbatch.checkpoint.folders.digests import record_digests
-from mindbatch.io.errors import MindBatchError
-from mindbatch.tasks import inspect
-from mindbatch.tasks.inspect import InspectConfig
 from mindbatch.tasks.reshard import source as reshard_source
-from mindbatch.tasks.reshard import task as reshard
-from mindbatch.tasks.reshard.schema import ReshardConfig
 
 FOLDER, SHARDS, ONE, RANKS, _ = PLACES
 
@@ -43,37 +40,35 @@ def _strategy(place: Place, home: Path) -> str | None:
     return str(write_strategy(home.parent / "strategy.ckpt", place.num_ranks))
 
 
-def _told(run: Callable[[], int]) -> tuple[int, list[str]]:
-    """As mindbatch.cli tells it."""
-    try:
-        return run(), []
-    except MindBatchError as error:
-        return error.exit_code, [*error.faults]
+def _lines(code: int, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+    return code, capsys.readouterr().err.splitlines()
 
 
-def _inspect(place: Place, home: Path, _: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
-    return _told(lambda: inspect.run(InspectConfig(path=str(home), digests=True)))
+def _inspect(place: Place, home: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+    return _lines(cli.main(["inspect", str(home), "digests=true"]), capsys)
 
 
-def _reshard(place: Place, home: Path, _: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
-    config = ReshardConfig(source=str(home), source_strategy=_strategy(place, home), workers=1)
-    config.target.dir = str(home.parent / "made")
-    config.target.model_parallel = 2 if place.num_ranks == 1 else 1
-    return _told(lambda: reshard.run(config))
+def _reshard(place: Place, home: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+    words = [f"source={home}", f"target.dir={home.parent / 'made'}", "workers=1"]
+    if place.num_ranks == 1:
+        words.append("target.model_parallel=2")
+    else:
+        words.append(f"source_strategy={_strategy(place, home)}")
+    return _lines(cli.main(["reshard", *words]), capsys)
 
 
 def _transform(place: Place, home: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
     target = write_strategy(home.parent / "four.ckpt", 4)
     flags = [f"--src_ckpt_dir={home}", f"--dst_ckpt_dir={home.parent / 'made'}"]
     flags += [f"--src_ckpt_strategy={_strategy(place, home)}", f"--dst_ckpt_strategy={target}"]
-    return transform_ckpt.main(flags), capsys.readouterr().err.splitlines()
+    return _lines(transform_ckpt.main(flags), capsys)
 
 
 def _merge(place: Place, home: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
     target = write_strategy(home.parent / "four.ckpt", 4)
     flags = [f"--src_ckpt_path_or_dir={home}", f"--dst_ckpt_dir={home.parent / 'made'}", "--lora_scaling=1"]
     flags += [f"--src_ckpt_strategy={_strategy(place, home)}", f"--dst_ckpt_strategy={target}"]
-    return transform_ckpt_lora.main(flags), capsys.readouterr().err.splitlines()
+    return _lines(transform_ckpt_lora.main(flags), capsys)
 
 
 Command = Callable[[Place, Path, pytest.CaptureFixture[str]], tuple[int, list[str]]]
@@ -145,8 +140,6 @@ def test_a_flipped_bit_is_found_with_digests(
 def test_a_flipped_bit_is_found_with_the_checksum_of_mindspore(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: Command
 ) -> None:
-    from ckpt_bytes import with_crc
-
     file = RANKS.write(tmp_path / "home")
     damaged = bytearray(with_crc(file.read_bytes()))
     damaged[-20] ^= 1

@@ -21,6 +21,7 @@ from transform_places import (
 )
 
 import transform_ckpt
+import transform_ckpt_lora
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
 from mindbatch.io.foreign_formats import reshard_command
@@ -75,12 +76,6 @@ def test_the_other_kind_of_flags(place, source, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_several_processes_make_the_same(place):
-    assert transform(place, "two", "new", "two.ckpt", "four.ckpt", "--transform_process_num=2") == 0
-    assert_ranks(place / "new", 4, arrays())
-
-
-@pytest.mark.slow
 def test_more_ranks_than_files_may_be_open(place):
     """Up to what the system allows; many systems begin with 1024."""
     layouts = tuple(TensorLayout(name, (150,), (-1,) * len(shape)) for name, shape in SHAPES.items())
@@ -98,21 +93,25 @@ def test_more_ranks_than_files_may_be_open(place):
 
 
 @pytest.mark.slow
-def test_as_a_command_without_mindspore(place):
-    """-S leaves installed packages out of the path, but for NumPy."""
-    numpy = Path(np.__file__).parents[1]
+@pytest.mark.parametrize(
+    ("tool", "source", "needed"),
+    [("transform_ckpt", "dir", ["numpy"]), ("transform_ckpt_lora", "path_or_dir", ["numpy", "regex"])],
+)
+def test_as_a_command_without_mindspore(place, tool, source, needed):
+    """-S leaves installed packages out of the path, but for those that are needed."""
+    packages = Path(np.__file__).parents[1]
     (place / "only").mkdir()
-    (place / "only/numpy").symlink_to(numpy / "numpy")
-    for path in numpy.glob("numpy.libs"):
+    for path in (*map(packages.joinpath, needed), *packages.glob("numpy.libs")):
         (place / "only" / path.name).symlink_to(path)
-    command = [sys.executable, "-S", str(TOOLS / "transform_ckpt.py")]
-    flags = [f"--src_ckpt_dir={place / 'two'}", f"--dst_ckpt_dir={place / 'new'}"]
+    command = [sys.executable, "-S", str(TOOLS / f"{tool}.py")]
+    flags = [f"--src_ckpt_{source}={place / 'two'}", f"--dst_ckpt_dir={place / 'new'}"]
     flags += [f"--src_ckpt_strategy={place / 'two.ckpt'}", f"--dst_ckpt_strategy={place / 'four.ckpt'}"]
+    flags += ["--lora_scaling=1.5"] if tool.endswith("lora") else []
     done = subprocess.run(
         [*command, *flags], env={"PYTHONPATH": str(place / "only")}, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert_ranks(place / "new", 4, arrays())
+    assert done.stdout.endswith(f"4 ranks in {place / 'new'}\n")
 
 
 def test_every_fault_in_the_flags_is_told(place, capsys):
@@ -124,11 +123,8 @@ def test_every_fault_in_the_flags_is_told(place, capsys):
     failed(transform(place, "two", "new", "", ""), 2, capsys, "one of them must be given")
     both = [f"--src_ckpt_dir={place}", f"--src_checkpoint={place}", "--dst_strategy=x"]
     failed(transform_ckpt.main(both), 2, capsys, "must be of one kind")
-
-
-def test_abbreviated_flags_are_refused(place):
     with pytest.raises(SystemExit):
-        transform_ckpt.main(["--src_ckpt_d=x"])
+        transform_ckpt.main(["--src_ckpt_d=x"])  # no flag is abbreviated
 
 
 def test_sources_that_do_not_fit_are_refused(place, capsys):
@@ -139,34 +135,38 @@ def test_sources_that_do_not_fit_are_refused(place, capsys):
     assert not (place / "new").exists()
 
 
-def test_what_is_left_of_several_ranks_is_not_taken_as_whole(place, capsys):
+@pytest.mark.parametrize("tool", [transform, merge])
+@pytest.mark.parametrize("target", ["four.ckpt", ""])
+def test_what_is_left_of_several_ranks_is_not_taken_as_whole(place, capsys, tool, target):
     """As MindFormers does, whatever the strategy says."""
     shutil.rmtree(place / "two/rank_1")
-    said = "1 rank; the strategy is for 2; if this one is the whole, give no strategy for the source"
-    for target in ("four.ckpt", ""):
-        failed(transform(place, "two", "new", "two.ckpt", target), 1, capsys, said)
-    failed(merge(place, "two", "new", "two.ckpt", "four.ckpt", "--lora_scaling=1"), 1, capsys, said)
-    file = "two/rank_0/checkpoint_0.ckpt"
-    failed(transform(place, file, "new", "two.ckpt", "four.ckpt"), 1, capsys, said)
-    assert not (place / "new").exists()
     write_ranks(place / "one", 1, arrays())
-    failed(transform(place, "one", "new", "two.ckpt", "four.ckpt"), 1, capsys, said)
+    message = "1 rank; the strategy is for 2; if this one is the whole, give no strategy for the source"
+    for source in ("two", "two/rank_0/checkpoint_0.ckpt", "one"):
+        failed(tool(place, source, "new", "two.ckpt", target), 1, capsys, message)
+    assert not (place / "new").exists()
+
+
+def test_one_rank_that_is_the_whole_needs_no_strategy(place):
+    write_ranks(place / "one", 1, arrays())
     assert transform(place, "one", "new", "", "four.ckpt") == 0
     assert_ranks(place / "new", 4, arrays())
 
 
-def test_nothing_is_written_over(place, capsys):
+@pytest.mark.parametrize("tool", [transform, merge])
+def test_nothing_is_written_over(place, capsys, tool):
     (place / "new").mkdir()
     (place / "new/mine").write_text("kept")
-    failed(transform(place, "two", "new", "two.ckpt", "four.ckpt"), 2, capsys, "give another folder")
+    failed(tool(place, "two", "new", "two.ckpt", "four.ckpt"), 2, capsys, "give another folder")
     assert [path.name for path in (place / "new").iterdir()] == ["mine"]
 
 
-def test_an_interrupt_is_one_line(place, capsys, monkeypatch):
+@pytest.mark.parametrize(("tool", "module"), [(transform, transform_ckpt), (merge, transform_ckpt_lora)])
+def test_an_interrupt_is_one_line(place, capsys, monkeypatch, tool, module):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(transform_ckpt, "open_transform", interrupted)
-    code = transform(place, "two", "new", "two.ckpt", "four.ckpt")
-    message = "transform_ckpt.py: interrupted; the same command goes on\n"
+    monkeypatch.setattr(module, "open_transform", interrupted)
+    code = tool(place, "two", "new", "two.ckpt", "four.ckpt")
+    message = f"{module.__name__}.py: interrupted; the same command goes on\n"
     assert (code, capsys.readouterr().err) == (130, message)

@@ -1,8 +1,6 @@
 """tools/transform_ckpt_lora.py, with the flags of MindFormers."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -10,7 +8,6 @@ from transform_places import (
     ALPHA,
     BASE,
     RANK,
-    TOOLS,
     arrays,
     assert_ranks,
     failed,
@@ -21,6 +18,7 @@ from transform_places import (
 )
 
 import transform_ckpt_lora
+from harness.reshard_kills import files_of
 from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.checkpoint.reshard.journal import Journal
 from verified_sources import open_verified
@@ -58,7 +56,7 @@ def test_a_killed_merge_goes_on(place, capsys, monkeypatch):
     """Whatever was in the files before the kill is kept, in as many processes."""
     flags = "two", "new", "two.ckpt", "four.ckpt", "--lora_scaling=2"
     assert merge(place, *flags) == 0
-    expected = {path: path.read_bytes() for path in (place / "new").rglob("*") if path.is_file()}
+    expected = files_of(place / "new")
     (place / "new").rename(place / "unbroken")
     written = []
 
@@ -74,13 +72,13 @@ def test_a_killed_merge_goes_on(place, capsys, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(transform_ckpt_lora, "worker_count", lambda *_: 2)
     assert merge(place, *flags) == 0
-    assert {path: path.read_bytes() for path in (place / "new").rglob("*") if path.is_file()} == expected
+    assert files_of(place / "new") == expected
     assert merge(place, *flags[:1], "other", *flags[2:-1], "--lora_scaling=1") == 0
     (place / "other").rename(place / "new.part")
     (place / "new").rename(place / "again")
     capsys.readouterr()
     assert merge(place, *flags) == 0  # what another scaling has left is not taken
-    assert {path: path.read_bytes() for path in (place / "new").rglob("*") if path.is_file()} == expected
+    assert files_of(place / "new") == expected
 
 
 def test_the_scaling_is_that_of_the_adapter(place, capsys):
@@ -105,11 +103,6 @@ def test_one_rank_is_one_file(place, kind, capsys):
     for name, array in merged_arrays(2).items():
         np.testing.assert_array_equal(found[name], array)
     assert "Merge succeed: 2 weights, scaling 2, 1 rank in" in capsys.readouterr().out
-
-
-def test_a_file_is_only_merged(place):
-    assert merge(place, "full.ckpt", "new", "", "", "--lora_scaling=2") == 0
-    assert set(read(place / "new/merged_lora.ckpt")) == set(BASE)
 
 
 def test_no_scaling_is_guessed(place, capsys):
@@ -170,32 +163,3 @@ def test_a_flipped_bit_is_found_with_digests(place, name, capsys):
     code = merge(place, "home/trained.ckpt", "new", "", "", "--lora_scaling=2")
     failed(code, 1, capsys, f"{file}: tensor '{name}' is damaged")
     assert not (place / "new").exists()
-
-
-def test_the_merge_writes_nothing_over(place, capsys):
-    (place / "new").mkdir()
-    (place / "new/mine").write_text("kept")
-    failed(merge(place, "full.ckpt", "new", "", "", "--lora_scaling=2"), 2, capsys, "exists already")
-    (place / "other.part").mkdir()
-    (place / "other.part/mine").write_text("kept")
-    failed(merge(place, "full.ckpt", "other", "", "", "--lora_scaling=2"), 2, capsys, "is not of a reshard")
-    assert (place / "other.part/mine").read_text() == "kept"
-
-
-def test_an_interrupt_is_one_line(place, capsys, monkeypatch):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(transform_ckpt_lora, "open_transform", interrupted)
-    code = merge(place, "two", "new", "two.ckpt", "four.ckpt")
-    message = "transform_ckpt_lora.py: interrupted; the same command goes on\n"
-    assert (code, capsys.readouterr().err) == (130, message)
-
-
-@pytest.mark.slow
-def test_the_merge_as_a_command(place):
-    command = [sys.executable, str(TOOLS / "transform_ckpt_lora.py"), "--lora_scaling", "1.5"]
-    flags = ["--src_ckpt_path_or_dir", str(place / "full.ckpt"), "--dst_ckpt_dir", str(place / "new")]
-    done = subprocess.run([*command, *flags], cwd=place, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "scaling 1.5" in done.stdout

@@ -1,5 +1,6 @@
 """Small checkpoints with LoRA matrices, cut by strategies, for the tools with MindFormers' flags."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -37,14 +38,10 @@ def tensor_map(name):
     return CUTS.get(module, CUTS["norm"])
 
 
-def strategy_of(ranks, names=SHAPES):
-    layouts = tuple(TensorLayout(name, (ranks,), tensor_map(name)) for name in names)
-    return Strategy(layouts, (OperatorStrategy("MatMul-op0", 0),))
-
-
-def write_strategy(path, ranks, names=SHAPES):
+def write_strategy(path, ranks):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(strategy_bytes(strategy_of(ranks, names)))
+    layouts = tuple(TensorLayout(name, (ranks,), tensor_map(name)) for name in SHAPES)
+    path.write_bytes(strategy_bytes(Strategy(layouts, (OperatorStrategy("MatMul-op0", 0),))))
     return path
 
 
@@ -82,10 +79,10 @@ def read(path):
         return found
 
 
-def assert_ranks(folder, ranks, tensors, suffix="ckpt"):
+def assert_ranks(folder, ranks, tensors):
     assert sorted(path.name for path in folder.glob("rank_*")) == [f"rank_{rank}" for rank in range(ranks)]
     for rank in range(ranks):
-        found = read(folder / f"rank_{rank}" / f"checkpoint_{rank}.{suffix}")
+        found = read(folder / f"rank_{rank}" / f"checkpoint_{rank}.ckpt")
         assert set(found) == set(tensors)
         for name, array in tensors.items():
             np.testing.assert_array_equal(found[name], part_of(name, array, ranks, rank), err_msg=name)
@@ -108,25 +105,16 @@ def failed(code, expected, capsys, *parts):
     assert all(line.startswith("transform_ckpt") for line in error.splitlines())
 
 
-def transform(place, source, target, source_strategy, target_strategy, *more):
-    return transform_ckpt.main(
-        [
-            f"--src_ckpt_dir={place / source}",
-            f"--dst_ckpt_dir={place / target}",
-            f"--src_ckpt_strategy={source_strategy and place / source_strategy}",
-            f"--dst_ckpt_strategy={target_strategy and place / target_strategy}",
-            *more,
-        ]
-    )
+def transform(
+    place, source, target, source_strategy, target_strategy, *more, tool=transform_ckpt, flag="dir"
+):
+    flags = [
+        f"--src_ckpt_{flag}={place / source}",
+        f"--dst_ckpt_dir={place / target}",
+        f"--src_ckpt_strategy={source_strategy and place / source_strategy}",
+        f"--dst_ckpt_strategy={target_strategy and place / target_strategy}",
+    ]
+    return tool.main([*flags, *more])
 
 
-def merge(place, source, target, source_strategy, target_strategy, *more):
-    return transform_ckpt_lora.main(
-        [
-            f"--src_ckpt_path_or_dir={place / source}",
-            f"--dst_ckpt_dir={place / target}",
-            f"--src_ckpt_strategy={source_strategy and place / source_strategy}",
-            f"--dst_ckpt_strategy={target_strategy and place / target_strategy}",
-            *more,
-        ]
-    )
+merge = partial(transform, tool=transform_ckpt_lora, flag="path_or_dir")

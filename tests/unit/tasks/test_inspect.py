@@ -1,7 +1,6 @@
 """`mindbatch inspect`: what it says of every kind of checkpoint and of strategy files."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import pytest
 from ckpt_bytes import ckpt_bytes, text_value, with_crc
 from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder
 
-from mindbatch import cli
 from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
@@ -40,7 +38,7 @@ def page(capsys: pytest.CaptureFixture[str], path: Path, **keys: Any) -> list[st
     return capsys.readouterr().out.splitlines()
 
 
-def found(capsys: pytest.CaptureFixture[str], path: Path, **keys: Any) -> dict[str, Any]:
+def as_json(capsys: pytest.CaptureFixture[str], path: Path, **keys: Any) -> dict[str, Any]:
     assert run(InspectConfig(path=str(path), format="json", **keys)) == 0
     content: dict[str, Any] = json.loads(capsys.readouterr().out)
     return content
@@ -48,6 +46,9 @@ def found(capsys: pytest.CaptureFixture[str], path: Path, **keys: Any) -> dict[s
 
 def test_the_page_of_a_model_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     head, _, titles, *rest = page(capsys, folder)
+    column, end = titles.index("dtype"), titles.index("bytes") + len("bytes")
+    assert [line[column:].split()[0] for line in rest[:3]] == ["F32", "BF16", "F32"]
+    assert [line[:end].split()[-1] for line in rest[:3]] == ["24", "4", "16"]
     assert head == f"{folder}: Hugging Face folder, safetensors"
     assert titles.split() == ["tensor", "dtype", "shape", "bytes", "sha256"]
     cells = [line.split() for line in rest]
@@ -62,15 +63,8 @@ def test_the_page_of_a_model_folder(folder: Path, capsys: pytest.CaptureFixture[
     assert all(line.startswith("not run by this version: ") for line in rest[11:])
 
 
-def test_columns_are_aligned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    title, *lines = page(capsys, folder)[2:6]
-    column, end = title.index("dtype"), title.index("bytes") + len("bytes")
-    assert [line[column:].split()[0] for line in lines] == ["F32", "BF16", "F32"]
-    assert [line[:end].split()[-1] for line in lines] == ["24", "4", "16"]
-
-
 def test_json_has_everything(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    content = found(capsys, folder)
+    content = as_json(capsys, folder)
     recorded = json.loads((folder / "digests.json").read_text())["files"]["model.safetensors"]
     assert (content["kind"], content["path"], len(content["ranks"])) == ("huggingface", str(folder), 1)
     (rank,) = content["ranks"]
@@ -82,7 +76,7 @@ def test_json_has_everything(folder: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_filter_and_limit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    content = found(capsys, folder, filter="*.bias", limit=1)["ranks"][0]
+    content = as_json(capsys, folder, filter="*.bias", limit=1)["ranks"][0]
     assert [tensor["name"] for tensor in content["tensors"]] == ["a.bias"]
     assert (content["count"], content["bytes"]) == (2, 20)
     assert "1 more tensor; limit=N shows more of them" in page(capsys, folder, filter="*.bias", limit=1)
@@ -91,12 +85,12 @@ def test_filter_and_limit(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_digests_are_computed_and_compared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recorded = found(capsys, folder)
-    assert found(capsys, folder, digests=True) == recorded
+    recorded = as_json(capsys, folder)
+    assert as_json(capsys, folder, digests=True) == recorded
     tensors = recorded["ranks"][0]["tensors"]
     (folder / "digests.json").unlink()
-    assert {tensor["sha256"] for tensor in found(capsys, folder)["ranks"][0]["tensors"]} == {None}
-    assert found(capsys, folder, digests=True)["ranks"][0]["tensors"] == tensors
+    assert {tensor["sha256"] for tensor in as_json(capsys, folder)["ranks"][0]["tensors"]} == {None}
+    assert as_json(capsys, folder, digests=True)["ranks"][0]["tensors"] == tensors
 
 
 def test_what_tells_of_damage_is_said(
@@ -106,7 +100,7 @@ def test_what_tells_of_damage_is_said(
     assert "digests.json: was compared" in page(capsys, folder, digests=True)
     (folder / "digests.json").unlink()
     assert nothing in page(capsys, folder, digests=True)
-    assert found(capsys, folder)["ranks"][0]["witness"] is None
+    assert as_json(capsys, folder)["ranks"][0]["witness"] is None
     for rank, content in enumerate((ckpt_bytes(TENSORS), with_crc(ckpt_bytes(TENSORS)), ckpt_bytes(TENSORS))):
         (tmp_path / f"r/rank_{rank}").mkdir(parents=True)
         (tmp_path / f"r/rank_{rank}/m.ckpt").write_bytes(content)
@@ -134,7 +128,7 @@ def test_a_ckpt_with_texts_and_a_checksum(tmp_path: Path, capsys: pytest.Capture
     lines = page(capsys, path, digests=True)
     assert lines[0] == f"{path}: one checkpoint file, ckpt"
     assert lines[-3:] == [r"note = by\x1b[2J hand", "", "CRC-32: was compared"]
-    assert found(capsys, path)["ranks"][0]["texts"] == {"note": "by\x1b[2J hand"}
+    assert as_json(capsys, path)["ranks"][0]["texts"] == {"note": "by\x1b[2J hand"}
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
     with pytest.raises(CheckpointError, match="its CRC-32 is"):
         run(InspectConfig(path=str(path), digests=True))
@@ -153,7 +147,7 @@ def test_ranks_that_hold_alike_share_a_line(tmp_path: Path, capsys: pytest.Captu
         ["cut", "F32", "[3]", "12", "0-1,", "3"],
         ["cut", "F32", "[1]", "4", "2"],
     ]
-    assert [rank["rank"] for rank in found(capsys, tmp_path)["ranks"]] == [0, 1, 2, 3]
+    assert [rank["rank"] for rank in as_json(capsys, tmp_path)["ranks"]] == [0, 1, 2, 3]
 
 
 def test_strategy_files_and_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,25 +164,10 @@ def test_strategy_files_and_folders(tmp_path: Path, capsys: pytest.CaptureFixtur
             ["w", "0", "[2,", "4]", "[0,", "-1]", "4x1", "2"],
             ["v", "0", "[2,", "4]", "[[1,", "0],", "-1]", "8x1", "-"],
         ]
-    content = found(capsys, path, filter="v")
+    content = as_json(capsys, path, filter="v")
     assert (content["kind"], content["ranks"], content["count"]) == ("strategy", 8, 1)
     assert content["parameters"][0]["tensor_map"] == [[1, 0], -1]
     assert "1 more parameter; limit=N shows more of them" in page(capsys, path, limit=1)
-
-
-def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["inspect", str(folder), "limit=1"]) == 0
-    assert "2 more tensors" in capsys.readouterr().out
-    assert cli.main(["inspect"]) == 2
-    assert "path: must be given: mindbatch inspect PATH" in capsys.readouterr().err
-    assert cli.main(["inspect", f"{folder}x"]) == 2
-    assert "no such file or folder" in capsys.readouterr().err
-    os.mkfifo(folder / "pipe")
-    assert cli.main(["inspect", str(folder / "pipe")]) == 1
-    assert "pipe: not a regular file" in capsys.readouterr().err
-    (folder / "model.safetensors").write_bytes(b"x")
-    assert cli.main(["inspect", str(folder)]) == 1
-    assert "model.safetensors: truncated" in capsys.readouterr().err
 
 
 @pytest.mark.slow

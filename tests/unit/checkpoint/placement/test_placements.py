@@ -1,4 +1,4 @@
-"""Which rank holds what of a model's tensors, by its specs."""
+"""Which rank holds what of a model's tensors, by its specs; the bytes of a layout, by tensor and rank."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,12 +12,21 @@ from placed_arrays import numbered, scattered
 
 from mindbatch.checkpoint.placement.placements import (
     allowed_model_parallel,
+    described_cut,
+    layout_rows,
     placements,
-    with_replicas,
+    rank_totals,
 )
 from mindbatch.checkpoint.placement.plan import plan_copies
 from mindbatch.checkpoint.placement.proof import prove
-from mindbatch.checkpoint.placement.regions import Region, Segment, as_placed
+from mindbatch.checkpoint.placement.regions import (
+    Placement,
+    Region,
+    Segment,
+    as_placed,
+    single_segment,
+    whole_placements,
+)
 from mindbatch.io.errors import ConfigError
 from mindbatch.models.registry import MODEL_TYPES, describe, tensor_specs
 from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, source_shapes
@@ -27,45 +36,25 @@ from small_configs import BETWEEN, CHATGLM
 LAYER = "model.layers.0"
 
 
-def whole_regions(specs: list[TensorSpec], name: str, ways: int) -> list[list[tuple[tuple[int, int], ...]]]:
-    return [[segment.whole for segment in rank] for rank in placements(specs, ways)[name].ranks]
-
-
 def pairs(segments: Sequence[Segment]) -> tuple[tuple[Region, Region], ...]:
     """Each region of a rank's tensor with that of the full tensor."""
     return tuple((segment.local, segment.whole) for segment in segments)
 
 
-def test_columns_rows_and_heads() -> None:
-    specs = llama_specs(heads=4, kv_heads=2, head_dim=2, width=24)
-    assert whole_regions(specs, f"{LAYER}.self_attn.q_proj.weight", 2) == [
-        [((0, 4), (0, 6))],
-        [((4, 8), (0, 6))],
-    ]
-    assert whole_regions(specs, f"{LAYER}.self_attn.o_proj.weight", 2) == [
-        [((0, 6), (0, 4))],
-        [((0, 6), (4, 8))],
-    ]
-    assert whole_regions(specs, f"{LAYER}.mlp.up_proj.weight", 2) == [
-        [((0, 12), (0, 6))],
-        [((12, 24), (0, 6))],
-    ]
-    assert whole_regions(specs, f"{LAYER}.mlp.down_proj.weight", 2) == [
-        [((0, 6), (0, 12))],
-        [((0, 6), (12, 24))],
-    ]
-    assert whole_regions(specs, "model.norm.weight", 2) == [[((0, 6),)]] * 2
-
-
-def test_key_value_heads_are_on_several_ranks_when_there_are_more() -> None:
-    specs = llama_specs(heads=8, kv_heads=2)
-    assert whole_regions(specs, f"{LAYER}.self_attn.k_proj.weight", 4) == [
-        [((0, 2), (0, 6))], [((0, 2), (0, 6))], [((2, 4), (0, 6))], [((2, 4), (0, 6))],
-    ]  # fmt: skip
-    assert whole_regions(specs, f"{LAYER}.self_attn.v_proj.weight", 2) == [
-        [((0, 2), (0, 6))],
-        [((2, 4), (0, 6))],
-    ]
+@pytest.mark.parametrize(
+    ("name", "regions"),
+    [
+        (f"{LAYER}.self_attn.q_proj.weight", [((low, low + 4), (0, 6)) for low in (0, 4, 8, 12)]),
+        (f"{LAYER}.self_attn.k_proj.weight", [((low, low + 2), (0, 6)) for low in (0, 0, 2, 2)]),
+        (f"{LAYER}.self_attn.o_proj.weight", [((0, 6), (low, low + 4)) for low in (0, 4, 8, 12)]),
+        (f"{LAYER}.mlp.up_proj.weight", [((low, low + 6), (0, 6)) for low in (0, 6, 12, 18)]),
+        (f"{LAYER}.mlp.down_proj.weight", [((0, 6), (low, low + 6)) for low in (0, 6, 12, 18)]),
+        ("model.norm.weight", [((0, 6),)] * 4),
+    ],
+)
+def test_columns_rows_and_heads(name: str, regions: list[Region]) -> None:
+    placement = placements(llama_specs(heads=8, kv_heads=2, width=24), 4)[name]
+    assert [[segment.whole for segment in rank] for rank in placement.ranks] == [[box] for box in regions]
 
 
 def test_fused_and_transposed_query_key_value() -> None:
@@ -81,8 +70,8 @@ def test_fused_and_transposed_query_key_value() -> None:
     assert pairs(found["transformer.h.0.attn.c_attn.bias"].ranks[0]) == (
         (((0, 4),), ((0, 4),)), (((4, 8),), ((8, 12),)), (((8, 12),), ((16, 20),)),
     )  # fmt: skip
-    [rows] = found["transformer.h.0.attn.c_proj.weight"].ranks[1]
-    assert pairs([rows]) == ((((0, 4), (0, 8)), ((4, 8), (0, 8))),)
+    rows = found["transformer.h.0.attn.c_proj.weight"].ranks[1]
+    assert pairs(rows) == ((((0, 4), (0, 8)), ((4, 8), (0, 8))),)
     [whole] = placements(gpt2_specs(), 1)["transformer.h.0.attn.c_attn.weight"].ranks
     assert pairs(whole) == ((((0, 8), (0, 24)), ((0, 8), (0, 24))),)
 
@@ -92,12 +81,8 @@ def test_a_vocabulary_is_padded_to_equal_shapes_and_may_leave_ranks_with_padding
     assert [shard.shape for shard in table.shards] == [(2, 6)] * 4
     rows = [[segment.whole[0] for segment in rank] for rank in table.ranks]
     assert rows == [[(0, 2)], [(2, 4)], [(4, 5)], []]
-    assert [shard.padding for shard in table.shards if shard] == [
-        (),
-        (),
-        (((1, 2), (0, 6)),),
-        (((0, 2), (0, 6)),),
-    ]
+    padding = [shard.padding for shard in table.shards if shard]
+    assert padding == [(), (), (((1, 2), (0, 6)),), (((0, 2), (0, 6)),)]
     assert table.holders == (0, 1, 2, 3)
 
 
@@ -112,14 +97,9 @@ def test_stages_hold_their_layers_and_the_ends() -> None:
     gpt2 = placements(gpt2_specs(layers=2), 1, 2)
     assert gpt2["transformer.wpe.weight"].holders == (0,)
     assert gpt2["transformer.ln_f.bias"].holders == (1,)
-
-
-def test_a_tied_embedding_is_on_the_first_and_the_last_stage() -> None:
-    found = placements(llama_specs(layers=3, tied=True), 2, 3)
-    table = found["model.embed_tokens.weight"]
-    assert table.holders == (0, 1, 4, 5)
-    assert table.shards[:2] == table.shards[4:]
-    assert "lm_head.weight" not in found
+    tied = placements(llama_specs(layers=3, tied=True), 2, 3)
+    assert tied["model.embed_tokens.weight"].holders == (0, 1, 4, 5)
+    assert "lm_head.weight" not in tied
 
 
 @given(models(), st.integers(0, 7), st.integers(1, 3))
@@ -137,10 +117,8 @@ def test_the_ranks_hold_all_that_their_slices_hold(specs: list[TensorSpec], choi
     for spec in specs:
         for part in spec.parts:
             for rank in found[part.source].holders:
-                held = ranks[rank][part.source]
-                assert expected(spec, part, arrays, TensorSlice(rank % ways, ways)) <= Counter(
-                    held.ravel().tolist()
-                )
+                local = Counter(ranks[rank][part.source].ravel().tolist())
+                assert expected(spec, part, arrays, TensorSlice(rank % ways, ways)) <= local
     stored = sum(np.count_nonzero(local) for rank in ranks for local in rank.values())
     counted = sum(
         len(expected(spec, part, arrays, TensorSlice(rank % ways, ways)))
@@ -169,9 +147,7 @@ def test_what_cannot_be_cut_is_refused_with_what_can() -> None:
         "target.pipeline_stage=5: the model has 2 layers; allowed: 1 to 2",
     )
     for ways in (0, -1):
-        with pytest.raises(
-            ConfigError, match=f"model_parallel={ways}: must be at least 1; allowed .* 1, 2, 4"
-        ):
+        with pytest.raises(ConfigError, match=f"_parallel={ways}: must be at least 1; allowed .* 1, 2, 4"):
             placements(llama_specs(), ways)
     with pytest.raises(ConfigError, match="pipeline_stage=0: the model has 2 layers; allowed: 1 to 2"):
         placements(llama_specs(), 1, 0)
@@ -180,12 +156,8 @@ def test_what_cannot_be_cut_is_refused_with_what_can() -> None:
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "width", "allowed"),
     [
-        (
-            12,
-            6,
-            24,
-            [1, 2, 3, 6, 12],
-        ),  # 4 divides the query heads, but neither 6 key heads nor is divided by them
+        # 4 divides the query heads, but neither 6 key heads nor is divided by them
+        (12, 6, 24, [1, 2, 3, 6, 12]),
         (12, 4, 24, [1, 2, 4, 12]),
         (12, 1, 24, [1, 2, 3, 4, 6, 12]),
         (8, 8, 24, [1, 2, 4, 8]),
@@ -229,17 +201,52 @@ def test_a_spec_of_no_known_stage_is_a_mistake_of_the_model() -> None:
         placements([*llama_specs(), TensorSpec("extra.weight", (Part("x", 1),))], 1)
 
 
-def test_neighbours_are_shards_of_one_replica_and_stages_come_one_after_another() -> None:
-    found = placements(llama_specs(vocabulary=12), 2, 2)
-    replicas = with_replicas(found, 2, 3)
-    embedding, head = replicas["model.embed_tokens.weight"], replicas["lm_head.weight"]
-    assert [rank[0].whole[0] for rank in embedding.ranks[:6]] == [(0, 6), (6, 12)] * 3
-    assert embedding.holders == (0, 1, 2, 3, 4, 5)
-    assert head.holders == (6, 7, 8, 9, 10, 11)
-    assert head.shards[6] == head.shards[8] != head.shards[7]
-    assert embedding.shape == (12, 6)
+def test_bytes_of_each_rank_count_padding_and_copies() -> None:
+    specs = llama_specs(heads=8, kv_heads=2, vocabulary=11, layers=2)
+    names = source_shapes(specs)
+    rows = {row.name: row for row in layout_rows(placements(specs, 4, 2), dict.fromkeys(names, 2))}
+    table, key = rows["model.embed_tokens.weight"], rows["model.layers.1.self_attn.k_proj.weight"]
+    assert table.nbytes == 11 * 6 * 2
+    assert table.rank_bytes == (3 * 6 * 2,) * 4 + (0,) * 4
+    assert key.nbytes == 4 * 6 * 2
+    assert key.rank_bytes == (0,) * 4 + (2 * 6 * 2,) * 4
+    totals = rank_totals(rows.values())
+    assert sum(nbytes for _, nbytes in totals) == sum(sum(row.rank_bytes) for row in rows.values())
+    assert [tensors for tensors, _ in totals] == [10] * 4 + [11] * 4
 
 
-def test_one_replica_is_the_model() -> None:
-    found = placements(llama_specs(), 2, 2)
-    assert with_replicas(found, 2, 1) == found
+def test_a_full_checkpoint_has_its_own_bytes() -> None:
+    shapes = {"a": (3, 5), "scalar": (), "empty": (0, 4)}
+    rows = layout_rows(whole_placements(shapes), {"a": 4, "scalar": 8, "empty": 2})
+    assert [row.nbytes for row in rows] == [60, 8, 0]
+    assert rank_totals(rows) == [(3, 68)]
+    assert rank_totals([]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "cut"),
+    [
+        ("model.embed_tokens.weight", "dimension 0 in 4, padded to 12"),
+        ("model.layers.0.self_attn.q_proj.weight", "dimension 0 in 4"),
+        ("model.layers.0.self_attn.k_proj.weight", "dimension 0 in 2, each twice"),
+        ("model.layers.0.mlp.down_proj.weight", "dimension 1 in 4"),
+        ("model.layers.0.input_layernorm.weight", "whole, 4 times"),
+    ],
+)
+def test_cuts_in_words(name: str, cut: str) -> None:
+    assert described_cut(placements(llama_specs(heads=8, kv_heads=2, vocabulary=11), 4)[name]) == cut
+
+
+def test_cuts_of_fused_whole_and_uneven_tensors() -> None:
+    fused = placements(gpt2_specs(), 2)["transformer.h.0.attn.c_attn.weight"]
+    assert described_cut(fused) == "dimension 1 in 2, 3 pieces a rank"
+    assert described_cut(whole_placements({"w": (3,)})["w"]) == "whole"
+    shards = single_segment((1,), ((0, 1),)), single_segment((2,), ((1, 3),))
+    assert described_cut(Placement("w", (3,), shards)) == "unevenly"
+    assert described_cut(Placement("w", (3,), (None,))) == "nowhere"
+    both = [
+        single_segment((1, 2), ((row, row + 1), (2 * low, 2 * low + 2))) for row in (0, 1) for low in (0, 1)
+    ]
+    assert described_cut(Placement("w", (2, 4), (*both, *both, *both))) == (
+        "dimension 0 in 2, dimension 1 in 2, each 3 times"
+    )

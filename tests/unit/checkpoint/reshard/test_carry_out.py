@@ -1,9 +1,9 @@
 """Reshards of small models: whatever the way there, the same bytes come back; what cannot be is refused."""
 
 import json
+import math
 import os
 import random
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,45 +11,48 @@ import numpy as np
 import pytest
 
 from each_once import each_once
-from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.reshard.folder import locked
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
+from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
 from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.tasks.reshard.schema import ReshardConfig, reshard_faults
 from reshard_adapters import reshard
-from reshard_models import LLAMA, MODELS, contents, stored, tensors_of, write_model, write_tensors
+from reshard_models import (
+    LLAMA,
+    MODELS,
+    contents,
+    flip_a_bit,
+    source_shapes_of,
+    stored,
+    tensors_of,
+    write_model,
+    write_tensors,
+)
+
+NORM = "model.norm.weight"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "start", LLAMA)
 
 
 @pytest.mark.parametrize(("model", "dtype"), each_once(MODELS, ["F32", "F16", "BF16"], fast=1))
 def test_every_way_leads_back_to_the_same_bytes(tmp_path: Path, model: str, dtype: str) -> None:
     start = write_model(tmp_path / "0", MODELS[model], dtype)
-    steps = [
-        (2, "ckpt"),
-        (4, "safetensors"),
-        (8, "ckpt"),
-        (4, "ckpt"),
-        (8, "safetensors"),
-        (1, "safetensors"),
-    ]
-    for number, (ways, kind) in enumerate(steps, 1):
+    kinds = ["ckpt", "safetensors", "ckpt", "ckpt", "safetensors", "safetensors"]
+    cuts = [(2, 1), (2, 2), (8, 1), (4, 1), (4, 2), (1, 1)]
+    for number, ((ways, stages), kind) in enumerate(zip(cuts, kinds, strict=True), 1):
         source, target = tmp_path / str(number - 1), tmp_path / str(number)
-        reshard(source, target, target_model_parallel=ways, target_format=kind, verify=True)
-        assert len(contents(target)) == ways
+        options = {"target_model_parallel": ways, "target_pipeline_stage": stages, "target_format": kind}
+        reshard(source, target, **options, verify=True)
+        assert len(contents(target)) == ways * stages
     assert contents(target) == contents(start)
     for name in ("config.json", "generation_config.json"):
         assert (target / name).read_bytes() == (start / name).read_bytes()
 
 
-@pytest.mark.parametrize(("ways", "stages"), [(1, 3), (2, 2), (8, 1)])
-def test_stages_of_a_pipeline_lead_back_too(tmp_path: Path, ways: int, stages: int) -> None:
-    start = write_model(tmp_path / "start", MODELS["tied"], "BF16")
-    reshard(start, tmp_path / "cut", target_model_parallel=ways, target_pipeline_stage=stages)
-    assert len(contents(tmp_path / "cut")) == ways * stages
-    reshard(tmp_path / "cut", tmp_path / "whole", verify=True)
-    assert contents(tmp_path / "whole") == contents(start)
-
-
-def test_the_slices_are_those_of_the_layers(tmp_path: Path) -> None:
-    start = write_model(tmp_path / "start", LLAMA)
+def test_the_slices_are_those_of_the_layers(start: Path, tmp_path: Path) -> None:
     reshard(start, tmp_path / "cut", target_model_parallel=4)
     whole = tensors_of(LLAMA)
     for rank, held in enumerate(contents(tmp_path / "cut")):
@@ -104,8 +107,7 @@ def test_the_dtype_changes_on_the_way_as_at_once(tmp_path: Path, dtype: str, nam
     assert json.loads((tmp_path / "whole/config.json").read_bytes())["torch_dtype"] == dtype
 
 
-def test_what_is_too_large_for_a_dtype_is_refused_by_name(tmp_path: Path) -> None:
-    start = write_model(tmp_path / "start", LLAMA)
+def test_what_is_too_large_for_a_dtype_is_refused_by_name(start: Path, tmp_path: Path) -> None:
     arrays = tensors_of(LLAMA)
     arrays["model.layers.2.mlp.up_proj.weight"][3, 4] = 7e4
     write_tensors(start / "model.safetensors", arrays, "F32")
@@ -122,11 +124,11 @@ def test_what_is_too_large_for_a_dtype_is_refused_by_name(tmp_path: Path) -> Non
 )
 def test_a_flipped_bit_of_the_source_is_found_on_the_way(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
-    path = (
-        write_model(tmp_path / "start", MODELS[chance.choice(sorted(MODELS))], "BF16") / "model.safetensors"
-    )
-    flip_a_bit(path, chance)
-    with pytest.raises(CheckpointError, match=f"{path}: tensor '.*' is damaged"):
+    model = MODELS[chance.choice(sorted(MODELS))]
+    path = write_model(tmp_path / "start", model, "BF16") / "model.safetensors"
+    name, shape = chance.choice([*source_shapes_of(model).items()])
+    flip_a_bit(path, name, chance.randrange(2 * math.prod(shape)))
+    with pytest.raises(CheckpointError, match=f"{path}: tensor '{name}' is damaged"):
         reshard(tmp_path / "start", tmp_path / "cut", target_model_parallel=chance.choice([1, 2, 8]))
     assert not (tmp_path / "cut").exists()
 
@@ -136,53 +138,20 @@ def test_a_flipped_bit_of_a_rank_is_found_on_the_way(tmp_path: Path, rank: int) 
     start = write_model(tmp_path / "start", {**MODELS["gpt2"], "n_layer": 1}, "F16")
     reshard(start, tmp_path / "cut", target_model_parallel=4)
     path = tmp_path / f"cut/rank_{rank}/model.safetensors"
-    with open_source(path) as source:
-        ((offset, nbytes),) = source.ranks[0].tensors["transformer.h.0.mlp.c_fc.weight"].extents
-    data = bytearray(path.read_bytes())
-    data[offset + rank * nbytes // 4] ^= 1
-    path.write_bytes(data)
+    flip_a_bit(path, "transformer.h.0.mlp.c_fc.weight", rank * 32 * 32 * 2 // 4)
     with pytest.raises(CheckpointError, match=f"{path}: tensor 'transformer.h.0.mlp.c_fc.weight' is damaged"):
         reshard(tmp_path / "cut", tmp_path / "whole")
 
 
-def flip_a_bit(path: Path, chance: random.Random) -> None:
-    """Of a tensor of a safetensors file."""
-    data = bytearray(path.read_bytes())
-    data[chance.randrange(8 + int.from_bytes(data[:8], "little"), len(data))] ^= 1 << chance.randrange(8)
-    path.write_bytes(data)
-
-
 @pytest.mark.slow
-def test_several_threads_write_the_same(tmp_path: Path) -> None:
-    start = write_model(tmp_path / "start", LLAMA)
+def test_several_threads_write_the_same(start: Path, tmp_path: Path) -> None:
     reshard(start, tmp_path / "one", target_model_parallel=4, workers=1)
     reshard(start, tmp_path / "two", target_model_parallel=4, workers=2, verify=True)
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
     assert (tmp_path / "two/reshard.json").read_bytes() == (tmp_path / "one/reshard.json").read_bytes()
 
 
-@pytest.mark.slow
-def test_several_threads_report_what_they_find(tmp_path: Path) -> None:
-    start = write_model(tmp_path / "start", LLAMA)
-    data = bytearray((start / "model.safetensors").read_bytes())
-    data[-1] ^= 1
-    (start / "model.safetensors").write_bytes(data)
-    with pytest.raises(CheckpointError, match="is damaged: its SHA-256"):
-        reshard(start, tmp_path / "cut", target_model_parallel=4, workers=2)
-
-
-def test_done_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    start = write_model(tmp_path / "start", LLAMA)
-    reshard(start, tmp_path / "cut", target_model_parallel=2)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cut").rglob("*")}
-    capsys.readouterr()
-    reshard(start, tmp_path / "cut", target_model_parallel=2)
-    assert capsys.readouterr().out == f"{tmp_path}/cut: was there already, the same reshard\n"
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cut").rglob("*")} == before
-
-
-def test_another_reshard_gives_way_only_when_told_to(tmp_path: Path) -> None:
-    start = write_model(tmp_path / "start", LLAMA)
+def test_another_reshard_gives_way_only_when_told_to(start: Path, tmp_path: Path) -> None:
     target = tmp_path / "cut"
     reshard(start, target, target_model_parallel=2)
     with pytest.raises(ConfigError, match="holds another reshard .model_parallel was 2, now 4.*replace=true"):
@@ -197,8 +166,7 @@ def test_another_reshard_gives_way_only_when_told_to(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["cut", "start"]
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
-    start = write_model(tmp_path / "start", LLAMA)
+def test_a_folder_of_something_else_is_left_alone(start: Path, tmp_path: Path) -> None:
     other = write_model(tmp_path / "other", LLAMA)
     for options in ({}, {"target_replace": True}):
         with pytest.raises(ConfigError, match="exists and was not written by reshard"):
@@ -210,16 +178,14 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "cut.part/mine").exists()
 
 
-def test_two_at_once_do_not_mix(tmp_path: Path) -> None:
-    start = write_model(tmp_path / "start", LLAMA)
+def test_two_at_once_do_not_mix(start: Path, tmp_path: Path) -> None:
     (tmp_path / "cut.part").mkdir()
     with locked(tmp_path / "cut.part"), pytest.raises(ConfigError, match="another reshard is writing here"):
         reshard(start, tmp_path / "cut")
     reshard(start, tmp_path / "cut")
 
 
-def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    start = write_model(tmp_path / "start", LLAMA)
+def test_a_dry_run_writes_nothing(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reshard(start, tmp_path / "cut", target_model_parallel=4, dry_run=True)
     assert os.listdir(tmp_path) == ["start"]
     printed = capsys.readouterr().out
@@ -228,25 +194,12 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "planned and proved: 4 ranks, 30 tensors" in printed
 
 
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        ("missing", "tensor 'model.norm.weight' is missing; needed with shape .32."),
-        ("unexpected", "tensor 'model.other.weight' of shape .3. is not part of this model"),
-        ("shape", "tensor 'model.norm.weight' has shape .31., needed is .32."),
-    ],
-)
-def test_tensors_that_are_not_the_models_are_refused(tmp_path: Path, change: str, fault: str) -> None:
+def test_a_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:
     start = write_model(tmp_path / "start", LLAMA, digests=False)
     arrays = tensors_of(LLAMA)
-    if change == "missing":
-        del arrays["model.norm.weight"]
-    elif change == "shape":
-        arrays["model.norm.weight"] = arrays["model.norm.weight"][:31]
-    else:
-        arrays["model.other.weight"] = arrays["model.norm.weight"][:3]
+    arrays[NORM] = arrays[NORM][:31]
     write_tensors(start / "model.safetensors", arrays, "F32")
-    with pytest.raises(CheckpointError, match=fault):
+    with pytest.raises(CheckpointError, match=f"tensor '{NORM}' has shape .31., needed is .32."):
         reshard(start, tmp_path / "cut", target_model_parallel=2)
     assert os.listdir(tmp_path) == ["start"]
 
@@ -272,8 +225,7 @@ def test_names_without_the_prefix_stay_so(tmp_path: Path) -> None:
     assert contents(tmp_path / "whole") == contents(start)
 
 
-def test_ranks_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    start = write_model(tmp_path / "start", LLAMA)
+def test_ranks_that_do_not_fit_are_refused(start: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"target.model_parallel=3: .*allowed for this model: 1, 2, 4, 8"):
         reshard(start, tmp_path / "cut", target_model_parallel=3)
     with pytest.raises(ConfigError, match=r"target.pipeline_stage=4: the model has 3 layers"):
@@ -283,29 +235,101 @@ def test_ranks_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         reshard(tmp_path / "cut", tmp_path / "whole", source_pipeline_stage=3)
 
 
-def test_files_differ_in_order_alone_when_cut_again(tmp_path: Path) -> None:
-    start = write_model(tmp_path / "start", LLAMA)
+def test_files_are_the_same_however_their_source_is_cut(start: Path, tmp_path: Path) -> None:
     reshard(start, tmp_path / "a", target_model_parallel=2)
     reshard(start, tmp_path / "b", target_model_parallel=8)
     reshard(tmp_path / "b", tmp_path / "c", target_model_parallel=2)
-    for one, other in pairwise(sorted([tmp_path / "a", tmp_path / "c"])):
-        for name in ("rank_0/model.safetensors", "rank_1/model.safetensors", "rank_1/digests.json"):
-            assert (one / name).read_bytes() == (other / name).read_bytes()
+    for name in ("rank_0/model.safetensors", "rank_1/model.safetensors", "rank_1/digests.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "c" / name).read_bytes()
 
 
-def test_ranks_are_merged_by_a_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """x is cut by columns, y by rows and held twice, z is not named and whole everywhere."""
+def test_ranks_are_merged_by_a_strategy(tmp_path: Path) -> None:
+    """x is cut by columns, y by rows and stored twice, z is not named and whole everywhere."""
     layouts = (TensorLayout("x", (2, 2), (-1, 0)), TensorLayout("y", (2, 2), (1, -1)))
-    monkeypatch.setattr("mindbatch.tasks.reshard.source.read_strategy", lambda path: Strategy(layouts))
+    (tmp_path / "strategy.ckpt").write_bytes(strategy_bytes(Strategy(layouts)))
     x, y, z = (np.arange(32, dtype=np.float32).reshape(8, 4) + start for start in (0, 100, 200))
     for rank in range(4):
         (tmp_path / f"ranks/rank_{rank}").mkdir(parents=True)
         row, column = divmod(rank, 2)
-        held = {"x": x[:, 2 * column : 2 * column + 2], "y": y[4 * row : 4 * row + 4], "z": z}
-        write_tensors(tmp_path / f"ranks/rank_{rank}/checkpoint_{rank}.ckpt", held, "F32")
-    (tmp_path / "strategy.ckpt").touch()
-    strategy = str(tmp_path / "strategy.ckpt")
-    reshard(tmp_path / "ranks", tmp_path / "whole", source_strategy=strategy, verify=True)
-    (found,) = contents(tmp_path / "whole")
+        parts = {"x": x[:, 2 * column : 2 * column + 2], "y": y[4 * row : 4 * row + 4], "z": z}
+        write_tensors(tmp_path / f"ranks/rank_{rank}/checkpoint_{rank}.ckpt", parts, "F32")
+    options = {"source_strategy": str(tmp_path / "strategy.ckpt")}
+    reshard(tmp_path / "ranks", tmp_path / "whole", **options, verify=True)
+    (whole,) = contents(tmp_path / "whole")
     for name, array in {"x": x, "y": y, "z": z}.items():
-        assert found[name] == ("F32", (8, 4), array.tobytes())
+        assert whole[name] == ("F32", (8, 4), array.tobytes())
+    other = {**parts, "y": parts["y"] + np.float32(1)}
+    write_tensors(tmp_path / "ranks/rank_3/checkpoint_3.ckpt", other, "F32")
+    message = "rank_3/checkpoint_3.ckpt: tensor 'y' is not as in .*rank_2/checkpoint_2.ckpt"
+    with pytest.raises(CheckpointError, match=message):
+        reshard(tmp_path / "ranks", tmp_path / "again", **options, verify=True)
+    reshard(tmp_path / "ranks", tmp_path / "again", **options)
+
+
+# ---- what is there already, and ranks that are no sources
+
+
+@pytest.fixture
+def target(start: Path, tmp_path: Path) -> Path:
+    """The source in two ranks."""
+    reshard(start, tmp_path / "cut", target_model_parallel=2)
+    return tmp_path / "cut"
+
+
+def test_what_is_there_already_stays_and_is_read_back_if_that_is_asked_for(
+    start: Path, target: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in target.rglob("*")}
+    reshard(start, target, target_model_parallel=2, verify=True)
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line == f"{target}: was there already, the same reshard, each element read back and compared"
+    assert {path: path.stat().st_mtime_ns for path in target.rglob("*")} == before
+    flip_a_bit(target / "rank_1/model.safetensors", NORM)
+    reshard(start, target, target_model_parallel=2)
+    assert capsys.readouterr().out == f"{target}: was there already, the same reshard\n"
+    with pytest.raises(CheckpointError, match=f"rank_1/model.safetensors: tensor '{NORM}' is not "):
+        reshard(start, target, target_model_parallel=2, verify=True)
+
+
+def test_what_was_finished_but_for_its_name_is_read_back_too(start: Path, target: Path) -> None:
+    part = target.rename(target.with_name("cut.part"))
+    flip_a_bit(part / "rank_1/model.safetensors", NORM)
+    with pytest.raises(CheckpointError, match=f"remove {part}, and the same command makes it anew"):
+        reshard(start, target, target_model_parallel=2, verify=True)
+    assert not target.exists()
+
+
+def test_a_dry_run_says_what_the_target_has(
+    start: Path, target: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reshard(start, target, target_model_parallel=2, dry_run=True)
+    assert capsys.readouterr().out.endswith(f"{target}: is there already, the same reshard\n")
+    with pytest.raises(ConfigError, match="holds another reshard"):
+        reshard(start, target, target_model_parallel=4, dry_run=True)
+
+
+def test_one_rank_of_several_is_not_taken_for_a_whole_checkpoint(
+    start: Path, target: Path, tmp_path: Path
+) -> None:
+    for rank in (target / "rank_1", target / "rank_1/model.safetensors"):
+        with pytest.raises(ConfigError, match=f"one of 2 rank folders, .* give source={target}, or"):
+            reshard(rank, tmp_path / "whole")
+    only = tmp_path / "only"
+    only.mkdir()
+    start.rename(only / "rank_0")
+    (only / "rank_0/config.json").unlink()
+    reshard(only / "rank_0", tmp_path / "whole")
+    assert contents(tmp_path / "whole") == contents(only / "rank_0")
+
+
+def test_a_target_is_not_within_its_source(start: Path) -> None:
+    config = ReshardConfig(source=str(start))
+    for target in (start / "rank_2", start / "cut/rank_2"):
+        config.target.dir = str(target)
+        assert [*reshard_faults(config)] == [
+            f"target.dir={target}: is within the source {start}, which stays as it is; give another folder"
+        ]
+    config.target.dir = str(start.with_name(f"{start.name}-cut"))
+    assert [*reshard_faults(config)] == []
+    config.source, config.target.dir = str(start / "model.safetensors"), str(start / "cut")
+    assert [*reshard_faults(config)] == []

@@ -196,9 +196,7 @@ def test_both_of_two_tied_weights_are_replaced(tmp_path: Path) -> None:
 def test_a_bias_needs_a_bias(tmp_path: Path) -> None:
     start = write_model(tmp_path / "start", {**ONE_LAYER, "attention_bias": False})
     folder = biases().write(tmp_path / "adapter")
-    with pytest.raises(
-        CheckpointError, match=r"the model has no 'model.layers.0.self_attn.q_proj.bias' to add"
-    ):
+    with pytest.raises(CheckpointError, match="the model has no 'model.layers.0.self_attn.q_proj.bias' to"):
         reshard(start, tmp_path / "made", folder)
     assert not (tmp_path / "made").exists()
 
@@ -208,9 +206,8 @@ def test_a_resized_vocabulary_is_refused(tmp_path: Path) -> None:
     adapter = saved()
     name = "base_model.model.lm_head.weight"
     adapter.tensors[name] = np.concatenate([adapter.tensors[name]] * 2)
-    with pytest.raises(
-        CheckpointError, match=r"has shape \[134, 32\], 'lm_head.weight' has \[67, 32\] \(was the"
-    ):
+    message = r"has shape \[134, 32\], 'lm_head.weight' has \[67, 32\] \(was the"
+    with pytest.raises(CheckpointError, match=message):
         reshard(start, tmp_path / "made", adapter.write(tmp_path / "adapter"))
 
 

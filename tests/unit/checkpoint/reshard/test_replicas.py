@@ -1,7 +1,6 @@
 """What several ranks hold must be the same in all of them; a reshard that would read one of them says so."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,32 +11,21 @@ from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.placement.regions import Placement, Segment, Shard, as_placed, single_segment
 from mindbatch.checkpoint.reshard.replicas import compare, digest_faults, replicas_of
-from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
-from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
 from mindbatch.io.errors import CheckpointError
 from mindbatch.tasks.reshard.schema import ReshardConfig
-from mindbatch.tasks.reshard.task import run
-from reshard_models import LLAMA, MODELS, write_model, write_tensors
+from mindbatch.tasks.reshard.source import open_reshard_source
+from reshard_adapters import reshard
+from reshard_models import LLAMA, flip_a_bit, write_model, write_tensors
 
 NORM = "model.layers.1.input_layernorm.weight"
 KEYS = "model.layers.2.self_attn.k_proj.weight"
 QUERIES = "model.layers.2.self_attn.q_proj.weight"
 
 
-def reshard(source: Path, target: Path, ways: int = 1, names: str = "hf", *, verify: bool = False) -> None:
-    config = ReshardConfig(source=str(source), verify=verify)
-    config.target.dir, config.target.model_parallel, config.target.names = str(target), ways, names
-    assert run(config) == 0
-
-
 def change(folder: Path, name: str, *, digest: bool) -> Path:
     """Changes the tensor's last byte, and the recorded digest of it too if asked for, else removes all."""
     path = folder / "model.safetensors"
-    with open_tensor_file(path) as file:
-        extent = file.tensors[name].extents[-1]
-    data = bytearray(path.read_bytes())
-    data[extent.offset + extent.nbytes - 1] ^= 1
-    path.write_bytes(data)
+    flip_a_bit(path, name, -1)
     digests = folder / DIGESTS_NAME
     if not digest:
         digests.unlink()
@@ -52,7 +40,7 @@ def change(folder: Path, name: str, *, digest: bool) -> Path:
 @pytest.fixture
 def cut(tmp_path: Path) -> Path:
     """Four ranks; two of them have each key/value head."""
-    reshard(write_model(tmp_path / "source", LLAMA, "BF16"), tmp_path / "cut", 4)
+    reshard(write_model(tmp_path / "source", LLAMA, "BF16"), tmp_path / "cut", target_model_parallel=4)
     return tmp_path / "cut"
 
 
@@ -82,30 +70,14 @@ def test_all_are_named_at_once(cut: Path, tmp_path: Path) -> None:
     assert len(caught.value.faults) == 3
 
 
-def test_ranks_of_two_checkpoints_are_not_mixed(cut: Path, tmp_path: Path) -> None:
-    other = write_model(tmp_path / "other", {**LLAMA, "max_position_embeddings": 128}, "BF16")
-    with open_tensor_file(other / "model.safetensors") as file:
-        arrays = {
-            name: np.frombuffer(b"".join(file.chunks(name)), np.uint16).reshape(info.shape) ^ 1
-            for name, info in file.tensors.items()
-        }
-    (other / DIGESTS_NAME).unlink()
-    write_tensors(other / "model.safetensors", arrays, "BF16")
-    reshard(other, tmp_path / "second", 4)
-    (cut / "rank_1").rename(tmp_path / "away")
-    (tmp_path / "second/rank_1").rename(cut / "rank_1")
-    with pytest.raises(CheckpointError, match="is not as in"):
-        reshard(cut, tmp_path / "whole")
-
-
-@pytest.mark.fast_cases(3)
-@pytest.mark.parametrize("names", ["hf", "mindformers"])
-@pytest.mark.parametrize("model", MODELS)
-def test_good_ranks_are_taken(tmp_path: Path, model: str, names: str) -> None:
-    start = write_model(tmp_path / "start", MODELS[model], "F32")
-    shares_none = (model, names) == ("chatglm", "mindformers")  # of its 4 fused key/value heads
-    reshard(start, tmp_path / "cut", 4 if shares_none else 8, names)
-    reshard(tmp_path / "cut", tmp_path / "whole", verify=True)
+def test_bytes_that_are_compared_count(cut: Path) -> None:
+    with (opened := open_reshard_source(ReshardConfig(source=str(cut)))).source:
+        replicas = replicas_of(opened.files, opened.source.ranks)
+    states: list[tuple[str, int, int]] = []
+    compare(replicas, lambda *state: states.append(state))
+    assert {what for what, _, _ in states} == {"comparing what several ranks hold"}
+    norms, heads = 7 * 32 * 3, 3 * 2 * 4 * 32 * 2  # three ranks after the first; two ranks after two others
+    assert states[-1][1:] == ((norms + heads) * 2,) * 2
 
 
 def test_what_is_on_one_rank_alone_is_not_compared(cut: Path, tmp_path: Path) -> None:
@@ -113,57 +85,26 @@ def test_what_is_on_one_rank_alone_is_not_compared(cut: Path, tmp_path: Path) ->
     reshard(cut, tmp_path / "whole", verify=True)
 
 
-def test_data_parallel_ranks_of_a_strategy_are_compared(tmp_path: Path) -> None:
-    """Ranks 0 and 2, and 1 and 3, hold the same."""
-    values = np.arange(32, dtype=np.float32).reshape(8, 4)
-    for rank in range(4):
-        folder = tmp_path / f"cut/rank_{rank}"
-        folder.mkdir(parents=True)
-        half = values[rank % 2 * 4 :][:4].copy()
-        half[3, 3] += rank == 3
-        write_tensors(folder / "model.ckpt", {"w": half}, "F32")
-    strategy = tmp_path / "strategy.ckpt"
-    strategy.write_bytes(strategy_bytes(Strategy((TensorLayout("w", (2, 2), (0, -1)),))))
-    config = ReshardConfig(source=str(tmp_path / "cut"), source_strategy=str(strategy), verify=True)
-    config.target.dir = str(tmp_path / "whole")
-    with pytest.raises(
-        CheckpointError, match="rank_3/model.ckpt: tensor 'w' is not as in .*rank_1/model.ckpt"
-    ):
-        run(config)
-    config.verify = False
-    assert run(config) == 0
-
-
-def ranks_of(tmp_path: Path, *changes: Callable[[np.ndarray], None]) -> Path:
-    values = np.arange(24, dtype=np.float32).reshape(6, 4)
-    for rank, rows in enumerate((slice(0, 4), slice(2, 6))):
-        folder = tmp_path / f"rank_{rank}"
-        folder.mkdir()
-        held = values[rows].copy()
-        if rank:
-            for each in changes:
-                each(held)
-        write_tensors(folder / "model.safetensors", {"w": held, "scale": np.float32(3)[...]}, "F32")
-    return tmp_path
-
-
 @pytest.mark.parametrize(("row", "is_shared"), [(0, True), (1, True), (2, False), (3, False)])
 def test_boxes_may_overlap_in_part(tmp_path: Path, row: int, is_shared: bool) -> None:
     """Rank 0 has rows 0 to 4, rank 1 rows 2 to 6; a scalar is on both."""
-
-    def touch(held: np.ndarray) -> None:
-        held[row, 1] = -1
-
+    values = np.arange(24, dtype=np.float32).reshape(6, 4)
+    parts = [values[0:4].copy(), values[2:6].copy()]
+    parts[1][row, 1] = -1
+    for rank, part in enumerate(parts):
+        (tmp_path / f"rank_{rank}").mkdir()
+        tensors = {"w": part, "scale": np.float32(3)[...]}
+        write_tensors(tmp_path / f"rank_{rank}/model.safetensors", tensors, "F32")
     shards = tuple(single_segment((4, 4), ((low, low + 4), (0, 4))) for low in (0, 2))
     scalar = Shard((), (Segment((), ()),))
     placements = {
         "w": Placement("w", (6, 4), shards),
         "scale": Placement("scale", (), (scalar, scalar)),
     }
-    with open_source(ranks_of(tmp_path, touch)) as source:
+    with open_source(tmp_path) as source:
         replicas = replicas_of(as_placed(placements, 2), source.ranks)
         assert digest_faults(as_placed(placements, 2), source.ranks) == []
-    assert {each.other.name for each in replicas} == {"w", "scale"}
+    assert {pair.other.name for pair in replicas} == {"w", "scale"}
     if not is_shared:
         compare(replicas)
         return

@@ -1,5 +1,6 @@
-"""verify=logits without running a model: what counts as equal, what is refused, and when."""
+"""verify=logits: what counts as equal, what is refused; the process that runs a model, and what it reads."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -7,14 +8,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from child_functions import leave
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.loading.first_logits import fixed_prompts
 from mindbatch.models.architecture import Architecture
+from mindbatch.models.registry import describe
 from mindbatch.tasks.reshard import logits_check
 from mindbatch.tasks.reshard import task as reshard
-from mindbatch.tasks.reshard.logits_check import LogitDifference, difference_fault
+from mindbatch.tasks.reshard.logits_check import LogitDifference, WholeCheckpoint, difference_fault, logits_of
 from mindbatch.tasks.reshard.schema import ReshardConfig, reshard_faults
-from reshard_models import LLAMA, stored, tensors_of, write_model, write_tensors
+from reshard_adapters import reshard as run_reshard
+from reshard_models import LLAMA, MODELS, flip_a_bit, stored, tensors_of, write_model, write_tensors
 
 Array = NDArray[np.float32]
 LOGITS = np.array([[1.0, 2.0, 4.0], [3.0, 0.0, 1.0]], np.float32)
@@ -28,25 +33,26 @@ def changed(place: tuple[int, int], value: float) -> Array:
 
 def test_differences_are_measured() -> None:
     assert str(LogitDifference.of(LOGITS, LOGITS.copy())) == "first logits equal at 2 positions"
-    found = LogitDifference.of(LOGITS, changed((1, 2), 3.5))
-    assert (found.largest, found.scale, found.agreeing, found.positions) == (2.5, 4.0, 1, 2)
-    assert str(found) == (
+    difference = LogitDifference.of(LOGITS, changed((1, 2), 3.5))
+    assert difference == LogitDifference(False, largest=2.5, scale=4.0, agreeing=1, positions=2)
+    assert str(difference) == (
         "first logits differ by up to 2.5 and reach 4, the likeliest token is the same at 1 of 2 positions"
     )
 
 
-def test_where_nothing_was_rounded_not_a_bit_may_differ() -> None:
-    assert difference_fault(LogitDifference.of(LOGITS, LOGITS.copy()), None) is None
-    fault = difference_fault(LogitDifference.of(LOGITS, changed((1, 1), -0.0)), None)
-    assert fault is not None
-    assert fault.endswith("must be equal to the last bit, for no weight was rounded")
-
-
-@pytest.mark.parametrize(("value", "is_allowed"), [(1.0, True), (1.5, True), (1.75, False), (np.nan, False)])
-def test_what_rounding_may_change(value: float, is_allowed: bool) -> None:
-    fault = difference_fault(LogitDifference.of(LOGITS, changed((1, 2), value)), 1 / 8)
-    assert (fault is None) == is_allowed
-    assert fault is None or fault.endswith("; at most 0.5 is allowed")
+@pytest.mark.parametrize(
+    ("logits", "allowed", "fault"),
+    [
+        (LOGITS.copy(), None, None),
+        (changed((1, 1), -0.0), None, "; must be equal to the last bit, for no weight was rounded"),
+        (changed((1, 2), 1.5), 1 / 8, None),
+        (changed((1, 2), 1.75), 1 / 8, "; at most 0.5 is allowed"),
+        (changed((1, 2), np.nan), 1 / 8, "; at most 0.5 is allowed"),
+    ],
+)
+def test_what_rounding_may_change(logits: Array, allowed: float | None, fault: str | None) -> None:
+    difference = LogitDifference.of(LOGITS, logits)
+    assert difference_fault(difference, allowed) == (None if fault is None else f"{difference}{fault}")
 
 
 def test_prompts_are_fixed_and_from_all_of_the_vocabulary() -> None:
@@ -117,6 +123,17 @@ def test_a_model_that_computes_otherwise_does_not_get_its_name(
     assert capsys.readouterr().out.endswith("read back and compared, first logits equal at 2 positions\n")
 
 
+def test_the_models_that_are_run_are_said(
+    tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(tmp_path / "source", LLAMA)
+    runs.found += [LOGITS, LOGITS]
+    lines: list[str] = []
+    monkeypatch.setattr(reshard, "shown_progress", lambda: nullcontext(lambda what, *_: lines.append(what)))
+    assert reshard.run(settings(tmp_path)) == 0
+    assert lines[-2:] == ["running the source's model", "running the target's model"]
+
+
 def test_keys_that_are_ignored_are_so_in_the_target(tmp_path: Path, runs: Runs) -> None:
     """Its config.json is a copy."""
     write_model(tmp_path / "source", LLAMA)
@@ -162,8 +179,7 @@ def refusal(config: ReshardConfig) -> str:
     with pytest.raises(ConfigError) as error:
         reshard.run(config)
     assert len(error.value.faults) == 1
-    assert config.target.dir is not None
-    assert not Path(config.target.dir).exists()
+    assert not Path(str(config.target.dir)).exists()
     assert not Path(f"{config.target.dir}.part").exists()
     return error.value.faults[0]
 
@@ -208,3 +224,53 @@ def test_an_adapter_is_refused() -> None:
     config.lora.merge = "adapter"
     (fault,) = reshard_faults(config)
     assert fault.startswith("verify=logits: not with lora.merge, ")
+
+
+def test_what_cannot_be_opened_is_said_in_its_own_words(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"^{tmp_path}/nowhere: no such folder"):
+        logits_of(ReshardConfig(source=str(tmp_path / "nowhere")), describe(LLAMA))
+
+
+def test_a_process_that_dies_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mindbatch.tasks.reshard.logits_check.answer_with_logits", leave)
+    with pytest.raises(CheckpointError, match=r"^source: the process .* has died \(exit code 3\)"):
+        logits_of(ReshardConfig(source="source"), describe(LLAMA))
+
+
+# ---- a checkpoint read as one model
+
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"target_model_parallel": 8, "target_format": "ckpt"},
+    {"target_model_parallel": 2, "target_pipeline_stage": 2},
+    {"target_model_parallel": 2, "target_names": "mindformers"},
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("model", MODELS)
+def test_every_tensor_is_as_before(tmp_path: Path, model: str, way: dict[str, Any]) -> None:
+    """Before it was cut or renamed."""
+    source = write_model(tmp_path / "source", MODELS[model], "BF16")
+    run_reshard(source, tmp_path / "target", **way)
+    before = ModelFolder(source)
+    with WholeCheckpoint(ReshardConfig(source=str(tmp_path / "target"))) as after:
+        assert {*after.names} == {*before.names}
+        for name in before.names:
+            assert after.info(name).shape == before.info(name).shape
+            expected, floats = before.floats(name), after.floats(name)
+            assert floats.dtype == np.float32
+            assert floats.tobytes() == expected.tobytes()
+            assert after.floats(name, rows=slice(1, 3)).tobytes() == expected[1:3].tobytes()
+            assert (tmp_path / "target" / after.file_name(name)).is_file()
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    source = write_model(tmp_path / "source", LLAMA)
+    path = source / "model.safetensors"
+    flip_a_bit(path, "lm_head.weight", -1)
+    with WholeCheckpoint(ReshardConfig(source=str(source))) as model:
+        for name in {*model.names} - {"lm_head.weight"}:
+            model.floats(name)
+        with pytest.raises(CheckpointError, match=f"{path}: tensor 'lm_head.weight' is damaged"):
+            model.floats("lm_head.weight")

@@ -1,6 +1,8 @@
-"""Whatever a disk kept of a reshard when the power went: the target is whole, the same command goes on."""
+"""Reshards that are killed, or lose power or a disk, end as if untouched; damaged checkpoints are refused."""
 
 import contextlib
+import errno
+import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -9,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from harness.faulty_storage import CountingStorage
+from harness.faulty_storage import CountingStorage, FailingStorage, Places, every_place, telling_places
 from harness.power_cut import PowerCut, PowerCutStorage
 from harness.reshard_kills import OTHER_WAYS, SMALL, WAYS, files_of, plan_of
 from harness.scripts import run_script
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
+from mindbatch.io.storage import StorageError
 from reshard_models import write_model
 
 DISKS = 25
@@ -116,3 +119,60 @@ def test_the_old_folder_stays_whole_until_the_new_name_is_on_the_disk(orders: Or
     assert 0 < len(files_of(home / "target.part")) < len(old)
     for disk in disks(storage, tmp_path):
         assert files_of(disk / "target") in (old, new)
+
+
+@pytest.mark.slow
+def test_forty_kills(tmp_path: Path) -> None:
+    assert run_script("reshard_kills", tmp_path, "--kills", 40) == "40 kills at random\n"
+
+
+@pytest.mark.slow
+@pytest.mark.on_demand
+def test_five_hundred_kills_and_one_at_every_operation(tmp_path: Path) -> None:
+    at_random, sweep = run_script("reshard_kills", tmp_path, "--kills", 500, "--sweep").splitlines()
+    assert at_random == "500 kills at random"
+    assert int(sweep.split()[0]) >= 500
+
+
+FAULTS = [
+    (errno.ENOSPC, True),
+    pytest.param(errno.EIO, False, marks=pytest.mark.slow),
+    *(
+        pytest.param(*each, marks=(pytest.mark.slow, pytest.mark.on_demand))
+        for each in ((errno.ENOSPC, False), (errno.EIO, True), (errno.EROFS, True))
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [telling_places, pytest.param(every_place, marks=(pytest.mark.slow, pytest.mark.on_demand))],
+)
+@pytest.mark.parametrize(("number", "lasting"), FAULTS)
+def test_a_disk_may_fail_at_an_operation(tmp_path: Path, number: int, lasting: bool, where: Places) -> None:
+    source = write_model(tmp_path / "source", SMALL, "F16")
+    counting = CountingStorage()
+    carry_out(plan_of(source, tmp_path / "unbroken", WAYS), counting)
+    unbroken = files_of(tmp_path / "unbroken")
+    for place in where(counting.operations):
+        name = counting.operations[place]
+        target = tmp_path / f"target{place}"
+        plan = plan_of(source, target, WAYS)
+        try:
+            carry_out(plan, FailingStorage(place, number, lasting=lasting))
+            assert name == "close", f"the failure of {name} at {place} went unnoticed"
+        except StorageError as error:
+            (line,) = error.faults
+            assert line.startswith(f"{target}"), f"{place} ({name}): {line}"
+            assert line.endswith(f"cannot be written ({os.strerror(number)})")
+        assert files_of(target) in ({}, unbroken)
+        carry_out(plan, CountingStorage())
+        assert files_of(target) == unbroken, f"{place} ({name})"
+        assert not target.with_name(f"{target.name}.part").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [150, pytest.param(10_000, marks=pytest.mark.on_demand)])
+def test_some_flips_and_cuts(tmp_path: Path, number: int) -> None:
+    printed = run_script("checkpoint_damage", tmp_path / "files", "--flips", number, "--cuts", number)
+    assert printed == f"{number} flips and {number} cuts in 20 checkpoints\n"
