@@ -24,7 +24,7 @@ import pangu_tokenizers
 from fuzz.cases import Fault, Reader
 from fuzz.checkpoint_readers import TENSORS
 from fuzz.mutations import Mutation, of_bytes, of_json, of_lines, of_safetensors
-from fuzz.run_readers import REQUESTS, ROWS, two_runs
+from fuzz.run_readers import REQUESTS, ROWS, lines, two_runs
 from mindbatch import cli
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
 from peft_folders import write_adapter
@@ -240,10 +240,6 @@ def _pieces(folder: Path) -> list[Path]:
     return [model / "spiece.model"]
 
 
-def _lines(rows: tuple[dict[str, object], ...]) -> bytes:
-    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-
-
 _CSV = b'prompt,decoding\nhello,"{""temperature"": 1}"\n"a\nb ""c"" ",\n\xe4\xbd\xa0,{}\n'
 _CHATS = f"{BATCH} data.path=chats.jsonl"
 _TEMPLATE = f"{BATCH} data.path=model/config.json data.format=jsonl data.template_file=FILE"
@@ -259,12 +255,12 @@ READERS = [
     _reader("tokenizer", _model("tokenizer.json"), _CHATS, of_json),
     _reader("template", _model("chat_template.jinja"), _CHATS, of_bytes),
     _reader("weights", _model("model.safetensors"), GENERATE, of_safetensors),
-    _reader("jsonl", _data("a.jsonl", _lines(ROWS)), _ROWS, of_lines(of_json)),
-    _reader("openai", _data("a.jsonl", _lines(REQUESTS)), f"{BATCH} data.path=FILE", of_lines(of_json)),
+    _reader("jsonl", _data("a.jsonl", lines(ROWS)), _ROWS, of_lines(of_json)),
+    _reader("openai", _data("a.jsonl", lines(REQUESTS)), f"{BATCH} data.path=FILE", of_lines(of_json)),
     _reader("json", _data("a.json", json.dumps(ROWS).encode()), _ROWS, of_json),
     _reader("csv", _data("a.csv", _CSV), _ROWS, of_bytes),
     _reader("gzip", _data("a.csv.gz", gzip.compress(_CSV, mtime=0)), _ROWS, of_bytes),
-    _reader("zstd", _data("a.jsonl.zst", pa.compress(_lines(ROWS), "zstd", asbytes=True)), _ROWS, of_bytes),
+    _reader("zstd", _data("a.jsonl.zst", pa.compress(lines(ROWS), "zstd", asbytes=True)), _ROWS, of_bytes),
     _reader("parquet", _data("a.parquet", _parquet()), _ROWS, of_bytes),
     _reader("text", _data("a.txt", b"hello\r\nworld\n"), f"{BATCH} data.path=FILE", of_bytes),
     _reader(
@@ -290,7 +286,7 @@ READERS = [
     _reader("table", _table, "rank-table action=check files=[FILE]", of_json),
     _reader("tools", _beside_chats("tools.json", _TOOLS), f"{_CHATS} data.tools=FILE", of_json),
     _reader("keys", _beside_chats("keys.txt", "0\n1\n"), f"{_CHATS} data.filter_keys=FILE", of_bytes),
-    _reader("evaluate", _data("q.jsonl", _lines(_QUESTIONS)), _EVALUATE, of_lines(of_json)),
+    _reader("evaluate", _data("q.jsonl", lines(_QUESTIONS)), _EVALUATE, of_lines(of_json)),
     _reader("runs", _run, "runs .", of_bytes),
     _reader("diff", _run, "diff 0 1", of_bytes),
 ]

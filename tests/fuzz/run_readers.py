@@ -50,7 +50,7 @@ TABLE = b'id,prompt,decoding\n1,hello,"{""temperature"": 1}"\n2,"a\nb ""c"" ",\n
 TEXT_LINES = "hello\r\nworld\n\n你好\n".encode()
 
 
-def _lines(rows: tuple[dict[str, Any], ...]) -> bytes:
+def lines(rows: tuple[dict[str, Any], ...]) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
@@ -212,25 +212,10 @@ def _read_template(path: Path) -> None:
 
 
 READERS = [
-    Reader(
-        "jsonl",
-        _file("a.jsonl", _lines(ROWS)),
-        _dataset(decoding_column="decoding"),
-        of_lines(of_json),
-    ),
-    Reader("jsonl_keys", _file("a.jsonl", _lines(ROWS)), _dataset(key_column="id"), of_lines(of_json)),
-    Reader(
-        "openai",
-        _file("a.jsonl", _lines(REQUESTS)),
-        _dataset(format="openai"),
-        of_lines(of_json),
-    ),
-    Reader(
-        "json",
-        _file("a.json", json.dumps(ROWS).encode()),
-        _dataset(decoding_column="decoding"),
-        of_json,
-    ),
+    Reader("jsonl", _file("a.jsonl", lines(ROWS)), _dataset(decoding_column="decoding"), of_lines(of_json)),
+    Reader("jsonl_keys", _file("a.jsonl", lines(ROWS)), _dataset(key_column="id"), of_lines(of_json)),
+    Reader("openai", _file("a.jsonl", lines(REQUESTS)), _dataset(format="openai"), of_lines(of_json)),
+    Reader("json", _file("a.json", json.dumps(ROWS).encode()), _dataset(decoding_column="decoding"), of_json),
     Reader("csv", _file("a.csv", TABLE), _dataset(decoding_column="decoding"), of_bytes),
     Reader("tsv", _file("a.tsv", TABLE.replace(b",", b"\t")), _dataset(), of_bytes),
     Reader("gzip", _file("a.csv.gz", gzip.compress(TABLE, mtime=0)), _dataset(), of_bytes),

@@ -1,7 +1,8 @@
-"""Child processes: what they are asked and answer, their limits, and when they end."""
+"""Child processes: what they are asked and answer, their limits, when they end; who may start them."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -49,14 +50,6 @@ def asked() -> Any:
 
 def ask(process: AnsweringProcess, *request: object, most_bytes: int = 1000) -> Any:
     return process.ask(json.dumps(request).encode(), most_bytes)
-
-
-def test_a_function_of_a_module_is_called_there() -> None:
-    child = Child(answer_once, "word")
-    child.connection.send([1, 2])
-    assert child.connection.recv() == ("word", [1, 2])
-    assert child.death() == "exit code 0"
-    child.end()
 
 
 def test_an_interrupt_is_left_to_the_parent() -> None:
@@ -254,3 +247,47 @@ def test_the_package_is_found_although_it_lies_in_the_current_folder(monkeypatch
     todo: dict[str, list[str]] = json.loads(children.command(main)[-1])
     assert todo["import_path"][-1] == os.getcwd()
     assert os.getcwd() not in todo["import_path"][:-1]
+
+
+PACKAGE = Path(__file__).parents[2] / "pipeline/mindbatch"
+STARTS = re.compile(
+    r"\bsubprocess\.(Popen|run|call|check_\w+|get\w+)\(|\bos\.(fork\w*|system|popen|posix_spawn\w*|spawn\w+)\("
+    r"|\bProcessPoolExecutor\b|\bcreate_subprocess_\w+|\bmultiprocessing\.(Process|Pool|\w*[cC]ontext)\b"
+    r"|\bfrom (subprocess|os|pty|multiprocessing\.\w*(pool|context)) import\b"
+    r"|\bfrom multiprocessing import (?!(AuthenticationError|Pipe)$)",
+    re.MULTILINE,
+)
+# By module, why it does not ask `children`. To become another program (os.exec) starts no process.
+ALLOWED = {
+    "io/children.py": "starts them for all others",
+    "ascend_simulation/process.py": "forks ranks, so that MindSpore is imported once for all of them",
+    "launch/scripts/keeper.py": "the program is its own child, whose signals and descendants it looks after",
+}
+
+
+def test_no_other_module_starts_processes() -> None:
+    starting = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if STARTS.search(path.read_text())
+    }
+    assert starting == {*ALLOWED}
+
+
+@pytest.mark.parametrize(
+    ("line", "starts"),
+    [
+        ("done = subprocess.run(command, check=False)", True),
+        ("process: subprocess.Popen[bytes]", False),
+        ("process = os.fork()", True),
+        ("os.posix_spawn(path, [path], {})", True),
+        ("os.execvp(path, [path])", False),
+        ("from subprocess import run", True),
+        ("from multiprocessing import Pipe", False),
+        ("from multiprocessing import Pipe, Process", True),
+        ("from multiprocessing.connection import Connection", False),
+        ("with concurrent.futures.ProcessPoolExecutor() as pool:", True),
+    ],
+)
+def test_what_starts_a_process(line: str, starts: bool) -> None:
+    assert bool(STARTS.search(f"import os\n{line}\n")) == starts

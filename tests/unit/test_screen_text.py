@@ -1,23 +1,31 @@
-"""The gate to the terminal: nothing acts on it, a fault is a line, sizes are bounded, and all go through."""
+"""The gate to the terminal: nothing acts on it, sizes are bounded, closed or full streams are told."""
 
 import ast
+import base64
 import contextlib
 import io
+import json
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mindbatch import cli
 from mindbatch.io.errors import ConfigError
+from mindbatch.io.fault_lines import as_typed, as_written, shown
 from mindbatch.io.screen_text import LONGEST_LINE, MOST_LINES, TerminalText, data_output, printable, say, show
 from mindbatch.io.tool_parser import ToolParser
+from small_gpt2 import write_small_gpt2
 
 REPOSITORY = Path(__file__).parents[2]
-TOOLS = ("hccl_tools", "merge_hccl", "transform_ckpt", "transform_ckpt_lora", "write_digests")
+SAFE_TOOLS = ("hccl_tools", "merge_hccl", "transform_ckpt", "transform_ckpt_lora", "write_digests")
 # Modules that print on their own: the gate; generated text for `data_output`; rich tables of printable cells;
 # children that write to a pipe.
 PRINTS = {
@@ -44,7 +52,7 @@ NASTY = st.text(
 )
 
 
-def said(*lines: object, name: str = "mindbatch") -> str:
+def as_said(*lines: object, name: str = "mindbatch") -> str:
     with contextlib.redirect_stderr(io.StringIO()) as shown:
         say(*lines, name=name)
     return shown.getvalue()
@@ -60,7 +68,7 @@ def run_failing(error: Exception, monkeypatch: pytest.MonkeyPatch, *words: str) 
 
 @given(st.lists(NASTY, max_size=5))
 def test_whatever_a_fault_holds_it_is_one_printable_line(faults: list[str]) -> None:
-    *lines, end = said(*faults).split("\n")
+    *lines, end = as_said(*faults).split("\n")
     assert end == ""
     assert len(lines) == len(faults)
     assert all(line.isprintable() and line.startswith("mindbatch: ") for line in lines)
@@ -78,7 +86,7 @@ def test_of_a_long_line_the_middle_is_left_out() -> None:
 
 
 def test_many_faults_are_counted() -> None:
-    lines = said(*(f"fault {number}" for number in range(20_000))).splitlines()
+    lines = as_said(*(f"fault {number}" for number in range(20_000))).splitlines()
     assert len(lines) == MOST_LINES + 1
     assert lines[-1] == "mindbatch: ... and 19,950 more"
 
@@ -128,13 +136,6 @@ def test_a_file_or_pipe_gets_generated_text_as_it_is(monkeypatch: pytest.MonkeyP
     assert isinstance(data_output(), TerminalText)
 
 
-def test_a_tool_shows_wrong_flags_safely(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        ToolParser(prog="tool.py").parse_args(["--x\x1b[31m\ntool.py: error: forged"])
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [r"tool.py: --x\x1b[31m\ntool.py: error: forged: unknown flag"]
-
-
 def prints_of(module: Path) -> set[str]:
     """How a module prints without the gate."""
     found: set[str] = set()
@@ -153,5 +154,181 @@ def test_nobody_prints_past_the_gate() -> None:
     package = REPOSITORY / "pipeline/mindbatch"
     printing = {module.relative_to(package).as_posix(): prints_of(module) for module in package.rglob("*.py")}
     assert {name: found for name, found in printing.items() if found} == PRINTS
-    for tool in TOOLS:
+    for tool in SAFE_TOOLS:
         assert not prints_of(REPOSITORY / f"tools/{tool}.py"), tool
+
+
+MINDBATCH = f"{sys.executable} -m mindbatch"
+TOOLS = Path(__file__).parents[2] / "tools"
+TABLE = Path(__file__).parents[2] / "examples/rank_table.json"
+
+
+def run(command: str, folder: Path, **variables: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"} | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("lost", ["<&-", "2>&-", "2> /dev/full", "<&- 2>&-"])
+def test_input_and_messages_that_lead_nowhere_end_no_command(lost: str, tmp_path: Path) -> None:
+    code, out, err = run(f"{MINDBATCH} rank-table check {TABLE} {lost}", tmp_path)
+    assert (code, err) == (0, "")
+    assert "2 ranks on 1 server" in out
+    assert run(f"{MINDBATCH} nosuch {lost}", tmp_path)[0] == 2
+
+
+def test_prompts_of_a_closed_input_are_none(tmp_path: Path) -> None:
+    code, _, err = run(f"{MINDBATCH} generate model=tiny_gpt2 prompts_file=- <&-", tmp_path)
+    assert (code, err) == (
+        2,
+        "mindbatch: prompts_file=-: standard input is empty; a prompt a line is needed\n",
+    )
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("lost", "reason"), [("> /dev/full", "No space left on device"), (">&-", "it is closed")]
+)
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        (f"{MINDBATCH} --help", "mindbatch"),
+        (f"{MINDBATCH} rank-table check {TABLE}", "mindbatch"),
+        (f"{sys.executable} {TOOLS}/hccl_tools.py --help", "hccl_tools.py"),
+        (f"{sys.executable} -m mindbatch.launch.scripts.msrun_launcher --help", "msrun_launcher.sh"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_told(
+    program: str, name: str, lost: str, reason: str, unbuffered: str, tmp_path: Path
+) -> None:
+    code, _, err = run(f"{program} {lost}", tmp_path, PYTHONUNBUFFERED=unbuffered)
+    assert (code, err) == (1, f"{name}: standard output: cannot be written ({reason})\n")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_ends_is_no_message(unbuffered: str, tmp_path: Path) -> None:
+    ended = f"({MINDBATCH} generate --help; echo $? >&2) | true"
+    assert run(ended, tmp_path, PYTHONUNBUFFERED=unbuffered)[2] in ("1\n", "0\n")
+
+
+def test_the_tools_end_as_the_command_does() -> None:
+    for tool in {*TOOLS.glob("*.py")}:
+        assert tool.read_text().rstrip().endswith("run_tool(main, NAME)")
+
+
+def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code, _, err = run(f"rmdir {gone}; {MINDBATCH} rank-table check {TABLE}", gone)
+    assert (code, err) == (2, "mindbatch: the current folder has been removed; change to another one\n")
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_output_of_anybody_is_discarded_meanwhile(tmp_path: Path, is_held: bool) -> None:
+    script = """
+import os, sys
+from mindbatch.io.screen_text import discarded_output, hold_libraries_back
+if HELD:
+    hold_libraries_back()
+print("before")
+try:
+    with discarded_output() as error:
+        print("noise")
+        print("noise", file=sys.stderr)
+        os.system("echo noise; echo noise >&2")
+        error.write("kept")
+        raise ValueError
+except ValueError:
+    print("after")
+    print(" after", file=sys.stderr)
+"""
+    (tmp_path / "script.py").write_text(script.replace("HELD", str(is_held)))
+    assert run(f"{sys.executable} script.py", tmp_path) == (0, "before\nafter\n", "kept after\n")
+
+
+def write_panicking(folder: Path) -> None:
+    """A model whose tokenizer's library panics over every text."""
+    write_small_gpt2(folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    charsmap = base64.b64encode((64).to_bytes(4, "little") + b"\xff" * 64).decode()
+    tokenizer["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": charsmap}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+def test_what_libraries_write_is_for_verbose(tmp_path: Path) -> None:
+    write_panicking(tmp_path / "model")
+    command = f"{MINDBATCH} generate model.checkpoint_name_or_path=model prompts=[a]"
+    code, _, err = run(command, tmp_path)
+    assert code == 1
+    assert re.fullmatch(r"mindbatch: prompts\[0\]: the tokenizer cannot encode it: index out of .*\n", err)
+    code, _, verbose = run(f"{command} --verbose", tmp_path)
+    assert code == 1
+    assert "panicked at" in verbose
+    assert err.splitlines()[0] in verbose
+
+
+VALUES = [
+    (None, "null"),
+    (True, "true"),
+    ("a b", "'a b'"),
+    (
+        ("a b", "null", "Yes", "", "5", "x-1.y/z", "a: b", "你"),
+        "[a b, 'null', 'Yes', '', '5', x-1.y/z, 'a: b', '你']",
+    ),
+    ({"a": None, "b c": {"true": [False, 1, 2.5]}}, "{a: null, b c: {'true': [false, 1, 2.5]}}"),
+    ([], "[]"),
+    ({}, "{}"),
+]
+
+
+@pytest.mark.parametrize(("value", "written"), VALUES)
+def test_a_value_is_written_as_in_yaml(value: Any, written: str) -> None:
+    assert as_written(value) == written
+    assert yaml.safe_load(written) == (list(value) if isinstance(value, tuple) else value)
+
+
+def test_a_text_that_was_typed_has_no_quotes() -> None:
+    assert as_typed("a\n b") == "a b"
+    assert as_typed(["a", None]) == "[a, null]"
+
+
+def test_what_is_long_is_shortened_and_what_has_no_end_is_named() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    assert shown("x" * 100) == f"'{'x' * 56}..."
+    assert shown(endless) == "list too large to be shown"
+
+
+def flag_faults(capsys: pytest.CaptureFixture[str], *words: str, needs: bool = False) -> list[str]:
+    parser = ToolParser.of_page("tool.py", "A page.")
+    parser.add_argument("--rank_id", type=int, default=0)
+    parser.add_argument("--scaling", type=float, required=needs)
+    parser.add_argument("--format", choices=["ckpt", "safetensors"])
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args(words)
+    assert ended.value.code == 2
+    return capsys.readouterr().err.splitlines()
+
+
+def test_all_wrong_flags_of_a_tool_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert flag_faults(capsys, "--rank_id", "x", "--scalling=2", "7", "--scaling", "much") == [
+        "tool.py: --rank_id 'x': must be a whole number",
+        "tool.py: --scaling 'much': must be a number",
+        "tool.py: --scalling: unknown flag; did you mean --scaling?",
+    ]
+    assert flag_faults(capsys, "--rank_id", "1", "more") == ["tool.py: 'more': one too many"]
+    forged = flag_faults(capsys, "--x\x1b[31m\ntool.py: error: forged")
+    assert forged == [r"tool.py: --x\x1b[31m\ntool.py: error: forged: unknown flag"]
+
+
+def test_what_ends_the_reading_comes_last(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = flag_faults(capsys, "--rank_id", "x", "--format", "bin")
+    assert first == "tool.py: --rank_id 'x': must be a whole number"
+    assert second.startswith("tool.py: --format: invalid choice: 'bin'")
+    assert flag_faults(capsys, "--rank_id", needs=True) == ["tool.py: --rank_id: expected one argument"]

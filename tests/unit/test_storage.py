@@ -1,22 +1,27 @@
-"""Durable files: whole or not at all, in the order that a power cut asks for, with one line when it fails."""
+"""Files: durable, whole or not at all; temporary folders that go; those of others, which may be anything."""
 
 import errno
 import gc
-import io
 import os
+import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from harness.faulty_storage import MOMENTS, CountingStorage, FailingStorage, InterruptingStorage, Moment
+from mindbatch.config import paths
+from mindbatch.io.regular_file import first_bytes, open_regular, read_regular
 from mindbatch.io.storage import (
     BUFFERED_BYTES,
     Storage,
     StorageError,
+    TemporaryFolder,
     WholeFile,
+    hold,
+    remove_abandoned,
     remove_leftovers,
     write_whole,
 )
@@ -44,13 +49,6 @@ def test_the_content_is_durable_before_it_has_its_name_and_then_the_name_is(path
     assert os.listdir(path.parent) == ["file"]
 
 
-def test_the_old_file_stays_until_the_end(path: Path) -> None:
-    with WholeFile(path) as file:
-        file.write(b"new")
-        file.flush()
-        assert path.read_bytes() == b"old"
-
-
 def test_what_is_small_is_gathered(path: Path) -> None:
     storage = CountingStorage()
     with WholeFile(path, storage) as file:
@@ -59,11 +57,6 @@ def test_what_is_small_is_gathered(path: Path) -> None:
         assert file.tell() == 3 * (BUFFERED_BYTES // 2)
     assert storage.operations.count("write") == 2
     assert path.stat().st_size == 3 * (BUFFERED_BYTES // 2)
-
-
-def test_an_empty_file_is_a_file(path: Path) -> None:
-    write_whole(path, b"")
-    assert path.read_bytes() == b""
 
 
 def test_a_new_file_has_the_mode_that_the_user_gives_to_files(path: Path) -> None:
@@ -95,13 +88,6 @@ def test_an_interrupt_leaves_the_old_file_or_the_new_one(path: Path, place: int,
     assert os.listdir(path.parent) == ["file"]
 
 
-def test_an_interrupt_while_it_is_opened_is_tidied_up_at_once(path: Path) -> None:
-    file = WholeFile(path, InterruptingStorage(0, "after"))
-    with pytest.raises(KeyboardInterrupt):
-        file.__enter__()
-    only_old_is_left(path)
-
-
 def test_a_file_that_is_given_up_leaves_nothing(path: Path) -> None:
     def fail() -> None:
         with WholeFile(path) as file:
@@ -126,36 +112,6 @@ def test_a_file_that_is_given_up_leaves_nothing(path: Path) -> None:
 def test_a_file_that_was_closed_within_is_no_whole_file(path: Path) -> None:
     with pytest.raises(ValueError, match="closed"), WholeFile(path) as file:
         file.close()
-    only_old_is_left(path)
-
-
-def test_a_missing_folder_is_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "absent" / "file"
-    with pytest.raises(StorageError) as caught:
-        write_whole(path, b"new")
-    assert str(caught.value) == f"{path}: cannot be written (No such file or directory)"
-
-
-def test_libraries_write_through_it(path: Path) -> None:
-    with WholeFile(path) as file:
-        text = io.TextIOWrapper(file, encoding="utf-8")
-        text.write("今天\n")
-        text.flush()
-    assert path.read_text(encoding="utf-8") == "今天\n"
-    table = pa.table({"n": list(range(1000))})
-    with WholeFile(path) as file, pq.ParquetWriter(file, table.schema) as writer:
-        writer.write_table(table)
-    assert pq.read_table(path) == table
-
-
-def test_a_full_disk_reaches_through_a_library(path: Path) -> None:
-    table = pa.table({"n": list(range(1000))})
-    with (
-        pytest.raises(StorageError, match="No space left"),
-        WholeFile(path, FailingStorage(1, errno.ENOSPC)) as file,
-        pq.ParquetWriter(file, table.schema) as writer,
-    ):
-        writer.write_table(table)
     only_old_is_left(path)
 
 
@@ -231,3 +187,146 @@ def test_only_regular_files_are_written_or_written_over(make: Callable[[Path], N
     if path.is_symlink():
         assert path.read_text() == "theirs"
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == []
+
+
+def left_by_a_killed_process(parent: Path) -> Path:
+    """A folder with a file, whose owner was killed."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        folder = TemporaryFolder(parent=parent)
+        (folder.path / "file").write_text("text")
+        os.write(writing, os.fsencode(folder.path))
+        signal.pause()
+    found = Path(os.fsdecode(os.read(reading, 4096)))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    for each in (reading, writing):
+        os.close(each)
+    return found
+
+
+def test_a_folder_is_for_its_owner_alone_and_goes_with_what_is_in_it(tmp_path: Path) -> None:
+    with TemporaryFolder(parent=tmp_path) as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        (folder / "file").write_text("text")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_killed_process_leaves_a_folder_until_the_next_one_is_made(tmp_path: Path) -> None:
+    left = left_by_a_killed_process(tmp_path)
+    assert left.is_dir()
+    with TemporaryFolder(parent=tmp_path) as folder, TemporaryFolder(parent=tmp_path) as another:
+        assert {*tmp_path.iterdir()} == {folder, another}
+
+
+def test_what_is_not_provably_left_by_us_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / f"mindbatch-{'0' * 16}").symlink_to(elsewhere)
+    (tmp_path / "mindbatch-results").mkdir()
+    TemporaryFolder(parent=tmp_path).remove()
+    assert len([*tmp_path.iterdir()]) == 3
+    left = left_by_a_killed_process(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)  # another user's
+    TemporaryFolder(parent=tmp_path).remove()
+    assert left.is_dir()
+
+
+def test_a_forked_process_leaves_its_parents_folder(tmp_path: Path) -> None:
+    folder = TemporaryFolder(parent=tmp_path)
+    child = os.fork()
+    if child == 0:
+        folder.remove()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert folder.path.is_dir()
+    folder.remove()
+    folder.remove()
+    assert not folder.path.exists()
+
+
+def test_who_holds_what_was_removed_knows_it(tmp_path: Path) -> None:
+    """As between the making of a file and its lock."""
+    file = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+    remove_abandoned(tmp_path, lambda name: name == "file")
+    assert not hold(file)
+    os.close(file)
+
+
+def test_a_probe_leaves_nothing_and_takes_what_killed_ones_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY | os.O_EXCL | os.O_CREAT)  # a file system without it
+    (tmp_path / f".mindbatch-{'1' * 16}").touch()
+    assert paths.run_folder_fault(tmp_path / "run") is None
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_folder_that_is_removed_before_it_is_held_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, removed = os.open, list[Path]()
+
+    def open_after_removal(path: Any, flags: int) -> int:
+        if isinstance(path, Path) and not removed:
+            removed.append(path)
+            path.rmdir()
+        return opened(path, flags)
+
+    monkeypatch.setattr(os, "open", open_after_removal)
+    with TemporaryFolder(parent=tmp_path) as folder:
+        assert folder.is_dir()
+        assert removed != [folder]
+
+
+def a_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+
+
+SPECIAL: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "socket": a_socket,
+    "link to a device": lambda path: path.symlink_to("/dev/zero"),
+    "link to a pipe": lambda path: (os.mkfifo(f"{path}.pipe"), path.symlink_to(f"{path}.pipe")),
+}
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_what_is_no_regular_file_is_refused_at_once(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a socket's name must be short
+    path = Path("x")
+    SPECIAL[kind](path)
+    for read in (open_regular, lambda path: first_bytes(path, 1), lambda path: read_regular(path, 10)):
+        with pytest.raises(OSError, match="not a regular file"):
+            read(path)
+
+
+def test_a_file_that_becomes_a_pipe_after_it_was_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_bytes(b"x")
+    looked_at = os.stat(tmp_path / "file")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", lambda path: looked_at)
+        with pytest.raises(OSError, match="not a regular file"):
+            open_regular(tmp_path / "pipe")
+
+
+def test_reading_is_bounded_and_a_folder_is_called_one(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError, match="Is a directory"):
+        open_regular(tmp_path)
+    path = tmp_path / "file"
+    path.write_bytes(b"12345")
+    assert read_regular(path, 5) == b"12345"
+    assert first_bytes(path, 3) == b"123"
+    assert first_bytes(path, 1 << 50) == b"12345"
+    with pytest.raises(OSError, match="5 bytes; at most 4 are allowed"):
+        read_regular(path, 4)
+    os.truncate(path, 1 << 40)
+    with pytest.raises(OSError, match="at most 4"):
+        read_regular(path, 4)

@@ -1,15 +1,18 @@
-"""A row's own decoding parameters: the rules of the run's, the row's names in the error lines."""
+"""A row's own decoding parameters and adapter: the rules of the run's, the row's names in the error lines."""
 
 from typing import Any
 
+import orjson
 import pytest
 
+from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.dataset import column_rows
 from mindbatch.dataset.column_rows import OverrideRules
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
+from mindbatch.io.errors import ConfigError
 
 SAMPLING = DecodingParams(do_sample=True, temperature=0.7, top_p=0.9, max_new_tokens=32)
 
@@ -60,51 +63,36 @@ def test_what_a_row_may_say(own: Any, expected: dict[str, Any]):
     assert item.params(SAMPLING) == DecodingParams(**kept | expected)
 
 
-BAD: dict[str, tuple[Any, list[str]]] = {
-    "unknown": ({"temprature": 1}, ["own.temprature: no decoding parameter; did you mean temperature?"]),
-    "two": (
+BAD: list[tuple[Any, list[str]]] = [
+    ({"temprature": 1}, ["own.temprature: no decoding parameter; did you mean temperature?"]),
+    (
         {"top_p": 1.5, "top_k": -1},
-        [
-            "own.top_k=-1: must be a whole number, at least 0",
-            "own.top_p=1.5: must be above 0 and at most 1",
-        ],
+        ["own.top_k=-1: must be a whole number, at least 0", "own.top_p=1.5: must be above 0 and at most 1"],
     ),
-    "unknown beside a bad value": (
+    (
         {"tok_k": 1, "seed": "x"},
         [
             "own.tok_k: no decoding parameter; did you mean top_k?",
             "own.seed='x': must be a whole number, from 0 to 18446744073709551615, or random",
         ],
     ),
-    "a seed that is drawn": (
-        {"seed": "random", "top_p": 0.5},
-        ["own.seed=random: is for all rows of a run; a row gives a number"],
-    ),
-    "with the run's": (
+    ({"seed": "random", "top_p": 0.5}, ["own.seed=random: is for all rows of a run; a row gives a number"]),
+    (
         {"num_return_sequences": 2, "temperature": 0},
         [
             "own.num_return_sequences=2 cannot go with own.temperature=0.0: greedy decoding has one output",
             "sample, or use 1",
         ],
     ),
-    "against the run's": (
+    (
         {"min_new_tokens": 64},
         ["own.min_new_tokens=64 is above decoding.max_new_tokens=32", "must be at most that"],
     ),
-    "true is no number": (
-        {"max_new_tokens": True},
-        ["own.max_new_tokens=true: must be a whole number, at least 1, or null"],
-    ),
-    "huge": (
-        {"seed": 10**30},
-        ["the row's decoding parameters are no plain JSON (Integer exceeds 64-bit range)"],
-    ),
-    "list": ([1], ["own=[1]: must be a mapping of decoding parameters, like {temperature: 0.7}, or null"]),
-    "text": (
-        "hot",
-        ["own='hot': must be a mapping of decoding parameters, like {temperature: 0.7}, or null"],
-    ),
-    "another strategy than the run's": (
+    ({"max_new_tokens": True}, ["own.max_new_tokens=true: must be a whole number, at least 1, or null"]),
+    ({"seed": 10**30}, ["the row's decoding parameters are no plain JSON (Integer exceeds 64-bit range)"]),
+    ([1], ["own=[1]: must be a mapping of decoding parameters, like {temperature: 0.7}, or null"]),
+    ("hot", ["own='hot': must be a mapping of decoding parameters, like {temperature: 0.7}, or null"]),
+    (
         {"penalty_alpha": 0.6, "top_k": 4},
         [
             "own.penalty_alpha=0.6 cannot go with decoding.do_sample=true: "
@@ -112,15 +100,12 @@ BAD: dict[str, tuple[Any, list[str]]] = {
             "set do_sample=false",
         ],
     ),
-    "a function": (
-        {"prefix_allowed_tokens_fn": "print"},
-        ["own.prefix_allowed_tokens_fn: no decoding parameter"],
-    ),
-    "key": ({1: 2}, ["own: 1 is no decoding parameter"]),
-}
+    ({"prefix_allowed_tokens_fn": "print"}, ["own.prefix_allowed_tokens_fn: no decoding parameter"]),
+    ({1: 2}, ["own: 1 is no decoding parameter"]),
+]
 
 
-@pytest.mark.parametrize(("own", "said"), BAD.values(), ids=BAD)
+@pytest.mark.parametrize(("own", "said"), BAD)
 def test_what_a_row_may_not_say(own: Any, said: list[str]):
     item = made(own)
     assert isinstance(item, RowFailure)
@@ -184,3 +169,69 @@ def test_one_rows_overrides_are_not_anothers():
     rules = OverrideRules(SAMPLING)
     rules.check({"seed": 1}, {})[0]["seed"] = 5
     assert rules.check({"seed": 1}, {})[0] == {"seed": 1}
+
+
+LORA = LoraConfig({"law": "x", "med": "y", "base": None}, "law")
+CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
+
+
+def adapted(lora: LoraConfig | None = LORA, **columns: Any) -> DataRow | RowFailure:
+    maker = RowMaker(DataConfig(adapter_column="who"), DecodingParams(), False, lora=lora)
+    return maker.make(0, Record("rows.jsonl", 1, {"prompt": "Hi", **columns}))
+
+
+def request(lora: LoraConfig | None = LORA, **body: Any) -> DataRow | RowFailure:
+    columns = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {**CHAT, **body}}
+    return RowMaker(DataConfig(), DecodingParams(), True, lora=lora).make(0, Record("rows.jsonl", 1, columns))
+
+
+def adapter_of(row: DataRow | RowFailure) -> str | None:
+    assert isinstance(row, DataRow), row
+    assert DataRow.from_json(orjson.dumps(row)) == row
+    assert row.prompt().adapter == row.adapter
+    return row.adapter
+
+
+@pytest.mark.parametrize(
+    ("columns", "adapter"),
+    [
+        ({"who": "med"}, "med"),
+        ({"who": "base"}, "base"),
+        ({"who": None}, "law"),
+        ({"who": ""}, "law"),
+        ({}, "law"),
+        ({"lora": LoraConfig(LORA.adapters)}, None),  # without a default
+    ],
+)
+def test_a_row_has_its_own_adapter_or_the_default(columns: dict[str, Any], adapter: str | None) -> None:
+    assert adapter_of(adapted(**columns)) == adapter
+
+
+@pytest.mark.parametrize("given", ["mad", 7, ["law"], {"law": 1}, True])
+def test_an_adapter_that_is_not_there_is_an_error_of_the_row(given: Any) -> None:
+    failure = adapted(who=given)
+    assert isinstance(failure, RowFailure)
+    assert failure.stage == "row"
+    assert failure.reason.startswith("who: there is no adapter ")
+    assert "lora.adapters has law, med, base" in failure.reason
+
+
+def test_a_request_names_an_adapter_as_its_model() -> None:
+    assert adapter_of(request(model="med")) == "med"
+    assert adapter_of(request()) == adapter_of(request(model="")) == adapter_of(request(model=None)) == "law"
+    failure = request(model="gpt-4")
+    assert isinstance(failure, RowFailure)
+    assert failure.reason == "body.model: there is no adapter 'gpt-4'; lora.adapters has law, med, base"
+    assert adapter_of(request(None, model="gpt-4")) is None
+    assert adapter_of(request(LoraConfig(), model="gpt-4")) is None
+
+
+def test_adapters_that_no_row_can_have_are_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        RowMaker(DataConfig(), DecodingParams(), False, lora=LoraConfig(LORA.adapters))
+    assert caught.value.faults == (
+        "lora.adapters: law, med: no prompt would have one; give data.adapter_column=COLUMN or "
+        "lora.default=law, or remove them",
+    )
+    RowMaker(DataConfig(), DecodingParams(), False, lora=LoraConfig(LORA.adapters, default="base"))
+    RowMaker(DataConfig(), DecodingParams(), False, lora=LoraConfig({"base": None}))

@@ -37,14 +37,10 @@ def failure(columns: dict[str, Any], **data: Any) -> RowFailure:
     return item
 
 
-def test_a_plain_row():
-    assert row({"prompt": "a", "id": 4}) == DataRow(
-        key="7", source="rows.jsonl", line=3, content={"text": "a"}
-    )
-
-
-def test_what_the_engine_is_given():
-    assert row({"prompt": [1, 2]}).prompt() == Prompt(key="7", source="rows.jsonl:3", token_ids=[1, 2])
+def test_a_plain_row_and_what_the_engine_is_given():
+    item = row({"prompt": [1, 2], "id": 4})
+    assert item == DataRow(key="7", source="rows.jsonl", line=3, content={"token_ids": [1, 2]})
+    assert item.prompt() == Prompt(key="7", source="rows.jsonl:3", token_ids=[1, 2])
 
 
 SOURCES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
@@ -221,8 +217,9 @@ def test_a_row_that_could_not_be_read():
     unread = Record("rows.jsonl", 3, None, "not valid JSON")
     numbered = RowMaker(DataConfig(), DecodingParams(), False).make(7, unread)
     assert numbered == RowFailure("7", "rows.jsonl", 3, "read", "not valid JSON")
-    named = RowMaker(DataConfig(key_column="id"), DecodingParams(), False).make(7, unread)
-    assert named == RowFailure(None, "rows.jsonl", 3, "read", "not valid JSON")
+    for config, is_openai in ((DataConfig(key_column="id"), False), (DataConfig(), True)):
+        named = RowMaker(config, DecodingParams(), is_openai).make(7, unread)
+        assert named == RowFailure(None, "rows.jsonl", 3, "read", "not valid JSON")
 
 
 def test_a_column_whose_value_could_not_be_read():
@@ -321,12 +318,10 @@ def test_tools_in_a_file(tmp_path: Path):
         row({"messages": [HI]}, tools="/no")
 
 
-@pytest.mark.parametrize(
-    ("system", "said"), [("", "data.system is empty"), ("\ud83d", "data.system is not valid")]
-)
-def test_a_bad_system_message(system: str, said: str):
-    with pytest.raises(ConfigError, match=said):
-        RowMaker(DataConfig(chat=True, system=system), DecodingParams(), False)
+@pytest.mark.parametrize(("system", "fault"), [("", "is empty"), ("\ud83d", "is not valid")])
+def test_a_bad_system_message(system: str, fault: str):
+    with pytest.raises(ConfigError, match=f"data.system {fault}"):
+        made({}, chat=True, system=system)
 
 
 OPENAI_COLUMNS: dict[str, Any] = {

@@ -136,23 +136,29 @@ def test_what_goes_together(overrides: list[str], usable: list[str]) -> None:
             "progress=richh: must be one of auto, none, plain, rich; did you mean rich?",
         ),
         (["decoding.top_p=1.5"], "decoding.top_p=1.5: must be above 0 and at most 1"),
+        (["output.dir=''"], "output.dir=: must not be empty"),
+        (["output.dir=TMP/rows.jsonl"], "output.dir=TMP/rows.jsonl: is a file; give a folder"),
+        (["output.dir=TMP/gone/a"], "output.dir=TMP/gone/a: TMP/gone is a file, not a folder"),
+        (
+            ["data.template_file=TMP/rows.jsonl", "data.template=x"],
+            "data.template, data.template_file: only one of these can be given",
+        ),
+        *(
+            (
+                [f"data.{name}", "data.template='{{ q }}'"],
+                f"data.{name.partition('=')[0]}: has no effect on prompts that are no chats; set "
+                "data.chat=true or remove it",
+            )
+            for name in ("tools=[{name: f}]", "chat_template_kwargs={x: 1}", "tools_column=t")
+        ),
     ],
 )
-def test_one_mistake_has_one_fault(overrides: list[str], expected: str, usable: list[str]) -> None:
-    assert faults([*usable, *overrides]) == [expected]
-
-
-def test_sizes_that_cannot_be_read(usable: list[str]) -> None:
-    (line,) = faults([*usable, "data.max_line_bytes=much"])
-    assert line.startswith("data.max_line_bytes=much: must be bytes, or a number with KB")
-
-
-def test_two_templates(usable: list[str], tmp_path: Path) -> None:
-    (tmp_path / "t.jinja").write_text("{{ q }}")
-    overrides = [f"data.template_file={tmp_path}/t.jinja", "data.template=x"]
-    assert faults([*usable, *overrides]) == [
-        "data.template, data.template_file: only one of these can be given"
-    ]
+def test_one_mistake_has_one_fault(
+    overrides: list[str], expected: str, usable: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "gone").symlink_to(tmp_path / "nothing")
+    here = [override.replace("TMP", str(tmp_path)) for override in overrides]
+    assert faults([*usable, *here]) == [expected.replace("TMP", str(tmp_path))]
 
 
 def test_what_must_be_given() -> None:
@@ -205,16 +211,6 @@ def test_a_folder_that_cannot_be_written(
     composed(usable[:2] + ["output.dir=null"], "plan")
 
 
-def test_a_run_folder_that_is_a_file(usable: list[str], tmp_path: Path) -> None:
-    (line,) = faults([*usable, f"output.dir={tmp_path}/rows.jsonl"])
-    assert line.endswith("is a file; give a folder")
-    (tmp_path / "gone").symlink_to(tmp_path / "nothing")
-    (line,) = faults([*usable, f"output.dir={tmp_path}/gone/a"])
-    assert line.endswith("gone is a file, not a folder")
-    (line,) = faults([*usable, "output.dir=''"])
-    assert line == "output.dir=: must not be empty"
-
-
 @pytest.mark.parametrize("text", ["2024_11", "1e3", "-5", "007", "0x10", "nan"])
 def test_a_name_that_looks_like_a_number_is_taken_as_written(
     text: str, usable: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -235,23 +231,22 @@ def test_rates(usable: list[str]) -> None:
     assert line.startswith("rate, calibrate: only one of these can be given")
 
 
-COLUMNS: dict[str, tuple[list[str], str]] = {
-    "a text": (["output.columns=label"], "output.columns=label: must be a list of names of columns"),
-    "a number": (["output.columns=[7]"], "output.columns=[7]: must be a list of names"),
-    "twice": (["output.columns=[a,b,a]"], "output.columns: a is given twice"),
-    "a field of results": (
-        ["output.columns=[prompt]"],
-        "output.columns: prompt: results have a field of that",
-    ),
-    "a field of CSV": (["output.columns=[text]", "output.format=csv"], "output.columns: text: results have"),
-    "OpenAI": (["output.columns=[a]", "data.format=openai"], "output.columns: OpenAI's requests have no col"),
-    "OpenAI's results": (["output.columns=[a]", "output.format=openai"], "and its responses no place"),
-}
-
-
-@pytest.mark.parametrize(("overrides", "said"), COLUMNS.values(), ids=COLUMNS)
-def test_columns_for_the_results(overrides: list[str], said: str, usable: list[str]) -> None:
-    assert [said in fault for fault in faults([*usable, *overrides])] == [True]
+@pytest.mark.parametrize(
+    ("overrides", "part"),
+    [
+        (["data.max_line_bytes=much"], "data.max_line_bytes=much: must be bytes, or a number with KB"),
+        (["output.columns=label"], "output.columns=label: must be a list of names of columns"),
+        (["output.columns=[7]"], "output.columns=[7]: must be a list of names"),
+        (["output.columns=[a,b,a]"], "output.columns: a is given twice"),
+        (["output.columns=[prompt]"], "output.columns: prompt: results have a field of that"),
+        (["output.columns=[text]", "output.format=csv"], "output.columns: text: results have"),
+        (["output.columns=[a]", "data.format=openai"], "output.columns: OpenAI's requests have no col"),
+        (["output.columns=[a]", "output.format=openai"], "and its responses no place"),
+    ],
+)
+def test_one_mistake_has_one_long_fault(overrides: list[str], part: str, usable: list[str]) -> None:
+    (fault,) = faults([*usable, *overrides])
+    assert part in fault
 
 
 def test_the_fields_of_results_are_those_that_columns_cannot_be_called() -> None:
@@ -261,12 +256,3 @@ def test_the_fields_of_results_are_those_that_columns_cannot_be_called() -> None
     options = OutputOptions(token_ids=True)
     assert {*csv_columns(options)} <= CSV_FIELDS
     assert {*schema(options, {}).names} == RESULT_FIELDS
-
-
-def test_variables_of_chats_need_chats(usable: list[str]) -> None:
-    for name in ("tools=[{name: f}]", "chat_template_kwargs={x: 1}", "tools_column=t"):
-        found = faults([*usable, f"data.{name}", "data.template='{{ q }}'"])
-        assert found == [
-            f"data.{name.partition('=')[0]}: has no effect on prompts that are no chats; set data.chat=true "
-            "or remove it"
-        ]

@@ -1,4 +1,4 @@
-"""The fields of a run's fingerprint: they change with what decides the results, and with nothing else."""
+"""A run's fingerprint changes with what decides the results alone; what else may decide bits is told."""
 
 import shutil
 from pathlib import Path
@@ -8,8 +8,10 @@ import pytest
 
 from mindbatch.config.paths import data_root
 from mindbatch.io.errors import CheckpointError
+from mindbatch.ledger.ledger import ComputedWith
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.identity import fingerprint_fields
+from mindbatch.run.manifest import differences
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run as reshard
 from peft_folders import write_adapter
@@ -143,12 +145,6 @@ def test_an_assistant_counts(folder: Path, tmp_path: Path) -> None:
     assert changed(before, fields(folder, model__assistant=str(moved))) == {"assistant"}
 
 
-def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="no model weights"):
-        fields(tmp_path)
-
-
 def test_keys_of_the_model_that_the_user_ignores(folder: Path) -> None:
     assert fields(folder)["model.ignore_config_keys"] == []
     config = folder / "config.json"
@@ -178,3 +174,22 @@ def test_the_files_of_all_ranks_count_where_the_model_is_cut(cut: str, folder: P
     content[-1] ^= 1
     last.write_bytes(content)
     assert changed(before, fields(tmp_path / "cut", **{f"parallel__{cut}": 2})) == {"weights"}
+
+
+def kind(kernels: str, dtype: str = "float32", model_parallel: int = 1) -> ComputedWith:
+    return {"dtype": dtype, "model_parallel": model_parallel, "kernels": kernels}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "lines"),
+    [
+        (kind("avx512"), kind("avx512_vnni"), []),
+        (kind("avx512", "int8"), kind("avx512_bf16, avx512_vnni", "int8"), []),
+        (kind("amx"), kind("avx512_bf16"), []),
+        (kind("amx", "int8"), kind("avx512_bf16", "int8"), ["kernels amx -> avx512"]),
+        (kind("avx512"), kind("avx2, avx512"), ["kernels avx512 -> avx2, avx512"]),
+        (kind("ascend"), kind("avx2", model_parallel=2), ["kernels ascend -> avx2", "model_parallel 1 -> 2"]),
+    ],
+)
+def test_differences(before: ComputedWith, now: ComputedWith, lines: list[str]) -> None:
+    assert [line.replace('"', "") for line in differences(before, now)] == lines

@@ -1,13 +1,29 @@
-"""What a batch job reads: standard input, chosen rows, templates, patterns; finished rows are believed."""
+"""What a batch job reads: standard input, chosen rows, templates, poisoned rows; its index of the rows."""
 
+import errno
+import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_tokenizers import CHATML, byte_level, write_folder
 
+from harness.faulty_storage import FailingStorage
+from mindbatch.dataset.rows import DataRow
 from mindbatch.io.children import AnsweringProcess, ChildDied, ProcessorTimeUsedUp
-from mindbatch.io.errors import EXIT_DONE, ConfigError
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from mindbatch.io.storage import Storage, StorageError
+from mindbatch.ledger.entries import Entry
+from mindbatch.ledger.ledger import Place
+from mindbatch.prompts.chat import ChatLimits
+from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.run.index import RowIndex
+from mindbatch.run.survey import Selection, spool_standard_input
+from shadow_llm import END, greedy_tokens, make_llm
 from stub_job import (
     interrupted,
     job_config,
@@ -137,3 +153,205 @@ def test_a_pattern_over_the_output_folder_gives_the_same_rows_each_time(data: Pa
         assert make_job(config).run() == EXIT_DONE
         counts.append(len(lines_of(tmp_path / folder / "results.jsonl")))
     assert counts == [30, 30, 30]
+
+
+class TornPipe(io.RawIOBase):
+    """A pipe that gives some bytes and then fails."""
+
+    def __init__(self) -> None:
+        self._given = False
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self._given:
+            raise OSError(5, "Input/output error")
+        self._given = True
+        return b"some"
+
+
+def test_all_of_the_stream_is_kept(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 20_000
+    assert spool_standard_input(tmp_path / "input.spool", io.BytesIO(content)) == len(content)
+    assert (tmp_path / "input.spool").read_bytes() == content
+    assert spool_standard_input(tmp_path / "empty.spool", io.BytesIO()) == 0
+
+
+@pytest.mark.parametrize(
+    ("stream", "storage", "error", "line"),
+    [
+        (
+            TornPipe(),
+            Storage(),
+            ConfigError,
+            "data.path=-: standard input cannot be read (Input/output error)",
+        ),
+        (
+            io.BytesIO(b"x"),
+            FailingStorage(1, errno.ENOSPC),
+            StorageError,
+            "{path}: cannot be written (No space left on device)",
+        ),
+    ],
+)
+def test_what_was_there_stays_when_it_fails(
+    tmp_path: Path, stream: Any, storage: Storage, error: type[Exception], line: str
+) -> None:
+    path = tmp_path / "input.spool"
+    path.write_bytes(b"old")
+    with pytest.raises(error) as caught:
+        spool_standard_input(path, stream, storage)
+    assert str(caught.value) == line.format(path=path)
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == b"old"
+
+
+GOOD_BETWEEN = 99
+# By what is wrong: the line, and a part of the reason.
+POISON = {
+    "invalid UTF-8": (b'{"prompt": "\xff"}', "UTF-8"),
+    "NaN": (b'{"prompt": "a", "n": NaN}', "NaN"),
+    "lone surrogate": (b'{"prompt": "\\ud800"}', "surrogate"),
+    "30-digit whole number": (b'{"prompt": "a", "n": 123456789012345678901234567890}', "64 bits"),
+    "key twice": (b'{"prompt": "a", "prompt": "b"}', "twice"),
+    "empty line": (b"", "empty"),
+    "50 MB line": (b'{"prompt": "' + b"x" * (50 << 20) + b'"}', "longer than 10485760 bytes"),
+    "missing column": (b'{"promt": "a"}', "prompt"),
+    "no object": (b'["prompt"]', "object"),
+    "cut off": (b'{"prompt": "a', "JSON"),
+    "empty prompt": (b'{"prompt": ""}', "empty"),
+    "number for a prompt": (b'{"prompt": 7}', "7"),
+    "longer than the context": (b'{"prompt": "' + b"x " * 300 + b'"}', "tokens"),
+    "token outside the vocabulary": (b'{"prompt": [1, 100000]}', "vocabulary"),
+    "bad role": (b'{"messages": [{"role": "usr", "content": "a"}]}', "role"),
+    "template reaches for attributes": (
+        b'{"messages": [{"role": "user", "content": "ESCAPE"}]}',
+        "chat template",
+    ),
+    "template without an end": (b'{"messages": [{"role": "user", "content": "LOOP"}]}', "no result after"),
+    "giant text of the template": (b'{"messages": [{"role": "user", "content": "GIANT"}]}', "chat template"),
+}
+# What looks odd and is in order: U+2028 within a string, CRLF, special tokens' text.
+ODD = {
+    '{"prompt": "a\u2028b"}': "a\u2028b",
+    '{"prompt": "crlf"}\r': "crlf",
+    '{"prompt": "<|im_end|>"}': "<|im_end|>",
+}
+TRAPS = (
+    "{% if messages[0].content == 'ESCAPE' %}{{ ''.__class__.__mro__[1].__subclasses__() }}"
+    "{% elif messages[0].content == 'LOOP' %}{% for i in range(99999) %}{% for j in range(99999) %}"
+    "{% endfor %}{% endfor %}{% elif messages[0].content == 'GIANT' %}"
+    "{{ 'x' * (messages | length * 2000000000) }}{% endif %}"  # no constant: that is computed for every row
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": TRAPS + CHATML}
+    folder = write_folder(tmp_path_factory.mktemp("tokenizer"), byte_level(), settings)
+    tokenizer = Tokenizer.load(folder, ChatLimits(seconds=0.5))
+    assert tokenizer is not None
+    return tokenizer
+
+
+@pytest.mark.slow
+def test_poisoned_rows_are_named_and_all_others_done(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    lines: list[bytes] = []
+    poisoned: dict[int, str] = {}
+    for reason_line, reason in POISON.values():
+        lines += [orjson.dumps({"prompt": f"good {len(lines) + n}"}) for n in range(GOOD_BETWEEN)]
+        lines.append(reason_line)
+        poisoned[len(lines)] = reason
+    lines += [line.encode() for line in ODD]
+    data = tmp_path / "rows.jsonl"
+    data.write_bytes(b"\n".join(lines))  # no newline at the end
+    config = job_config(data, tmp_path / "run", decoding={"max_new_tokens": 2}, output={"token_ids": True})
+    job = make_job(config, load=lambda: make_llm(tokenizer, batch_size=8))
+    assert job.run() == EXIT_FAILED
+
+    errors = lines_of(tmp_path / "run/errors.jsonl")
+    assert [error["line"] for error in errors] == list(poisoned)
+    for error, reason in zip(errors, poisoned.values(), strict=True):
+        assert reason in error["reason"]
+        assert len(error["reason"]) < 1000
+    results = lines_of(tmp_path / "run/results.jsonl")
+    assert len(results) == len(POISON) * GOOD_BETWEEN + len(ODD)
+    assert [result["prompt"] for result in results[-len(ODD) :]] == list(ODD.values())
+    for result in results:
+        expected = greedy_tokens(tokenizer.encode(result["prompt"]), 2)
+        generated = result["generations"][0]["token_ids"]
+        assert generated == (expected[:1] if expected[0] == END else expected)
+    assert not set(tokenizer.encode("<|im_end|>")) & tokenizer.special_ids
+
+
+def data_row(key: str, text: str = "x", line: int = 1) -> DataRow:
+    return DataRow(key=key, source="rows.jsonl", line=line, content={"text": text})
+
+
+def outcome(item: DataRow, kind: str = "result", offset: int = 0) -> tuple[Entry, Place]:
+    return Entry(item.key, item.digest, kind, {}), Place(0, offset, 10)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[RowIndex]:
+    with RowIndex(tmp_path / "index.sqlite") as index:
+        yield index
+
+
+def fill(index: RowIndex, *keys: str) -> list[DataRow]:
+    rows = [data_row(key, line=line) for line, key in enumerate(keys, start=1)]
+    for position, item in enumerate(rows):
+        index.add(position, position, item)
+    index.close_loading()
+    return rows
+
+
+def pending(index: RowIndex) -> list[str]:
+    return [item.key for item in index.pending()]
+
+
+def test_what_the_ledger_has_of_the_same_content_is_not_pending(index: RowIndex) -> None:
+    rows = fill(index, "a", "b", "c", "d")
+    entries = [outcome(rows[0], "error"), outcome(rows[0], offset=50), outcome(rows[2], "error")]
+    other = [outcome(data_row("b", "other")), outcome(data_row("d", "other"), "error")]
+    assert index.settle([*entries, *other, outcome(data_row("gone"))]) == ([("b", "rows.jsonl:2")], 1, 1)
+    assert pending(index) == ["b", "d"]
+    assert (index.count("result"), index.count("error"), index.count(None)) == (1, 1, 2)
+    assert [place for _, place in index.in_order()][0] == Place(0, 50, 10)  # the last one holds
+
+
+def test_marks_take_rows_out_while_they_are_read(index: RowIndex) -> None:
+    fill(index, *map(str, range(1200)))
+    seen = []
+    for item in index.pending():
+        seen.append(item.key)
+        index.mark(item.key, "result", Place(1, 2, 3))
+    assert seen == [str(number) for number in range(1200)]
+    assert pending(index) == []
+    assert {place for _, place in index.in_order()} == {Place(1, 2, 3)}
+    assert index.count("result") == len(seen)
+
+
+def test_keys_that_stand_twice_name_both_lines_and_are_counted(index: RowIndex) -> None:
+    keys = [f"k{number}" for number in range(12)] * 2
+    with pytest.raises(ConfigError) as caught:
+        fill(index, *keys)
+    assert caught.value.faults[0].startswith("rows.jsonl:13: key 'k0' stands on line 1 of rows.jsonl already")
+    assert len(caught.value.faults) == 11
+    assert caught.value.faults[-1] == "and 2 more keys stand twice"
+
+
+@given(st.integers(0, 40), st.integers(0, 12), st.none() | st.integers(1, 12), st.none() | st.integers(0, 3))
+def test_a_choice_is_a_part_of_the_order(count: int, skip: int, limit: int | None, seed: int | None) -> None:
+    selection = Selection(shuffle_seed=seed, skip=skip, limit=limit)
+    order = sorted(range(count), key=selection.rank)
+    with RowIndex(Path(":memory:")) as index:
+        for position in range(count):
+            index.add(position, selection.rank(position), data_row(str(position)))
+        index.close_loading(skip, limit)
+        expected = order[skip:] if limit is None else order[skip : skip + limit]
+        assert pending(index) == [str(position) for position in expected]
+        assert [item.key for item, _ in index.in_order()] == [str(position) for position in sorted(expected)]
+
+
+def test_an_index_that_cannot_be_written_is_an_error_of_storage(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="index of the rows cannot be written"):
+        RowIndex(tmp_path / "nowhere/index.sqlite")

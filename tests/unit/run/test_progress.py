@@ -1,12 +1,25 @@
-"""Progress of a run: plain lines by the clock, a bar on a terminal only, and what was done at the end."""
+"""Progress of a run: lines by the clock, a bar on a terminal only, samples in the metrics file."""
 
+import errno
 import io
+import itertools
+import json
+import os
 import re
+import struct
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mindbatch.run.metrics import Snapshot
-from mindbatch.run.progress import RunProgress, clock, closing_line, seconds_left
+from mindbatch.engine.request import RequestOutput, StreamEvent
+from mindbatch.generation_progress import GenerationProgress
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.moving_bar import CLEARED, LoadingLine
+from mindbatch.io.storage import Storage
+from mindbatch.run.metrics import SAMPLES_PER_WINDOW, MetricsLog, RateMeter, Rates, Snapshot, rates_between
+from mindbatch.run.progress import ReadingLine, RunProgress, clock, closing_line, seconds_left
 
 LAST = "9 rows run in 100 s; 400 prompt tokens (25% found in the cache), 900 generated (9 tokens/s)\n"
 
@@ -53,12 +66,8 @@ def test_a_plain_line_every_thirty_seconds() -> None:
     assert lines[3] == LAST
 
 
-def test_none_is_silent() -> None:
-    assert shown("none", RUN) == ""
-
-
-def test_nothing_is_said_of_a_run_that_never_began() -> None:
-    assert shown("plain", []) == ""
+def test_nothing_is_said_where_none_is_wanted_or_the_run_never_began() -> None:
+    assert (shown("none", RUN), shown("plain", [])) == ("", "")
 
 
 def test_an_interrupted_run_says_what_it_has_done() -> None:
@@ -128,3 +137,224 @@ def test_the_closing_line_is_about_the_session_alone() -> None:
     line = closing_line(at(0.0), at(2.0, 3, 1, 90))
     assert line.startswith("4 rows run in 2.0 s; 40 prompt tokens (25% found in the cache), 90 generated")
     assert closing_line(at(1.0), at(1.0)).startswith("0 rows run in ")
+
+
+def work(progress: GenerationProgress) -> None:
+    with progress:
+        progress.count(StreamEvent("0", 0, "", (1, 2)))
+        progress.count(StreamEvent("1", 0, "", (3,)))
+        progress.count(RequestOutput("0", None, []))
+
+
+def test_the_closing_line_has_the_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    work(GenerationProgress(2, shown=True, alone=True))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert re.fullmatch(r"1 prompt, 3 tokens in [\d.]+ s \([\d,]+ tokens/s\)\n", captured.err)
+
+
+def test_silent_unless_shown_and_after_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    work(GenerationProgress(2, shown=False, alone=True))
+
+    def failing() -> None:
+        with GenerationProgress(2, shown=True, alone=True):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        failing()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_moving_line_needs_the_terminal_to_itself(alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    progress = GenerationProgress(2, shown=True, alone=alone)
+    assert progress._bar.disable is not alone
+    work(progress)
+
+
+def counted(seconds: float, tokens: int = 0, **counts: int) -> Snapshot:
+    return Snapshot(seconds=seconds, rows_total=50, generated_tokens=tokens, **counts)
+
+
+def sampled(seconds: float) -> Snapshot:
+    return counted(seconds, int(9 * seconds), rows_done=int(seconds), rows_failed=1)
+
+
+def log(path: Path, *seconds: float, tensorboard: Path | None = None) -> None:
+    with MetricsLog(path, tensorboard, clock=lambda: 1700000000.25) as metrics:
+        for second in seconds:
+            metrics.sample(sampled(second))
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(("ticks", "last"), [(48, [11.75]), (41, [])], ids=["between", "on a sample"])
+def test_a_sample_when_five_seconds_have_passed_and_one_at_the_end(
+    ticks: int, last: list[float], tmp_path: Path
+) -> None:
+    log(tmp_path / "metrics.jsonl", *(tick / 4 for tick in range(ticks)))
+    assert [line["seconds"] for line in lines(tmp_path / "metrics.jsonl")] == [0.0, 5.0, 10.0, *last]
+
+
+def test_a_line_has_the_counts_the_time_and_the_rates_since_the_line_before(tmp_path: Path) -> None:
+    log(tmp_path / "metrics.jsonl", 0.0, 2.0, 10.0)
+    assert lines(tmp_path / "metrics.jsonl")[1] == {
+        "time": 1700000000.25,
+        "seconds": 10.0,
+        "rows_total": 50,
+        "rows_done": 10,
+        "rows_failed": 1,
+        "prompt_tokens": 0,
+        "cached_prompt_tokens": 0,
+        "generated_tokens": 90,
+        "running": 0,
+        "waiting": 0,
+        "cache_used": 0.0,
+        "preemptions": 0,
+        "prompt_tokens_per_second": 0.0,
+        "generated_tokens_per_second": 9.0,
+        "rows_per_second": 1.0,
+    }
+
+
+def test_a_resumed_run_goes_on_after_a_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log(path, 0.0)
+    path.write_bytes(path.read_bytes() + b'{"time":17')
+    log(path, 0.0, 5.0)
+    log(path, 0.0)
+    whole = path.read_text().splitlines()
+    assert whole.pop(1) == '{"time":17'
+    assert [json.loads(line)["seconds"] for line in whole] == [0.0, 0.0, 5.0, 0.0]
+
+
+def test_a_run_without_samples_writes_nothing(tmp_path: Path) -> None:
+    log(tmp_path / "metrics.jsonl")
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b""
+    assert os.listdir(tmp_path) == ["metrics.jsonl"], "TensorBoard's are made only when asked for"
+
+
+def test_a_full_disk_is_said_once_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, tries = tmp_path / "metrics.jsonl", []
+
+    def full(self: Storage, file: int, data: bytes) -> None:
+        tries.append(data)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Storage, "write", full)
+    log(path, 0.0, 5.0, 10.0)
+    assert len(tries) == 1
+    assert capsys.readouterr().err == (
+        f"mindbatch: {path}: no more metrics are written (No space left on device)\n"
+    )
+
+
+def test_a_folder_that_is_not_there_is_said_and_the_run_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log(tmp_path / "gone/metrics.jsonl", 0.0, 5.0, tensorboard=tmp_path / "gone/tensorboard")
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def events(folder: Path) -> list[Any]:
+    """What the event files hold: records of length, check, event and check, as TensorFlow writes them."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    found = []
+    for path in sorted(folder.iterdir()):
+        data = path.read_bytes()
+        while data:
+            (length,) = struct.unpack("<Q", data[:8])
+            found.append(Event.FromString(data[12 : 12 + length]))
+            data = data[16 + length :]
+    return found
+
+
+def test_tensorboard_gets_every_sample(tmp_path: Path) -> None:
+    log(tmp_path / "metrics.jsonl", 0.0, 5.0, 7.0, tensorboard=tmp_path / "tensorboard")
+    first, *samples = events(tmp_path / "tensorboard")
+    assert first.file_version == "brain.Event:2"
+    assert [sample.step for sample in samples] == [1, 6, 8]
+    assert {sample.wall_time for sample in samples} == {1700000000.25}
+    values = {value.tag: value.simple_value for value in samples[1].summary.value}
+    assert (values["rows_done"], values["generated_tokens_per_second"]) == (5.0, 9.0)
+
+
+def test_events_can_be_seen_while_the_run_goes_on(tmp_path: Path) -> None:
+    with MetricsLog(tmp_path / "metrics.jsonl", tmp_path / "tensorboard") as metrics:
+        metrics.sample(sampled(0.0))
+        assert len(events(tmp_path / "tensorboard")) == 2
+
+
+def test_tensorboard_needs_tensorboardx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
+    with pytest.raises(ConfigError, match=r"output.tensorboard=true: tensorboardX is not installed"):
+        MetricsLog(tmp_path / "metrics.jsonl", tmp_path / "tensorboard")
+    assert os.listdir(tmp_path) == []
+
+
+def test_rates_forget_what_is_older_than_the_window() -> None:
+    meter = RateMeter(window=10.0)
+    for second in range(101):
+        tokens = second if second <= 50 else 50 + 100 * (second - 50)
+        found = meter.rates(counted(float(second), tokens))
+    assert found.generated_tokens == pytest.approx(100.0)
+    assert meter.rates(counted(200.0, tokens)).generated_tokens == 0.0
+
+
+def test_any_number_of_snapshots_leaves_few_samples() -> None:
+    meter = RateMeter(window=10.0)
+    for step in range(20_000):
+        found = meter.rates(counted(step / 500, step * 3))
+    assert found.generated_tokens == pytest.approx(1500.0)
+    assert len(meter._samples) <= SAMPLES_PER_WINDOW + 3
+
+
+def test_no_time_is_no_rate() -> None:
+    assert rates_between(counted(1.0), counted(1.0, 50)) == Rates()
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "seconds", "expected"),
+    [
+        (
+            "auto",
+            Terminal(),
+            31,
+            "\r\x1b[K4,096 rows read, 1 error" + "\r\x1b[K8,192 rows read, 2 errors" + "\r\x1b[K",
+        ),
+        ("auto", io.StringIO(), 31, "4,096 rows read, 1 error\n8,192 rows read, 2 errors\n"),
+        ("plain", Terminal(), 31, "4,096 rows read, 1 error\n8,192 rows read, 2 errors\n"),
+        ("none", Terminal(), 31, ""),
+        ("auto", Terminal(), 0, ""),
+    ],
+    ids=["moving", "no terminal", "plain", "none", "a moment"],
+)
+def test_reading_that_takes_long_is_shown(kind: str, file: io.StringIO, seconds: int, expected: str) -> None:
+    ticks = itertools.count(0, seconds)
+    line = ReadingLine(kind, file, clock=lambda: next(ticks))
+    for rows in range(1, 9000):
+        line(rows, rows // 4096)
+    line.close()
+    assert file.getvalue() == expected
+
+
+@pytest.mark.parametrize(("at_terminal", "shown"), [(True, True), (False, True), (True, False)])
+def test_each_text_takes_the_place_of_the_last_and_nothing_stays(
+    at_terminal: bool, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = io.StringIO()
+    monkeypatch.setattr(file, "isatty", lambda: at_terminal, raising=False)
+    with LoadingLine(shown=shown, file=file) as line:
+        line("loading weights 50%")
+        line("compiling graph for 8 tokens")
+        for item in line.until_first(["a", "b"]):
+            line(f"after {item}")
+    parts = [CLEARED + "loading weights 50%", CLEARED + "compiling graph for 8 tokens", CLEARED]
+    assert file.getvalue() == ("".join(parts) if at_terminal and shown else "")

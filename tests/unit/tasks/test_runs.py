@@ -1,14 +1,22 @@
-"""The list of runs: found below a folder, with a state that is read off what they left."""
+"""Runs: the list of those below a folder with their states; one row of a run computed again and compared."""
 
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import orjson
 import pytest
 
+from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.ledger.run_folder import RunLock
+from mindbatch.run.batch_config import BatchConfig, ReplayConfig
+from mindbatch.tasks.replay import _with_one_replica
+from mindbatch.tasks.replay import run as run_again
 from mindbatch.tasks.runs import DEEPEST, RunsConfig, find_runs, run, state_of
+from shadow_llm import make_llm
 from small_runs import make_run
+from stub_job import FIELDS, job_config, make_job, shared_tokenizer
 
 MANIFEST = {
     "status": "complete",
@@ -59,12 +67,6 @@ def test_a_run_is_a_line_and_its_command_below(tmp_path: Path, capsys: pytest.Ca
     assert second.split()[:5] == ["incomplete", "-", "-", "-", "-"]
 
 
-def test_an_interrupted_run(tmp_path: Path) -> None:
-    make_run(tmp_path / "a", manifest={**MANIFEST, "status": "interrupted"})
-    state = state_of(tmp_path / "a")
-    assert (state.status, state.done) == ("interrupted", 1190)
-
-
 def test_a_run_that_was_killed_is_known_by_its_last_sample(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "a", samples=[{"time": 0}, SAMPLE])
     with folder.metrics.open("ab") as file:
@@ -74,11 +76,17 @@ def test_a_run_that_was_killed_is_known_by_its_last_sample(tmp_path: Path) -> No
     assert state.tokens_per_second == 250.0
 
 
-def test_a_session_that_was_killed_left_its_manifest_at_its_beginning(tmp_path: Path) -> None:
-    beginning = {**MANIFEST, "status": "running", "ended": None}
-    make_run(tmp_path / "a", manifest=beginning, samples=[SAMPLE])
+@pytest.mark.parametrize(
+    ("manifest", "status", "done"),
+    [
+        ({"status": "interrupted"}, "interrupted", 1190),
+        ({"status": "running", "ended": None}, "incomplete", 600),  # killed: its manifest is of its beginning
+    ],
+)
+def test_a_run_that_has_not_ended(manifest: dict[str, Any], status: str, done: int, tmp_path: Path) -> None:
+    make_run(tmp_path / "a", manifest={**MANIFEST, **manifest}, samples=[SAMPLE])
     state = state_of(tmp_path / "a")
-    assert (state.status, state.done) == ("incomplete", 600)
+    assert (state.status, state.done) == (status, done)
 
 
 def test_a_run_that_is_running(tmp_path: Path) -> None:
@@ -119,3 +127,71 @@ def test_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert listed(tmp_path, capsys) == []
     assert run(RunsConfig(folder=str(tmp_path))) == 0
     assert capsys.readouterr().out == f"{tmp_path}: no runs\n"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> BatchConfig:
+    """A run of three rows: a good one, one that is too long, and one that cannot be read."""
+    rows = [{"id": "a", "prompt": "why"}, {"id": "b", "prompt": "x" * 300}, {"id": "c", "prompt": 7}]
+    data = tmp_path / "rows.jsonl"
+    data.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    config = job_config(data, tmp_path / "run", key_column="id")
+    make_job(config).run()
+    return config
+
+
+def replay(config: BatchConfig, key: str, max_new_tokens: int = 4) -> int:
+    asked = ReplayConfig(data=config.data, output=config.output, decoding=config.decoding, key=key)
+    asked.decoding.max_new_tokens = max_new_tokens
+    fields = {
+        **FIELDS,
+        "data.template": None,
+        **{f"decoding.{name}": value for name, value in vars(asked.decoding).items()},
+    }
+    llm = make_llm(shared_tokenizer())
+    with (
+        mock.patch("mindbatch.llm.LLM.from_config", return_value=llm),
+        mock.patch("mindbatch.tasks.replay.fingerprint_fields", return_value=fields),
+    ):
+        return run_again(asked)
+
+
+def test_other_settings_are_told_and_compared(
+    config: BatchConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert replay(config, "a", max_new_tokens=6) == 1
+    out = capsys.readouterr().out
+    assert "other settings: decoding.max_new_tokens 4 -> 6" in out
+    assert "changed: generation 0, first differing token 4" in out
+
+
+def test_a_row_that_failed_fails_again(config: BatchConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    assert replay(config, "b") == 0
+    assert "error: the prompt has 300 tokens" in capsys.readouterr().out
+
+
+def test_rows_that_cannot_be_replayed(config: BatchConfig) -> None:
+    with pytest.raises(PromptError, match=r"rows\.jsonl:3: .*7"):
+        replay(config, "c")
+    with pytest.raises(ConfigError, match="key=d: no row of .* has this key"):
+        replay(config, "d")
+
+
+@pytest.mark.parametrize(("worker_num", "replicas"), [(None, 1), (3, 3)])
+def test_a_row_needs_one_replica_unless_the_processes_are_counted(
+    worker_num: int | None, replicas: int
+) -> None:
+    asked = ReplayConfig()
+    asked.parallel.data_parallel, asked.launch.worker_num = 3, worker_num
+    assert _with_one_replica(asked).parallel.data_parallel == replicas
+    assert asked.parallel.data_parallel == 3
+
+
+def test_what_it_is_computed_with_is_told_where_it_differs(
+    config: BatchConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert replay(config, "a") == 0
+    assert "computed with" not in capsys.readouterr().out
+    with mock.patch("mindbatch.llm.LLM.kernels", "other"):
+        assert replay(config, "a") == 0
+    assert "\ncomputed with: kernels shadow -> other\n" in capsys.readouterr().out

@@ -1,16 +1,19 @@
-"""A power cut at any operation of a run leaves nothing torn, lost or doubled, whatever the disk kept."""
+"""A run broken at any operation, by a kill, a bad disk or a power cut: nothing is lost, doubled or torn."""
 
 import contextlib
 import dataclasses
+import errno
+import os
 import random
 from pathlib import Path
 
 import pytest
 
-from harness.faulty_storage import CountingStorage
+from harness.faulty_storage import MOMENTS, CountingStorage, FailingStorage, InterruptingStorage
 from harness.ledger_session import RECORD, check_finished, check_kept, kept, run_session
 from harness.power_cut import PowerCut, PowerCutStorage
-from mindbatch.io.storage import write_whole
+from harness.scripts import run_script
+from mindbatch.io.storage import StorageError, write_whole
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 
@@ -107,3 +110,66 @@ def test_a_file_is_the_old_one_or_the_new_one(tmp_path: Path, place: int) -> Non
     assert found <= {b"old", b"newer"}
     if finished:
         assert found == {b"newer"}
+
+
+@pytest.mark.parametrize(
+    "num_rows", [pytest.param(5, marks=pytest.mark.slow), pytest.param(25, marks=pytest.mark.on_demand)]
+)
+def test_nothing_is_lost_doubled_or_torn(tmp_path: Path, num_rows: int) -> None:
+    num_kills = int(run_script("ledger_kills", tmp_path, num_rows))
+    assert num_kills > 3 * 10 + 6 * num_rows  # it did kill
+
+
+FEW_ROWS, GROUP = 7, 2
+
+
+def count_operations(folder: Path) -> list[str]:
+    storage = CountingStorage()
+    run_session(folder, FEW_ROWS, storage, GROUP)
+    return storage.operations
+
+
+@pytest.mark.fast_cases(2)
+@pytest.mark.parametrize("lasting", [False, True])
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, errno.EIO, pytest.param(errno.EACCES, marks=pytest.mark.slow)]
+)
+def test_every_operation_may_fail(tmp_path: Path, number: int, lasting: bool) -> None:
+    operations = count_operations(tmp_path / "unbroken")
+    for place, name in enumerate(operations):
+        run, safe = tmp_path / f"run{place}", set[str]()
+        try:
+            run_session(run, FEW_ROWS, FailingStorage(place, number, lasting=lasting), GROUP, safe.add)
+            assert name == "close", f"the failure of {name} at {place} went unnoticed"  # of a synced part
+        except StorageError as error:
+            (line,) = error.faults
+            assert line.startswith(f"{run}"), f"{place} ({name}): {line}"
+            assert f"cannot be written ({os.strerror(number)})" in line
+            assert "\n" not in line
+        check_kept(run, safe)
+        run_session(run, FEW_ROWS, CountingStorage(), GROUP + 1)
+        check_finished(run, FEW_ROWS)
+
+
+def test_a_failing_ledger_says_what_is_safe(tmp_path: Path) -> None:
+    operations = count_operations(tmp_path / "unbroken")
+    second_commit = [place for place, name in enumerate(operations) if name == "write"][4]
+    storage = FailingStorage(second_commit, errno.ENOSPC)
+    with pytest.raises(StorageError) as caught:
+        run_session(tmp_path / "run", FEW_ROWS, storage, GROUP)
+    assert str(caught.value) == (
+        f"{tmp_path / 'run'}: cannot be written (No space left on device); 2 finished rows are safe, "
+        "and the same command resumes when that is mended"
+    )
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_interrupt_may_come_anywhere(tmp_path: Path, moment: str) -> None:
+    operations = count_operations(tmp_path / "unbroken")
+    for place in range(len(operations)):
+        run, safe = tmp_path / f"run{place}", set[str]()
+        with pytest.raises(KeyboardInterrupt):
+            run_session(run, FEW_ROWS, InterruptingStorage(place, moment), GROUP, safe.add)
+        check_kept(run, safe)
+        run_session(run, FEW_ROWS, CountingStorage(), GROUP + 1)
+        check_finished(run, FEW_ROWS)

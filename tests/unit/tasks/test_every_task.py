@@ -1,12 +1,15 @@
-"""What ${oc.env:...} stands for is in no file of a run but among its prompts, and in no message."""
+"""What holds for every task: no file or message shows a secret; keys of config.json can be ignored."""
 
+import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from mindbatch import cli
+from mindbatch.config.paths import data_root
 from mindbatch.config.schema import schema_keys
 from mindbatch.io import screen_text
 from mindbatch.io.screen_text import concealed, hide, without_hidden
@@ -105,3 +108,32 @@ def test_every_form_of_a_hidden_value_is_found() -> None:
     assert without_hidden("two lines of a text") == "two lines of a text"
     content = {"a": ("x", [1, None, 'two lines "quoted" \u00e9 and much more of it']), 5: 1.5}
     assert concealed(content) == {"a": ("x", [1, None, "${oc.env:X}"]), 5: 1.5}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    home = Path(shutil.copytree(data_root() / "examples/tiny_gpt2", tmp_path / "model"))
+    config = json.loads((home / "config.json").read_text())
+    (home / "config.json").write_text(json.dumps(config | {"mystery": 1}))
+    return home
+
+
+@pytest.mark.parametrize(
+    ("given", "setting"),
+    [
+        (
+            ["plan", "model.checkpoint_name_or_path={}", "parallel.model_parallel=2"],
+            "model.ignore_config_keys",
+        ),
+        (["reshard", "source={}", "target.dir={}2", "target.model_parallel=2"], "ignore_config_keys"),
+    ],
+)
+def test_tasks_that_read_it(
+    given: list[str], setting: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [word.format(folder) for word in given]
+    assert cli.main(command) != 0
+    assert f"goes into {setting}=[mystery]" in capsys.readouterr().err
+    assert cli.main([*command, f"{setting}=[mystery]"]) == 0
+    assert cli.main([*command, f"{setting}=7"]) == 2
+    assert f"{setting}=7: must be a list of keys of config.json" in capsys.readouterr().err
