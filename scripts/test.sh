@@ -12,7 +12,7 @@ pytest_arguments=(--numprocesses auto --maxprocesses 4 --dist loadfile --no-load
 not_fast="not slow and not on_demand and not processes and not simulation and not builds"
 # What imports MindSpore or MindFormers, in processes of its own, over its launcher, and compiled for Ascend.
 of_platform=(
-    tests/numerics/test_mindformers_{models,names,adapters,routing}.py tests/numerics/test_ckpt_format.py
+    tests/numerics/test_mindformers_{models,names,routing}.py tests/numerics/test_{ckpt_format,lora_live}.py
     tests/unit/{backends,ascend_simulation,config,parallel} tests/unit/test_{streaming,imports}.py
     tests/unit/tasks/test_doctor.py tests/e2e/test_{generate,mindformers}.py
 )

@@ -23,6 +23,8 @@ LATENT = FIXTURE.with_name("latent.npz")
 RECURRENT = FIXTURE.with_name("recurrent.npz")
 PANGU = FIXTURE.with_name("pangu.npz")
 CONTEXTS = FIXTURE.with_name("contexts.npz")
+STORIES = Path(__file__).parents[3] / "shared/data/stories260K"
+"""A trained Llama, which is not shipped."""
 STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 

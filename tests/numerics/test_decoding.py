@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import recording
 from decoding_cases import Case, decoding_cases
-from model_folders import descriptions, write_folder
-from test_stories import FOLDER as STORIES
+from model_folders import STORIES, descriptions, write_folder
 
 from mindbatch import LLM, DecodingParams
 from mindbatch.engine.request import RequestOutput

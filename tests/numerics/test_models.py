@@ -1,37 +1,43 @@
 """Every model type computes what transformers computes: logits to 1e-4, the same 64 greedy tokens."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from model_folders import descriptions, fixture, ragged, write_folder
+from model_folders import FIXTURE, GPT, dense_cases, descriptions, fixture, ragged, write_folder
+from numpy.typing import NDArray
 from recording import Run, load
 
 from mindbatch import LLM, DecodingParams
-from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.models.registry import describe
 
 STEPS = 64
 GREEDY = DecodingParams(max_new_tokens=STEPS)
+LARGEST_GAP = 1e-4
+CASES = dict.fromkeys(descriptions(), FIXTURE) | dense_cases()
+"""By case, the fixture that has it."""
+IN_EVERY_RUN = {"gpt_neox", "gptj", "bloom", "falcon_second", "falcon_rw", "opt"}
 
 
-# Variants of a model type have a name with a "_"; llama3 has the network of llama and mistral, and
-# test_equivalence.py runs qwen2.
-CASES = [
-    pytest.param(each, marks=[pytest.mark.slow] * ("_" in each or each in ("llama", "mistral", "qwen2")))
-    for each in descriptions()
-]
+def marks_of(case: str) -> list[pytest.MarkDecorator]:
+    """Variants of a model type have a name with a "_"; llama3 has the network of llama and mistral, and
+    test_equivalence.py runs qwen2."""
+    if CASES[case] == FIXTURE and "_" not in case and case not in ("llama", "mistral", "qwen2"):
+        return []
+    is_rare = CASES[case] == GPT and case not in IN_EVERY_RUN
+    return [pytest.mark.slow, pytest.mark.on_demand] if is_rare else [pytest.mark.slow]
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=[pytest.param(case, marks=marks_of(case)) for case in CASES])
 def case(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
 def folder(case: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp(case)
-    assert write_folder(path, descriptions()[case]) == descriptions()[case]["digest"]
+    path, described = tmp_path_factory.mktemp(case), descriptions(CASES[case])[case]
+    assert write_folder(path, described) == described["digest"]
     return path
 
 
@@ -40,41 +46,49 @@ def llm(folder: Path) -> LLM:
     return load(folder)
 
 
-@pytest.fixture(scope="module")
-def alone(llm: LLM, case: str) -> Run:
+def recorded(case: str, what: str) -> NDArray[np.float32]:
+    return fixture(CASES[case])[f"{case}.{what}"]
+
+
+def prompts_of(case: str) -> list[list[int]]:
+    return ragged(case, CASES[case])
+
+
+def gap(case: str, run: Run, count: int | None = None) -> float:
+    """The largest difference from the recorded logits, over a prompt and its greedy tokens."""
+    expected = recorded(case, "logits")[:count]
+    tokens = prompts_of(case)[0] + recorded(case, "tokens")[0].tolist()
+    ours = np.stack([run.logits[tuple(tokens[: end + 1])] for end in range(len(expected))])
+    return float(np.abs(ours - expected).max())
+
+
+def test_logits_and_greedy_tokens_are_those_of_transformers(
+    case: str, llm: LLM, record_property: Callable[[str, float], None]
+) -> None:
     """The longest prompt, in chunks, then one token at a time."""
-    return Run(llm, ragged(case)[:1], GREEDY)
-
-
-def test_logits_equal_those_of_transformers(case: str, alone: Run) -> None:
-    expected = fixture()[f"{case}.logits"]
-    tokens = ragged(case)[0] + fixture()[f"{case}.tokens"][0].tolist()
-    ours = np.stack([alone.logits[tuple(tokens[: end + 1])] for end in range(len(expected))])
-    assert np.abs(ours - expected).max() <= 1e-4
-    top = np.sort(expected[-STEPS:], axis=1)
+    alone = Run(llm, prompts_of(case)[:1], GREEDY)
+    largest = gap(case, alone)
+    record_property("largest difference", largest)
+    assert largest <= LARGEST_GAP
+    assert alone.tokens == recorded(case, "tokens")[:1].tolist()
+    top = np.sort(recorded(case, "logits")[-STEPS:], axis=1)
     assert (top[:, -1] - top[:, -2]).min() > 1e-3, "greedy choices must not be a matter of rounding"
 
 
-def test_greedy_tokens_alone(case: str, alone: Run) -> None:
-    assert alone.tokens == fixture()[f"{case}.tokens"][:1].tolist()
+@pytest.mark.slow
+def test_a_ragged_batch_of_16(case: str, llm: LLM) -> None:
+    assert len({len(prompt) for prompt in prompts_of(case)}) > 10
+    batch = Run(llm, prompts_of(case), GREEDY)
+    assert batch.tokens == recorded(case, "tokens").tolist()
+    assert gap(case, batch) <= LARGEST_GAP
 
 
 @pytest.mark.slow
-def test_greedy_tokens_in_a_ragged_batch(case: str, llm: LLM, alone: Run) -> None:
-    prompts = ragged(case)
-    assert len({len(prompt) for prompt in prompts}) > 10
-    batch = Run(llm, prompts, GREEDY)
-    assert batch.tokens == fixture()[f"{case}.tokens"].tolist()
-    longest_together = [row for row in batch.logits if row in alone.logits]
-    assert len(longest_together) == len(alone.logits)
-
-
-def test_windows_are_shorter_than_the_prompts() -> None:
-    """Otherwise the sliding windows would not be tested."""
-    for case in ("mistral", "qwen2"):
-        arch = describe(descriptions()[case]["config"])
-        assert 0 < max(arch.windows) < len(ragged(case)[0])
-    assert min(describe(descriptions()["qwen2"]["config"]).windows) == 0
+@pytest.mark.on_demand
+def test_the_reference_kernels(case: str, folder: Path) -> None:
+    prompts = prompts_of(case)[:1]
+    run = Run(load(folder, kernels="reference"), prompts, DecodingParams(max_new_tokens=8))
+    assert gap(case, run, len(prompts[0])) <= LARGEST_GAP
 
 
 @pytest.mark.slow
@@ -83,31 +97,20 @@ def test_minimind_is_llama_under_another_name(tmp_path: Path) -> None:
     config = described["config"] | {"model_type": "minimind", "use_moe": False, "flash_attn": True}
     config.pop("head_dim", None)  # a key of MiniMind-3 only
     write_folder(tmp_path, described | {"config": config})
-    run = Run(load(tmp_path), ragged("llama")[:1], GREEDY)
-    assert run.tokens == fixture()["llama.tokens"][:1].tolist()
+    run = Run(load(tmp_path), prompts_of("llama")[:1], GREEDY)
+    assert run.tokens == recorded("llama", "tokens")[:1].tolist()
 
 
-def test_live_transformers(folder: Path, alone: Run, case: str) -> None:
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
-    tokens = ragged(case)[0] + alone.tokens[0]
-    with torch.no_grad():
-        expected = model(torch.tensor([tokens[:-1]])).logits[0].numpy()
-    ours = np.stack([alone.logits[tuple(tokens[: end + 1])] for end in range(len(expected))])
-    assert np.abs(ours - expected).max() <= 1e-4
-
-
-def test_sharded_and_half_precision_folders_are_among_the_cases() -> None:
-    assert {description["dtype"] for description in descriptions().values()} == {
-        "float32",
-        "float16",
-        "bfloat16",
-    }
-    assert max(description["shards"] for description in descriptions().values()) > 1
-
-
-def test_fixture_folders_are_whole(folder: Path, case: str) -> None:
-    assert set(ModelFolder(folder).names) == set(descriptions()[case]["tensors"])
+def test_what_the_cases_are_for() -> None:
+    """Windows shorter than prompts, half precision, shards, heads rotated in part."""
+    for paths in ([FIXTURE], {*dense_cases().values()}):
+        found = [described for path in paths for described in descriptions(path).values()]
+        assert {described["dtype"] for described in found} == {"float32", "float16", "bfloat16"}
+        assert max(described["shards"] for described in found) > 1
+    arch = {case: describe(descriptions(path)[case]["config"]) for case, path in CASES.items()}
+    windowed = ("mistral", "qwen2", "phi3", "starcoder2_window", "gemma2", "gemma3", "cohere2")
+    for case in (*windowed, "smollm3_window", "olmo3", "exaone4", "gpt_oss"):
+        assert 0 < max(arch[case].windows) < len(prompts_of(case)[0])
+    assert min(arch["qwen2"].windows) == 0
+    for case in ("phi3_partial", "glm", "gpt_neox"):
+        assert len(arch[case].rotary.inverse_frequencies) * 2 == arch[case].head_dim // 2

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from adapter_models import loaded, logits, logits_of, prompts, targets_of, write_adapter
-from model_folders import descriptions, write_folder
+from adapter_models import loaded, logits, logits_of
+from lora_cases import prompts, write_base, write_case
+from model_folders import STORIES
 from numpy.typing import NDArray
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
@@ -38,7 +39,6 @@ class Kept(NamedTuple):
 
 
 TINY = Path(__file__).parents[2] / "examples/tiny_gpt2"
-STORIES = Path(__file__).parents[3] / "shared/data/stories260K"
 WORDS = (
     "one, two, three, four, five, six, seven, eight, nine, ten, eleven, twelve, thirteen, fourteen, fifteen"
 )
@@ -174,16 +174,15 @@ def test_a_row_has_the_same_bits_in_any_company(kind: str, variant: str) -> None
 @pytest.mark.parametrize("kind", ROUNDED)
 def test_adapters_add_in_float32_to_the_rounded_product(kind: str, tmp_path: Path) -> None:
     """Rows without one have the bits of a model without any; others are near to those of float32."""
-    write_folder(tmp_path / "base", descriptions()["llama"])
-    write_adapter(tmp_path / "tuned", "llama", 4, targets_of("llama"))
-    adapters, rows = {"tuned": tmp_path / "tuned"}, prompts("llama")
+    base_folder = write_base(tmp_path / "base", "llama")
+    adapters = {"tuned": write_case(tmp_path / "tuned", "llama_all_linear")}
     initialise("CPU")
 
     def found(kept: Kept, slot: int) -> NDArray[np.float32]:
-        model = loaded(tmp_path / "base", kept.kernels(), adapters if slot >= 0 else None)
+        model = loaded(base_folder, kept.kernels(), adapters if slot >= 0 else None)
         if model.adapters is not None:
             model.adapters.load(1, "tuned")
-        return np.concatenate(logits(model, [(row, max(slot, 0)) for row in rows]))
+        return np.concatenate(logits(model, [(row, max(slot, 0)) for row in prompts()]))
 
     rounded = ROUNDED[kind]
     np.testing.assert_array_equal(found(rounded, slot=0), found(rounded, slot=-1))

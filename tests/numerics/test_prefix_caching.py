@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from model_folders import STORIES
 from recording import Run, equal, load
 
 from mindbatch import LLM, DecodingParams
 from mindbatch.kernels.native_library import find_library
 
-ROOT = Path(__file__).parents[2]
-FOLDERS = {"tiny_gpt2": ROOT / "examples/tiny_gpt2", "stories260K": ROOT.parent / "shared/data/stories260K"}
+FOLDERS = {"tiny_gpt2": Path(__file__).parents[2] / "examples/tiny_gpt2", "stories260K": STORIES}
 HEADS = {
     "tiny_gpt2": "2 + 3 = 5. 4 + 4 = 8. one plus one is two. two plus two is four. An increasing sequence: "
     "one, two, three, four, five, six, seven, eight, nine, ten,",

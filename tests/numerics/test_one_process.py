@@ -1,10 +1,12 @@
-"""Threads with the shipped model: MindSpore ends the process where two of them compile or run at once."""
+"""One program's process: the device in use, threads, Ctrl+C, and memory that comes back."""
 
 import ctypes
+import gc
 import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -66,3 +68,45 @@ def test_ctrl_c_reaches_the_event_loop_while_the_engines_thread_computes() -> No
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert (done.returncode, done.stdout) == (0, "interrupted\n")
+
+
+PROGRAM = """
+import numpy, mindspore
+from mindbatch.io.errors import ConfigError
+from mindbatch.parallel.context import initialise
+
+assert (mindspore.Tensor(numpy.ones(2, numpy.float32)) + 1).asnumpy().sum() == 4
+initialise("CPU")
+try:
+    initialise("Ascend")
+except ConfigError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_the_device_in_use_is_taken_and_another_is_refused() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("runtime.device_target=Ascend: not available here: ")
+
+
+MIB = 1 << 20
+CACHE = 512 * MIB
+
+
+def address_space() -> int:
+    """Bytes of this process; a cache counts at once, its pages come when they are first written."""
+    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if "VmSize" in line]
+    return int(line.split()[1]) << 10
+
+
+@pytest.mark.slow
+def test_a_closed_model_gives_its_memory_back() -> None:
+    sizes = []
+    for _ in range(3):
+        with LLM("shipped:examples/tiny_gpt2", cache_memory=CACHE) as llm:
+            llm.generate("An increasing sequence: one,", max_new_tokens=2)
+        del llm
+        gc.collect()
+        sizes.append(address_space())
+    assert sizes[2] - sizes[0] < CACHE // 2
