@@ -1,9 +1,14 @@
-"""What numerics tests share: a machine on which Ascend can be simulated."""
+"""What numerics tests share: a machine on which Ascend can be simulated, and the C++ kernels."""
+
+from collections.abc import Iterator
 
 import pytest
 
 from mindbatch.ascend_simulation.stubs import find_plugin, needed_tool
 from mindbatch.io.errors import BackendError
+from mindbatch.kernels.native_library import NativeLibrary, find_library
+
+LIBRARY = find_library()
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +20,20 @@ def ascend_simulation() -> None:
         needed_tool("nm")
     except BackendError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def library() -> Iterator[NativeLibrary]:
+    """The C++ kernels; tests may choose an instruction set."""
+    if LIBRARY is None:
+        pytest.skip("the C++ kernels were not built")
+    before = LIBRARY.variant
+    yield LIBRARY
+    LIBRARY.set_variant(before)
+
+
+@pytest.fixture(params=[] if LIBRARY is None else LIBRARY.variants)
+def variant(request: pytest.FixtureRequest, library: NativeLibrary) -> str:
+    """Each instruction set of this machine, in use."""
+    library.set_variant(request.param)
+    return str(request.param)

@@ -7,9 +7,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.kernels.interface import Kernels, ProgramKernels
+from mindbatch.kernels.native_library import NativeLibrary, find_library
 from mindbatch.kernels.recording import Recording
 
 Array = NDArray[Any]
+
+
+def native_library() -> NativeLibrary:
+    """The C++ kernels, of which the fixture `library` says that they are built."""
+    found = find_library()
+    assert found is not None
+    return found
+
+
+def numbers(*shape: int, scale: float = 1.0) -> NDArray[np.float32]:
+    """Normal ones, the same for a shape."""
+    return (np.random.default_rng(shape).standard_normal(shape) * scale).astype(np.float32)
 
 
 def recording_of(compute: Callable[..., Any], *arrays: Array) -> Recording:

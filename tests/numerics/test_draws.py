@@ -1,6 +1,6 @@
 """Tokens that the C++ kernels draw, against the filters by their definitions, with every instruction set."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,8 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.draws import Draw, draw_tokens
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.softmax import likeliest_by_numpy
-from mindbatch.kernels.native_library import find_library
 
-LIBRARY = find_library()
-pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the C++ kernels are not built")
+pytestmark = pytest.mark.usefixtures("variant")
 UNIFORMS = np.append(np.random.default_rng(7).random(300), [0.0, np.nextafter(1.0, 0.0)])
 ROUNDING = 1e-6
 SIZES = [1, 2, 17, 1023, 1024, 2500, 50_257]
@@ -35,15 +33,6 @@ RULES: list[dict[str, Any]] = [
     {"min_p": 0.05},
     {"top_k": 100, "top_p": 0.95, "min_p": 0.1, "temperature": 1.3},
 ]
-
-
-@pytest.fixture(autouse=True, params=[] if LIBRARY is None else LIBRARY.variants)
-def _variant(request: pytest.FixtureRequest) -> Iterator[None]:
-    assert LIBRARY is not None
-    before = LIBRARY.variant
-    LIBRARY.set_variant(request.param)
-    yield
-    LIBRARY.set_variant(before)
 
 
 def rows_of(size: int) -> dict[str, NDArray[np.float32]]:

@@ -131,16 +131,3 @@ def test_samples_are_separate_runs(llm: LLM, prompts: list[list[int]], tolerance
         fewer = Run(llm, prompts[:2], params, tolerance=tolerance)
         assert fewer.tokens == together.tokens[:count] + together.tokens[4 : 4 + count]
         assert difference(fewer.logits, together.logits) <= tolerance
-
-
-@pytest.mark.slow
-def test_native_is_reference(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The whole model, with grouped heads, biases and a window."""
-    if find_library() is None:
-        pytest.skip("the C++ kernels were not built")
-    folder = tmp_path_factory.mktemp("qwen2")
-    write_folder(folder, descriptions()["qwen2"])
-    prompts = ragged("qwen2")[:1]
-    runs = [Run(load(folder, kernels=kernels), prompts, GREEDY) for kernels in ("native", "reference")]
-    assert runs[0].tokens == runs[1].tokens
-    assert difference(runs[0].logits, runs[1].logits) <= 1e-5

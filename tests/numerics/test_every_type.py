@@ -25,6 +25,14 @@ GREEDY = DecodingParams(max_new_tokens=12)
 SAMPLES = DecodingParams(max_new_tokens=10, do_sample=True, num_return_sequences=2, seed=5)
 BEAMS = DecodingParams(max_new_tokens=10, num_beams=3, num_return_sequences=2)
 KINDS = {"float32": {}, "bfloat16": {"dtype": "bfloat16"}, "int8": {"quantization": "int8"}}
+# A row alone has the number 0, on which what is drawn depends.
+STRATEGIES = [
+    DecodingParams(max_new_tokens=8, do_sample=True, top_p=0.9, top_k=0, seed=3),
+    DecodingParams(max_new_tokens=10),
+    DecodingParams(max_new_tokens=8, num_beams=3, num_return_sequences=2),
+    DecodingParams(max_new_tokens=8, penalty_alpha=0.5, top_k=4),
+    DecodingParams(max_new_tokens=8, prompt_lookup_num_tokens=3),
+]
 BLOCK = 16
 
 
@@ -105,6 +113,24 @@ def test_beams_samples_and_greedy_rows_in_one_batch_with_and_without_caches(
     _check_same(Run(llm, rows, params, **limits, use_past=False), found)
     assert [len(outputs) for outputs in found.tokens] == [1, 2, 2] * 4
     _check_reuse(llm, found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_all_strategies_alone_together_and_without_caches(
+    tmp_path: Path, variant: str, kind: str
+) -> None:
+    """In every instruction set."""
+    folder, prompts = write_case(tmp_path, "qwen3"), prompts_of("qwen3")
+    llm = load(folder, max_batched_tokens=64, instruction_set=variant, **KINDS[kind])
+    head = (prompts[0] * 2)[: 2 * BLOCK]
+    rows, params = [head + row[:6] for row in prompts[1:11]], STRATEGIES * 2
+    together = Run(llm, rows, params, batch_size=12, block_size=BLOCK)
+    uncached = Run(llm, rows, params, batch_size=12, block_size=BLOCK, prefix_caching=False)
+    alone = [Run(llm, [row], [own]) for row, own in zip(rows[:5], STRATEGIES, strict=True)]
+    assert together.tokens == uncached.tokens
+    assert together.tokens[:5] == [tokens for run in alone for tokens in run.tokens]
+    for run in alone:
+        _check_bits(run, together, run.logits)
 
 
 def _check_same(run: Run, expected: Run) -> None:

@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+from kernel_runs import numbers
 
-from mindbatch.kernels.arrays import Array, FloatArray
+from mindbatch.kernels.arrays import Array
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.kernels.native import NativeKernels
-from mindbatch.kernels.native_library import find_library
+from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.native_program import NativeProgram, fused
 from mindbatch.kernels.operations import dense
 from mindbatch.kernels.operations.dense import linear
 from mindbatch.kernels.recording import Recording, Symbol, with_added_norms
 from mindbatch.kernels.reference import ReferenceProgram
 
-LIBRARY = find_library()
 WIDTH, COLUMNS = 200, 70
 ROWS = (1, 2, 5, 17, 70)
 
-pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the C++ kernels were not built")
-
 Record = Callable[[NativeKernels, Recording], list[Symbol]]
-
-
-@pytest.fixture(params=[] if LIBRARY is None else LIBRARY.variants)
-def variant(request: pytest.FixtureRequest) -> Iterator[str]:
-    assert LIBRARY is not None
-    before = LIBRARY.variant
-    LIBRARY.set_variant(request.param)
-    yield str(request.param)
-    LIBRARY.set_variant(before)
-
-
-def numbers(*shape: int) -> FloatArray:
-    return np.random.default_rng(list(shape)).standard_normal(shape).astype(np.float32)
 
 
 def matrix(kernels: NativeKernels) -> Array:
@@ -76,18 +61,20 @@ def gelu(kernels: NativeKernels, recording: Recording) -> list[Symbol]:
     return [active, product(kernels, active)]
 
 
+@pytest.mark.usefixtures("variant")
 @pytest.mark.parametrize("kind", [FLOAT32, BFLOAT16, INT8], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("record", [add_norm, norm, gate, gelu])
-def test_a_row_has_the_bits_of_both_apart_and_alone(record: Record, kind: NumberType, variant: str) -> None:
-    assert LIBRARY is not None
-    kernels = NativeKernels(LIBRARY, kind)
+def test_a_row_has_the_bits_of_both_apart_and_alone(
+    record: Record, kind: NumberType, library: NativeLibrary
+) -> None:
+    kernels = NativeKernels(library, kind)
     recording = Recording()
     between, *asked = record(kernels, recording)
     recording.outputs.extend(asked)
     recording = kernels.lowered(recording)
     apart = Recording(recording.inputs, recording.calls, [between, *asked])
     assert (len(fused(recording).calls), len(fused(apart).calls)) == (1, 2)
-    program, reference = NativeProgram(recording, LIBRARY), NativeProgram(apart, LIBRARY)
+    program, reference = NativeProgram(recording, library), NativeProgram(apart, library)
     for rows in ROWS:
         inputs = [numbers(rows, *each.shape[1:]) + index for index, each in enumerate(recording.inputs)]
         found = program.run(inputs)
@@ -98,9 +85,8 @@ def test_a_row_has_the_bits_of_both_apart_and_alone(record: Record, kind: Number
             np.testing.assert_array_equal(ours, theirs)
 
 
-def test_what_two_products_read_is_computed_once() -> None:
-    assert LIBRARY is not None
-    kernels, recording = NativeKernels(LIBRARY), Recording()
+def test_what_two_products_read_is_computed_once(library: NativeLibrary) -> None:
+    kernels, recording = NativeKernels(library), Recording()
     normed, first = norm(kernels, recording)
     recording.outputs.extend([first, product(kernels, normed)])
     calls = fused(kernels.lowered(recording)).calls

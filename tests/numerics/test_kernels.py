@@ -1,39 +1,23 @@
 """Each C++ kernel, in each instruction set of this machine, equals its NumPy function to 1e-5."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
-from kernel_runs import computed, packed
+from kernel_runs import computed, numbers, packed
 from numpy.typing import NDArray
 
 from mindbatch.io.errors import ConfigError
 from mindbatch.kernels import operations as op
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, FloatType
 from mindbatch.kernels.native import NativeKernels
-from mindbatch.kernels.native_library import NativeLibrary, find_library
+from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.shapes import Alibi, AttentionShape, CacheGeometry, alibi_slopes
 
 Arrays = list[NDArray[np.float32]]
 TOLERANCE = 1e-5
-LIBRARY = find_library()
-
-pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the C++ kernels were not built")
-
-
-@pytest.fixture(scope="module")
-def library() -> Iterator[NativeLibrary]:
-    assert LIBRARY is not None
-    best = LIBRARY.variant
-    yield LIBRARY
-    LIBRARY.set_variant(best)
-
-
-def numbers(*shape: int, scale: float = 1.0) -> NDArray[np.float32]:
-    generator = np.random.default_rng(list(shape))
-    return (generator.standard_normal(shape) * scale).astype(np.float32)
 
 
 def check(library: NativeLibrary, compute: Callable[..., Any], mine: Sequence[Any], expected: Arrays) -> None:

@@ -1,9 +1,7 @@
 """Processed scores and filtered distributions equal those of transformers; draws follow them."""
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,16 +18,20 @@ from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.softmax import softmax
 from mindbatch.decoding.strategy import GroupView
-from processor_cases import EOS_TOKEN_IDS, Case, allowed_tokens, random_scores
+from processor_cases import EOS_TOKEN_IDS, Case, allowed_tokens
 
-HERE = Path(__file__).parent
+FIXTURES = Path(__file__).parent / "fixtures"
 CASES = ("small", "peaked", "flat", "tied")
 
 
-@pytest.fixture(scope="module")
-def fixture() -> dict[str, NDArray[Any]]:
-    with np.load(HERE / "fixtures/processors.npz") as arrays:
+def load_arrays(name: str) -> dict[str, NDArray[Any]]:
+    with np.load(FIXTURES / name) as arrays:
         return dict(arrays)
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, NDArray[Any]]:
+    return load_arrays("processors.npz")
 
 
 def ours(
@@ -55,11 +57,11 @@ def assert_same_distribution(
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_equals_the_fixture_of_transformers(case: str, fixture: dict[str, NDArray[Any]]) -> None:
-    meta = json.loads(str(fixture["meta"]))
+def test_equals_the_fixture_of_transformers(case: str, recorded: dict[str, NDArray[Any]]) -> None:
+    meta = json.loads(str(recorded["meta"]))
     for number, setting in enumerate(meta["settings"]):
-        rows = zip(fixture[f"{case}.logits"], fixture[f"{case}.token_ids"], strict=True)
-        for expected, (logits, token_ids) in zip(fixture[f"{case}.{number}"], rows, strict=True):
+        rows = zip(recorded[f"{case}.logits"], recorded[f"{case}.token_ids"], strict=True)
+        for expected, (logits, token_ids) in zip(recorded[f"{case}.{number}"], rows, strict=True):
             assert_same_distribution(ours(logits, token_ids, setting, meta), expected, case, setting)
 
 
@@ -71,44 +73,11 @@ def assert_case_equals(case: Case, scores: NDArray[np.float32], expected: NDArra
     np.testing.assert_allclose(adjust(scores, row), expected, rtol=1e-6, atol=1e-6, err_msg=str(case))
 
 
-def test_each_processor_alone_and_in_company_equals_the_fixture(fixture: dict[str, NDArray[Any]]) -> None:
-    cases = [Case(**case) for case in json.loads(str(fixture["cases"]))]
+def test_each_processor_alone_and_in_company_equals_the_fixture(recorded: dict[str, NDArray[Any]]) -> None:
+    cases = [Case(**case) for case in json.loads(str(recorded["cases"]))]
     assert len(cases) == 488
-    for case, expected in zip(cases, fixture["case_results"], strict=True):
-        assert_case_equals(case, fixture["case_scores"][case.scores], expected)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_each_processor_alone_and_in_company_equals_transformers_live(seed: int) -> None:
-    pytest.importorskip("torch")
-    scores = random_scores(seed)
-    for case, expected in _fixture_tool().expected_of_cases(seed):
-        assert_case_equals(case, scores[case.scores], expected)
-
-
-def test_equals_transformers_live() -> None:
-    torch = pytest.importorskip("torch")
-    tool = _fixture_tool()
-    meta = {"prompt_length": tool.PROMPT_LENGTH, "eos_token_ids": tool.EOS_TOKEN_IDS}
-    generator = np.random.default_rng(5)
-    for seed in range(10):
-        for case, logits in tool.random_logits(seed).items():
-            token_ids = generator.integers(0, 61, (len(logits), 15))
-            for setting in tool.SETTINGS:
-                processors = tool.processors(setting)
-                expected = processors(torch.from_numpy(token_ids), torch.from_numpy(logits.copy())).numpy()
-                for row, tokens, scores in zip(logits, token_ids, expected, strict=True):
-                    assert_same_distribution(ours(row, tokens, setting, meta), scores, case, setting)
-
-
-def _fixture_tool() -> ModuleType:
-    path = HERE.parents[1] / "makers/make_processor_fixtures.py"
-    spec = importlib.util.spec_from_file_location("make_processor_fixtures", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    for case, expected in zip(cases, recorded["case_results"], strict=True):
+        assert_case_equals(case, recorded["case_scores"][case.scores], expected)
 
 
 class TestHandWorked:
@@ -181,3 +150,26 @@ class TestDrawsFollowTheDistribution:
             observed, wanted = np.append(observed, seen[rare].sum()), np.append(wanted, exact[rare].sum())
         wanted *= observed.sum() / wanted.sum()
         assert p_value(observed, wanted) > 1e-3
+
+
+def check_kept(
+    logits: NDArray[np.float32], masks: NDArray[np.bool_], setting: dict[str, Any], ends: int
+) -> None:
+    setting = dict(setting)
+    ends = len(setting.get("eos_token_id", range(ends)))
+    least = ends + 1 if setting.pop("num_beams", 1) > 1 else 1
+    params = DecodingParams(do_sample=True, **setting)
+    for row, expected in zip(logits, masks, strict=True):
+        left = sampling_candidates(row, params, least).dense(row.size)
+        np.testing.assert_array_equal(np.isfinite(left), expected, err_msg=str(setting))
+        np.testing.assert_allclose(left[expected], row[expected] / params.temperature, rtol=1e-6)
+
+
+@pytest.mark.parametrize("file", ["filters.npz", "filters_top_h.npz"])
+@pytest.mark.parametrize("case", ["small", "peaked", "flat"])
+def test_filters_keep_the_tokens_that_those_of_transformers_keep(case: str, file: str) -> None:
+    logits, fixture = load_arrays("filters.npz")[f"{case}.logits"], load_arrays(file)
+    meta = json.loads(str(fixture["meta"]))
+    for number, setting in enumerate(meta["settings"]):
+        masks = np.unpackbits(fixture[f"{case}.{number}"], axis=1, count=logits.shape[1]).astype(np.bool_)
+        check_kept(logits, masks, setting, meta["num_end_tokens"])

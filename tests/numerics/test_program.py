@@ -35,16 +35,7 @@ from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import MODEL_TYPES, declaration, describe
 from small_configs import EXPERTS, LLAMA, RECURRENT
 
-LIBRARY = find_library()
 SETTINGS = EngineSettings(batch_size=3, seq_length=24, block_size=8, num_blocks=9, max_batched_tokens=16)
-
-pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the C++ kernels were not built")
-
-
-@pytest.fixture(scope="module")
-def library() -> NativeLibrary:
-    assert LIBRARY is not None
-    return LIBRARY
 
 
 def described(model_type: str, layer_types: list[str] | None = None) -> Architecture:

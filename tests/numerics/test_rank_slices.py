@@ -1,10 +1,10 @@
 """What a placement gives to a rank is what the native layers hold there, byte for byte."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from kernel_runs import packed, packed_stack
 from model_folders import dense_cases, descriptions, write_folder
 from numpy.typing import NDArray
 from placed_arrays import index
@@ -14,7 +14,6 @@ from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
 from mindbatch.checkpoint.placement.regions import Placement
 from mindbatch.kernels.choice import choose_kernels
-from mindbatch.kernels.interface import Kernels
 from mindbatch.models.described_folder import checkpoint_names
 from mindbatch.models.loader import load_weights
 from mindbatch.models.model_spec import ModelSpec
@@ -83,23 +82,6 @@ def parameter(spec: TensorSpec, held: dict[str, Array]) -> Array:
     return found
 
 
-def packed(kernels: Kernels, matrix: Array) -> Array:
-    """A matrix, packed as the loader packs it."""
-    array = kernels.packed_zeros(*matrix.shape)
-    kernels.pack(array, 0, np.ascontiguousarray(matrix))
-    return array
-
-
-def packed_stack(kernels: Kernels, matrices: Sequence[Array]) -> Array:
-    """Matrices of one shape, packed as the loader packs the experts of a layer."""
-    outputs, inputs = matrices[0].shape
-    step = kernels.stacked_outputs(outputs)
-    packed = kernels.packed_zeros(len(matrices) * step, inputs)
-    for number, matrix in enumerate(matrices):
-        kernels.pack(packed, number * step, np.ascontiguousarray(matrix))
-    return packed
-
-
 @pytest.mark.fast_cases(8)
 @pytest.mark.parametrize("kernels", ["reference", "auto"])
 @pytest.mark.parametrize(
@@ -134,7 +116,7 @@ def test_every_rank_holds_what_its_layers_hold(case: str, kernels: str, tmp_path
                     continue
                 found = weights.parameters[spec.name]
                 if spec.matrices:
-                    expected = packed_stack(chosen, np.split(expected, spec.matrices))
+                    expected = packed_stack(chosen, np.stack(np.split(expected, spec.matrices)))
                 elif spec.layout is Layout.PACKED and expected.ndim == 2:
                     expected = packed(chosen, expected)
                 assert found.tobytes() == expected.tobytes(), (spec.name, ways, rank)

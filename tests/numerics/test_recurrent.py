@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_runs import computed
+from kernel_runs import computed, numbers
 from numpy.typing import NDArray
 
 from mindbatch.kernels.interface import ProgramKernels
 from mindbatch.kernels.native import NativeKernels
-from mindbatch.kernels.native_library import NativeLibrary, find_library
+from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.operations.recurrent import causal_convolution, gated, gated_delta
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.kernels.shapes import ConvolutionShape, DeltaShape
@@ -31,21 +31,9 @@ DELTAS = [DeltaShape(1, 1, 3, 5), DeltaShape(2, 4, 16, 16), DeltaShape(3, 3, 7, 
 NUM_SLOTS = 5
 
 
-@pytest.fixture(scope="module")
-def library() -> NativeLibrary:
-    found = find_library()
-    if found is None:
-        pytest.skip("the kernels are not built")
-    return found
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def native(library: NativeLibrary) -> NativeKernels:
     return NativeKernels(library)
-
-
-def numbers(*shape: int) -> Floats:
-    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
 
 
 class Convolved:

@@ -1,4 +1,4 @@
-"""Products with weights in bfloat16 and int8: what NumPy computes, the same bits in every instruction set."""
+"""Weights packed from every type, and products in bfloat16 and int8, in every instruction set."""
 
 import ctypes
 from collections.abc import Iterator, Sequence
@@ -6,17 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernel_runs import native_library, numbers
 from numpy.typing import NDArray
 
+from mindbatch.checkpoint.formats.floats import array_type, converted, widen
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
-from mindbatch.kernels.native_library import find_library
+from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.native_weights import PANEL, NativeWeights
 
 Floats = NDArray[np.float32]
-LIBRARY = find_library()
 SHAPES = [(1, 8, 5), (2, 64, 32), (13, 257, 33), (29, 300, 97), (53, 700, 40), (700, 1600, 40)]
 
-pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the C++ kernels were not built")
+pytestmark = pytest.mark.usefixtures("library")
 
 
 @pytest.fixture(params=[BFLOAT16, INT8], ids=lambda kind: kind.name)
@@ -25,33 +26,19 @@ def kind(request: pytest.FixtureRequest) -> NumberType:
     return found
 
 
-@pytest.fixture(autouse=True)
-def best() -> Iterator[None]:
-    assert LIBRARY is not None
-    name = LIBRARY.variant
-    yield
-    LIBRARY.set_variant(name)
-
-
-def numbers(*shape: int) -> Floats:
-    return np.random.default_rng(list(shape)).standard_normal(shape).astype(np.float32)
-
-
 def call(name: str, arrays: Sequence[NDArray[Any]]) -> None:
     """An entry point, as MindSpore calls it."""
-    assert LIBRARY is not None
     count = len(arrays)
     shapes = [(ctypes.c_int64 * each.ndim)(*each.shape) for each in arrays]
     data = (ctypes.c_void_p * count)(*[each.ctypes.data for each in arrays])
     sizes = (ctypes.c_int * count)(*[each.ndim for each in arrays])
     pointers = (ctypes.c_void_p * count)(*map(ctypes.addressof, shapes))
-    assert getattr(LIBRARY.handle, name)(count, data, sizes, pointers, None, None, None) == 0
+    assert getattr(native_library().handle, name)(count, data, sizes, pointers, None, None, None) == 0
 
 
 def packed(weight: Floats, kind: NumberType) -> NDArray[Any]:
     """Written in two pieces, as a fused matrix is."""
-    assert LIBRARY is not None
-    layout, half = NativeWeights(kind, LIBRARY), len(weight) // 2
+    layout, half = NativeWeights(kind, native_library()), len(weight) // 2
     array = layout.zeros(*weight.shape)
     assert layout.pack(array, 0, weight[:half]) == layout.pack(array, half, weight[half:]) == 0
     return array
@@ -84,9 +71,9 @@ def expected(x: Floats, weight: Floats, bias: Floats, kind: NumberType) -> Float
 
 
 def every_variant() -> Iterator[str]:
-    assert LIBRARY is not None
-    for name in LIBRARY.variants:
-        LIBRARY.set_variant(name)
+    library = native_library()
+    for name in library.variants:
+        library.set_variant(name)
         yield name
 
 
@@ -167,12 +154,6 @@ def test_an_embedding_reads_the_rows_of_the_packed_matrix(kind: NumberType) -> N
         assert not y[4:].any()
 
 
-def test_a_matrix_that_is_stored_transposed_is_packed_alike(kind: NumberType) -> None:
-    weight = numbers(45, 70)
-    transposed = np.ascontiguousarray(weight.T).T
-    np.testing.assert_array_equal(packed(weight, kind), packed(transposed, kind))
-
-
 def laid_out(numbers: NDArray[Any], depth: int) -> NDArray[np.uint8]:
     """[outputs, inputs] in panels: 4 bytes of each output side by side, zeros for what is padded."""
     group = 4 // numbers.itemsize
@@ -183,8 +164,7 @@ def laid_out(numbers: NDArray[Any], depth: int) -> NDArray[np.uint8]:
 
 
 def packed_bytes(weight: Floats, kind: NumberType) -> NDArray[np.uint8]:
-    assert LIBRARY is not None
-    layout = NativeWeights(kind, LIBRARY)
+    layout = NativeWeights(kind, native_library())
     array = layout.zeros(*weight.shape)
     assert layout.pack(array, 0, weight) == 0
     return array.view(np.uint8).reshape(len(array), -1)
@@ -207,23 +187,77 @@ def nearest_int8(weight: Floats) -> NDArray[np.int8]:
 @pytest.mark.parametrize(("outputs", "inputs"), [(96, 128), (70, 75), (33, 64), (5, 3)])
 def test_what_is_packed_is_what_numpy_rounds(outputs: int, inputs: int, turned: bool) -> None:
     """In every instruction set; whole panels are packed otherwise than what is left over."""
-    assert LIBRARY is not None
     stored = numbers(inputs, outputs).T if turned else numbers(outputs, inputs + 9)[:, 4:-5]
     stored[0, 0], stored[2, 1], stored[3, 2] = np.nan, -np.inf, 0
     weight = np.ascontiguousarray(stored)
     narrow = laid_out(nearest_bfloat16(weight), -(-inputs // 32) * 32)
     with np.errstate(invalid="ignore"):
         whole = laid_out(nearest_int8(weight), -(-inputs // 64) * 64)
-    for variant in LIBRARY.variants:
-        LIBRARY.set_variant(variant)
+    for variant in every_variant():
         np.testing.assert_array_equal(packed_bytes(stored, FLOAT32), laid_out(weight, inputs), variant)
         np.testing.assert_array_equal(packed_bytes(stored, BFLOAT16), narrow, variant)
         np.testing.assert_array_equal(packed_bytes(stored, INT8)[:, : whole.shape[1]], whole, variant)
 
 
 def test_numbers_beyond_bfloat16_are_counted() -> None:
-    assert LIBRARY is not None
     weight = np.full((3, 4), 3.4e38, np.float32)
     weight[0, 1] = np.inf
-    layout = NativeWeights(BFLOAT16, LIBRARY)
+    layout = NativeWeights(BFLOAT16, native_library())
     assert layout.pack(layout.zeros(3, 4), 0, weight) == 11
+
+
+STORED = ("F32", "BF16", "F16")
+PACKED_SHAPES = [(1, 1), (32, 64), (70, 200), (33, 63)]
+
+
+def wide(stored: NDArray, dtype: str) -> NDArray[np.float32]:
+    found = np.empty(stored.shape, np.float32)
+    widen(stored, dtype, found)
+    return found
+
+
+def pack_all(library: NativeLibrary, kind: NumberType, rows: NDArray) -> tuple[bytes, int]:
+    """In two calls that part inside a panel; and how many numbers were lost."""
+    weights, half = NativeWeights(kind, library), len(rows) // 2
+    array = weights.zeros(*rows.shape)
+    lost = weights.pack(array, 0, rows[:half]) + weights.pack(array, half, rows[half:])
+    return array.tobytes(), lost
+
+
+@pytest.mark.parametrize("kind", [FLOAT32, BFLOAT16, INT8], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("shape", PACKED_SHAPES, ids=str)
+@pytest.mark.parametrize("is_turned", [False, True], ids=["rows", "columns"])
+def test_the_stored_type_makes_no_difference(
+    library: NativeLibrary, kind: NumberType, shape: tuple[int, int], dtype: str, is_turned: bool
+) -> None:
+    drawn = np.random.default_rng(7).standard_normal(shape[::-1] if is_turned else shape).astype(np.float32)
+    stored = converted(drawn, "F32", dtype)[0].view(array_type(dtype))
+    values = wide(stored, dtype)
+    if is_turned:  # as GPT-2's matrices are stored; and columns of a wider one
+        stored, values = np.hstack([stored, stored])[:, : stored.shape[1]].T, values.T
+    expected = None
+    for variant in library.variants:
+        library.set_variant(variant)
+        expected = expected or pack_all(library, kind, np.ascontiguousarray(values))
+        assert pack_all(library, kind, stored) == expected, variant
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F16"])
+@pytest.mark.parametrize("is_turned", [False, True], ids=["rows", "columns"])
+def test_every_number_of_16_bits_is_widened_as_numpy_does(
+    library: NativeLibrary, dtype: str, is_turned: bool
+) -> None:
+    """Float32 weights hold them as they are: subnormal ones, infinities and both zeros, too."""
+    every = np.arange(1 << 16, dtype=np.uint16).view(array_type(dtype)).reshape(1024, 64)
+    values = wide(every, dtype)
+    rows = np.asfortranarray(every) if is_turned else every
+    for variant in library.variants:
+        library.set_variant(variant)
+        found = np.frombuffer(pack_all(library, FLOAT32, rows)[0], np.float32)
+        found = found.reshape(32, 64, 32).swapaxes(1, 2).reshape(1024, 64)
+        np.testing.assert_array_equal(np.isnan(found), np.isnan(values), variant)
+        numbers = ~np.isnan(values)
+        np.testing.assert_array_equal(
+            found[numbers].view(np.uint32), values[numbers].view(np.uint32), variant
+        )

@@ -1,41 +1,27 @@
 """What a head's product says of its logits, in every number format and instruction set, and who uses it."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
-from kernel_runs import recording_of
+from kernel_runs import native_library, numbers, recording_of
 from numpy.typing import NDArray
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.draws import Draw, draw_tokens
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.kernels.native import NativeKernels
-from mindbatch.kernels.native_library import find_library
 from mindbatch.kernels.native_program import NativeProgram, summarised
 from mindbatch.kernels.native_weights import PANEL
 from mindbatch.kernels.operations.dense import capped, linear
 from mindbatch.kernels.recording import Recording
 
-LIBRARY = find_library()
-pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the C++ kernels are not built")
 WIDTH = 48
+pytestmark = pytest.mark.usefixtures("variant")
 UNIFORMS = np.random.default_rng(3).random(40)
-
-
-@pytest.fixture(autouse=True, params=[] if LIBRARY is None else LIBRARY.variants)
-def _variant(request: pytest.FixtureRequest) -> Iterator[None]:
-    assert LIBRARY is not None
-    before = LIBRARY.variant
-    LIBRARY.set_variant(request.param)
-    yield
-    LIBRARY.set_variant(before)
 
 
 def head(kind: NumberType, vocabulary: int, spread: float = 1.0) -> Recording:
     """A head of random weights."""
-    assert LIBRARY is not None
-    kernels = NativeKernels(LIBRARY, kind)
+    kernels = NativeKernels(native_library(), kind)
     packed = kernels.packed_zeros(vocabulary, WIDTH)
     weights = np.random.default_rng(vocabulary).standard_normal((vocabulary, WIDTH)).astype(np.float32)
     kernels.pack(packed, 0, spread * weights)
@@ -44,12 +30,7 @@ def head(kind: NumberType, vocabulary: int, spread: float = 1.0) -> Recording:
 
 
 def run(recording: Recording, hidden: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-    assert LIBRARY is not None
-    return NativeProgram(recording, LIBRARY).run([hidden])
-
-
-def states(rows: int) -> NDArray[np.float32]:
-    return np.random.default_rng(rows).standard_normal((rows, WIDTH)).astype(np.float32)
+    return NativeProgram(recording, native_library()).run([hidden])
 
 
 def as_panels(logits: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -65,7 +46,7 @@ def as_panels(logits: NDArray[np.float32]) -> NDArray[np.float64]:
 def test_a_summary_has_the_largest_and_the_sums_of_panels(
     kind: NumberType, vocabulary: int, rows: int
 ) -> None:
-    recording, hidden = head(kind, vocabulary), states(rows)
+    recording, hidden = head(kind, vocabulary), numbers(rows, WIDTH)
     logits, summary = run(summarised(recording), hidden)
     assert logits.tobytes() == run(recording, hidden)[0].tobytes()
     panels = as_panels(logits)
@@ -78,7 +59,7 @@ def test_a_summary_has_the_largest_and_the_sums_of_panels(
 @pytest.mark.parametrize("rule", [{}, {"top_k": 0}, {"top_k": 0, "top_p": 0.9}, {"top_k": 7}], ids=str)
 @pytest.mark.parametrize("spread", [0.05, 1.0])
 def test_tokens_are_the_same_with_and_without_a_summary(rule: dict[str, float], spread: float) -> None:
-    logits, summary = run(summarised(head(FLOAT32, 5003, spread)), states(9))
+    logits, summary = run(summarised(head(FLOAT32, 5003, spread)), numbers(9, WIDTH))
     params = DecodingParams(do_sample=True, **rule)
     draws = [None, *[Draw(None, params, UNIFORMS)] * 7, Draw(logits[0].copy(), params, UNIFORMS)]
     given, computed = draw_tokens(logits, draws, summary), draw_tokens(logits, draws)
@@ -89,7 +70,7 @@ def test_tokens_are_the_same_with_and_without_a_summary(rule: dict[str, float], 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 def test_a_summary_tells_rows_that_are_not_finite(wrong: float) -> None:
-    hidden = states(3)
+    hidden = numbers(3, WIDTH)
     hidden[1, 5] = wrong
     logits, summary = run(summarised(head(FLOAT32, 1000)), hidden)
     drawn = draw_tokens(logits, [None] * 3, summary)
@@ -97,7 +78,6 @@ def test_a_summary_tells_rows_that_are_not_finite(wrong: float) -> None:
 
 
 def test_logits_that_are_no_products_have_no_summary() -> None:
-    assert LIBRARY is not None
     recording = head(FLOAT32, 100)
     recording.outputs[0] = capped(recording.outputs[0], cap=3.0)
     assert summarised(recording) is recording
