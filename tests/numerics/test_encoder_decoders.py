@@ -86,12 +86,6 @@ def test_without_the_cache_and_by_lookup_the_tokens_are_the_greedy_ones(case: st
     assert greedy.tokens == Run(llm, prompts, STRATEGIES["lookup"]).tokens
 
 
-def test_half_precision_does_not_depend_on_companions(folder: Path, case: str) -> None:
-    rounded = load(folder, max_batched_tokens=64, dtype="bfloat16")
-    prompts = ragged(case, ENCODERS)[:5]
-    assert Run(rounded, prompts, GREEDY).tokens[:1] == Run(rounded, prompts[:1], GREEDY).tokens
-
-
 @pytest.mark.parametrize("name", ["greedy", "beams", "lookup"])
 def test_the_reference_kernels_give_the_same(folder: Path, case: str, llm: LLM, name: str) -> None:
     """In graphs of MindSpore's operators, of which Ascend has the same."""

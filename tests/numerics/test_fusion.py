@@ -1,4 +1,4 @@
-"""Norms and activations that products compute as they read: the bits that each has by itself."""
+"""What is computed beside products: norms and activations as they read, summaries of their logits."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from kernel_runs import numbers
+from kernel_runs import native_library, numbers, recording_of
+from numpy.typing import NDArray
 
+from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.draws import Draw, draw_tokens
 from mindbatch.kernels.arrays import Array
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary
-from mindbatch.kernels.native_program import NativeProgram, fused
+from mindbatch.kernels.native_program import NativeProgram, fused, summarised
+from mindbatch.kernels.native_weights import PANEL
 from mindbatch.kernels.operations import dense
-from mindbatch.kernels.operations.dense import linear
+from mindbatch.kernels.operations.dense import capped, linear
 from mindbatch.kernels.recording import Recording, Symbol, with_added_norms
 from mindbatch.kernels.reference import ReferenceProgram
 
@@ -61,7 +65,6 @@ def gelu(kernels: NativeKernels, recording: Recording) -> list[Symbol]:
     return [active, product(kernels, active)]
 
 
-@pytest.mark.usefixtures("variant")
 @pytest.mark.parametrize("kind", [FLOAT32, BFLOAT16, INT8], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("record", [add_norm, norm, gate, gelu])
 def test_a_row_has_the_bits_of_both_apart_and_alone(
@@ -108,3 +111,72 @@ def test_a_sum_and_the_norm_of_it_are_one_call() -> None:
         ReferenceProgram(joined).run(arrays), ReferenceProgram(recording).run(arrays), strict=True
     ):
         np.testing.assert_array_equal(ours, theirs)
+
+
+HIDDEN = 48
+pytestmark = pytest.mark.usefixtures("variant")
+UNIFORMS = np.random.default_rng(3).random(40)
+
+
+def head(kind: NumberType, vocabulary: int, spread: float = 1.0) -> Recording:
+    """A head of random weights."""
+    kernels = NativeKernels(native_library(), kind)
+    packed = kernels.packed_zeros(vocabulary, HIDDEN)
+    weights = np.random.default_rng(vocabulary).standard_normal((vocabulary, HIDDEN)).astype(np.float32)
+    kernels.pack(packed, 0, spread * weights)
+    hidden = np.zeros((1, HIDDEN), np.float32)
+    return kernels.lowered(recording_of(lambda x: linear(x, packed, None, outputs=vocabulary), hidden))
+
+
+def run_head(recording: Recording, hidden: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+    return NativeProgram(recording, native_library()).run([hidden])
+
+
+def as_panels(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """[S, panels, PANEL], with minus infinity behind the last logit."""
+    room = -logits.shape[1] % PANEL
+    padded = np.pad(logits.astype(np.float64), ((0, 0), (0, room)), constant_values=-np.inf)
+    return padded.reshape(len(logits), -1, PANEL)
+
+
+@pytest.mark.parametrize("kind", [FLOAT32, BFLOAT16, INT8], ids=str)
+@pytest.mark.parametrize("vocabulary", [1, 31, 32, 1000, 5003, 40017])
+@pytest.mark.parametrize("rows", [1, 3, 33])
+def test_a_summary_has_the_largest_and_the_sums_of_panels(
+    kind: NumberType, vocabulary: int, rows: int
+) -> None:
+    recording, hidden = head(kind, vocabulary), numbers(rows, HIDDEN)
+    logits, summary = run_head(summarised(recording), hidden)
+    assert logits.tobytes() == run_head(recording, hidden)[0].tobytes()
+    panels = as_panels(logits)
+    assert summary.shape == (rows, 2, panels.shape[1])
+    np.testing.assert_array_equal(summary[:, 0], panels.max(axis=2))
+    sums = np.exp(panels - panels.max(axis=2, keepdims=True)).sum(axis=2)
+    np.testing.assert_allclose(summary[:, 1], sums, rtol=2e-6)
+
+
+@pytest.mark.parametrize("rule", [{}, {"top_k": 0}, {"top_k": 0, "top_p": 0.9}, {"top_k": 7}], ids=str)
+@pytest.mark.parametrize("spread", [0.05, 1.0])
+def test_tokens_are_the_same_with_and_without_a_summary(rule: dict[str, float], spread: float) -> None:
+    logits, summary = run_head(summarised(head(FLOAT32, 5003, spread)), numbers(9, HIDDEN))
+    params = DecodingParams(do_sample=True, **rule)
+    draws = [None, *[Draw(None, params, UNIFORMS)] * 7, Draw(logits[0].copy(), params, UNIFORMS)]
+    given, computed = draw_tokens(logits, draws, summary), draw_tokens(logits, draws)
+    assert given.tokens == computed.tokens
+    np.testing.assert_array_equal(given.likeliest, computed.likeliest)
+    np.testing.assert_array_equal(given.normalisers, computed.normalisers)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_a_summary_tells_rows_that_are_not_finite(wrong: float) -> None:
+    hidden = numbers(3, HIDDEN)
+    hidden[1, 5] = wrong
+    logits, summary = run_head(summarised(head(FLOAT32, 1000)), hidden)
+    drawn = draw_tokens(logits, [None] * 3, summary)
+    np.testing.assert_array_equal(np.isfinite(drawn.normalisers), [True, False, True])
+
+
+def test_logits_that_are_no_products_have_no_summary() -> None:
+    recording = head(FLOAT32, 100)
+    recording.outputs[0] = capped(recording.outputs[0], cap=3.0)
+    assert summarised(recording) is recording

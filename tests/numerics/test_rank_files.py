@@ -56,12 +56,3 @@ def test_logits_of_all_ranks_are_those_of_the_whole(
             assert found.shape == expected.shape == (len(ids), arch.vocab_size)
             assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
             assert (found.argmax(-1) == expected.argmax(-1)).all()
-
-
-def test_the_cases_have_all_that_a_cut_can_be() -> None:
-    found = [describe(described["config"]) for described in descriptions().values()]
-    assert {arch.model_type for arch in found} >= {"gpt2", "llama", "qwen2"}
-    allowed = {arch: allowed_model_parallel(tensor_specs(arch)) for arch in found}
-    assert any(ways > arch.kv_heads for arch in found for ways in allowed[arch] if arch.model_type != "gpt2")
-    assert any(arch.vocab_size % ways for arch in found for ways in allowed[arch])
-    assert {arch.tied for arch in found} == {True, False}

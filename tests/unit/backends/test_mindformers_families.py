@@ -1,4 +1,4 @@
-"""What of a config.json MindFormers' models compute, and that everything else is refused by name."""
+"""What of a config.json MindFormers' models compute, what is refused, and layers that stand for all."""
 
 import math
 import re
@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 
-from mindbatch.backends.mindformers.families import FAMILIES, MindFormersSpec, describe
+from mindbatch.backends.mindformers.families import (
+    FAMILIES,
+    MindFormersSpec,
+    all_layers,
+    describe,
+    layer_sample,
+)
 from mindbatch.backends.mindformers.provider import adapter_specs
 from mindbatch.io.errors import CheckpointError
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import MODEL_TYPES, tensor_specs, unused_tensors
 from mindbatch.models.tensor_spec import source_shapes
 from mindformers_configs import CONFIGS, PUBLISHED, YARN, config
@@ -153,3 +160,48 @@ def test_other_families_are_refused_with_what_runs_them() -> None:
             f"config.json: model type {model_type!r}: model.provider=mindformers does not run it; {allowed}; "
             f"{way_out}"
         )
+
+
+def architecture_of(given: Mapping[str, Any]) -> Architecture:
+    return describe(given).architecture
+
+
+@pytest.mark.parametrize(
+    ("given", "layers", "counts", "layers_with_experts"),
+    [
+        (config("qwen3", num_hidden_layers=9), (0,), (9,), None),
+        (config("deepseek_v3", num_hidden_layers=61, first_k_dense_replace=3), (0, 3), (3, 58), (1,)),
+        (config("qwen3_moe", num_hidden_layers=4), (0,), (4,), (0,)),
+    ],
+    ids=["alike", "some with experts", "all with experts"],
+)
+def test_layers_of_each_kind_have_one_that_stands_for_them(
+    given: dict[str, Any],
+    layers: tuple[int, ...],
+    counts: tuple[int, ...],
+    layers_with_experts: tuple[int, ...] | None,
+) -> None:
+    sample = layer_sample(architecture_of(given), given)
+    assert (sample.layers, sample.counts) == (layers, counts)
+    small = architecture_of(sample.config)
+    assert small.num_layers == len(layers)
+    assert (small.experts and small.experts.layers) == layers_with_experts
+
+
+def test_lists_with_an_entry_for_each_layer_become_those_of_the_sample() -> None:
+    given = config(
+        "deepseek_v3", num_hidden_layers=4, first_k_dense_replace=2, layer_types=["a", "b", "c", "d"]
+    )
+    sample = layer_sample(
+        architecture_of({**given, "layer_types": None}), {**given, "eos_token_id": [1, 2, 3, 4]}
+    )
+    assert sample.config["layer_types"] == ["a", "c"]
+    assert sample.config["eos_token_id"] == [1, 2, 3, 4]
+    published = config("qwen2", num_hidden_layers=9, layer_types=["full_attention"] * 9)
+    assert architecture_of(layer_sample(architecture_of(published), published).config).num_layers == 1
+
+
+def test_all_layers_are_no_sample() -> None:
+    given = config("glm4_moe", num_hidden_layers=3)
+    every = all_layers(architecture_of(given), given)
+    assert (every.layers, every.counts, every.config) == ((0, 1, 2), (1, 1, 1), given)

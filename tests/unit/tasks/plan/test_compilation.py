@@ -256,9 +256,9 @@ def test_a_layout_that_cannot_be_is_refused_before_anything_is_compiled(
     assert faults(words) == (
         "parallel.device_map=[1, 4]: strategy files are of even stages; remove it, or layout.dir",
     )
-    assert faults([*given, f"layout.dir={tmp_path}/new", "layout.vocab_emb_dp=false"]) == (
-        "layout.vocab_emb_dp=false: has no effect with compile=true; remove it",
-    )
+    for setting in ("layout.vocab_emb_dp=false", "layout.qkv_concat=true"):
+        line = f"{setting}: has no effect with compile=true; remove it"
+        assert faults([*given, f"layout.dir={tmp_path}/new", setting]) == (line,)
     assert simulation.job == {}
 
 
@@ -269,11 +269,6 @@ def test_its_keys_have_no_effect_without_it(given: list[str]) -> None:
         "layers=all: only with compile=true",
         "runtime.device_memory=32GiB: only with compile=true",
     }
-
-
-def test_fused_tensors_have_no_effect(given: list[str]) -> None:
-    (line,) = faults([*given, "layout.qkv_concat=true"])
-    assert line == "layout.qkv_concat=true: has no effect with compile=true; remove it"
 
 
 def test_a_model_of_mindformers_tells_its_weights_itself(

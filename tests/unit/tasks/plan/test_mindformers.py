@@ -1,4 +1,4 @@
-"""The plan of MindSpore's layout: what is asked for, printed, written. MindSpore is played by a stand-in."""
+"""The plan of MindSpore's layout: models it covers, what is printed and written. MindSpore is played."""
 
 import json
 import sys
@@ -12,9 +12,11 @@ from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, T
 from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
 from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import ConfigError
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.registry import describe
 from mindbatch.tasks.plan import mindformers
 from mindbatch.tasks.plan import task as plan
-from mindbatch.tasks.plan.mindformers_layout import InferredLayout, LayoutJob, ParameterLayout
+from mindbatch.tasks.plan.mindformers_layout import InferredLayout, LayoutJob, ParameterLayout, llama_options
 from mindbatch.tasks.registry import TASKS
 
 CONFIG = {
@@ -153,22 +155,18 @@ def test_what_a_stage_borrows_is_noted(
 
 
 @pytest.mark.usefixtures("jobs")
-def test_the_same_strategy_is_there_already_whatever_its_order(given: list[str]) -> None:
+def test_a_strategy_is_known_in_any_order_and_another_is_replaced_only_when_asked_for(
+    given: list[str],
+) -> None:
     words = [*given, "layout.dir=s", "parallel.model_parallel=2"]
     run(words)
     before = Path("s/ckpt_strategy_rank_0.ckpt").read_bytes()
     assert run(words) == 0
     assert Path("s/ckpt_strategy_rank_0.ckpt").read_bytes() == before
-
-
-@pytest.mark.usefixtures("jobs")
-def test_another_strategy_is_replaced_only_when_asked_for(given: list[str]) -> None:
-    run([*given, "layout.dir=s", "parallel.model_parallel=2"])
-    before = Path("s/ckpt_strategy_rank_0.ckpt").read_bytes()
     line = "s/ckpt_strategy_rank_0.ckpt: holds something else; layout.replace=true writes over it"
-    assert faults([*given, "layout.dir=s"]) == (line,)
+    assert faults(words[:-1]) == (line,)
     assert Path("s/ckpt_strategy_rank_0.ckpt").read_bytes() == before
-    assert run([*given, "layout.dir=s", "layout.replace=true"]) == 0
+    assert run([*words[:-1], "layout.replace=true"]) == 0
     assert Path("s/ckpt_strategy_rank_0.ckpt").read_bytes() != before
 
 
@@ -209,3 +207,88 @@ def test_options_of_mindspores_compiler_need_it(given: list[str]) -> None:
 )
 def test_ways_that_cannot_be(given: list[str], words: list[str], fault: str) -> None:
     assert any(fault in line for line in faults([*given, *words]))
+
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "intermediate_size": 96,
+}
+
+
+def arch(**changes: Any) -> Architecture:
+    return describe(LLAMA | changes)
+
+
+def option_faults(described: Architecture, ways: int = 1) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        llama_options(described, 1, ways)
+    return [fault.removeprefix("model.provider=mindformers: ") for fault in caught.value.faults]
+
+
+def test_a_llama_keeps_its_sizes() -> None:
+    options = llama_options(arch(tie_word_embeddings=True), 2, 4)
+    assert options == {
+        "batch_size": 2,
+        "seq_length": 32,
+        "hidden_size": 64,
+        "num_layers": 3,
+        "num_heads": 8,
+        "n_kv_heads": 4,
+        "intermediate_size": 96,
+        "vocab_size": 100,
+        "qkv_has_bias": False,
+        "attn_proj_has_bias": False,
+        "qkv_concat": False,
+        "tie_word_embeddings": True,
+    }
+
+
+def test_queries_keys_and_values_may_be_one_parameter() -> None:
+    assert llama_options(arch(), 1, 1, qkv_concat=True) == llama_options(arch(), 1, 1) | {"qkv_concat": True}
+
+
+def test_biases_are_those_of_the_model() -> None:
+    qwen2 = llama_options(arch(model_type="qwen2"), 1, 1)
+    assert (qwen2["qkv_has_bias"], qwen2["attn_proj_has_bias"]) == (True, False)
+    biased = llama_options(arch(attention_bias=True), 1, 1)
+    assert (biased["qkv_has_bias"], biased["attn_proj_has_bias"]) == (True, True)
+
+
+def test_everything_it_has_not_is_named_at_once() -> None:
+    found = option_faults(arch(mlp_bias=True, hidden_act="relu", head_dim=16))
+    assert found == [
+        "this llama model has mlp_bias=true, which MindFormers' Llama has not",
+        "this llama model has hidden_act=relu; MindFormers' Llama has silu",
+        "head_dim=16: MindFormers' Llama has hidden_size=64 divided by the 8 heads",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"model_type": "qwen3", "head_dim": 8}, "norms of queries and keys"),
+        ({"model_type": "mistral", "sliding_window": 4}, "sliding windows"),
+    ],
+)
+def test_relatives_that_differ_are_refused(changes: dict[str, Any], fault: str) -> None:
+    (found,) = option_faults(arch(**changes))
+    assert fault in found
+
+
+def test_another_family_is_refused() -> None:
+    gpt2 = describe({"model_type": "gpt2", "vocab_size": 9, "n_embd": 8, "n_layer": 1, "n_head": 2})
+    assert option_faults(gpt2) == ["a gpt2 model is no Llama; allowed are llama, mistral and qwen2"]
+
+
+def test_ways_must_divide_what_is_cut() -> None:
+    assert option_faults(arch(), 5) == [
+        "parallel.model_parallel=5: must divide attention heads, 8",
+        "parallel.model_parallel=5: must divide key/value heads, 4",
+        "parallel.model_parallel=5: must divide intermediate_size, 96",
+    ]
+    assert option_faults(arch(), 8) == ["parallel.model_parallel=8: must divide key/value heads, 4"]
