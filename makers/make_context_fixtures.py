@@ -1,6 +1,6 @@
 """Writes tests/numerics/fixtures/contexts.npz: tiny ChatGLM-6Bs, whose prompts have a context.
 
-Their reference is tests/numerics/chatglm_6b_twin.py. See make_model_fixtures.py.
+Their reference is makers/chatglm_6b_twin.py. See make_model_fixtures.py.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from chatglm_6b_twin import Chatglm6bTwin
 from model_folders import CONTEXTS
 
+from chatglm_6b_twin import Chatglm6bTwin
 from make_model_fixtures import write_references
 from twin_models import twin_case
 

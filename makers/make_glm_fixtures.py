@@ -1,15 +1,15 @@
 """Writes tests/numerics/fixtures/glm.npz: tiny models of GLM's types. See make_model_fixtures.py.
 
-chatglm has no class in transformers: its reference is tests/numerics/chatglm_twin.py.
+chatglm has no class in transformers: its reference is makers/chatglm_twin.py.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from chatglm_twin import ChatglmTwin
 from model_folders import GLM
 
+from chatglm_twin import ChatglmTwin
 from make_model_fixtures import GROUPED, YARN, cases_of, write_references
 from twin_models import twin_case
 

@@ -1,6 +1,6 @@
 """Writes tests/numerics/fixtures/pangu.npz: tiny models of PanGu-alpha. See make_model_fixtures.py.
 
-Their reference is tests/numerics/pangu_twin.py.
+Their reference is makers/pangu_twin.py.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from model_folders import PANGU
-from pangu_twin import PanguTwin
 
 from make_model_fixtures import Case, write_references
+from pangu_twin import PanguTwin
 from twin_models import twin_case
 
 BASE: dict[str, Any] = {

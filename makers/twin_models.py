@@ -17,7 +17,7 @@ from mindbatch.models.tensor_spec import source_shapes
 
 
 class Twin(Protocol):
-    """A network in NumPy, such as tests/numerics/chatglm_twin.py."""
+    """A network in NumPy, such as makers/chatglm_twin.py."""
 
     def logits(self, ids: list[int]) -> np.ndarray:
         """[tokens, vocabulary] of one sequence."""

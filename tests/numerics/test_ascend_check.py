@@ -1,8 +1,9 @@
-"""scripts/ascend_check.sh: its operators, recorded logits and judgement; and that it starts, in simulation.
+"""Ascend's kernels over stand-ins of its operators, and scripts/ascend_check.sh: its records and judgement.
 
 scripts/compile_for_ascend.sh runs what compiles every kernel, and the script.
 """
 
+import inspect
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from model_folders import descriptions, write_folder
 
 import ascend_operators
 import simulated_kernels
@@ -19,13 +21,23 @@ from ascend_check.page import COMPILED, FAILED, PASSED
 from ascend_check.runs import PROMPTS, STEPS, logits
 from mindbatch.ascend_simulation.process import simulate
 from mindbatch.backends.mindformers.families import FAMILIES
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.kernels.ascend import step as ascend_step
+from mindbatch.kernels.ascend.graphs import AscendGraph
 from mindbatch.kernels.ascend.kernels import AscendKernels
 from mindbatch.kernels.choice import choose_kernels
-from mindbatch.kernels.memory import BFLOAT16, FLOAT32
+from mindbatch.kernels.memory import BFLOAT16, FLOAT16, FLOAT32
 from mindbatch.kernels.reference import ReferenceKernels
-from mindbatch.models.registry import MODEL_TYPES, declaration
+from mindbatch.models.loader import load_weights
+from mindbatch.models.model_spec import ModelSpec
+from mindbatch.models.registry import MODEL_TYPES, declaration, describe
 from mindbatch.parallel.context import initialise
 
+STAND_INS = (
+    *("bloom", "llama", "olmo3", "qwen3_moe"),  # ALiBi, FlashAttentionScore, windows, experts
+    *("chatglm_6b", "gpt_oss", "llama4_text", "mt5", "t5"),
+)
 SCRIPT = Path(__file__).parents[2] / "scripts/ascend_check.sh"
 
 
@@ -37,6 +49,8 @@ def test_every_model_type_is_checked() -> None:
         [position for span in spans for position in range(*span)] for spans in zip(*STEPS, strict=True)
     ]
     assert covered == [[*range(len(prompt))] for prompt in PROMPTS]
+    kinds = [ascend_step.shape_of(spans, lambda tokens: 64, 64, flash=True).graph for spans in STEPS]
+    assert kinds == [ascend_step.PROMPTS, ascend_step.CHUNKS, ascend_step.TOKENS, ascend_step.TOKENS]
 
 
 @pytest.mark.slow
@@ -54,9 +68,16 @@ def test_the_recorded_logits_are_those_of_a_cpu(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["chatglm_6b", "gpt_oss", "llama4_text", "mt5", "t5"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *STAND_INS,
+        *(pytest.param(name, marks=pytest.mark.on_demand) for name in CONFIGS if name not in STAND_INS),
+    ],
+)
 def test_the_recorded_logits_are_those_of_stand_ins(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And of the reference kernels."""
+    """And of the reference kernels. Stand-ins compute what the documentation says, in float32 on a CPU: so
+    layouts, masks, lengths and the order of arguments are proved, and the operators themselves are not."""
     initialise("CPU")
     ascend_operators.put_in(monkeypatch)
     for kernels in (ReferenceKernels(), AscendKernels(FLOAT32)):
@@ -118,3 +139,44 @@ def test_the_script_runs_in_simulation(tmp_path: Path) -> None:
     assert re.search(
         r"two of them \| bfloat16 \| compiled \| (\d+) graphs of rank 0, \1 graphs of rank 1 ", text
     )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_weights_are_rounded_to_the_type(dtype: str, tmp_path: Path) -> None:
+    """To the nearest, ties to even: as MindSpore converts."""
+    write_folder(tmp_path, descriptions()["llama"])
+    kernels = choose_kernels("auto", "Ascend", dtype=dtype)
+    with ModelFolder(str(tmp_path)) as model:
+        arch = describe(model.config)
+        half = load_weights(ModelSpec.of(arch), model, kernels)
+        full = load_weights(ModelSpec.of(arch), model, ReferenceKernels())
+    for name, parameter in full.parameters.items():
+        found = half.get(name).asnumpy()
+        assert found.dtype.name == dtype
+        np.testing.assert_array_equal(found, parameter.astype(found.dtype))
+
+
+def test_numbers_beyond_float16_are_refused(tmp_path: Path) -> None:
+    description = descriptions()["llama"]
+    shape, _ = description["tensors"]["model.norm.weight"]
+    tensors = description["tensors"] | {"model.norm.weight": [shape, 1e6]}
+    write_folder(tmp_path, description | {"tensors": tensors})
+    with (
+        ModelFolder(str(tmp_path)) as model,
+        pytest.raises(CheckpointError, match="norm.weight.* beyond float16; allowed: model.dtype=bfloat16"),
+    ):
+        load_weights(ModelSpec.of(describe(model.config)), model, AscendKernels(FLOAT16))
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("native", "auto"), ("reference", "auto"), ("auto", "float32")])
+def test_other_kernels_and_float32_are_refused(name: str, dtype: str) -> None:
+    with pytest.raises(ConfigError, match="not with runtime.device_target=Ascend"):
+        choose_kernels(name, "Ascend", dtype=dtype)
+    assert choose_kernels("auto", "Ascend").float_type.name == "bfloat16"
+
+
+def test_the_graph_names_its_inputs_as_the_operators_look_them_up() -> None:
+    """PagedAttention and FlashAttentionScore read two of them on the host, by name."""
+    names = [*inspect.signature(AscendGraph.construct).parameters][1:]
+    assert names == [*ascend_step.AscendBatch._fields]
+    assert {"batch_valid_length", "q_seq_lens"} <= {*names}

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from model_folders import FIXTURE, GPT, dense_cases, descriptions, fixture, ragged, write_folder
+from model_folders import CONTEXTS, FIXTURE, GPT, dense_cases, descriptions, fixture, ragged, write_folder
 from numpy.typing import NDArray
-from recording import Run, load
+from recording import MAX_BATCHED_TOKENS, Run, load
 
 from mindbatch import LLM, DecodingParams
 from mindbatch.models.registry import describe
@@ -15,7 +15,9 @@ from mindbatch.models.registry import describe
 STEPS = 64
 GREEDY = DecodingParams(max_new_tokens=STEPS)
 LARGEST_GAP = 1e-4
-CASES = dict.fromkeys(descriptions(), FIXTURE) | dense_cases()
+CASES = (
+    dict.fromkeys(descriptions(), FIXTURE) | dense_cases() | dict.fromkeys(descriptions(CONTEXTS), CONTEXTS)
+)
 """By case, the fixture that has it."""
 IN_EVERY_RUN = {"gpt_neox", "gptj", "bloom", "falcon_second", "falcon_rw", "opt"}
 
@@ -42,8 +44,9 @@ def folder(case: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def llm(folder: Path) -> LLM:
-    return load(folder)
+def llm(case: str, folder: Path) -> LLM:
+    """Prompts are computed in chunks, but those whose tokens see each other."""
+    return load(folder, max_batched_tokens=64 if CASES[case] == CONTEXTS else MAX_BATCHED_TOKENS)
 
 
 def recorded(case: str, what: str) -> NDArray[np.float32]:

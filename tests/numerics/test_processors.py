@@ -80,34 +80,6 @@ def test_each_processor_alone_and_in_company_equals_the_fixture(recorded: dict[s
         assert_case_equals(case, recorded["case_scores"][case.scores], expected)
 
 
-class TestHandWorked:
-    """Logits [3, 4, 2, 5]: e**-2, e**-1, e**-3 and 1, over their sum 1.5530."""
-
-    logits = np.array([3, 4, 2, 5], dtype=np.float32)
-
-    def kept(self, **setting: Any) -> list[float]:
-        candidates = sampling_candidates(self.logits, DecodingParams(do_sample=True, **setting))
-        return [float(score) for score in candidates.dense(4) if np.isfinite(score)]
-
-    def test_probabilities(self) -> None:
-        np.testing.assert_allclose(softmax(self.logits), [0.0871, 0.2369, 0.0321, 0.6439], atol=5e-5)
-
-    def test_top_k(self) -> None:
-        assert self.kept(top_k=2) == [4, 5]
-
-    def test_top_p_passes_the_token_that_crosses_it(self) -> None:
-        assert self.kept(top_p=0.9) == [3, 4, 5]
-        assert self.kept(top_p=0.88) == [4, 5]
-        assert self.kept(top_p=0.01) == [5]
-
-    def test_min_p(self) -> None:
-        assert self.kept(min_p=0.3) == [4, 5]
-
-    def test_top_p_works_on_what_top_k_left(self) -> None:
-        assert self.kept(top_k=2, top_p=0.73) == [5]  # 0.6439 / 0.8808 = 0.7311
-        assert self.kept(top_p=0.73) == [4, 5]
-
-
 class TestDrawsFollowTheDistribution:
     draws = 20_000
     settings: tuple[dict[str, Any], ...] = (

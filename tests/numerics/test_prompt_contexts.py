@@ -1,4 +1,4 @@
-"""ChatGLM-6B computes what its twin computes, alone and in batches, and with every strategy."""
+"""ChatGLM-6B in batches, and with every strategy; test_models.py has what its twin computes."""
 
 from __future__ import annotations
 
@@ -44,29 +44,10 @@ def llm(folder: Path) -> LLM:
     return load(folder, max_batched_tokens=STEP)
 
 
-def _gap(case: str, run: Run) -> float:
-    """The largest difference from the twin's logits, over a prompt and its greedy tokens."""
-    expected = fixture(CONTEXTS)[f"{case}.logits"]
-    tokens = ragged(case, CONTEXTS)[0] + fixture(CONTEXTS)[f"{case}.tokens"][0].tolist()
-    ours = np.stack([run.logits[tuple(tokens[: end + 1])] for end in range(len(expected))])
-    return float(np.abs(ours - expected).max())
-
-
-def test_logits_and_greedy_tokens_are_those_of_the_twin(
-    case: str, llm: LLM, record_property: pytest.RecordProperty
-) -> None:
-    alone = Run(llm, ragged(case, CONTEXTS)[:1], GREEDY)
-    gap = _gap(case, alone)
-    record_property("largest difference", gap)
-    assert gap <= 1e-4
-    assert alone.tokens == fixture(CONTEXTS)[f"{case}.tokens"][:1].tolist()
-
-
-@pytest.mark.parametrize("limits", [{}, {"use_past": False}, {"num_blocks": 20}], ids=str)
+@pytest.mark.parametrize("limits", [{"use_past": False}, {"num_blocks": 20}], ids=str)
 def test_a_ragged_batch_of_16(case: str, llm: LLM, limits: dict[str, int]) -> None:
     batch = Run(llm, ragged(case, CONTEXTS), GREEDY, **limits)
     assert batch.tokens == fixture(CONTEXTS)[f"{case}.tokens"].tolist()
-    assert _gap(case, batch) <= 1e-4
     assert (batch.num_preemptions > 0) == ("num_blocks" in limits)
 
 
