@@ -16,8 +16,8 @@ from mindbatch.kernels.interface import ProgramKernels, allocate
 from mindbatch.kernels.recording import RecordedCall, Recording, Symbol
 from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.layers.attention import attention_shape
-from mindbatch.layers.rank import Rank
 from mindbatch.layers.decoder import recordings_of
+from mindbatch.layers.rank import Rank
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.loader import load_weights
 from mindbatch.models.model_spec import ModelSpec
