@@ -1,13 +1,19 @@
 """What each rank computes of an adapter: together it is the whole addition, and biases are added once."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from adapter_folders import FULL_SHAPES, write_full_adapter
 
+from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.modules import LowRank
 from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan
-from mindbatch.models.adapter_weights import AdapterPlaces, with_head
+from mindbatch.io.errors import CheckpointError
+from mindbatch.models.adapter_weights import AdapterPlaces, fit_beside, with_head
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.stage_cut import cut, stage_specs
+from mindbatch.models.tensor_spec import Part, TensorSpec
 from mindbatch.parallel.topology import TensorSlice
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 11, "n_embd": 8, "n_head": 2, "n_layer": 2, "n_positions": 4}
@@ -75,3 +81,15 @@ def test_a_stage_has_its_own_layers_and_the_tied_head_is_on_the_last():
         assert ("lm_head.weight" in found) == stage.is_last
         assert ("transformer.wte.weight" in found) == stage.is_first
         assert {name.split(".")[2] for name in found if ".h." in name} == {str(stage.index)}
+
+
+NAMES = {"embed_tokens.weight": "embedding.weight", "lm_head.weight": "head.weight"}
+
+
+def test_forms_that_cannot_act_beside_the_model(tmp_path: Path) -> None:
+    specs = [TensorSpec(NAMES.get(name, name), (Part(name, *shape),)) for name, shape in FULL_SHAPES.items()]
+    with pytest.raises(CheckpointError) as caught:
+        fit_beside(specs, {"one": open_adapter(write_full_adapter(tmp_path))}, BaseTensors(FULL_SHAPES))
+    told = str(caught.value)
+    assert "module 'lm_head': an adapter of it is not supported beside the model; merge it" in told
+    assert "q_proj': an adapter of it is not supported beside the model; merge it" in told

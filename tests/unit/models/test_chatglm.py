@@ -7,11 +7,57 @@ import numpy as np
 import pytest
 
 from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.models.architecture import Architecture, BlockPositions2D
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
 from reshard_models import MODELS, contents, tensors_of, write_model
+from small_configs import BETWEEN, CHATGLM
+
+FIRST_GENERATION = BETWEEN["chatglm_6b"] | {"model_type": "chatglm"}
+
+
+def described(**settings: Any) -> Architecture:
+    return describe(FIRST_GENERATION | settings)
+
+
+def test_its_type_is_its_successors() -> None:
+    assert describe(FIRST_GENERATION).model_type == "chatglm_6b"
+    assert describe(FIRST_GENERATION, "chatglm").model_type == "chatglm_6b"
+    assert describe(CHATGLM).model_type == "chatglm"
+    with pytest.raises(ConfigError, match="model.type=llama"):
+        describe(FIRST_GENERATION, "llama")
+
+
+def test_positions_in_two_dimensions() -> None:
+    arch = described()
+    assert arch.two_positions == BlockPositions2D(99, (98, 97))
+    assert arch.rotary is not None
+    assert arch.rotary.positions == 2
+    rounded = (1e4 ** -np.array([0, 0.5], np.float32)).astype(np.float16)
+    assert arch.rotary.inverse_frequencies == tuple(map(float, rounded))
+    assert arch.normed_factor == pytest.approx(2.0)
+
+
+def test_tensors_of_the_first_generation() -> None:
+    shapes = source_shapes(tensor_specs(described()))
+    layer = "transformer.layers.1"
+    assert shapes[f"{layer}.attention.query_key_value.weight"] == (96, 32)
+    assert shapes[f"{layer}.mlp.dense_h_to_4h.bias"] == (48,)
+    assert shapes["transformer.final_layernorm.bias"] == (32,)
+    assert "lm_head.weight" not in shapes
+    assert "lm_head.weight" in source_shapes(tensor_specs(described(tie_word_embeddings=False)))
+
+
+def test_the_earliest_release_does_not_say_which_masks_it_has() -> None:
+    config = {"model_type": "chatglm", "position_encoding_2d": True}
+    assert describe(config).two_positions == BlockPositions2D(130004, (130001, 130000))
+    with pytest.raises(
+        CheckpointError, match="gmask_token_id=null: must be given where bos_token_id is not 130004"
+    ):
+        describe(config | {"bos_token_id": 150004, "vocab_size": 150528})
+
 
 CHATGLM3_6B: dict[str, Any] = {
     "architectures": ["ChatGLMModel"],
@@ -90,25 +136,6 @@ def test_biases_of_all_layers() -> None:
     assert shapes[f"{layer}.mlp.dense_4h_to_h.bias"] == (4096,)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"multi_query_attention": False}, "multi_query_attention=false: not supported"),
-        ({"multi_query_group_num": 5}, "multi_query_group_num=5: must divide num_attention_heads=32"),
-        ({"num_hidden_layers": 40}, "num_hidden_layers=40: not supported; allowed: 28"),
-        ({"pre_seq_len": 128}, "pre_seq_len=128: not supported"),
-        ({"apply_residual_connection_post_layernorm": True}, "post_layernorm=true: not supported"),
-        ({"rmsnorm": False}, "rmsnorm=false: not supported"),
-        ({"original_rope": False}, "original_rope=false: not supported"),
-        ({"quantization_bit": 4}, "quantization_bit=4: not supported"),
-        ({"kv_channels": 90}, "kv_channels=90: must be divisible by 4"),
-    ],
-)
-def test_what_is_laid_out_otherwise_is_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(CheckpointError, match=message):
-        shapes_of(**settings)
-
-
 def test_rope_ratio() -> None:
     """It multiplies the base; in ChatGLM2-6B-32K, which alone has 16, it divides the positions."""
 
@@ -147,3 +174,48 @@ def test_fused_heads_that_ranks_share_get_no_other_names(tmp_path: Path) -> None
     cut(source, tmp_path / "cut", 8)
     with pytest.raises(ConfigError, match=r"target\.names=mindformers: model_parallel=8"):
         cut(tmp_path / "cut", tmp_path / "again", 8, names="mindformers")
+
+
+@pytest.mark.parametrize(
+    ("base", "settings", "message"),
+    [
+        (CHATGLM3_6B, {"multi_query_attention": False}, "multi_query_attention=false: not supported"),
+        (
+            CHATGLM3_6B,
+            {"multi_query_group_num": 5},
+            "multi_query_group_num=5: must divide num_attention_heads=32",
+        ),
+        (CHATGLM3_6B, {"num_hidden_layers": 40}, "num_hidden_layers=40: not supported; allowed: 28"),
+        (CHATGLM3_6B, {"pre_seq_len": 128}, "pre_seq_len=128: not supported"),
+        (
+            CHATGLM3_6B,
+            {"apply_residual_connection_post_layernorm": True},
+            "post_layernorm=true: not supported",
+        ),
+        (CHATGLM3_6B, {"rmsnorm": False}, "rmsnorm=false: not supported"),
+        (CHATGLM3_6B, {"original_rope": False}, "original_rope=false: not supported"),
+        (CHATGLM3_6B, {"quantization_bit": 4}, "quantization_bit=4: not supported"),
+        (CHATGLM3_6B, {"kv_channels": 90}, "kv_channels=90: must be divisible by 4"),
+        (FIRST_GENERATION, {"position_encoding_2d": False}, "position_encoding_2d=false: not supported"),
+        (FIRST_GENERATION, {"pre_seq_len": 128}, "pre_seq_len=128: not supported"),
+        (FIRST_GENERATION, {"quantization_bit": 4}, "quantization_bit=4: not supported"),
+        (
+            FIRST_GENERATION,
+            {"num_attention_heads": 3},
+            "hidden_size=32: must be divisible by num_attention_heads=3",
+        ),
+        (
+            FIRST_GENERATION,
+            {"num_attention_heads": 16},
+            "hidden_size=32: must give heads of a multiple of 4 numbers",
+        ),
+        (FIRST_GENERATION, {"gmask_token_id": 100}, "gmask_token_id=100: must be the id of a token, 0 to 99"),
+        (FIRST_GENERATION, {"mask_token_id": True}, "mask_token_id=true: must be the id of a token"),
+        (FIRST_GENERATION, {"image_length": 32}, "image_length=32: unknown key"),
+    ],
+)
+def test_what_is_laid_out_otherwise_is_refused(
+    base: dict[str, Any], settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        describe(base | settings, to_be_run=False)

@@ -101,12 +101,27 @@ def test_what_configurations_of_gpt_oss_mean() -> None:
         ("deepseek_v2", {"n_shared_experts": None}, "n_shared_experts=null: must be a whole number above 0"),
         ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method='noaux_tc': must be one of greedy"),
         ("deepseek_v2", {"rope_interleave": False, "x": 1}, "x=1: unknown key"),
+        ("ernie4_5_moe", {"use_bias": True}, "use_bias=true: not supported"),
+        ("ernie4_5_moe", {"moe_k": 65}, "moe_k=65: must be at most moe_num_experts=4"),
+        ("ernie4_5_moe", {"moe_norm_min": 0.5}, "moe_norm_min=0.5: not supported"),
+        ("ernie4_5_moe", {"moe_layer_start_index": -1}, "must be a whole number from 0 to"),
+        ("ernie4_5_moe", {"moe_num_shared_experts": 65}, "must be a whole number from 0 to 64"),
+        ("glm4_moe_lite", {"mlp_layer_types": ["dense"]}, "must name 2 layers, each one of dense, sparse"),
+        ("glm4_moe_lite", {"mlp_layer_types": ["dense", 1]}, "must name 2 layers"),
+        ("glm4_moe_lite", {"first_k_dense_replace": 2}, "first_k_dense_replace=2: not supported"),
+        ("minimax_m2", {"rotary_dim": 9}, "rotary_dim=9: must be even and at most the 16 numbers"),
+        ("minimax_m2", {"rotary_dim": 8, "partial_rotary_factor": 0.25}, "allowed: 0.5"),
+        ("minimax_m2", {"attn_type_list": [1, 0]}, "attn_type_list=.1, 0.: must be 1"),
+        ("minimax_m2", {"attn_type_list": 1}, "attn_type_list=1: must be 1"),
+        ("minimax_m2", {"use_qk_norm": False}, "use_qk_norm=false: not supported"),
+        ("minimax_m2", {"scoring_func": "softmax"}, "scoring_func='softmax': not supported"),
+        ("minimax_m2", {"sliding_window": 8}, "sliding_window=8: not supported"),
+        ("minimax_m2", {"shared_intermediate_size": 8}, "shared_intermediate_size=8: not supported"),
     ],
 )
 def test_what_is_refused(model_type: str, settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(CheckpointError) as refused:
+    with pytest.raises(CheckpointError, match=said):
         described(model_type, **settings)
-    assert said in str(refused.value)
 
 
 @pytest.mark.parametrize("count", [3, 5])
@@ -248,29 +263,3 @@ def test_the_part_of_a_head_that_minimax_rotates() -> None:
     assert described("minimax_m2", rope_parameters=newer, rotary_dim=8) == older
     whole = described("minimax_m2")
     assert [len(each.rotary.inverse_frequencies) for each in (older, whole) if each.rotary] == [4, 8]
-
-
-@pytest.mark.parametrize(
-    ("model_type", "settings", "said"),
-    [
-        ("ernie4_5_moe", {"use_bias": True}, "use_bias=true: not supported"),
-        ("ernie4_5_moe", {"moe_k": 65}, "moe_k=65: must be at most moe_num_experts=4"),
-        ("ernie4_5_moe", {"moe_norm_min": 0.5}, "moe_norm_min=0.5: not supported"),
-        ("ernie4_5_moe", {"moe_layer_start_index": -1}, "must be a whole number from 0 to"),
-        ("ernie4_5_moe", {"moe_num_shared_experts": 65}, "must be a whole number from 0 to 64"),
-        ("glm4_moe_lite", {"mlp_layer_types": ["dense"]}, "must name 2 layers, each one of dense, sparse"),
-        ("glm4_moe_lite", {"mlp_layer_types": ["dense", 1]}, "must name 2 layers"),
-        ("glm4_moe_lite", {"first_k_dense_replace": 2}, "first_k_dense_replace=2: not supported"),
-        ("minimax_m2", {"rotary_dim": 9}, "rotary_dim=9: must be even and at most the 16 numbers"),
-        ("minimax_m2", {"rotary_dim": 8, "partial_rotary_factor": 0.25}, "allowed: 0.5"),
-        ("minimax_m2", {"attn_type_list": [1, 0]}, "attn_type_list=.1, 0.: must be 1"),
-        ("minimax_m2", {"attn_type_list": 1}, "attn_type_list=1: must be 1"),
-        ("minimax_m2", {"use_qk_norm": False}, "use_qk_norm=false: not supported"),
-        ("minimax_m2", {"scoring_func": "softmax"}, "scoring_func='softmax': not supported"),
-        ("minimax_m2", {"sliding_window": 8}, "sliding_window=8: not supported"),
-        ("minimax_m2", {"shared_intermediate_size": 8}, "shared_intermediate_size=8: not supported"),
-    ],
-)
-def test_what_newer_mixtures_cannot_be(model_type: str, settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(CheckpointError, match=said):
-        described(model_type, **settings)

@@ -2,11 +2,13 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mindbatch
 from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.registry import MODEL_TYPES, declaration, describe, tensor_specs
 from small_configs import LLAMA
 
@@ -69,3 +71,81 @@ def test_an_explicit_type_serves_a_folder_of_an_unknown_one() -> None:
 def test_a_contradicting_type_is_refused() -> None:
     with pytest.raises(ConfigError, match="model.type=gpt2"):
         describe(LLAMA, "gpt2")
+
+
+def quantised(**settings: Any) -> dict[str, Any]:
+    return LLAMA | {"quantization_config": settings}
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            quantised(quant_method="hqq", bits=4),
+            "quantised (HQQ, 4 bits), which are not read (read are compressed-tensors (int8",
+        ),
+        (quantised(quant_method="torchao"), "MXFP4 experts); take the folder of the original model"),
+        (quantised(quant_method="bitsandbytes", load_in_8bit=True), "quantised (bitsandbytes, 8 bits)"),
+        (quantised(quant_method="fp8", weight_block_size=[128, 128]), "quantised (FP8)"),
+        (quantised(group_size=64, bits=4), "quantised (MLX, 4 bits)"),
+        (quantised(quant_method=["x"]), "a method unknown here"),
+        (
+            LLAMA | {"quantization": {"group_size": 64, "bits": 8}},
+            "quantization: the weights are quantised (MLX",
+        ),
+        (
+            LLAMA | {"architectures": ["LlamaForSequenceClassification"]},
+            "classifies texts and generates none",
+        ),
+        (LLAMA | {"architectures": ["Qwen2ForProcessRewardModel"]}, "scores texts"),
+        ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "fills gaps in a text"),
+        ({"model_type": "bert"}, "model type 'bert', an encoder, which generates no text, is not supported"),
+        (
+            {"model_type": "olmoe"},
+            "'olmoe', a mixture of experts, is not supported; allowed: bloom, chatglm, chatglm_6b, cohere",
+        ),
+        ({"model_type": "mystery", "num_experts": 8}, "'mystery', a mixture of experts,"),
+        ({"model_type": "umt5"}, "'umt5', an encoder-decoder model,"),
+        ({"model_type": "odd", "is_encoder_decoder": True}, "'odd', an encoder-decoder model,"),
+        ({"model_type": "mamba2"}, "'mamba2', a recurrent or state-space model,"),
+        ({"model_type": "llava", "text_config": {"model_type": "llama"}}, "text_config: a multimodal model"),
+        ({"model_type": "qwen2_vl"}, "'qwen2_vl', multimodal,"),
+    ],
+)
+def test_what_it_is_is_said(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(CheckpointError) as refused:
+        describe(config, source="folder/config.json")
+    [fault] = refused.value.faults
+    assert said in fault
+    assert "did you mean" not in fault
+
+
+def test_the_nearest_type_is_told_and_what_differs() -> None:
+    with pytest.raises(CheckpointError) as refused:
+        describe(LLAMA | {"model_type": "mystery", "surprise": 3, "t": [1], "u": 5, "v": 5})
+    [fault] = refused.value.faults
+    assert "; the nearest is llama, where differs: surprise=3: unknown key that may change" in fault
+    assert fault.endswith(", and 1 more")
+    with pytest.raises(CheckpointError, match=r"the nearest is \w+, where differs: no key, but tensors may"):
+        describe(LLAMA | {"model_type": "mystery"})
+    with pytest.raises(CheckpointError) as refused:
+        describe(LLAMA | {"model_type": "mamba"})
+    assert "nearest" not in refused.value.faults[0]
+
+
+@pytest.mark.parametrize("architectures", [["LlamaForCausalLM"], ["LlamaModel"], None, [], "odd", [3]])
+def test_other_architectures_are_left_aside(architectures: Any) -> None:
+    assert describe(LLAMA | {"architectures": architectures}) == describe(LLAMA)
+
+
+def test_a_setting_of_quantisation_that_stayed_in_the_file_may_be_ignored() -> None:
+    """Where the weights are not quantised any more: what they are is checked against the sizes."""
+    config = quantised(quant_method="bitsandbytes")
+    assert describe(config, ignore=IgnoredKeys(("quantization_config",))) == describe(LLAMA)
+
+
+@pytest.mark.parametrize("name", ["qwen4", "qwen3_5", "gpt3", "llama5"])
+def test_another_number_is_another_architecture(name: str) -> None:
+    with pytest.raises(CheckpointError) as refused:
+        describe({"model_type": name})
+    assert "did you mean" not in str(refused.value)
