@@ -176,43 +176,39 @@ def test_fused_heads_that_ranks_share_get_no_other_names(tmp_path: Path) -> None
         cut(tmp_path / "cut", tmp_path / "again", 8, names="mindformers")
 
 
+REFUSED: list[tuple[dict[str, Any], list[tuple[dict[str, Any], str]]]] = [
+    (
+        CHATGLM3_6B,
+        [
+            ({"multi_query_attention": False}, "multi_query_attention=false: not supported"),
+            ({"multi_query_group_num": 5}, "multi_query_group_num=5: must divide num_attention_heads=32"),
+            ({"num_hidden_layers": 40}, "num_hidden_layers=40: not supported; allowed: 28"),
+            ({"pre_seq_len": 128}, "pre_seq_len=128: not supported"),
+            ({"apply_residual_connection_post_layernorm": True}, "post_layernorm=true: not supported"),
+            ({"rmsnorm": False}, "rmsnorm=false: not supported"),
+            ({"original_rope": False}, "original_rope=false: not supported"),
+            ({"quantization_bit": 4}, "quantization_bit=4: not supported"),
+            ({"kv_channels": 90}, "kv_channels=90: must be divisible by 4"),
+        ],
+    ),
+    (
+        FIRST_GENERATION,
+        [
+            ({"position_encoding_2d": False}, "position_encoding_2d=false: not supported"),
+            ({"pre_seq_len": 128}, "pre_seq_len=128: not supported"),
+            ({"quantization_bit": 4}, "quantization_bit=4: not supported"),
+            ({"num_attention_heads": 3}, "hidden_size=32: must be divisible by num_attention_heads=3"),
+            ({"num_attention_heads": 16}, "hidden_size=32: must give heads of a multiple of 4 numbers"),
+            ({"gmask_token_id": 100}, "gmask_token_id=100: must be the id of a token, 0 to 99"),
+            ({"mask_token_id": True}, "mask_token_id=true: must be the id of a token"),
+            ({"image_length": 32}, "image_length=32: unknown key"),
+        ],
+    ),
+]
+
+
 @pytest.mark.parametrize(
-    ("base", "settings", "message"),
-    [
-        (CHATGLM3_6B, {"multi_query_attention": False}, "multi_query_attention=false: not supported"),
-        (
-            CHATGLM3_6B,
-            {"multi_query_group_num": 5},
-            "multi_query_group_num=5: must divide num_attention_heads=32",
-        ),
-        (CHATGLM3_6B, {"num_hidden_layers": 40}, "num_hidden_layers=40: not supported; allowed: 28"),
-        (CHATGLM3_6B, {"pre_seq_len": 128}, "pre_seq_len=128: not supported"),
-        (
-            CHATGLM3_6B,
-            {"apply_residual_connection_post_layernorm": True},
-            "post_layernorm=true: not supported",
-        ),
-        (CHATGLM3_6B, {"rmsnorm": False}, "rmsnorm=false: not supported"),
-        (CHATGLM3_6B, {"original_rope": False}, "original_rope=false: not supported"),
-        (CHATGLM3_6B, {"quantization_bit": 4}, "quantization_bit=4: not supported"),
-        (CHATGLM3_6B, {"kv_channels": 90}, "kv_channels=90: must be divisible by 4"),
-        (FIRST_GENERATION, {"position_encoding_2d": False}, "position_encoding_2d=false: not supported"),
-        (FIRST_GENERATION, {"pre_seq_len": 128}, "pre_seq_len=128: not supported"),
-        (FIRST_GENERATION, {"quantization_bit": 4}, "quantization_bit=4: not supported"),
-        (
-            FIRST_GENERATION,
-            {"num_attention_heads": 3},
-            "hidden_size=32: must be divisible by num_attention_heads=3",
-        ),
-        (
-            FIRST_GENERATION,
-            {"num_attention_heads": 16},
-            "hidden_size=32: must give heads of a multiple of 4 numbers",
-        ),
-        (FIRST_GENERATION, {"gmask_token_id": 100}, "gmask_token_id=100: must be the id of a token, 0 to 99"),
-        (FIRST_GENERATION, {"mask_token_id": True}, "mask_token_id=true: must be the id of a token"),
-        (FIRST_GENERATION, {"image_length": 32}, "image_length=32: unknown key"),
-    ],
+    ("base", "settings", "message"), [(base, *case) for base, refused in REFUSED for case in refused]
 )
 def test_what_is_laid_out_otherwise_is_refused(
     base: dict[str, Any], settings: dict[str, Any], message: str

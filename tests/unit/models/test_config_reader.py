@@ -35,21 +35,10 @@ def test_what_follows_from_other_keys() -> None:
     assert (arch.intermediate_size, arch.activation, arch.rotary) == (128, "gelu_tanh", None)
 
 
-def test_absent_and_null_key_value_heads() -> None:
-    """transformers: an absent key is 8 in Mistral and 32 in Qwen; null is the number of query heads."""
-    many = LLAMA | {"num_attention_heads": 32, "head_dim": 4}
-    assert describe(many | {"model_type": "mistral"}).kv_heads == 8
-    assert describe(many | {"model_type": "mistral", "num_key_value_heads": None}).kv_heads == 32
-    assert describe(many | {"model_type": "llama"}).kv_heads == 32
-
-
-def test_an_unknown_key_is_refused_with_the_near_name() -> None:
+def test_an_unknown_key_is_refused_with_a_near_name_where_there_is_one() -> None:
     [fault] = faults_of(LLAMA | {"num_key_value_head": 2})
     assert "num_key_value_head=2: unknown key" in fault
     assert fault.endswith("did you mean num_key_value_heads?")
-
-
-def test_an_unknown_key_without_a_near_name() -> None:
     [fault] = faults_of(LLAMA | {"final_logit_softcapping": 30.0})
     assert "final_logit_softcapping=30.0" in fault
     assert "did you mean" not in fault
