@@ -22,6 +22,7 @@ from mindbatch.kernels.operations.dense import capped, linear
 from mindbatch.kernels.recording import Recording, Symbol, with_added_norms
 from mindbatch.kernels.reference import ReferenceProgram
 
+pytestmark = pytest.mark.usefixtures("variant")
 WIDTH, COLUMNS = 200, 70
 ROWS = (1, 2, 5, 17, 70)
 
@@ -114,7 +115,6 @@ def test_a_sum_and_the_norm_of_it_are_one_call() -> None:
 
 
 HIDDEN = 48
-pytestmark = pytest.mark.usefixtures("variant")
 UNIFORMS = np.random.default_rng(3).random(40)
 
 
