@@ -4,12 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from shadow_model import (
     VOCABULARY,
     ShadowRunner,
-    drain,
     fingerprints,
     greedy_tokens,
     logits_of,
@@ -22,7 +19,7 @@ from shadow_model import (
 
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput
-from mindbatch.io.errors import CacheBudgetError, PromptError
+from mindbatch.io.errors import PromptError
 
 PROMPT = [3, 1, 4, 1, 5]
 SAMPLING: dict[str, Any] = {"do_sample": True, "temperature": 1.5, "seed": 11}
@@ -81,21 +78,17 @@ def test_forks_share_the_prompt() -> None:
     assert engine.scheduler.num_preemptions == 0
 
 
-def test_a_step_of_one_prompt_never_recomputes_with_a_cache() -> None:
-    engine = make_engine(settings())
-    one(engine, PROMPT, max_new_tokens=4)
-    runner = engine._runner
-    assert isinstance(runner, ShadowRunner)
-    assert [step[0][1:3] for step in runner.steps] == [(0, 5), (5, 6), (6, 7), (7, 8)]
-
-
-def test_without_a_cache_everything_is_recomputed() -> None:
-    engine = make_engine(settings(use_past=False))
+@pytest.mark.parametrize(
+    ("use_past", "computed"),
+    [(True, [(0, 5), (5, 6), (6, 7), (7, 8)]), (False, [(0, 5), (0, 6), (0, 7), (0, 8)])],
+)
+def test_everything_is_recomputed_only_without_a_cache(use_past: bool, computed: list[Any]) -> None:
+    engine = make_engine(settings(use_past=use_past))
     output = one(engine, PROMPT, max_new_tokens=4)
     assert output.outputs[0].token_ids == greedy_tokens(PROMPT, 4)
     runner = engine._runner
     assert isinstance(runner, ShadowRunner)
-    assert [step[0][1:3] for step in runner.steps] == [(0, 5), (0, 6), (0, 7), (0, 8)]
+    assert [step[0][1:3] for step in runner.steps] == computed
 
 
 def test_ends_at_any_of_several_eos() -> None:
@@ -107,12 +100,8 @@ def test_ends_at_any_of_several_eos() -> None:
             asked = {"eos_token_id": params["eos"]} if params else {}
             output = one(engine, PROMPT, max_new_tokens=20, **asked).outputs[0]
             assert (output.token_ids, output.finish_reason) == (cut, "stop")
-
-
-def test_eos_of_the_model_can_be_switched_off() -> None:
-    free = greedy_tokens(PROMPT, 6)
-    output = one(make_engine(settings(), (free[1],)), PROMPT, max_new_tokens=6, eos_token_id=())
-    assert output.outputs[0].token_ids == free
+    output = one(make_engine(settings(), (free[1],)), PROMPT, max_new_tokens=20, eos_token_id=()).outputs[0]
+    assert output.token_ids == free
 
 
 def test_minimum_lengths_hold_eos_back() -> None:
@@ -207,33 +196,6 @@ def test_prompt_logprobs_in_chunks_under_preemption(use_past: bool, start: int) 
             assert reported[prompt[place]] == pytest.approx(exact[prompt[place]], abs=1e-5)
 
 
-def test_prompt_logprobs_of_a_single_token() -> None:
-    assert one(make_engine(settings()), [4], prompt_logprobs=1, max_new_tokens=1).prompt_logprobs == [None]
-
-
-def test_a_tiny_cache_preempts_and_changes_nothing() -> None:
-    requests = [
-        request(str(i), [i, 2, (3 * i) % VOCABULARY], max_new_tokens=14, num_return_sequences=n, **SAMPLING)
-        for i, n in enumerate([1, 2, 1, 1, 2, 1])
-    ]
-    tiny = make_engine(settings(block_size=2, num_blocks=19))
-    roomy = make_engine(settings())
-    results = run_all(tiny, requests)
-    assert tiny.scheduler.num_preemptions > 0
-    assert roomy.scheduler.num_preemptions == 0
-    expected = run_all(roomy, requests)
-    assert {key: plain(output) for key, output in results.items()} == {
-        key: plain(output) for key, output in expected.items()
-    }
-
-
-def test_what_can_never_fit_is_refused() -> None:
-    engine = make_engine(settings(num_blocks=5))
-    with pytest.raises(CacheBudgetError, match="1 x 25 tokens need 7 cache blocks of 4 tokens"):
-        engine.add(request("row", PROMPT, max_new_tokens=20))
-    assert not engine.has_work
-
-
 @pytest.mark.parametrize(
     ("prompt", "params", "message"),
     [
@@ -280,78 +242,6 @@ def test_an_adapter_that_is_not_there_is_refused() -> None:
     base = request("row", PROMPT)
     with pytest.raises(PromptError, match="row: there is no adapter 'sft': lora.adapters names none"):
         make_engine(settings()).add(Request("row", base.prompt_token_ids, base.params, adapter="sft"))
-
-
-def test_abort_frees_everything_and_the_engine_goes_on() -> None:
-    engine = make_engine(settings(num_blocks=24, batch_size=3, max_batched_tokens=6))
-    for index in range(5):
-        samples = {"num_return_sequences": 2, **SAMPLING} if index % 2 else {}
-        engine.add(request(str(index), PROMPT, max_new_tokens=9, **samples))
-    for _ in range(4):
-        engine.step()
-    assert engine.scheduler.blocks.num_free < 24
-    engine.abort()
-    assert not engine.has_work
-    assert engine.scheduler.blocks.num_free == 24
-    assert one(engine, PROMPT, max_new_tokens=3).outputs[0].token_ids == greedy_tokens(PROMPT, 3)
-
-
-def requests_strategy() -> st.SearchStrategy[list[Request]]:
-    token = st.integers(0, VOCABULARY - 1)
-    params = st.fixed_dictionaries(
-        {"max_new_tokens": st.integers(1, 10), "num_return_sequences": st.integers(1, 3)},
-        optional={
-            "eos_token_id": st.lists(token, min_size=1, max_size=3, unique=True).map(tuple),
-            "stop": st.lists(st.text("abcdefghijkl", min_size=1, max_size=3), max_size=2).map(tuple),
-            "min_new_tokens": st.integers(0, 1),
-            "logprobs": st.integers(0, 2),
-            "prompt_logprobs": st.integers(0, 2),
-            "repetition_penalty": st.just(1.3),
-            "top_k": st.integers(1, 5),
-        },
-    )
-    each = st.tuples(st.lists(token, min_size=1, max_size=12), params)
-    return st.lists(each, min_size=1, max_size=6).map(
-        lambda rows: [
-            request(str(i), prompt, **SAMPLING, **params) for i, (prompt, params) in enumerate(rows)
-        ]
-    )
-
-
-SIZES = st.fixed_dictionaries(
-    {
-        "batch_size": st.integers(1, 6),
-        "block_size": st.integers(1, 6),
-        "num_blocks": st.integers(12, 70),
-        "max_batched_tokens": st.integers(3, 30),
-        "num_states": st.integers(0, 6),
-        "use_past": st.booleans(),
-    }
-)
-
-
-@given(rows=requests_strategy(), sizes=SIZES)
-def test_results_do_not_depend_on_the_sizes(rows: list[Request], sizes: dict[str, Any]) -> None:
-    engine, fitting = make_engine(settings(**sizes)), []
-    for row in rows:
-        try:
-            engine.add(row)
-        except CacheBudgetError:
-            continue
-        fitting.append(row)
-    results, events = drain(engine)
-    expected = {row.key: run_all(make_engine(settings()), [row])[row.key] for row in fitting}
-    assert {key: plain(output) for key, output in results.items()} == {
-        key: plain(output) for key, output in expected.items()
-    }
-    for output in results.values():
-        for sample in output.outputs:
-            mine = [event for event in events if (event.key, event.index) == (output.key, sample.index)]
-            assert "".join(event.text for event in mine) == sample.text
-            assert [token for event in mine for token in event.token_ids] == sample.token_ids
-            assert [event.finish_reason for event in mine] == [None] * (len(mine) - 1) + [
-                sample.finish_reason
-            ]
 
 
 def test_without_a_tokenizer_there_are_token_ids_and_no_text() -> None:

@@ -48,6 +48,7 @@ PROCESSORS: list[dict[str, Any]] = [
     {"min_new_tokens": 3, "eos_token_id": (0, 7)},
     {"stop": ("cb", "ee"), "logprobs": 2},
     {"frequency_penalty": 0.8, "logit_bias": {4: 1.5}},
+    {"prompt_logprobs": 2},
 ]
 
 
@@ -86,6 +87,11 @@ def widest(rows: Sequence[Request]) -> int:
     return max(strategy_for(row.params).width(row.params) for row in rows)
 
 
+def most_tokens(row: Request) -> int:
+    """Of the request's sequences in a step, with their drafts: with fewer it is refused."""
+    return strategy_for(row.params).width(row.params) * (1 + row.params.num_draft_tokens)
+
+
 def drafts(rows: Sequence[Request]) -> bool:
     """Whether a row decodes speculatively, for which keys and values must be kept."""
     return any(row.params.num_draft_tokens for row in rows)
@@ -100,14 +106,14 @@ def limits(draw: st.DrawFn, rows: Sequence[Request]) -> EngineSettings:
         block_size=block_size,
         num_blocks=blocks_needed(rows, block_size) + draw(st.integers(0, 12)),
         num_states=draw(st.sampled_from([0, widest(rows) + draw(st.integers(0, 6))])),
-        max_batched_tokens=draw(st.integers(12, 40)),
+        max_batched_tokens=draw(st.integers(max(map(most_tokens, rows)), 40)),
         use_past=drafts(rows) or draw(st.booleans()),
         prefix_caching=draw(st.booleans()),
     )
 
 
-def shown(output: RequestOutput) -> list[tuple[Any, ...]]:
-    return [
+def shown(output: RequestOutput) -> tuple[Any, ...]:
+    outputs = [
         (
             each.index,
             each.text,
@@ -120,6 +126,7 @@ def shown(output: RequestOutput) -> list[tuple[Any, ...]]:
         )
         for each in output.outputs
     ]
+    return output.prompt_token_ids, output.prompt_logprobs, outputs
 
 
 def run(engine: Engine, rows: Sequence[Request]) -> dict[str, RequestOutput]:
@@ -130,14 +137,20 @@ def run(engine: Engine, rows: Sequence[Request]) -> dict[str, RequestOutput]:
     texts: dict[tuple[str, int], str] = defaultdict(str)
     tokens: dict[tuple[str, int], list[int]] = defaultdict(list)
     logprobs: dict[tuple[str, int], list[dict[int, float]]] = defaultdict(list)
+    reasons: dict[tuple[str, int], list[str | None]] = defaultdict(list)
     for event in events:
         texts[event.key, event.index] += event.text
         tokens[event.key, event.index] += event.token_ids
         logprobs[event.key, event.index] += event.logprobs or ()
+        reasons[event.key, event.index].append(event.finish_reason)
     outputs = {(row.key, each.index): each for row in results.values() for each in row.outputs}
     assert {place: each.text for place, each in outputs.items()} == texts
     assert {place: each.token_ids for place, each in outputs.items()} == tokens
     assert {place: each.logprobs or [] for place, each in outputs.items()} == logprobs
+    assert {place: each.finish_reason for place, each in outputs.items()} == {
+        place: last for place, (*_, last) in reasons.items()
+    }
+    assert not any(reason for (*before, _) in reasons.values() for reason in before)
     return results
 
 
@@ -154,6 +167,9 @@ def test_each_row_gets_what_it_gets_alone(data: st.DataObject, rows: list[Reques
         assert shown(results[row.key]) == shown(alone(row)), row
 
 
+MORE: list[dict[str, Any]] = [{}, {"stop": ("cb", "h"), "logprobs": 2, "eos_token_id": (0,)}]
+
+
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("use_past", [True, False])
 @pytest.mark.parametrize("is_recurrent", [False, True])
@@ -161,7 +177,7 @@ def test_each_row_gets_what_it_gets_alone(data: st.DataObject, rows: list[Reques
 def test_every_strategy_survives_pre_emption(block_size: int, is_recurrent: bool, use_past: bool) -> None:
     """Deterministic companion of the property above: here pre-emption is certain."""
     rows = [
-        request(f"{name}.{turn}", [turn, 1, 2, 1], max_new_tokens=10, **params)
+        request(f"{name}.{turn}", [turn, 1, 2, 1], max_new_tokens=10, **params, **MORE[turn])
         for turn in range(2)
         for name, params in STRATEGIES.items()
         if use_past or "lookup" not in name

@@ -79,17 +79,6 @@ def test_it_can_be_off(changes: dict[str, bool]) -> None:
     assert engine.scheduler.blocks.num_free == engine.settings.num_blocks
 
 
-def test_scores_of_a_prompt_need_all_of_it() -> None:
-    engine = make_engine(settings())
-    plain = make_engine(settings(prefix_caching=False))
-    assert cached(engine, "a", HEAD[:12]) == 0
-    asked = request("b", HEAD[:12], max_new_tokens=1, prompt_logprobs=1)
-    output = run_all(engine, [asked])["b"]
-    assert output.num_cached_tokens == 0
-    assert output.prompt_logprobs == run_all(plain, [asked])["b"].prompt_logprobs
-    assert cached(engine, "c", HEAD[:12]) == 8
-
-
 @pytest.mark.parametrize(
     ("start", "found"), [(0, 0), (1, 0), (4, 0), (5, 4), (8, 4), (9, 8), (12, 8), (13, 12), (15, 12)]
 )

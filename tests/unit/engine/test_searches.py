@@ -1,13 +1,9 @@
 """Searches through the engine: what they return, what they stream and where they end."""
 
-from collections import defaultdict
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings as effort
-from hypothesis import strategies as st
 from shadow_model import (
     VOCABULARY,
     drain,
@@ -21,8 +17,7 @@ from shadow_model import (
     text_of,
 )
 
-from goodness_of_fit import draws
-from mindbatch.engine.request import CompletionOutput, RequestOutput, StreamEvent
+from mindbatch.engine.request import CompletionOutput
 
 PROMPT = [3, 1, 4, 1, 5]
 CONTRASTIVE: dict[str, Any] = {"penalty_alpha": 0.6, "top_k": 4}
@@ -113,35 +108,6 @@ def test_the_length_penalty_is_the_exponent(penalty: float) -> None:
     assert output.score == pytest.approx(output.cumulative_logprob / len(output.token_ids) ** penalty)
 
 
-@pytest.mark.parametrize("stops", [[], ["ab", "cc", "h"]])
-@pytest.mark.parametrize(
-    ("name", "returned"),
-    [(name, returned) for name in SEARCHES for returned in (1, 2) if (name, returned) != ("contrastive", 2)],
-)
-def test_the_stream_is_the_output(name: str, returned: int, stops: list[str]) -> None:
-    several = {} if returned == 1 else {"num_return_sequences": returned}
-    engine = make_engine(settings(), eos=(0,))
-    engine.add(request("row", PROMPT, **SEARCHES[name], **several, max_new_tokens=15, stop=stops, logprobs=2))
-    results, events = drain(engine)
-    check_stream(results["row"], events)
-
-
-def check_stream(result: RequestOutput, events: list[StreamEvent]) -> None:
-    """Joined, what was streamed of each output is the output; nothing was taken back."""
-    streamed: dict[int, list[StreamEvent]] = defaultdict(list)
-    for event in events:
-        streamed[event.index].append(event)
-    assert list(streamed) == [output.index for output in result.outputs]
-    for output in result.outputs:
-        pieces = streamed[output.index]
-        assert [token for event in pieces for token in event.token_ids] == output.token_ids
-        assert "".join(event.text for event in pieces) == output.text
-        assert output.logprobs in (None, [entry for event in pieces for entry in event.logprobs or ()])
-        assert [event.finish_reason for event in pieces] == [None] * (len(pieces) - 1) + [
-            output.finish_reason
-        ]
-
-
 def test_contrastive_search_streams_each_token_once_it_is_taken() -> None:
     engine = make_engine(settings())
     engine.add(request("row", PROMPT, **CONTRASTIVE, max_new_tokens=6))
@@ -162,31 +128,3 @@ def test_a_search_ends_at_a_stop_string(search: dict[str, Any]) -> None:
     assert stop in free.text
     assert (output.text, output.finish_reason) == (free.text[: free.text.index(stop)], "stop")
     assert text_of(output.token_ids) == free.text[: free.text.index(stop) + 2]
-
-
-@effort(max_examples=draws(10, thorough=500))
-@given(
-    block_size=st.integers(1, 6),
-    num_blocks=st.integers(70, 120),
-    batched=st.integers(6, 40),
-    use_past=st.booleans(),
-    batch_size=st.integers(1, 12),
-    ends=st.lists(st.integers(0, VOCABULARY - 1), max_size=2).map(tuple),
-)
-def test_searches_do_not_depend_on_the_sizes(
-    block_size: int, num_blocks: int, batched: int, use_past: bool, batch_size: int, ends: tuple[int, ...]
-) -> None:
-    def run(**sizes: Any) -> dict[str, list[tuple[Any, ...]]]:
-        asked = [
-            request(str(n), PROMPT[: n + 1], **search, max_new_tokens=10)
-            for n, search in enumerate([*SEARCHES.values(), {}])
-        ]
-        results = run_all(make_engine(settings(**sizes), ends), asked)
-        return {
-            key: [(o.token_ids, o.text, o.score, o.finish_reason) for o in result.outputs]
-            for key, result in results.items()
-        }
-
-    small = {"block_size": block_size, "num_blocks": num_blocks * 6 // block_size + 20}
-    limits = {"max_batched_tokens": batched, "use_past": use_past, "batch_size": batch_size, **small}
-    assert run(**limits) == run()
