@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from shadow_model import VOCABULARY, Letters, ShadowOutput, ShadowRunner, drain, request, settings
+from shadow_model import VOCABULARY, Letters, ShadowOutput, ShadowRunner, drain, request, run_all, settings
 
 from mindbatch.config.environment import prepare_environment
 from mindbatch.decoding import DecodingParams
@@ -23,7 +24,7 @@ from mindbatch.engine.engine import Engine
 from mindbatch.engine.output_text import StopMatcher
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.engine.sequence import SequenceGroup
-from mindbatch.io.errors import PromptError
+from mindbatch.io.errors import MindBatchError, PromptError
 
 STRATEGIES: dict[str, dict[str, Any]] = {
     "greedy": {},
@@ -154,7 +155,13 @@ def bad(name: str, **more: Any) -> Request:
     return request("bad", PROMPT, **STRATEGIES[name] | {"max_new_tokens": 5} | more)
 
 
-def check(engine: Engine, row: Request, expected: dict[str, Any], breaks: Callable[..., None]) -> None:
+def check(
+    engine: Engine,
+    row: Request,
+    expected: dict[str, Any],
+    breaks: Callable[..., None],
+    error: str = "bad: unforeseen ValueError: no colour",
+) -> None:
     """Runs the row among others; `breaks` gets its group and all that wait."""
     rows = others()
     for each in [*rows[:4], row, *rows[4:]]:
@@ -163,7 +170,7 @@ def check(engine: Engine, row: Request, expected: dict[str, Any], breaks: Callab
     breaks(groups[4], groups)
     results, _ = drain(engine)
     failed = results.pop("bad")
-    assert failed.error == "bad: unforeseen ValueError: no colour"
+    assert re.fullmatch(error, failed.error or "")
     assert failed.outputs == []
     assert tokens(results) == expected
     assert isinstance(engine._assistant, Assistant)
@@ -221,6 +228,32 @@ def test_a_constraint(name: str, where: str, expected: dict[str, Any]) -> None:
         pytest.skip("is never copied, or for a draft only")
     more = {"num_return_sequences": 5} if name == "sampling" else {}
     check(make_engine(constraint=where), bad(name, **more), expected, nothing)
+
+
+def nothing_after_four(key: str, output: Sequence[int]) -> Sequence[int]:
+    return range(1, 12) if len(output) < len(PROMPT) + 4 else []
+
+
+@pytest.mark.fast_cases(4)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_dead_end(name: str, expected: dict[str, Any]) -> None:
+    dead = r"bad: no token is left for position 4 of output \d: forbidden by prefix_allowed_tokens_fn; .*"
+    asked = bad(name, prefix_allowed_tokens_fn=nothing_after_four)
+    check(make_engine(), asked, expected, nothing, dead)
+
+
+@pytest.mark.parametrize(("name", "calls"), [("greedy", 1), ("beam_search", 4)])
+def test_the_users_function(name: str, calls: int, expected: dict[str, Any]) -> None:
+    """Of a search it may fail for one beam only."""
+    left = iter(range(calls - 1))
+
+    def broken(key: str, output: Sequence[int]) -> Sequence[int]:
+        if next(left, None) is None:
+            raise KeyError("colour")
+        return range(VOCABULARY)
+
+    error = r"bad: decoding.prefix_allowed_tokens_fn: KeyError\('colour'\)"
+    check(make_engine(), bad(name, prefix_allowed_tokens_fn=broken), expected, nothing, error)
 
 
 def test_an_assistant_whose_copy_of_the_row_fails_drafts_nothing() -> None:
@@ -311,3 +344,57 @@ def test_the_traceback_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str
     finally:
         logger.setLevel(before[0])
         logger.handlers[:] = before[1]
+
+
+def rows(*prompts: list[int], **params: Any) -> list[Request]:
+    return [
+        request(f"row{number}", prompt, max_new_tokens=4, **params) for number, prompt in enumerate(prompts)
+    ]
+
+
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The places, among the tokens of every step, whose logits are no numbers."""
+    places: set[int] = set()
+    plain = ShadowOutput.logits
+
+    def logits(self: ShadowOutput, tokens: Sequence[int]) -> NDArray[np.float32]:
+        found = plain(self, tokens)
+        found[[token in places for token in tokens]] = np.nan
+        return found
+
+    monkeypatch.setattr(ShadowOutput, "logits", logits)
+    return places
+
+
+@pytest.mark.parametrize("params", STRATEGIES.values(), ids=STRATEGIES)
+def test_one_row_ends_alone(params: dict[str, Any], poisoned: set[int]) -> None:
+    asked = rows([3, 1, 4], [1, 5], **params)
+    expected = run_all(make_engine(), asked[1:])["row1"]
+    poisoned.add(2)  # the last token of the first prompt, in the first step
+    engine = make_engine()
+    for each in asked:
+        engine.add(each)
+    [failed] = engine.step().finished
+    poisoned.clear()
+    assert failed.error == (
+        "row0: the logits after 0 tokens of output are NaN or infinite; the model's weights or its number "
+        "format do not fit"
+    )
+    assert [each.token_ids for each in run_all(engine, [])["row1"].outputs] == [
+        each.token_ids for each in expected.outputs
+    ]
+
+
+def test_a_single_row_may_be_the_first(poisoned: set[int]) -> None:
+    poisoned.add(2)
+    engine = make_engine()
+    assert "NaN" in str(run_all(engine, rows([3, 1, 4]))["row0"].error)
+    poisoned.clear()
+    assert run_all(engine, rows([3, 1, 4]))["row0"].error is None
+
+
+def test_of_a_model_that_gives_no_numbers_the_run_ends_at_once(poisoned: set[int]) -> None:
+    poisoned.update(range(64))
+    with pytest.raises(MindBatchError, match=r"^the logits of all 2 rows of the first step are NaN"):
+        run_all(make_engine(), rows([3, 1, 4], [1, 5]))
