@@ -11,7 +11,6 @@ import pytest
 from goodness_of_fit import draws, p_value
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.processors import adjust
-from mindbatch.decoding.row import NoTokenLeftError
 from search_play import PROMPT, Search, log_probabilities, random_model, run_together, table_model
 
 Outputs = tuple[tuple[int, ...], ...]
@@ -185,14 +184,3 @@ class TestFewCandidates:
         search = Search(random_model(3), eos=(), num_beams=8, do_sample=True, max_new_tokens=1)
         [found] = search.run()
         assert math.isfinite(found.score or 0)
-
-    def test_a_row_in_a_dead_end_is_dropped(self) -> None:
-        bad = [[1, token] for token in range(3)]
-        model = table_model({(): {1: 0.5, 2: 0.5}, (1,): {1: 1.0}, (2,): {2: 1.0}}, 3)
-        search = Search(model, num_beams=2, do_sample=True, max_new_tokens=2, bad_words_ids=bad)
-        assert [found.token_ids for found in search.run()] == [(2, 2)]
-
-    def test_a_search_without_any_way_on_is_an_error(self) -> None:
-        search = Search(random_model(3), num_beams=2, do_sample=True, suppress_tokens=(0, 1, 2))
-        with pytest.raises(NoTokenLeftError, match="suppress_tokens"):
-            search.step()
