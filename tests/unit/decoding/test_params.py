@@ -1,4 +1,4 @@
-"""DecodingParams: normalisation and the derived lengths."""
+"""DecodingParams: normalisation, the derived lengths, and which strategy they ask for."""
 
 import dataclasses
 from typing import Any
@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mindbatch.config.model_task import widest
 from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.registry import strategies, strategy_for, strategy_name
 
 SEQUENCES = (((1, 2), -3.0), ((4,), 1.5))
 
@@ -16,6 +18,17 @@ NORMALISED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"top_k": np.int64(4), "penalty_alpha": np.float32(0.5), "do_sample": np.False_},
         {"top_k": 4, "penalty_alpha": 0.5, "do_sample": False},
     ),
+    "one text and one token": (
+        {"stop": "\n\n", "eos_token_id": 2},
+        {"stop": ("\n\n",), "eos_token_id": (2,)},
+    ),
+    "lists": (
+        {"stop": ["a", "b"], "eos_token_id": [1, np.int64(2)]},
+        {"stop": ("a", "b"), "eos_token_id": (1, 2)},
+    ),
+    "no end": ({"eos_token_id": ()}, {"eos_token_id": ()}),
+    "the model's own": ({}, {"eos_token_id": None}),
+    "a whole number": ({"do_sample": True, "temperature": 2}, {"temperature": 2.0}),
     "one forced end": ({"forced_eos_token_id": 5}, {"forced_eos_token_id": (5,)}),
     "forced ends": ({"forced_eos_token_id": [5, 6]}, {"forced_eos_token_id": (5, 6)}),
     "arrays": (
@@ -43,34 +56,6 @@ NORMALISED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 class TestNormalisation:
-    def test_single_stop_and_eos_become_tuples(self) -> None:
-        values: dict[str, Any] = {"stop": "\n\n", "eos_token_id": 2}
-        params = DecodingParams(**values)
-        assert params.stop == ("\n\n",)
-        assert params.eos_token_id == (2,)
-
-    def test_lists_become_tuples(self) -> None:
-        values: dict[str, Any] = {"stop": ["a", "b"], "eos_token_id": [1, np.int64(2)]}
-        params = DecodingParams(**values)
-        assert params.stop == ("a", "b")
-        assert params.eos_token_id == (1, 2)
-        assert type(params.eos_token_id[1]) is int
-
-    def test_no_eos_differs_from_the_models_own(self) -> None:
-        assert DecodingParams(eos_token_id=()).eos_token_id == ()
-        assert DecodingParams().eos_token_id is None
-
-    def test_whole_numbers_serve_as_real_ones(self) -> None:
-        temperature = DecodingParams(do_sample=True, temperature=2).temperature
-        assert temperature == 2.0
-        assert type(temperature) is float
-
-    def test_is_hashable_after_normalisation(self) -> None:
-        values: dict[str, Any] = {"stop": ["a"], "eos_token_id": [1]}
-        assert hash(DecodingParams(**values)) == hash(DecodingParams(stop=("a",), eos_token_id=(1,)))
-        given = {name: value for each in NORMALISED.values() for name, value in each[0].items()}
-        hash(DecodingParams(**given))
-
     @pytest.mark.parametrize(("given", "kept"), NORMALISED.values(), ids=NORMALISED)
     def test_one_form(self, given: dict[str, Any], kept: dict[str, Any]) -> None:
         params = DecodingParams(**given)
@@ -78,6 +63,7 @@ class TestNormalisation:
             assert repr(getattr(params, name)) == repr(value)  # 1 and 1.0 and True are equal
         again = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
         assert DecodingParams(**again) == params
+        assert hash(DecodingParams(**again)) == hash(params)
 
 
 class TestDerived:
@@ -139,3 +125,52 @@ class TestTokenIds:
         assert list(DecodingParams(begin_suppress_tokens=(11,)).token_ids()) == [
             ("begin_suppress_tokens", 11)
         ]
+
+
+NAMES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampling": {"do_sample": True},
+    "beam_search": {"num_beams": 2},
+    "beam_sampling": {"num_beams": 2, "do_sample": True},
+    "group_beam_search": {"num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 1},
+    "contrastive": {"penalty_alpha": 0.1, "top_k": 2},
+    "sample_and_rank": {"best_of": 1, "do_sample": True},
+    "speculative": {"num_assistant_tokens": 1, "do_sample": True},
+    "embedding": {"pooling": "mean"},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        *NAMES.items(),
+        ("speculative", {"prompt_lookup_num_tokens": 1}),
+        ("greedy", {"do_sample": True, "temperature": 0}),
+        ("beam_search", {"do_sample": True, "temperature": 0, "num_beams": 2}),
+    ],
+)
+def test_which_strategy_parameters_ask_for(name: str, values: dict[str, Any]) -> None:
+    assert strategy_name(DecodingParams(**values)) == name
+
+
+WIDE: dict[str, dict[str, Any]] = {
+    "sampling": {"do_sample": True, "num_return_sequences": 7},
+    "beam_search": {"num_beams": 9, "num_return_sequences": 3},
+    "beam_sampling": {"num_beams": 9, "do_sample": True},
+    "group_beam_search": {"num_beams": 8, "num_beam_groups": 4, "diversity_penalty": 1},
+    "contrastive": {"penalty_alpha": 0.1, "top_k": 11},
+    "sample_and_rank": {"best_of": 6, "num_return_sequences": 2, "do_sample": True},
+    "speculative": {"num_assistant_tokens": 5, "num_return_sequences": 3, "do_sample": True},
+}
+
+
+@pytest.mark.parametrize("values", WIDE.values(), ids=WIDE)
+def test_no_strategy_is_wider_than_its_parameters(values: dict[str, Any]) -> None:
+    params = DecodingParams(**values)
+    assert 1 < strategy_for(params).width(params) <= widest(params)
+
+
+def test_the_width_of_every_strategy_is_looked_at() -> None:
+    one_wide = {"embedding": {"pooling": "mean"}}
+    asked = {type(strategy_for(DecodingParams(**values))) for values in (WIDE | one_wide).values()}
+    assert asked == {type(strategy) for strategy in strategies()}
