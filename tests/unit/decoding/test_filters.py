@@ -13,6 +13,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.candidates import Candidates
 from mindbatch.decoding.filters import (
     IN_ORDER,
+    crossing,
     epsilon_mask,
     eta_mask,
     min_p_mask,
@@ -69,27 +70,11 @@ def test_nucleus_drops_what_is_already_filtered_out() -> None:
     assert nucleus(Candidates(scores), 0.999999).tolist() == [False, True, False, True]
 
 
-def test_a_nucleus_that_reaches_into_the_unlikely() -> None:
-    """One token of 0.5 and 20,000 that share 0.5: of these a tail of 0.4 takes four in five."""
-    scores = np.full(20_001, np.log(0.5 / 20_000), dtype=np.float32)
-    scores[9] = np.log(0.5)
-    kept = np.flatnonzero(nucleus(Candidates(scores), 0.6))
-    assert kept[0] == 9
-    assert abs(kept.size - 4001) <= 2
-    np.testing.assert_array_equal(kept[1:], np.arange(20_001 - kept.size + 1, 20_001))
-
-
 def test_a_peaked_nucleus_removes_earlier_equals_first() -> None:
     """Four tokens of 0.2 and many that share 0.2: below a tail of 0.5 there are these and one of the four."""
     scores = np.full(5000, np.log(0.2 / 4996), dtype=np.float32)
     scores[[7, 50, 600, 4999]] = np.log(0.2)
     assert np.flatnonzero(nucleus(Candidates(scores), 0.5)).tolist() == [50, 600, 4999]
-
-
-@pytest.mark.parametrize("size", [8, 4096])
-def test_nucleus_always_keeps_one(size: int) -> None:
-    mask = nucleus(Candidates(random_scores(1, size, 1.0)), 1e-9)
-    assert np.flatnonzero(mask).tolist() == [random_scores(1, size, 1.0).argmax()]
 
 
 @given(score_arrays, st.integers(1, 6000))
@@ -195,9 +180,8 @@ class TestByHand:
 
 def test_top_h_keeps_no_more_than_a_hundred() -> None:
     mask = top_h_mask(Candidates(np.zeros(5000, dtype=np.float32)), 0.9999)
-    assert np.flatnonzero(mask).tolist() == list(
-        range(99)
-    )  # the lower places, one of the hundred over the limit
+    # The lower places, one of the hundred over the limit.
+    assert np.flatnonzero(mask).tolist() == list(range(99))
 
 
 @pytest.mark.parametrize(
@@ -229,12 +213,8 @@ def test_filters_in_a_row_see_what_is_left() -> None:
 
 
 def test_min_p_of_one_keeps_the_likeliest_and_its_equals() -> None:
-    assert min_p_mask(Candidates(np.array([1, 3, 3, 2], dtype=np.float32)), 1.0).tolist() == [
-        False,
-        True,
-        True,
-        False,
-    ]
+    mask = min_p_mask(Candidates(np.array([1, 3, 3, 2], dtype=np.float32)), 1.0)
+    assert np.flatnonzero(mask).tolist() == [1, 2]
 
 
 class TestCandidates:
@@ -253,22 +233,17 @@ class TestCandidates:
         assert twice.tokens(np.array([0])).tolist() == [353]
         assert np.flatnonzero(np.isfinite(twice.dense(1000))).tolist() == [353]
 
-    def test_weights_outlive_filters(self) -> None:
-        for kept in (5, 50):
-            candidates = Candidates(self.scores)
-            mask = self.scores >= np.sort(self.scores)[-kept]
-            before = candidates.weights
-            left = candidates.keep(mask)
-            np.testing.assert_array_equal(left.weights, weights_of(left.scores))
-            np.testing.assert_array_equal(left.weights[left.weights > 0], before[mask])
-
-    @pytest.mark.parametrize("kept", [3, 30])
+    @pytest.mark.parametrize("kept", [3, 5, 30, 50])
     def test_weights_are_of_the_largest_that_is_left(self, kept: int) -> None:
         candidates = Candidates(self.scores)
-        assert candidates.weights.max() == 1.0
-        left = candidates.keep((self.scores < self.scores.max()) & (np.arange(100) < kept))
-        np.testing.assert_array_equal(left.weights, weights_of(left.scores))
-        assert left.weights.max() == 1.0
+        before = candidates.weights
+        likeliest = self.scores >= np.sort(self.scores)[-kept]
+        for mask in (likeliest, (self.scores < self.scores.max()) & (np.arange(100) < kept)):
+            left = candidates.keep(mask)
+            np.testing.assert_array_equal(left.weights, weights_of(left.scores))
+            assert left.weights.max() == 1.0
+        left = candidates.keep(likeliest)
+        np.testing.assert_array_equal(left.weights[left.weights > 0], before[likeliest])
 
     def test_draws_tokens(self) -> None:
         mask = np.arange(100) % 50 == 3
@@ -278,3 +253,66 @@ class TestCandidates:
     def test_without_a_filter_nothing_is_copied(self) -> None:
         candidates = sampling_candidates(self.scores, DecodingParams(do_sample=True))
         assert candidates.scores is self.scores
+
+
+Values = NDArray[np.float32]
+
+
+def by_sorting(keys: Values, weights: Values, share: float, *, reached: bool) -> list[float]:
+    """The key of the crossing; two if the sum comes within rounding of the limit."""
+    order = np.argsort(keys, kind="stable")
+    sums = np.cumsum(weights[order], dtype=np.float64) / weights.sum(dtype=np.float64)
+    places = [
+        int(np.searchsorted(sums, share + off, "left" if reached else "right")) for off in (-2e-7, 2e-7)
+    ]
+    return [float(keys[order[min(place, keys.size - 1)]]) for place in places]
+
+
+def made_up(seed: int, size: int, spread: float, *, tied: bool, dependent: bool) -> tuple[Values, Values]:
+    """Keys, and weights that grow with them or have nothing to do with them."""
+    generator = np.random.default_rng(seed)
+    scores = (generator.standard_normal(size) * spread).astype(np.float32)
+    keys = scores if dependent else generator.standard_normal(size).astype(np.float32)
+    return (np.round(keys * 4) if tied else keys), np.exp(scores - scores.max())
+
+
+cases = st.builds(
+    made_up,
+    st.integers(0, 2**32),
+    st.sampled_from([1, 2, 2048, 2049, 3000, 20_000]),
+    st.sampled_from([0.01, 1.0, 5.0]),
+    tied=st.booleans(),
+    dependent=st.booleans(),
+)
+
+
+@given(cases, st.floats(0.001, 0.999), st.booleans())
+def test_is_that_of_the_sorted_keys(case: tuple[Values, Values], share: float, reached: bool) -> None:
+    keys, weights = case
+    key, num_equal_before = crossing(keys, weights, np.float32(share), reached=reached)
+    low, high = by_sorting(keys, weights, share, reached=reached)
+    assert low <= key <= high
+    assert num_equal_before < np.count_nonzero(keys == key)
+
+
+@pytest.mark.parametrize("size", [8, 8192])
+@pytest.mark.parametrize(("reached", "before"), [(False, 2), (True, 1)])
+def test_equal_to_the_limit(size: int, reached: bool, before: int) -> None:
+    """All keys are equal and each weighs 1/n: after n/4 of them the sum is a quarter."""
+    keys, weights = np.zeros(size, dtype=np.float32), np.ones(size, dtype=np.float32)
+    keys[::2] = -0.0
+    assert crossing(keys, weights, np.float32(0.25), reached=reached) == (0.0, size // 4 - 2 + before)
+
+
+def test_none_crosses() -> None:
+    keys = np.array([3, 1, 3, 2], dtype=np.float32)
+    assert crossing(keys, np.ones(4, dtype=np.float32), np.float32(1.0)) == (3.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("share", "key"), [(0.05, -300.0), (0.3, -2.0), (0.5, -1.0), (0.7, 0.5), (0.95, 7e5)]
+)
+def test_keys_of_both_signs_are_in_order(share: float, key: float) -> None:
+    keys = np.array([0.5, -1.0, 7e5, -300.0, -2.0, -np.inf], dtype=np.float32)
+    weights = np.array([1, 1, 1, 1, 1, 0], dtype=np.float32)
+    assert crossing(keys, weights, np.float32(share)) == (np.float32(key), 0)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import decoding_table
 from mindbatch.config.model_task import widest
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.registry import strategies, strategy_for, strategy_name
@@ -174,3 +175,8 @@ def test_the_width_of_every_strategy_is_looked_at() -> None:
     one_wide = {"embedding": {"pooling": "mean"}}
     asked = {type(strategy_for(DecodingParams(**values))) for values in (WIDE | one_wide).values()}
     assert asked == {type(strategy) for strategy in strategies()}
+
+
+def test_the_page_has_the_table() -> None:
+    page = decoding_table.PAGE.read_text()
+    assert decoding_table.with_table(page) == page, "run makers/decoding_table.py"
