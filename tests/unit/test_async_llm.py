@@ -133,22 +133,6 @@ def test_loading_blocks_nobody_and_its_failure_reaches_every_caller(monkeypatch:
     asyncio.run(scene())
 
 
-def test_a_step_that_fails_reaches_its_callers_and_the_engine_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    llm = make_llm(None)
-
-    async def scene(opened: AsyncLLM) -> None:
-        with monkeypatch.context() as patched:
-            patched.setattr(llm._model.engine._runner, "run", lambda step: 1 // 0)
-            with pytest.raises(MindBatchError, match="a step of the engine failed: ZeroDivisionError"):
-                await opened.generate([[30]], LONG)
-        (result,) = await opened.generate([[30]], LONG)
-        assert result.outputs[0].token_ids == greedy_tokens([30], 40)
-
-    play(llm, scene)
-
-
 def test_what_is_asked_while_it_is_closed_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """By an error, at once or later: another thread asks, and has seen that it is open, when it is closed."""
     opened = AsyncLLM.over(make_llm(None))
@@ -174,10 +158,11 @@ def test_what_is_asked_while_it_is_closed_is_answered(monkeypatch: pytest.Monkey
         opened.ask(lambda llm: 3)
 
 
-@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
-def test_a_step_that_would_end_its_thread_does_not(
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt])
+def test_a_step_that_fails_reaches_its_callers_and_the_engine_goes_on(
     monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
+    """Even where it would end its thread."""
     llm = make_llm(None)
 
     async def scene(opened: AsyncLLM) -> None:
@@ -185,6 +170,7 @@ def test_a_step_that_would_end_its_thread_does_not(
             patched.setattr(llm._model.engine._runner, "run", Mock(side_effect=error))
             with pytest.raises(MindBatchError, match=f"a step of the engine failed: {error.__name__}"):
                 await opened.generate([[30]], LONG)
-        assert await asyncio.wait_for(opened._ask(lambda llm: 1), 10) == 1
+        (result,) = await asyncio.wait_for(opened.generate([[30]], LONG), 60)
+        assert result.outputs[0].token_ids == greedy_tokens([30], 40)
 
     play(llm, scene)

@@ -1,4 +1,4 @@
-"""Drafts: guessed as the row draws its own tokens, with random numbers of its own, or looked up in its text."""
+"""Drafts: guessed as the row draws its own tokens, by random numbers of its own, or looked up in its text."""
 
 from typing import Any
 
