@@ -11,7 +11,17 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from shadow_model import VOCABULARY, drain, fingerprints, logits_of, make_engine, request, settings
+from shadow_model import (
+    STRATEGIES,
+    VOCABULARY,
+    drain,
+    fingerprints,
+    logits_of,
+    make_engine,
+    plain,
+    request,
+    settings,
+)
 
 from goodness_of_fit import draws
 from mindbatch.decoding import DecodingParams
@@ -22,23 +32,6 @@ from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import CompletionOutput, Request, RequestOutput
 from mindbatch.engine.settings import EngineSettings
 
-STRATEGIES: dict[str, dict[str, Any]] = {
-    "greedy": {},
-    "sampling": {"do_sample": True, "num_return_sequences": 4, "top_p": 0.9},
-    "beam": {"num_beams": 4, "num_return_sequences": 2},
-    "beam_sampling": {"num_beams": 3, "do_sample": True, "num_return_sequences": 2, "temperature": 0.8},
-    "group_beam": {
-        "num_beams": 4,
-        "num_beam_groups": 2,
-        "diversity_penalty": 0.7,
-        "num_return_sequences": 3,
-    },
-    "contrastive": {"penalty_alpha": 0.6, "top_k": 4},
-    "embedding": {"pooling": "last"},
-    "sample_and_rank": {"do_sample": True, "best_of": 4, "num_return_sequences": 2},
-    "lookup": {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 1},
-    "sampled_lookup": {"prompt_lookup_num_tokens": 2, "max_matching_ngram_size": 1, "do_sample": True},
-}
 PROCESSORS: list[dict[str, Any]] = [
     {},
     {"repetition_penalty": 1.4},
@@ -112,23 +105,6 @@ def limits(draw: st.DrawFn, rows: Sequence[Request]) -> EngineSettings:
     )
 
 
-def shown(output: RequestOutput) -> tuple[Any, ...]:
-    outputs = [
-        (
-            each.index,
-            each.text,
-            each.token_ids,
-            each.finish_reason,
-            each.score,
-            each.rank,
-            each.cumulative_logprob,
-            each.logprobs,
-        )
-        for each in output.outputs
-    ]
-    return output.prompt_token_ids, output.prompt_logprobs, outputs
-
-
 def run(engine: Engine, rows: Sequence[Request]) -> dict[str, RequestOutput]:
     """Results by key; what was streamed is what they hold."""
     for row in rows:
@@ -164,7 +140,7 @@ def alone(row: Request) -> RequestOutput:
 def test_each_row_gets_what_it_gets_alone(data: st.DataObject, rows: list[Request]) -> None:
     results = run(make_engine(data.draw(limits(rows))), rows)
     for row in rows:
-        assert shown(results[row.key]) == shown(alone(row)), row
+        assert plain(results[row.key]) == plain(alone(row)), row
 
 
 MORE: list[dict[str, Any]] = [{}, {"stop": ("cb", "h"), "logprobs": 2, "eos_token_id": (0,)}]
@@ -193,14 +169,14 @@ def test_every_strategy_survives_pre_emption(block_size: int, is_recurrent: bool
     results = run(engine, rows)
     assert engine.scheduler.num_preemptions > 3
     for row in rows:
-        assert shown(results[row.key]) == shown(alone(row)), row
+        assert plain(results[row.key]) == plain(alone(row)), row
 
 
 def test_dropping_requests_half_way_frees_their_blocks() -> None:
     rows = [
         request(name, [1, 2, 3, 1, 2], max_new_tokens=10, **params) for name, params in STRATEGIES.items()
     ]
-    expected = [shown(alone(row)) for row in rows]
+    expected = [plain(alone(row)) for row in rows]
     for steps in (1, 4, 8):
         engine = make_engine(settings(batch_size=40))
         for row in rows:
@@ -210,7 +186,7 @@ def test_dropping_requests_half_way_frees_their_blocks() -> None:
         engine.abort()
         assert engine.scheduler.blocks.num_free == engine.settings.num_blocks
         results = run(engine, rows)  # nothing of the first turn is left in a strategy
-        assert [shown(results[row.key]) for row in rows] == expected
+        assert [plain(results[row.key]) for row in rows] == expected
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:

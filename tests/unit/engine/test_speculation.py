@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from shadow_model import Letters, ShadowOutput, ShadowRunner, logits_of, request, run_all, settings
+from shadow_model import Letters, ShadowOutput, ShadowRunner, all_plain, logits_of, request, run_all, settings
 
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.engine import Engine
@@ -55,27 +55,16 @@ def engine(changes: dict[str, int], assistant_changes: dict[str, int] | None = N
     return Engine(ShadowRunner(limits), limits, Letters, EOS, assistant=assistant)
 
 
-def said(results: dict[str, RequestOutput]) -> dict[str, list[tuple[Any, ...]]]:
-    """What must not depend on drafts."""
-    return {
-        key: [
-            (o.index, o.text, o.token_ids, o.finish_reason, o.cumulative_logprob, o.logprobs)
-            for o in result.outputs
-        ]
-        for key, result in results.items()
-    }
-
-
 @pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("changes", [{}, TINY])
 @pytest.mark.parametrize("assistant", [{}, {"num_blocks": 6}, {"seq_length": 12}])
 def test_greedy_output_is_that_without_an_assistant(
     changes: dict[str, int], assistant: dict[str, int]
 ) -> None:
-    plain = said(run_all(engine(changes), requests()))
+    plain = all_plain(run_all(engine(changes), requests()))
     assisted = engine(changes, assistant)
     results = run_all(assisted, requests(num_assistant_tokens=4))
-    assert said(results) == plain
+    assert all_plain(results) == plain
     assert isinstance(assisted._assistant, Assistant)
     assert assisted._assistant.blocks.num_free == settings(**assistant).num_blocks
 
@@ -84,17 +73,17 @@ def test_greedy_output_is_that_without_an_assistant(
 @pytest.mark.parametrize("changes", [{}, TINY])
 @pytest.mark.parametrize("params", [{}, {"do_sample": True, "temperature": 0.5}], ids=str)
 def test_output_is_that_without_prompt_lookup(changes: dict[str, int], params: dict[str, Any]) -> None:
-    plain = said(run_all(engine(changes), requests(**params)))
-    assert said(run_all(engine(changes), requests(prompt_lookup_num_tokens=3, **params))) == plain
+    plain = all_plain(run_all(engine(changes), requests(**params)))
+    assert all_plain(run_all(engine(changes), requests(prompt_lookup_num_tokens=3, **params))) == plain
 
 
 def test_samples_do_not_depend_on_how_the_engine_ran() -> None:
     params = {"num_assistant_tokens": 3, "do_sample": True, "num_return_sequences": 3}
-    alike = said(run_all(engine({}, {}), requests(**params)))
+    alike = all_plain(run_all(engine({}, {}), requests(**params)))
     tight = {"block_size": 2, "num_blocks": 58, "max_batched_tokens": 20}
-    assert said(run_all(engine(tight, {"num_blocks": 10}), requests(**params))) == alike
-    assert said(run_all(engine({}, {"max_batched_tokens": 3}), requests(**params))) == alike
-    assert len({tuple(output[2]) for output in alike["row 3"]}) == 3
+    assert all_plain(run_all(engine(tight, {"num_blocks": 10}), requests(**params))) == alike
+    assert all_plain(run_all(engine({}, {"max_batched_tokens": 3}), requests(**params))) == alike
+    assert len({tuple(output[2]) for output in alike["row 3"][-1]}) == 3
 
 
 def test_steps_are_saved_and_counted() -> None:
