@@ -182,12 +182,6 @@ class TestWithoutDrafts:
         assert SpeculativeStrategy().advance(groups, both)[1:] == expected
         assert len(expected[0].branches) == 4
 
-    def test_names(self) -> None:
-        strategy = SpeculativeStrategy()
-        params = DecodingParams(do_sample=True, num_return_sequences=3)
-        assert (strategy.searches, strategy.needs_hidden) == (False, False)
-        assert (strategy.width(params), strategy.begin(params)) == (3, None)
-
 
 SMALL = 4
 ROWS = draws(500, thorough=5000)

@@ -39,25 +39,16 @@ def test_totals_and_load() -> None:
     assert used(engine) == (0, 0, 0)
 
 
-def test_tokens_computed_again_count_as_computed_only() -> None:
-    engine = make_engine(settings(block_size=2, num_blocks=10, prefix_caching=False))
-    for key in "ab":
-        engine.add(request(key, PROMPT[:4], max_new_tokens=12))
+@pytest.mark.parametrize(("prefix_caching", "cached"), [(False, 0), (True, 2)])
+def test_tokens_computed_again_count_as_computed_only(prefix_caching: bool, cached: int) -> None:
+    engine = make_engine(settings(block_size=2, num_blocks=10, prefix_caching=prefix_caching))
+    for last in (1, 2):
+        engine.add(request(str(last), [*PROMPT[:3], last], max_new_tokens=12))
     drain(engine)
     end = engine.statistics
     assert end.num_preemptions > 0
-    assert (end.prompt_tokens, end.cached_prompt_tokens, end.generated_tokens) == (8, 0, 24)
-    assert end.computed_tokens > 8 + 24 - 2
-
-
-def test_a_preempted_request_is_admitted_once() -> None:
-    engine = make_engine(settings(block_size=2, num_blocks=10))
-    for key in "ab":
-        engine.add(request(key, [*PROMPT[:3], ord(key) - 96], max_new_tokens=12))
-    drain(engine)
-    end = engine.statistics
-    assert end.num_preemptions > 0
-    assert (end.prompt_tokens, end.cached_prompt_tokens) == (8, 2)
+    assert (end.prompt_tokens, end.cached_prompt_tokens, end.generated_tokens) == (8, cached, 24)
+    assert end.computed_tokens > 8 - cached + 24 - 2
 
 
 def test_waste_is_the_share_of_empty_slots_over_all_steps() -> None:
@@ -76,6 +67,8 @@ def test_a_shared_block_wastes_once() -> None:
     assert engine.statistics.cache_waste == pytest.approx(2 / 12)
     engine.step()
     assert engine.statistics.cache_waste == pytest.approx((2 + 5) / (12 + 28))
+    drain(engine)
+    assert (engine.statistics.generated_tokens, engine.statistics.prompt_tokens) == (15, 10)
 
 
 def test_forks_that_have_not_parted_yet_waste_once() -> None:
@@ -88,11 +81,3 @@ def test_forks_that_have_not_parted_yet_waste_once() -> None:
     engine.step()
     assert engine.statistics.running_sequences == 4
     assert engine.statistics.cache_waste == pytest.approx((3 + 2 + 2 + 2) / 16)
-
-
-def test_every_sample_is_counted() -> None:
-    engine = make_engine(settings())
-    engine.add(request("a", PROMPT, max_new_tokens=4, num_return_sequences=3, **SAMPLING))
-    drain(engine)
-    assert engine.statistics.generated_tokens == 12
-    assert engine.statistics.prompt_tokens == 10
