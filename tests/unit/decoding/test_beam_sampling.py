@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from goodness_of_fit import draws, p_value
+from goodness_of_fit import assert_distributed, draws
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.processors import adjust
 from search_play import PROMPT, Search, log_probabilities, random_model, run_together, table_model
 
 Outputs = tuple[tuple[int, ...], ...]
-SIGNIFICANCE = 1e-4
-"""Of fixed seeds: the tests give the same each time."""
 
 
 def in_this_order(probabilities: list[float], drawn: tuple[int, ...]) -> float:
@@ -25,19 +23,6 @@ def in_this_order(probabilities: list[float], drawn: tuple[int, ...]) -> float:
         chance *= probabilities[place] / left
         left -= probabilities[place]
     return chance
-
-
-def assert_distributed(counts: Counter[Any], chances: dict[Any, float]) -> None:
-    """`counts` against exact chances; rare outcomes are counted as one."""
-    total = sum(counts.values())
-    assert set(counts) <= set(chances)
-    common = [outcome for outcome, chance in chances.items() if chance * total >= 5]
-    expected = [chances[outcome] * total for outcome in common]
-    observed = [counts[outcome] for outcome in common]
-    if rest := total - sum(expected):
-        expected.append(rest)
-        observed.append(total - sum(observed))
-    assert p_value(observed, expected) > SIGNIFICANCE
 
 
 def tokens_at(place: int, counts: Counter[Outputs]) -> Counter[Any]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from shadow_model import VOCABULARY, fingerprints, logits_of
 
-from goodness_of_fit import draws, p_value
+from goodness_of_fit import assert_distributed, draws
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.draws import row_hash
 from mindbatch.decoding.filters import sampling_candidates
@@ -273,18 +273,7 @@ class TestDrawnDrafts:
     def test_output_is_distributed_as_plain_sampling(self, drafter: str, params: dict[str, Any]) -> None:
         params = {"do_sample": True, "seed": 3, **params}
         found = sampled(params, 3, 2, DRAFTERS[drafter])
-        probabilities = exact(Row(DecodingParams(**params), PROMPT, [0], (), 0), 3)
-        assert sum(probabilities.values()) == pytest.approx(1, abs=1e-5)
-        assert all(probabilities[tokens] > 0 for tokens in found)
-        # Rare ones together: the test needs some of each.
-        often = [tokens for tokens, probability in probabilities.items() if probability * ROWS >= 5]
-        observed = [found[tokens] for tokens in often]
-        expected = [probabilities[tokens] * ROWS for tokens in often]
-        observed.append(ROWS - sum(observed))
-        expected.append(ROWS - sum(expected))
-        kept = [(o, e) for o, e in zip(observed, expected, strict=True) if e > 0.5]
-        seen, hoped = (np.array(values, float) for values in zip(*kept, strict=True))
-        assert p_value(seen, hoped * (seen.sum() / hoped.sum())) > 1e-3
+        assert_distributed(found, exact(Row(DecodingParams(**params), PROMPT, [0], (), 0), 3))
 
     @pytest.mark.parametrize("drafter", ["itself", "good", "bad"])
     def test_as_many_are_accepted_as_the_distributions_share(self, drafter: str) -> None:
