@@ -1,6 +1,7 @@
 """LLM: what it takes as prompts and parameters, the order of results, and what one call may do to another."""
 
 import inspect
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,15 @@ def test_options_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:
     assert "no such folder" in said
     for key in ("model.batch_size=0", "model.dtype=float8", "model.tokenizer=", "runtime.block_size=x"):
         assert key in said
+
+
+@pytest.mark.parametrize("asked", ["900TiB", "999999999TiB"])
+def test_a_cache_beyond_all_memory_is_refused_by_name(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mindspore", None)
+    with pytest.raises(
+        ConfigError, match=rf"^runtime.cache_memory={asked}: more than the .*GiB there are.* bytes$"
+    ):
+        LLM("shipped:examples/tiny_gpt2", cache_memory=asked)
 
 
 def test_the_package_lists_what_it_loads_on_first_use() -> None:
