@@ -84,7 +84,7 @@ def widest(rows: Sequence[Request]) -> int:
 
 
 def most_tokens(row: Request) -> int:
-    """Of the request's sequences in a step, with their drafts, which states replay: with fewer it is refused."""
+    """Of the request's sequences in a step, with drafts, and replayed: with fewer it is refused."""
     return strategy_for(row.params).width(row.params) * (1 + 2 * row.params.num_draft_tokens)
 
 
