@@ -79,11 +79,11 @@ class TestDistribution:
         searches = run_many(
             model, draws(500, thorough=5000), eos=(), max_new_tokens=2, num_return_sequences=2
         )
-        found: Counter[Outputs] = Counter(
+        counts: Counter[Outputs] = Counter(
             tuple(each.token_ids for each in search.results or ()) for search in searches
         )
         for place in (0, 1):
-            assert_distributed(tokens_at(place, found), dict(tokens_at(place, expected)))
+            assert_distributed(tokens_at(place, counts), dict(tokens_at(place, expected)))
 
     def test_only_what_is_drawn_first_may_end(self) -> None:
         # Three of four candidates are end tokens. Those drawn first end, which may be neither of the best.
@@ -131,17 +131,17 @@ class TestScores:
         params = {"num_beams": 3, "do_sample": True, "max_new_tokens": 6, "length_penalty": 0.5, **setting}
         results = Search(model, num_return_sequences=3, **params).run()
         assert len(results) == 3
-        for found in results:
+        for output in results:
             row = Search(model, **params).rows[0]
             total = 0.0
-            for token in found.token_ids:
+            for token in output.token_ids:
                 raw = log_probabilities(model((*PROMPT, *row.output_token_ids))).astype(np.float32)
                 scores = sampling_candidates(adjust(raw, row), row.params, least=2).dense(50)
                 if "renormalize_logits" in setting:
                     scores = log_probabilities(scores).astype(np.float32)
                 total += float(scores[token])
                 row.output_token_ids.append(token)
-            assert found.score == pytest.approx(total / len(found.token_ids) ** 0.5, abs=1e-4)
+            assert output.score == pytest.approx(total / len(output.token_ids) ** 0.5, abs=1e-4)
 
     def test_live_rows_are_ordered_by_score_and_not_by_draw(self) -> None:
         for seed in range(20):
@@ -169,8 +169,8 @@ class TestFewCandidates:
 
     def test_fewer_tokens_than_draws(self) -> None:
         search = Search(random_model(3), eos=(), num_beams=8, do_sample=True, max_new_tokens=1)
-        [found] = search.run()
-        assert math.isfinite(found.score or 0)
+        [output] = search.run()
+        assert math.isfinite(output.score or 0)
 
 
 BEAMS: list[dict[str, Any]] = [
@@ -257,7 +257,7 @@ def test_a_row_in_a_dead_end_is_dropped(kind: dict[str, Any]) -> None:
     bad = [[1, token] for token in range(3)]
     model = table_model({(): {1: 0.6, 2: 0.4}, (1,): {1: 1.0}, (2,): {2: 1.0}}, 3)
     search = Search(model, num_beams=2, max_new_tokens=2, bad_words_ids=bad, **kind)
-    assert [found.token_ids for found in search.run()] == [(2, 2)]
+    assert [output.token_ids for output in search.run()] == [(2, 2)]
 
 
 @each_kind
@@ -280,8 +280,8 @@ def test_what_may_still_be_returned_is_kept(size: int, kind: dict[str, Any]) -> 
             assert len(decision.kept) <= 2
             assert all(kept in decision.kept or kept not in results for kept in before)
             before = list(decision.kept)
-        ended_before = [found for found in results if len(found.token_ids) < len(search.decisions)]
-        assert all(found in before for found in ended_before)
+        ended_before = [output for output in results if len(output.token_ids) < len(search.decisions)]
+        assert all(output in before for output in ended_before)
         assert not search.decisions[-1].branches
-        assert list(results) == sorted(results, key=lambda found: -(found.score or 0))
+        assert list(results) == sorted(results, key=lambda output: -(output.score or 0))
         assert len(results) == 2

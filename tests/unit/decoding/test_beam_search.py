@@ -63,8 +63,8 @@ class TestAgainstExhaustiveSearch:
         )
         scores = {tokens: total_logprob(model, tokens) / len(tokens) ** length_penalty for tokens in outputs}
         results = search.run()
-        assert [found.token_ids for found in results] == sorted(outputs, key=lambda tokens: -scores[tokens])
-        assert [found.score for found in results] == pytest.approx(sorted(scores.values(), reverse=True))
+        assert [output.token_ids for output in results] == sorted(outputs, key=lambda tokens: -scores[tokens])
+        assert [output.score for output in results] == pytest.approx(sorted(scores.values(), reverse=True))
 
     @pytest.mark.slow
     def test_plain_sums_with_never_give_the_likeliest_output(self) -> None:
@@ -147,7 +147,7 @@ class TestFewCandidates:
                 return scores
 
             results = Search(logits, num_beams=6, num_return_sequences=6, max_new_tokens=4).run()
-            assert all(max(found.token_ids) < 3 and math.isfinite(found.score or 0) for found in results)
+            assert all(max(output.token_ids) < 3 and math.isfinite(output.score or 0) for output in results)
 
 
 PROCESSED: list[dict[str, Any]] = [
@@ -181,11 +181,11 @@ class TestScores:
     def test_reported_logprobs_are_the_raw_ones(self) -> None:
         model = random_model(30, seed=4)
         search = Search(model, num_beams=3, max_new_tokens=4, repetition_penalty=1.5, logprobs=2)
-        [found] = search.run()
-        assert found.logprobs is not None
-        assert len(found.logprobs) == len(found.token_ids)
-        for place, (token, reported) in enumerate(zip(found.token_ids, found.logprobs, strict=True)):
-            raw = log_probabilities(model((*PROMPT, *found.token_ids[:place])))
+        [output] = search.run()
+        assert output.logprobs is not None
+        assert len(output.logprobs) == len(output.token_ids)
+        for place, (token, reported) in enumerate(zip(output.token_ids, output.logprobs, strict=True)):
+            raw = log_probabilities(model((*PROMPT, *output.token_ids[:place])))
             assert list(reported)[:2] == np.argsort(-raw)[:2].tolist()
             assert reported[token] == pytest.approx(raw[token], abs=1e-5)
 
@@ -226,8 +226,8 @@ def test_every_beam_of_a_group_counts() -> None:
         ((1, 3), math.log(0.36) - 1.5),
     ]
     results = groups_of(table_model(table, 5), 4, 2, 0.5, max_new_tokens=2, length_penalty=0.0).run()
-    assert [found.token_ids for found in results] == [tokens for tokens, _ in expected]
-    assert [found.score for found in results] == pytest.approx([score for _, score in expected])
+    assert [output.token_ids for output in results] == [tokens for tokens, _ in expected]
+    assert [output.score for output in results] == pytest.approx([score for _, score in expected])
 
 
 def test_a_group_that_is_done_counts_as_choosing_the_end() -> None:
@@ -256,8 +256,10 @@ def test_groups_of_one_beam_are_greedy_in_turn(processed: dict[str, Any], penalt
         expected = diverse_greedy(model, 4, 5, penalty, **params)
         expected.sort(key=lambda pair: -pair[1])
         results = groups_of(model, 4, 4, penalty, length_penalty=0.0, **params).run()
-        assert [found.token_ids for found in results] == [tokens for tokens, _ in expected]
-        assert [found.score for found in results] == pytest.approx([total for _, total in expected], abs=1e-4)
+        assert [output.token_ids for output in results] == [tokens for tokens, _ in expected]
+        assert [output.score for output in results] == pytest.approx(
+            [total for _, total in expected], abs=1e-4
+        )
 
 
 def test_the_first_group_searches_as_if_it_were_alone() -> None:
@@ -265,8 +267,8 @@ def test_the_first_group_searches_as_if_it_were_alone() -> None:
         model = random_model(50, seed)
         groups = groups_of(model, 6, 2, 1.0, eos=(), max_new_tokens=5)
         alone = Search(model, eos=(), num_beams=3, num_return_sequences=3, max_new_tokens=5)
-        found = {(hypothesis.token_ids, hypothesis.score) for hypothesis in groups.run()}
-        assert found >= {(hypothesis.token_ids, hypothesis.score) for hypothesis in alone.run()}
+        together = {(hypothesis.token_ids, hypothesis.score) for hypothesis in groups.run()}
+        assert together >= {(hypothesis.token_ids, hypothesis.score) for hypothesis in alone.run()}
 
 
 @pytest.mark.parametrize(("early_stopping", "steps"), [(True, 2), (False, 4), ("never", 5)])
