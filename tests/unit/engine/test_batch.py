@@ -6,7 +6,7 @@ from shadow_model import Letters, request
 
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
-from mindbatch.engine.batch import buckets_up_to, flatten, pad_to_bucket, wanted_tokens
+from mindbatch.engine.batch import buckets_up_to, flatten, pad_to_bucket, padded, wanted_tokens
 from mindbatch.engine.output_text import SequenceText, StopMatcher
 from mindbatch.engine.sequence import PromptContext, Sequence, SequenceGroup, context_of
 from mindbatch.engine.step import ScheduledTokens, Step
@@ -54,6 +54,10 @@ def test_the_tokens_whose_logits_or_states_may_be_asked_for() -> None:
     assert wanted_tokens(step).tolist() == [4, 6, 7]
     chunk.group.request = request("s", [5, 6, 7], prompt_logprobs=0)
     assert wanted_tokens(step).tolist() == [0, 1, 4, 6, 7]
+
+
+def test_padding_lies_behind_the_values() -> None:
+    assert padded(np.ones((1, 2)), 3).tolist() == [[1, 1], [0, 0], [0, 0]]
 
 
 @pytest.mark.parametrize("largest", [1, 3, 16, 17, 384, 385, 512, 1000, 5000])
