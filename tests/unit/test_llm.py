@@ -1,6 +1,7 @@
 """LLM: what it takes as prompts and parameters, the order of results, and what one call may do to another."""
 
 import inspect
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,18 +50,11 @@ def test_text_and_its_tokens(shadow_llm: LLM) -> None:
 def test_one_prompt_or_a_list(shadow_llm: LLM) -> None:
     ids = shadow_llm.required_tokenizer.encode("hello")
     alone = tokens_of(shadow_llm, "hello")
-    for same in (
-        ["hello"],
-        ids,
-        [ids],
-        tuple(ids),
-        (text for text in ["hello"]),
-        np.array(ids),
-        [np.array(ids)],
-    ):
-        assert tokens_of(shadow_llm, same) == alone
-    assert tokens_of(shadow_llm, [*map(np.int64, ids)]) == alone
-    assert tokens_of(shadow_llm, [[*map(np.int32, ids)]]) == alone
+    for one in (ids, tuple(ids), np.array(ids), [*map(np.int64, ids)]):
+        assert tokens_of(shadow_llm, one) == alone
+    for several in (["hello"], [ids], iter(["hello"]), [np.array(ids)], [[*map(np.int32, ids)]]):
+        assert tokens_of(shadow_llm, several) == alone
+    assert shadow_llm.generate([]) == shadow_llm.generate([], []) == [*shadow_llm.stream([])] == []
 
 
 def test_a_conversation_goes_through_the_chat_template(shadow_llm: LLM) -> None:
@@ -82,17 +76,14 @@ def test_tools_and_variables_reach_the_chat_template(tmp_path: Path) -> None:
     (result,) = llm.generate(CHAT, FEW, **given)
     assert result.prompt_token_ids == expected.prompt_token_ids
     assert len(list(llm.stream(CHAT, FEW, **given))) == 5
+    without = make_llm(load_tokenizer(tmp_path, chat_template=None))
+    with pytest.raises(PromptError, match=r"^prompts\[0\]: chat messages: the model's tokenizer has no chat"):
+        without.generate(CHAT)
     for run in (llm.generate, llm.stream):
         with pytest.raises(ConfigError, match=r"^tools=\[1\]: must be a list of JSON objects"):
             run(CHAT, FEW, tools=[1])
         with pytest.raises(ConfigError, match="^chat_template_kwargs has no effect without"):
             run("hello", FEW, chat_template_kwargs={"enable_thinking": False})
-
-
-def test_no_prompts_no_results(shadow_llm: LLM) -> None:
-    assert shadow_llm.generate([]) == []
-    assert shadow_llm.generate([], []) == []
-    assert list(shadow_llm.stream([])) == []
 
 
 @pytest.mark.parametrize("prompts", [None, 5, b"hello", {"role": "user", "content": "hi"}, np.int64(5)])
@@ -183,12 +174,6 @@ def test_token_ids_without_a_tokenizer() -> None:
         _ = llm.required_tokenizer
 
 
-def test_a_chat_without_a_template_is_refused(tmp_path: Path) -> None:
-    llm = make_llm(load_tokenizer(tmp_path, chat_template=None))
-    with pytest.raises(PromptError, match=r"^prompts\[0\]: chat messages: the model's tokenizer has no chat"):
-        llm.generate(CHAT)
-
-
 def test_stream_gives_the_text_of_generate(shadow_llm: LLM) -> None:
     params = DecodingParams(do_sample=True, num_return_sequences=2, max_new_tokens=30, seed=3)
     pieces: dict[tuple[str, int], list[StreamEvent]] = {}
@@ -204,15 +189,6 @@ def test_stream_gives_the_text_of_generate(shadow_llm: LLM) -> None:
         assert events[-1].finish_reason == output.finish_reason
 
 
-def test_streams_go_on_beside_other_calls(shadow_llm: LLM) -> None:
-    expected, other = tokens_of(shadow_llm, "hello"), tokens_of(shadow_llm, "world")
-    begun = shadow_llm.stream("hello", FEW)
-    first = next(begun)
-    assert tokens_of(shadow_llm, "world") == other
-    tokens = [token for event in (first, *begun) for token in event.token_ids]
-    assert [tokens] == expected
-
-
 def test_a_stream_that_is_left_is_dropped(shadow_llm: LLM) -> None:
     expected = tokens_of(shadow_llm, "world")
     shadow_llm.stream("hello", FEW)  # never begun
@@ -221,6 +197,9 @@ def test_a_stream_that_is_left_is_dropped(shadow_llm: LLM) -> None:
     closed = shadow_llm.stream("hello", FEW)
     next(closed)
     closed.close()  # type: ignore[attr-defined]
+    steps = shadow_llm.steps((Prompt(key=str(i), source="row", token_ids=[30]), FEW) for i in range(20))
+    next(steps)
+    steps.close()
     del begun
     before = shadow_llm.statistics.generated_tokens
     assert tokens_of(shadow_llm, "world") == expected
@@ -237,17 +216,6 @@ def test_a_call_after_a_streams_last_event_does_not_disturb_it(shadow_llm: LLM) 
     assert len(events) == 5
 
 
-def test_a_failure_within_a_step_leaves_a_usable_object(
-    shadow_llm: LLM, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = tokens_of(shadow_llm, "hello")
-    with monkeypatch.context() as patched:
-        patched.setattr(shadow_llm._model.engine._runner, "run", lambda step: 1 // 0)
-        with pytest.raises(ZeroDivisionError):
-            shadow_llm.generate("world", FEW)
-    assert tokens_of(shadow_llm, "hello") == expected
-
-
 def test_options_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         LLM(tmp_path / "modl", batch_size=0, dtype="float8", tokenizer=tmp_path / "none", block_size="x")
@@ -256,6 +224,15 @@ def test_options_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:
     assert "no such folder" in said
     for key in ("model.batch_size=0", "model.dtype=float8", "model.tokenizer=", "runtime.block_size=x"):
         assert key in said
+
+
+@pytest.mark.parametrize("asked", ["900TiB", "999999999TiB"])
+def test_a_cache_beyond_all_memory_is_refused_by_name(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mindspore", None)
+    with pytest.raises(
+        ConfigError, match=rf"^runtime.cache_memory={asked}: more than the .*GiB there are.* bytes$"
+    ):
+        LLM("shipped:examples/tiny_gpt2", cache_memory=asked)
 
 
 def test_the_package_lists_what_it_loads_on_first_use() -> None:
@@ -284,7 +261,16 @@ def test_an_unknown_keyword_is_refused_with_the_near_name() -> None:
         LLM("shipped:examples/tiny_gpt2", batchsize=8)
 
 
-def test_names_of_other_tools_are_taken(shadow_llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The sections of each LLM that is made, none of which is loaded."""
+    sections: list[Any] = []
+    monkeypatch.setattr("mindbatch.llm.prepare", lambda *given, **named: sections.extend(given) or Mock())
+    monkeypatch.setattr("mindbatch.llm.load_engine", Mock())
+    return sections
+
+
+def test_names_of_other_tools_are_taken(shadow_llm: LLM, seen: list[Any]) -> None:
     [found] = shadow_llm.generate("a", {"do_sample": True, "max_tokens": 2}, n=3)
     assert [len(output.token_ids) for output in found.outputs] == [2] * 3
     with pytest.raises(ConfigError, match=r"decoding.n: num_return_sequences is given too"):
@@ -297,9 +283,6 @@ def test_names_of_other_tools_are_taken(shadow_llm: LLM, monkeypatch: pytest.Mon
     )
     with pytest.raises(ConfigError, match="decoding.max_completion_tokens: max_tokens is given too"):
         DecodingParams(max_tokens=2, max_completion_tokens=3)
-    seen: list[Any] = []
-    monkeypatch.setattr("mindbatch.llm.prepare", lambda *given, **named: seen.extend(given) or Mock())
-    monkeypatch.setattr("mindbatch.llm.load_engine", Mock())
     LLM(model="shipped:examples/tiny_gpt2", max_num_seqs=3, max_num_batched_tokens=40, max_model_len=20)
     assert (seen[0].batch_size, seen[0].seq_length, seen[1].max_batched_tokens) == (3, 20, 40)
     for given in ({}, {"path": "a", "model": "b"}):
@@ -309,51 +292,21 @@ def test_names_of_other_tools_are_taken(shadow_llm: LLM, monkeypatch: pytest.Mon
         LLM("a", gpu_memory_utilization=0.9)
 
 
-def test_paths_and_amounts_may_be_given_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-    monkeypatch.setattr("mindbatch.llm.prepare", lambda *given, **named: seen.extend(given) or Mock())
-    monkeypatch.setattr("mindbatch.llm.load_engine", Mock())
+def test_paths_and_amounts_may_be_given_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: list[Any]
+) -> None:
     (tmp_path / "config.json").write_text("{}")
     LLM(tmp_path, tokenizer=tmp_path, cache_memory=1 << 20, model_type="llama", ignore_config_keys=["x"])
     model, runtime = seen
     assert (model.tokenizer, model.type, model.ignore_config_keys) == (str(tmp_path), "llama", ["x"])
     assert runtime == RuntimeConfig(cache_memory="1048576")
-
-
-def test_paths_of_the_shipped_data_and_of_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    monkeypatch.setattr("mindbatch.llm.prepare", lambda model, *rest, **named: seen.append(model) or Mock())
-    monkeypatch.setattr("mindbatch.llm.load_engine", Mock())
-    (tmp_path / "config.json").write_text("{}")
     monkeypatch.setenv("HOME", str(tmp_path.parent))
     LLM(f"~/{tmp_path.name}")
-    assert seen[0].checkpoint_name_or_path == str(tmp_path)
+    assert seen[2].checkpoint_name_or_path == str(tmp_path)
     with pytest.raises(
         ConfigError, match=str(data_root() / "examples").replace(".", r"\.") + "|no such folder"
     ):
         LLM("shipped:examples/nothing")
-
-
-def test_a_streamer_is_ended_even_when_the_run_fails(
-    shadow_llm: LLM, shadow_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = []
-
-    class Recorder:
-        def put(self, value: Any) -> None:
-            calls.append(value)
-
-        def end(self) -> None:
-            calls.append("end")
-
-    shadow_llm.generate([[4, 5]], DecodingParams(max_new_tokens=2), streamer=Recorder())
-    first, second = greedy_tokens([4, 5], 2)
-    assert calls == [[4, 5], [first], [second], "end"]
-    calls.clear()
-    monkeypatch.setattr(shadow_llm._model.engine._runner, "run", lambda step: 1 // 0)
-    with pytest.raises(ZeroDivisionError):
-        shadow_llm.generate([[4, 5]], FEW, streamer=Recorder())
-    assert calls == [[4, 5], "end"]
 
 
 def test_rows_are_taken_as_there_is_room(shadow_llm: LLM) -> None:
@@ -385,14 +338,6 @@ def test_a_row_that_is_refused_stops_no_other(shadow_llm: LLM) -> None:
     assert [key for key, error in errors.items() if error is None] == ["0", "2"]
     assert (errors["1"] or "").startswith("row 1: token id 1000000 is outside the vocabulary")
     assert len(finished) == 23
-
-
-def test_rows_that_are_left_are_dropped(shadow_llm: LLM) -> None:
-    rows = [(Prompt(key=str(i), source="row", token_ids=[30]), FEW) for i in range(20)]
-    steps = shadow_llm.steps(rows)
-    next(steps)
-    steps.close()
-    assert tokens_of(shadow_llm, [[30]]) == [greedy_tokens([30], 5)]
 
 
 def test_steps_go_on_beside_other_calls(shadow_llm: LLM) -> None:

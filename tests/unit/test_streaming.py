@@ -15,7 +15,7 @@ from mindbatch.engine.request import Request, StreamEvent
 from mindbatch.llm import LLM
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.streaming import StreamerFeed
-from shadow_llm import END, make_llm
+from shadow_llm import END, greedy_tokens, make_llm
 
 
 class Recorder:
@@ -63,7 +63,9 @@ def test_the_end_shows_what_is_left_and_begins_anew(shadow_tokenizer: Tokenizer)
     assert file.getvalue() == "\ufffd\nhello\n"
 
 
-def test_stop_strings_and_special_tokens(shadow_tokenizer: Tokenizer) -> None:
+def test_stop_strings_special_tokens_and_several_outputs(
+    shadow_llm: LLM, shadow_tokenizer: Tokenizer
+) -> None:
     tokens = [*shadow_tokenizer.encode("hello wor"), END, *shadow_tokenizer.encode("ld and on")]
     for settings, expected in (
         ({"stop": ["world"]}, "hello \n"),
@@ -76,8 +78,6 @@ def test_stop_strings_and_special_tokens(shadow_tokenizer: Tokenizer) -> None:
         streamer.end()
         assert file.getvalue() == expected
 
-
-def test_our_streamer_refuses_several_outputs(shadow_llm: LLM) -> None:
     streamer = TextStreamer(shadow_llm.required_tokenizer, file=io.StringIO())
     with pytest.raises(ConfigError, match="^streamer: TextStreamer takes one output and gets 2; give one"):
         shadow_llm.generate(["a", "b"], streamer=streamer)
@@ -101,6 +101,20 @@ def test_where_nothing_runs_a_streamer_is_ended(prompts: Any, options: Any, shad
     with suppress(MindBatchError):
         shadow_llm.generate(prompts, streamer=recorder, **options)
     assert recorder.calls == ["end"]
+
+
+def test_a_streamer_is_ended_even_when_the_run_fails(
+    shadow_llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, recorder = DecodingParams(max_new_tokens=2), Recorder()
+    shadow_llm.generate([[4, 5]], few, streamer=recorder)
+    first, second = greedy_tokens([4, 5], 2)
+    assert recorder.calls == [[4, 5], [first], [second], "end"]
+    monkeypatch.setattr(shadow_llm._model.engine._runner, "run", lambda step: 1 // 0)
+    failing = Recorder()
+    with pytest.raises(ZeroDivisionError):
+        shadow_llm.generate([[4, 5]], few, streamer=failing)
+    assert failing.calls == [[4, 5], "end"]
 
 
 def test_a_streamer_whose_first_put_fails_is_ended(shadow_llm: LLM) -> None:

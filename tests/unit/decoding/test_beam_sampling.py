@@ -1,4 +1,4 @@
-"""Beam sampling: its distribution against exact enumeration, what may end, filters and independence."""
+"""Beam sampling against exact chances, and what all beam searches do, alone and in one step."""
 
 import math
 from collections import Counter
@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from goodness_of_fit import draws, p_value
+from goodness_of_fit import assert_distributed, draws
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import NoTokenLeftError
+from mindbatch.io.errors import MindBatchError
 from search_play import PROMPT, Search, log_probabilities, random_model, run_together, table_model
 
 Outputs = tuple[tuple[int, ...], ...]
-SIGNIFICANCE = 1e-4
-"""Of fixed seeds: the tests give the same each time."""
 
 
 def in_this_order(probabilities: list[float], drawn: tuple[int, ...]) -> float:
@@ -26,19 +25,6 @@ def in_this_order(probabilities: list[float], drawn: tuple[int, ...]) -> float:
         chance *= probabilities[place] / left
         left -= probabilities[place]
     return chance
-
-
-def assert_distributed(counts: Counter[Any], chances: dict[Any, float]) -> None:
-    """`counts` against exact chances; rare outcomes are counted as one."""
-    total = sum(counts.values())
-    assert set(counts) <= set(chances)
-    common = [outcome for outcome, chance in chances.items() if chance * total >= 5]
-    expected = [chances[outcome] * total for outcome in common]
-    observed = [counts[outcome] for outcome in common]
-    if rest := total - sum(expected):
-        expected.append(rest)
-        observed.append(total - sum(observed))
-    assert p_value(observed, expected) > SIGNIFICANCE
 
 
 def tokens_at(place: int, counts: Counter[Outputs]) -> Counter[Any]:
@@ -93,11 +79,11 @@ class TestDistribution:
         searches = run_many(
             model, draws(500, thorough=5000), eos=(), max_new_tokens=2, num_return_sequences=2
         )
-        found: Counter[Outputs] = Counter(
+        counts: Counter[Outputs] = Counter(
             tuple(each.token_ids for each in search.results or ()) for search in searches
         )
         for place in (0, 1):
-            assert_distributed(tokens_at(place, found), dict(tokens_at(place, expected)))
+            assert_distributed(tokens_at(place, counts), dict(tokens_at(place, expected)))
 
     def test_only_what_is_drawn_first_may_end(self) -> None:
         # Three of four candidates are end tokens. Those drawn first end, which may be neither of the best.
@@ -145,17 +131,17 @@ class TestScores:
         params = {"num_beams": 3, "do_sample": True, "max_new_tokens": 6, "length_penalty": 0.5, **setting}
         results = Search(model, num_return_sequences=3, **params).run()
         assert len(results) == 3
-        for found in results:
+        for output in results:
             row = Search(model, **params).rows[0]
             total = 0.0
-            for token in found.token_ids:
+            for token in output.token_ids:
                 raw = log_probabilities(model((*PROMPT, *row.output_token_ids))).astype(np.float32)
                 scores = sampling_candidates(adjust(raw, row), row.params, least=2).dense(50)
                 if "renormalize_logits" in setting:
                     scores = log_probabilities(scores).astype(np.float32)
                 total += float(scores[token])
                 row.output_token_ids.append(token)
-            assert found.score == pytest.approx(total / len(found.token_ids) ** 0.5, abs=1e-4)
+            assert output.score == pytest.approx(total / len(output.token_ids) ** 0.5, abs=1e-4)
 
     def test_live_rows_are_ordered_by_score_and_not_by_draw(self) -> None:
         for seed in range(20):
@@ -183,16 +169,119 @@ class TestFewCandidates:
 
     def test_fewer_tokens_than_draws(self) -> None:
         search = Search(random_model(3), eos=(), num_beams=8, do_sample=True, max_new_tokens=1)
-        [found] = search.run()
-        assert math.isfinite(found.score or 0)
+        [output] = search.run()
+        assert math.isfinite(output.score or 0)
 
-    def test_a_row_in_a_dead_end_is_dropped(self) -> None:
-        bad = [[1, token] for token in range(3)]
-        model = table_model({(): {1: 0.5, 2: 0.5}, (1,): {1: 1.0}, (2,): {2: 1.0}}, 3)
-        search = Search(model, num_beams=2, do_sample=True, max_new_tokens=2, bad_words_ids=bad)
-        assert [found.token_ids for found in search.run()] == [(2, 2)]
 
-    def test_a_search_without_any_way_on_is_an_error(self) -> None:
-        search = Search(random_model(3), num_beams=2, do_sample=True, suppress_tokens=(0, 1, 2))
-        with pytest.raises(NoTokenLeftError, match="suppress_tokens"):
-            search.step()
+BEAMS: list[dict[str, Any]] = [
+    {"num_beams": 2},
+    {"num_beams": 7, "length_penalty": 0.3, "num_return_sequences": 3},
+    {"num_beams": 4, "early_stopping": "never", "logprobs": 3},
+    {"num_beams": 3, "repetition_penalty": 1.3, "early_stopping": True},
+    {"num_beams": 4, "no_repeat_ngram_size": 2, "eos": (0, 5, 9)},
+    {"num_beams": 5, "min_new_tokens": 3},
+]
+SAMPLED: list[dict[str, Any]] = [
+    {"do_sample": True, **setting}
+    for setting in (
+        {"num_beams": 2},
+        {"num_beams": 5, "length_penalty": 0.3, "num_return_sequences": 3, "logprobs": 2},
+        {"num_beams": 4, "early_stopping": "never", "top_k": 20},
+        {"num_beams": 3, "repetition_penalty": 1.3, "top_p": 0.8, "early_stopping": True},
+        {"num_beams": 4, "eos": (0, 5, 9), "temperature": 1.5},
+    )
+]
+GROUPS: list[dict[str, Any]] = [
+    {"num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 0.3},
+    {
+        "num_beams": 6,
+        "num_beam_groups": 3,
+        "diversity_penalty": 1.3,
+        "num_return_sequences": 3,
+        "logprobs": 2,
+    },
+    {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 2.3, "early_stopping": "never"},
+    {"num_beams": 6, "num_beam_groups": 2, "diversity_penalty": 3.3, "repetition_penalty": 1.3},
+    {"num_beams": 4, "num_beam_groups": 4, "diversity_penalty": 4.3, "eos": (0, 5, 9)},
+]
+
+each_search = pytest.mark.parametrize(
+    "settings", [BEAMS, SAMPLED, GROUPS], ids=["beams", "sampled", "groups"]
+)
+
+
+def searches(settings: list[dict[str, Any]]) -> list[Search]:
+    return [
+        Search(random_model(5000, seed, eager=[0]), key=str(seed), max_new_tokens=5 + seed, **setting)
+        for seed, setting in enumerate(settings)
+    ]
+
+
+@each_search
+def test_each_gets_bit_for_bit_what_it_gets_alone(settings: list[dict[str, Any]]) -> None:
+    together, alone = searches(settings), searches(settings)
+    run_together(together)
+    for one, other in zip(together, alone, strict=True):
+        other.run()
+        assert one.decisions == other.decisions
+
+
+@each_search
+def test_logits_are_not_changed(settings: list[dict[str, Any]]) -> None:
+    running = searches(settings)
+    logits = np.concatenate([search.logits() for search in running])
+    before = logits.copy()
+    running[0].strategy.advance([search.view() for search in running], logits)
+    assert np.array_equal(logits, before)
+
+
+@each_search
+def test_logits_that_are_not_numbers_are_refused(settings: list[dict[str, Any]]) -> None:
+    search = searches(settings)[0]
+    logits = search.logits()
+    logits[0, 3] = np.nan
+    with pytest.raises(MindBatchError, match="NaN"):
+        search.strategy.advance([search.view()], logits)
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "beams": {},
+    "sampled": {"do_sample": True},
+    "groups": {"num_beam_groups": 2, "diversity_penalty": 2.0},
+}
+each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+
+
+@each_kind
+def test_a_row_in_a_dead_end_is_dropped(kind: dict[str, Any]) -> None:
+    bad = [[1, token] for token in range(3)]
+    model = table_model({(): {1: 0.6, 2: 0.4}, (1,): {1: 1.0}, (2,): {2: 1.0}}, 3)
+    search = Search(model, num_beams=2, max_new_tokens=2, bad_words_ids=bad, **kind)
+    assert [output.token_ids for output in search.run()] == [(2, 2)]
+
+
+@each_kind
+def test_a_search_without_any_way_on_is_an_error(kind: dict[str, Any]) -> None:
+    search = Search(random_model(3), num_beams=2, suppress_tokens=(0, 1, 2), **kind)
+    with pytest.raises(NoTokenLeftError, match="suppress_tokens"):
+        search.step()
+
+
+@pytest.mark.parametrize(
+    ("size", "kind"),
+    [(6, {"num_beams": 4}), (20, {"num_beams": 6, "num_beam_groups": 3, "diversity_penalty": 0.5})],
+)
+def test_what_may_still_be_returned_is_kept(size: int, kind: dict[str, Any]) -> None:
+    for seed in range(20):
+        search = Search(random_model(size, seed, eager=[0]), num_return_sequences=2, max_new_tokens=6, **kind)
+        results = search.run()
+        before: list[Any] = []
+        for decision in search.decisions[:-1]:
+            assert len(decision.kept) <= 2
+            assert all(kept in decision.kept or kept not in results for kept in before)
+            before = list(decision.kept)
+        ended_before = [output for output in results if len(output.token_ids) < len(search.decisions)]
+        assert all(output in before for output in ended_before)
+        assert not search.decisions[-1].branches
+        assert list(results) == sorted(results, key=lambda output: -(output.score or 0))
+        assert len(results) == 2

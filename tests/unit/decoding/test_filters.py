@@ -1,4 +1,6 @@
-"""Each sampling filter against its plain definition, on random and tied scores of every size."""
+"""Each sampling filter against its plain definition, on random and tied scores of every size.
+
+tests/numerics/test_filters.py compares them with those of transformers."""
 
 from typing import Any
 
@@ -13,7 +15,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.candidates import Candidates
 from mindbatch.decoding.filters import (
     IN_ORDER,
-    epsilon_mask,
+    crossing,
     eta_mask,
     min_p_mask,
     nucleus,
@@ -69,27 +71,11 @@ def test_nucleus_drops_what_is_already_filtered_out() -> None:
     assert nucleus(Candidates(scores), 0.999999).tolist() == [False, True, False, True]
 
 
-def test_a_nucleus_that_reaches_into_the_unlikely() -> None:
-    """One token of 0.5 and 20,000 that share 0.5: of these a tail of 0.4 takes four in five."""
-    scores = np.full(20_001, np.log(0.5 / 20_000), dtype=np.float32)
-    scores[9] = np.log(0.5)
-    kept = np.flatnonzero(nucleus(Candidates(scores), 0.6))
-    assert kept[0] == 9
-    assert abs(kept.size - 4001) <= 2
-    np.testing.assert_array_equal(kept[1:], np.arange(20_001 - kept.size + 1, 20_001))
-
-
 def test_a_peaked_nucleus_removes_earlier_equals_first() -> None:
     """Four tokens of 0.2 and many that share 0.2: below a tail of 0.5 there are these and one of the four."""
     scores = np.full(5000, np.log(0.2 / 4996), dtype=np.float32)
     scores[[7, 50, 600, 4999]] = np.log(0.2)
     assert np.flatnonzero(nucleus(Candidates(scores), 0.5)).tolist() == [50, 600, 4999]
-
-
-@pytest.mark.parametrize("size", [8, 4096])
-def test_nucleus_always_keeps_one(size: int) -> None:
-    mask = nucleus(Candidates(random_scores(1, size, 1.0)), 1e-9)
-    assert np.flatnonzero(mask).tolist() == [random_scores(1, size, 1.0).argmax()]
 
 
 @given(score_arrays, st.integers(1, 6000))
@@ -136,68 +122,23 @@ def test_entropy(scores: NDArray[np.float32]) -> None:
     assert entropy(scores, weights_of(scores)) == pytest.approx(expected, abs=1e-5)
 
 
-class TestByHand:
-    """Probabilities 0.6, 0.05, 0.3 and 0.05. Minus their logarithms are 0.51, 3.00, 1.20 and 3.00, of which
-    the expectation is 0.967: 0.46, 2.03, 0.24 and 2.03 away."""
-
-    candidates = Candidates(np.log(np.array([0.6, 0.05, 0.3, 0.05])).astype(np.float32))
-
-    @pytest.mark.parametrize(
-        ("typical_p", "least", "kept"),
-        [(0.29, 1, [2]), (0.31, 1, [0, 2]), (0.89, 1, [0, 2]), (0.91, 1, [0, 1, 2, 3]), (0.01, 2, [0, 2])],
-    )
-    def test_typical(self, typical_p: float, least: int, kept: list[int]) -> None:
-        assert np.flatnonzero(typical_mask(self.candidates, typical_p, least)).tolist() == kept
-
-    @pytest.mark.parametrize(
-        ("epsilon", "least", "kept"),
-        [(0.04, 1, [0, 1, 2, 3]), (0.06, 1, [0, 2]), (0.7, 1, [0]), (0.7, 2, [0, 2]), (0.7, 3, [0, 1, 2, 3])],
-    )
-    def test_epsilon(self, epsilon: float, least: int, kept: list[int]) -> None:
-        assert np.flatnonzero(epsilon_mask(self.candidates, epsilon, least)).tolist() == kept
-
-    @pytest.mark.parametrize(
-        # Above 0.145 the square root times exp(-0.967) = 0.380 is the lower bound of the two.
-        ("epsilon", "least", "kept"),
-        [(0.04, 1, [0, 1, 2, 3]), (0.06, 1, [0, 2]), (0.6, 1, [0, 2]), (0.64, 1, [0]), (0.64, 2, [0, 2])],
-    )
-    def test_eta(self, epsilon: float, least: int, kept: list[int]) -> None:
-        assert np.flatnonzero(eta_mask(self.candidates, epsilon, least)).tolist() == kept
-
-    @pytest.mark.parametrize(
-        # The terms of the entropy, likeliest first: 0.306, 0.361, 0.150, 0.150, of 0.967.
-        ("top_h", "kept"),
-        [(0.1, [0]), (0.33, [0]), (0.68, [0]), (0.70, [0, 2]), (0.85, [0, 1, 2]), (0.99, [0, 1, 2])],
-    )
-    def test_top_h(self, top_h: float, kept: list[int]) -> None:
-        assert np.flatnonzero(top_h_mask(self.candidates, top_h)).tolist() == kept
-
-    @pytest.mark.parametrize(
-        # Logits 4, 0, 2 and -2: the mean is 1 and the deviation the root of 5, 2.236.
-        ("n", "least", "kept"),
-        [(0.89, 1, [0]), (0.9, 1, [0, 2]), (1.79, 1, [0, 1, 2]), (2.7, 1, [0, 1, 2, 3]), (0.1, 2, [0, 2])],
-    )
-    @pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
-    def test_top_n_sigma(self, n: float, least: int, kept: list[int], temperature: float) -> None:
-        logits = np.array([4, 0, 2, -2], dtype=np.float32)
-        params = DecodingParams(do_sample=True, temperature=temperature, top_n_sigma=n)
-        left = sampling_candidates(logits, params, least).dense(4)
-        assert np.flatnonzero(left > -np.inf).tolist() == kept
-
-    @pytest.mark.parametrize(("least", "kept"), [(1, [0]), (2, [0, 2]), (3, [0, 1, 2])])
-    def test_min_p_keeps_the_least(self, least: int, kept: list[int]) -> None:
-        assert np.flatnonzero(min_p_mask(self.candidates, 0.9, least)).tolist() == kept
-
-    @pytest.mark.parametrize(("least", "kept"), [(1, [0]), (2, [0, 2]), (3, [0, 2, 3]), (4, [0, 1, 2, 3])])
-    def test_top_p_keeps_the_least_the_later_of_equals(self, least: int, kept: list[int]) -> None:
-        assert np.flatnonzero(nucleus(self.candidates, 0.1, least)).tolist() == kept
+@pytest.mark.parametrize(
+    # Logits 4, 0, 2 and -2: the mean is 1 and the deviation the root of 5, 2.236.
+    ("n", "least", "kept"),
+    [(0.89, 1, [0]), (0.9, 1, [0, 2]), (1.79, 1, [0, 1, 2]), (2.7, 1, [0, 1, 2, 3]), (0.1, 2, [0, 2])],
+)
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
+def test_top_n_sigma_by_hand(n: float, least: int, kept: list[int], temperature: float) -> None:
+    logits = np.array([4, 0, 2, -2], dtype=np.float32)
+    params = DecodingParams(do_sample=True, temperature=temperature, top_n_sigma=n)
+    left = sampling_candidates(logits, params, least).dense(4)
+    assert np.flatnonzero(left > -np.inf).tolist() == kept
 
 
 def test_top_h_keeps_no_more_than_a_hundred() -> None:
     mask = top_h_mask(Candidates(np.zeros(5000, dtype=np.float32)), 0.9999)
-    assert np.flatnonzero(mask).tolist() == list(
-        range(99)
-    )  # the lower places, one of the hundred over the limit
+    # The lower places, one of the hundred over the limit.
+    assert np.flatnonzero(mask).tolist() == list(range(99))
 
 
 @pytest.mark.parametrize(
@@ -229,12 +170,8 @@ def test_filters_in_a_row_see_what_is_left() -> None:
 
 
 def test_min_p_of_one_keeps_the_likeliest_and_its_equals() -> None:
-    assert min_p_mask(Candidates(np.array([1, 3, 3, 2], dtype=np.float32)), 1.0).tolist() == [
-        False,
-        True,
-        True,
-        False,
-    ]
+    mask = min_p_mask(Candidates(np.array([1, 3, 3, 2], dtype=np.float32)), 1.0)
+    assert np.flatnonzero(mask).tolist() == [1, 2]
 
 
 class TestCandidates:
@@ -253,22 +190,17 @@ class TestCandidates:
         assert twice.tokens(np.array([0])).tolist() == [353]
         assert np.flatnonzero(np.isfinite(twice.dense(1000))).tolist() == [353]
 
-    def test_weights_outlive_filters(self) -> None:
-        for kept in (5, 50):
-            candidates = Candidates(self.scores)
-            mask = self.scores >= np.sort(self.scores)[-kept]
-            before = candidates.weights
-            left = candidates.keep(mask)
-            np.testing.assert_array_equal(left.weights, weights_of(left.scores))
-            np.testing.assert_array_equal(left.weights[left.weights > 0], before[mask])
-
-    @pytest.mark.parametrize("kept", [3, 30])
+    @pytest.mark.parametrize("kept", [3, 5, 30, 50])
     def test_weights_are_of_the_largest_that_is_left(self, kept: int) -> None:
         candidates = Candidates(self.scores)
-        assert candidates.weights.max() == 1.0
-        left = candidates.keep((self.scores < self.scores.max()) & (np.arange(100) < kept))
-        np.testing.assert_array_equal(left.weights, weights_of(left.scores))
-        assert left.weights.max() == 1.0
+        before = candidates.weights
+        likeliest = self.scores >= np.sort(self.scores)[-kept]
+        for mask in (likeliest, (self.scores < self.scores.max()) & (np.arange(100) < kept)):
+            left = candidates.keep(mask)
+            np.testing.assert_array_equal(left.weights, weights_of(left.scores))
+            assert left.weights.max() == 1.0
+        left = candidates.keep(likeliest)
+        np.testing.assert_array_equal(left.weights[left.weights > 0], before[likeliest])
 
     def test_draws_tokens(self) -> None:
         mask = np.arange(100) % 50 == 3
@@ -278,3 +210,66 @@ class TestCandidates:
     def test_without_a_filter_nothing_is_copied(self) -> None:
         candidates = sampling_candidates(self.scores, DecodingParams(do_sample=True))
         assert candidates.scores is self.scores
+
+
+Values = NDArray[np.float32]
+
+
+def by_sorting(keys: Values, weights: Values, share: float, *, reached: bool) -> list[float]:
+    """The key of the crossing; two if the sum comes within rounding of the limit."""
+    order = np.argsort(keys, kind="stable")
+    sums = np.cumsum(weights[order], dtype=np.float64) / weights.sum(dtype=np.float64)
+    places = [
+        int(np.searchsorted(sums, share + off, "left" if reached else "right")) for off in (-2e-7, 2e-7)
+    ]
+    return [float(keys[order[min(place, keys.size - 1)]]) for place in places]
+
+
+def made_up(seed: int, size: int, spread: float, *, tied: bool, dependent: bool) -> tuple[Values, Values]:
+    """Keys, and weights that grow with them or have nothing to do with them."""
+    generator = np.random.default_rng(seed)
+    scores = (generator.standard_normal(size) * spread).astype(np.float32)
+    keys = scores if dependent else generator.standard_normal(size).astype(np.float32)
+    return (np.round(keys * 4) if tied else keys), np.exp(scores - scores.max())
+
+
+cases = st.builds(
+    made_up,
+    st.integers(0, 2**32),
+    st.sampled_from([1, 2, 2048, 2049, 3000, 20_000]),
+    st.sampled_from([0.01, 1.0, 5.0]),
+    tied=st.booleans(),
+    dependent=st.booleans(),
+)
+
+
+@given(cases, st.floats(0.001, 0.999), st.booleans())
+def test_is_that_of_the_sorted_keys(case: tuple[Values, Values], share: float, reached: bool) -> None:
+    keys, weights = case
+    key, num_equal_before = crossing(keys, weights, np.float32(share), reached=reached)
+    low, high = by_sorting(keys, weights, share, reached=reached)
+    assert low <= key <= high
+    assert num_equal_before < np.count_nonzero(keys == key)
+
+
+@pytest.mark.parametrize("size", [8, 8192])
+@pytest.mark.parametrize(("reached", "before"), [(False, 2), (True, 1)])
+def test_equal_to_the_limit(size: int, reached: bool, before: int) -> None:
+    """All keys are equal and each weighs 1/n: after n/4 of them the sum is a quarter."""
+    keys, weights = np.zeros(size, dtype=np.float32), np.ones(size, dtype=np.float32)
+    keys[::2] = -0.0
+    assert crossing(keys, weights, np.float32(0.25), reached=reached) == (0.0, size // 4 - 2 + before)
+
+
+def test_none_crosses() -> None:
+    keys = np.array([3, 1, 3, 2], dtype=np.float32)
+    assert crossing(keys, np.ones(4, dtype=np.float32), np.float32(1.0)) == (3.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("share", "key"), [(0.05, -300.0), (0.3, -2.0), (0.5, -1.0), (0.7, 0.5), (0.95, 7e5)]
+)
+def test_keys_of_both_signs_are_in_order(share: float, key: float) -> None:
+    keys = np.array([0.5, -1.0, 7e5, -300.0, -2.0, -np.inf], dtype=np.float32)
+    weights = np.array([1, 1, 1, 1, 1, 0], dtype=np.float32)
+    assert crossing(keys, weights, np.float32(share)) == (np.float32(key), 0)

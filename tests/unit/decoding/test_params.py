@@ -1,12 +1,19 @@
-"""DecodingParams: normalisation and the derived lengths."""
+"""DecodingParams: one form of each value, lengths, strategies, and what a model's own configuration gives."""
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import decoding_table
+from mindbatch.config.model_task import widest
 from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.model_defaults import model_defaults, sampling_advice
+from mindbatch.decoding.registry import strategies, strategy_for, strategy_name
+from mindbatch.io.errors import ConfigError
 
 SEQUENCES = (((1, 2), -3.0), ((4,), 1.5))
 
@@ -16,6 +23,17 @@ NORMALISED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"top_k": np.int64(4), "penalty_alpha": np.float32(0.5), "do_sample": np.False_},
         {"top_k": 4, "penalty_alpha": 0.5, "do_sample": False},
     ),
+    "one text and one token": (
+        {"stop": "\n\n", "eos_token_id": 2},
+        {"stop": ("\n\n",), "eos_token_id": (2,)},
+    ),
+    "lists": (
+        {"stop": ["a", "b"], "eos_token_id": [1, np.int64(2)]},
+        {"stop": ("a", "b"), "eos_token_id": (1, 2)},
+    ),
+    "no end": ({"eos_token_id": ()}, {"eos_token_id": ()}),
+    "the model's own": ({}, {"eos_token_id": None}),
+    "a whole number": ({"do_sample": True, "temperature": 2}, {"temperature": 2.0}),
     "one forced end": ({"forced_eos_token_id": 5}, {"forced_eos_token_id": (5,)}),
     "forced ends": ({"forced_eos_token_id": [5, 6]}, {"forced_eos_token_id": (5, 6)}),
     "arrays": (
@@ -43,34 +61,6 @@ NORMALISED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 class TestNormalisation:
-    def test_single_stop_and_eos_become_tuples(self) -> None:
-        values: dict[str, Any] = {"stop": "\n\n", "eos_token_id": 2}
-        params = DecodingParams(**values)
-        assert params.stop == ("\n\n",)
-        assert params.eos_token_id == (2,)
-
-    def test_lists_become_tuples(self) -> None:
-        values: dict[str, Any] = {"stop": ["a", "b"], "eos_token_id": [1, np.int64(2)]}
-        params = DecodingParams(**values)
-        assert params.stop == ("a", "b")
-        assert params.eos_token_id == (1, 2)
-        assert type(params.eos_token_id[1]) is int
-
-    def test_no_eos_differs_from_the_models_own(self) -> None:
-        assert DecodingParams(eos_token_id=()).eos_token_id == ()
-        assert DecodingParams().eos_token_id is None
-
-    def test_whole_numbers_serve_as_real_ones(self) -> None:
-        temperature = DecodingParams(do_sample=True, temperature=2).temperature
-        assert temperature == 2.0
-        assert type(temperature) is float
-
-    def test_is_hashable_after_normalisation(self) -> None:
-        values: dict[str, Any] = {"stop": ["a"], "eos_token_id": [1]}
-        assert hash(DecodingParams(**values)) == hash(DecodingParams(stop=("a",), eos_token_id=(1,)))
-        given = {name: value for each in NORMALISED.values() for name, value in each[0].items()}
-        hash(DecodingParams(**given))
-
     @pytest.mark.parametrize(("given", "kept"), NORMALISED.values(), ids=NORMALISED)
     def test_one_form(self, given: dict[str, Any], kept: dict[str, Any]) -> None:
         params = DecodingParams(**given)
@@ -78,6 +68,7 @@ class TestNormalisation:
             assert repr(getattr(params, name)) == repr(value)  # 1 and 1.0 and True are equal
         again = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
         assert DecodingParams(**again) == params
+        assert hash(DecodingParams(**again)) == hash(params)
 
 
 class TestDerived:
@@ -139,3 +130,140 @@ class TestTokenIds:
         assert list(DecodingParams(begin_suppress_tokens=(11,)).token_ids()) == [
             ("begin_suppress_tokens", 11)
         ]
+
+
+NAMES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampling": {"do_sample": True},
+    "beam_search": {"num_beams": 2},
+    "beam_sampling": {"num_beams": 2, "do_sample": True},
+    "group_beam_search": {"num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 1},
+    "contrastive": {"penalty_alpha": 0.1, "top_k": 2},
+    "sample_and_rank": {"best_of": 1, "do_sample": True},
+    "speculative": {"num_assistant_tokens": 1, "do_sample": True},
+    "embedding": {"pooling": "mean"},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        *NAMES.items(),
+        ("speculative", {"prompt_lookup_num_tokens": 1}),
+        ("greedy", {"do_sample": True, "temperature": 0}),
+        ("beam_search", {"do_sample": True, "temperature": 0, "num_beams": 2}),
+    ],
+)
+def test_which_strategy_parameters_ask_for(name: str, values: dict[str, Any]) -> None:
+    assert strategy_name(DecodingParams(**values)) == name
+
+
+WIDE: dict[str, dict[str, Any]] = {
+    "sampling": {"do_sample": True, "num_return_sequences": 7},
+    "beam_search": {"num_beams": 9, "num_return_sequences": 3},
+    "beam_sampling": {"num_beams": 9, "do_sample": True},
+    "group_beam_search": {"num_beams": 8, "num_beam_groups": 4, "diversity_penalty": 1},
+    "contrastive": {"penalty_alpha": 0.1, "top_k": 11},
+    "sample_and_rank": {"best_of": 6, "num_return_sequences": 2, "do_sample": True},
+    "speculative": {"num_assistant_tokens": 5, "num_return_sequences": 3, "do_sample": True},
+}
+
+
+@pytest.mark.parametrize("values", WIDE.values(), ids=WIDE)
+def test_no_strategy_is_wider_than_its_parameters(values: dict[str, Any]) -> None:
+    params = DecodingParams(**values)
+    assert 1 < strategy_for(params).width(params) <= widest(params)
+
+
+def test_the_width_of_every_strategy_is_looked_at() -> None:
+    one_wide = {"embedding": {"pooling": "mean"}}
+    asked = {type(strategy_for(DecodingParams(**values))) for values in (WIDE | one_wide).values()}
+    assert asked == {type(strategy) for strategy in strategies()}
+
+
+def test_the_page_has_the_table() -> None:
+    page = decoding_table.PAGE.read_text()
+    assert decoding_table.with_table(page) == page, "run makers/decoding_table.py"
+
+
+SAMPLING = {"do_sample": True, "temperature": 0.6, "top_p": 0.9}
+
+
+def folder(tmp_path: Path, content: Any) -> Path:
+    (tmp_path / "generation_config.json").write_text(json.dumps(content))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("content", "given", "taken", "left_out"),
+    [
+        (SAMPLING | {"transformers_version": "4.57", "eos_token_id": [2, 3]}, {}, SAMPLING, []),
+        (SAMPLING | {"top_k": None}, {"top_p": 0.5}, {"do_sample": True, "temperature": 0.6}, []),
+        (SAMPLING, {"do_sample": False}, {}, ["temperature", "top_p"]),
+        ({"temperature": 0.9, "max_length": 4096}, {}, {"max_length": 4096}, ["temperature"]),
+        (SAMPLING | {"top_k": -1, "num_beams": "2"}, {}, SAMPLING, ["num_beams", "top_k"]),
+        (SAMPLING | {"penalty_alpha": 0.5}, {}, SAMPLING, ["penalty_alpha"]),
+        (
+            SAMPLING | {"guidance_scale": 2, "regex": "(a+)+", "seed": 3},
+            {},
+            SAMPLING,
+            ["guidance", "reg", "seed"],
+        ),
+        ({"early_stopping": "${oc.env:HOME}", "bad_words_ids": [["${x}"]]}, {}, {}, []),
+        ({"max_new_tokens": 9}, {"top_p": 7.0}, {"max_new_tokens": 9}, []),
+    ],
+)
+def test_what_is_taken(
+    tmp_path: Path, content: Any, given: dict[str, Any], taken: dict[str, Any], left_out: list[str]
+) -> None:
+    found, notes = model_defaults(folder(tmp_path, content), given, DecodingParams)
+    assert found == taken
+    assert len(notes) == len(left_out)
+    assert all(any(name in note for note in notes) for name in left_out)
+
+
+def test_parameters_from_a_folder(tmp_path: Path) -> None:
+    made = DecodingParams.from_model(folder(tmp_path, SAMPLING), temperature=0.2, seed=3)
+    assert made == DecodingParams(do_sample=True, temperature=0.2, top_p=0.9, seed=3)
+    with pytest.raises(ConfigError, match="top_p=7"):
+        DecodingParams.from_model(tmp_path, top_p=7.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "not valid JSON: Expecting value at character 0"),
+        ("[1]", "must be a JSON object"),
+        ("{" * 100_000, "not valid JSON: Expecting property name enclosed in double quotes at character 1"),
+        ('{"a": ' * 100_000, "JSON is nested too deeply; at most 32 levels are allowed"),
+        ('{"a": ' + " " * (1 << 21) + "1}", "cannot be read (2097160 bytes; at most 1048576 are allowed)"),
+        ('{"top_p": 0.5, "top_p": 0.9}', "the key 'top_p' appears twice in one object"),
+        ('{"top_p": NaN}', "NaN is no number of JSON"),
+        ('{"temperature": 1e999}', "the number '1e999' is too large for 64 bits"),
+        ('{"top_k": ' + "9" * 101 + "}", "a number of the JSON has 101 digits; at most 100 are allowed"),
+        ("GGUF", "a GGUF file"),
+        ("[" * 1_000_001, "1000001 lists, objects and commas; at most 1000000 are allowed"),
+    ],
+)
+def test_a_file_that_is_not_in_order(tmp_path: Path, text: str, fault: str) -> None:
+    path = tmp_path / "generation_config.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        model_defaults(tmp_path, {}, DecodingParams)
+    assert caught.value.faults == (f"{path}: {fault}",)
+    assert sampling_advice(tmp_path, {}, DecodingParams) is None
+
+
+def test_a_folder_without_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not there"):
+        DecodingParams.from_model(tmp_path)
+
+
+def test_advice_where_a_sampling_model_runs_greedily(tmp_path: Path) -> None:
+    model = folder(tmp_path, SAMPLING)
+    advice = sampling_advice(model, {}, DecodingParams)
+    assert advice is not None
+    assert "do_sample=true, temperature=0.6, top_p=0.9" in advice
+    assert sampling_advice(model, {"num_beams": 2}, DecodingParams) is None
+    assert sampling_advice(model, {"do_sample": True}, DecodingParams) is None
+    assert sampling_advice(folder(tmp_path, {"temperature": 0.9}), {}, DecodingParams) is None

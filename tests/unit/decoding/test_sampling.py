@@ -1,4 +1,4 @@
-"""Greedy decoding and sampling through the strategy: branches, mixed batches, independence, refusal."""
+"""Strategies of one step: greedy decoding and sampling, alone as in mixed batches, and embeddings."""
 
 from typing import Any
 
@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.draws import row_hash
-from mindbatch.decoding.registry import strategy_for, strategy_name
+from mindbatch.decoding.embedding import Embedding
+from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import NotFiniteError, Row
 from mindbatch.decoding.strategy import Branch, GroupView
 
@@ -71,13 +72,6 @@ class TestMixedBatches:
             assert advance([group], logits[start : start + len(group)].copy()) == [branches]
             start += len(group)
 
-    def test_order_does_not_matter(self) -> None:
-        groups = mixed_groups()
-        logits = random_logits(sum(map(len, groups)))
-        pieces = np.split(logits, np.cumsum([len(group) for group in groups])[:-1])
-        backwards = advance(groups[::-1], np.concatenate(pieces[::-1]))
-        assert backwards[::-1] == advance(groups, logits)
-
     def test_logits_are_not_changed(self) -> None:
         groups = mixed_groups()
         logits = random_logits(sum(map(len, groups)))
@@ -93,22 +87,14 @@ class TestGreedy:
         assert branch.choices[0].token_id == 1
         assert branch.choices[0].top_logprobs is None
 
-    def test_logprob_is_that_of_the_raw_logits(self) -> None:
+    def test_logprobs_are_those_of_the_raw_logits_and_hold_the_chosen_token(self) -> None:
         logits = np.array([[3, 4, 2, 5]], dtype=np.float32)
-        [[branch]] = advance([[row("a", repetition_penalty=9.0)]], logits)  # penalises tokens 1, 2 and 3
-        assert branch.choices[0].token_id == 0
-        assert branch.choices[0].logprob == pytest.approx(np.log(0.0871), abs=1e-3)
-
-    def test_minimum_length_holds(self) -> None:
-        logits = np.array([[9, 1, 2, 3]], dtype=np.float32)
-        assert advance([[row("a")]], logits)[0][0].choices[0].token_id == 0
-        assert advance([[row("a", min_new_tokens=1)]], logits)[0][0].choices[0].token_id == 3
-
-    def test_top_logprobs_hold_the_chosen_token(self) -> None:
-        logits = np.array([[3, 4, 2, 5]], dtype=np.float32)
-        [[branch]] = advance([[row("a", repetition_penalty=9.0, logprobs=2)]], logits)
+        [[branch]] = advance(
+            [[row("a", repetition_penalty=9.0, logprobs=2)]], logits
+        )  # penalises tokens 1, 2 and 3
         assert branch.choices[0].top_logprobs is not None
         assert list(branch.choices[0].top_logprobs) == [3, 1, 0]
+        assert branch.choices[0].logprob == pytest.approx(np.log(0.0871), abs=1e-3)
         assert branch.choices[0].top_logprobs[0] == branch.choices[0].logprob
 
 
@@ -118,21 +104,12 @@ class TestBranching:
         [branches] = advance([[row("a", **params)]], random_logits(1))
         assert [(branch.parent, branch.sample_index) for branch in branches] == [(0, n) for n in range(4)]
 
-    def test_later_steps_keep_one_branch_a_row(self) -> None:
+    @pytest.mark.parametrize("left", [(0, 2), (2,)])
+    def test_later_steps_keep_one_branch_a_row(self, left: tuple[int, ...]) -> None:
         params: dict[str, Any] = {"do_sample": True, "num_return_sequences": 3}
-        rows = [row("a", [7], sample, **params) for sample in (0, 2)]
-        [branches] = advance([rows], random_logits(2))
-        assert [(branch.parent, branch.sample_index) for branch in branches] == [(0, 0), (1, 2)]
-
-    def test_the_last_sample_left_does_not_branch_again(self) -> None:
-        [branches] = advance([[row("a", [7], 2, do_sample=True, num_return_sequences=3)]], random_logits(1))
-        assert [branch.sample_index for branch in branches] == [2]
-
-    def test_parents_are_counted_within_the_group(self) -> None:
-        groups = [[row("a", [1]), row("a", [1], 1)], [row("b", [1]), row("b", [1], 1)]]
-        assert [[branch.parent for branch in group] for group in advance(groups, random_logits(4))] == [
-            [0, 1]
-        ] * 2
+        rows = [row("a", [7], sample, **params) for sample in left]
+        [branches] = advance([rows], random_logits(len(rows)))
+        assert [(branch.parent, branch.sample_index) for branch in branches] == list(enumerate(left))
 
 
 class TestRandomness:
@@ -179,12 +156,26 @@ class TestRefusal:
         assert first.startswith("a: the logits after 0 tokens of output are NaN")
         assert second.startswith("c: the logits after 1 tokens of output are NaN")
 
-    def test_minus_infinity_is_a_probability_of_zero(self) -> None:
-        logits = np.array([[-np.inf, 1, -np.inf]], dtype=np.float32)
-        assert advance([[row("a", do_sample=True)]], logits)[0][0].choices[0].token_id == 1
+
+HIDDEN = np.asarray([[3, 0, 0], [0, 4, 0], [0, 0, 12]], np.float32)
 
 
-def test_names() -> None:
-    assert strategy_name(DecodingParams()) == "greedy"
-    assert strategy_name(DecodingParams(do_sample=True)) == "sampling"
-    assert strategy_for(DecodingParams()) is strategy_for(DecodingParams(do_sample=True))
+def decided(pooling: str, hidden: Any) -> Any:
+    row = Row(DecodingParams(pooling=pooling), (5, 6, 7), [], (), 0)
+    [decision] = Embedding().advance([GroupView([row], prompt_hidden=hidden)], np.zeros((1, 4), np.float32))
+    return decision
+
+
+@pytest.mark.parametrize(("pooling", "vector"), [("last", (0, 0, 1)), ("mean", (3 / 13, 4 / 13, 12 / 13))])
+def test_the_vector_has_length_one(pooling: str, vector: tuple[float, ...]) -> None:
+    [result] = decided(pooling, HIDDEN).results
+    assert result.embedding == pytest.approx(vector)
+    assert (result.token_ids, result.finish_reason) == ((), "stop")
+
+
+def test_states_of_zero_have_no_direction() -> None:
+    assert decided("mean", 0 * HIDDEN).results[0].embedding == (0, 0, 0)
+
+
+def test_states_that_are_no_numbers_end_the_row() -> None:
+    assert isinstance(decided("last", HIDDEN * np.float32(np.nan)).error, NotFiniteError)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from shadow_model import VOCABULARY, fingerprints, logits_of
 
-from goodness_of_fit import draws, p_value
+from goodness_of_fit import assert_distributed, draws
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.draws import row_hash
 from mindbatch.decoding.filters import sampling_candidates
@@ -21,8 +21,9 @@ from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import Draft, Row, TokenChoice
 from mindbatch.decoding.sampling import SamplingStrategy
 from mindbatch.decoding.softmax import softmax
-from mindbatch.decoding.speculative import SpeculativeStrategy, guess
+from mindbatch.decoding.speculative import SpeculativeStrategy, guess, propose
 from mindbatch.decoding.strategy import GroupView
+from mindbatch.io.errors import MindBatchError
 
 PROMPT = [3, 1, 0]
 EOS = (2, 7)
@@ -182,12 +183,6 @@ class TestWithoutDrafts:
         assert SpeculativeStrategy().advance(groups, both)[1:] == expected
         assert len(expected[0].branches) == 4
 
-    def test_names(self) -> None:
-        strategy = SpeculativeStrategy()
-        params = DecodingParams(do_sample=True, num_return_sequences=3)
-        assert (strategy.searches, strategy.needs_hidden) == (False, False)
-        assert (strategy.width(params), strategy.begin(params)) == (3, None)
-
 
 SMALL = 4
 ROWS = draws(500, thorough=5000)
@@ -279,18 +274,7 @@ class TestDrawnDrafts:
     def test_output_is_distributed_as_plain_sampling(self, drafter: str, params: dict[str, Any]) -> None:
         params = {"do_sample": True, "seed": 3, **params}
         found = sampled(params, 3, 2, DRAFTERS[drafter])
-        probabilities = exact(Row(DecodingParams(**params), PROMPT, [0], (), 0), 3)
-        assert sum(probabilities.values()) == pytest.approx(1, abs=1e-5)
-        assert all(probabilities[tokens] > 0 for tokens in found)
-        # Rare ones together: the test needs some of each.
-        often = [tokens for tokens, probability in probabilities.items() if probability * ROWS >= 5]
-        observed = [found[tokens] for tokens in often]
-        expected = [probabilities[tokens] * ROWS for tokens in often]
-        observed.append(ROWS - sum(observed))
-        expected.append(ROWS - sum(expected))
-        kept = [(o, e) for o, e in zip(observed, expected, strict=True) if e > 0.5]
-        seen, hoped = (np.array(values, float) for values in zip(*kept, strict=True))
-        assert p_value(seen, hoped * (seen.sum() / hoped.sum())) > 1e-3
+        assert_distributed(found, exact(Row(DecodingParams(**params), PROMPT, [0], (), 0), 3))
 
     @pytest.mark.parametrize("drafter", ["itself", "good", "bad"])
     def test_as_many_are_accepted_as_the_distributions_share(self, drafter: str) -> None:
@@ -318,3 +302,102 @@ class TestDrawnDrafts:
         for count in (1, 2, 3):
             give_drafts(rows[count::4], count, DRAFTERS["good"])
         assert verify(rows, TARGET) == [verify([one], TARGET)[0] for one in rows]
+
+
+LOGITS = np.array([[3, 4, 2, 5]], dtype=np.float32)
+
+
+def guessing(key: str = "a", output: tuple[int, ...] = (1,), **params: Any) -> Row:
+    return Row(DecodingParams(**params), [0, 3], list(output), (), row_hash(key))
+
+
+def test_greedy_rows_are_given_the_likeliest_after_the_processors() -> None:
+    assert guess([guessing()], LOGITS) == [(3, None)]
+    assert guess([guessing(repetition_penalty=3.0)], LOGITS) == [(2, None)]  # penalises tokens 0, 1 and 3
+
+
+def test_the_distribution_is_that_after_the_filters() -> None:
+    [found] = guess([guessing(do_sample=True, top_k=2, suppress_tokens=[1])], LOGITS)
+    assert found.probabilities is not None
+    expected = np.array([np.exp(3), 0, 0, np.exp(5)])
+    np.testing.assert_allclose(found.probabilities, expected / expected.sum(), rtol=1e-6)
+    assert found.token_id in (0, 3)
+
+
+def test_random_numbers_are_not_those_of_sampling() -> None:
+    rows = [guessing(f"row {n}", do_sample=True) for n in range(200)]
+    logits = np.zeros((200, 1000), np.float32)
+    guessed = [found.token_id for found in guess(rows, logits)]
+    decisions = SamplingStrategy().advance([GroupView([one]) for one in rows], logits)
+    drawn = [decision.branches[0].choices[0].token_id for decision in decisions]
+    assert sum(a == b for a, b in zip(guessed, drawn, strict=True)) < 5  # 0.2 expected
+
+
+def test_a_row_is_given_in_a_batch_what_it_is_given_alone() -> None:
+    rows = [guessing(f"row {n}", (1,) * (n + 1), do_sample=n % 2 == 1, seed=n) for n in range(8)]
+    logits = np.random.default_rng(0).standard_normal((8, 50)).astype(np.float32)
+    together = guess(rows, logits)
+    for number, one in enumerate(rows):
+        [alone] = guess([one], logits[number : number + 1])
+        assert alone.token_id == together[number].token_id
+        if one.params.do_sample:
+            np.testing.assert_array_equal(alone.probabilities, together[number].probabilities)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_logits_that_are_not_finite_are_refused(bad: float) -> None:
+    logits = np.repeat(LOGITS, 2, axis=0)
+    logits[1, 2] = bad
+    with pytest.raises(MindBatchError, match=r"model\.assistant"):
+        guess([guessing(), guessing("b", do_sample=True)], logits)
+
+
+def looking_up(prompt: list[int], output: list[int], longest: int = 2, eos: tuple[int, ...] = ()) -> Row:
+    params = DecodingParams(prompt_lookup_num_tokens=3, max_matching_ngram_size=longest)
+    return Row(params, prompt, output, eos, 0)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "longest", "count", "expected"),
+    [
+        ([1, 2, 3, 4, 5, 1, 2], [], 2, 3, (3, 4, 5)),
+        ([1, 2, 3, 4], [9, 1, 2], 2, 3, (3, 4, 9)),  # across prompt and output
+        ([5, 2, 7, 1, 2, 8, 1], [2], 2, 2, (8, 1)),  # the pair comes before the single token
+        ([5, 2, 7, 1, 2, 8, 1], [2], 1, 2, (7, 1)),  # the first of several
+        ([3, 3], [3], 2, 4, (3,)),  # no more than the text has
+        ([1, 2], [3], 2, 3, None),
+    ],
+)
+def test_what_is_drafted(
+    prompt: list[int], output: list[int], longest: int, count: int, expected: tuple[int, ...] | None
+) -> None:
+    draft = propose(looking_up(prompt, output, longest), count)
+    assert draft == (None if expected is None else Draft(expected))
+
+
+@pytest.mark.parametrize(("eos", "expected"), [((8,), (7, 1)), ((6, 7), None), ((2,), (7, 1, 8))])
+def test_it_stops_before_an_end_token(eos: tuple[int, ...], expected: tuple[int, ...] | None) -> None:
+    draft = propose(looking_up([2, 7, 1, 8], [2], eos=eos), 3)
+    assert draft == (None if expected is None else Draft(expected))
+
+
+def looked_up(text: list[int], longest: int, count: int) -> tuple[int, ...] | None:
+    """The rule by its letter: the longest n-grams first, each sought from the left."""
+    for size in range(min(longest, len(text) - 1), 0, -1):
+        for start in range(len(text) - size):
+            if text[start : start + size] == text[-size:]:
+                return tuple(text[start + size : start + size + count])
+    return None
+
+
+@given(
+    st.lists(st.integers(0, 2), min_size=1, max_size=14),
+    st.lists(st.integers(0, 2), max_size=6),
+    st.integers(1, 5),
+    st.integers(1, 4),
+)
+def test_as_the_rule_says(prompt: list[int], output: list[int], longest: int, count: int) -> None:
+    draft = propose(looking_up(prompt, output, longest), count)
+    expected = looked_up(prompt + output, longest, count)
+    assert (None if draft is None else draft.token_ids) == expected
+    assert draft is None or draft.probabilities is None

@@ -45,36 +45,6 @@ def test_nothing_is_held_that_cannot_begin_a_stop(pieces: list[str], stops: list
         )
 
 
-def test_across_pushes() -> None:
-    matcher = StopMatcher(["\n\nQ:"])
-    assert [matcher.push(piece) for piece in ("yes.\n", "\n", "Q: no")] == ["yes.", "", ""]
-    assert matcher.stopped
-    assert matcher.push("more") == ""
-    assert matcher.flush() == ""
-
-
-def test_a_false_alarm_is_given_out() -> None:
-    matcher = StopMatcher(["END"])
-    assert [matcher.push(piece) for piece in ("an E", "N", "d")] == ["an ", "", "ENd"]
-    assert not matcher.stopped
-
-
-def test_flush_gives_out_the_tail() -> None:
-    matcher = StopMatcher(["END"])
-    assert matcher.push("the EN") == "the "
-    assert matcher.flush() == "EN"
-    assert matcher.flush() == ""
-    assert not matcher.stopped
-
-
-def test_the_earlier_of_overlapping_stops_is_waited_for() -> None:
-    matcher = StopMatcher(["abcd", "bc"])
-    assert matcher.push("-abc") == "-"
-    assert not matcher.stopped
-    assert matcher.push("d") == ""
-    assert matcher.stopped
-
-
 @pytest.mark.parametrize("text", ["", "any text"])
 def test_without_stops_text_passes_at_once(text: str) -> None:
     assert StopMatcher([]).push(text) == text

@@ -1,8 +1,9 @@
 """A runner without a model: its cache holds fingerprints of prefixes, so that wrong blocks are noticed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,25 @@ from mindbatch.kernels.step import Batch
 VOCABULARY = 12
 HIDDEN_SIZE = 5
 COPIES_AT_ONCE = 16  # as the real cache: a call reads all its sources, then writes
+
+
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampling": {"do_sample": True, "num_return_sequences": 4, "top_p": 0.9},
+    "beam": {"num_beams": 4, "num_return_sequences": 2},
+    "beam_sampling": {"num_beams": 3, "do_sample": True, "num_return_sequences": 2, "temperature": 0.8},
+    "group_beam": {
+        "num_beams": 4,
+        "num_beam_groups": 2,
+        "diversity_penalty": 0.7,
+        "num_return_sequences": 3,
+    },
+    "contrastive": {"penalty_alpha": 0.6, "top_k": 4},
+    "embedding": {"pooling": "last"},
+    "sample_and_rank": {"do_sample": True, "best_of": 4, "num_return_sequences": 2},
+    "lookup": {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 1},
+    "sampled_lookup": {"prompt_lookup_num_tokens": 2, "max_matching_ngram_size": 1, "do_sample": True},
+}
 
 
 def settings(**changes: int) -> EngineSettings:
@@ -203,6 +223,20 @@ def drain(engine: Engine) -> tuple[dict[str, RequestOutput], list[StreamEvent]]:
     assert engine.scheduler.blocks.num_free == engine.settings.num_blocks
     assert engine.scheduler.states.num_free == engine.settings.num_states
     return results, events
+
+
+def plain(output: RequestOutput) -> tuple[Any, ...]:
+    """All of a result that must not depend on how the engine ran; the outputs come last."""
+    outputs = [
+        (o.index, o.text, o.token_ids, o.finish_reason, o.score, o.rank, o.cumulative_logprob, o.logprobs)
+        for o in output.outputs
+    ]
+    return output.key, output.prompt_token_ids, output.prompt_logprobs, outputs
+
+
+def all_plain(results: Mapping[str, RequestOutput]) -> dict[str, tuple[Any, ...]]:
+    """Of all results by key."""
+    return {key: plain(output) for key, output in results.items()}
 
 
 def run_all(engine: Engine, requests: Iterable[Request]) -> dict[str, RequestOutput]:

@@ -8,13 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from shadow_model import Letters, ShadowRunner, drain, request, run_all, settings
+from shadow_model import (
+    STRATEGIES,
+    Letters,
+    ShadowRunner,
+    all_plain,
+    drain,
+    plain,
+    request,
+    run_all,
+    settings,
+)
 from test_virtual_engines import ShadowStages
 from test_virtual_engines import drain as drain_stages
 
 from mindbatch.engine.adapter_slots import AdapterSlots, KnownAdapters, LiveAdapter
 from mindbatch.engine.engine import Engine
-from mindbatch.engine.request import Request, RequestOutput
+from mindbatch.engine.request import Request
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import StageRunner, Step
 from mindbatch.engine.virtual_engines import VirtualEngines
@@ -22,12 +32,6 @@ from mindbatch.io.errors import CheckpointError, PromptError
 
 NAMES = ("a", "b", "c", "d", "e")
 KNOWN = KnownAdapters({**{name: LiveAdapter(name, f"digest of {name}") for name in NAMES}, "base": None})
-STRATEGIES: list[dict[str, Any]] = [
-    {},
-    {"do_sample": True, "seed": 3, "num_return_sequences": 3},
-    {"num_beams": 3},
-    {"prompt_lookup_num_tokens": 3},
-]
 
 
 class Slots(RuleBasedStateMachine):
@@ -99,20 +103,19 @@ def make(limits: EngineSettings, slots: AdapterSlots) -> tuple[Engine, ShadowRun
     return Engine(runner, limits, Letters, adapters=KNOWN, slots=slots), runner
 
 
-def texts(results: dict[str, RequestOutput]) -> dict[str, list[str]]:
-    return {key: [each.text for each in output.outputs] for key, output in results.items()}
-
-
 rows = st.lists(
     st.tuples(
-        st.sampled_from([*NAMES, "base", None]), st.integers(0, 3), st.integers(1, 14), st.integers(1, 6)
+        st.sampled_from([*NAMES, "base", None]),
+        st.sampled_from([*STRATEGIES]),
+        st.integers(1, 14),
+        st.integers(1, 6),
     ),
     min_size=1,
     max_size=14,
 )
 
 
-def requests_of(drawn: list[tuple[str | None, int, int, int]]) -> list[Request]:
+def requests_of(drawn: list[tuple[str | None, str, int, int]]) -> list[Request]:
     """Prompts that begin alike, so that blocks would be shared if adapters were not told apart."""
     return [
         adapted(
@@ -126,26 +129,26 @@ def requests_of(drawn: list[tuple[str | None, int, int, int]]) -> list[Request]:
     ]
 
 
-def alone(asked: Request) -> list[str]:
+def alone(asked: Request) -> tuple[Any, ...]:
     engine, _ = make(settings(), AdapterSlots(1))
-    return texts(run_all(engine, [asked]))[asked.key]
+    return plain(run_all(engine, [asked])[asked.key])
 
 
 @given(drawn=rows, num_slots=st.integers(1, 5), batch_size=st.integers(1, 6), num_blocks=st.integers(21, 60))
 def test_each_row_gets_what_it_gets_alone(
-    drawn: list[tuple[str | None, int, int, int]], num_slots: int, batch_size: int, num_blocks: int
+    drawn: list[tuple[str | None, str, int, int]], num_slots: int, batch_size: int, num_blocks: int
 ) -> None:
     limits = settings(batch_size=batch_size, num_blocks=num_blocks)
     slots = AdapterSlots(num_slots, patience=4)
     engine, _ = make(limits, slots)
     asked = requests_of(drawn)
-    assert texts(run_all(engine, asked)) == {each.key: alone(each) for each in asked}
+    assert all_plain(run_all(engine, asked)) == {each.key: alone(each) for each in asked}
     assert all(slots.offers(name) or slots.overdue for name in NAMES), "a slot is held for ever"
 
 
 @given(drawn=rows, num_slots=st.integers(1, 3), stages=st.integers(2, 4))
 def test_engines_over_stages_share_the_slots(
-    drawn: list[tuple[str | None, int, int, int]], num_slots: int, stages: int
+    drawn: list[tuple[str | None, str, int, int]], num_slots: int, stages: int
 ) -> None:
     limits = settings(batch_size=3)
     slots = AdapterSlots(num_slots, patience=4)
@@ -158,7 +161,7 @@ def test_engines_over_stages_share_the_slots(
     asked = requests_of(drawn)
     for each in asked:
         engine.add(each)
-    assert texts(drain_stages(engine)) == {each.key: alone(each) for each in asked}
+    assert all_plain(drain_stages(engine)) == {each.key: alone(each) for each in asked}
 
 
 def test_rows_of_a_loaded_adapter_pass_one_that_waits_but_not_for_ever() -> None:

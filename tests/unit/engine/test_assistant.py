@@ -1,4 +1,4 @@
-"""The assistant over a shadow model: drafts equal those from scratch, whatever its cache went through."""
+"""Drafts of an assistant equal those from scratch, and with them rows get what they get without."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,13 +7,28 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shadow_model import VOCABULARY, ShadowRunner, fingerprints, logits_of, settings
+from numpy.typing import NDArray
+from shadow_model import (
+    VOCABULARY,
+    Letters,
+    ShadowOutput,
+    ShadowRunner,
+    all_plain,
+    fingerprints,
+    logits_of,
+    request,
+    run_all,
+    settings,
+)
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.draws import row_hash
 from mindbatch.decoding.row import Draft, Row, TokenChoice
 from mindbatch.decoding.speculative import guess
 from mindbatch.engine.assistant import Assistant
+from mindbatch.engine.engine import Engine
+from mindbatch.engine.request import Request, RequestOutput
+from mindbatch.engine.step import Step
 
 EOS = (7,)
 TINY = {"num_blocks": 7, "max_batched_tokens": 5, "seq_length": 26}
@@ -40,7 +55,7 @@ def from_scratch(one: Row, count: int, positions: int) -> Draft | None:
         assert guessed is not None
         guesses.append(guessed)
         ahead.append(TokenChoice(guesses[-1].token_id, 0.0))
-        if guesses[-1].token_id in EOS:
+        if guesses[-1].token_id in one.eos_token_ids:
             break
     if not guesses:
         return None
@@ -76,58 +91,42 @@ def spans(runner: ShadowRunner) -> list[tuple[int, int]]:
     return found
 
 
-class TestCaughtUp:
-    """A row of five tokens that is given four guesses at a time."""
+DRAFT = from_scratch(row("a", [3, 1, 4, 1, 5], eos=()), 4, 40)
+assert DRAFT is not None
+GUESSES = DRAFT.token_ids
+OTHER = (GUESSES[1] + 1) % VOCABULARY
 
-    def test_after_a_draft_that_held_only_the_last_tokens_are_new(self) -> None:
-        assistant, runner = make()
-        one = row("a", [3, 1, 4, 1, 5], eos=())
-        [draft] = assistant.propose([one], [4])
-        assert draft is not None
-        assert spans(runner) == [(0, 5), (5, 6), (6, 7), (7, 8)]
-        grow(one, [*draft.token_ids, 9])
-        check(*assistant.propose([one], [2]), from_scratch(one, 2, 40))
-        assert spans(runner) == [(8, 10), (10, 11)]
 
-    def test_refused_guesses_are_computed_over(self) -> None:
-        assistant, runner = make()
-        one = row("a", [3, 1, 4, 1, 5], eos=())
-        [draft] = assistant.propose([one], [4])
-        assert draft is not None
-        spans(runner)
-        grow(one, [draft.token_ids[0], (draft.token_ids[1] + 1) % VOCABULARY])
-        check(*assistant.propose([one], [2]), from_scratch(one, 2, 40))
-        assert spans(runner) == [(6, 7), (7, 8)]
+@pytest.mark.parametrize(
+    ("grown", "count", "computed"),
+    [
+        ([*GUESSES, 9], 2, [(8, 10), (10, 11)]),  # after a draft that held only the last tokens are new
+        ([GUESSES[0], OTHER], 2, [(6, 7), (7, 8)]),  # refused guesses are computed over
+        ([GUESSES[0], OTHER, GUESSES[2], 0, 0], 1, [(6, 10)]),  # a row may have gone its own way
+        ([], 4, [(4, 5), (5, 6), (6, 7), (7, 8)]),  # one that has not moved is asked again for one token
+    ],
+)
+def test_only_what_is_new_is_computed(grown: list[int], count: int, computed: list[Any]) -> None:
+    """Of a row of five tokens that was given four guesses."""
+    assistant, runner = make()
+    one = row("a", [3, 1, 4, 1, 5], eos=())
+    check(*assistant.propose([one], [4]), DRAFT)
+    assert spans(runner) == [(0, 5), (5, 6), (6, 7), (7, 8)]
+    grow(one, grown)
+    check(*assistant.propose([one], [count]), from_scratch(one, count, 40))
+    assert spans(runner) == computed
 
-    def test_a_row_may_have_gone_its_own_way(self) -> None:
-        assistant, runner = make()
-        one = row("a", [3, 1, 4, 1, 5], eos=())
-        [draft] = assistant.propose([one], [4])
-        assert draft is not None
-        spans(runner)
-        other = (draft.token_ids[1] + 1) % VOCABULARY
-        grow(one, [draft.token_ids[0], other, draft.token_ids[2], 0, 0])
-        check(*assistant.propose([one], [1]), from_scratch(one, 1, 40))
-        assert spans(runner) == [(6, 10)]
 
-    def test_a_row_that_has_not_moved_is_asked_again_for_one_token(self) -> None:
-        assistant, runner = make()
-        one = row("a", [3, 1, 4, 1, 5], eos=())
-        first = assistant.propose([one], [4])
-        spans(runner)
-        assert assistant.propose([one], [4]) == first
-        assert spans(runner)[0] == (4, 5)
-
-    def test_a_forgotten_row_begins_anew(self) -> None:
-        assistant, runner = make()
-        one = row("a", [3, 1, 4])
-        assistant.propose([one], [1])
-        assistant.forget(one)
-        assistant.forget(one)
-        assert assistant.blocks.num_free == 400
-        spans(runner)
-        assistant.propose([one], [1])
-        assert spans(runner) == [(0, 3)]
+def test_a_forgotten_row_begins_anew() -> None:
+    assistant, runner = make()
+    one = row("a", [3, 1, 4])
+    assistant.propose([one], [1])
+    assistant.forget(one)
+    assistant.forget(one)
+    assert assistant.blocks.num_free == 400
+    spans(runner)
+    assistant.propose([one], [1])
+    assert spans(runner) == [(0, 3)]
 
 
 class TestSharing:
@@ -199,19 +198,6 @@ class TestLimits:
         assert [draft and len(draft.token_ids) for draft in drafts[:2]] == [count or None, None]
         check(drafts[2], from_scratch(other, 4, 40))
 
-    def test_an_end_token_is_the_last_guess(self) -> None:
-        found = []
-        assistant, _ = make()
-        for number in range(40):
-            one = row(str(number), [number % VOCABULARY, number // VOCABULARY])
-            [draft] = assistant.propose([one], [6])
-            assert draft is not None
-            found.append(draft.token_ids)
-        ended = [tokens for tokens in found if EOS[0] in tokens]
-        assert ended
-        assert all(tokens.index(EOS[0]) == len(tokens) - 1 for tokens in ended)
-        assert all(len(tokens) == 6 for tokens in found if tokens not in ended)
-
     def test_the_least_recently_used_is_dropped(self) -> None:
         assistant, runner = make(num_blocks=6)
         a, b, c = (row(key, [number] * 8) for number, key in enumerate("abc"))
@@ -280,14 +266,90 @@ def test_drafts_equal_those_from_scratch(program: list[tuple[str, Any]], changes
     assert assistant.blocks.num_free == limits.num_blocks
 
 
-@pytest.mark.parametrize("changes", [{}, TINY])
-def test_many_rows_at_once(changes: dict[str, int]) -> None:
-    assistant, runner = make(**changes)
-    rows = [row(f"row {n}", range(n % 7 + 1), [n % 5], **SETTINGS[n % 4]) for n in range(24)]
-    for _ in range(3):
-        counts = [1 + (n * 7) % 5 for n in range(24)]
-        drafts = assistant.propose(rows, counts)
-        for one, count, draft in zip(rows, counts, drafts, strict=True):
-            check(draft, from_scratch(one, count, runner.limits.seq_length))
-            assert draft is not None
-            grow(one, [*draft.token_ids[: count - 1], 11])
+TIGHT = {"block_size": 2, "num_blocks": 28, "batch_size": 4, "max_batched_tokens": 12}
+ENDINGS: list[dict[str, Any]] = [
+    {},
+    {"logprobs": 2, "repetition_penalty": 1.2},
+    {"stop": "hh", "min_new_tokens": 3},
+    {"eos_token_id": (), "max_new_tokens": 30},
+]
+
+
+class Hesitant(ShadowRunner):
+    """A model whose likeliest token is the shadow model's three times out of four."""
+
+    def run(self, step: Step) -> ShadowOutput:
+        return _Hesitating(super().run(step).states)
+
+
+class _Hesitating(ShadowOutput):
+    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        return np.stack(
+            [np.roll(logits_of(self.states[token]), int(self.states[token] % 4 == 0)) for token in tokens]
+        )
+
+
+def requests(**params: Any) -> list[Request]:
+    return [
+        request(
+            f"row {n}", [*range(n % 5 + 1), 3, n % 4], **{"max_new_tokens": 16, **ENDINGS[n % 4], **params}
+        )
+        for n in range(12)
+    ]
+
+
+def engine(changes: dict[str, int], assistant_changes: dict[str, int] | None = None) -> Engine:
+    limits = settings(**changes)
+    assistant = None
+    if assistant_changes is not None:
+        own = settings(**assistant_changes)
+        assistant = Assistant(Hesitant(own), own)
+    return Engine(ShadowRunner(limits), limits, Letters, EOS, assistant=assistant)
+
+
+@pytest.mark.fast_cases(3)
+@pytest.mark.parametrize("changes", [{}, TIGHT])
+@pytest.mark.parametrize("assistant", [{}, {"num_blocks": 6}, {"seq_length": 12}])
+def test_greedy_output_is_that_without_an_assistant(
+    changes: dict[str, int], assistant: dict[str, int]
+) -> None:
+    plain = all_plain(run_all(engine(changes), requests()))
+    assisted = engine(changes, assistant)
+    results = run_all(assisted, requests(num_assistant_tokens=4))
+    assert all_plain(results) == plain
+    assert isinstance(assisted._assistant, Assistant)
+    assert assisted._assistant.blocks.num_free == settings(**assistant).num_blocks
+
+
+@pytest.mark.fast_cases(2)
+@pytest.mark.parametrize("changes", [{}, TIGHT])
+@pytest.mark.parametrize("params", [{}, {"do_sample": True, "temperature": 0.5}], ids=str)
+def test_output_is_that_without_prompt_lookup(changes: dict[str, int], params: dict[str, Any]) -> None:
+    plain = all_plain(run_all(engine(changes), requests(**params)))
+    assert all_plain(run_all(engine(changes), requests(prompt_lookup_num_tokens=3, **params))) == plain
+
+
+def test_samples_do_not_depend_on_how_the_engine_ran() -> None:
+    params = {"num_assistant_tokens": 3, "do_sample": True, "num_return_sequences": 3}
+    alike = all_plain(run_all(engine({}, {}), requests(**params)))
+    tight = {"block_size": 2, "num_blocks": 58, "max_batched_tokens": 20}
+    assert all_plain(run_all(engine(tight, {"num_blocks": 10}), requests(**params))) == alike
+    assert all_plain(run_all(engine({}, {"max_batched_tokens": 3}), requests(**params))) == alike
+    assert len({tuple(output[2]) for output in alike["row 3"][-1]}) == 3
+
+
+def test_steps_are_saved_and_counted() -> None:
+    def run(**params: Any) -> tuple[int, RequestOutput]:
+        one = engine({}, {})
+        results = run_all(one, [request("row", [3, 1, 4], max_new_tokens=30, eos_token_id=(), **params)])
+        return one.statistics.steps, results["row"]
+
+    steps, plain = run()
+    fewer, assisted = run(num_assistant_tokens=4)
+    [output] = assisted.outputs
+    assert plain.outputs[0].num_drafted_tokens == 0
+    assert 0 < output.num_accepted_tokens < output.num_drafted_tokens
+    assert steps == 30
+    # Every step adds the accepted tokens and one of its own.
+    assert fewer + output.num_accepted_tokens == 30
+    assert fewer < 20

@@ -6,10 +6,12 @@ from shadow_model import Letters, request
 
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
-from mindbatch.engine.batch import buckets_up_to, flatten, pad_to_bucket, wanted_tokens
+from mindbatch.engine.batch import buckets_up_to, flatten, pad_to_bucket, padded, wanted_tokens
 from mindbatch.engine.output_text import SequenceText, StopMatcher
-from mindbatch.engine.sequence import Sequence, SequenceGroup
+from mindbatch.engine.sequence import PromptContext, Sequence, SequenceGroup, context_of
 from mindbatch.engine.step import ScheduledTokens, Step
+from mindbatch.io.errors import PromptError
+from mindbatch.models.architecture import BlockPositions2D
 
 
 def scheduled(
@@ -54,6 +56,10 @@ def test_the_tokens_whose_logits_or_states_may_be_asked_for() -> None:
     assert wanted_tokens(step).tolist() == [0, 1, 4, 6, 7]
 
 
+def test_padding_lies_behind_the_values() -> None:
+    assert padded(np.ones((1, 2)), 3).tolist() == [[1, 1], [0, 0], [0, 0]]
+
+
 @pytest.mark.parametrize("largest", [1, 3, 16, 17, 384, 385, 512, 1000, 5000])
 def test_buckets_rise_to_the_largest(largest: int) -> None:
     buckets = buckets_up_to(largest)
@@ -76,3 +82,35 @@ def test_few_buckets() -> None:
     assert len(buckets_up_to(8192)) <= 25
     assert buckets_up_to(512, few=True) == [1, 4, 16, 64, 256, 512]
     assert buckets_up_to(8, few=True) == [1, 4, 8]
+
+
+MODEL = BlockPositions2D(start_id=9, mask_ids=(8, 7))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ((1, 2, 8, 9), PromptContext(3, 2)),
+        ((8, 9, 1, 9, 8), PromptContext(1, 0)),
+        ((1, 7, 2, 8, 9), PromptContext(4, 3)),  # the first kind counts
+        ((1, 7, 2, 7, 9), PromptContext(4, 1)),
+        ((9, 8), PromptContext(0, 1)),
+    ],
+)
+def test_where_the_context_ends_and_the_mask_is(prompt: tuple[int, ...], expected: PromptContext) -> None:
+    assert context_of("a", prompt, MODEL) == expected
+
+
+def test_positions_and_what_is_seen() -> None:
+    context, places = PromptContext(3, 1), np.arange(6, dtype=np.int32)
+    positions, lengths = context.positions(places), context.lengths(places)
+    assert positions.tolist() == [[0, 0], [1, 0], [2, 0], [1, 1], [1, 2], [1, 3]]
+    assert lengths.tolist() == [3, 3, 3, 4, 5, 6]
+    assert positions.dtype == lengths.dtype == np.int32
+    np.testing.assert_array_equal(context.positions(places[2:5]), positions[2:5])
+
+
+@pytest.mark.parametrize("prompt", [(1, 2), (1, 9), (1, 8)])
+def test_prompts_without_one(prompt: tuple[int, ...]) -> None:
+    with pytest.raises(PromptError, match=r"a: the prompt must have token 9, .* and a mask \(8 or 7\)"):
+        context_of("a", prompt, MODEL)

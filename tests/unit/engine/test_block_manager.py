@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -152,34 +151,6 @@ TestTables = Tables.TestCase
 TestTables.settings = settings(stateful_step_count=40)
 
 
-def test_only_shared_blocks_that_are_written_are_copied() -> None:
-    manager = BlockManager(8, 4)
-    table: list[int] = []
-    manager.prepare_write(table, 0, 10)
-    child = manager.share(table)
-    before = list(child)
-    assert manager.prepare_write(child, 10, 11) == [(before[2], child[2])]
-    assert child[:2] == table[:2]
-    assert child[2] != table[2]
-    assert manager.prepare_write(table, 10, 11) == []
-
-
-def test_the_last_holder_writes_in_place() -> None:
-    """Three samples of a prompt whose last block is part full: two copies, not three."""
-    manager = BlockManager(3, 4)
-    first: list[int] = []
-    manager.prepare_write(first, 0, 2)
-    tables = [first, manager.share(first), manager.share(first)]
-    assert manager.blocks_needed([(table, 2, 3) for table in tables]) == 2
-    assert sum(len(manager.prepare_write(table, 2, 3)) for table in tables) == 2
-    assert manager.num_free == 0
-
-
-@pytest.mark.parametrize(("start", "stop", "needed"), [(0, 1, 1), (0, 4, 1), (0, 5, 2), (3, 9, 3)])
-def test_needs_of_an_empty_table(start: int, stop: int, needed: int) -> None:
-    assert BlockManager(8, 4).blocks_needed([([], start, stop)]) == needed
-
-
 def filled(manager: BlockManager, *names: bytes) -> list[int]:
     """A table of full blocks, registered under these names."""
     table: list[int] = []
@@ -247,16 +218,6 @@ def test_blocks_that_nobody_could_find_go_before_those_that_hold_something() -> 
     assert known(manager, b"a", b"ab") == [b"a", b"ab"]
 
 
-def test_a_found_block_is_held_and_not_handed_out() -> None:
-    manager = BlockManager(3, 4)
-    manager.free(filled(manager, b"a", b"ab"))
-    table = manager.share(manager.find([b"a", b"zz"]))
-    assert len(table) == 1
-    assert manager.num_free == 2
-    assert table[0] not in take(manager, 2)
-    assert manager.find([b"a"]) == table
-
-
 def test_the_chain_ends_at_the_first_unknown() -> None:
     manager = BlockManager(4, 4)
     table = filled(manager, b"a", b"ab", b"abc")
@@ -271,19 +232,3 @@ def test_the_same_content_twice_is_registered_once() -> None:
     manager.free(second)
     take(manager, 3)
     assert manager.find([b"a"]) == first
-
-
-def test_a_block_that_is_written_again_is_not_found() -> None:
-    manager = BlockManager(4, 4)
-    table = filled(manager, b"a", b"ab")
-    manager.prepare_write(table, 5, 6)
-    assert known(manager, b"a", b"ab") == [b"a"]
-
-
-def test_writing_into_a_found_block_copies_it_while_somebody_else_holds_it() -> None:
-    manager = BlockManager(4, 4)
-    table = filled(manager, b"a")
-    other = manager.share(manager.find([b"a"]))
-    assert manager.blocks_needed([(other, 3, 4)]) == 1
-    assert manager.prepare_write(other, 3, 4) == [(table[0], other[0])]
-    assert manager.find([b"a"]) == table != other

@@ -1,4 +1,4 @@
-"""Whatever a model prefers, the text of a constrained output is what the constraint asks for."""
+"""Whatever a model prefers, a constrained output is what was asked for; grammars are kept and refused."""
 
 import json
 import re
@@ -15,11 +15,17 @@ from constrained import (
     prompts,
     text_of,
     walk,
+    wrap,
 )
-from schema_check import follows
+from jsonschema import Draft202012Validator
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models
 
 from each_once import each_once
-from mindbatch.decoding.grammar_constraint import GrammarConstraint
+from mindbatch.decoding import DecodingParams, grammar_constraint
+from mindbatch.decoding.grammar_constraint import CompiledGrammar, GrammarConstraint
+from mindbatch.engine import constraints
+from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.io.errors import PromptError
 
 PATTERNS = [
@@ -103,7 +109,7 @@ def test_the_text_is_json_that_follows_the_schema(name: str, schema: dict[str, A
             tokens, ended = walk(make(name, prompt, json_schema=schema), rng, (END[name],), most=1000)
             assert ended
             values.append(json.loads(text_of(name, tokens, prompt)))
-    assert all(follows(value, schema) for value in values)
+    assert all(map(Draft202012Validator(schema).is_valid, values))
     assert len({json.dumps(value) for value in values}) > 1
 
 
@@ -296,3 +302,73 @@ def test_a_text_that_the_vocabulary_cannot_write() -> None:
     constraint.advance(a)
     assert constraint.fault is not None
     assert constraint.fault.endswith("cannot go on after 1 tokens: no token of the model can follow")
+
+
+def test_without_a_tokenizer_no_text_can_be_asked_for() -> None:
+    factory = ConstraintFactory(None, 100)
+    assert factory.make(DecodingParams()) is None
+    with pytest.raises(PromptError, match="decoding.regex needs the model's tokenizer"):
+        factory.make(DecodingParams(regex="a"))
+    with pytest.raises(PromptError, match="decoding.json_schema needs the model's tokenizer"):
+        factory.make(DecodingParams(json_schema={}))
+
+
+def test_a_tokenizer_whose_tokens_depend_on_their_neighbours_is_refused() -> None:
+    words = ["a", "b", "a</w>", "b</w>"]
+    backend = Backend(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[]))
+    backend.decoder = decoders.BPEDecoder(suffix="</w>")
+    with pytest.raises(PromptError, match="depends on the token before it"):
+        ConstraintFactory(wrap(backend), 4).make(DecodingParams(regex="a"))
+
+
+def test_a_grammar_is_compiled_once_and_only_so_many_bytes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    compiled = CompiledGrammar.compiled
+    monkeypatch.setattr(
+        CompiledGrammar, "compiled", lambda self: made.append(self.grammar.source) or compiled(self)
+    )
+    monkeypatch.setattr(constraints, "_kept_bytes", lambda grammar: constraints._MOST_KEPT_BYTES // 2)
+    factory = ConstraintFactory(TOKENIZERS["byte_level"], 400)
+    for pattern in ("a", "a", "b", "a", "c", "a", "b"):
+        factory.make(DecodingParams(regex=pattern))
+    assert made == ["a", "b", "c", "b"]
+
+
+def test_many_rows_of_a_grammar_start_it_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_constraint, "_ROWS_TOGETHER", 3)
+    renewals: list[None] = []
+    renew = CompiledGrammar.renew
+    monkeypatch.setattr(CompiledGrammar, "renew", lambda self: renewals.append(None) or renew(self))
+    factory = ConstraintFactory(TOKENIZERS["byte_level"], 400)
+    for _ in range(7):
+        factory.make(DecodingParams(regex="a"))
+    assert len(renewals) == 2
+
+
+def test_rows_that_share_a_grammar_do_not_use_up_each_others_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_constraint, "_MOST_LEXER_STATES", 80)
+    factory = ConstraintFactory(TOKENIZERS["byte_level"], TOKENIZERS["byte_level"].vocab_size)
+    params = DecodingParams(regex="[ab]*a[ab]{7}c")
+    rng = np.random.default_rng(6)
+    renewals: list[None] = []
+    renew = CompiledGrammar.renew
+    monkeypatch.setattr(CompiledGrammar, "renew", lambda self: renewals.append(None) or renew(self))
+    for _ in range(12):
+        constraint = factory.make(params)
+        assert constraint is not None
+        for _ in range(12):
+            assert constraint.fault is None
+            allowed = np.flatnonzero(constraint.allowed(()))
+            assert allowed.size
+            constraint.advance(int(rng.choice(allowed)))
+            if constraint.is_complete:
+                break
+    assert renewals
+    assert len(renewals) < 40
+
+
+def test_a_row_that_uses_up_its_room_alone_is_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_constraint, "_MOST_LEXER_STATES", 8)
+    factory = ConstraintFactory(TOKENIZERS["byte_level"], TOKENIZERS["byte_level"].vocab_size)
+    with pytest.raises(PromptError, match="cannot go on after 0 tokens: lexer error"):
+        factory.make(DecodingParams(regex="[ab]*a[ab]{7}c"))

@@ -1,11 +1,9 @@
-"""The engine over a shadow model: every token sees its own prefix, and results do not depend on the sizes."""
+"""The engine over a shadow model: every token sees its own prefix, and its numbers are of what it did."""
 
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from shadow_model import (
     VOCABULARY,
     ShadowRunner,
@@ -14,6 +12,7 @@ from shadow_model import (
     greedy_tokens,
     logits_of,
     make_engine,
+    plain,
     request,
     run_all,
     settings,
@@ -22,7 +21,8 @@ from shadow_model import (
 
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput
-from mindbatch.io.errors import CacheBudgetError, PromptError
+from mindbatch.engine.statistics import EngineStatistics
+from mindbatch.io.errors import PromptError
 
 PROMPT = [3, 1, 4, 1, 5]
 SAMPLING: dict[str, Any] = {"do_sample": True, "temperature": 1.5, "seed": 11}
@@ -31,15 +31,6 @@ TINY = {"block_size": 2, "num_blocks": 28, "batch_size": 4, "max_batched_tokens"
 
 def one(engine: Engine, prompt: list[int], **params: object) -> RequestOutput:
     return run_all(engine, [request("row", prompt, **params)])["row"]
-
-
-def plain(output: RequestOutput) -> tuple[Any, ...]:
-    """All that must not depend on how the engine ran."""
-    outputs = [
-        (o.index, o.text, o.token_ids, o.finish_reason, o.cumulative_logprob, o.logprobs)
-        for o in output.outputs
-    ]
-    return output.key, output.prompt_token_ids, outputs, output.prompt_logprobs
 
 
 def log_softmax(tokens: list[int]) -> np.ndarray:
@@ -67,7 +58,7 @@ def test_samples_equal_separate_runs(use_past: bool) -> None:
     assert len({tuple(output.token_ids) for output in four.outputs}) == 4
     for count in (1, 2, 3):
         fewer = one(make_engine(settings()), PROMPT, num_return_sequences=count, max_new_tokens=9, **SAMPLING)
-        assert plain(fewer)[2] == plain(four)[2][:count]
+        assert plain(fewer)[-1] == plain(four)[-1][:count]
 
 
 def test_forks_share_the_prompt() -> None:
@@ -81,21 +72,17 @@ def test_forks_share_the_prompt() -> None:
     assert engine.scheduler.num_preemptions == 0
 
 
-def test_a_step_of_one_prompt_never_recomputes_with_a_cache() -> None:
-    engine = make_engine(settings())
-    one(engine, PROMPT, max_new_tokens=4)
-    runner = engine._runner
-    assert isinstance(runner, ShadowRunner)
-    assert [step[0][1:3] for step in runner.steps] == [(0, 5), (5, 6), (6, 7), (7, 8)]
-
-
-def test_without_a_cache_everything_is_recomputed() -> None:
-    engine = make_engine(settings(use_past=False))
+@pytest.mark.parametrize(
+    ("use_past", "computed"),
+    [(True, [(0, 5), (5, 6), (6, 7), (7, 8)]), (False, [(0, 5), (0, 6), (0, 7), (0, 8)])],
+)
+def test_everything_is_recomputed_only_without_a_cache(use_past: bool, computed: list[Any]) -> None:
+    engine = make_engine(settings(use_past=use_past))
     output = one(engine, PROMPT, max_new_tokens=4)
     assert output.outputs[0].token_ids == greedy_tokens(PROMPT, 4)
     runner = engine._runner
     assert isinstance(runner, ShadowRunner)
-    assert [step[0][1:3] for step in runner.steps] == [(0, 5), (0, 6), (0, 7), (0, 8)]
+    assert [step[0][1:3] for step in runner.steps] == computed
 
 
 def test_ends_at_any_of_several_eos() -> None:
@@ -107,12 +94,8 @@ def test_ends_at_any_of_several_eos() -> None:
             asked = {"eos_token_id": params["eos"]} if params else {}
             output = one(engine, PROMPT, max_new_tokens=20, **asked).outputs[0]
             assert (output.token_ids, output.finish_reason) == (cut, "stop")
-
-
-def test_eos_of_the_model_can_be_switched_off() -> None:
-    free = greedy_tokens(PROMPT, 6)
-    output = one(make_engine(settings(), (free[1],)), PROMPT, max_new_tokens=6, eos_token_id=())
-    assert output.outputs[0].token_ids == free
+    output = one(make_engine(settings(), (free[1],)), PROMPT, max_new_tokens=20, eos_token_id=()).outputs[0]
+    assert output.token_ids == free
 
 
 def test_minimum_lengths_hold_eos_back() -> None:
@@ -207,33 +190,6 @@ def test_prompt_logprobs_in_chunks_under_preemption(use_past: bool, start: int) 
             assert reported[prompt[place]] == pytest.approx(exact[prompt[place]], abs=1e-5)
 
 
-def test_prompt_logprobs_of_a_single_token() -> None:
-    assert one(make_engine(settings()), [4], prompt_logprobs=1, max_new_tokens=1).prompt_logprobs == [None]
-
-
-def test_a_tiny_cache_preempts_and_changes_nothing() -> None:
-    requests = [
-        request(str(i), [i, 2, (3 * i) % VOCABULARY], max_new_tokens=14, num_return_sequences=n, **SAMPLING)
-        for i, n in enumerate([1, 2, 1, 1, 2, 1])
-    ]
-    tiny = make_engine(settings(block_size=2, num_blocks=19))
-    roomy = make_engine(settings())
-    results = run_all(tiny, requests)
-    assert tiny.scheduler.num_preemptions > 0
-    assert roomy.scheduler.num_preemptions == 0
-    expected = run_all(roomy, requests)
-    assert {key: plain(output) for key, output in results.items()} == {
-        key: plain(output) for key, output in expected.items()
-    }
-
-
-def test_what_can_never_fit_is_refused() -> None:
-    engine = make_engine(settings(num_blocks=5))
-    with pytest.raises(CacheBudgetError, match="1 x 25 tokens need 7 cache blocks of 4 tokens"):
-        engine.add(request("row", PROMPT, max_new_tokens=20))
-    assert not engine.has_work
-
-
 @pytest.mark.parametrize(
     ("prompt", "params", "message"),
     [
@@ -282,80 +238,84 @@ def test_an_adapter_that_is_not_there_is_refused() -> None:
         make_engine(settings()).add(Request("row", base.prompt_token_ids, base.params, adapter="sft"))
 
 
-def test_abort_frees_everything_and_the_engine_goes_on() -> None:
-    engine = make_engine(settings(num_blocks=24, batch_size=3, max_batched_tokens=6))
-    for index in range(5):
-        samples = {"num_return_sequences": 2, **SAMPLING} if index % 2 else {}
-        engine.add(request(str(index), PROMPT, max_new_tokens=9, **samples))
-    for _ in range(4):
-        engine.step()
-    assert engine.scheduler.blocks.num_free < 24
-    engine.abort()
-    assert not engine.has_work
-    assert engine.scheduler.blocks.num_free == 24
-    assert one(engine, PROMPT, max_new_tokens=3).outputs[0].token_ids == greedy_tokens(PROMPT, 3)
-
-
-def requests_strategy() -> st.SearchStrategy[list[Request]]:
-    token = st.integers(0, VOCABULARY - 1)
-    params = st.fixed_dictionaries(
-        {"max_new_tokens": st.integers(1, 10), "num_return_sequences": st.integers(1, 3)},
-        optional={
-            "eos_token_id": st.lists(token, min_size=1, max_size=3, unique=True).map(tuple),
-            "stop": st.lists(st.text("abcdefghijkl", min_size=1, max_size=3), max_size=2).map(tuple),
-            "min_new_tokens": st.integers(0, 1),
-            "logprobs": st.integers(0, 2),
-            "prompt_logprobs": st.integers(0, 2),
-            "repetition_penalty": st.just(1.3),
-            "top_k": st.integers(1, 5),
-        },
-    )
-    each = st.tuples(st.lists(token, min_size=1, max_size=12), params)
-    return st.lists(each, min_size=1, max_size=6).map(
-        lambda rows: [
-            request(str(i), prompt, **SAMPLING, **params) for i, (prompt, params) in enumerate(rows)
-        ]
-    )
-
-
-SIZES = st.fixed_dictionaries(
-    {
-        "batch_size": st.integers(1, 6),
-        "block_size": st.integers(1, 6),
-        "num_blocks": st.integers(12, 70),
-        "max_batched_tokens": st.integers(3, 30),
-        "num_states": st.integers(0, 6),
-        "use_past": st.booleans(),
-    }
-)
-
-
-@given(rows=requests_strategy(), sizes=SIZES)
-def test_results_do_not_depend_on_the_sizes(rows: list[Request], sizes: dict[str, Any]) -> None:
-    engine, fitting = make_engine(settings(**sizes)), []
-    for row in rows:
-        try:
-            engine.add(row)
-        except CacheBudgetError:
-            continue
-        fitting.append(row)
-    results, events = drain(engine)
-    expected = {row.key: run_all(make_engine(settings()), [row])[row.key] for row in fitting}
-    assert {key: plain(output) for key, output in results.items()} == {
-        key: plain(output) for key, output in expected.items()
-    }
-    for output in results.values():
-        for sample in output.outputs:
-            mine = [event for event in events if (event.key, event.index) == (output.key, sample.index)]
-            assert "".join(event.text for event in mine) == sample.text
-            assert [token for event in mine for token in event.token_ids] == sample.token_ids
-            assert [event.finish_reason for event in mine] == [None] * (len(mine) - 1) + [
-                sample.finish_reason
-            ]
-
-
 def test_without_a_tokenizer_there_are_token_ids_and_no_text() -> None:
     limits = settings()
     output = one(Engine(ShadowRunner(limits), limits), PROMPT, max_new_tokens=4).outputs[0]
     assert output.token_ids == greedy_tokens(PROMPT, 4)
     assert output.text == ""
+
+
+LONG = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
+
+
+def used(engine: Engine) -> tuple[int, int, int]:
+    now = engine.statistics
+    return now.running_sequences, now.waiting_requests, now.blocks_used
+
+
+def test_a_new_engine_has_done_nothing() -> None:
+    fresh = make_engine(settings()).statistics
+    assert fresh == EngineStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 400, 0.0)
+    assert (fresh.prefix_hit_rate, fresh.cache_use) == (0.0, 0.0)
+
+
+def test_totals_and_load() -> None:
+    engine = make_engine(settings(batch_size=2, num_blocks=20))
+    for key in "abc":
+        engine.add(request(key, LONG, max_new_tokens=3))
+    assert used(engine) == (0, 3, 0)
+    engine.step()
+    assert used(engine) == (1, 2, 3), "the second waits for what the first computes"
+    engine.step()
+    assert used(engine) == (2, 1, 4), "and shares two of its blocks"
+    assert engine.statistics.cache_use == 4 / 20
+    drain(engine)
+    end = engine.statistics
+    assert (end.prompt_tokens, end.cached_prompt_tokens, end.prefix_hit_rate) == (30, 16, 16 / 30)
+    assert (end.generated_tokens, end.num_preemptions) == (9, 0)
+    assert end.computed_tokens == 30 - 16 + 3 * 2, "the last token of an output is never computed"
+    assert used(engine) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("prefix_caching", "cached"), [(False, 0), (True, 2)])
+def test_tokens_computed_again_count_as_computed_only(prefix_caching: bool, cached: int) -> None:
+    engine = make_engine(settings(block_size=2, num_blocks=10, prefix_caching=prefix_caching))
+    for last in (1, 2):
+        engine.add(request(str(last), [*LONG[:3], last], max_new_tokens=12))
+    drain(engine)
+    end = engine.statistics
+    assert end.num_preemptions > 0
+    assert (end.prompt_tokens, end.cached_prompt_tokens, end.generated_tokens) == (8, cached, 24)
+    assert end.computed_tokens > 8 - cached + 24 - 2
+
+
+def test_waste_is_the_share_of_empty_slots_over_all_steps() -> None:
+    """Blocks of four; after the steps, 2 of 12, 1 of 12 and 0 of 12 slots hold no token."""
+    engine = make_engine(settings())
+    engine.add(request("a", LONG, max_new_tokens=3))
+    drain(engine)
+    assert engine.statistics.cache_waste == pytest.approx(3 / 36)
+
+
+def test_a_shared_block_wastes_once() -> None:
+    """Five samples: all share three blocks after the prompt; then four copies of the last are made."""
+    engine = make_engine(settings())
+    engine.add(request("a", LONG, max_new_tokens=3, num_return_sequences=5, **SAMPLING))
+    engine.step()
+    assert engine.statistics.cache_waste == pytest.approx(2 / 12)
+    engine.step()
+    assert engine.statistics.cache_waste == pytest.approx((2 + 5) / (12 + 28))
+    drain(engine)
+    assert (engine.statistics.generated_tokens, engine.statistics.prompt_tokens) == (15, 10)
+
+
+def test_forks_that_have_not_parted_yet_waste_once() -> None:
+    """The step of three tokens has no room for three samples beside the other sequence."""
+    engine = make_engine(settings(max_batched_tokens=3))
+    engine.add(request("other", [1], max_new_tokens=3))
+    engine.add(request("forks", [2, 3], max_new_tokens=3, num_return_sequences=3, **SAMPLING))
+    engine.step()
+    assert engine.statistics.cache_waste == pytest.approx((3 + 2) / 8)
+    engine.step()
+    assert engine.statistics.running_sequences == 4
+    assert engine.statistics.cache_waste == pytest.approx((3 + 2 + 2 + 2) / 16)

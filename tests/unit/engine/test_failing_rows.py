@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from shadow_model import VOCABULARY, Letters, ShadowOutput, ShadowRunner, drain, request, settings
+from shadow_model import (
+    STRATEGIES,
+    VOCABULARY,
+    Letters,
+    ShadowOutput,
+    ShadowRunner,
+    all_plain,
+    drain,
+    request,
+    run_all,
+    settings,
+)
 
 from mindbatch.config.environment import prepare_environment
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.grammar_constraint import GrammarConstraint
 from mindbatch.decoding.row import row_error
 from mindbatch.decoding.strategy import Decision, GroupView
 from mindbatch.engine import advance
@@ -21,21 +32,14 @@ from mindbatch.engine import engine as engine_module
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.output_text import StopMatcher
-from mindbatch.engine.request import Request, RequestOutput
+from mindbatch.engine.request import Request
 from mindbatch.engine.sequence import SequenceGroup
-from mindbatch.io.errors import PromptError
+from mindbatch.io.errors import MindBatchError, PromptError
 
-STRATEGIES: dict[str, dict[str, Any]] = {
-    "greedy": {},
-    "sampling": {"do_sample": True, "num_return_sequences": 3},
-    "sample_and_rank": {"do_sample": True, "best_of": 3},
-    "contrastive": {"penalty_alpha": 0.6, "top_k": 3},
-    "beam_search": {"num_beams": 3},
-    "beam_sampling": {"num_beams": 3, "do_sample": True},
-    "group_beam_search": {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5},
-    "lookup": {"prompt_lookup_num_tokens": 2, "max_matching_ngram_size": 1},
-    "assisted": {"num_assistant_tokens": 2},
-}
+ROWS = {name: params for name, params in STRATEGIES.items() if name != "embedding"}
+ROWS["assisted"] = {"num_assistant_tokens": 2}
+COPIED = ROWS.keys() - {"greedy", "lookup", "sampled_lookup", "assisted"}
+"""Those whose sequences fork."""
 PROMPT = [3, 1, 4, 3]
 FAULT = ValueError("no\ncolour")
 Groups = Sequence[SequenceGroup]
@@ -53,45 +57,41 @@ class Countdown:
             raise FAULT
 
 
-class BrokenText(Letters):
-    """A detokenizer that fails in the middle of an output, or when it is copied."""
+class Broken:
+    """Any object, one of whose methods fails, in its copies too."""
 
-    def __init__(self, fail: Callable[..., None], where: str) -> None:
-        super().__init__()
-        self.fail, self.where = fail, where
+    def __init__(self, inner: Any, where: str, fail: Callable[..., None]) -> None:
+        self.inner, self.where, self.fail = inner, where, fail
 
-    def push(self, token_id: int) -> str:
-        if self.where == "push":
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.inner, name)
+        if name == "fork":
+            method = self.copied
+        if name != self.where:
+            return method
+
+        def failing(*arguments: Any) -> Any:
             self.fail()
-        return super().push(token_id)
+            return method(*arguments)
 
-    def fork(self) -> BrokenText:
-        if self.where == "fork":
-            self.fail()
-        return BrokenText(self.fail, self.where)
+        return failing
+
+    def copied(self) -> Broken:
+        return Broken(self.inner.fork(), self.where, self.fail)
 
 
-class BrokenConstraint:
-    """Allows everything, and fails in one of its methods."""
+class Anything:
+    """A constraint that allows everything."""
 
     fault, is_complete = None, False
 
-    def __init__(self, fail: Callable[..., None], where: str) -> None:
-        self.fail, self.where = fail, where
-
     def allowed(self, eos_token_ids: tuple[int, ...]) -> NDArray[np.bool_]:
-        if self.where == "allowed":
-            self.fail()
         return np.ones(VOCABULARY, dtype=np.bool_)
 
-    def advance(self, token_id: int) -> None:
-        if self.where == "advance":
-            self.fail()
+    def advance(self, token_id: int) -> None: ...
 
-    def fork(self) -> BrokenConstraint:
-        if self.where == "copy":
-            self.fail()
-        return BrokenConstraint(self.fail, self.where)
+    def fork(self) -> Anything:
+        return self
 
 
 class BrokenStop(StopMatcher):
@@ -120,11 +120,12 @@ def make_engine(*, text: str = "", constraint: str = "", calls: int = 0) -> Engi
     limits = settings(batch_size=64)
     fail = Countdown(calls)
 
-    def detokenizer(prompt: tuple[int, ...], skip: bool) -> Letters:
-        return BrokenText(fail, text) if text and list(prompt) == PROMPT else Letters(prompt)
+    def detokenizer(prompt: tuple[int, ...], skip: bool) -> Any:
+        letters = Letters(prompt)
+        return Broken(letters, text, fail) if text and list(prompt) == PROMPT else letters
 
-    def constrain(params: DecodingParams, prompt: tuple[int, ...]) -> GrammarConstraint | None:
-        return BrokenConstraint(fail, constraint) if constraint and list(prompt) == PROMPT else None
+    def constrain(params: DecodingParams, prompt: tuple[int, ...]) -> Any:
+        return Broken(Anything(), constraint, fail) if constraint and list(prompt) == PROMPT else None
 
     return Engine(
         ShadowRunner(limits), limits, detokenizer, (), constrain, Assistant(ShadowRunner(limits), limits)
@@ -132,11 +133,7 @@ def make_engine(*, text: str = "", constraint: str = "", calls: int = 0) -> Engi
 
 
 def others() -> list[Request]:
-    return [request(name, [2, 7, 1, 2, 7], max_new_tokens=5, **more) for name, more in STRATEGIES.items()]
-
-
-def tokens(results: dict[str, RequestOutput]) -> dict[str, Any]:
-    return {key: [(each.token_ids, each.text) for each in result.outputs] for key, result in results.items()}
+    return [request(name, [2, 7, 1, 2, 7], max_new_tokens=5, **more) for name, more in ROWS.items()]
 
 
 @pytest.fixture(scope="module")
@@ -146,15 +143,21 @@ def expected() -> dict[str, Any]:
     for each in others():
         engine = make_engine()
         engine.add(each)
-        found |= tokens(drain(engine)[0])
+        found |= all_plain(drain(engine)[0])
     return found
 
 
 def bad(name: str, **more: Any) -> Request:
-    return request("bad", PROMPT, **STRATEGIES[name] | {"max_new_tokens": 5} | more)
+    return request("bad", PROMPT, **ROWS[name] | {"max_new_tokens": 5} | more)
 
 
-def check(engine: Engine, row: Request, expected: dict[str, Any], breaks: Callable[..., None]) -> None:
+def check(
+    engine: Engine,
+    row: Request,
+    expected: dict[str, Any],
+    breaks: Callable[..., None],
+    error: str = "bad: unforeseen ValueError: no colour",
+) -> None:
     """Runs the row among others; `breaks` gets its group and all that wait."""
     rows = others()
     for each in [*rows[:4], row, *rows[4:]]:
@@ -163,9 +166,9 @@ def check(engine: Engine, row: Request, expected: dict[str, Any], breaks: Callab
     breaks(groups[4], groups)
     results, _ = drain(engine)
     failed = results.pop("bad")
-    assert failed.error == "bad: unforeseen ValueError: no colour"
+    assert re.fullmatch(error, failed.error or "")
     assert failed.outputs == []
-    assert tokens(results) == expected
+    assert all_plain(results) == expected
     assert isinstance(engine._assistant, Assistant)
     assert engine._assistant.blocks.num_free == engine.settings.num_blocks
 
@@ -194,48 +197,75 @@ def strategy(group: SequenceGroup, groups: Groups) -> None:
 
 
 @pytest.mark.parametrize("breaks", [processor, strategy], ids=lambda breaks: breaks.__name__)
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", ROWS)
 def test_a_strategy_or_processor(name: str, breaks: Callable[..., None], expected: dict[str, Any]) -> None:
     check(make_engine(), bad(name), expected, breaks)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", ROWS)
 def test_a_stop_matcher(name: str, expected: dict[str, Any]) -> None:
     check(make_engine(), bad(name, stop=("x",)), expected, stop_matcher)
 
 
-@pytest.mark.parametrize("where", ["push", "fork"])
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_a_detokenizer(name: str, where: str, expected: dict[str, Any]) -> None:
-    if where == "fork" and name in ("greedy", "lookup", "assisted"):
-        pytest.skip("is never copied")
-    more = {"num_return_sequences": 5} if name == "sampling" else {}
-    check(make_engine(text=where), bad(name, stop=("x",), **more), expected, nothing)
+PARTS = [
+    {"text": "push"},
+    {"constraint": "allowed"},
+    {"constraint": "advance"},
+    {"text": "fork"},
+    {"constraint": "fork"},
+]
 
 
-@pytest.mark.fast_cases(3)
-@pytest.mark.parametrize("where", ["allowed", "advance", "copy"])
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_a_constraint(name: str, where: str, expected: dict[str, Any]) -> None:
-    if where == "copy" and name in ("greedy", "lookup", "assisted"):
-        pytest.skip("is never copied, or for a draft only")
+@pytest.mark.fast_cases(12)
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [(name, part) for part in PARTS for name in ROWS if "fork" not in part.values() or name in COPIED],
+    ids=str,
+)
+def test_a_detokenizer_or_constraint(name: str, part: dict[str, str], expected: dict[str, Any]) -> None:
     more = {"num_return_sequences": 5} if name == "sampling" else {}
-    check(make_engine(constraint=where), bad(name, **more), expected, nothing)
+    check(make_engine(**part), bad(name, stop=("x",), **more), expected, nothing)
+
+
+def nothing_after_four(key: str, output: Sequence[int]) -> Sequence[int]:
+    return range(1, 12) if len(output) < len(PROMPT) + 4 else []
+
+
+@pytest.mark.fast_cases(4)
+@pytest.mark.parametrize("name", ROWS)
+def test_a_dead_end(name: str, expected: dict[str, Any]) -> None:
+    dead = r"bad: no token is left for position 4 of output \d: forbidden by prefix_allowed_tokens_fn; .*"
+    asked = bad(name, prefix_allowed_tokens_fn=nothing_after_four)
+    check(make_engine(), asked, expected, nothing, dead)
+
+
+@pytest.mark.parametrize(("name", "calls"), [("greedy", 1), ("beam", 4)])
+def test_the_users_function(name: str, calls: int, expected: dict[str, Any]) -> None:
+    """Of a search it may fail for one beam only."""
+    left = iter(range(calls - 1))
+
+    def broken(key: str, output: Sequence[int]) -> Sequence[int]:
+        if next(left, None) is None:
+            raise KeyError("colour")
+        return range(VOCABULARY)
+
+    error = r"bad: decoding.prefix_allowed_tokens_fn: KeyError\('colour'\)"
+    check(make_engine(), bad(name, prefix_allowed_tokens_fn=broken), expected, nothing, error)
 
 
 def test_an_assistant_whose_copy_of_the_row_fails_drafts_nothing() -> None:
     outputs = []
-    for name, constraint in (("assisted", "copy"), ("greedy", "")):
+    for name, constraint in (("assisted", "fork"), ("greedy", "")):
         engine = make_engine(constraint=constraint, calls=2)
         engine.add(bad(name))
-        outputs.append(tokens(drain(engine)[0]))
+        outputs.append(all_plain(drain(engine)[0]))
     assert outputs[0] == outputs[1]
 
 
 @pytest.mark.parametrize(
     ("module", "function", "more"),
     [
-        (engine_module, "look_up", STRATEGIES["lookup"]),
+        (engine_module, "look_up", ROWS["lookup"]),
         (advance, "token_logprobs", {"prompt_logprobs": 2}),
     ],
 )
@@ -251,12 +281,12 @@ def test_what_the_engine_does_for_a_row(
 
     monkeypatch.setattr(module, function, fail)
     engine = make_engine()
-    rows = [row for row in others() if row.key != "lookup"]
+    rows = [row for row in others() if "lookup" not in row.key]
     for row in [*rows, bad("greedy", **more)]:
         engine.add(row)
     results, _ = drain(engine)
     assert results.pop("bad").error == "bad: unforeseen ValueError: no colour"
-    assert tokens(results) == {key: found for key, found in expected.items() if key != "lookup"}
+    assert all_plain(results) == {key: found for key, found in expected.items() if "lookup" not in key}
 
 
 def test_a_row_that_fails_before_it_starts_is_refused() -> None:
@@ -276,7 +306,7 @@ def test_an_interrupt_is_no_rows_error() -> None:
         raise KeyboardInterrupt
 
     engine = make_engine()
-    engine.add(bad("beam_search"))
+    engine.add(bad("beam"))
     engine.scheduler.waiting[0].sequences[0].row.processors = (interrupt,)
     with pytest.raises(KeyboardInterrupt):
         drain(engine)
@@ -311,3 +341,57 @@ def test_the_traceback_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str
     finally:
         logger.setLevel(before[0])
         logger.handlers[:] = before[1]
+
+
+def rows(*prompts: list[int], **params: Any) -> list[Request]:
+    return [
+        request(f"row{number}", prompt, max_new_tokens=4, **params) for number, prompt in enumerate(prompts)
+    ]
+
+
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The places, among the tokens of every step, whose logits are no numbers."""
+    places: set[int] = set()
+    plain = ShadowOutput.logits
+
+    def logits(self: ShadowOutput, tokens: Sequence[int]) -> NDArray[np.float32]:
+        found = plain(self, tokens)
+        found[[token in places for token in tokens]] = np.nan
+        return found
+
+    monkeypatch.setattr(ShadowOutput, "logits", logits)
+    return places
+
+
+@pytest.mark.parametrize("params", ROWS.values(), ids=ROWS)
+def test_one_row_ends_alone(params: dict[str, Any], poisoned: set[int]) -> None:
+    asked = rows([3, 1, 4], [1, 5], **params)
+    expected = run_all(make_engine(), asked[1:])["row1"]
+    poisoned.add(2)  # the last token of the first prompt, in the first step
+    engine = make_engine()
+    for each in asked:
+        engine.add(each)
+    [failed] = engine.step().finished
+    poisoned.clear()
+    assert failed.error == (
+        "row0: the logits after 0 tokens of output are NaN or infinite; the model's weights or its number "
+        "format do not fit"
+    )
+    assert [each.token_ids for each in run_all(engine, [])["row1"].outputs] == [
+        each.token_ids for each in expected.outputs
+    ]
+
+
+def test_a_single_row_may_be_the_first(poisoned: set[int]) -> None:
+    poisoned.add(2)
+    engine = make_engine()
+    assert "NaN" in str(run_all(engine, rows([3, 1, 4]))["row0"].error)
+    poisoned.clear()
+    assert run_all(engine, rows([3, 1, 4]))["row0"].error is None
+
+
+def test_of_a_model_that_gives_no_numbers_the_run_ends_at_once(poisoned: set[int]) -> None:
+    poisoned.update(range(64))
+    with pytest.raises(MindBatchError, match=r"^the logits of all 2 rows of the first step are NaN"):
+        run_all(make_engine(), rows([3, 1, 4], [1, 5]))

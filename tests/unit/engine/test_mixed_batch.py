@@ -1,4 +1,4 @@
-"""All strategies in one batch: each row gets what it gets alone, and no cache block is lost."""
+"""All strategies in one batch: each row gets what it gets alone, by its definition, and no block is lost."""
 
 import math
 from collections import defaultdict
@@ -11,7 +11,20 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from shadow_model import VOCABULARY, drain, fingerprints, logits_of, make_engine, request, settings
+from shadow_model import (
+    STRATEGIES,
+    VOCABULARY,
+    drain,
+    fingerprints,
+    hidden_of,
+    logits_of,
+    make_engine,
+    plain,
+    request,
+    run_all,
+    settings,
+    text_of,
+)
 
 from goodness_of_fit import draws
 from mindbatch.decoding import DecodingParams
@@ -22,23 +35,6 @@ from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import CompletionOutput, Request, RequestOutput
 from mindbatch.engine.settings import EngineSettings
 
-STRATEGIES: dict[str, dict[str, Any]] = {
-    "greedy": {},
-    "sampling": {"do_sample": True, "num_return_sequences": 4, "top_p": 0.9},
-    "beam": {"num_beams": 4, "num_return_sequences": 2},
-    "beam_sampling": {"num_beams": 3, "do_sample": True, "num_return_sequences": 2, "temperature": 0.8},
-    "group_beam": {
-        "num_beams": 4,
-        "num_beam_groups": 2,
-        "diversity_penalty": 0.7,
-        "num_return_sequences": 3,
-    },
-    "contrastive": {"penalty_alpha": 0.6, "top_k": 4},
-    "embedding": {"pooling": "last"},
-    "sample_and_rank": {"do_sample": True, "best_of": 4, "num_return_sequences": 2},
-    "lookup": {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 1},
-    "sampled_lookup": {"prompt_lookup_num_tokens": 2, "max_matching_ngram_size": 1, "do_sample": True},
-}
 PROCESSORS: list[dict[str, Any]] = [
     {},
     {"repetition_penalty": 1.4},
@@ -48,6 +44,7 @@ PROCESSORS: list[dict[str, Any]] = [
     {"min_new_tokens": 3, "eos_token_id": (0, 7)},
     {"stop": ("cb", "ee"), "logprobs": 2},
     {"frequency_penalty": 0.8, "logit_bias": {4: 1.5}},
+    {"prompt_logprobs": 2},
 ]
 
 
@@ -86,6 +83,11 @@ def widest(rows: Sequence[Request]) -> int:
     return max(strategy_for(row.params).width(row.params) for row in rows)
 
 
+def most_tokens(row: Request) -> int:
+    """Of the request's sequences in a step, with drafts, and replayed: with fewer it is refused."""
+    return strategy_for(row.params).width(row.params) * (1 + 2 * row.params.num_draft_tokens)
+
+
 def drafts(rows: Sequence[Request]) -> bool:
     """Whether a row decodes speculatively, for which keys and values must be kept."""
     return any(row.params.num_draft_tokens for row in rows)
@@ -100,26 +102,10 @@ def limits(draw: st.DrawFn, rows: Sequence[Request]) -> EngineSettings:
         block_size=block_size,
         num_blocks=blocks_needed(rows, block_size) + draw(st.integers(0, 12)),
         num_states=draw(st.sampled_from([0, widest(rows) + draw(st.integers(0, 6))])),
-        max_batched_tokens=draw(st.integers(12, 40)),
+        max_batched_tokens=draw(st.integers(max(map(most_tokens, rows)), 40)),
         use_past=drafts(rows) or draw(st.booleans()),
         prefix_caching=draw(st.booleans()),
     )
-
-
-def shown(output: RequestOutput) -> list[tuple[Any, ...]]:
-    return [
-        (
-            each.index,
-            each.text,
-            each.token_ids,
-            each.finish_reason,
-            each.score,
-            each.rank,
-            each.cumulative_logprob,
-            each.logprobs,
-        )
-        for each in output.outputs
-    ]
 
 
 def run(engine: Engine, rows: Sequence[Request]) -> dict[str, RequestOutput]:
@@ -130,14 +116,20 @@ def run(engine: Engine, rows: Sequence[Request]) -> dict[str, RequestOutput]:
     texts: dict[tuple[str, int], str] = defaultdict(str)
     tokens: dict[tuple[str, int], list[int]] = defaultdict(list)
     logprobs: dict[tuple[str, int], list[dict[int, float]]] = defaultdict(list)
+    reasons: dict[tuple[str, int], list[str | None]] = defaultdict(list)
     for event in events:
         texts[event.key, event.index] += event.text
         tokens[event.key, event.index] += event.token_ids
         logprobs[event.key, event.index] += event.logprobs or ()
+        reasons[event.key, event.index].append(event.finish_reason)
     outputs = {(row.key, each.index): each for row in results.values() for each in row.outputs}
     assert {place: each.text for place, each in outputs.items()} == texts
     assert {place: each.token_ids for place, each in outputs.items()} == tokens
     assert {place: each.logprobs or [] for place, each in outputs.items()} == logprobs
+    assert {place: each.finish_reason for place, each in outputs.items()} == {
+        place: last for place, (*_, last) in reasons.items()
+    }
+    assert not any(reason for (*before, _) in reasons.values() for reason in before)
     return results
 
 
@@ -151,7 +143,10 @@ def alone(row: Request) -> RequestOutput:
 def test_each_row_gets_what_it_gets_alone(data: st.DataObject, rows: list[Request]) -> None:
     results = run(make_engine(data.draw(limits(rows))), rows)
     for row in rows:
-        assert shown(results[row.key]) == shown(alone(row)), row
+        assert plain(results[row.key]) == plain(alone(row)), row
+
+
+MORE: list[dict[str, Any]] = [{}, {"stop": ("cb", "h"), "logprobs": 2, "eos_token_id": (0,)}]
 
 
 @pytest.mark.fast_cases(2)
@@ -161,7 +156,7 @@ def test_each_row_gets_what_it_gets_alone(data: st.DataObject, rows: list[Reques
 def test_every_strategy_survives_pre_emption(block_size: int, is_recurrent: bool, use_past: bool) -> None:
     """Deterministic companion of the property above: here pre-emption is certain."""
     rows = [
-        request(f"{name}.{turn}", [turn, 1, 2, 1], max_new_tokens=10, **params)
+        request(f"{name}.{turn}", [turn, 1, 2, 1], max_new_tokens=10, **params, **MORE[turn])
         for turn in range(2)
         for name, params in STRATEGIES.items()
         if use_past or "lookup" not in name
@@ -177,14 +172,14 @@ def test_every_strategy_survives_pre_emption(block_size: int, is_recurrent: bool
     results = run(engine, rows)
     assert engine.scheduler.num_preemptions > 3
     for row in rows:
-        assert shown(results[row.key]) == shown(alone(row)), row
+        assert plain(results[row.key]) == plain(alone(row)), row
 
 
 def test_dropping_requests_half_way_frees_their_blocks() -> None:
     rows = [
         request(name, [1, 2, 3, 1, 2], max_new_tokens=10, **params) for name, params in STRATEGIES.items()
     ]
-    expected = [shown(alone(row)) for row in rows]
+    expected = [plain(alone(row)) for row in rows]
     for steps in (1, 4, 8):
         engine = make_engine(settings(batch_size=40))
         for row in rows:
@@ -194,7 +189,7 @@ def test_dropping_requests_half_way_frees_their_blocks() -> None:
         engine.abort()
         assert engine.scheduler.blocks.num_free == engine.settings.num_blocks
         results = run(engine, rows)  # nothing of the first turn is left in a strategy
-        assert [shown(results[row.key]) for row in rows] == expected
+        assert [plain(results[row.key]) for row in rows] == expected
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -269,3 +264,97 @@ def test_there_are_as_many_outputs_as_asked_for(name: str) -> None:
     searches = params.num_beams > 1 or params.best_of is not None
     ranks = list(range(1, 1 + params.num_return_sequences)) if searches else [None] * len(found.outputs)
     assert [output.rank for output in found.outputs] == ranks
+
+
+PROMPT = [3, 1, 4, 1, 5]
+CONTRASTIVE: dict[str, Any] = {"penalty_alpha": 0.6, "top_k": 4}
+RANKED: dict[str, Any] = {"do_sample": True, "best_of": 6, "seed": 4}
+BEAMS: dict[str, Any] = {"num_beams": 4}
+SEARCHES = {
+    "contrastive": CONTRASTIVE,
+    "sample_and_rank": RANKED,
+    "beam_search": BEAMS,
+    "beam_sampling": {**BEAMS, "do_sample": True, "seed": 2},
+    "group_beam_search": {**BEAMS, "num_beam_groups": 2, "diversity_penalty": 0.7},
+}
+
+
+def contrastive_tokens(prompt: list[int], count: int, alpha: float, k: int) -> list[int]:
+    """What contrastive search must give, straight from its definition."""
+    tokens = list(prompt)
+    for _ in range(count):
+        states = fingerprints(tokens)
+        logits = logits_of(states[-1]).astype(np.float64)
+        probabilities = np.exp(logits) / np.exp(logits).sum()
+        context = [unit(state) for state in states]
+        scores = {}
+        for candidate in np.argsort(-logits)[:k].tolist():
+            hidden = unit(fingerprints([*tokens, candidate])[-1])
+            likeness = max(float(hidden @ other) for other in context)
+            scores[candidate] = (1 - alpha) * probabilities[candidate] - alpha * likeness
+        tokens.append(max(scores, key=lambda candidate: scores[candidate]))
+    return tokens[len(prompt) :]
+
+
+def unit(state: int) -> Any:
+    hidden = hidden_of(state).astype(np.float64)
+    return hidden / np.linalg.norm(hidden)
+
+
+def one(params: dict[str, Any], eos: tuple[int, ...] = (), **sizes: int) -> CompletionOutput:
+    """The only output of PROMPT."""
+    results = run_all(make_engine(settings(**sizes), eos), [request("row", PROMPT, **params)])
+    [output] = results["row"].outputs
+    return output
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.6, 1.0])
+@pytest.mark.parametrize("k", [2, 4, VOCABULARY])
+def test_contrastive_search_follows_its_definition(alpha: float, k: int) -> None:
+    output = one({"penalty_alpha": alpha, "top_k": k, "max_new_tokens": 12}, batch_size=12)
+    assert output.token_ids == contrastive_tokens(PROMPT, 12, alpha, k)
+    assert (output.finish_reason, output.score, output.rank) == ("length", None, None)
+
+
+def test_contrastive_search_knows_a_prompt_that_came_in_chunks_and_from_the_cache() -> None:
+    engine = make_engine(settings(max_batched_tokens=4, block_size=2))
+    long = [*PROMPT, 9, 2, 6, 5, 3]
+    for key in "ab":  # the second finds the blocks of the first, and may not use them
+        results = run_all(engine, [request(key, long, **CONTRASTIVE, max_new_tokens=8)])
+        assert results[key].outputs[0].token_ids == contrastive_tokens(long, 8, 0.6, 4)
+
+
+def test_ranked_samples_are_the_likeliest_of_all() -> None:
+    both = {"do_sample": True, "seed": 4, "max_new_tokens": 9}
+    ranked, free = (
+        run_all(make_engine(settings(), eos=(0,)), [request("row", PROMPT, **both, **more)])["row"].outputs
+        for more in ({"best_of": 6, "num_return_sequences": 3}, {"num_return_sequences": 6})
+    )
+    free.sort(key=lambda output: -output.cumulative_logprob / len(output.token_ids))
+    assert [output.token_ids for output in ranked] == [output.token_ids for output in free[:3]]
+    assert [output.rank for output in ranked] == [1, 2, 3]
+    for output in ranked:
+        assert output.score == pytest.approx(output.cumulative_logprob / len(output.token_ids))
+    assert len({len(output.token_ids) for output in free}) > 1
+
+
+def test_contrastive_search_streams_each_token_once_it_is_taken() -> None:
+    engine = make_engine(settings())
+    engine.add(request("row", PROMPT, **CONTRASTIVE, max_new_tokens=6))
+    _, events = drain(engine)
+    assert [len(event.token_ids) for event in events] == [1] * 6
+
+
+@pytest.mark.parametrize("search", [CONTRASTIVE, RANKED], ids=["contrastive", "sample_and_rank"])
+def test_a_search_ends_at_a_stop_string(search: dict[str, Any]) -> None:
+    params = {**search, "max_new_tokens": 12}
+    free = one(params)
+    place = next(n for n in range(3, 12) if free.text.find(free.text[n - 1 : n + 1]) == n - 1)
+    if search is RANKED:
+        params |= {"length_penalty": 0.0, "best_of": 1}
+        free = one(params)
+    stop = free.text[place - 1 : place + 1]
+    output = one({**params, "stop": [stop]})
+    assert stop in free.text
+    assert (output.text, output.finish_reason) == (free.text[: free.text.index(stop)], "stop")
+    assert text_of(output.token_ids) == free.text[: free.text.index(stop) + 2]

@@ -12,9 +12,11 @@ from shadow_model import (
     Letters,
     ShadowOutput,
     ShadowRunner,
+    all_plain,
     drain,
     greedy_tokens,
     make_engine,
+    plain,
     request,
     run_all,
     settings,
@@ -23,7 +25,7 @@ from shadow_model import (
 from mindbatch.engine.adapter_slots import AdapterSlots, KnownAdapters, LiveAdapter, TakenSlot
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.prefix_cache import block_digest, root_digest
-from mindbatch.engine.request import Request, RequestOutput
+from mindbatch.engine.request import Request
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import Step
 from mindbatch.io.errors import CacheBudgetError, PromptError
@@ -77,17 +79,6 @@ def test_it_can_be_off(changes: dict[str, bool]) -> None:
     engine = make_engine(settings(**changes))
     assert [cached(engine, key, HEAD[:12]) for key in "ab"] == [0, 0]
     assert engine.scheduler.blocks.num_free == engine.settings.num_blocks
-
-
-def test_scores_of_a_prompt_need_all_of_it() -> None:
-    engine = make_engine(settings())
-    plain = make_engine(settings(prefix_caching=False))
-    assert cached(engine, "a", HEAD[:12]) == 0
-    asked = request("b", HEAD[:12], max_new_tokens=1, prompt_logprobs=1)
-    output = run_all(engine, [asked])["b"]
-    assert output.num_cached_tokens == 0
-    assert output.prompt_logprobs == run_all(plain, [asked])["b"].prompt_logprobs
-    assert cached(engine, "c", HEAD[:12]) == 8
 
 
 @pytest.mark.parametrize(
@@ -249,12 +240,6 @@ def test_a_preempted_request_finds_its_blocks_again() -> None:
     assert results["b"].num_cached_tokens == 0, "what is found after a pre-emption was not there at first"
 
 
-def plain(output: RequestOutput) -> tuple[Any, ...]:
-    """All that must not depend on how the engine ran."""
-    samples = [(o.index, o.text, o.token_ids, o.finish_reason, o.cumulative_logprob) for o in output.outputs]
-    return output.key, samples, output.prompt_logprobs
-
-
 class Broken(Exception):
     """What a runner raises in the middle of a step."""
 
@@ -341,7 +326,7 @@ def test_results_do_not_depend_on_what_is_cached(
     expected = {row.key: plain(run_all(make_engine(settings()), [row])[row.key]) for row in fitting}
     for order in (fitting, fitting[::-1]):
         results = run_all(engine, order)
-        assert {key: plain(output) for key, output in results.items()} == expected
+        assert all_plain(results) == expected
         for row in fitting:
             assert 0 <= results[row.key].num_cached_tokens < len(row.prompt_token_ids)
 

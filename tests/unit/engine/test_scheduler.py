@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from shadow_model import request
@@ -311,22 +311,6 @@ def test_what_can_never_fit_is_refused_with_the_numbers(
     assert len(refused.value.faults) == 1
     assert all(part in str(refused.value) for part in ["row-7", *numbers])
     assert not scheduler.has_work
-
-
-@given(num_blocks=st.integers(1, 12), prompt=st.integers(1, 20), new=st.integers(1, 20))
-def test_what_is_accepted_fits_alone(num_blocks: int, prompt: int, new: int) -> None:
-    scheduler = Scheduler(limits_of(num_blocks=num_blocks, max_batched_tokens=6))
-    fits = scheduler.settings.blocks_for(prompt + new) <= num_blocks
-    try:
-        scheduler.add(group_of("a", prompt, new))
-    except CacheBudgetError:
-        assert not fits
-        return
-    assert fits
-    group = scheduler.waiting[0]
-    while len(group.sequences[0]) < group.max_tokens:
-        complete(scheduler)
-    assert scheduler.num_preemptions == 0
 
 
 def test_the_preempted_come_before_those_still_waiting() -> None:

@@ -9,7 +9,7 @@ from shadow_model import greedy_tokens, make_engine, request, run_all, settings
 
 from mindbatch.engine.block_manager import StateSlots
 from mindbatch.engine.engine import Engine
-from mindbatch.engine.settings import affordable_states
+from mindbatch.engine.settings import affordable_blocks, affordable_states
 from mindbatch.io.errors import CacheBudgetError, ConfigError
 
 HEAD = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]  # two blocks of 4, and a half
@@ -110,3 +110,10 @@ def test_states_have_half_of_the_cache_at_most() -> None:
     assert affordable_states(1000, 100, 32, engines=2) == 2
     with pytest.raises(ConfigError, match=r"takes 501 bytes, .* the least is 1002"):
         affordable_states(1001, 501, 32)
+
+
+@pytest.mark.parametrize(("engines", "least"), [(1, "two are"), (3, "4, one for each pipeline stage")])
+def test_a_cache_of_less_than_a_block_is_refused(engines: int, least: str) -> None:
+    with pytest.raises(ConfigError, match=f"a block of 4 tokens takes 40 bytes and {least}"):
+        affordable_blocks(40 * engines, 10, 4, engines)
+    assert affordable_blocks(40 * (engines + 1), 10, 4, engines) == 1

@@ -2,13 +2,23 @@
 
 from collections import deque
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shadow_model import Letters, ShadowOutput, ShadowRunner, make_engine, request, run_all, settings
+from shadow_model import (
+    STRATEGIES,
+    Letters,
+    ShadowOutput,
+    ShadowRunner,
+    all_plain,
+    make_engine,
+    request,
+    run_all,
+    settings,
+)
 
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput
@@ -16,15 +26,6 @@ from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import StageRunner, Step
 from mindbatch.engine.virtual_engines import VirtualEngines
 from mindbatch.io.errors import CacheBudgetError
-
-STRATEGIES: list[dict[str, Any]] = [
-    {},
-    {"do_sample": True, "seed": 7, "temperature": 1.5},
-    {"do_sample": True, "seed": 3, "num_return_sequences": 3},
-    {"num_beams": 3},
-    {"prompt_lookup_num_tokens": 3},
-    {"penalty_alpha": 0.5, "top_k": 3},
-]
 
 
 class ShadowStages(ShadowRunner):
@@ -60,13 +61,10 @@ def drain(engine: VirtualEngines) -> dict[str, RequestOutput]:
     return results
 
 
-def texts(results: dict[str, RequestOutput]) -> dict[str, list[tuple[list[int], str]]]:
-    return {key: [(each.token_ids, each.text) for each in found.outputs] for key, found in results.items()}
-
-
 def requests(count: int, choice: int = 0) -> list[Request]:
+    params = [*STRATEGIES.values()]
     return [
-        request(f"row {n}", range(1, 3 + n % 5), max_new_tokens=4 + n % 7, **STRATEGIES[(choice * n) % 6])
+        request(f"row {n}", range(1, 3 + n % 5), max_new_tokens=4 + n % 7, **params[choice * n % len(params)])
         for n in range(count)
     ]
 
@@ -75,11 +73,11 @@ def requests(count: int, choice: int = 0) -> list[Request]:
 def test_rows_get_the_tokens_of_one_engine(stages: int, count: int, blocks: int, cached: bool) -> None:
     limits = replace(settings(num_blocks=blocks, batch_size=4), use_past=cached)
     rows = [each for each in requests(count, 1) if cached or not each.params.num_draft_tokens]
-    expected = texts(run_all(make_engine(settings()), rows))
+    expected = all_plain(run_all(make_engine(settings()), rows))
     engine, _ = make(limits, stages)
     for each in rows:
         engine.add(each)
-    assert texts(drain(engine)) == expected
+    assert all_plain(drain(engine)) == expected
 
 
 def test_every_stage_has_a_step_to_compute() -> None:
@@ -110,7 +108,7 @@ def test_an_abort_ends_the_steps_that_stages_have_begun() -> None:
     engine.abort({"row 0", "row 1"})
     assert not runner.announced
     left = drain(engine)
-    assert texts(left) == texts(run_all(make_engine(settings()), rows[2:]))
+    assert all_plain(left) == all_plain(run_all(make_engine(settings()), rows[2:]))
 
 
 @pytest.mark.parametrize("keys", [None, {f"row {n}" for n in range(5)}])

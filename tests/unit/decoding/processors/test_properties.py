@@ -102,7 +102,7 @@ def parameters() -> st.SearchStrategy[dict[str, Any]]:
 def test_a_row_keeps_nothing_of_what_it_was_before(
     prompt: list[int], output: list[int], before: int, seed: int, params: dict[str, Any]
 ) -> None:
-    """A fork of a row that has come some way gets what a row made anew gets."""
+    """A fork of a row that has come some way, and that row after it, get what rows made anew get."""
     scores = np.random.default_rng(seed).standard_normal(VOCABULARY).astype(np.float32)
 
     def make(so_far: list[int]) -> Row:
@@ -118,4 +118,6 @@ def test_a_row_keeps_nothing_of_what_it_was_before(
     result(parent)
     twin = parent.fork()
     twin.output_token_ids[:] = output
+    parent.output_token_ids += output
     assert result(twin) == result(make(output))
+    assert result(parent) == result(make(output[:before] + output))
