@@ -207,6 +207,7 @@ def test_what_is_only_mindspores_is_refused_with_the_way_to_convert(
     said = "has 2 rank folders" if is_cut else "no model weights, only .*; .*needed is model.safetensors"
     assert re.search(f"{tmp_path}/home: {said}", message)
     assert "`mindbatch reshard source=" in message
+    assert "pickle" not in message
 
 
 @pytest.mark.slow
