@@ -12,7 +12,7 @@ from reshard_models import tensors_of
 
 Array = NDArray[Any]
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-DTYPES = {"int8": "I8", "int32": "I32", "int64": "I64", "float16": "F16", "float32": "F32"}
+DTYPES = {"int8": "I8", "int32": "I32", "int64": "I64", "uint8": "U8", "float16": "F16", "float32": "F32"}
 
 
 class Quantised(NamedTuple):
