@@ -46,6 +46,19 @@ def flip(path: Path, bit: int) -> None:
     path.write_bytes(damaged)
 
 
+def test_every_flipped_data_bit_is_refused_naming_tensor_and_file(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    for name in TENSORS:
+        info = ModelFolder(folder).info(name)
+        [(start, nbytes)] = info.extents
+        for bit in range(start * 8, (start + nbytes) * 8):
+            flip(path, bit)
+            model = ModelFolder(folder)
+            with pytest.raises(CheckpointError, match=rf"model\.safetensors: tensor '{name}' is damaged"):
+                model.floats(name)
+            flip(path, bit)
+
+
 def test_changed_metadata_is_refused_though_no_tensor_is(folder: Path) -> None:
     path = folder / "model.safetensors"
     header = path.read_bytes()[8:]
