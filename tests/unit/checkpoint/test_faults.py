@@ -1,4 +1,4 @@
-"""Messages about checkpoints, and the JSON in them: hints cost little, lines have their place, size is bounded."""
+"""Messages about checkpoints, and the JSON in them: hints are cheap, lines have their place, size is bounded."""
 
 import difflib
 import tracemalloc
