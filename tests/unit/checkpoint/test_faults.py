@@ -1,4 +1,4 @@
-"""Messages about checkpoints, and the JSON in them: hints are cheap, lines have their place, size is bounded."""
+"""Messages about checkpoints and the JSON in them: cheap hints, a place in each line, bounded size."""
 
 import difflib
 import tracemalloc
