@@ -18,7 +18,7 @@ from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models import native
 from mindbatch.models.config_reader import NONE_IGNORED
-from mindbatch.models.merged_adapter import merge_native, merged_weights
+from mindbatch.models.merged_adapter import merge_native
 from mindbatch.parallel.topology import WHOLE_MODEL
 from mindbatch.tasks.reshard import task
 from mindbatch.tasks.reshard.schema import ReshardConfig, ReshardTargetConfig
@@ -85,7 +85,7 @@ def test_an_adapter_with_norms_merges_into_it_as_into_one_file(
     merged = []
     for home in (iterations / case, whole):
         folder, spec = native.open_folder(home, "auto", NONE_IGNORED, WHOLE_MODEL)
-        with folder, merged_weights(folder, merge_native(spec.architecture, folder, adapter)) as weights:
+        with folder, merge_native(spec.architecture, folder, adapter).weights(folder) as weights:
             merged.append({name: weights.floats(name) for name in sorted(weights.names)})
     assert merged[0].keys() == merged[1].keys()
     for name, values in merged[0].items():
