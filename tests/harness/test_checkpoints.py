@@ -169,5 +169,3 @@ def test_a_disk_may_fail_at_an_operation(tmp_path: Path, number: int, lasting: b
         carry_out(plan, CountingStorage())
         assert files_of(target) == unbroken, f"{place} ({name})"
         assert not target.with_name(f"{target.name}.part").exists()
-
-
