@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,30 +62,59 @@ STRATEGY = {
 ONE_FILE = "model.safetensors"
 PYTORCH = {"model.embed.weight": TENSORS["model.embed.weight"], "step": np.arange(3)}
 PYTORCH_INDEX = "pytorch_model.bin.index.json"
-INDEX, DIGESTS, ADAPTER = "model.safetensors.index.json", "digests.json", "adapter_config.json"
+MOST_BYTES = 16 << 20
+"""What reading a small file may allocate, whatever is changed in it; 4 MiB of it for a piece of a tensor."""
+INDEX, MAP = "model.safetensors.index.json", "param_name_map.json"
+DIGESTS, ADAPTER = "digests.json", "adapter_config.json"
 
 
-def read_source(path: Path) -> None:
+def read_source(path: Path) -> object:
     """Everything of a checkpoint, against its digests."""
+    contents: dict[tuple[int, str], object] = {}
     with open_verified(path) as source:
-        for tensors in source.ranks:
+        for rank, tensors in enumerate(source.ranks):
             for name, tensor in tensors.tensors.items():
-                tensors.read_into(name, 0, memoryview(bytearray(tensor.nbytes)))
+                data = bytearray(tensor.nbytes)
+                tensors.read_into(name, 0, memoryview(data))
+                contents[rank, name] = (tensor.dtype, tensor.shape, bytes(data))
+    return contents
 
 
-def read_folder(path: Path) -> None:
-    """The folder that the file is in."""
-    read_source(path.parent)
+def read_folder(path: Path) -> object:
+    """The folder that the file is in, or that its rank's folder is in."""
+    return read_source(path.parents[1] if path.parent.name.startswith("rank_") else path.parent)
 
 
-def read_adapter(path: Path) -> None:
+def read_adapter(path: Path) -> object:
     """Every array of an adapter, fitted to the model."""
     adapter = open_adapter(path.parent)
-    for module in adapted_weights(adapter, BaseTensors(FULL_SHAPES)).values():
+    contents: dict[str, object] = {}
+    for weight, module in adapted_weights(adapter, BaseTensors(FULL_SHAPES)).items():
         if module.kind is ModuleKind.WHOLE:
-            module.whole_weight()
+            contents[weight] = module.whole_weight().tobytes()
         else:
-            module.low_rank()
+            low_rank = module.low_rank()
+            contents[weight] = (low_rank.scaling, low_rank.a.tobytes(), low_rank.b.tobytes())
+    return contents
+
+
+def noticed(read: Callable[[Path], object]) -> Callable[[Path], None]:
+    """Reads files whose changes digests tell: each is refused, or what is read is as it was before."""
+    good: dict[Path, object] = {}
+
+    def compare(path: Path) -> None:
+        tracemalloc.start()
+        try:
+            contents = read(path)
+        finally:
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            if peak > MOST_BYTES:
+                raise Fault(f"{peak} bytes of memory for a file of a few KiB")
+        if good.setdefault(path, contents) != contents:  # the first that is read is the good one
+            raise Fault("a change was not noticed, and something else is read")
+
+    return compare
 
 
 def _written(name: str, *contents: bytes | dict[str, Any]) -> Callable[[Path], list[Path]]:
@@ -105,6 +135,35 @@ def _shards(folder: Path) -> None:
         folder, {f"{number}.safetensors": {name: TENSORS[name]} for number, name in enumerate(TENSORS)}
     )
     record_digests(folder)
+
+
+def _unified(folder: Path) -> None:
+    _shards(folder)
+    (folder / INDEX).rename(folder / MAP)
+
+
+def _with_digests(folder: Path) -> list[Path]:
+    """The files of tensors of every kind of checkpoint, with what tells their changes."""
+    write_model(folder / "single", TENSORS)
+    _shards(folder / "shards")
+    _unified(folder / "unified")
+    for rank, content in enumerate((ckpt_bytes(TENSORS, 16), safetensors_bytes(TENSORS))):
+        path = folder / f"ranks/rank_{rank}/m{rank}-1_2.{'safetensors' if rank else 'ckpt'}"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+    (folder / "file").mkdir()
+    (folder / "file/m.ckpt").write_bytes(ckpt_bytes(TENSORS, 16) + text_value("note", "by hand"))
+    for home in ("single", "ranks", "file"):
+        record_digests(folder / home)
+    return sorted(path for path in folder.rglob("*") if path.suffix in (".ckpt", ".safetensors"))
+
+
+def _adapters_with_digests(folder: Path) -> list[Path]:
+    write_full_adapter(folder / "peft")
+    _mindformers_adapter(folder / "mindformers")
+    for home in ("peft", "mindformers"):
+        record_digests(folder / home)
+    return sorted(path for path in folder.rglob("adapter_model.*"))
 
 
 def _torch_save() -> list[bytes]:
@@ -244,8 +303,11 @@ READERS = [
     ),
     Reader("pytorch_index", _making(_pytorch_shards, PYTORCH_INDEX), read_folder, of_json),
     Reader("config", _written("config.json", *_CONFIGS), _describe, of_json, bare_lines=True),
-    Reader("index", _making(_shards, INDEX), read_folder, of_json),
-    Reader("digests", _making(_shards, DIGESTS), read_folder, of_json),
+    Reader("index", _making(_shards, INDEX), noticed(read_folder), of_json),
+    Reader("digests", _making(_shards, DIGESTS), noticed(read_folder), of_json),
+    Reader("map", _making(_unified, MAP, DIGESTS), noticed(read_folder), of_bytes),
+    Reader("with_digests", _with_digests, noticed(read_folder), of_bytes, share=400),
+    Reader("adapters_with_digests", _adapters_with_digests, noticed(read_adapter), of_bytes),
     Reader("adapter_config", _making(write_full_adapter, ADAPTER), read_adapter, of_json),
     Reader(
         "adapter_tensors",

@@ -1,4 +1,4 @@
-"""Reshards that are killed, or lose power or a disk, end as if untouched; damaged checkpoints are refused."""
+"""Reshards that are killed, or lose power or a disk, end as if untouched."""
 
 import contextlib
 import errno
@@ -169,10 +169,3 @@ def test_a_disk_may_fail_at_an_operation(tmp_path: Path, number: int, lasting: b
         carry_out(plan, CountingStorage())
         assert files_of(target) == unbroken, f"{place} ({name})"
         assert not target.with_name(f"{target.name}.part").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [150, pytest.param(10_000, marks=pytest.mark.on_demand)])
-def test_some_flips_and_cuts(tmp_path: Path, number: int) -> None:
-    printed = run_script("checkpoint_damage", tmp_path / "files", "--flips", number, "--cuts", number)
-    assert printed == f"{number} flips and {number} cuts in 20 checkpoints\n"

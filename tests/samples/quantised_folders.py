@@ -1,18 +1,17 @@
 """Model folders with quantised matrices, written word by word as the tools for it describe them."""
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors_writer import write_folder
 
 from reshard_models import tensors_of
 
 Array = NDArray[Any]
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-DTYPES = {"int8": "I8", "int32": "I32", "int64": "I64", "float16": "F16", "float32": "F32"}
 
 
 class Quantised(NamedTuple):
@@ -169,12 +168,12 @@ class Sample(NamedTuple):
 
     def write(self, folder: Path) -> Path:
         """The quantised folder."""
-        return write(folder, self.config, self.tensors)
+        return write_folder(folder, self.tensors, self.config)
 
     def write_floats(self, folder: Path) -> Path:
         """The folder of the same model in float32."""
         config = {key: value for key, value in self.config.items() if key != "quantization_config"}
-        return write(folder, config, self.floats)
+        return write_folder(folder, self.floats, config)
 
 
 def sample(method: str, config: Mapping[str, Any]) -> Sample:
@@ -190,21 +189,3 @@ def sample(method: str, config: Mapping[str, Any]) -> Sample:
         floats[name] = found.floats.astype(np.float32)
         tensors |= {f"{name.removesuffix('.weight')}.{end}": each for end, each in found.tensors.items()}
     return Sample(dict(config) | {"quantization_config": kind.settings}, tensors, floats)
-
-
-def write(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Array]) -> Path:
-    """A folder of one file of weights."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    header, data = {}, b""
-    for name, array in tensors.items():
-        end = len(data) + array.nbytes
-        header[name] = {
-            "dtype": DTYPES[array.dtype.name],
-            "shape": array.shape,
-            "data_offsets": [len(data), end],
-        }
-        data += array.tobytes()
-    head = json.dumps(header).encode()
-    (folder / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + data)
-    return folder

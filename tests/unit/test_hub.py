@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,26 +99,24 @@ def test_one_that_brings_nothing_is_given_up_and_gone_on_from_later(monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("sent", "said"),
+    ("options", "said"),
     [
-        (WEIGHTS[:-1] + b"x", "its digest is not the one that the hub lists; it was removed"),
-        (WEIGHTS[:-5], "sent another number of bytes than it announced"),
-        (WEIGHTS + WEIGHTS, "sent another number of bytes than it announced"),
+        ({"sent": WEIGHTS[:-1] + b"x"}, "its digest is not the one that the hub lists; it was removed"),
+        ({"sent": WEIGHTS[:-5]}, "sent another number of bytes than it announced"),
+        ({"sent": WEIGHTS + WEIGHTS}, "sent another number of bytes than it announced"),
+        ({"sizes": 10}, "sent another number of bytes than it announced"),
     ],
+    ids=["other bytes", "fewer", "more", "a size that is a lie"],
 )
 def test_other_bytes_than_announced_are_not_kept(
-    sent: bytes, said: str, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Hub(FILES, sent={"model.safetensors": sent}) as hub:
+    wrong = {key: {"model.safetensors": value} for key, value in options.items()}
+    with Hub(FILES, **wrong) as hub:
         assert said in refused(hub, monkeypatch)
         hub.sent.clear()
+        hub.sizes.clear()
         assert contents(fetch(hub, monkeypatch))["model.safetensors"] == WEIGHTS
-
-
-def test_a_size_that_is_a_lie_ends_before_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Hub(FILES, sizes={"model.safetensors": 10}) as hub:
-        line = refused(hub, monkeypatch)
-    assert "another number of bytes than it announced" in line
 
 
 def test_links_lead_to_other_servers_and_nowhere_else(

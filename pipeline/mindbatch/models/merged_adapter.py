@@ -8,19 +8,17 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.resharded import refuse_merged_before
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.merge import MergedWeights
-from mindbatch.checkpoint.lora.modules import ArrayShard, StoredArray
+from mindbatch.checkpoint.lora.modules import ArrayShard, StoredArray, outputs_first
 from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_merge
 from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import NAMED_MODEL_TYPES, dialect, heads_of
 from mindbatch.checkpoint.names.renamed_files import to_mindformers
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.regions import (
-    Segment,
     Shape,
     StoredShard,
     as_placed,
     full_region,
-    oriented,
 )
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.adapter_weights import refuse_cut_rows
@@ -127,7 +125,8 @@ def _base_weight(
     shape = shapes[name]
     shards: tuple[ArrayShard, ...] = ()
     if name in folder.names:
-        path, local = str(folder.path / folder.file_name(name)), full_region(shape)
-        segment = Segment(local, oriented(local, inputs_first), transposed=inputs_first)
-        shards = (ArrayShard(path, name, shape, segment),)
+        shards = tuple(
+            ArrayShard(path, stored, view, outputs_first(segment, inputs_first))
+            for path, stored, view, segment in folder.stored_segments(name)
+        )
     return StoredArray(name, shape[::-1] if inputs_first else shape, shards)

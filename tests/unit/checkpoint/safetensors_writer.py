@@ -13,7 +13,9 @@ DTYPE_NAMES = {
     "float16": "F16",
     "float64": "F64",
     "int64": "I64",
+    "int32": "I32",
     "int8": "I8",
+    "uint8": "U8",
     "bool": "BOOL",
 }
 

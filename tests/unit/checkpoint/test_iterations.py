@@ -7,15 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from adapter_folders import write_adapter
 
 from iteration_folders import CASES, CONFIG, expected_tensors, unpacked_iterations
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.iterations.folder import IterationFolder
 from mindbatch.checkpoint.iterations.metadata import placements
+from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models import native
 from mindbatch.models.config_reader import NONE_IGNORED
+from mindbatch.models.merged_adapter import merge_native
 from mindbatch.parallel.topology import WHOLE_MODEL
 from mindbatch.tasks.reshard import task
 from mindbatch.tasks.reshard.schema import ReshardConfig, ReshardTargetConfig
@@ -60,6 +63,33 @@ def test_it_is_a_model_folder_with_the_values_that_were_saved(case: str, iterati
 def test_a_reshard_reads_it(case: str, iterations: Path, tmp_path: Path) -> None:
     with ModelFolder(reshard(iterations / case, tmp_path / "whole")) as folder:
         assert_holds(folder, expected_tensors(iterations / case))
+
+
+@pytest.mark.parametrize("case", ["b", "c"])
+def test_an_adapter_with_norms_merges_into_it_as_into_one_file(
+    case: str, iterations: Path, tmp_path: Path
+) -> None:
+    """DoRA reads whole rows, of tensors that are fused, and cut by rows and by columns."""
+    chance, arrays = np.random.default_rng(3), {}
+    whole = reshard(iterations / case, tmp_path / "whole")
+    with ModelFolder(whole) as folder:
+        for name in folder.names:
+            if name.endswith(("q_proj.weight", "o_proj.weight", "down_proj.weight")):
+                outputs, inputs = folder.info(name).shape
+                module = f"base_model.model.{name.removesuffix('.weight')}"
+                arrays[f"{module}.lora_A.weight"] = chance.normal(size=(2, inputs)).astype(np.float32)
+                arrays[f"{module}.lora_B.weight"] = chance.normal(size=(outputs, 2)).astype(np.float32)
+                arrays[f"{module}.lora_magnitude_vector"] = chance.normal(size=outputs).astype(np.float32)
+    targets = ["q_proj", "o_proj", "down_proj"]
+    adapter = open_adapter(write_adapter(tmp_path / "a", arrays, target_modules=targets, use_dora=True))
+    merged = []
+    for home in (iterations / case, whole):
+        folder, spec = native.open_folder(home, "auto", NONE_IGNORED, WHOLE_MODEL)
+        with folder, merge_native(spec.architecture, folder, adapter).weights(folder) as weights:
+            merged.append({name: weights.floats(name) for name in sorted(weights.names)})
+    assert merged[0].keys() == merged[1].keys()
+    for name, values in merged[0].items():
+        np.testing.assert_array_equal(values, merged[1][name], name)
 
 
 @pytest.mark.parametrize("ranks", [(1, 1), (2, 1), (1, 2), (2, 2)])

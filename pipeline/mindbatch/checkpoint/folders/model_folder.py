@@ -1,7 +1,7 @@
 """Model folders of Hugging Face, and single ranks of them: configuration and weights, checked as a whole."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ from mindbatch.checkpoint.formats.floats import (
     read_values,
 )
 from mindbatch.checkpoint.formats.stored import StoredTensor
+from mindbatch.checkpoint.placement.regions import Segment, Shape, full_region
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 
@@ -123,6 +124,11 @@ class ModelFolder(TensorSet):
 
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
         return read_values(self.verified(name), name, rows, columns)
+
+    def stored_segments(self, name: str) -> Iterator[tuple[str, str, Shape, Segment]]:
+        """The segments of stored tensors that make up a tensor: path, stored name, view, segment."""
+        shape = self.info(name).shape
+        yield str(self.file(name).path), name, shape, Segment(full_region(shape), full_region(shape))
 
 
 def has_weights(home: Path) -> bool:

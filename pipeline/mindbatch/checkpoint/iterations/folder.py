@@ -1,7 +1,7 @@
 """A model folder whose weights are a Checkpoint 2.0: each tensor is put together when it is asked for."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from mindbatch.checkpoint.folders.weight_files import iteration_in
 from mindbatch.checkpoint.formats.floats import Array, FloatArray, array_type, read_region, widened
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.iterations.metadata import placements
-from mindbatch.checkpoint.placement.regions import Location, Placement, RankFiles, slices_of
+from mindbatch.checkpoint.placement.regions import Location, Placement, RankFiles, Segment, Shape, slices_of
 from mindbatch.io.closing import closed_on_error
 from mindbatch.parallel.topology import WHOLE
 
@@ -76,14 +76,21 @@ class IterationFolder(ModelFolder):
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
         values = self.packable(name, rows=rows, columns=columns)
-        return widened(values.tobytes(), self.info(name).dtype, values.shape)
+        return widened(values.reshape(-1).view(np.uint8).data, self.info(name).dtype, values.shape)
+
+    def stored_segments(self, name: str) -> Iterator[tuple[str, str, Shape, Segment]]:
+        for rank, stored, segment in self._distinct(name):
+            yield str(self._sets[rank].file(stored).path), stored, self._views[rank][stored], segment
+
+    def _distinct(self, name: str) -> Collection[Location]:
+        """The locations of a tensor's regions; of those that several files have, the first one's."""
+        return {location.segment.whole: location for location in self._locations[name][::-1]}.values()
 
     def _whole(self, name: str) -> Array:
-        """Copies what files have of the tensor to its place; of what several have, the first one's."""
+        """Copies what files have of the tensor to its place."""
         info = self.info(name)
         out = np.empty(info.shape, array_type(info.dtype))
-        first = {location.segment.whole: location for location in self._locations[name][::-1]}
-        for rank, stored, segment in first.values():
+        for rank, stored, segment in self._distinct(name):
             file = self._sets[rank].verified(stored)
             part = read_region(file, stored, segment.local, self._views[rank][stored], is_widened=False)
             out[slices_of(segment.whole)] = part.T if segment.transposed else part

@@ -98,12 +98,17 @@ def base_weight(name: str, inputs_first: bool, files: RankFiles, sets: Sequence[
     shards: dict[Region, ArrayShard] = {}  # several ranks may hold the same region
     for tensor, (rank, stored, segment) in files.locations():
         if tensor == name:
-            whole = oriented(segment.whole, inputs_first)
-            turned = segment._replace(whole=whole, transposed=inputs_first != segment.transposed)
+            turned = outputs_first(segment, inputs_first)
             path, view = str(sets[rank].file(stored).path), files.ranks[rank][stored].shard.view
-            shards.setdefault(whole, ArrayShard(path, stored, view, turned))
+            shards.setdefault(turned.whole, ArrayShard(path, stored, view, turned))
     shape = files.shapes[name]
     return StoredArray(name, shape[::-1] if inputs_first else shape, tuple(shards.values()))
+
+
+def outputs_first(segment: Segment, inputs_first: bool) -> Segment:
+    """Counts a segment in [outputs, inputs]. inputs_first: its weight is [inputs, outputs]."""
+    whole = oriented(segment.whole, inputs_first)
+    return segment._replace(whole=whole, transposed=inputs_first != segment.transposed)
 
 
 TILE = 512

@@ -1,13 +1,15 @@
-"""Sharded folders: unsafe file names, and every disagreement between index and shards."""
+"""Indexes of shards, and maps of parts: unsafe file names, and every disagreement with the files."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from safetensors_writer import safetensors_bytes, write_index, write_shards
+from safetensors_writer import safetensors_bytes, write_folder, write_index, write_shards
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.folders.weight_files import read_weight_map
 from mindbatch.io.errors import CheckpointError
 
@@ -81,19 +83,6 @@ def test_index_without_weight_map_or_with_duplicates(folder: Path) -> None:
     assert "'x' appears twice" in refusal(folder)
 
 
-def test_shard_that_is_a_link_out_is_refused(folder: Path) -> None:
-    (folder / B).rename(folder.parent / "outside.safetensors")
-    (folder / B).symlink_to("../outside.safetensors")
-    assert f"{folder / B}: symbolic link to" in refusal(folder)
-
-
-def test_index_that_is_a_link_out_is_refused(folder: Path) -> None:
-    index = folder / "model.safetensors.index.json"
-    index.rename(folder.parent / "index.json")
-    index.symlink_to("../index.json")
-    assert f"{index}: symbolic link to" in refusal(folder)
-
-
 def test_missing_and_damaged_shards_are_named_together(folder: Path) -> None:
     (folder / A).unlink()
     (folder / B).write_bytes((folder / B).read_bytes()[:-1])
@@ -103,27 +92,25 @@ def test_missing_and_damaged_shards_are_named_together(folder: Path) -> None:
     assert len(lines) == 2
 
 
-def test_lfs_pointer_shard(folder: Path) -> None:
-    (folder / A).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
-    assert f"{folder / A}: a Git LFS pointer" in refusal(folder)
-
-
-def test_tensor_of_the_index_that_no_shard_has(folder: Path) -> None:
-    write_index(folder, {"x": A, "y": A, "z": B, "w": B})
-    assert refusal(folder) == f"{folder}: tensor 'w' is not in {B}, where the index puts it"
-
-
-def test_tensor_in_another_shard_than_the_index_says(folder: Path) -> None:
-    write_index(folder, {"x": A, "y": B, "z": B})
-    assert refusal(folder).splitlines() == [
-        f"{folder}: tensor 'y' is not in {B}, where the index puts it",
-        f"{folder}: tensor 'y' is in {A}, where the index does not put it",
-    ]
-
-
-def test_tensor_of_a_shard_that_the_index_lacks(folder: Path) -> None:
-    write_index(folder, {"x": A, "z": B})
-    assert refusal(folder) == f"{folder}: tensor 'y' is in {A}, where the index does not put it"
+@pytest.mark.parametrize(
+    ("weight_map", "faults"),
+    [
+        ({"x": A, "y": A, "z": B, "w": B}, [f"tensor 'w' is not in {B}, where the index puts it"]),
+        (
+            {"x": A, "y": B, "z": B},
+            [
+                f"tensor 'y' is not in {B}, where the index puts it",
+                f"tensor 'y' is in {A}, where the index does not put it",
+            ],
+        ),
+        ({"x": A, "z": B}, [f"tensor 'y' is in {A}, where the index does not put it"]),
+    ],
+)
+def test_an_index_that_disagrees_with_its_shards(
+    folder: Path, weight_map: dict[str, str], faults: list[str]
+) -> None:
+    write_index(folder, weight_map)
+    assert refusal(folder).splitlines() == [f"{folder}: {fault}" for fault in faults]
 
 
 def test_tensor_in_two_shards(folder: Path) -> None:
@@ -136,3 +123,63 @@ def test_an_index_of_too_many_files_is_refused_before_they_are_looked_for(tmp_pa
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     with pytest.raises(CheckpointError, match="weight_map names 10001 files; at most 10000 may be"):
         read_weight_map(tmp_path)
+
+
+PARTS = {"part0.safetensors": {"b": ONE * 2, "a": ONE}, "part1.safetensors": {"c": ONE * 3}}
+WEIGHT_MAP = {name: part for part, tensors in PARTS.items() for name in tensors}
+
+
+def write_unified(folder: Path, weight_map: object = WEIGHT_MAP, *, bare: bool = False) -> Path:
+    """bare: the map alone, as MindFormers writes it."""
+    folder.mkdir()
+    for part, tensors in PARTS.items():
+        (folder / part).write_bytes(safetensors_bytes(tensors))
+    content: Any = weight_map if bare else {"metadata": {"total_size": 24}, "weight_map": weight_map}
+    (folder / "param_name_map.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_the_tensors_come_from_their_parts(tmp_path: Path, bare: bool) -> None:
+    folder = write_unified(tmp_path / "unified", bare=bare)
+    (folder / "hyper_param.safetensors").write_bytes(safetensors_bytes({"global_step": ONE}))
+    with open_source(folder) as source:
+        (tensors,) = source.ranks
+        assert (source.kind, [*tensors.tensors], tensors.nbytes) == ("unified", ["b", "a", "c"], 24)
+        buffer = bytearray(8)
+        tensors.read_into("c", 0, memoryview(buffer))
+        assert buffer == (ONE * 3).tobytes()
+
+
+def test_an_index_of_hugging_face_wins(tmp_path: Path) -> None:
+    write_folder(write_unified(tmp_path / "unified"), {"only": ONE})
+    with open_source(tmp_path / "unified") as source:
+        assert (source.kind, [*source.ranks[0].tensors]) == ("huggingface", ["only"])
+
+
+@pytest.mark.parametrize("bare", [False, True])
+@pytest.mark.parametrize(
+    ("weight_map", "line"),
+    [
+        (WEIGHT_MAP | {"c": "../part1.safetensors"}, "weight_map sends tensor 'c' to '../part1.safetensors'"),
+        (WEIGHT_MAP | {"c": 3}, "weight_map sends tensor 'c' to 3; must be the plain name"),
+        (WEIGHT_MAP | {"a": "part1.safetensors"}, "in part0.safetensors, where the index does not put it"),
+        ({}, "weight_map must be an object of tensor names and file names"),
+    ],
+)
+def test_a_map_is_read_as_strictly_as_an_index(
+    tmp_path: Path, weight_map: object, line: str, bare: bool
+) -> None:
+    folder = write_unified(tmp_path / "unified", weight_map, bare=bare)
+    with pytest.raises(CheckpointError) as caught:
+        open_source(folder)
+    assert line in str(caught.value)
+    assert str(folder) in str(caught.value)
+
+
+def test_a_part_that_leads_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    folder = write_unified(tmp_path / "unified")
+    (folder / "part1.safetensors").rename(tmp_path / "outside.safetensors")
+    (folder / "part1.safetensors").symlink_to(tmp_path / "outside.safetensors")
+    with pytest.raises(CheckpointError, match="part1.safetensors"):
+        open_source(folder)

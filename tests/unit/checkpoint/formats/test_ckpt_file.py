@@ -249,13 +249,6 @@ def test_random_damage_never_crashes(opened: Opener, data: st.DataObject) -> Non
     assert "w.ckpt: " in message
 
 
-def test_a_file_that_shrinks_while_it_is_open_is_refused(opened: Opener) -> None:
-    with opened(SMALL_BYTES) as file:
-        file.path.write_bytes(SMALL_BYTES[:20])
-        with pytest.raises(CheckpointError, match="became shorter"):
-            contents(file)
-
-
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     for path, reason in ((tmp_path, "Is a directory"), (tmp_path / "none.ckpt", "missing")):
         with pytest.raises(CheckpointError, match=reason):

@@ -14,7 +14,6 @@ from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.formats.stored import ByteExtent, FileLayout, StoredTensor, byte_ranges
 from mindbatch.io.errors import CheckpointError
-from tensor_files import write_tensor_file
 
 Entry = tuple[str, str, tuple[int, ...]]
 Layout = Callable[[Iterable[Entry]], FileLayout]
@@ -75,18 +74,6 @@ def test_pieces_written_in_any_order_are_the_file(
     for offset, piece in data.draw(st.permutations(pieces)):
         os.pwrite(handle, piece, offset)
     os.close(handle)
-    check_read(tmp_path / name, tensors, layout)
-
-
-@pytest.mark.parametrize(("layout_of", "name"), LAYOUTS)
-@given(tensors=entries)
-def test_a_file_of_the_layout_is_read_again(
-    tmp_path: Path, layout_of: Layout, name: str, tensors: list[Entry]
-) -> None:
-    layout = layout_of(tensors)
-    write_tensor_file(
-        tmp_path / name, layout, lambda tensor: [content(next(e for e in tensors if e[0] == tensor))]
-    )
     check_read(tmp_path / name, tensors, layout)
 
 

@@ -98,32 +98,27 @@ def test_every_bfloat16_bit_pattern_is_widened_exactly(opened: Opener, bits: npt
 
 
 @given(
-    hnp.array_shapes(min_dims=1, max_dims=3, max_side=7), st.sampled_from(["F32", "F16", "BF16"]), st.data()
+    hnp.array_shapes(min_dims=1, max_dims=3, max_side=9), st.sampled_from(["F32", "F16", "BF16"]), st.data()
 )
-def test_rows_and_slices_give_the_same_values(
+def test_rows_and_columns_in_pieces_of_any_size(
     opened: Opener, shape: tuple[int, ...], dtype: str, data: st.DataObject
 ) -> None:
     values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) % 251  # exact in all three
-    stored = {"F32": values, "F16": values.astype(np.float16), "BF16": bfloat16_bits(values)}[dtype]
-    start = data.draw(st.integers(0, shape[0]))
-    rows = slice(start, data.draw(st.integers(start, shape[0])))
+    stored = converted(values, "F32", dtype)[0].view(array_type(dtype))
+    parts = [
+        slice(start := data.draw(st.integers(0, size)), data.draw(st.integers(start, size)))
+        for size in (shape if len(shape) == 2 else shape[:1])
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mindbatch.checkpoint.formats.floats.SLICE_BYTES", data.draw(st.integers(4, 64)))
+        patch.setattr("mindbatch.checkpoint.formats.floats.GAP_BYTES", data.draw(st.integers(0, 36)))
         file = opened(safetensors_bytes({"x": stored}))
-        part, whole = read_float32(file, "x", rows), read_float32(file, "x")
+        part, whole = read_values(file, "x", *parts), read_float32(file, "x")
+        np.testing.assert_array_equal(read_float32(file, "x", *parts), values[tuple(parts)])
         assert b"".join(file.chunks("x")) == stored.tobytes()
-    np.testing.assert_array_equal(part, values[rows])
+    assert part.dtype == stored.dtype
+    np.testing.assert_array_equal(part, stored[tuple(parts)])
     np.testing.assert_array_equal(whole, values)
-
-
-def test_bfloat16_special_values(opened: Opener) -> None:
-    bits = np.array([0x7F80, 0xFF80, 0x7FC1, 0x0001, 0x8000], np.uint16)
-    values = read_float32(opened(safetensors_bytes({"x": bits})), "x")
-    assert values[0] == np.inf
-    assert values[1] == -np.inf
-    assert np.isnan(values[2])
-    assert 0 < values[3] < 1e-38
-    assert np.signbit(values[4])
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.int64, np.int8, np.bool_])
@@ -133,17 +128,30 @@ def test_float32_of_another_dtype_is_refused(opened: Opener, dtype: type) -> Non
         read_float32(file, "x")
 
 
-@pytest.mark.parametrize("rows", [slice(0, 3), slice(-1, None), slice(2, 1), slice(0, 2, 2), slice(3, None)])
-def test_rows_outside_the_tensor_are_refused(opened: Opener, rows: slice) -> None:
+@pytest.mark.parametrize(
+    ("name", "rows", "columns"),
+    [
+        ("matrix", slice(0, 5), None),
+        ("matrix", slice(-1, None), None),
+        ("matrix", slice(2, 1), None),
+        ("matrix", slice(0, 2, 2), None),
+        ("matrix", slice(5, None), None),
+        ("matrix", None, slice(0, 6)),
+        ("matrix", None, slice(-1, None)),
+        ("matrix", None, slice(3, 2)),
+        ("matrix", None, slice(0, 4, 2)),
+        ("vector", None, slice(0, 0)),
+        ("scalar", slice(0, 0), None),
+    ],
+)
+def test_what_is_outside_the_tensor_is_refused(
+    opened: Opener, name: str, rows: slice | None, columns: slice | None
+) -> None:
+    shapes = {"matrix": (4, 5), "vector": (5,), "scalar": ()}
+    file = opened(safetensors_bytes({key: np.full(shape, 2, np.float32) for key, shape in shapes.items()}))
+    assert (read_float32(file, name) == 2).all()
     with pytest.raises(ValueError, match="must lie inside it"):
-        read_float32(opened(SMALL_BYTES), "layer.0.weight", rows)
-
-
-def test_rows_of_a_scalar_are_refused(opened: Opener) -> None:
-    file = opened(safetensors_bytes({"x": np.array(2, np.float32)}))
-    assert read_float32(file, "x") == 2
-    with pytest.raises(ValueError, match="must lie inside it"):
-        read_float32(file, "x", rows=slice(0, 0))
+        read_float32(file, name, rows, columns)
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
@@ -164,62 +172,10 @@ def test_columns_are_read_with_what_lies_between_where_that_is_little(
     assert sizes == [elements * stored.itemsize // reads] * reads
 
 
-@given(st.tuples(st.integers(1, 9), st.integers(1, 9)), st.sampled_from(["F32", "F16", "BF16"]), st.data())
-def test_columns_of_rows_in_pieces_of_any_size(
-    opened: Opener, shape: tuple[int, int], dtype: str, data: st.DataObject
-) -> None:
-    values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-    stored = converted(values, "F32", dtype)[0].view(array_type(dtype))
-    rows, columns = (
-        slice(start := data.draw(st.integers(0, size)), data.draw(st.integers(start, size))) for size in shape
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mindbatch.checkpoint.formats.floats.SLICE_BYTES", data.draw(st.integers(4, 64)))
-        patch.setattr("mindbatch.checkpoint.formats.floats.GAP_BYTES", data.draw(st.integers(0, 36)))
-        file = opened(safetensors_bytes({"x": stored}))
-        found = read_values(file, "x", rows, columns)
-        np.testing.assert_array_equal(read_float32(file, "x", rows, columns), values[rows, columns])
-    assert found.dtype == stored.dtype
-    np.testing.assert_array_equal(found, stored[rows, columns])
-
-
-@pytest.mark.parametrize("columns", [slice(0, 6), slice(-1, None), slice(3, 2), slice(0, 4, 2)])
-def test_columns_outside_the_matrix_are_refused(opened: Opener, columns: slice) -> None:
-    file = opened(safetensors_bytes({"x": np.zeros((4, 5), np.float32), "y": np.zeros(5, np.float32)}))
-    with pytest.raises(ValueError, match="must lie inside it"):
-        read_float32(file, "x", columns=columns)
-    with pytest.raises(ValueError, match="must lie inside it"):
-        read_float32(file, "y", columns=slice(0, 0))
-
-
-def test_unknown_tensor_suggests_the_near_name(opened: Opener) -> None:
-    with pytest.raises(CheckpointError, match=r"no tensor 'layer.0.wieght'; did you mean 'layer.0.weight'\?"):
-        read_float32(opened(SMALL_BYTES), "layer.0.wieght")
-
-
 def test_truncation_at_every_position_is_refused(opened: Opener) -> None:
     for length in range(len(SMALL_BYTES)):
         with pytest.raises(CheckpointError, match=r"w\.safetensors: "):
             opened(SMALL_BYTES[:length])
-
-
-def test_appended_bytes_are_refused(opened: Opener) -> None:
-    with pytest.raises(CheckpointError, match="1 bytes after the last tensor"):
-        opened(SMALL_BYTES + b"\0")
-
-
-def test_every_bit_flip_of_the_header_is_refused_or_stays_inside(opened: Opener) -> None:
-    header_end = 8 + int.from_bytes(SMALL_BYTES[:8], "little")
-    refused = 0
-    for position in range(header_end * 8):
-        damaged = bytearray(SMALL_BYTES)
-        damaged[position // 8] ^= 1 << position % 8
-        try:
-            read_all(opened(bytes(damaged)))
-        except CheckpointError:
-            refused += 1
-    # The rest are other letters in a name.
-    assert refused > header_end * 8 * 0.75
 
 
 @given(st.data())
@@ -252,18 +208,6 @@ entries = st.fixed_dictionaries(
 @given(st.dictionaries(st.text(max_size=3), entries | json_values, max_size=3), st.integers(0, 40))
 def test_any_header_is_read_or_refused(opened: Opener, header: dict[str, Any], data_bytes: int) -> None:
     read_or_refused(opened, file_bytes(header, bytes(data_bytes)))
-
-
-def test_not_a_regular_file_is_refused(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe.safetensors"
-    os.mkfifo(pipe)
-    for path, reason in (
-        (pipe, "not a regular file"),
-        (tmp_path, "Is a directory"),
-        (tmp_path / "x", "missing"),
-    ):
-        with pytest.raises(CheckpointError, match=reason):
-            open_safetensors(path)
 
 
 LARGE = 32 << 20

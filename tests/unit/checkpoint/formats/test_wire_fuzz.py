@@ -175,9 +175,3 @@ def test_there_is_an_end_to_what_is_repeated(path: Path, reader: Reader, content
     """Hundreds of thousands of fields of two bytes do not become as many objects."""
     with _bounded(4 * len(content) + (1 << 20)):
         assert re.search(said, _read_or_refused(reader, path, content))
-
-
-def test_a_cut_is_told_with_the_tensor_before_it(path: Path) -> None:
-    whole = value("first", [2], "Float32", bytes(8)) + value("second", [2], "Float32", bytes(8))
-    said = _read_or_refused(CKPT, path, whole[:-1])
-    assert re.search(r"w.ckpt: after tensor 'first': byte \d+: truncated", said)

@@ -70,13 +70,17 @@ def test_a_mindformers_folder(tmp_path, letters, prefix):
     assert open_adapter(tmp_path).settings.scaling == 2.0
 
 
-def test_mindformers_own_name_of_the_rank(tmp_path):
-    write_adapter(tmp_path, config={"lora_rank": RANK, "lora_alpha": 1})
-    assert open_adapter(tmp_path).settings.scaling == 0.5
-
-
-def test_rank_stabilised_scaling(tmp_path):
-    assert open_adapter(write_adapter(tmp_path, use_rslora=True)).settings.scaling == 3 / math.sqrt(2)
+@pytest.mark.parametrize(
+    ("changes", "scaling"),
+    [
+        ({}, 1.5),
+        ({"use_rslora": True}, 3 / math.sqrt(2)),
+        ({"r": None, "lora_rank": RANK, "lora_alpha": 1}, 0.5),  # MindFormers' name
+    ],
+)
+def test_the_scaling(changes, scaling, tmp_path):
+    config = {key: value for key, value in {**CONFIG, **changes}.items() if value is not None}
+    assert open_adapter(write_adapter(tmp_path, config=config)).settings.scaling == scaling
 
 
 @pytest.mark.parametrize(
@@ -299,13 +303,6 @@ def test_a_file_with_the_model_s_own_weights_is_refused(tmp_path):
         open_adapter(write_mindformers_adapter(tmp_path, both, CONFIG) / "adapter_model.ckpt")
 
 
-def test_a_damaged_file_is_refused(tmp_path):
-    path = write_adapter(tmp_path) / "adapter_model.safetensors"
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match="adapter_model.safetensors"):
-        open_adapter(tmp_path)
-
-
 def test_the_model_says_which_weights_are_stored_inputs_first(tmp_path):
     """PEFT saves the setting that was right for the last module; square weights do not tell."""
     square = dict.fromkeys(SHAPES, (4, 4))
@@ -318,27 +315,12 @@ def test_the_model_says_which_weights_are_stored_inputs_first(tmp_path):
         assert bool(plan_lora(adapter, BaseTensors(square)).inputs_first) == said
 
 
-def test_a_git_lfs_pointer_is_refused(tmp_path):
-    path = write_adapter(tmp_path) / "adapter_model.safetensors"
-    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
-    with pytest.raises(CheckpointError, match="a Git LFS pointer"):
-        open_adapter(tmp_path)
-
-
 def test_an_adapter_that_changes_after_it_was_opened_is_refused(tmp_path):
     adapter = open_adapter(write_adapter(tmp_path))
     write_adapter(tmp_path, changed(B=ONES))
     assert adapter.modules[MODULES[1]].low_rank()
     with pytest.raises(CheckpointError, match=r"q_proj.lora_B.weight' has changed meanwhile"):
         adapter.modules[MODULES[0]].low_rank()
-
-
-def test_a_link_out_of_the_folder_is_refused(tmp_path):
-    folder = write_adapter(tmp_path / "a")
-    (folder / "adapter_model.safetensors").rename(tmp_path / "elsewhere")
-    (folder / "adapter_model.safetensors").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CheckpointError, match="symbolic link to .*; must stay inside"):
-        open_adapter(folder)
 
 
 def test_what_an_adapter_may_not_be_for_is_a_warning(tmp_path):

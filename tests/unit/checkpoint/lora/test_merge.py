@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from adapter_folders import CONFIG, MODULES, write_adapter
+from adapter_folders import CONFIG, write_adapter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -157,26 +157,6 @@ def test_what_is_too_large_for_float32_is_refused(tmp_path: Path, merger: Merger
         infinite = np.full((3, INPUTS), np.inf, np.float32)
         merger.apply("x", edits, 0, infinite)
         assert (infinite == np.inf).all()
-
-
-@pytest.mark.parametrize("inputs_first", [False, True])
-@pytest.mark.parametrize("scaling", [None, 0.25])
-def test_the_whole_product(tmp_path: Path, inputs_first: bool, scaling: float | None) -> None:
-    """The scaling is the adapter's, or a given one; GPT-2's Conv1D stores inputs first."""
-    folder = write_adapter(tmp_path, fan_in_fan_out=inputs_first, lora_alpha=None if scaling else 3)
-    adapter = open_adapter(folder, scaling)
-    low_rank = adapter.modules[MODULES[0]].low_rank()
-    shape = (4, 6) if inputs_first else (6, 4)
-    weight = f"{MODULES[0]}.weight"
-    shapes = {f"{module}.weight": shape for module in MODULES}
-    plan = plan_merge(adapter, BaseTensors(shapes), dict.fromkeys(shapes, ["F32"]), no_base)
-    assert set(plan.modules) == set(shapes)
-    found = np.zeros(shape, np.float32)
-    whole = full_region(shape)
-    with OpenFiles() as files:
-        Merger(files).apply(weight, plan.edits(stored((weight, Segment(whole, whole)))), 0, found)
-    expected = (scaling or 1.5) * low_rank.b @ low_rank.a
-    np.testing.assert_allclose(found, expected.T if inputs_first else expected, rtol=1e-6)
 
 
 @given(data=st.data())

@@ -9,13 +9,19 @@ import pytest
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.quantised.folder import QuantisedFolder
 from mindbatch.io.errors import CheckpointError
+from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.models.described_folder import check_tensors
+from mindbatch.models.loader import load_weights
+from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.quantisation import open_whole
 from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.parallel.topology import RankPart, TensorSlice
 from quantised_folders import METHODS, Sample, sample
-from small_configs import LLAMA
+from small_configs import EXPERTS, LLAMA
 
 MATRIX = "model.layers.0.mlp.down_proj"  # [32, 48]
+STACK = "model.layers.0.mlp.experts.gate_up_proj_"  # [4, 64, 64]
 
 
 def opened(folder: Path, config: dict[str, Any]) -> ModelFolder:
@@ -39,6 +45,62 @@ def test_a_quantised_matrix_is_read_as_the_floats_that_it_stands_for(tmp_path: P
         rows, columns = slice(3, 30), slice(8, 41)
         part = folder.floats(f"{MATRIX}.weight", rows=rows, columns=columns)
         np.testing.assert_array_equal(part, made.floats[f"{MATRIX}.weight"][rows, columns])
+
+
+def mxfp4() -> Sample:
+    """A model whose stacks of experts are in MXFP4."""
+    settings = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    sizes = {"model_type": "gpt_oss", "hidden_size": 64, "intermediate_size": 32}
+    config = LLAMA | EXPERTS["gpt_oss"] | sizes | {"quantization_config": settings}
+    generator = np.random.default_rng(3)
+    made = Sample(config, {}, {})
+    for name, shape in source_shapes(tensor_specs(describe(config))).items():
+        if len(shape) < 3:
+            made.tensors[name] = made.floats[name] = generator.standard_normal(shape).astype(np.float32)
+            continue
+        count, inputs, outputs = shape
+        codes = generator.integers(0, 16, (count, outputs, inputs // 32, 32))
+        scales = generator.integers(100, 140, (count, outputs, inputs // 32))
+        made.tensors[f"{name}_blocks"] = (codes[..., ::2] | codes[..., 1::2] << 4).astype(np.uint8)
+        made.tensors[f"{name}_scales"] = scales.astype(np.uint8)
+        numbers = np.vectorize(mxfp4_value)(codes) * 2.0 ** (scales - 127)[..., None]
+        made.floats[name] = numbers.reshape(count, outputs, inputs).swapaxes(1, 2).astype(np.float32)
+    return made
+
+
+def mxfp4_value(code: int) -> float:
+    """Sign, two bits of exponent with a bias of 1, one of mantissa."""
+    sign, exponent, mantissa = code >> 3, code >> 1 & 3, code & 1
+    size = mantissa / 2 if exponent == 0 else (1 + mantissa / 2) * 2 ** (exponent - 1)
+    return -size if sign else size
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_rank_of_mxfp4_has_the_weights_of_a_folder_of_floats(tmp_path: Path, size: int) -> None:
+    made = mxfp4()
+    arch = describe(made.config)
+    made.write_floats(tmp_path / "floats")
+    with (
+        opened(made.write(tmp_path / "mxfp4"), made.config) as ours,
+        ModelFolder(tmp_path / "floats") as theirs,
+    ):
+        assert ours.quantised == "MXFP4"
+        assert sorted(ours.names) == sorted(theirs.names)
+        for rank in range(size):
+            spec = ModelSpec.of(arch, RankPart(TensorSlice(rank, size)))
+            found, expected = (load_weights(spec, folder, ReferenceKernels()) for folder in (ours, theirs))
+            for name, array in expected.parameters.items():
+                np.testing.assert_array_equal(found.parameters[name], array)
+
+
+def test_a_scale_of_mxfp4_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    made = mxfp4()
+    made.tensors[f"{STACK}scales"][2, 5, 1] = 255
+    with (
+        opened(made.write(tmp_path), made.config) as folder,
+        pytest.raises(CheckpointError, match="matrix 2: exponent 255"),
+    ):
+        load_weights(ModelSpec.of(describe(made.config)), folder, ReferenceKernels())
 
 
 @pytest.mark.parametrize(("method", "is_kept"), [("int8", True), ("packed", False), ("awq", False)])
@@ -65,22 +127,20 @@ def broken(end: str, at: Any, value: Any) -> Any:
     return change
 
 
-def without(end: str) -> Any:
-    return lambda made: made.tensors.pop(f"{MATRIX}.{end}")
+def without(end: str, stem: str = f"{MATRIX}.") -> Any:
+    return lambda made: made.tensors.pop(f"{stem}{end}")
 
 
-def reshaped(end: str, cut: Any) -> Any:
+def reshaped(end: str, cut: Any, stem: str = f"{MATRIX}.") -> Any:
     def change(made: Sample) -> None:
-        name = f"{MATRIX}.{end}"
-        made.tensors[name] = np.ascontiguousarray(made.tensors[name][cut])
+        made.tensors[f"{stem}{end}"] = np.ascontiguousarray(made.tensors[f"{stem}{end}"][cut])
 
     return change
 
 
-def recast(end: str, dtype: Any) -> Any:
+def recast(end: str, dtype: Any, stem: str = f"{MATRIX}.") -> Any:
     def change(made: Sample) -> None:
-        name = f"{MATRIX}.{end}"
-        made.tensors[name] = made.tensors[name].astype(dtype)
+        made.tensors[f"{stem}{end}"] = made.tensors[f"{stem}{end}"].astype(dtype)
 
     return change
 
@@ -94,6 +154,10 @@ def setting(key: str, value: Any) -> Any:
 
 def twice(made: Sample) -> None:
     made.tensors[f"{MATRIX}.weight"] = made.floats[f"{MATRIX}.weight"]
+
+
+def stack_twice(made: Sample) -> None:
+    made.tensors[STACK.removesuffix("_")] = np.zeros((4, 64, 64), np.float32)
 
 
 def not_quantised(made: Sample) -> None:
@@ -136,6 +200,25 @@ REFUSED: list[tuple[str, Any, str]] = [
         "GPTQ, 4 bits, groups of 16; no tensor is stored so, as *.qweight",
     ),
     ("awq", setting("group_size", -1), "needed is [1, 32]"),
+    ("mxfp4", without("scales", STACK), "gate_up_proj_scales' is missing; MXFP4 needs it"),
+    ("mxfp4", recast("blocks", np.int32, STACK), "gate_up_proj_blocks' has dtype I32, needed is U8"),
+    (
+        "mxfp4",
+        reshaped("blocks", (slice(None), slice(None), 0), STACK),
+        "has shape [4, 64, 16]; needed is [matrices, outputs, blocks, 16]",
+    ),
+    (
+        "mxfp4",
+        reshaped("blocks", (..., slice(15)), STACK),
+        "has shape [4, 64, 2, 15], needed is [4, 64, 2, 16]",
+    ),
+    (
+        "mxfp4",
+        reshaped("scales", (slice(None), slice(-1)), STACK),
+        "has shape [4, 63, 2], needed is [4, 64, 2]",
+    ),
+    ("mxfp4", stack_twice, "gate_up_proj_blocks', too; one of them must go"),
+    ("mxfp4", not_quantised, "config.json says MXFP4; no tensor is stored so, as *_blocks"),
 ]
 
 
@@ -150,7 +233,7 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("method", "change", "said"), REFUSED)
 def test_what_contradicts_itself_is_refused(tmp_path: Path, method: str, change: Any, said: str) -> None:
-    made = sample(method, LLAMA)
+    made = mxfp4() if method == "mxfp4" else sample(method, LLAMA)
     change(made)
     with pytest.raises(CheckpointError) as refused:
         checked(made.write(tmp_path), made.config)

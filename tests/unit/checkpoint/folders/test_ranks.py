@@ -1,7 +1,8 @@
-"""One rank of the folders that a reshard wrote: read as it is, refused when it is not what is needed."""
+"""Rank folders: of shards, read as they are or refused; or of copies of a whole checkpoint, read once."""
 
 import json
 import os
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,10 @@ import numpy as np
 import pytest
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, match_tensors
+from mindbatch.checkpoint.folders.tensor_set import open_source, seem_copies
+from mindbatch.config.paths import model_folder_fault
 from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.io.foreign_formats import reshard_command
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import shard_specs, source_shapes
 from mindbatch.parallel.topology import WHOLE, TensorSlice
@@ -21,14 +25,17 @@ from reshard_models import LLAMA, MODELS, contents, tensors_of, write_model
 UP = "model.layers.1.mlp.up_proj.weight"
 
 
-def cut(folder: Path, model: dict[str, Any] = LLAMA, dtype: str = "F32", **target: Any) -> Path:
-    source = write_model(folder / "whole", model, dtype)
+def reshard(source: Path, target: Path, **options: Any) -> Path:
     config = ReshardConfig(source=str(source))
-    config.target.dir = str(folder / "cut")
-    for name, value in target.items():
+    config.target.dir = str(target)
+    for name, value in options.items():
         setattr(config.target, name, value)
     assert run(config) == 0
-    return folder / "cut"
+    return target
+
+
+def cut(folder: Path, model: dict[str, Any] = LLAMA, dtype: str = "F32", **target: Any) -> Path:
+    return reshard(write_model(folder / "whole", model, dtype), folder / "cut", **target)
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "ckpt"])
@@ -56,21 +63,12 @@ def test_specs_of_a_rank_are_its_tensors(tmp_path: Path, model: str) -> None:
     specs = tensor_specs(describe(MODELS[model], to_be_run=False))
     for rank in range(8):
         piece = TensorSlice(rank, 8)
-        held = shard_specs(specs, piece)
+        own = shard_specs(specs, piece)
         with ModelFolder(home, piece) as opened:
-            assert match_tensors(source_shapes(held), opened) == []
-        assert [spec.local_outputs(TensorSlice()) for spec in held] == [
+            assert match_tensors(source_shapes(own), opened) == []
+        assert [spec.local_outputs(TensorSlice()) for spec in own] == [
             spec.local_outputs(piece) for spec in specs
         ]
-
-
-def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
-    home = cut(tmp_path, model_parallel=2)
-    wider = tensor_specs(describe({**LLAMA, "intermediate_size": 64}))
-    with ModelFolder(home, TensorSlice(1, 2)) as opened:
-        faults = match_tensors(source_shapes(shard_specs(wider, opened.shard)), opened)
-    assert faults[0].startswith(f"{home / 'rank_1/model.safetensors'}: tensor 'model.layers.0.mlp")
-    assert faults[0].endswith("has shape [24, 32], needed is [32, 32]")
 
 
 def refusal(home: Path, rank: int = 0, size: int = 2) -> str:
@@ -190,3 +188,77 @@ def test_a_refused_folder_is_closed_again(tmp_path: Path, name: str) -> None:
         ModelFolder(home, TensorSlice(0, 2))
     assert refused.value.faults
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "model", LLAMA, "F32")
+
+
+@pytest.fixture
+def copies(tmp_path: Path, whole: Path) -> Path:
+    """As a data-parallel training saves them: the whole model for each rank, config.json beside."""
+    home = tmp_path / "copies"
+    for rank in range(2):
+        (home / f"rank_{rank}").mkdir(parents=True)
+        shutil.copy(whole / "model.safetensors", home / f"rank_{rank}")
+    shutil.copy(whole / "config.json", home)
+    return home
+
+
+def test_copies_are_read_once(
+    tmp_path: Path, whole: Path, copies: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = reshard(copies, tmp_path / "made")
+    assert contents(made) == contents(reshard(whole, tmp_path / "other"))
+    said = capsys.readouterr().err
+    assert (
+        f"{copies}: the rank folders hold copies of one checkpoint, all the same; the first is read" in said
+    )
+
+
+def test_slices_are_no_copies(tmp_path: Path, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cut = reshard(whole, tmp_path / "cut", model_parallel=2)
+    (cut / "reshard.json").unlink()
+    with open_source(cut) as source:
+        assert not seem_copies(source.ranks)
+    reshard(cut, tmp_path / "made")
+    assert "copies" not in capsys.readouterr().err
+
+
+def test_a_copy_that_differs_is_named(tmp_path: Path, copies: Path) -> None:
+    path = copies / "rank_1/model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"rank_1/model\.safetensors: tensor '[\w.]+' is not as in "):
+        reshard(copies, tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+
+
+def test_copies_are_not_run_as_slices(copies: Path) -> None:
+    expected = (
+        f"{copies}: its 2 rank folders hold copies of one checkpoint; make one model of them: `mindbatch "
+    )
+    for needed in (TensorSlice(0, 2), TensorSlice(0, 1)):
+        with pytest.raises(ConfigError) as error:
+            ModelFolder(copies, needed)
+        assert error.value.faults[0].startswith(expected)
+
+
+@pytest.mark.parametrize("name", ["copies", "it's a folder"])
+def test_the_command_is_as_a_shell_takes_it(
+    tmp_path: Path, copies: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = copies.rename(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    (home / "config.json").unlink()
+    assert (model_folder_fault(home) or "").startswith(
+        "holds rank folders of a checkpoint and no config.json; "
+    )
+    assert "source_config=MODEL_FOLDER" in reshard_command(home)
+    shutil.copy(tmp_path / "model/config.json", tmp_path)
+    (tmp_path / "whole").mkdir()
+    words = shlex.split(reshard_command(home))
+    assert [word.partition("=")[0] for word in words[2:]] == ["source", "source_config", "target.dir"]
+    assert f"{name}_whole" in words[-1]
