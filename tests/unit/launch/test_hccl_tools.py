@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import hccl_tools
 from rank_tables import answers, plain_table, stand_in
 
 TOOLS = Path(__file__).resolve().parents[3] / "tools"
@@ -62,14 +63,10 @@ def test_the_table_of_eight_devices_byte_for_byte(tool: Tool) -> None:
     )
 
 
-def test_an_older_table_is_written_over(tool: Tool) -> None:
-    (tool.here / "hccl_1p_0_a.json").write_text("old")
-    assert tool.run("--server_ip=a", "--device_num=[0,1)").returncode == 0
-    assert entries(tool.tables()["hccl_1p_0_a.json"]) == [("0", "0", "192.168.0.100")]
-
-
 def test_a_square_bracket_gives_what_it_always_gave_and_says_so(tool: Tool) -> None:
+    (tool.here / "hccl_4p_0123_a.json").write_text("an older table")
     done = tool.run("--server_ip=a", "--device_num", "[0,4]")
+    assert len(entries(tool.tables()["hccl_4p_0123_a.json"])) == 4
     assert [*tool.tables()] == ["hccl_4p_0123_a.json"]
     assert done.stderr == (
         "hccl_tools.py: --device_num [0,4]: the end is exclusive whatever the bracket, as in "
@@ -133,11 +130,47 @@ def test_every_fault_in_the_flags_is_a_line(tool: Tool) -> None:
         "hccl_tools.py: --visible_devices 1,1: device 1 appears twice",
         "hccl_tools.py: --server_ip ../x: must have no spaces, slashes or control characters",
     ]
-    assert "holds no device" in tool.run("--server_ip=a", "--device_num", "[4,4)").stderr
-    assert (
-        "2 visible devices are numbered 0 to 1" in tool.run("--visible_devices=0,1", "--server_ip=a").stderr
-    )
-    assert tool.run("--device_num_per_node", "x").returncode == 2
+
+
+RANGE = "must be a range of devices like [0,8)"
+
+
+@pytest.mark.parametrize(
+    ("flag", "fault"),
+    [
+        ("--device_num=", RANGE),
+        ("--device_num=8", RANGE),
+        ("--device_num=[0,8)\nx", RANGE),
+        ("--device_num=[4,4)", "holds no device"),
+        ("--device_num_per_node=0", "must be within [0,0)"),
+        ("--visible_devices=", "must be a list of devices"),
+        (
+            "--visible_devices=0,1",
+            "device 2, 3, 4, 5, 6, 7: not there; 2 visible devices are numbered 0 to 1",
+        ),
+        ("--visible_devices=0,1,2,3,4,5,6,5000", "no more than 1024 devices"),
+        ("--server_ip=a\nb", "must have no spaces, slashes or control characters"),
+        ("--server_ip=a\x1b[2J", "must have no spaces, slashes or control characters"),
+        (f"--server_ip={'a' * 300}", "64"),
+        ("--hccn_timeout=-1", "--hccn_timeout"),
+        ("--hccn_timeout=nan", "--hccn_timeout"),
+        ("--hccn_timeout=inf", "--hccn_timeout"),
+    ],
+)
+def test_a_flag_is_refused_in_lines_that_can_be_printed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flag: str,
+    fault: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = hccl_tools.main(["--hccn_tool=/nowhere", "--hccn_conf=/nowhere", "--server_ip=10.0.0.1", flag])
+    out, err = capsys.readouterr()
+    assert (code, out, os.listdir(tmp_path)) == (2, "", [])
+    assert fault in err
+    assert err.endswith("\n")
+    assert all(line.startswith("hccl_tools.py: ") and line.isprintable() for line in err.split("\n")[:-1])
 
 
 def test_two_devices_with_one_address_are_refused(tool: Tool) -> None:

@@ -1,11 +1,15 @@
 """The ranks of a job over several nodes: each on its own, ended together, a replica started anew alone."""
 
+import socket
+from contextlib import ExitStack, closing
+
 import pytest
 
 from listed_processes import ListedProcesses
 from mindbatch.io.errors import MindBatchError
+from mindbatch.launch.free_ports import HeldPort
 from mindbatch.launch.job_ranks import EndedRank, JobRanks
-from mindbatch.launch.process_plan import JobSetup
+from mindbatch.launch.process_plan import JobSetup, inherited, take_rank_environment
 from mindbatch.parallel.topology import Topology
 
 
@@ -98,3 +102,83 @@ def test_all_nodes_are_ended_also_when_a_process_cannot_be_started() -> None:
         started(first, second)
     assert (first.living, second.living) == ({}, {})
     assert (first.closed, second.closed) == (1, 1)
+
+
+KEY = bytes(32)
+
+
+def plan(dp: int, mp: int, pp: int = 1, local: int | None = None, *, has_schedulers: bool = True) -> JobSetup:
+    topology = Topology(dp, mp, pp)
+    return JobSetup(
+        topology,
+        local or topology.world_size,
+        key=KEY,
+        front=("10.0.0.1", 7000),
+        has_schedulers=has_schedulers,
+    )
+
+
+def test_a_replica_of_one_rank_needs_no_scheduler() -> None:
+    [spec] = plan(3, 1).specs(2, attempt=1, scheduler_port=0)
+    assert (spec.name, spec.role, spec.replica, spec.rank) == ("rank_2", "rank", 2, 2)
+    told = take_rank_environment(spec.variables)
+    assert (told.front, told.key, told.rank, told.attempt) == (("10.0.0.1", 7000), KEY, 2, 1)
+    assert spec.variables["DEVICE_ID"] == "2"
+    assert not [name for name in spec.variables if name.startswith("MS_")]
+
+
+def test_the_ranks_of_a_replica_are_a_world_of_their_own() -> None:
+    scheduler, *ranks = plan(2, 2, 2, local=4).specs(1, attempt=0, scheduler_port=7100)
+    assert (scheduler.name, scheduler.role, scheduler.rank) == ("scheduler_1", "scheduler", 4)
+    assert scheduler.variables["MS_ROLE"] == "MS_SCHED"
+    assert [spec.rank for spec in ranks] == [4, 5, 6, 7]
+    for local, spec in enumerate(ranks):
+        wanted = {
+            "MS_ROLE": "MS_WORKER",
+            "MS_SCHED_HOST": "10.0.0.1",
+            "MS_SCHED_PORT": "7100",
+            "MS_WORKER_NUM": "4",
+            "MS_NODE_ID": str(local),
+            "RANK_ID": str(local),
+            "RANK_SIZE": "4",
+            "DEVICE_ID": str(local),
+        }
+        assert {name: spec.variables[name] for name in wanted} == wanted
+
+
+def test_what_a_launcher_has_set_is_not_handed_on() -> None:
+    given = {
+        "PATH": "/bin",
+        "GLOG_v": "3",
+        "MS_ROLE": "MS_WORKER",
+        "MS_ENABLE_LCCL": "on",
+        "RANK_ID": "3",
+        "OMPI_COMM_WORLD_RANK": "1",
+        "PMIX_RANK": "1",
+        "MINDBATCH_JOB_KEY": "ab",
+        "ASCEND_HOME_PATH": "/usr/local/Ascend",
+    }
+    assert inherited(given) == {
+        "PATH": "/bin",
+        "GLOG_v": "3",
+        "MS_ENABLE_LCCL": "on",
+        "ASCEND_HOME_PATH": "/usr/local/Ascend",
+    }
+
+
+def test_a_held_port_is_given_to_nobody_else() -> None:
+    with ExitStack() as opened:
+        drawn = [opened.enter_context(closing(HeldPort("127.0.0.1"))).number for _ in range(405)]
+        assert len(set(drawn)) == len(drawn) == 405
+
+
+def test_whoever_is_told_its_number_may_listen_there() -> None:
+    with closing(HeldPort("127.0.0.1")) as held, socket.create_server(("127.0.0.1", held.number)):
+        socket.create_connection(("127.0.0.1", held.number)).close()
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server(("127.0.0.1", held.number))
+
+
+def test_an_address_of_another_machine() -> None:
+    with pytest.raises(MindBatchError, match="^192.0.2.1: no address of this machine"):
+        HeldPort("192.0.2.1")

@@ -89,6 +89,8 @@ def test_faulty_files_are_named_with_all_their_faults(here: Path) -> None:
     (here / "2.json").write_text("{")
     done = merge(here, "0.json", "1.json", "2.json", "3.json")
     assert done.returncode == 1
-    assert [line.split(": ")[1] for line in done.stderr.splitlines()] == ["1.json", "2.json", "3.json"]
+    lines = done.stderr.splitlines()
+    assert [line.split(": ")[1] for line in lines] == ["1.json", "2.json", "3.json"]
+    assert all(line.isprintable() for line in lines)
     assert "Traceback" not in done.stderr
     assert merge(here).returncode == 2
