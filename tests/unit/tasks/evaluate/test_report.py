@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from browser import PHONE, needs_chromium, width_on_a_phone
+from mindbatch.evaluation import metric_of
 from mindbatch.tasks.evaluate import report
 from mindbatch.tasks.evaluate.task import run
 
@@ -128,3 +129,17 @@ def test_nothing_runs_out_of_a_phone(configured: Configured, tmp_path: Path) -> 
     rows: list[dict[str, object]] = [{"prompt": f"{n} is {long}", "reference": long} for n in range(6)]
     page = page_of(configured, tmp_path, rows).replace("sampling", long).replace("asked", long)
     assert width_on_a_phone(page, tmp_path) <= PHONE
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "sign", "text"),
+    [
+        ("exact_match", -0.0004, "", "0.0%"),
+        ("exact_match", -0.0004, "+", "+0.0%"),
+        ("exact_match", -0.0006, "+", "-0.1%"),
+        ("perplexity", -0.004, "+", "+0.00"),
+        ("perplexity", -1.994, "", "-1.99"),
+    ],
+)
+def test_what_is_shown_as_zero_has_no_minus(metric: str, value: float, sign: str, text: str) -> None:
+    assert metric_of(metric).text(value, sign) == text
