@@ -1,4 +1,4 @@
-"""Servers written down in a configuration."""
+"""Servers written down in a configuration; ranges and lists of devices."""
 
 from typing import Any
 

@@ -10,7 +10,6 @@ from mindbatch.launch.hccn import (
     LARGEST_CONF,
     Addresses,
     ask_hccn_tool,
-    find_addresses,
     read_hccn_conf,
 )
 from rank_tables import ANSWER, answers, executable, stand_in
@@ -24,12 +23,6 @@ def test_each_device_is_asked_for(tmp_path: Path) -> None:
     assert found.of == {15: "192.168.0.115", 3: "192.168.0.103", 0: "192.168.0.100"}
     assert found.faults == []
     assert (tmp_path / "bin/asked").read_text() == "-i 15 -ip -g\n-i 3 -ip -g\n-i 0 -ip -g\n"
-
-
-def test_the_tool_is_found_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(tmp_path / "bin", answers(1))
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    assert ask_hccn_tool([0]).of == {0: "192.168.0.100"}
 
 
 def test_an_ipv6_address_keeps_its_colons(tmp_path: Path) -> None:
@@ -136,17 +129,3 @@ def test_what_is_wrong_in_the_file_is_told_with_its_line(tmp_path: Path) -> None
     assert read_hccn_conf([0], tmp_path).faults == [f"{tmp_path}: cannot be read (Is a directory)"]
     os.mkfifo(tmp_path / "pipe")
     assert "pipe: cannot be read" in read_hccn_conf([0], tmp_path / "pipe").faults[0]
-
-
-def test_the_file_is_read_only_where_the_tool_fails_and_never_beside_it() -> None:
-    good = Addresses("tool", {0: "10.0.0.1"})
-    half = Addresses("tool", {0: "10.0.0.1"}, ["tool: device 1"])
-    file = Addresses("file", {0: "10.0.0.8", 1: "10.0.0.9"})
-    empty = Addresses("file", {}, ["file: none"])
-    assert find_addresses(lambda: good, lambda: empty) == (good, None)
-    assert find_addresses(lambda: half, lambda: file) == (
-        file,
-        "tool: device 1; the addresses are those of file",
-    )
-    both, note = find_addresses(lambda: half, lambda: empty)
-    assert (both.of, both.faults, note) == ({}, ["tool: device 1", "file: none"], None)

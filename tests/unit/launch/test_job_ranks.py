@@ -1,4 +1,4 @@
-"""The ranks of a job over several nodes: each on its own, ended together, a replica started anew alone."""
+"""The processes of a job: where each is started and told what, their ports, and how they end."""
 
 import socket
 from contextlib import ExitStack, closing

@@ -1,4 +1,4 @@
-"""Which copy of a command a process is, by the variables that its launcher has set."""
+"""Which copy of a command a process is, by its launcher's variables; how copies on one host meet."""
 
 import json
 import os

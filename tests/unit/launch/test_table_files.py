@@ -1,19 +1,15 @@
-"""Names of rank table files, and writing them."""
+"""Files of rank tables: strict JSON, names, copies that must be the same, and tables put together."""
 
-import json
-import os
 from pathlib import Path
 
 import pytest
 
-from mindbatch.io.storage import StorageError
 from mindbatch.launch.rank_table import counted, table_rows
 from mindbatch.launch.table_files import (
     MOST_LINES,
     check_files,
     merge_files,
     name_for_server,
-    name_for_servers,
     write_table,
 )
 from mindbatch.launch.table_json import LARGEST_FILE, at, parse_json, read_json, shown
@@ -21,32 +17,11 @@ from mindbatch.launch.table_reader import Leave, RankTableError, examine
 from rank_tables import Document, plain_table, super_pod_table, write_json
 
 
-def test_names_are_those_of_mindformers() -> None:
-    assert name_for_server([0, 1, 2, 3], "10.0.0.1") == "hccl_4p_0123_10.0.0.1.json"
-    assert name_for_server([*range(8, 12)], "n") == "hccl_4p_891011_n.json"
-    assert name_for_servers(examine(plain_table(2))[0]) == "hccl_2s_16p.json"
-
-
 def test_a_name_fits_into_a_folder(tmp_path: Path) -> None:
     name = name_for_server([*range(1024)], "x" * 64)
     assert name == f"hccl_1024p_0-1023_{'x' * 64}.json"
     longest = max((name_for_server([*range(n)], "x" * 64) for n in range(1, 100)), key=len)
     assert write_table(examine(plain_table())[0], tmp_path / longest)
-
-
-def test_a_file_is_written_once_and_replaced_only_if_that_is_allowed(tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
-    small, large = (examine(plain_table(1, size))[0] for size in (4, 8))
-    assert write_table(small, path, replace=False)
-    assert not write_table(small, path, replace=False)
-    with pytest.raises(FileExistsError):
-        write_table(large, path, replace=False)
-    assert json.loads(path.read_bytes()) == plain_table(1, 4)
-    assert write_table(large, path)
-    assert json.loads(path.read_bytes()) == plain_table(1, 8)
-    assert os.listdir(tmp_path) == ["t.json"]
-    with pytest.raises(StorageError, match="cannot be written"):
-        write_table(small, tmp_path / "no" / "t.json")
 
 
 def test_a_table_is_shown_in_columns() -> None:
@@ -238,11 +213,3 @@ def test_what_cannot_stand_in_one_table_is_refused(tmp_path: Path) -> None:
     ]
     parts = [one_of(pods, number) for number in (0, 2, 1)]
     assert faults(tmp_path, *parts) == ['server_list: the servers of supernode "0" must follow one another']
-
-
-def test_servers_of_different_sizes_only_on_demand(tmp_path: Path) -> None:
-    first, second = one_of(plain_table(2), 0), one_of(plain_table(2), 1)
-    second["server_list"][0]["device"].pop()
-    assert faults(tmp_path, first, second) == ['server_list[1].device: 7 devices, and 8 on server "10.0.0.1"']
-    merged, _ = merge_files(files(tmp_path, first, second), Leave(uneven=True))
-    assert merged.num_ranks == 15

@@ -16,6 +16,9 @@ from rank_tables import Document, modelarts_table, plain_table, super_pod_table,
 Change = Callable[[Document], Any]
 
 
+FIRST, SECOND, OTHER = "server_list[0].device[0]", "server_list[0].device[1]", "server_list[1].device[0]"
+
+
 def faults(document: Any, leave: Leave | None = None) -> list[str]:
     return examine(document, leave or Leave())[1].faults
 
@@ -141,10 +144,7 @@ def test_the_bytes_are_those_of_mindformers_tools() -> None:
         ),
         (
             lambda d: device(d, 1, 0).update(device_ip="192.168.0.100"),
-            [
-                'server_list[1].device[0].device_ip: "192.168.0.100" is that of '
-                "server_list[0].device[0].device_ip, too"
-            ],
+            [f'{OTHER}.device_ip: "192.168.0.100" is that of {FIRST}.device_ip, too'],
         ),
         (
             lambda d: d["server_list"][1].update(server_id="10.0.0.1"),
@@ -158,16 +158,10 @@ def test_the_bytes_are_those_of_mindformers_tools() -> None:
                 "rank_id: 0 missing; the 16 devices must have the ranks 0 to 15",
             ],
         ),
-        (
-            lambda d: device(d, 0, 0).pop("device_id"),
-            ["server_list[0].device[0].device_id: is missing"],
-        ),
+        (lambda d: device(d, 0, 0).pop("device_id"), ["server_list[0].device[0].device_id: is missing"]),
         (
             lambda d: device(d, 0, 0).update(device_id="00"),
-            [
-                'server_list[0].device[0].device_id: "00"; must be a whole number from 0 to 4095 as text, '
-                'like "0"'
-            ],
+            [f'{FIRST}.device_id: "00"; must be a whole number from 0 to 4095 as text, like "0"'],
         ),
         (
             lambda d: device(d, 0, 0).update(device_ip="192.168.0.300"),
@@ -182,23 +176,15 @@ def test_the_bytes_are_those_of_mindformers_tools() -> None:
         ),
         (
             lambda d: device(d, 0, 0).update(device_port="65536"),
-            [
-                'server_list[0].device[0].device_port: "65536"; must be a whole number from 1 to 65535 '
-                'as text, like "1"'
-            ],
+            [f'{FIRST}.device_port: "65536"; must be a whole number from 1 to 65535 as text, like "1"'],
         ),
         (
             lambda d: [device(d, 0, place).update(host_port="17000") for place in (0, 1)],
-            [
-                'server_list[0].device[1].host_port: "17000" is that of '
-                "server_list[0].device[0].host_port, too"
-            ],
+            [f'{SECOND}.host_port: "17000" is that of {FIRST}.host_port, too'],
         ),
         (
             lambda d: d["server_list"][0].update(server_id="a b"),
-            [
-                'server_list[0].server_id: "a b": must have no spaces, slashes or control characters',
-            ],
+            ['server_list[0].server_id: "a b": must have no spaces, slashes or control characters'],
         ),
         (
             lambda d: d["server_list"][0].update(server_id="x" * 65),
@@ -317,16 +303,11 @@ def test_whatever_stands_in_a_place_of_the_table_is_answered(
     [
         (
             lambda d: device(d, 1, 0).update(super_device_id="0"),
-            [
-                'server_list[1].device[0].super_device_id: "0" is that of '
-                "server_list[0].device[0].super_device_id, too"
-            ],
+            [f'{OTHER}.super_device_id: "0" is that of {FIRST}.super_device_id, too'],
         ),
         (
             lambda d: device(d, 0, 0).pop("super_device_id"),
-            [
-                "server_list[0].device[0].super_device_id: is missing; the devices of a supernode need one",
-            ],
+            [f"{FIRST}.super_device_id: is missing; the devices of a supernode need one"],
         ),
         (
             lambda d: device(d, 0, 0).update(super_device_id="4294967295"),

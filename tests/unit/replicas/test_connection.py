@@ -1,4 +1,4 @@
-"""Connections of a job: messages as they were sent, and nothing for whoever does not know the key."""
+"""Connections of a job: messages as they were sent, nothing without the key, nobody waits for a rank."""
 
 import errno
 import os

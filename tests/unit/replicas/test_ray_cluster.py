@@ -2,7 +2,6 @@
 
 import json
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import ray_driver_functions as drivers
+from ended_processes import wait_for
 from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.launch.process_plan import RANK, ProcessSpec
 from mindbatch.launch.supervisor import EndedProcess
@@ -54,21 +54,12 @@ def spec(rank: int) -> ProcessSpec:
     return ProcessSpec(f"rank_{rank}", RANK, rank // 2, rank, variables)
 
 
-def ended(node: RemoteNode) -> list[EndedProcess]:
-    """What is told next."""
-    deadline = time.monotonic() + 10
-    while not (found := node.ended()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return found
-
-
 def test_an_end_is_told_once_and_not_of_what_was_ended_here(cluster: Made) -> None:
     made = cluster(drivers.hasty)
     assert made.host == "10.0.0.7"
     with agent_of(made) as node:
         node.start_specs([spec(0), spec(3)])
-        [(name, how, [line], is_lost)] = ended(node)
+        [(name, how, [line], is_lost)] = wait_for(node.ended)
         assert (name, how, is_lost) == ("rank_3", "exit code 7", False)
         assert json.loads(line) == ["rank_3", 1, 3, "1"]
         assert node.ended() == []
@@ -82,9 +73,11 @@ def test_when_the_driver_ends_all_ranks_have(cluster: Made) -> None:
         node.start_specs([spec(0), spec(1)])
         how = "was lost: the job's Ray driver: exit code 3"
         lines = ("the cluster is gone",)
-        assert ended(node) == [EndedProcess(f"rank_{rank}", how, lines, is_lost=True) for rank in (0, 1)]
+        assert wait_for(node.ended) == [
+            EndedProcess(f"rank_{rank}", how, lines, is_lost=True) for rank in (0, 1)
+        ]
         node.start_specs([spec(2)])
-        assert [each.name for each in ended(node)] == ["rank_2"], "nobody starts it any more"
+        assert [each.name for each in wait_for(node.ended)] == ["rank_2"], "nobody starts it any more"
 
 
 def test_a_driver_that_ends_before_it_serves_is_told(cluster: Made) -> None:

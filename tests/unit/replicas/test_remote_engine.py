@@ -1,4 +1,4 @@
-"""An engine over replicas: the same results as one engine, rows dealt evenly, ends that are noticed."""
+"""An engine over replicas: the results of one engine, rows dealt evenly, ends that blame the right row."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

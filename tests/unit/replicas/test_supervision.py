@@ -1,4 +1,4 @@
-"""What is said of replicas that cannot go on, and whether a row may be the cause."""
+"""Replicas that cannot go on, whether a row may be the cause, and who hangs: clocks and processes are set."""
 
 import socket
 from collections.abc import Callable, Container, Mapping
@@ -229,13 +229,58 @@ def play(
     return start + seconds, []
 
 
-@pytest.mark.parametrize("state", ["stopped", "sleeping", None])
-def test_a_silent_rank_hangs_after_the_time_given(state: ProcessState | None) -> None:
-    watch = watched(0, 0, 1)
-    states = {} if state is None else {1: state}
-    second, hung = play(watch, 100, {0: ("idle", 0), 2: ("idle", 0)}, states)
-    assert second == HANG
-    assert hung == [Hung(0, (1,), "has not been heard from for 60 s", True)]
+SILENT = "has not been heard from for 60 s"
+IN_STEP: dict[int, tuple[Doing, int]] = {0: ("step", 7), 1: ("step", 7)}
+WAITING: dict[int, tuple[Doing, int]] = {0: ("waiting", 0), 1: ("waiting", 0)}
+WAITS_FOR_LOADING: dict[int, tuple[Doing, int]] = {0: ("waiting", 0), 1: ("loading", 0)}
+OTHERS_IDLE: dict[int, tuple[Doing, int]] = {0: ("idle", 0), 2: ("idle", 0)}
+ONE_RUNS: dict[int, ProcessState] = {0: "running", 1: "sleeping"}
+ASLEEP: dict[int, ProcessState] = {0: "sleeping", 1: "sleeping"}
+
+
+@pytest.mark.parametrize(
+    ("replicas", "beats", "states", "second", "expected"),
+    [
+        ((0, 0, 1), OTHERS_IDLE, {1: "stopped"}, HANG, Hung(0, (1,), SILENT, True)),
+        ((0, 0, 1), OTHERS_IDLE, {1: "sleeping"}, HANG, Hung(0, (1,), SILENT, True)),
+        ((0, 0, 1), OTHERS_IDLE, {}, HANG, Hung(0, (1,), SILENT, True)),
+        # on a loaded machine a rank may be silent, and a step that computes may take long, but not for ever
+        ((0,), {}, {0: "running"}, LONGEST, Hung(0, (0,), "has not been heard from for 1800 s", True)),
+        (
+            (0, 0),
+            IN_STEP,
+            {0: "running", 1: "sleeping"},
+            LONGEST,
+            Hung(0, (0, 1), "step 7 has lasted 1800 s"),
+        ),
+        ((0, 0), IN_STEP, ASLEEP, HANG, Hung(0, (0, 1), "step 7 has lasted 60 s")),
+        ((0, 0), WAITING, ASLEEP, HANG, Hung(0, (0, 1), "waiting has lasted 60 s")),
+        # who waits for a rank that compiles or loads does not hang; another replica's excuses nobody
+        ((0, 0), IN_STEP | {1: ("compiling", 7)}, {}, 500, None),
+        ((0, 1), IN_STEP | {1: ("compiling", 7)}, {}, HANG, Hung(0, (0,), "step 7 has lasted 60 s")),
+        ((0, 0), WAITS_FOR_LOADING, {0: "sleeping", 1: "running"}, 500, None),
+        ((0, 0), WAITS_FOR_LOADING, {0: "sleeping"}, 500, None),  # on another machine: a slow disk
+    ],
+)
+def test_who_hangs_and_when(
+    replicas: tuple[int, ...],
+    beats: dict[int, tuple[Doing, int]],
+    states: dict[int, ProcessState],
+    second: float,
+    expected: Hung | None,
+) -> None:
+    longest = 500 if expected is None else 4000
+    assert play(watched(*replicas), longest, beats, states) == (
+        second,
+        [] if expected is None else [expected],
+    )
+
+
+@pytest.mark.parametrize("state", ["sleeping", "stopped"])
+def test_a_rank_that_never_comes_is_told_and_not_those_that_wait_for_it(state: ProcessState) -> None:
+    second, hung = play(watched(0, 0), 100, WAITS_FOR_LOADING, {0: "sleeping", 1: state})
+    assert HANG <= second <= HANG + LATE
+    assert [each.ranks for each in hung] == [(1,)]
 
 
 def test_the_silent_one_is_blamed_and_not_those_that_wait_for_it() -> None:
@@ -253,36 +298,12 @@ def test_one_step_after_the_other_is_no_hang() -> None:
     assert play(watch, 50, {0: ("step", 10)}, start=500) == (550, [])
 
 
-def test_a_step_that_computes_may_take_long_but_not_for_ever() -> None:
-    watch = watched(0, 0)
-    beats: dict[int, tuple[Doing, int]] = {0: ("step", 7), 1: ("step", 7)}
-    second, hung = play(watch, 4000, beats, {0: "running", 1: "sleeping"})
-    assert second == LONGEST
-    assert hung[0].reason == "step 7 has lasted 1800 s"
-
-
-def test_on_a_loaded_machine_a_rank_may_be_silent() -> None:
-    watch = watched(0)
-    second, hung = play(watch, 4000, {}, {0: "running"})
-    assert (second, hung[0].ranks) == (LONGEST, (0,))
-
-
 @pytest.mark.parametrize("doing", ["loading", "compiling"])
 def test_loading_and_compiling_hold_heartbeats_back(doing: Doing) -> None:
     watch = watched(0)
     hear(watch, 0, doing, 3)
     assert play(watch, int(LONGEST) - 1, {}, {0: "sleeping"})[1] == []
     assert play(watch, 1, {}, {0: "sleeping"}, start=int(LONGEST) - 1)[1] != []
-
-
-def test_who_waits_for_a_rank_that_compiles_does_not_hang() -> None:
-    watch = watched(0, 0)
-    assert play(watch, 500, {0: ("step", 7), 1: ("compiling", 7)})[1] == []
-
-
-def test_another_replica_that_compiles_excuses_nobody() -> None:
-    watch = watched(0, 1)
-    assert play(watch, 100, {0: ("step", 7), 1: ("compiling", 7)})[1] != []
 
 
 def test_stopping_the_whole_tree_counts_as_one_tick() -> None:
@@ -330,17 +351,6 @@ def test_only_those_that_are_late_are_looked_at() -> None:
     assert watch.suspects == [0, 1]
 
 
-WAITS_FOR_LOADING: Mapping[int, tuple[Doing, int]] = {0: ("waiting", 0), 1: ("loading", 0)}
-
-
-@pytest.mark.parametrize("state", ["sleeping", "stopped"])
-def test_a_rank_that_never_comes_is_told_and_not_those_that_wait_for_it(state: ProcessState) -> None:
-    watch = watched(0, 0)
-    second, hung = play(watch, 100, WAITS_FOR_LOADING, {0: "sleeping", 1: state})
-    assert HANG <= second <= HANG + LATE
-    assert [each.ranks for each in hung] == [(1,)]
-
-
 def test_a_rank_that_says_nothing_on_another_machine_while_others_wait_is_told() -> None:
     watch = Watch(HANG)
     for rank in (0, 1):
@@ -348,19 +358,3 @@ def test_a_rank_that_says_nothing_on_another_machine_while_others_wait_is_told()
     second, hung = play(watch, 100, {0: ("waiting", 0)}, {0: "sleeping"})
     assert HANG <= second <= HANG + LATE + 1
     assert [(each.ranks, each.is_silent) for each in hung] == [((1,), True)]
-
-
-@pytest.mark.parametrize("state", ["running", None])
-def test_who_waits_for_a_rank_that_loads_does_not_hang(state: ProcessState | None) -> None:
-    """None: on another machine, where a slow disk takes no processor."""
-    watch = watched(0, 0)
-    states: dict[int, ProcessState] = {0: "sleeping"} | ({} if state is None else {1: state})
-    assert play(watch, 500, WAITS_FOR_LOADING, states)[1] == []
-
-
-def test_ranks_that_all_wait_hang() -> None:
-    watch = watched(0, 0)
-    beats: dict[int, tuple[Doing, int]] = {0: ("waiting", 0), 1: ("waiting", 0)}
-    second, hung = play(watch, 100, beats, {0: "sleeping", 1: "sleeping"})
-    assert second == HANG
-    assert hung == [Hung(0, (0, 1), "waiting has lasted 60 s")]

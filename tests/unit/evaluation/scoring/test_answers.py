@@ -1,4 +1,4 @@
-"""Metrics of texts, beside the libraries that are the reference."""
+"""Answers read out of texts and judged: matches, BLEU, ROUGE, instructions, likelihoods."""
 
 import json
 import math

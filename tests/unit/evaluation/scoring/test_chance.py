@@ -1,4 +1,4 @@
-"""Intervals and p-values, beside SciPy's and known coverage."""
+"""Intervals and p-values beside SciPy's and known coverage; over which rows columns are scored."""
 
 import math
 

@@ -78,5 +78,6 @@ def shadow() -> Iterator[mock.Mock]:
         mock.patch("mindbatch.tasks.evaluate.requests.Tokenizer.load", return_value=tokenizer),
         mock.patch(f"{place}.fingerprint_fields", side_effect=fields),
         mock.patch(f"{place}.open_model"),
+        mock.patch("mindbatch.tasks.evaluate.task.save_config"),
     ):
         yield loads

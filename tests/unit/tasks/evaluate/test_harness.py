@@ -1,4 +1,4 @@
-"""Tasks of lm-evaluation-harness as columns: what has no effect, what is finished, and the table."""
+"""Tasks of lm-evaluation-harness as columns: what has no effect, what is finished, and without it."""
 
 import logging
 import subprocess

@@ -1,15 +1,13 @@
 """The page: what it says, and that nothing of the data is more than text on it."""
 
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import orjson
 import pytest
 
-from browser import PHONE, needs_chromium, width_on_a_phone
+from browser import PHONE, Tags, needs_chromium, width_on_a_phone
 from mindbatch.evaluation import metric_of
 from mindbatch.tasks.evaluate import report
 from mindbatch.tasks.evaluate.task import run
@@ -19,29 +17,12 @@ from .conftest import Configured
 HOSTILE = "</p></details></script><script>alert(1)</script><img src=x onerror=alert(2)> \u202e javascript:3"
 
 
-class Tags(HTMLParser):
-    """Every tag with its attributes, and the text outside of the style sheet."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
 def page_of(configured: Configured, tmp_path: Path, rows: list[dict[str, object]]) -> str:
     path = tmp_path / "asked.jsonl"
     path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
     config = configured(("exact_match", "f1"), ("greedy", "sampling"), data={"path": str(path)})
     config.report = str(tmp_path / "report.html")
-    with mock.patch("mindbatch.tasks.evaluate.task.save_config"):
-        run(config)
+    run(config)
     return Path(config.report).read_text(encoding="utf-8")
 
 
@@ -111,8 +92,7 @@ def test_page_and_samples_say_what_was_scored(
     path.write_bytes(orjson.dumps(row))
     config = configured((metrics,), data={"path": str(path)}, **task)
     config.report = str(tmp_path / "report.html")
-    with mock.patch("mindbatch.tasks.evaluate.task.save_config"):
-        assert run(config) == 0
+    assert run(config) == 0
     page = Path(config.report).read_text(encoding="utf-8")
     assert (f"Scored: {said}" in page) == ("Scored: " in page) == (said is not None)
     assert (f"of {scored}" in page) == ("scored: " in page) == (scored is not None)

@@ -1,4 +1,4 @@
-"""The task as a whole over a model without a network."""
+"""The task as a whole over a model without a network; it writes over its own files only."""
 
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,7 @@ def results(config: EvaluateConfig) -> dict[str, Any]:
 
 
 def finish(config: EvaluateConfig) -> dict[str, Any]:
-    with mock.patch("mindbatch.tasks.evaluate.task.save_config"):
-        assert run(config) == 0
+    assert run(config) == 0
     return results(config)
 
 
@@ -101,8 +100,7 @@ def test_a_row_that_cannot_run_is_wrong_and_told(
     rows = [{"prompt": "x" * 400, "reference": "y"}, {"prompt": "a", "reference": "b"}]
     path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
     config = configured(("exact_match", "perplexity"), data={"path": str(path)})
-    with mock.patch("mindbatch.tasks.evaluate.task.save_config"):
-        assert run(config) == 1
+    assert run(config) == 1
     found = results(config)["columns"]["model"]
     assert (found["errors"], found["rows"]) == (1, {"exact_match": 2, "perplexity": 1})
     printed = capsys.readouterr()
@@ -116,8 +114,7 @@ def test_a_column_without_a_row_that_ran_has_no_score(
     path = tmp_path / "long.jsonl"
     path.write_bytes(orjson.dumps({"prompt": "x" * 400, "reference": "y"}) + b"\n")
     config = configured(("exact_match", "perplexity"), ("greedy", "sampling"), data={"path": str(path)})
-    with mock.patch("mindbatch.tasks.evaluate.task.save_config"):
-        assert run(config) == 1
+    assert run(config) == 1
     found = results(config)["columns"]["sampling"]
     assert (found["errors"], found["rows"]) == (1, {"exact_match": 0, "perplexity": 0})
     assert (found["results"]["exact_match,none"], found["differences"]) == (None, {})
@@ -220,7 +217,6 @@ def test_a_file_that_is_no_report_is_not_replaced(tmp_path: Path, content: str) 
 def test_the_same_command_writes_its_own_files_again(configured: Configured, tmp_path: Path) -> None:
     config = configured()
     config.report = str(tmp_path / "report.html")
-    with mock.patch("mindbatch.tasks.evaluate.task.save_config"):
-        assert run(config) == 0
+    assert run(config) == 0
     assert page_fault(Path(config.report)) is None
     assert evaluation_folder_fault(Path(config.output.dir or "")) is None
