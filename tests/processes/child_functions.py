@@ -1,4 +1,4 @@
-"""What child processes of tests do; they find it by name."""
+"""What child and supervised processes of tests do; they find it by name."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Waiting for processes that nobody here has started."""
+"""Processes that nobody here has started: those below one, and whether they end."""
 
 import os
 import select

@@ -1,4 +1,4 @@
-"""tools/hccl_tools.py as MindFormers' users run it, with nothing installed; what it refuses."""
+"""tools/hccl_tools.py and merge_hccl.py as MindFormers' users run them, with nothing installed."""
 
 import json
 import os

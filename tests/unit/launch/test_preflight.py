@@ -1,4 +1,4 @@
-"""Everything that can be refused before a process is started is, all at once, and with what is allowed."""
+"""What can be refused before a process is started, all at once; where the ranks of a replica meet."""
 
 import json
 import os

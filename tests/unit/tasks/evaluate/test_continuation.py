@@ -1,4 +1,4 @@
-"""What is scored behind a prompt: the text, and the tokens of the whole that reach beyond the prompt."""
+"""What is scored: the tokens of a whole that reach beyond the prompt; the requests of a file."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rows of data as questions, and everything that keeps a row from being one."""
+"""Rows of data as questions, in the layouts of configs/task too, and what keeps a row from being one."""
 
 from pathlib import Path
 from typing import Any
@@ -75,23 +75,20 @@ def test_columns_that_are_not_there_are_named_all_at_once(configured: Configured
     assert "did you mean reference?" in str(caught.value)
 
 
-def test_bad_rows_are_named_and_counted(configured: Configured, tmp_path: Path) -> None:
-    path = tmp_path / "bad.jsonl"
+def test_bad_rows_are_named_and_counted(configured: Configured) -> None:
     lines = [{"prompt": "a", "answer": None}, {"prompt": "b", "answer": ["c"]}, {"answer": "d"}]
-    path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines * 4))
     with pytest.raises(ConfigError) as caught:
-        read_questions(configured(data={"path": str(path)}))
+        read_questions(configured(asked=lines * 4))
     assert len(caught.value.faults) == 6
-    assert "bad.jsonl:1: answer=null: must be the right answer" in caught.value.faults[0]
+    assert "asked.jsonl:1: answer=null: must be the right answer" in caught.value.faults[0]
     assert caught.value.faults[-1] == "and 3 more rows"
 
 
 @pytest.mark.parametrize("answer", [7, -1, True, "C", "", "1.0", None])
-def test_a_right_choice_that_is_none(configured: Configured, tmp_path: Path, answer: object) -> None:
-    path = tmp_path / "choices.jsonl"
-    path.write_bytes(orjson.dumps({"prompt": "a", "options": ["x", "y"], "answer": answer}) + b"\n")
+def test_a_right_choice_that_is_none(configured: Configured, answer: object) -> None:
+    row = {"prompt": "a", "options": ["x", "y"], "answer": answer}
     with pytest.raises(ConfigError, match="must be 0 to 1, A to B, or one of the choices"):
-        read_questions(configured(("acc",), data={"path": str(path)}, choices="options"))
+        read_questions(configured(("acc",), asked=[row], choices="options"))
 
 
 def test_a_text_as_a_whole_has_a_likelihood_only(configured: Configured) -> None:
@@ -102,11 +99,9 @@ def test_a_text_as_a_whole_has_a_likelihood_only(configured: Configured) -> None
 
 
 def test_data_without_a_row_are_called_empty(configured: Configured, tmp_path: Path) -> None:
-    path = tmp_path / "none.jsonl"
-    path.touch()
     with pytest.raises(ConfigError) as caught:
-        read_questions(configured(data={"path": str(path)}))
-    assert caught.value.faults == (f"data.path: {path}: holds no row",)
+        read_questions(configured(asked=[]))
+    assert caught.value.faults == (f"data.path: {tmp_path}/asked.jsonl: holds no row",)
 
 
 LETTERED = {"A": "Rome", "B": "Oslo", "C": "Lima", "D": "Bern"}

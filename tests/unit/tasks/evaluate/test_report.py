@@ -18,9 +18,7 @@ HOSTILE = "</p></details></script><script>alert(1)</script><img src=x onerror=al
 
 
 def page_of(configured: Configured, tmp_path: Path, rows: list[dict[str, object]]) -> str:
-    path = tmp_path / "asked.jsonl"
-    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
-    config = configured(("exact_match", "f1"), ("greedy", "sampling"), data={"path": str(path)})
+    config = configured(("exact_match", "f1"), ("greedy", "sampling"), asked=rows)
     config.report = str(tmp_path / "report.html")
     run(config)
     return Path(config.report).read_text(encoding="utf-8")
@@ -87,10 +85,8 @@ def test_page_and_samples_say_what_was_scored(
     scored: str | None,
     arguments: list[str | None],
 ) -> None:
-    path = tmp_path / "asked.jsonl"
     row = {"prompt": "3 and 4 is", "reference": " 7", "options": ["7", "8"], "answer": 0}
-    path.write_bytes(orjson.dumps(row))
-    config = configured((metrics,), data={"path": str(path)}, **task)
+    config = configured((metrics,), asked=[row], **task)
     config.report = str(tmp_path / "report.html")
     assert run(config) == 0
     page = Path(config.report).read_text(encoding="utf-8")

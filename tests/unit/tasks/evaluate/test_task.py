@@ -94,26 +94,23 @@ def test_extracted_answers_are_scored_and_shown_as_samples(configured: Configure
 
 
 def test_a_row_that_cannot_run_is_wrong_and_told(
-    configured: Configured, shadow: mock.Mock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    configured: Configured, shadow: mock.Mock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "long.jsonl"
-    rows = [{"prompt": "x" * 400, "reference": "y"}, {"prompt": "a", "reference": "b"}]
-    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
-    config = configured(("exact_match", "perplexity"), data={"path": str(path)})
+    asked = [{"prompt": "x" * 400, "reference": "y"}, {"prompt": "a", "reference": "b"}]
+    config = configured(("exact_match", "perplexity"), asked=asked)
     assert run(config) == 1
     found = results(config)["columns"]["model"]
     assert (found["errors"], found["rows"]) == (1, {"exact_match": 2, "perplexity": 1})
     printed = capsys.readouterr()
     assert "perplexity: 1 question left out, which not every column could run" in printed.out
-    assert "long.jsonl:1: the prompt has 402 tokens" in printed.err
+    assert "asked.jsonl:1: the prompt has 402 tokens" in printed.err
 
 
 def test_a_column_without_a_row_that_ran_has_no_score(
-    configured: Configured, shadow: mock.Mock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    configured: Configured, shadow: mock.Mock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "long.jsonl"
-    path.write_bytes(orjson.dumps({"prompt": "x" * 400, "reference": "y"}) + b"\n")
-    config = configured(("exact_match", "perplexity"), ("greedy", "sampling"), data={"path": str(path)})
+    asked = [{"prompt": "x" * 400, "reference": "y"}]
+    config = configured(("exact_match", "perplexity"), ("greedy", "sampling"), asked=asked)
     assert run(config) == 1
     found = results(config)["columns"]["sampling"]
     assert (found["errors"], found["rows"]) == (1, {"exact_match": 0, "perplexity": 0})
