@@ -47,7 +47,7 @@ if [[ -n $is_platform ]]; then
     fi
     check pytest "${pytest_arguments[@]}" "${of_platform[@]}"
     check pytest -m "processes and not on_demand" -k "msrun or mindformers or a_trained_llama" \
-        tests/distributed/test_{copies,launchers,tensor_parallel}.py
+        tests/distributed/test_{copies,launchers,divided_models}.py
     check pytest -m "simulation and not on_demand" tests/numerics/test_ascend_compilation.py
     exit
 fi

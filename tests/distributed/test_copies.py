@@ -5,13 +5,12 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from ended_processes import is_gone
+from ended_processes import is_gone, wait_for
 
 CHECKOUT = Path(__file__).parents[2]
 TABLE = CHECKOUT / "examples/rank_table.json"
@@ -189,13 +188,6 @@ def test_a_launcher_that_is_killed_takes_its_copies_along(tmp_path: Path, launch
     running.kill()
     running.wait()
     wait_for(lambda: all(map(is_gone, copies)))
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 @pytest.mark.slow

@@ -5,15 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from command_line import heed_signals
-from process_tree import are_gone, descendants
+from ended_processes import are_gone, descendants, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
@@ -56,7 +55,7 @@ class Job:
     def wait_for_rows(self, process: subprocess.Popen[str]) -> dict[str, int]:
         """Until more rows are safe than before; the ranks by name."""
         before = self._ledger_bytes()
-        wait_until(lambda: self._ledger_bytes() > before or process.poll() is not None)
+        wait_for(lambda: self._ledger_bytes() > before or process.poll() is not None, LONGEST)
         assert process.poll() is None, process.communicate()
         return ranks_of(process)
 
@@ -73,13 +72,6 @@ def ranks_of(process: subprocess.Popen[str]) -> dict[str, int]:
     return {name: process for process, name in descendants(process.pid).items() if name}
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONGEST
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def unbroken(folder: Path, *settings: str) -> bytes:
     """The results of a run that nobody disturbed."""
     job = Job(folder)
@@ -94,7 +86,7 @@ def test_a_rank_is_killed_and_the_command_interrupted_and_killed(tmp_path: Path)
         ranks = job.wait_for_rows(process)
         assert ranks.keys() == {"rank_0", "rank_1"}
         os.kill(ranks["rank_1"], signal.SIGKILL)
-        wait_until(lambda: ranks_of(process).get("rank_1") not in (None, ranks["rank_1"]))
+        wait_for(lambda: ranks_of(process).get("rank_1") not in (None, ranks["rank_1"]), LONGEST)
         tree = {*descendants(process.pid)}
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=LONGEST)[1]

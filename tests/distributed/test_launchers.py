@@ -6,13 +6,13 @@ import re
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ended_processes import runs, wait_for
 from mindbatch.config.launch_schema import LaunchConfig
 from mindbatch.io.children import command
 from mindbatch.launch.job_ranks import EndedRank
@@ -45,7 +45,7 @@ class Job:
 
     def told(self, name: str) -> dict[str, Any]:
         path = self.folder / f"{name}.json"
-        until(path.exists)
+        wait_for(path.exists)
         found: dict[str, Any] = json.loads(path.read_text())
         return found
 
@@ -59,20 +59,6 @@ class Job:
         table = self.folder / "table"
         table.write_bytes(RankTable.numbered("1.0", [Server("10.0.0.1", devices)]).to_bytes())
         return LaunchConfig(launcher, rank_table=str(table))
-
-
-def until(condition: Callable[[], object], seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
-
-
-def lives(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def parent_of(process: int) -> int:
@@ -89,7 +75,7 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     yield started
     started.ranks.end()
     started.links.close()
-    assert not [pid for pid in started.pids() if lives(pid)]
+    assert not [pid for pid in started.pids() if runs(pid)]
 
 
 def test_nothing_of_a_job_on_one_host_is_reached_from_another(job: Job) -> None:
@@ -146,16 +132,16 @@ def test_nothing_took_a_name_for_a_command(job: Job) -> None:
 def test_a_killed_rank_is_known_soon_and_its_replica_starts_anew(job: Job) -> None:
     found: list[EndedRank] = []
     os.kill(job.told("3_0")["pid"], signal.SIGKILL)
-    until(lambda: found.extend(job.ranks.ended()) or found, seconds=5)
+    wait_for(lambda: found.extend(job.ranks.ended()) or found, seconds=5)
     assert found == [EndedRank(3, "signal 9", ("3_0 has begun",))]
     other = job.told("0_0")["pid"]
     left = job.told("2_0")["pid"]
     job.ranks.restart(1, 1)
-    assert not lives(left)
+    assert not runs(left)
     assert job.told("3_1")["variables"]["MINDBATCH_ATTEMPT"] == "1"
     assert job.told("2_1")["variables"]["MS_SCHED_PORT"] == job.told("3_1")["variables"]["MS_SCHED_PORT"]
     assert job.told("2_1")["variables"]["MS_SCHED_PORT"] != job.told("2_0")["variables"]["MS_SCHED_PORT"]
-    assert lives(other)
+    assert runs(other)
     assert job.ranks.ended() == []
 
 
@@ -166,9 +152,9 @@ def test_a_launcher_that_is_killed_takes_its_ranks_along(launcher: str, tmp_path
     job = Job(launcher, tmp_path)
     pids = [job.told(f"{rank}_0")["pid"] for rank in range(4)]
     os.kill(parent_of(parent_of(pids[0])), signal.SIGKILL)
-    until(lambda: not any(map(lives, pids)), seconds=5)
+    wait_for(lambda: not any(map(runs, pids)), seconds=5)
     found: list[EndedRank] = []
-    until(lambda: found.extend(job.ranks.ended()) or len(found) == 4, seconds=5)
+    wait_for(lambda: found.extend(job.ranks.ended()) or len(found) == 4, seconds=5)
     assert {ended.rank for ended in found} == {0, 1, 2, 3}
     assert all(ended.how.startswith("was lost with its node ") for ended in found)
     job.ranks.end()
@@ -187,10 +173,10 @@ def test_a_command_that_is_killed_takes_everything_along(launcher: str, tmp_path
             os._exit(1)
     folder = tmp_path / STRANGE
     try:
-        until(lambda: len([*folder.glob("*_0.json")]) == 4)
+        wait_for(lambda: len([*folder.glob("*_0.json")]) == 4)
         pids = [json.loads(path.read_text())["pid"] for path in folder.glob("*.json")]
         pids += [parent for pid in pids if (parent := parent_of(pid)) != front]  # the agents
     finally:
         os.kill(front, signal.SIGKILL)
         os.waitpid(front, 0)
-    until(lambda: not any(map(lives, pids)), seconds=5)
+    wait_for(lambda: not any(map(runs, pids)), seconds=5)

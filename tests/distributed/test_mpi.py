@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from process_tree import are_gone, descendants
+from ended_processes import are_gone, descendants
 
 pytestmark = [
     pytest.mark.slow,

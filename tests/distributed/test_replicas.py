@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from command_line import heed_signals
+from ended_processes import are_gone, descendants
 from mindbatch import LLM
-from mindbatch.io.errors import MindBatchError, PromptError
-from process_tree import are_gone, descendants
+from mindbatch.io.errors import MindBatchError
 
 pytestmark = pytest.mark.slow
 
@@ -95,11 +95,6 @@ def test_a_stream_that_is_left_frees_its_replica(replicas: LLM) -> None:
         break
     replicas.generate(PROMPTS, max_new_tokens=2)  # some for each
     assert replicas.statistics.running_sequences == 0
-
-
-def test_a_function_is_refused(replicas: LLM) -> None:
-    with pytest.raises(PromptError, match="a function cannot be called from the processes of other ranks"):
-        replicas.generate("a", prefix_allowed_tokens_fn=lambda key, tokens: [1])
 
 
 def test_closing_ends_the_processes(replicas: LLM) -> None:

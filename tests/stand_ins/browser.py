@@ -1,8 +1,9 @@
-"""How wide a page is in a browser as narrow as a phone's, where chromium is installed."""
+"""What a page shows: its tags and texts, and how wide it is on a phone, where chromium is installed."""
 
 import re
 import shutil
 import subprocess
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,23 @@ document.querySelector("iframe").onload = event => {{
 }};</script>"""
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+
+
+class Tags(HTMLParser):
+    """What a reader of the markup sees: every tag with its attributes, and the text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
 
 
 def width_on_a_phone(page: str, folder: Path) -> int:

@@ -1,6 +1,7 @@
-"""No text becomes markup, and no value that a template names may be missing."""
+"""No text becomes markup; rankings, and the stretches that two texts share."""
 
-from html.parser import HTMLParser
+import math
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
@@ -8,46 +9,36 @@ from hypothesis import strategies as st
 from jinja2 import UndefinedError
 from markupsafe import Markup
 
-from mindbatch.evaluation.rendering import environment, rendered, text
-
-
-class Seen(HTMLParser):
-    """What a reader of the markup sees."""
-
-    def __init__(self, markup: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.text = ""
-        self.feed(markup)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
+from browser import Tags
+from mindbatch.evaluation import rendering
+from mindbatch.evaluation.rendering import (
+    Ranked,
+    Scale,
+    environment,
+    ranking,
+    rendered,
+    stretches,
+    text,
+    words,
+)
 
 PARAGRAPH = '<p title="{{ value }}">{{ content }}</p>'
 
 
-def paragraph(content: str, value: str) -> Seen:
-    return Seen(environment().from_string(PARAGRAPH).render(content=content, value=value))
+def paragraph(content: str, value: str) -> Tags:
+    return Tags(environment().from_string(PARAGRAPH).render(content=content, value=value))
 
 
 @given(st.text(), st.text())
 def test_text_and_attributes_stay_what_they_are(content: str, value: str) -> None:
     seen = paragraph(content, value)
-    assert seen.tags == ["p"]
-    assert len(seen.attributes) == 1
+    assert [(tag, [*attributes]) for tag, attributes in seen.tags] == [("p", ["title"])]
 
 
 @pytest.mark.parametrize("evil", ["</p><script>", "<img src=x onerror=alert(1)>", "&lt;b&gt;", "\"'><a>"])
 def test_evil_text_is_shown_to_the_letter(evil: str) -> None:
     seen = paragraph(evil, evil)
-    assert (seen.tags, seen.text, seen.attributes) == (["p"], evil, [("title", evil)])
+    assert (seen.tags, seen.text) == ([("p", {"title": evil})], evil)
 
 
 def test_characters_that_hide_or_reorder_are_written_out() -> None:
@@ -64,3 +55,97 @@ def test_only_markup_is_taken_as_markup() -> None:
 def test_a_value_that_is_missing_is_an_error() -> None:
     with pytest.raises(UndefinedError):
         rendered("ranking.svg.j2", id="x")
+
+
+TEXT = st.text(alphabet=st.sampled_from("ab  \n,今天.ß😀"), max_size=60) | st.text(max_size=40)
+
+
+@given(TEXT)
+def test_words_are_the_text(text: str) -> None:
+    assert "".join(words(text)) == text
+
+
+def test_words_keep_the_space_before_them() -> None:
+    assert words("one, two\n今天 ") == ["one", ",", " two", "\n今", "天", " "]
+
+
+@given(TEXT, TEXT)
+def test_stretches_are_the_text_and_shared_ones_are_shared(text: str, reference: str) -> None:
+    found = stretches(text, reference)
+    assert "".join(stretch.text for stretch in found) == text
+    place = 0
+    for stretch in found:
+        if stretch.shared:
+            place = reference.index(stretch.text, place) + len(stretch.text)
+
+
+def test_a_word_in_the_middle_differs() -> None:
+    found = stretches("one two THREE four five six", "one two three four five six")
+    assert [(stretch.text, stretch.shared) for stretch in found] == [
+        ("one two", True),
+        (" THREE", False),
+        (" four five six", True),
+    ]
+
+
+def test_single_words_are_shared_by_chance() -> None:
+    assert [stretch.shared for stretch in stretches("x the y", "a the b")] == [False]
+
+
+def test_long_texts_share_their_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendering, "MOST_WORDS", 4)
+    found = stretches("one TWO three four five", "one two three four five")
+    assert [stretch.text for stretch in found if stretch.shared] == ["one"]
+
+
+def written(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+SPEED = Scale("speed", "Speed", written, toward="faster")
+COST = Scale("cost", "Cost", written, "low", "cheaper")
+
+
+def points(svg: str) -> list[float]:
+    return [float(point.attrib["cx"]) for point in ElementTree.fromstring(svg).iter("circle")]
+
+
+def names(svg: str) -> list[str | None]:
+    texts = ElementTree.fromstring(svg).iter("text")
+    return [text.text for text in texts if text.attrib.get("class") == "name"]
+
+
+@pytest.mark.parametrize(("scale", "order"), [(SPEED, ["c", "b", "a"]), (COST, ["a", "b", "c"])])
+def test_the_best_stands_at_the_top_and_to_the_right(scale: Scale, order: list[str]) -> None:
+    svg = ranking(scale, [Ranked("a", 1.0), Ranked("b", 2.0), Ranked("c", 4.0)])
+    assert names(svg) == order
+    first, second, third = points(svg)
+    assert first > second > third
+    assert abs(first - third) / abs(points(svg)[0 if scale is COST else 2] - second) == pytest.approx(3)
+    assert f"{scale.toward} →" in svg
+
+
+def test_an_interval_is_drawn_around_its_value() -> None:
+    svg = ranking(COST, [Ranked("a", 2.0, (1.0, 3.0)), Ranked("b", 5.0, leads=True)])
+    lines = ElementTree.fromstring(svg).iter("line")
+    (drawn,) = (line for line in lines if line.attrib["class"] == "interval")
+    assert float(drawn.attrib["x1"]) < points(svg)[0] < float(drawn.attrib["x2"])
+    kinds = [point.attrib["class"] for point in ElementTree.fromstring(svg).iter("circle")]
+    assert kinds == ["point behind", "point"]
+    assert "a: 2.0 (1.0 to 3.0)" in svg
+
+
+def test_what_is_missing_has_no_point_but_is_named() -> None:
+    svg = ranking(SPEED, [Ranked("a", None), Ranked("b", math.inf), Ranked("c", 0.0)])
+    assert len(points(svg)) == 1
+    root = ElementTree.fromstring(svg)
+    assert root.findtext("desc") == "Best first; to the right is faster. c 0.0, a -, b inf"
+    assert root.findtext("title") == "Speed"
+    assert root.attrib["role"] == "img"
+
+
+def test_a_long_name_is_cut_and_kept_in_the_hint() -> None:
+    name = "a_name_that_is_too_long_for_its_column"
+    svg = ranking(SPEED, [Ranked(name, 1.0)])
+    assert [each.text for each in ElementTree.fromstring(svg).iter("title")][1] == f"{name}: 1.0"
+    assert "a_name_…" in svg

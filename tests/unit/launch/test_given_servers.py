@@ -1,63 +1,39 @@
-"""Servers written down in a configuration."""
+"""Servers written down in a configuration; ranges and lists of devices."""
 
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mindbatch.launch.given_servers import given_servers
+from mindbatch.launch.given_servers import (
+    MOST_DEVICES,
+    given_servers,
+    parse_devices,
+    parse_list,
+    parse_range,
+    physical_devices,
+)
 from mindbatch.launch.rank_table import Device, Server
 
 SMALL = {"server_id": "10.0.0.1", "device_ips": ["10.1.0.1", "10.1.0.2"]}
 
 
-class Given:
-    """What was read, and what is wrong with it."""
-
-    def __init__(self) -> None:
-        self.faults: list[str] = []
-        self.notes: list[str] = []
-
-    def read(self, value: object) -> list[Server]:
-        return given_servers(value, "reserve", self.faults, self.notes)
-
-
-def faults(*servers: Any) -> list[str]:
-    given = Given()
-    given.read([*servers])
-    return given.faults
+def read(value: object) -> tuple[list[Server], list[str], list[str]]:
+    """The servers, what is wrong with them, and notes."""
+    faults: list[str] = []
+    notes: list[str] = []
+    return given_servers(value, "reserve", faults, notes), faults, notes
 
 
 def test_devices_count_up_from_0_or_are_given() -> None:
-    given = Given()
-    first, second = given.read([SMALL, {**SMALL, "server_id": 7, "devices": "[4,6]", "host_ip": "10.0.0.9"}])
+    servers = [SMALL, {**SMALL, "server_id": 7, "devices": "[4,6]", "host_ip": "10.0.0.9"}]
+    (first, second), faults, [note] = read(servers)
     assert first.devices == (Device(0, device_ip="10.1.0.1"), Device(1, device_ip="10.1.0.2"))
     assert [device.device_id for device in second.devices] == [4, 5]
     assert (second.server_id, second.host_ip) == ("7", "10.0.0.9")
-    assert given.faults == []
-    assert len(given.notes) == 1
-    assert given.notes[0].startswith("servers[1].devices=[4,6]: the end is exclusive")
-
-
-def test_every_key_reaches_its_device() -> None:
-    lists = {
-        "super_device_ids": [8, 9],
-        "device_ports": [16666, 16666],
-        "host_ports": [17000, 17001],
-        "backup_device_ips": ["10.1.0.2", "10.1.0.1"],
-        "backup_device_ports": [16667, 16667],
-    }
-    given = Given()
-    (server,) = given.read([{**SMALL, **lists, "super_pod_id": "p"}])
-    assert server.super_pod_id == "p"
-    assert server.devices[1] == Device(
-        1,
-        device_ip="10.1.0.2",
-        super_device_id=9,
-        device_port=16666,
-        host_port=17001,
-        backup_device_ip="10.1.0.1",
-        backup_device_port=16667,
-    )
+    assert faults == []
+    assert note.startswith("servers[1].devices=[4,6]: the end is exclusive")
 
 
 @pytest.mark.parametrize(
@@ -80,13 +56,82 @@ def test_every_key_reaches_its_device() -> None:
     ],
 )
 def test_each_fault(server: Any, expected: str) -> None:
-    (fault,) = faults(server)
+    _, [fault], _ = read([server])
     assert fault.startswith(expected)
 
 
 def test_all_faults_at_once() -> None:
-    assert len(faults({**SMALL, "x": 1, "devices": "z"}, SMALL, 3)) == 3
-    given = Given()
+    assert len(read([{**SMALL, "x": 1, "devices": "z"}, SMALL, 3])[1]) == 3
     for nothing in ([], {}, "x", None):
-        assert given.read(nothing) == []
-    assert len(given.faults) == 4
+        servers, faults, _ = read(nothing)
+        assert (servers, len(faults)) == ([], 1)
+
+
+@given(
+    begin=st.integers(0, MOST_DEVICES - 1), size=st.integers(1, MOST_DEVICES), bracket=st.sampled_from(")]")
+)
+def test_the_end_is_exclusive_whatever_the_bracket(begin: int, size: int, bracket: str) -> None:
+    end = min(begin + size, MOST_DEVICES)
+    devices, note = parse_range(f"[{begin},{end}{bracket}")
+    assert devices == [*range(begin, end)]
+    assert (note is None) == (bracket == ")")
+
+
+def test_a_square_bracket_is_told_with_both_ways_to_be_clear() -> None:
+    assert parse_range("[0,8]")[1] == (
+        "the end is exclusive whatever the bracket, as in run_dist_gen.sh: devices 0 to 7; "
+        "write [0,8) for these, [0,9) with device 8"
+    )
+    assert "device 5 alone" in str(parse_range("[5,6]")[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[3,6)", [3, 4, 5]),
+        ("[10,12)", [10, 11]),
+        ("[0, 16)", [*range(16)]),
+        (" [0,1) ", [0]),
+        ("3", [3]),
+        ("6, 2,4", [6, 2, 4]),
+    ],
+)
+def test_devices_are_a_range_or_a_list_in_its_order(text: str, expected: list[int]) -> None:
+    assert parse_devices(text) == (expected, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("[0,0)", "holds no device"),
+        ("[4,2)", "holds no device"),
+        ("[0,1025)", "no more than 1024 devices"),
+        ("[0,99999999999999999999)", "must be a range"),
+        ("(0,8)", "must be a range of devices like [0,8) or a list like 0,2,4"),
+        ("[-1,8)", "must be a range"),
+        ("[0,8", "must be a range"),
+        ("[٠,٨)", "must be a range"),
+        ("", "must be a range"),
+        ("0..7", "must be a range"),
+        ("1,2,1", "device 1 appears twice"),
+        ("1024", "no more than 1024 devices"),
+    ],
+)
+def test_anything_else_is_refused(text: str, fault: str) -> None:
+    with pytest.raises(ValueError, match="^[a-z]") as caught:
+        parse_devices(text)
+    assert fault in str(caught.value)
+
+
+def test_a_tool_that_takes_ranges_takes_no_lists() -> None:
+    with pytest.raises(ValueError, match=r"^must be a range of devices like \[0,8\)$"):
+        parse_range("0,1")
+
+
+def test_visible_devices_are_numbered_from_0() -> None:
+    assert physical_devices([0, 2], parse_list("4,5,6,7")) == [4, 6]
+    assert physical_devices([9], None) == [9]
+    with pytest.raises(ValueError, match="device 2, 3: not there; 2 visible devices are numbered 0 to 1"):
+        physical_devices([1, 2, 3], [6, 7])
+    with pytest.raises(ValueError, match="list of devices like 4,5,6,7"):
+        parse_list("4,,5")

@@ -1,4 +1,4 @@
-"""tools/hccl_tools.py as MindFormers' users run it: a process of its own, with nothing installed."""
+"""tools/hccl_tools.py and merge_hccl.py as MindFormers' users run them, with nothing installed."""
 
 import json
 import os
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rank_tables import answers, plain_table, stand_in
+import hccl_tools
+from rank_tables import Document, answers, plain_table, stand_in, write_json
 
 TOOLS = Path(__file__).resolve().parents[3] / "tools"
 
@@ -62,14 +63,10 @@ def test_the_table_of_eight_devices_byte_for_byte(tool: Tool) -> None:
     )
 
 
-def test_an_older_table_is_written_over(tool: Tool) -> None:
-    (tool.here / "hccl_1p_0_a.json").write_text("old")
-    assert tool.run("--server_ip=a", "--device_num=[0,1)").returncode == 0
-    assert entries(tool.tables()["hccl_1p_0_a.json"]) == [("0", "0", "192.168.0.100")]
-
-
 def test_a_square_bracket_gives_what_it_always_gave_and_says_so(tool: Tool) -> None:
+    (tool.here / "hccl_4p_0123_a.json").write_text("an older table")
     done = tool.run("--server_ip=a", "--device_num", "[0,4]")
+    assert len(entries(tool.tables()["hccl_4p_0123_a.json"])) == 4
     assert [*tool.tables()] == ["hccl_4p_0123_a.json"]
     assert done.stderr == (
         "hccl_tools.py: --device_num [0,4]: the end is exclusive whatever the bracket, as in "
@@ -133,11 +130,47 @@ def test_every_fault_in_the_flags_is_a_line(tool: Tool) -> None:
         "hccl_tools.py: --visible_devices 1,1: device 1 appears twice",
         "hccl_tools.py: --server_ip ../x: must have no spaces, slashes or control characters",
     ]
-    assert "holds no device" in tool.run("--server_ip=a", "--device_num", "[4,4)").stderr
-    assert (
-        "2 visible devices are numbered 0 to 1" in tool.run("--visible_devices=0,1", "--server_ip=a").stderr
-    )
-    assert tool.run("--device_num_per_node", "x").returncode == 2
+
+
+RANGE = "must be a range of devices like [0,8)"
+
+
+@pytest.mark.parametrize(
+    ("flag", "fault"),
+    [
+        ("--device_num=", RANGE),
+        ("--device_num=8", RANGE),
+        ("--device_num=[0,8)\nx", RANGE),
+        ("--device_num=[4,4)", "holds no device"),
+        ("--device_num_per_node=0", "must be within [0,0)"),
+        ("--visible_devices=", "must be a list of devices"),
+        (
+            "--visible_devices=0,1",
+            "device 2, 3, 4, 5, 6, 7: not there; 2 visible devices are numbered 0 to 1",
+        ),
+        ("--visible_devices=0,1,2,3,4,5,6,5000", "no more than 1024 devices"),
+        ("--server_ip=a\nb", "must have no spaces, slashes or control characters"),
+        ("--server_ip=a\x1b[2J", "must have no spaces, slashes or control characters"),
+        (f"--server_ip={'a' * 300}", "64"),
+        ("--hccn_timeout=-1", "--hccn_timeout"),
+        ("--hccn_timeout=nan", "--hccn_timeout"),
+        ("--hccn_timeout=inf", "--hccn_timeout"),
+    ],
+)
+def test_a_flag_is_refused_in_lines_that_can_be_printed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flag: str,
+    fault: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = hccl_tools.main(["--hccn_tool=/nowhere", "--hccn_conf=/nowhere", "--server_ip=10.0.0.1", flag])
+    out, err = capsys.readouterr()
+    assert (code, out, os.listdir(tmp_path)) == (2, "", [])
+    assert fault in err
+    assert err.endswith("\n")
+    assert all(line.startswith("hccl_tools.py: ") and line.isprintable() for line in err.split("\n")[:-1])
 
 
 def test_two_devices_with_one_address_are_refused(tool: Tool) -> None:
@@ -145,3 +178,86 @@ def test_two_devices_with_one_address_are_refused(tool: Tool) -> None:
     done = tool.run("--server_ip=a", "--device_num=[0,2)", found={0: same, 1: same})
     assert (done.returncode, tool.tables()) == (1, {})
     assert 'device_ip: "10.0.0.1" is that of server_list[0].device[0].device_ip, too' in done.stderr
+
+
+def merge(here: Path, *files: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-S", str(TOOLS / "merge_hccl.py"), *files]
+    return subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+
+
+def single(number: int, num_devices: int = 8) -> Document:
+    """The table that server `number` writes of itself."""
+    table = plain_table(number + 1, num_devices)
+    server = table["server_list"][number]
+    for place, device in enumerate(server["device"]):
+        device["rank_id"] = str(place)
+    return {**table, "server_count": "1", "server_list": [server]}
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    for number in range(3):
+        write_json(tmp_path / f"{number}.json", single(number))
+    return tmp_path
+
+
+def test_the_merged_table_byte_for_byte(here: Path) -> None:
+    done = merge(here, "0.json", "1.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (here / "hccl_2s_16p.json").read_text() == json.dumps(plain_table(2), indent=4)
+    assert done.stdout.splitlines()[-1] == f"Completed: the rank table is in: {here}/hccl_2s_16p.json"
+
+
+def test_the_order_of_the_arguments_is_that_of_the_ranks(here: Path) -> None:
+    assert merge(here, "2.json", "0.json", "1.json").returncode == 0
+    servers = json.loads((here / "hccl_3s_24p.json").read_text())["server_list"]
+    first_ranks = [(server["server_id"], server["device"][0]["rank_id"]) for server in servers]
+    assert first_ranks == [("10.0.0.3", "0"), ("10.0.0.1", "8"), ("10.0.0.2", "16")]
+
+
+def test_merged_tables_can_be_merged_and_keep_unknown_keys(here: Path) -> None:
+    third = single(2)
+    third["server_list"][0]["container_ip"] = "172.17.0.2"
+    write_json(here / "2.json", third)
+    merge(here, "0.json", "1.json")
+    done = merge(here, "hccl_2s_16p.json", "2.json")
+    expected = plain_table(3)
+    expected["server_list"][2]["container_ip"] = "172.17.0.2"
+    assert json.loads((here / "hccl_3s_24p.json").read_text()) == expected
+    assert (
+        done.stderr
+        == "merge_hccl.py: 2.json: server_list[0].container_ip: a key that HCCL does not document\n"
+    )
+
+
+def test_the_same_server_twice_is_refused(here: Path) -> None:
+    merge(here, "0.json", "1.json")
+    done = merge(here, "0.json", "1.json", "hccl_2s_16p.json")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines() == [
+        'merge_hccl.py: hccl_2s_16p.json: server "10.0.0.1": is in 0.json, too',
+        'merge_hccl.py: hccl_2s_16p.json: server "10.0.0.2": is in 1.json, too',
+    ]
+    assert "hccl_4s_32p.json" not in os.listdir(here)
+
+
+def test_servers_of_different_sizes_merge_as_ever_and_it_is_said(here: Path) -> None:
+    write_json(here / "1.json", single(1, 4))
+    done = merge(here, "0.json", "1.json")
+    assert done.returncode == 0
+    assert done.stderr == 'merge_hccl.py: server_list[1].device: 4 devices, and 8 on server "10.0.0.1"\n'
+    assert (here / "hccl_2s_12p.json").is_file()
+
+
+def test_faulty_files_are_named_with_all_their_faults(here: Path) -> None:
+    broken = single(1)
+    broken["server_list"][0]["device"][0]["rank_id"] = 0
+    write_json(here / "1.json", broken)
+    (here / "2.json").write_text("{")
+    done = merge(here, "0.json", "1.json", "2.json", "3.json")
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    assert [line.split(": ")[1] for line in lines] == ["1.json", "2.json", "3.json"]
+    assert all(line.isprintable() for line in lines)
+    assert "Traceback" not in done.stderr
+    assert merge(here).returncode == 2

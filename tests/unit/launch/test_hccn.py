@@ -10,7 +10,6 @@ from mindbatch.launch.hccn import (
     LARGEST_CONF,
     Addresses,
     ask_hccn_tool,
-    find_addresses,
     read_hccn_conf,
 )
 from rank_tables import ANSWER, answers, executable, stand_in
@@ -26,12 +25,6 @@ def test_each_device_is_asked_for(tmp_path: Path) -> None:
     assert (tmp_path / "bin/asked").read_text() == "-i 15 -ip -g\n-i 3 -ip -g\n-i 0 -ip -g\n"
 
 
-def test_the_tool_is_found_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(tmp_path / "bin", answers(1))
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    assert ask_hccn_tool([0]).of == {0: "192.168.0.100"}
-
-
 def test_an_ipv6_address_keeps_its_colons(tmp_path: Path) -> None:
     tool = stand_in(tmp_path / "bin", {0: ANSWER.format(" fd00::1:2 ")})
     assert ask_hccn_tool([0], str(tool)).of == {0: "fd00::1:2"}
@@ -42,9 +35,13 @@ def test_an_ipv6_address_keeps_its_colons(tmp_path: Path) -> None:
     [
         ("", 0, "no line ipaddr:ADDRESS in its answer"),
         ("netmask:255.255.255.0\n", 0, 'no line ipaddr:ADDRESS in its answer: "netmask:255.255.255.0"'),
+        ("10.0.0.3\n", 0, 'no line ipaddr:ADDRESS in its answer: "10.0.0.3"'),
         ("ipaddr:\n", 0, '"": not an IPv4 or IPv6 address'),
         ("ipaddr:0.0.0.0\n", 0, '"0.0.0.0": stands for no single device'),
+        ("ipaddr:224.0.0.1\n", 0, '"224.0.0.1": stands for no single device'),
         ("ipaddr:10.0.0.300\n", 0, '"10.0.0.300": not an IPv4 or IPv6 address'),
+        ("ipaddr:10.0.0.1/24\n", 0, '"10.0.0.1/24": not an IPv4 or IPv6 address'),
+        ("ipaddr:\x1b[2J\n", 0, '"\\u001b[2J": not an IPv4 or IPv6 address'),
         ("\x00\x1b[2J\xff garbage", 0, 'no line ipaddr:ADDRESS in its answer: "\\u0000\\u001b[2J'),
         (ANSWER.format("10.0.0.1"), 3, 'failed with exit code 3: "ipaddr:10.0.0.1"'),
     ],
@@ -126,18 +123,9 @@ def test_what_is_wrong_in_the_file_is_told_with_its_line(tmp_path: Path) -> None
         " line 4: address_1=10.0.0.2: was 10.0.0.1 above",
     ]
     assert read(tmp_path, "#" * (LARGEST_CONF + 1), 0).faults == [": more than 1 MiB"]
+    [long] = read(tmp_path, f"address_0={'1' * 5000}", 0).faults
+    assert long.endswith(": not an IPv4 or IPv6 address")
+    assert len(long) < 200
     assert read_hccn_conf([0], tmp_path).faults == [f"{tmp_path}: cannot be read (Is a directory)"]
-
-
-def test_the_file_is_read_only_where_the_tool_fails_and_never_beside_it() -> None:
-    good = Addresses("tool", {0: "10.0.0.1"})
-    half = Addresses("tool", {0: "10.0.0.1"}, ["tool: device 1"])
-    file = Addresses("file", {0: "10.0.0.8", 1: "10.0.0.9"})
-    empty = Addresses("file", {}, ["file: none"])
-    assert find_addresses(lambda: good, lambda: empty) == (good, None)
-    assert find_addresses(lambda: half, lambda: file) == (
-        file,
-        "tool: device 1; the addresses are those of file",
-    )
-    both, note = find_addresses(lambda: half, lambda: empty)
-    assert (both.of, both.faults, note) == ({}, ["tool: device 1", "file: none"], None)
+    os.mkfifo(tmp_path / "pipe")
+    assert "pipe: cannot be read" in read_hccn_conf([0], tmp_path / "pipe").faults[0]

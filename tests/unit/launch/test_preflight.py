@@ -1,17 +1,23 @@
-"""Everything that can be refused before a process is started is, all at once, and with what is allowed."""
+"""What can be refused before a process is started, all at once; where the ranks of a replica meet."""
 
 import json
 import os
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
+from mindbatch.config import machine
 from mindbatch.config.launch_schema import LaunchConfig
+from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.io.errors import ConfigError
-from mindbatch.launch.preflight import set_up
+from mindbatch.kernels.native_library import NativeLibrary
+from mindbatch.launch import preflight
+from mindbatch.launch.preflight import joins_mpi, needs_world, refuse_apart, set_up, shares_memory
 from mindbatch.launch.process_plan import JobSetup
 from mindbatch.launch.rank_table import Device, RankTable, Server
 from mindbatch.parallel.topology import Topology
@@ -81,19 +87,6 @@ def test_a_foreign_process_on_the_port_is_named(taken_port: int) -> None:
     )
 
 
-def test_what_msrun_has_set_is_named_by_its_variables() -> None:
-    environment = {"MS_ROLE": "MS_WORKER", "MS_SCHED_HOST": "192.0.2.1", "MS_SCHED_PORT": "7000"}
-    environment |= {"MS_WORKER_NUM": "2", "RANK_ID": "0", "MINDBATCH_JOB_KEY": "ab" * 32}
-    launch = LaunchConfig(local_worker_num=2)
-    [fault] = faults(launch, environment)
-    assert fault.startswith("MS_SCHED_HOST=192.0.2.1, MS_SCHED_PORT=7000: cannot be listened on (")
-
-
-def test_an_address_of_another_machine_cannot_be_listened_on() -> None:
-    [fault] = faults(LaunchConfig(local_worker_num=2, master_addr="192.0.2.1", master_port=7000))
-    assert fault.startswith("launch.master_addr=192.0.2.1, launch.master_port=7000: cannot be listened on (")
-
-
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
@@ -132,38 +125,58 @@ def test_all_faults_are_told_at_once_and_soon(taken_port: int, tmp_path: Path) -
             "launch.node_rank=1: all processes are on one node; leave it out, or set launch.local_worker_num "
             "to the processes of each node",
         ),
+        (
+            {"local_worker_num": 3, "master_addr": "a", "master_port": 7000},
+            "launch.local_worker_num=3: a replica has 2 processes; a node must hold whole replicas, or "
+            "whole nodes one replica",
+        ),
     ],
 )
 def test_nodes_that_cannot_be(launch: dict[str, object], expected: str) -> None:
-    assert faults(LaunchConfig(**launch)) == [expected]  # type: ignore[arg-type]
+    topology = Topology(3, 2) if launch.get("local_worker_num") == 3 else FOUR
+    assert faults(LaunchConfig(**launch), topology=topology) == [expected]  # type: ignore[arg-type]
 
 
-def test_a_node_must_hold_whole_replicas() -> None:
-    launch = LaunchConfig(local_worker_num=3, master_addr="a", master_port=7000)
-    assert faults(launch, KEY, Topology(3, 2)) == [
-        "launch.local_worker_num=3: a replica has 2 processes; a node must hold whole replicas, or "
-        "whole nodes one replica"
-    ]
+@pytest.mark.parametrize(
+    ("launch", "variables", "named"),
+    [
+        (
+            {"master_addr": "192.0.2.1", "master_port": 7000},
+            {},
+            "launch.master_addr={}, launch.master_port={}",
+        ),
+        (
+            {},
+            {
+                "MS_ROLE": "MS_WORKER",
+                "MS_SCHED_HOST": "192.0.2.1",
+                "MS_SCHED_PORT": "7000",
+                "MS_WORKER_NUM": "2",
+                "RANK_ID": "0",
+            },
+            "MS_SCHED_HOST={}, MS_SCHED_PORT={}",
+        ),
+    ],
+)
+def test_an_address_of_another_machine_is_named_by_who_gave_it(
+    launch: dict[str, object], variables: dict[str, str], named: str
+) -> None:
+    [fault] = faults(LaunchConfig(local_worker_num=2, **launch), KEY | variables)  # type: ignore[arg-type]
+    assert fault.startswith(f"{named.format('192.0.2.1', 7000)}: cannot be listened on (")
 
 
 class TestRankTables:
     def setup_of(self, path: str, **launch: object) -> JobSetup:
         return set_up(LaunchConfig("rank_table", rank_table=path, **launch), FOUR, KEY)  # type: ignore[arg-type]
 
-    def test_devices_are_those_of_the_table(self, tmp_path: Path) -> None:
-        setup = self.setup_of(table_of(tmp_path, 4, reverse=True))
-        assert [setup.device_of(rank) for rank in range(4)] == [7, 6, 5, 4]
+    def test_devices_are_those_of_the_table_and_another_one_has_another_digest(self, tmp_path: Path) -> None:
+        first, same = (self.setup_of(table_of(tmp_path, 4)) for _ in range(2))
+        other = self.setup_of(table_of(tmp_path, 4, reverse=True))
+        assert [other.device_of(rank) for rank in range(4)] == [7, 6, 5, 4]
+        assert first.table_digest == same.table_digest != other.table_digest != ""
 
-    def test_another_table_has_another_digest(self, tmp_path: Path) -> None:
-        first = self.setup_of(table_of(tmp_path, 4)).table_digest
-        assert first == self.setup_of(table_of(tmp_path, 4)).table_digest
-        assert first != self.setup_of(table_of(tmp_path, 4, reverse=True)).table_digest != ""
-
-    def test_nodes_are_the_servers_of_the_table(self, tmp_path: Path, free_port: int) -> None:
-        setup = self.setup_of(
-            table_of(tmp_path, 2, 2), master_addr="127.0.0.1", master_port=free_port, node_rank=1
-        )
-        assert [*setup.ranks] == [2, 3]
+    def test_nodes_are_the_servers_of_the_table(self, tmp_path: Path) -> None:
+        assert [*self.setup_of(table_of(tmp_path, 2, 2), **NODES).ranks] == [2, 3]
 
     @pytest.mark.parametrize("sizes", [(2,), (4, 4), (8,)])
     def test_other_ranks_than_the_topology(self, sizes: tuple[int, ...], tmp_path: Path) -> None:
@@ -208,8 +221,8 @@ class TestCopies:
         assert (setup.node, [*setup.ranks]) == (1, [2, 3])
         assert setup.meeting[0] == "node07"
         assert 20_000 <= setup.meeting[1] < 30_000
-        other = set_up(LaunchConfig("srun"), FOUR, self.SLURM | KEY | {"SLURM_PROCID": "1"})
-        assert other.meeting == setup.meeting
+        first = set_up(LaunchConfig("srun"), FOUR, self.SLURM | KEY | {"SLURM_STEP_NODELIST": "localhost"})
+        assert first.meeting == ("localhost", setup.meeting[1])
 
     def test_copies_on_one_host_have_devices_of_their_own(self) -> None:
         slurm = self.SLURM | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"}
@@ -235,3 +248,119 @@ def test_a_launcher_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert fault == (
         "launch.launcher=mpirun: mpirun is not on the PATH; install OpenMPI, or use launch=dynamic"
     )
+
+
+# As the second node sees it, which does not ask whether the port is free.
+NODES = {"master_addr": "127.0.0.1", "master_port": 47_118, "node_rank": 1}
+
+
+@pytest.fixture(autouse=True)
+def built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the kernels had been built here."""
+    library = NativeLibrary(Path("kernels.so"), None)  # type: ignore[arg-type]
+    monkeypatch.setattr(preflight, "find_library", lambda: library)
+
+
+def setup_of(topology: Topology = FOUR, **launch: object) -> JobSetup:
+    return set_up(LaunchConfig(**launch), topology, KEY)  # type: ignore[arg-type]
+
+
+def world(setup: JobSetup, provider: str = "native", **runtime: str) -> bool:
+    return needs_world(setup, ModelConfig(provider=provider), RuntimeConfig(**runtime))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("launcher", ["dynamic", "msrun", "rank_table"])
+@pytest.mark.parametrize("sizes", [(1, 2), (2, 2), (1, 1, 2), (1, 2, 2)])
+def test_one_host_with_the_kernels_needs_none(launcher: str, sizes: tuple[int, ...], tmp_path: Path) -> None:
+    topology = Topology(*sizes)
+    table = table_of(tmp_path, topology.world_size) if launcher == "rank_table" else None
+    setup = setup_of(topology, launcher=launcher, rank_table=table)
+    assert shares_memory(setup)
+    assert not world(setup)
+    assert not world(setup, kernels="native")
+
+
+def test_npus_and_mindformers_meet_through_mindspore() -> None:
+    assert world(setup_of(), device_target="Ascend")
+    assert world(setup_of(), provider="mindformers")
+    assert not world(setup_of(Topology(4)), provider="mindformers"), "a replica of one rank meets nobody"
+
+
+def refused(setup: JobSetup) -> str | None:
+    try:
+        refuse_apart(setup, ModelConfig(), RuntimeConfig())
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(("local", "is_whole"), [(2, True), (1, False)])
+def test_ranks_of_a_replica_on_several_nodes_are_refused(local: int, is_whole: bool) -> None:
+    setup = setup_of(local_worker_num=local, **NODES)
+    assert shares_memory(setup) is is_whole
+    assert not world(setup)
+    fault = refused(setup)
+    assert (fault is None) is is_whole
+    if fault is not None:
+        assert "(launch.local_worker_num a multiple of 2)" in fault
+        refuse_apart(setup, ModelConfig(), RuntimeConfig(device_target="Ascend"))
+
+
+MPIRUN = {**KEY, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "PMIX_NAMESPACE": "a job"}
+
+
+def by_mpirun(copies: int, topology: Topology = FOUR, **launch: object) -> JobSetup:
+    """As the second of so many copies sees it, each on a host of its own."""
+    config = LaunchConfig(master_addr="127.0.0.1", **launch)  # type: ignore[arg-type]
+    return set_up(config, topology, {**MPIRUN, "OMPI_COMM_WORLD_SIZE": str(copies)})
+
+
+def joins(setup: JobSetup, provider: str = "native", **runtime: str) -> bool:
+    return joins_mpi(setup, ModelConfig(provider=provider), RuntimeConfig(**runtime))  # type: ignore[arg-type]
+
+
+def test_copies_of_mpirun_on_several_hosts_that_are_the_ranks_meet_through_mpi() -> None:
+    assert joins(by_mpirun(4))
+    assert joins(by_mpirun(2, Topology(1, 1, 2)))
+    assert not joins(by_mpirun(2)), "each copy has a whole replica"
+    assert not joins(by_mpirun(2, Topology(1, 4))), "no copy for each rank"
+    assert not joins(by_mpirun(4, node_rank=2)), "another place than in MPI"
+    assert not joins(by_mpirun(4, launcher="rank_table", rank_table=None))
+    assert not joins(by_mpirun(4), device_target="Ascend")
+    assert not joins(by_mpirun(4), provider="mindformers")
+    assert not joins(setup_of(local_worker_num=1, **NODES)), "nobody has made a world of MPI"
+
+
+@pytest.mark.parametrize("has_mpi4py", [True, False])
+def test_what_ranks_in_mpi_need(has_mpi4py: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ModuleSpec("mpi4py", None) if has_mpi4py else None
+    monkeypatch.setattr(machine, "find_spec", lambda name: found)
+    setup = replace(by_mpirun(4), joins_mpi=True)
+    fault = refused(setup)
+    assert (fault is None) is has_mpi4py
+    if fault is not None:
+        assert "mpi4py is not installed here; pip install -e '.[mpi]' -c constraints.txt" in fault
+        assert "parallel.data_parallel" in fault
+        assert "model.quantization=int8" in fault
+        return
+    with pytest.raises(ConfigError, match="max_restarts=1: a process that has left MPI cannot join it again"):
+        refuse_apart(setup, ModelConfig(), RuntimeConfig(), max_restarts=1)
+
+
+def test_ranks_without_the_kernels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "find_library", lambda: None)
+    assert "the kernels are" in str(refused(setup_of()))
+    assert refused(setup_of(Topology(4))) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "variables", "is_own"),
+    [(None, {}, True), ("head:6379", {}, False), (None, {"RAY_ADDRESS": "head:6379"}, False)],
+)
+def test_a_ray_cluster_that_was_there_may_have_several_hosts(
+    given: str | None, variables: dict[str, str], is_own: bool
+) -> None:
+    setup = set_up(LaunchConfig("ray", ray_address=given), FOUR, variables)
+    assert setup.ray_address == (given or variables.get("RAY_ADDRESS"))
+    assert shares_memory(setup) is is_own
+    assert (refused(setup) is None) is is_own

@@ -6,20 +6,12 @@ import signal
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
-from ended_processes import is_gone
-from mindbatch.io.children import command
-from mindbatch.io.errors import MindBatchError
-from mindbatch.launch import process_log, supervisor
-from mindbatch.launch.launcher_programs import program_command
-from mindbatch.launch.supervisor import EndedProcess, Supervisor, process_state
-from supervised_functions import (
+from child_functions import (
     die_with_a_child_left,
     flood,
     say_and_leave,
@@ -27,8 +19,12 @@ from supervised_functions import (
     stop_unwilling_to_end,
     supervise,
 )
-
-Found = TypeVar("Found")
+from ended_processes import is_gone, wait_for
+from mindbatch.io.children import command
+from mindbatch.io.errors import MindBatchError
+from mindbatch.launch import process_log, supervisor
+from mindbatch.launch.launcher_programs import program_command
+from mindbatch.launch.supervisor import EndedProcess, Supervisor, process_state
 
 
 @pytest.fixture
@@ -36,15 +32,6 @@ def processes(tmp_path: Path) -> Iterator[Supervisor]:
     made = Supervisor(tmp_path)
     yield made
     made.end()
-
-
-def wait_for(look: Callable[[], Found]) -> Found:
-    """The first value that counts, of those that come within a minute."""
-    deadline = time.monotonic() + 60
-    while not (found := look()):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    return found
 
 
 @pytest.mark.parametrize("code", [0, 3])

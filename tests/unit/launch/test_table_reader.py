@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.launch.rank_table import Device, RankTable, Server
-from mindbatch.launch.table_reader import Leave, RankTableError, examine, read_rank_table, verify
+from mindbatch.launch.table_reader import Leave, RankTableError, examine, read_rank_table
 from rank_tables import Document, modelarts_table, plain_table, super_pod_table, write_json
 
 Change = Callable[[Document], Any]
+
+
+FIRST, SECOND, OTHER = "server_list[0].device[0]", "server_list[0].device[1]", "server_list[1].device[0]"
 
 
 def faults(document: Any, leave: Leave | None = None) -> list[str]:
@@ -142,10 +144,7 @@ def test_the_bytes_are_those_of_mindformers_tools() -> None:
         ),
         (
             lambda d: device(d, 1, 0).update(device_ip="192.168.0.100"),
-            [
-                'server_list[1].device[0].device_ip: "192.168.0.100" is that of '
-                "server_list[0].device[0].device_ip, too"
-            ],
+            [f'{OTHER}.device_ip: "192.168.0.100" is that of {FIRST}.device_ip, too'],
         ),
         (
             lambda d: d["server_list"][1].update(server_id="10.0.0.1"),
@@ -159,16 +158,10 @@ def test_the_bytes_are_those_of_mindformers_tools() -> None:
                 "rank_id: 0 missing; the 16 devices must have the ranks 0 to 15",
             ],
         ),
-        (
-            lambda d: device(d, 0, 0).pop("device_id"),
-            ["server_list[0].device[0].device_id: is missing"],
-        ),
+        (lambda d: device(d, 0, 0).pop("device_id"), ["server_list[0].device[0].device_id: is missing"]),
         (
             lambda d: device(d, 0, 0).update(device_id="00"),
-            [
-                'server_list[0].device[0].device_id: "00"; must be a whole number from 0 to 4095 as text, '
-                'like "0"'
-            ],
+            [f'{FIRST}.device_id: "00"; must be a whole number from 0 to 4095 as text, like "0"'],
         ),
         (
             lambda d: device(d, 0, 0).update(device_ip="192.168.0.300"),
@@ -183,23 +176,15 @@ def test_the_bytes_are_those_of_mindformers_tools() -> None:
         ),
         (
             lambda d: device(d, 0, 0).update(device_port="65536"),
-            [
-                'server_list[0].device[0].device_port: "65536"; must be a whole number from 1 to 65535 '
-                'as text, like "1"'
-            ],
+            [f'{FIRST}.device_port: "65536"; must be a whole number from 1 to 65535 as text, like "1"'],
         ),
         (
             lambda d: [device(d, 0, place).update(host_port="17000") for place in (0, 1)],
-            [
-                'server_list[0].device[1].host_port: "17000" is that of '
-                "server_list[0].device[0].host_port, too"
-            ],
+            [f'{SECOND}.host_port: "17000" is that of {FIRST}.host_port, too'],
         ),
         (
             lambda d: d["server_list"][0].update(server_id="a b"),
-            [
-                'server_list[0].server_id: "a b": must have no spaces, slashes or control characters',
-            ],
+            ['server_list[0].server_id: "a b": must have no spaces, slashes or control characters'],
         ),
         (
             lambda d: d["server_list"][0].update(server_id="x" * 65),
@@ -281,23 +266,6 @@ def test_all_faults_of_a_file_are_raised_with_its_name(tmp_path: Path) -> None:
         read_rank_table(path)
 
 
-def test_ranks_count_through_the_servers_in_their_order() -> None:
-    servers = [
-        Server("b", (Device(3, device_ip="10.0.0.3"), Device(1, device_ip="10.0.0.1"))),
-        Server("a", (Device(0, device_ip="10.0.0.2"),)),
-    ]
-    table = RankTable.numbered("1.0", servers)
-    ranks = [
-        (server.server_id, each.device_id, each.rank_id)
-        for server in table.servers
-        for each in server.devices
-    ]
-    assert ranks == [("b", 3, 0), ("b", 1, 1), ("a", 0, 2)]
-    verify(table, Leave(uneven=True))
-    with pytest.raises(RankTableError, match="1 devices, and 2 on server"):
-        verify(table)
-
-
 VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -328,3 +296,84 @@ def test_whatever_stands_in_a_place_of_the_table_is_answered(
     assert all(len(line) < 300 and line.isprintable() for line in found.faults + found.notes)
     if not found.faults:
         assert examine(table.to_json())[1].faults == []
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (
+            lambda d: device(d, 1, 0).update(super_device_id="0"),
+            [f'{OTHER}.super_device_id: "0" is that of {FIRST}.super_device_id, too'],
+        ),
+        (
+            lambda d: device(d, 0, 0).pop("super_device_id"),
+            [f"{FIRST}.super_device_id: is missing; the devices of a supernode need one"],
+        ),
+        (
+            lambda d: device(d, 0, 0).update(super_device_id="4294967295"),
+            [
+                'server_list[0].device[0].super_device_id: "4294967295"; must be a whole number from 0 to '
+                '4294967294 as text, like "0"',
+                "server_list[0].device[0].super_device_id: is missing; the devices of a supernode need one",
+            ],
+        ),
+        (
+            lambda d: device(d, 0, 0).update(backup_device_ip=device(d, 0, 0)["device_ip"]),
+            [
+                'server_list[0].device[1].backup_device_ip: "192.168.0.1" is that of '
+                "server_list[0].device[0].backup_device_ip, too",
+                "server_list[0].device[0].backup_device_ip: is its own device_ip; "
+                "a backup is the other die's",
+            ],
+        ),
+        (
+            lambda d: d["super_pod_list"][1].update(super_pod_id="0"),
+            ['super_pod_list[1].super_pod_id: "0": is that of super_pod_list[0], too'],
+        ),
+        (
+            lambda d: d["super_pod_list"][1]["server_list"].append({"server_id": "node_0"}),
+            ['super_pod_list[1].server_list[2]: "node_0" is in super_pod_list[0], too'],
+        ),
+        (
+            lambda d: d["super_pod_list"][1]["server_list"].append({"server_id": "node_9"}),
+            ['super_pod_list: "node_9": no server of server_list'],
+        ),
+        (
+            lambda d: d["super_pod_list"][1]["server_list"].pop(),
+            ['super_pod_list: server_list[3] ("node_3") is in none'],
+        ),
+        (
+            lambda d: d["super_pod_list"][0].pop("super_pod_id"),
+            ["super_pod_list[0].super_pod_id: is missing"],
+        ),
+        (
+            lambda d: d["server_list"].insert(0, d["server_list"].pop()),
+            ['server_list: the servers of supernode "1" must follow one another'],
+        ),
+        (
+            lambda d: device(d, 0, 0).pop("device_ip"),
+            ["server_list[0].device[0].device_ip: is missing; devices of several servers need one"],
+        ),
+    ],
+)
+def test_each_fault_of_a_supernode_table(change: Change, expected: list[str]) -> None:
+    document = super_pod_table()
+    change(document)
+    found = faults(document)
+    if "super_pod_id" in expected[0]:  # the list of one supernode follows from the other
+        found = found[: len(expected)]
+    assert sorted(found) == sorted(expected)
+
+
+def test_one_supernode_needs_no_addresses_and_plain_servers_one_each() -> None:
+    document = super_pod_table(num_pods=1)
+    for server in document["server_list"]:
+        for entry in server["device"]:
+            del entry["device_ip"]
+    assert faults(document) == []
+    document.pop("super_pod_list")
+    assert len(faults(document)) == 8
+    alone = plain_table()
+    for entry in alone["server_list"][0]["device"]:
+        entry["device_ip"] = ""
+    assert faults(alone) == []

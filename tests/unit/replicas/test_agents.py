@@ -1,20 +1,26 @@
-"""Agents over real connections: they do what the front says, tell what ends, and never outlast it."""
+"""Agents over real connections, and those of Ray: they tell what ends and never outlast the front."""
 
+import json
+import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
+import ray_driver_functions as drivers
+from ended_processes import wait_for
 from listed_processes import ListedProcesses
-from mindbatch.io.errors import MindBatchError
-from mindbatch.launch.process_plan import ProcessSpec
+from mindbatch.io.errors import ConfigError, MindBatchError
+from mindbatch.launch.process_plan import RANK, ProcessSpec
 from mindbatch.launch.supervisor import EndedProcess
 from mindbatch.parallel.connection import connect
+from mindbatch.parallel.topology import Topology
 from mindbatch.replicas import remote_nodes
 from mindbatch.replicas.agent import FrontLost, patient_connection, serve
 from mindbatch.replicas.rank_links import RankLinks
+from mindbatch.replicas.ray_cluster import RayCluster
 from mindbatch.replicas.remote_nodes import RemoteNode, wait_for_agents
 
 KEY = bytes(range(32))
@@ -29,13 +35,6 @@ def spec(rank: int) -> ProcessSpec:
         rank,
         {"RANK_ID": str(rank), "DEVICE_ID": str(rank), "MINDBATCH_JOB_KEY": KEY.hex()},
     )
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Serving(threading.Thread):
@@ -82,59 +81,58 @@ def listening(*ranks: range, world: int = 4, table: str = "") -> Iterator[Front]
             node.close()
 
 
-def test_an_agent_starts_tells_and_ends() -> None:
-    with listening(range(2, 4)) as nodes:
-        agent = Serving(nodes, range(2, 4))
+@contextmanager
+def joined(ranks: range) -> Iterator[tuple[Serving, RemoteNode]]:
+    """An agent, and the node that it is to the front."""
+    with listening(ranks) as nodes:
+        agent = Serving(nodes, ranks)
         [node] = nodes.wait(seconds=10)
+        yield agent, node
+
+
+def test_an_agent_starts_tells_and_ends() -> None:
+    with joined(range(2, 4)) as (agent, node):
         node.start_specs([spec(2), spec(3)])
-        until(lambda: len(agent.processes.living) == 2)
+        wait_for(lambda: len(agent.processes.living) == 2)
         assert agent.processes.living["rank_3"] == spec(3)
         agent.processes.fail("rank_2", "exit code 1", "no memory")
-        found: list[EndedProcess] = []
-        until(lambda: found.extend(node.ended()) or found)
-        assert found == [EndedProcess("rank_2", "exit code 1", ("no memory",))]
+        assert wait_for(node.ended) == [EndedProcess("rank_2", "exit code 1", ("no memory",))]
         node.end(["rank_2", "rank_3"])
         assert agent.processes.living == {}
         assert node.ended() == []
         node.start_specs([spec(2)])
-        until(lambda: agent.processes.living)
+        wait_for(lambda: agent.processes.living)
     agent.join(10)
     assert (agent.outcome, agent.processes.living) == (0, {})
 
 
 def test_the_key_does_not_travel(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
-    with listening(range(4)) as nodes:
-        agent = Serving(nodes, range(4))
-        [node] = nodes.wait(seconds=10)
+    with joined(range(4)) as (agent, node):
         send = node._connection.send
         monkeypatch.setattr(
             node._connection, "send", lambda kind, **fields: (sent.append(str(fields)), send(kind, **fields))
         )
         node.start_specs([spec(0)])
-        until(lambda: agent.processes.living)
+        wait_for(lambda: agent.processes.living)
     assert "RANK_ID" in sent[0]
     assert KEY.hex() not in "".join(sent)
 
 
 def test_what_cannot_be_started_has_ended() -> None:
-    with listening(range(4)) as nodes:
-        agent = Serving(nodes, range(4))
+    with joined(range(4)) as (agent, node):
         agent.processes.refused = ["rank_1"]
-        [node] = nodes.wait(seconds=10)
         node.start_specs([spec(1)])
         found: list[EndedProcess] = []
-        until(lambda: found.extend(node.ended()) or found)
+        wait_for(lambda: found.extend(node.ended()) or found)
         lines = ("rank_1 cannot be started",)
         assert found == [EndedProcess("rank_1", "was not started", lines, is_lost=True)]
 
 
 def test_an_agent_that_loses_the_front_ends_its_processes() -> None:
-    with listening(range(4)) as nodes:
-        agent = Serving(nodes, range(4))
-        [node] = nodes.wait(seconds=10)
+    with joined(range(4)) as (agent, node):
         node.start_specs([spec(0)])
-        until(lambda: agent.processes.living)
+        wait_for(lambda: agent.processes.living)
         node._connection.close()
         agent.join(10)
     assert isinstance(agent.outcome, FrontLost)
@@ -142,13 +140,11 @@ def test_an_agent_that_loses_the_front_ends_its_processes() -> None:
 
 
 def test_ranks_are_lost_with_their_agent() -> None:
-    with listening(range(4)) as nodes:
-        agent = Serving(nodes, range(4))
-        [node] = nodes.wait(seconds=10)
+    with joined(range(4)) as (agent, node):
         node.start_specs([spec(0), spec(1)])
         agent._connection.close()
         found: list[EndedProcess] = []
-        until(lambda: found.extend(node.ended()) or len(found) == 2)
+        wait_for(lambda: found.extend(node.ended()) or len(found) == 2)
         assert [each.name for each in found] == ["rank_0", "rank_1"]
         assert found[0].how.startswith("was lost with its node ")
         assert all(each.is_lost for each in found)
@@ -167,20 +163,17 @@ def test_an_agent_with_other_ranks_is_refused() -> None:
     assert isinstance(agent.outcome, FrontLost)
 
 
-@pytest.mark.parametrize("theirs", ["", "another"])
-def test_an_agent_with_another_rank_table_is_refused(theirs: str) -> None:
+@pytest.mark.parametrize("theirs", ["ours", "", "another"])
+def test_an_agent_must_have_the_same_rank_table(theirs: str) -> None:
     with listening(range(2, 4), table="ours") as nodes:
         agent = Serving(nodes, range(2, 4), table=theirs)
+        if theirs == "ours":
+            assert len(nodes.wait(seconds=10)) == 1
+            return
         with pytest.raises(MindBatchError, match="HCCL wants the same on all: copy it there"):
             nodes.wait(seconds=10)
         agent.join(10)
     assert isinstance(agent.outcome, FrontLost)
-
-
-def test_an_agent_with_the_same_rank_table_is_taken() -> None:
-    with listening(range(2, 4), table="ours") as nodes:
-        Serving(nodes, range(2, 4), table="ours")
-        assert len(nodes.wait(seconds=10)) == 1
 
 
 @pytest.mark.slow
@@ -240,5 +233,87 @@ def test_devices_are_counted_on_after_those_of_other_agents_of_the_host() -> Non
         agent.start()
         [node] = nodes.wait(seconds=10)
         node.start_specs([spec(3)])
-        until(lambda: processes.living)
+        wait_for(lambda: processes.living)
         assert processes.living["rank_3"].variables["DEVICE_ID"] == "11"
+
+
+Made = Callable[..., RayCluster]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
+    """Makes the cluster of two replicas of two with a driver."""
+
+    def make(driver: Callable[..., None], address: str | None = None) -> RayCluster:
+        monkeypatch.setattr("mindbatch.replicas.ray_cluster.drive", driver)
+        return RayCluster(address, Topology(2, 2), {"CPU": 1.0}, print, tmp_path / "ray.log", None)
+
+    return make
+
+
+@contextmanager
+def agent_of(made: RayCluster) -> Iterator[RemoteNode]:
+    """The node of all ranks, as `start_ranks` has it."""
+    with ExitStack() as stack:
+        links = RankLinks("127.0.0.1", KEY, 4, takes_agents=True)
+        stack.callback(made.end)
+        stack.callback(links.close)
+        made.start(links.address, KEY)
+        [node] = wait_for_agents(links, [range(4)], check=made.check, seconds=30)
+        node.loss = made.loss
+        yield node
+        node.close()
+        assert node.ended() == []
+        node.close()
+
+
+def ray_spec(rank: int) -> ProcessSpec:
+    variables = {"RANK_ID": str(rank % 2), "DEVICE_ID": "0"}
+    return ProcessSpec(f"rank_{rank}", RANK, rank // 2, rank, variables)
+
+
+def test_an_end_is_told_once_and_not_of_what_was_ended_here(cluster: Made) -> None:
+    made = cluster(drivers.hasty)
+    assert made.host == "10.0.0.7"
+    with agent_of(made) as node:
+        node.start_specs([ray_spec(0), ray_spec(3)])
+        [(name, how, [line], is_lost)] = wait_for(node.ended)
+        assert (name, how, is_lost) == ("rank_3", "exit code 7", False)
+        assert json.loads(line) == ["rank_3", 1, 3, "1"]
+        assert node.ended() == []
+        node.start_specs([ray_spec(2)])
+        node.end(["rank_2"])
+        assert node.ended() == []
+
+
+def test_when_the_driver_ends_all_ranks_have(cluster: Made) -> None:
+    with agent_of(cluster(drivers.dying)) as node:
+        node.start_specs([ray_spec(0), ray_spec(1)])
+        how = "was lost: the job's Ray driver: exit code 3"
+        lines = ("the cluster is gone",)
+        assert wait_for(node.ended) == [
+            EndedProcess(f"rank_{rank}", how, lines, is_lost=True) for rank in (0, 1)
+        ]
+        node.start_specs([ray_spec(2)])
+        assert [each.name for each in wait_for(node.ended)] == ["rank_2"], "nobody starts it any more"
+
+
+def test_a_driver_that_ends_before_it_serves_is_told(cluster: Made) -> None:
+    with pytest.raises(MindBatchError) as caught, agent_of(cluster(drivers.gone)):
+        pass
+    assert [*caught.value.faults] == [
+        "launch=ray: the job's Ray driver: exit code 3",
+        "the cluster is gone",
+    ]
+
+
+def test_what_ray_says_of_the_cluster_is_said(cluster: Made) -> None:
+    with pytest.raises(MindBatchError, match="^launch=ray: the Ray cluster auto: Version mismatch: 1 and 2"):
+        cluster(drivers.failing, "auto")
+
+
+def test_an_address_at_which_nobody_listens(cluster: Made) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    with pytest.raises(ConfigError, match=f"no Ray cluster is at {address} "):
+        cluster(drivers.hasty, address)

@@ -1,17 +1,24 @@
-"""Connections of a job: messages as they were sent, and nothing for whoever does not know the key."""
+"""Connections of a job: messages as they were sent, nothing without the key, nobody waits for a rank."""
 
 import errno
 import os
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 import pytest
 
+from mindbatch.decoding import DecodingParams
+from mindbatch.engine.engine import StepResult
+from mindbatch.engine.request import CompletionOutput, Request, RequestOutput, StreamEvent
+from mindbatch.io.errors import CacheBudgetError, CheckpointError, ConfigError, MindBatchError
 from mindbatch.parallel import connection
 from mindbatch.parallel.connection import (
     JobListener,
@@ -21,6 +28,16 @@ from mindbatch.parallel.connection import (
     decoded,
     encoded,
 )
+from mindbatch.replicas.messages import (
+    HELLO,
+    failure_fields,
+    failure_of,
+    request_fields,
+    request_of,
+    result_fields,
+    result_of,
+)
+from mindbatch.replicas.rank_links import RankLinks
 
 KEY = os.urandom(32)
 
@@ -149,3 +166,120 @@ def test_a_peer_that_cannot_be_accepted_is_not_the_end(monkeypatch: pytest.Monke
     connect(made.listener.address, KEY)
     assert made.taken.get(timeout=10) is not None
     made.listener.close()
+
+
+LARGE = "0" * (4 << 20)  # more than the buffers of a connection hold
+
+
+@pytest.fixture
+def links() -> Iterator[RankLinks]:
+    made = RankLinks("127.0.0.1", KEY, 2)
+    yield made
+    made.close()
+
+
+def joined(links: RankLinks, rank: int, attempt: int = 0) -> MessageConnection:
+    """The end of a rank that has said hello."""
+    connection = connect(links.address, KEY)
+    connection.send(HELLO, rank=rank, attempt=attempt)
+    arrival = links.next(10)
+    assert arrival is not None
+    assert arrival.rank == rank
+    assert arrival.message is not None
+    assert arrival.message.kind == HELLO
+    return connection
+
+
+def test_messages_arrive_in_order(links: RankLinks) -> None:
+    rank = joined(links, 1)
+    for number in range(20):
+        links.send(1, "add", text=LARGE[: number * 1000], number=number)
+    found = [rank.receive() for _ in range(20)]
+    assert [message.fields["number"] for message in found] == [*range(20)]
+    assert [len(message.fields["text"]) for message in found] == [1000 * number for number in range(20)]
+
+
+def test_a_rank_that_takes_nothing_holds_no_other(links: RankLinks) -> None:
+    _, other = joined(links, 0), joined(links, 1)
+
+    def send() -> None:
+        for number in range(4):
+            links.send(0, "add", text=LARGE, number=number)
+            links.send(1, "add", number=number)
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    sender.join(20)
+    assert not sender.is_alive()
+    assert [other.receive().fields["number"] for _ in range(4)] == [0, 1, 2, 3]
+    links.renew([0], 1)  # it is given up amid a message
+    again = joined(links, 0, attempt=1)
+    links.send(0, "add", number=9)
+    assert again.receive().fields["number"] == 9
+
+
+def test_to_a_rank_that_has_not_come_nothing_is_sent(links: RankLinks) -> None:
+    links.send(1, "add", number=1)
+    rank = joined(links, 1)
+    links.send(1, "add", number=2)
+    assert rank.receive().fields["number"] == 2
+
+
+def test_what_an_attempt_that_is_over_sends_is_not_heard(links: RankLinks) -> None:
+    old = joined(links, 0)
+    old.send("step", number=1)
+    arrival = links.next(10)
+    assert arrival is not None
+    assert arrival.message is not None
+    assert arrival.message.fields == {"number": 1}
+    old.send("step", number=2)
+    links._arrivals.put(links._arrivals.get(timeout=10))  # it has come
+    links.renew([0], 1)
+    new = joined(links, 0, attempt=1)  # which hears the hello first
+    assert links.next(0) is None
+    new.close()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 1 / 3, "seed": (1 << 64) - 1},
+        {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5, "early_stopping": "never"},
+        {"logit_bias": {5: 1.5, 2: -3.0}, "sequence_bias": [[[1, 2], 0.5]], "bad_words_ids": [[1], [2, 3]]},
+        {"stop": ["\n", "é\ud800"], "eos_token_id": [], "forced_eos_token_id": 3, "max_new_tokens": 10**30},
+        {"json_schema": {"type": "object", "properties": {"b": {}, "a": {}}}, "logprobs": 0},
+        {"regex": r"[a-z]+\d", "exponential_decay_length_penalty": [3, 1.5], "suppress_tokens": [1, 2]},
+    ],
+)
+def test_a_request_is_the_same_after_its_way(given: dict[str, Any]) -> None:
+    request = Request("7", (1, 2, 30_000), DecodingParams(**given), row_key="a\ud800b", adapter=None)
+    other = replace(request, key="other", prompt_token_ids=(3,))
+    message = decoded(encoded("add", {"requests": [*map(request_fields, [request, other])]}))
+    assert [*map(request_of, message.fields["requests"])] == [request, other]
+
+
+def test_a_result_is_the_same_after_its_way() -> None:
+    output = CompletionOutput(
+        0, "text \ud800", [1, 2], "stop", -1 / 3, [{5: -0.1, 7: -np.inf}], -np.inf, 1, 3, 2
+    )
+    finished = [
+        RequestOutput("7", None, [], [output], [None, {3: -0.25}], num_cached_tokens=16),
+        RequestOutput.failed("8", "8: has no tokens"),
+    ]
+    scored = StreamEvent("7", 0, "x", (5,), None, ({5: -0.1, 7: -np.inf},))
+    events = [StreamEvent("7", 0, "te", (1, 2)), scored, StreamEvent("7", 0, "", (), "stop")]
+    result = StepResult(events, finished)
+    assert result_of(decoded(encoded("step", result_fields(result))).fields) == result
+
+
+@pytest.mark.parametrize("kind", [MindBatchError, ConfigError, CheckpointError])
+def test_an_error_is_raised_as_it_was(kind: type[MindBatchError]) -> None:
+    found = failure_of(decoded(encoded("failed", failure_fields(kind(["one", "two"])))).fields)
+    assert type(found) is kind
+    assert found.faults == ("one", "two")
+
+
+def test_an_error_of_no_own_kind_is_one_of_its_base() -> None:
+    assert type(failure_of(failure_fields(CacheBudgetError("full")))) is MindBatchError
+    assert failure_of(failure_fields(RuntimeError("a\nb"))).faults == ("RuntimeError('a\\nb')",)

@@ -1,12 +1,14 @@
-"""Who gets which request, and who is to blame when replicas end."""
+"""Who gets which request, who is to blame when replicas end, and what was seen of one that runs again."""
 
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.engine.request import Request
-from mindbatch.replicas.dealing import Dealing, Replica
+from mindbatch.engine.request import Request, StreamEvent
+from mindbatch.replicas.dealing import Dealing, InFlightRequest, Replica
 
 HOW = "rank 0 ended with signal 9"
 
@@ -84,15 +86,6 @@ def test_what_an_ended_replica_had_runs_alone_and_first() -> None:
     assert play.deal()[0] == [8, 9, 10, 11]
 
 
-def test_who_was_alone_when_a_second_process_ended_is_to_blame() -> None:
-    play = Play(1, 9)
-    play.deal()
-    assert play.end(0) == []
-    assert play.deal() == [[0]]
-    assert play.end(0) == [0]
-    assert play.deal() == [[1]]
-
-
 def test_what_no_row_causes_blames_none() -> None:
     play = Play(1, 6)
     for _ in range(5):
@@ -139,3 +132,34 @@ def test_requests_are_dropped_wherever_they_wait() -> None:
     assert play.deal() == [[2]]
     assert play.dealing.drop(None) == [(play.replicas[0], ["2"])]
     assert not play.dealing.has_work
+
+
+def events(cuts: set[int], tokens: int) -> list[StreamEvent]:
+    """The tokens 0, 1, ... whose texts are their numbers, in events that end at the cuts."""
+    ends = [*sorted(cut for cut in cuts if 0 < cut < tokens), tokens]
+    parts = [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    made = [StreamEvent("key", 0, "".join(map(str, part)), tuple(part)) for part in parts]
+    return [*made, StreamEvent("key", 0, "", (), "length")]
+
+
+@given(st.sets(st.integers(1, 19)), st.sets(st.integers(1, 19)), st.integers(0, 20))
+def test_every_token_and_character_is_shown_once(first: set[int], second: set[int], ended: int) -> None:
+    """Whatever drafts were accepted at once, and wherever the process ended."""
+    request = InFlightRequest.of(Request("key", (1, 2), DecodingParams()))
+    seen = [request.unseen(event) for event in events(first, 20)[:ended]]
+    request.begin_again()
+    seen += [request.unseen(event) for event in events(second, 20)]
+    kept = [event for event in seen if event is not None]
+    assert [token for event in kept for token in event.token_ids] == [*range(20)]
+    assert "".join(event.text for event in kept) == "".join(map(str, range(20)))
+    assert [event.finish_reason for event in kept].count("length") == 1
+    assert kept[-1].finish_reason == "length"
+
+
+def test_samples_are_apart() -> None:
+    request = InFlightRequest.of(Request("key", (1, 2), DecodingParams()))
+    one, other = StreamEvent("key", 0, "a", (1,)), StreamEvent("key", 1, "b", (2,))
+    assert request.unseen(one) == one
+    request.begin_again()
+    assert request.unseen(other) == other
+    assert request.unseen(one) is None

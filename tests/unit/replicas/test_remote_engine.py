@@ -1,18 +1,20 @@
-"""An engine over replicas: the same results as one engine, rows dealt evenly, ends that are noticed."""
+"""An engine over replicas: the results of one engine, rows dealt evenly, ends that blame the right row."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import Request, RequestOutput
-from mindbatch.io.errors import ConfigError, MindBatchError, PromptError
+from mindbatch.io.errors import ConfigError, MindBatchError, PromptError, RankError
 from mindbatch.llm import LLM
 from mindbatch.loading.build import LoadedEngine
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.replicas.remote_engine import RemoteEngine
 from shadow_llm import make_llm
-from shadow_ranks import POISON, ShadowRanks, remote_engine
+from shadow_ranks import POISON, ShadowRanks, make_engine, remote_engine
 
 PROMPTS = ["one", "two, three", "four five six", "", "seven"] * 3
 WAYS: list[dict[str, Any]] = [
@@ -68,15 +70,20 @@ def test_a_stream_is_that_of_one_engine(started: Start, shadow_tokenizer: Tokeni
     )
 
 
-def request(key: str, **params: Any) -> Request:
-    from mindbatch.decoding import DecodingParams
-
-    return Request(key, (5, 6, 7), DecodingParams(**{"max_new_tokens": 5, "eos_token_id": [], **params}))
+def request(key: str, prompt: tuple[int, ...] = (5, 6, 7), **params: Any) -> Request:
+    return Request(key, prompt, DecodingParams(**{"max_new_tokens": 5, "eos_token_id": [], **params}))
 
 
-def run(engine: RemoteEngine) -> None:
+def run(engine: Any, after_step: Callable[[], None] = lambda: None) -> dict[str, RequestOutput]:
+    """Everything that comes; an output for each key once."""
+    outputs: dict[str, RequestOutput] = {}
     while engine.has_work:
-        engine.step()
+        for output in engine.step().finished:
+            assert output.key not in outputs
+            output.seconds = output.num_cached_tokens = 0
+            outputs[output.key] = output
+        after_step()
+    return outputs
 
 
 def test_what_is_refused_never_leaves_this_process(started: Start) -> None:
@@ -140,22 +147,21 @@ def test_a_rank_that_has_ended_is_named_with_its_last_lines(started: Start) -> N
     assert caught.value.faults[2].startswith("signal 9: killed, by the system where memory has run out; ")
 
 
-def test_a_model_that_a_rank_refuses_is_refused(shadow_tokenizer: Tokenizer) -> None:
-    def refuse(rank: int) -> None:
-        raise ConfigError("runtime.device_target=Ascend: not available here")
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (ConfigError("device_target=Ascend: not here"), ConfigError, "^device_target=Ascend: not here$"),
+        (RuntimeError("out of all"), MindBatchError, r"^rank 0: RuntimeError\('out of all'\)$"),
+    ],
+)
+def test_what_a_rank_refuses_is_refused_and_another_error_names_it(
+    shadow_tokenizer: Tokenizer, error: Exception, kind: type[Exception], message: str
+) -> None:
+    def load(rank: int) -> None:
+        raise error
 
-    engine, _ = remote_engine(shadow_tokenizer, 1, load=refuse)
-    with pytest.raises(ConfigError, match="^runtime.device_target=Ascend: not available here$"):
-        engine.wait_until_ready()
-    engine.close()
-
-
-def test_a_rank_that_fails_is_named(shadow_tokenizer: Tokenizer) -> None:
-    def fail(rank: int) -> None:
-        raise RuntimeError("out of everything")
-
-    engine, _ = remote_engine(shadow_tokenizer, 1, load=fail)
-    with pytest.raises(MindBatchError, match=r"^rank 0: RuntimeError\('out of everything'\)$"):
+    engine, _ = remote_engine(shadow_tokenizer, 1, load=load)
+    with pytest.raises(kind, match=message):
         engine.wait_until_ready()
     engine.close()
 
@@ -196,10 +202,10 @@ def test_a_request_that_ends_two_processes_fails_alone(started: Start) -> None:
     engine, ranks = started(1, max_restarts=4, notices=[])
     for number in range(12):
         engine.add(request(str(number)))
-    engine.add(Request("bad", (1, POISON), request("bad").params, source="rows.jsonl:7"))
+    engine.add(replace(request("bad", (1, POISON)), source="rows.jsonl:7"))
     for number in range(12, 24):
         engine.add(request(str(number)))
-    results = {output.key: output for output in finished(engine)}
+    results = run(engine)
     assert len(results) == 25
     assert results.pop("bad").error == (
         "rows.jsonl:7: the process that computed it ended 2 times, the last time: rank 0 ended with signal 9"
@@ -209,15 +215,71 @@ def test_a_request_that_ends_two_processes_fails_alone(started: Start) -> None:
     assert engine.statistics.generated_tokens >= 24 * 5
 
 
-def test_no_more_restarts_than_allowed(started: Start) -> None:
+def alone(tokenizer: Tokenizer, *requests: Request) -> dict[str, RequestOutput]:
+    """What one engine makes of the requests."""
+    engine = make_engine(tokenizer)
+    for each in requests:
+        engine.add(each)
+    return run(engine)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_what_an_operator_ends_blames_no_row_however_often(
+    started: Start, shadow_tokenizer: Tokenizer, replicas: int
+) -> None:
+    engine, ranks = started(replicas, max_restarts=3, notices=[])
+    requests = [request("0", (5, 6, 20), max_new_tokens=40)]
+    engine.add(requests[0])
+    kills, killed = 0, engine.replicas[-1]
+
+    def kill() -> None:
+        nonlocal kills
+        if killed.attempt < 3 and engine.statistics.waiting_requests < 8:  # the other one must not do all
+            requests.append(request(str(len(requests)), (5, 6, len(requests) % 40 + 20), max_new_tokens=40))
+            engine.add(requests[-1])
+        if killed.attempt == kills < 3 and killed.dealt and killed.statistics is not None:
+            ranks.kill(replicas - 1, number=15)
+            kills += 1
+
+    assert run(engine, kill) == alone(shadow_tokenizer, *requests)
+    assert killed.attempt == 3
+    assert engine.statistics.generated_tokens >= len(requests) * 40
+
+
+@pytest.mark.slow
+def test_a_connection_that_ends_blames_no_row(started: Start, shadow_tokenizer: Tokenizer) -> None:
+    engine, ranks = started(1, max_restarts=2, notices=[])
+    engine.add(request("1", (5, 6, 21), max_new_tokens=150))
+    for attempt in (0, 1):
+        while engine.replicas[0].statistics is None:
+            engine.step()
+        ranks.ranks[0].kill()  # and nobody says that the process has ended
+        while engine.replicas[0].attempt == attempt:
+            engine.step()
+    assert run(engine) == alone(shadow_tokenizer, request("1", (5, 6, 21), max_new_tokens=150))
+
+
+def test_what_was_finished_is_brought_before_the_error(started: Start) -> None:
     engine, ranks = started(1, max_restarts=1, notices=[])
-    for number in range(2):  # two that end the process, one after the other
-        engine.add(Request(str(number), (1, POISON), request("").params))
-    with pytest.raises(MindBatchError, match="rank 0 ended with signal 9"):
+    for number in range(30):
+        engine.add(request(str(number), (5, 6, number + 20), max_new_tokens=12))
+    ranks.kill(0)
+    finished = 0
+    while finished < 5:
+        finished += len(engine.step().finished)
+    ranks.kill(0)
+    with pytest.raises(RankError, match="^rank 0 ended with signal 9\nrank 0: a last line\nsignal 9: "):
         run(engine)
+    assert engine.has_work
     assert ranks.started == 2
 
 
-def finished(engine: RemoteEngine) -> Iterator[RequestOutput]:
-    while engine.has_work:
-        yield from engine.step().finished
+def test_the_last_row_of_all_may_be_the_one_to_blame(started: Start) -> None:
+    """Then nothing is left to be done, and there is no error of the job until there is."""
+    engine, _ = started(1, max_restarts=1, notices=[])
+    engine.add(request("99", (POISON,)))
+    assert "ended 2 times" in (run(engine)["99"].error or "")
+    engine.add(request("1"))
+    with pytest.raises(RankError, match="rank 0 ended with signal 9"):
+        run(engine)

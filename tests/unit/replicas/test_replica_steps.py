@@ -3,7 +3,6 @@
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from multiprocessing import Pipe
 
 import numpy as np
@@ -156,25 +155,27 @@ def test_a_follower_refuses_what_it_does_not_understand(
         follow(theirs, [CountingRunner(), CountingRunner()])
 
 
-def test_a_step_without_copies_stays_what_it_is() -> None:
-    step = StepInputs("chunks", (np.zeros((2, 0), np.int32), np.ones(3, np.int32)), (), 1, True)
-    found = step_of(*step_parts(step))
-    assert (found.graph, found.copies, found.num_tokens, found.with_logits) == ("chunks", (), 1, True)
-    assert [array.shape for array in found.arrays] == [(2, 0), (3,)]
+IDS = np.arange(4, dtype=np.int32)
 
 
-def test_a_step_says_which_adapters_are_loaded_before() -> None:
-    loads = ((2, "law"), (1, "med"))
-    step = StepInputs("any", (), ((1, 2),), 1, False, adapter_loads=loads)
+@pytest.mark.parametrize(
+    "step",
+    [
+        StepInputs("chunks", (np.zeros((2, 0), np.int32), np.ones(3, np.int32)), (), 1, True),
+        StepInputs("any", (), ((1, 2),), 1, False, adapter_loads=((2, "law"), (1, "med"))),
+        StepInputs("any", (IDS,), ((1, 2),), 4, False, wanted=IDS[1::2]),
+        StepInputs("any", (IDS,), ((1, 2),), 4, False, wanted=IDS[:0]),
+    ],
+)
+def test_a_step_is_what_it_was_after_its_way(step: StepInputs) -> None:
+    """Without copies, or with adapters that are loaded before, or of which some tokens are wanted."""
     fields, arrays = step_parts(step)
-    assert step_of(json.loads(json.dumps(fields)), arrays).adapter_loads == loads
-    assert "adapter_loads" not in step_parts(replace(step, adapter_loads=()))[0]
-
-
-def test_ranks_are_told_which_tokens_are_wanted() -> None:
-    ids = np.arange(4, dtype=np.int32)
-    for wanted in (None, np.array([1, 3], np.int32), np.array([], np.int32)):
-        found = step_of(*step_parts(StepInputs("any", (ids,), ((1, 2),), 4, False, wanted=wanted)))
-        assert (found.wanted is None) == (wanted is None)
-        assert wanted is None or found.wanted is not None and found.wanted.tolist() == wanted.tolist()
-        assert [array.tolist() for array in found.arrays] == [ids.tolist()]
+    assert ("adapter_loads" in fields) == bool(step.adapter_loads)
+    same = step_of(json.loads(json.dumps(fields)), arrays)
+    names = ("graph", "copies", "num_tokens", "with_logits", "adapter_loads")
+    assert [getattr(same, name) for name in names] == [getattr(step, name) for name in names]
+    assert (same.wanted is None) == (step.wanted is None)
+    if same.wanted is not None and step.wanted is not None:
+        np.testing.assert_array_equal(same.wanted, step.wanted)
+    for ours, theirs in zip(step.arrays, same.arrays, strict=True):
+        np.testing.assert_array_equal(ours, theirs)

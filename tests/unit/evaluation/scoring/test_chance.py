@@ -1,4 +1,4 @@
-"""Intervals and p-values, beside SciPy's and known coverage."""
+"""Intervals and p-values beside SciPy's and known coverage; over which rows columns are scored."""
 
 import math
 
@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import binomtest
 
 from mindbatch.evaluation import metric_of
-from mindbatch.evaluation.metric import FloatArray
-from mindbatch.evaluation.scores import Clusters, difference, estimate, holm, mcnemar
+from mindbatch.evaluation.metric import Answer, FloatArray
+from mindbatch.evaluation.scores import Clusters, MetricScores, difference, estimate, holm, mcnemar, scores_of
 
 EXACT, F1, PERPLEXITY = metric_of("exact_match"), metric_of("f1"), metric_of("perplexity")
 
@@ -103,3 +103,39 @@ def test_the_paired_bootstrap_is_seldom_wrong_without_a_difference() -> None:
         system, base = (np.stack([draw.exponential(20, 80), np.full(80, 10.0)], axis=1) for _ in range(2))
         wrong += difference(PERPLEXITY, system, base, alone(80)).is_beyond_chance
     assert wrong <= 5
+
+
+RIGHT, WRONG = (Answer("a", ("a",)),), (Answer("b", ("a",)),)
+
+
+def scores(columns: dict[str, dict[int, tuple[Answer, ...]]], baseline: str) -> MetricScores:
+    return scores_of(metric_of("exact_match"), columns, [None] * 8, baseline)
+
+
+def test_a_column_of_which_nothing_ran_leaves_the_others_their_scores() -> None:
+    good = dict.fromkeys(range(8), RIGHT)
+    found = scores({"a": good, "dead": {}, "c": good | {0: WRONG}}, "a")
+    assert found.rows == tuple(range(8))
+    assert (found.estimates["a"].value, found.estimates["c"].value) == (1.0, 0.875)
+    assert math.isnan(found.estimates["dead"].value)
+    assert (found.unscored, found.per_row["dead"], found.per_row["c"][0]) == (["dead"], {}, 0.0)
+    assert [*found.differences] == ["c"]
+
+
+def test_without_a_baseline_there_are_no_differences() -> None:
+    found = scores({"dead": {}, "c": dict.fromkeys(range(8), RIGHT)}, "dead")
+    assert (found.estimates["c"].value, found.differences) == (1.0, {})
+    assert scores({"dead": {}, "gone": {}}, "dead").unscored == ["dead", "gone"]
+
+
+def test_samples_of_a_question_count_as_one_question() -> None:
+    """Four samples of each of ten questions: the error is that of ten, and there is no exact test."""
+    base = {number: RIGHT * 4 if number < 5 else WRONG * 4 for number in range(10)}
+    once = {number: answers[:1] for number, answers in base.items()}
+    half = dict.fromkeys(range(10), RIGHT * 2 + WRONG * 2)
+    found = scores_of(metric_of("exact_match"), {"a": base, "b": half}, [None] * 10, "a")
+    alone = scores_of(metric_of("exact_match"), {"a": once}, [None] * 10, "a")
+    assert found.estimates["a"].stderr == alone.estimates["a"].stderr
+    assert (found.estimates["b"].value, found.estimates["b"].stderr) == (0.5, 0.0)
+    assert (found.differences["b"].test, found.differences["b"].gained) == ("bootstrap", None)
+    assert found.per_row["b"][3] == 0.5

@@ -8,25 +8,18 @@ import pytest
 
 from mindbatch.io.errors import ConfigError
 from mindbatch.launch.scripts.dist_gen import read_job
-from mindbatch.launch.scripts.program_ranks import ScriptJob
-from rank_tables import modelarts_table, plain_table
+from mindbatch.launch.scripts.program_ranks import ProgramRanks, ScriptJob
+from rank_tables import modelarts_table, plain_table, write_json
 
 
 def write_table(folder: Path, servers: dict[str, list[int]]) -> Path:
     """A table with these devices on each server."""
-    entries, rank = [], 0
-    for number, (server, devices) in enumerate(servers.items()):
-        listed = []
-        for device in devices:
-            listed.append(
-                {"device_id": str(device), "device_ip": f"10.{number}.0.{rank}", "rank_id": str(rank)}
-            )
-            rank += 1
-        entries.append({"server_id": server, "device": listed})
-    table = {"version": "1.0", "server_count": str(len(servers)), "server_list": entries}
-    path = folder / "table.json"
-    path.write_text(json.dumps(table | {"status": "completed"}))
-    return path
+    table = plain_table(len(servers), len(next(iter(servers.values()))))
+    for server, (name, devices) in zip(table["server_list"], servers.items(), strict=True):
+        server["server_id"] = name
+        for entry, device in zip(server["device"], devices, strict=True):
+            entry["device_id"] = str(device)
+    return write_json(folder / "table.json", table)
 
 
 @pytest.fixture
@@ -37,6 +30,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def job_of(order: str, devices: str, size: str, **environment: str) -> ScriptJob:
     return read_job([order, "table.json", devices, size], environment)
+
+
+def ranks_of(order: str, devices: str, size: str, **environment: str) -> ProgramRanks:
+    ranks = job_of(order, devices, size, **environment).ranks
+    assert ranks is not None
+    return ranks
 
 
 def refused(order: str, devices: str, size: str, **environment: str) -> list[str]:
@@ -56,37 +55,33 @@ def variables(rank: int, device: int, size: int, here: Path) -> dict[str, str]:
 
 def test_a_process_for_each_device_whose_rank_the_table_says(here: Path) -> None:
     write_table(here, {"10.0.0.1": [7, 4, 5, 6]})
-    job = job_of("ls", "[4,8]", "4")
-    assert job.ranks is not None
-    assert job.ranks.ranks == {
+    job = ranks_of("ls", "[4,8]", "4")
+    assert job.ranks == {
         "rank_1": variables(1, 4, 4, here),
         "rank_2": variables(2, 5, 4, here),
         "rank_3": variables(3, 6, 4, here),
         "rank_0": variables(0, 7, 4, here),
     }
-    assert job.ranks.logs == here / "output/log"
+    assert job.logs == here / "output/log"
 
 
 def test_in_a_container_devices_are_numbered_anew(here: Path) -> None:
     write_table(here, {"10.0.0.1": [4, 5]})
-    job = job_of("ls", "[0,2)", "2", ASCEND_RT_VISIBLE_DEVICES="4,5")
-    assert job.ranks is not None
-    assert job.ranks.ranks == {"rank_0": variables(0, 0, 2, here), "rank_1": variables(1, 1, 2, here)}
+    job = ranks_of("ls", "[0,2)", "2", ASCEND_RT_VISIBLE_DEVICES="4,5")
+    assert job.ranks == {"rank_0": variables(0, 0, 2, here), "rank_1": variables(1, 1, 2, here)}
 
 
 def test_a_server_of_several_is_known_by_its_address(here: Path) -> None:
     write_table(here, {"10.0.0.1": [0, 1], "127.0.0.1": [0, 1]})
-    job = job_of("ls", "[0,2]", "4")
-    assert job.ranks is not None
-    assert [*job.ranks.ranks] == ["rank_2", "rank_3"]
-    assert job.ranks.ranks["rank_2"] == variables(2, 0, 4, here)
+    job = ranks_of("ls", "[0,2]", "4")
+    assert [*job.ranks] == ["rank_2", "rank_3"]
+    assert job.ranks["rank_2"] == variables(2, 0, 4, here)
 
 
 def test_a_program_gets_a_table_of_modelarts_in_the_form_that_hccl_reads(here: Path) -> None:
     (here / "table.json").write_text(json.dumps(modelarts_table(1, 2)))
-    job = job_of("python run.py", "[0,2]", "2")
-    assert job.ranks is not None
-    paths = {each["RANK_TABLE_FILE"] for each in job.ranks.ranks.values()}
+    job = ranks_of("python run.py", "[0,2]", "2")
+    paths = {each["RANK_TABLE_FILE"] for each in job.ranks.values()}
     assert paths == {str(here / "output/log/rank_table.json")}
     assert json.loads((here / "output/log/rank_table.json").read_text()) == plain_table(1, 2)
 

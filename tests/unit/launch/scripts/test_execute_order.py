@@ -102,22 +102,21 @@ def test_a_copy_of_generate_custom_is_ours_and_that_of_mindformers_is_not(tmp_pa
     assert notes == ["generate_custom.py is not MindBatch's: it is run on each rank, as it is"]
 
 
-@pytest.mark.parametrize("data", ["-x $(y)", 'two\nlines "q"', "${oc.env:HOME}"])
-def test_other_programs_get_the_text_as_their_last_argument(data: str) -> None:
-    order, notes, faults = given_input("env show --a b", data)
-    assert order.arguments == ("show", "--a", "b", "--input_data", data)
-    assert notes == faults == []
-
-
-@pytest.mark.parametrize("data", [None, ""])
-def test_without_text_nothing_is_added(data: str | None) -> None:
-    assert given_input("env show", data)[0].arguments == ("show",)
-
-
-def test_generate_gets_it_as_its_prompt_to_the_letter() -> None:
-    order, _, faults = given_input("mindbatch generate model=tiny_gpt2", '-1 "${x}"')
-    assert order.arguments == ('prompts=["-1 \\"\\\\${x}\\""]', "generate", "model=tiny_gpt2")
-    assert faults == []
+@pytest.mark.parametrize(
+    ("text", "data", "arguments"),
+    [
+        ("env show --a b", "-x $(y)", ("show", "--a", "b", "--input_data", "-x $(y)")),
+        ("env show", 'two\nlines "q"', ("show", "--input_data", 'two\nlines "q"')),
+        ("env show", "${oc.env:HOME}", ("show", "--input_data", "${oc.env:HOME}")),
+        ("env show", None, ("show",)),
+        ("env show", "", ("show",)),
+        ("mindbatch generate a=b", '-1 "${x}"', ('prompts=["-1 \\"\\\\${x}\\""]', "generate", "a=b")),
+        (f"python3 {TOOL} --model_type x", "-1", ("--input_data=-1", "--model_type", "x")),
+    ],
+)
+def test_a_text_is_given_to_the_letter(text: str, data: str | None, arguments: tuple[str, ...]) -> None:
+    order, notes, faults = given_input(text, data)
+    assert (order.arguments, notes, faults) == (arguments, [], [])
 
 
 def test_generate_gets_a_path_as_the_file_of_its_prompts(tmp_path: Path) -> None:
@@ -125,10 +124,6 @@ def test_generate_gets_a_path_as_the_file_of_its_prompts(tmp_path: Path) -> None
     file.write_text("one")
     order, _, _ = given_input("mindbatch compare a=b", str(file))
     assert order.arguments[0] == f'prompts_file="{tmp_path}/my \\${{prompts}}.txt"'
-
-
-def test_generate_custom_gets_it_as_one_word() -> None:
-    assert given_input(f"python3 {TOOL} --model_type x", "-1")[0].arguments[0] == "--input_data=-1"
 
 
 def test_prompts_from_two_places_are_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from mindbatch.io.errors import ConfigError
 from mindbatch.launch.scripts.msrun_launcher import read_job
-from mindbatch.launch.scripts.program_ranks import ScriptJob
+from mindbatch.launch.scripts.program_ranks import ProgramRanks, ScriptJob
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +40,12 @@ def job_of(*arguments: object, **environment: str) -> ScriptJob:
     return read_job([str(argument) for argument in arguments], environment)
 
 
+def ranks_of(*arguments: object, **environment: str) -> ProgramRanks:
+    ranks = job_of(*arguments, **environment).ranks
+    assert ranks is not None
+    return ranks
+
+
 def refused(*arguments: object, **environment: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         job_of(*arguments, **environment)
@@ -47,8 +53,7 @@ def refused(*arguments: object, **environment: str) -> list[str]:
 
 
 def test_two_arguments_start_workers_and_their_scheduler(here: Path) -> None:
-    job = job_of("ls -x", 2).ranks
-    assert job is not None
+    job = ranks_of("ls -x", 2)
     assert job.words == ("ls", "-x")
     assert job.logs == here / "output/msrun_log"
     assert job.shown is False
@@ -75,31 +80,24 @@ def test_two_arguments_start_workers_and_their_scheduler(here: Path) -> None:
     }
 
 
-def test_one_argument_starts_eight() -> None:
-    job = job_of("ls").ranks
+def test_one_argument_starts_eight_and_one_worker_needs_no_cluster(here: Path) -> None:
+    eight, job = job_of("ls").ranks, job_of("ls", 1).ranks
+    assert eight is not None
     assert job is not None
-    assert len(job.ranks) == 8
-
-
-def test_one_worker_needs_no_cluster_and_runs(here: Path) -> None:
-    job = job_of("ls", 1).ranks
-    assert job is not None
-    assert job.helper is None
+    assert (len(eight.ranks), job.helper) == (8, None)
     logs = {"LOG_MF_PATH": str(here / "output/log")}
     assert job.ranks == {"worker_0": {**logs, "RANK_SIZE": "1", "RANK_ID": "0", "DEVICE_ID": "0"}}
 
 
 def test_six_arguments(here: Path, free: int) -> None:
-    job = job_of("ls", 2, free, "my logs", "True", 60).ranks
-    assert job is not None
+    job = ranks_of("ls", 2, free, "my logs", "True", 60)
     assert (job.logs, job.shown) == (here / "my logs", True)
     assert job.ranks["worker_1"]["MS_SCHED_PORT"] == str(free)
     assert job.ranks["worker_1"]["MS_TOPO_TIMEOUT"] == "60"
 
 
 def test_nine_arguments_of_another_node() -> None:
-    job = job_of("ls", 4, 2, "10.0.0.1", 8118, 1, "logs", "False", 60).ranks
-    assert job is not None
+    job = ranks_of("ls", 4, 2, "10.0.0.1", 8118, 1, "logs", "False", 60)
     assert job.helper is None
     assert [*job.ranks] == ["worker_2", "worker_3"]
     worker = job.ranks["worker_3"]
@@ -114,13 +112,11 @@ def test_nine_arguments_of_another_node() -> None:
 
 def test_the_variables_of_logs(here: Path) -> None:
     suffix = {"MF_LOG_SUFFIX": "run 7", "PLOG_REDIRECT_TO_OUTPUT": "True"}
-    job = job_of("ls", 1, **suffix).ranks
-    assert job is not None
+    job = ranks_of("ls", 1, **suffix)
     assert job.logs == here / "output/msrun_log_run 7"
     assert job.ranks["worker_0"]["LOG_MF_PATH"] == str(here / "output/log_run 7")
     assert job.ranks["worker_0"]["ASCEND_PROCESS_LOG_PATH"] == str(here / "output/plog_run 7")
-    job = job_of("ls", 1, LOG_MF_PATH="/var/mf", **suffix).ranks
-    assert job is not None
+    job = ranks_of("ls", 1, LOG_MF_PATH="/var/mf", **suffix)
     assert job.ranks["worker_0"]["LOG_MF_PATH"] == "/var/mf_run 7"
 
 
@@ -140,12 +136,9 @@ def test_mindbatch_is_run_once_and_told_of_the_job(here: Path) -> None:
 
 
 def test_mindbatch_on_one_machine_chooses_its_port() -> None:
-    arguments = job_of("mindbatch generate", 2).order.arguments
-    assert [word.partition("=")[0] for word in arguments] == [
-        "launch.worker_num",
-        "launch.log_dir",
-        "generate",
-    ]
+    first, second, third = job_of("mindbatch generate", 2).order.arguments
+    assert (first, third) == ("launch.worker_num=2", "generate")
+    assert second.startswith("launch.log_dir=")
 
 
 @pytest.mark.parametrize(

@@ -14,22 +14,9 @@ import pytest
 from command_line import heed_signals, wait_until
 from ended_processes import is_gone
 from mindbatch.launch.supervisor import EndedProcess
+from rank_tables import plain_table, write_json
 
 MODULES = "mindbatch.launch.scripts"
-TABLE = {
-    "version": "1.0",
-    "server_count": "1",
-    "server_list": [
-        {
-            "server_id": "127.0.0.1",
-            "device": [
-                {"device_id": "0", "device_ip": "10.0.0.1", "rank_id": "0"},
-                {"device_id": "1", "device_ip": "10.0.0.2", "rank_id": "1"},
-            ],
-        }
-    ],
-    "status": "completed",
-}
 # Two processes that nobody waits for: one of the group, and one that has left it and its session.
 LEAVES_TWO = """
 echo $$ > shell.$RANK_ID
@@ -49,7 +36,9 @@ class Launcher:
     def __init__(self, here: Path) -> None:
         self.here = here
         self.running: list[subprocess.Popen[str]] = []
-        (here / "table.json").write_text(json.dumps(TABLE))
+        table = plain_table(1, 2)
+        table["server_list"][0]["server_id"] = "127.0.0.1"
+        write_json(here / "table.json", table)
 
     def start(self, module: str, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
@@ -65,12 +54,17 @@ class Launcher:
         self.running.append(process)
         return process
 
-    def on_two_ranks(self, order: str, **variables: str) -> "subprocess.Popen[str]":
-        return self.start("dist_gen", order, "table.json", "[0,2]", "2", **variables)
+    def on_two_ranks(self, text: str) -> "subprocess.Popen[str]":
+        """Runs a script of bash on both."""
+        return self.start("dist_gen", self.script("x.sh", text), "table.json", "[0,2]", "2")
 
     def script(self, name: str, text: str) -> str:
         (self.here / name).write_text(text)
         return f"bash {name}"
+
+    def wait_for_both(self, process: "subprocess.Popen[str]") -> None:
+        """Until their scripts have said that they are ready."""
+        wait_until(lambda: all((self.here / f"ready.{rank}").exists() for rank in "01"), process)
 
     def number(self, name: str) -> int:
         return int((self.here / name).read_text())
@@ -108,9 +102,7 @@ def test_arguments_arrive_as_they_are(launcher: Launcher, module: str) -> None:
 
 
 def test_output_goes_to_a_log_of_each_rank_and_is_shown_with_its_name(launcher: Launcher) -> None:
-    code, output, errors = finished(
-        launcher.on_two_ranks(launcher.script("x.sh", "echo $RANK_ID of $RANK_SIZE"))
-    )
+    code, output, errors = finished(launcher.on_two_ranks("echo $RANK_ID of $RANK_SIZE"))
     assert (code, output) == (0, "")
     first, *lines = errors.splitlines()
     assert first == f"run_dist_gen.sh: 2 processes started; logs in {launcher.here}/output/log"
@@ -121,8 +113,7 @@ def test_output_goes_to_a_log_of_each_rank_and_is_shown_with_its_name(launcher: 
 
 @pytest.mark.slow
 def test_a_job_goes_on_when_nobody_reads_what_it_shows(launcher: Launcher) -> None:
-    order = launcher.script("x.sh", f"echo first; {UNTIL_CLOSED}; echo second; echo third")
-    process = launcher.on_two_ranks(order)
+    process = launcher.on_two_ranks(f"echo first; {UNTIL_CLOSED}; echo second; echo third")
     assert process.stderr is not None
     process.stderr.readline()
     process.stderr.close()
@@ -133,8 +124,7 @@ def test_a_job_goes_on_when_nobody_reads_what_it_shows(launcher: Launcher) -> No
 
 
 def test_the_first_failure_is_the_exit_code_and_ends_the_others(launcher: Launcher) -> None:
-    order = launcher.script("x.sh", f"{LEAVES_TWO} {RANK_1_FAILS}; sleep 1000")
-    code, _, errors = finished(launcher.on_two_ranks(order))
+    code, _, errors = finished(launcher.on_two_ranks(f"{LEAVES_TWO} {RANK_1_FAILS}; sleep 1000"))
     assert code == 7
     assert (
         f"run_dist_gen.sh: rank_1 ended with exit code 7; the others are ended, too; its log is "
@@ -145,8 +135,7 @@ def test_the_first_failure_is_the_exit_code_and_ends_the_others(launcher: Launch
 
 def test_a_python_without_mindbatch_is_named_with_one_that_has_it(launcher: Launcher) -> None:
     error = "ModuleNotFoundError: No module named 'mindbatch'"
-    order = launcher.script("x.sh", f'echo "{error}" >&2; exit 1')
-    code, _, errors = finished(launcher.on_two_ranks(order))
+    code, _, errors = finished(launcher.on_two_ranks(f'echo "{error}" >&2; exit 1'))
     assert code == 1
     advice = f"run_dist_gen.sh: bash has no MindBatch; set PYTHON={shlex.quote(sys.executable)}, which has"
     assert errors.splitlines()[-1] == advice
@@ -154,15 +143,14 @@ def test_a_python_without_mindbatch_is_named_with_one_that_has_it(launcher: Laun
 
 @pytest.mark.slow
 def test_a_rank_that_ends_well_leaves_nothing_and_the_others_go_on(launcher: Launcher) -> None:
-    order = launcher.script("x.sh", f"{LEAVES_TWO} exit 0")
-    code, _, errors = finished(launcher.on_two_ranks(order))
+    code, _, errors = finished(launcher.on_two_ranks(f"{LEAVES_TWO} exit 0"))
     assert code == 0, errors
     assert nothing_is_left(launcher, [f"{name}.{rank}" for name in ("child", "stranger") for rank in "01"])
 
 
 def test_a_killed_rank_ends_the_job(launcher: Launcher) -> None:
-    process = launcher.on_two_ranks(launcher.script("x.sh", f"{LEAVES_TWO} touch ready.$RANK_ID; sleep 1000"))
-    wait_until(lambda: all((launcher.here / f"ready.{rank}").exists() for rank in "01"), process)
+    process = launcher.on_two_ranks(f"{LEAVES_TWO} touch ready.$RANK_ID; sleep 1000")
+    launcher.wait_for_both(process)
     os.kill(launcher.number("shell.1"), signal.SIGKILL)
     code, _, errors = finished(process)
     assert code == 128 + signal.SIGKILL
@@ -197,9 +185,8 @@ UNWILLING = "trap '' TERM"
 def test_nothing_outlives_a_launcher_that_is_ended(
     launcher: Launcher, number: int, before: str, code: int, line: str | None
 ) -> None:
-    order = launcher.script("x.sh", f"{before}\n{LEAVES_TWO} touch ready.$RANK_ID; while :; do sleep 1; done")
-    process = launcher.on_two_ranks(order)
-    wait_until(lambda: all((launcher.here / f"ready.{rank}").exists() for rank in "01"), process)
+    process = launcher.on_two_ranks(f"{before}\n{LEAVES_TWO} touch ready.$RANK_ID; while :; do sleep 1; done")
+    launcher.wait_for_both(process)
     process.send_signal(number)
     assert process.wait(60) == code
     assert nothing_is_left(launcher)
@@ -210,9 +197,8 @@ def test_nothing_outlives_a_launcher_that_is_ended(
 
 @pytest.mark.slow
 def test_a_program_is_asked_to_end_before_it_is_killed(launcher: Launcher) -> None:
-    order = launcher.script("x.sh", TIDIES)
-    process = launcher.on_two_ranks(order)
-    wait_until(lambda: all((launcher.here / f"ready.{rank}").exists() for rank in "01"), process)
+    process = launcher.on_two_ranks(TIDIES)
+    launcher.wait_for_both(process)
     process.terminate()
     process.wait(60)
     assert all((launcher.here / f"tidied.{rank}").exists() for rank in "01")

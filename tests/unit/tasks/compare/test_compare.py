@@ -69,14 +69,6 @@ def test_the_warm_up_is_not_timed_and_not_reported(llm: LLM, monkeypatch: pytest
     assert [len(run.results) for run in runs] == [3, 3, 3]
 
 
-def test_rows_that_cannot_run_keep_their_place(llm: LLM) -> None:
-    rows = read_prompts(prompts=["hello", 5, "x" * 500, "world"])
-    runs = run_strategies(llm, STRATEGIES, rows, 4)
-    for run in runs:
-        assert [result.error is None for result in run.results] == [True, False, False, True]
-        assert [result.key for result in run.results] == ["0", "1", "2", "3"]
-
-
 @pytest.fixture
 def config(model_folder: Path) -> CompareConfig:
     words = [f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi"]

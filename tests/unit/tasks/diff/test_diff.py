@@ -165,39 +165,41 @@ def test_first_difference() -> None:
     assert first_difference("", "a") == 0
 
 
-def of(*generations: dict[str, Any]) -> dict[str, Any]:
-    return {"generations": list(generations)}
+SAME, LONG = "s" * 100, "t" * 100
 
 
-def test_the_first_generation_that_differs() -> None:
-    found = difference(of(generation("a"), generation("bc")), of(generation("a"), generation("bd")))
-    assert found is not None
-    assert (found.generation, found.token) == (1, 1)
-
-
-def test_long_texts_are_shown_around_the_difference() -> None:
-    same, long = "s" * 100, "t" * 100
-    found = difference(of(generation(f"{same}a{long}")), of(generation(f"{same}b{long}")))
-    assert found is not None
-    assert found.first == f"...{'s' * CONTEXT}a{'t' * (CONTEXT - 1)}..."
-    assert found.token == 100
-
-
-def test_differences_without_another_text() -> None:
-    found = difference(of(generation("a")), of(generation("a", finish_reason="length")))
-    assert found is not None
-    assert (found.token, found.first, found.second) == (None, "finish_reason stop", "finish_reason length")
-    found = difference(of(generation("ab", token_ids=[1, 2])), of(generation("ab", token_ids=[1, 7, 8])))
-    assert found is not None
-    assert (found.token, found.first, found.second) == (1, "token ids 1 2", "token ids 1 7 8")
-    found = difference(of(generation("a")), of(generation("a"), generation("b")))
-    assert found is not None
-    assert (found.generation, found.first, found.second) == (1, "no such generation", "one generation more")
-
-
-def test_log_probabilities_are_not_compared() -> None:
-    other = generation("a") | {"cumulative_logprob": -2.0}
-    assert difference(of(generation("a")), of(other)) is None
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ([generation("a"), generation("bc")], [generation("a"), generation("bd")], (1, 1, "bc", "bd")),
+        (
+            [generation(f"{SAME}a{LONG}")],
+            [generation(f"{SAME}b{LONG}")],
+            (0, 100, *(f"...{'s' * CONTEXT}{letter}{'t' * (CONTEXT - 1)}..." for letter in "ab")),
+        ),
+        (
+            [generation("a")],
+            [generation("a", finish_reason="length")],
+            (0, None, "finish_reason stop", "finish_reason length"),
+        ),
+        (
+            [generation("ab", token_ids=[1, 2])],
+            [generation("ab", token_ids=[1, 7, 8])],
+            (0, 1, "token ids 1 2", "token ids 1 7 8"),
+        ),
+        (
+            [generation("a")],
+            [generation("a"), generation("b")],
+            (1, None, "no such generation", "one generation more"),
+        ),
+        ([generation("a")], [generation("a") | {"cumulative_logprob": -2.0}], None),
+    ],
+)
+def test_the_first_difference_of_two_rows(
+    one: list[Any], other: list[Any], expected: tuple[object, ...] | None
+) -> None:
+    found = difference({"generations": one}, {"generations": other})
+    assert (found and (found.generation, found.token, found.first, found.second)) == expected
 
 
 def test_what_they_were_computed_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
 """Configurations of `mindbatch evaluate` over a model without a network."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -37,16 +37,23 @@ def rows(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def configured(tmp_path: Path, rows: Path) -> Configured:
-    """Makes a configuration; keywords are keys of `task`, or `metrics`, `data` and `decodings`."""
+    """Makes a configuration; keywords are keys of `task`, or `metrics`, `data` and `decodings`.
+
+    asked: rows in place of the sums.
+    """
 
     def make(
         metrics: tuple[str, ...] = ("exact_match",),
         decodings: tuple[str, ...] = ("greedy",),
         data: dict[str, Any] | None = None,
+        asked: Sequence[Mapping[str, object]] | None = None,
         **task: Any,
     ) -> EvaluateConfig:
         config = EvaluateConfig(metrics=metrics)
         config.data.path = str(rows)
+        if asked is not None:
+            config.data.path = str(tmp_path / "asked.jsonl")
+            Path(config.data.path).write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in asked))
         for name, value in (data or {}).items():
             setattr(config.data, name, value)
         for name, value in task.items():
@@ -78,5 +85,6 @@ def shadow() -> Iterator[mock.Mock]:
         mock.patch("mindbatch.tasks.evaluate.requests.Tokenizer.load", return_value=tokenizer),
         mock.patch(f"{place}.fingerprint_fields", side_effect=fields),
         mock.patch(f"{place}.open_model"),
+        mock.patch("mindbatch.tasks.evaluate.task.save_config"),
     ):
         yield loads

@@ -1,8 +1,10 @@
-"""Tasks of lm-evaluation-harness as columns: what has no effect, what is finished, and the table."""
+"""Tasks of lm-evaluation-harness as columns: what has no effect, what is finished, and without it."""
 
 import logging
 import subprocess
+import sys
 from pathlib import Path
+from unittest import mock
 
 import orjson
 import pytest
@@ -10,7 +12,17 @@ import pytest
 from mindbatch.config.compose import compose_task
 from mindbatch.io.amounts import today
 from mindbatch.io.errors import ConfigError
-from mindbatch.tasks.evaluate.harness import DATE, FINGERPRINT, _begun_on, _finished, _quiet, harness_page
+from mindbatch.lm_eval import MISSING
+from mindbatch.lm_eval.__main__ import main
+from mindbatch.tasks.evaluate.harness import (
+    DATE,
+    FINGERPRINT,
+    _begun_on,
+    _finished,
+    _quiet,
+    harness_page,
+    run_harness,
+)
 from mindbatch.tasks.evaluate.harness import OURS as OUR_LOGGER
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
 from mindbatch.tasks.registry import TASKS
@@ -107,3 +119,25 @@ def test_the_table_has_a_row_for_each_metric_and_escapes_names() -> None:
         [lines[4][0], "bits", "none", "-", "2.0000"],
     ]
     assert "\x1b" not in lines[4][0]
+
+
+@pytest.fixture
+def lm_eval_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.delitem(sys.modules, "mindbatch.lm_eval.model", raising=False)
+
+
+@pytest.mark.usefixtures("lm_eval_is_missing")
+def test_its_command_line_says_in_a_line_that_it_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main() == 2
+    assert capsys.readouterr().err == f"mindbatch: {MISSING}\n"
+
+
+@pytest.mark.usefixtures("lm_eval_is_missing")
+def test_evaluate_says_that_it_is_missing_before_a_model_is_loaded() -> None:
+    config = EvaluateConfig()
+    config.harness.tasks = ["mine"]
+    with mock.patch("mindbatch.tasks.evaluate.runs.LLM") as llm, pytest.raises(ConfigError) as error:
+        run_harness(config)
+    assert error.value.faults == (f"harness.tasks: {MISSING}",)
+    assert not llm.mock_calls

@@ -1,12 +1,16 @@
-"""Rows of data as questions, and everything that keeps a row from being one."""
+"""Rows of data as questions, in the layouts of configs/task too, and what keeps a row from being one."""
 
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
+from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import ConfigError
-from mindbatch.tasks.evaluate.questions import Examples, read_questions
+from mindbatch.tasks.evaluate.questions import Examples, Question, read_questions
+from mindbatch.tasks.evaluate.schema import EvaluateConfig
+from mindbatch.tasks.registry import TASKS
 
 from .conftest import Configured
 
@@ -71,23 +75,20 @@ def test_columns_that_are_not_there_are_named_all_at_once(configured: Configured
     assert "did you mean reference?" in str(caught.value)
 
 
-def test_bad_rows_are_named_and_counted(configured: Configured, tmp_path: Path) -> None:
-    path = tmp_path / "bad.jsonl"
+def test_bad_rows_are_named_and_counted(configured: Configured) -> None:
     lines = [{"prompt": "a", "answer": None}, {"prompt": "b", "answer": ["c"]}, {"answer": "d"}]
-    path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines * 4))
     with pytest.raises(ConfigError) as caught:
-        read_questions(configured(data={"path": str(path)}))
+        read_questions(configured(asked=lines * 4))
     assert len(caught.value.faults) == 6
-    assert "bad.jsonl:1: answer=null: must be the right answer" in caught.value.faults[0]
+    assert "asked.jsonl:1: answer=null: must be the right answer" in caught.value.faults[0]
     assert caught.value.faults[-1] == "and 3 more rows"
 
 
 @pytest.mark.parametrize("answer", [7, -1, True, "C", "", "1.0", None])
-def test_a_right_choice_that_is_none(configured: Configured, tmp_path: Path, answer: object) -> None:
-    path = tmp_path / "choices.jsonl"
-    path.write_bytes(orjson.dumps({"prompt": "a", "options": ["x", "y"], "answer": answer}) + b"\n")
+def test_a_right_choice_that_is_none(configured: Configured, answer: object) -> None:
+    row = {"prompt": "a", "options": ["x", "y"], "answer": answer}
     with pytest.raises(ConfigError, match="must be 0 to 1, A to B, or one of the choices"):
-        read_questions(configured(("acc",), data={"path": str(path)}, choices="options"))
+        read_questions(configured(("acc",), asked=[row], choices="options"))
 
 
 def test_a_text_as_a_whole_has_a_likelihood_only(configured: Configured) -> None:
@@ -98,8 +99,86 @@ def test_a_text_as_a_whole_has_a_likelihood_only(configured: Configured) -> None
 
 
 def test_data_without_a_row_are_called_empty(configured: Configured, tmp_path: Path) -> None:
-    path = tmp_path / "none.jsonl"
-    path.touch()
     with pytest.raises(ConfigError) as caught:
-        read_questions(configured(data={"path": str(path)}))
-    assert caught.value.faults == (f"data.path: {path}: holds no row",)
+        read_questions(configured(asked=[]))
+    assert caught.value.faults == (f"data.path: {tmp_path}/asked.jsonl: holds no row",)
+
+
+LETTERED = {"A": "Rome", "B": "Oslo", "C": "Lima", "D": "Bern"}
+ROWS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
+    "gsm8k": (
+        {"question": "2 and 2?", "answer": "2 + 2 = 4\n#### 4"},
+        "#### 101\n\nQuestion: 2 and 2?\nAnswer:",
+        {"references": ("2 + 2 = 4\n#### 4",)},
+    ),
+    "mmlu": (
+        {"question": "Which?", "subject": "x", "choices": [*LETTERED.values()], "answer": 2},
+        "Which?\nA. Rome\nB. Oslo\nC. Lima\nD. Bern\nAnswer:",
+        {"choices": (" A", " B", " C", " D"), "correct": 2},
+    ),
+    "ceval": (
+        {"id": 0, "question": "哪个?", **LETTERED, "answer": "B"},
+        "哪个?\nA. Rome\nB. Oslo\nC. Lima\nD. Bern\n答案：",
+        {"choices": ("A", "B", "C", "D"), "correct": 1},
+    ),
+    "cmmlu": (
+        {"Question": "哪个?", **LETTERED, "Answer": "D"},
+        "哪个?\nA. Rome\nB. Oslo\nC. Lima\nD. Bern\n答案：",
+        {"choices": ("A", "B", "C", "D"), "correct": 3},
+    ),
+    "adgen": (
+        {"content": "类型#上衣", "summary": "这件上衣很好"},
+        "类型#上衣",
+        {"references": ("这件上衣很好",)},
+    ),
+    "squad": (
+        {
+            "context": "Bern is old.",
+            "question": "What?",
+            "answers": {"text": ["Bern", "it"], "answer_start": [0, 1]},
+        },
+        "Bern is old.\n\nQuestion: What?\nAnswer:",
+        {"references": ("Bern", "it")},
+    ),
+    "ifeval": (
+        {"prompt": "Shout.", "instruction_id_list": ["change_case:english_capital"], "kwargs": [{}]},
+        "Shout.",
+        {"references": ('["change_case:english_capital",{}]',)},
+    ),
+    "text": ({"text": "Once upon a time."}, "Once upon a time.", {"text": "Once upon a time."}),
+}
+
+
+def composed(task: str, row: dict[str, Any], model: Path, tmp_path: Path) -> EvaluateConfig:
+    data = tmp_path / "rows.jsonl"
+    data.write_bytes(orjson.dumps(row) + b"\n")
+    given = [f"task={task}", f"model.checkpoint_name_or_path={model}", f"data.path={data}"]
+    config = compose_task(TASKS["evaluate"], [*given, f"output.dir={tmp_path}/evaluation"]).finish()
+    assert isinstance(config, EvaluateConfig)
+    return config
+
+
+@pytest.mark.fast_cases(3)
+@pytest.mark.parametrize("task", ROWS)
+def test_a_row_of_its_layout_is_a_question(task: str, model_folder: Path, tmp_path: Path) -> None:
+    row, prompt, parts = ROWS[task]
+    [question] = read_questions(composed(task, row, model_folder, tmp_path))
+    assert question.content["text"].endswith(prompt)
+    unset = Question("", "", {})
+    wanted = {
+        name: parts.get(name, getattr(unset, name)) for name in ("references", "choices", "correct", "text")
+    }
+    assert {name: getattr(question, name) for name in wanted} == wanted
+
+
+def test_every_shipped_task_has_a_layout_here() -> None:
+    shipped = {path.stem for path in (Path(__file__).parents[4] / "configs/task").glob("*.yaml")}
+    assert shipped == {*ROWS, "auto"}
+
+
+def test_a_task_ends_answers_where_decoding_does_not(model_folder: Path, tmp_path: Path) -> None:
+    config = composed("squad", ROWS["squad"][0], model_folder, tmp_path)
+    assert config.answer_decoding("greedy").max_new_tokens == 32
+    config.variants["greedy"].max_new_tokens = 5
+    assert config.answer_decoding("greedy").max_new_tokens == 5
+    assert config.answer_decoding("greedy").stop == ["\n"]

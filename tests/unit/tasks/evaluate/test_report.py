@@ -1,15 +1,14 @@
 """The page: what it says, and that nothing of the data is more than text on it."""
 
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import orjson
 import pytest
 
-from browser import PHONE, needs_chromium, width_on_a_phone
+from browser import PHONE, Tags, needs_chromium, width_on_a_phone
+from mindbatch.evaluation import metric_of
 from mindbatch.tasks.evaluate import report
 from mindbatch.tasks.evaluate.task import run
 
@@ -18,29 +17,10 @@ from .conftest import Configured
 HOSTILE = "</p></details></script><script>alert(1)</script><img src=x onerror=alert(2)> \u202e javascript:3"
 
 
-class Tags(HTMLParser):
-    """Every tag with its attributes, and the text outside of the style sheet."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
 def page_of(configured: Configured, tmp_path: Path, rows: list[dict[str, object]]) -> str:
-    path = tmp_path / "asked.jsonl"
-    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
-    config = configured(("exact_match", "f1"), ("greedy", "sampling"), data={"path": str(path)})
+    config = configured(("exact_match", "f1"), ("greedy", "sampling"), asked=rows)
     config.report = str(tmp_path / "report.html")
-    with mock.patch("mindbatch.tasks.evaluate.task.save_config"):
-        run(config)
+    run(config)
     return Path(config.report).read_text(encoding="utf-8")
 
 
@@ -105,13 +85,10 @@ def test_page_and_samples_say_what_was_scored(
     scored: str | None,
     arguments: list[str | None],
 ) -> None:
-    path = tmp_path / "asked.jsonl"
     row = {"prompt": "3 and 4 is", "reference": " 7", "options": ["7", "8"], "answer": 0}
-    path.write_bytes(orjson.dumps(row))
-    config = configured((metrics,), data={"path": str(path)}, **task)
+    config = configured((metrics,), asked=[row], **task)
     config.report = str(tmp_path / "report.html")
-    with mock.patch("mindbatch.tasks.evaluate.task.save_config"):
-        assert run(config) == 0
+    assert run(config) == 0
     page = Path(config.report).read_text(encoding="utf-8")
     assert (f"Scored: {said}" in page) == ("Scored: " in page) == (said is not None)
     assert (f"of {scored}" in page) == ("scored: " in page) == (scored is not None)
@@ -128,3 +105,17 @@ def test_nothing_runs_out_of_a_phone(configured: Configured, tmp_path: Path) -> 
     rows: list[dict[str, object]] = [{"prompt": f"{n} is {long}", "reference": long} for n in range(6)]
     page = page_of(configured, tmp_path, rows).replace("sampling", long).replace("asked", long)
     assert width_on_a_phone(page, tmp_path) <= PHONE
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "sign", "text"),
+    [
+        ("exact_match", -0.0004, "", "0.0%"),
+        ("exact_match", -0.0004, "+", "+0.0%"),
+        ("exact_match", -0.0006, "+", "-0.1%"),
+        ("perplexity", -0.004, "+", "+0.00"),
+        ("perplexity", -1.994, "", "-1.99"),
+    ],
+)
+def test_what_is_shown_as_zero_has_no_minus(metric: str, value: float, sign: str, text: str) -> None:
+    assert metric_of(metric).text(value, sign) == text

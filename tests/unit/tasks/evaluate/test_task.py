@@ -1,4 +1,4 @@
-"""The task as a whole over a model without a network."""
+"""The task as a whole over a model without a network; it writes over its own files only."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import pytest
 
 from mindbatch.io.errors import ConfigError
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.tasks.evaluate.schema import EvaluateConfig
+from mindbatch.tasks.evaluate.schema import EvaluateConfig, evaluation_folder_fault, page_fault
 from mindbatch.tasks.evaluate.task import run
 from shadow_llm import load_tokenizer, logits_after, make_llm
 from stub_job import lines_of, shared_tokenizer
@@ -26,8 +26,7 @@ def results(config: EvaluateConfig) -> dict[str, Any]:
 
 
 def finish(config: EvaluateConfig) -> dict[str, Any]:
-    with mock.patch("mindbatch.tasks.evaluate.task.save_config"):
-        assert run(config) == 0
+    assert run(config) == 0
     return results(config)
 
 
@@ -95,29 +94,24 @@ def test_extracted_answers_are_scored_and_shown_as_samples(configured: Configure
 
 
 def test_a_row_that_cannot_run_is_wrong_and_told(
-    configured: Configured, shadow: mock.Mock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    configured: Configured, shadow: mock.Mock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "long.jsonl"
-    rows = [{"prompt": "x" * 400, "reference": "y"}, {"prompt": "a", "reference": "b"}]
-    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
-    config = configured(("exact_match", "perplexity"), data={"path": str(path)})
-    with mock.patch("mindbatch.tasks.evaluate.task.save_config"):
-        assert run(config) == 1
+    asked = [{"prompt": "x" * 400, "reference": "y"}, {"prompt": "a", "reference": "b"}]
+    config = configured(("exact_match", "perplexity"), asked=asked)
+    assert run(config) == 1
     found = results(config)["columns"]["model"]
     assert (found["errors"], found["rows"]) == (1, {"exact_match": 2, "perplexity": 1})
     printed = capsys.readouterr()
     assert "perplexity: 1 question left out, which not every column could run" in printed.out
-    assert "long.jsonl:1: the prompt has 402 tokens" in printed.err
+    assert "asked.jsonl:1: the prompt has 402 tokens" in printed.err
 
 
 def test_a_column_without_a_row_that_ran_has_no_score(
-    configured: Configured, shadow: mock.Mock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    configured: Configured, shadow: mock.Mock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "long.jsonl"
-    path.write_bytes(orjson.dumps({"prompt": "x" * 400, "reference": "y"}) + b"\n")
-    config = configured(("exact_match", "perplexity"), ("greedy", "sampling"), data={"path": str(path)})
-    with mock.patch("mindbatch.tasks.evaluate.task.save_config"):
-        assert run(config) == 1
+    asked = [{"prompt": "x" * 400, "reference": "y"}]
+    config = configured(("exact_match", "perplexity"), ("greedy", "sampling"), asked=asked)
+    assert run(config) == 1
     found = results(config)["columns"]["sampling"]
     assert (found["errors"], found["rows"]) == (1, {"exact_match": 0, "perplexity": 0})
     assert (found["results"]["exact_match,none"], found["differences"]) == (None, {})
@@ -191,3 +185,35 @@ def test_a_column_that_is_added_has_the_seed_that_was_drawn(
     finish(config)
     assert drawing(13, "evaluation", both) == whole
     assert capsys.readouterr().err.count("decoding.seed=11 was drawn") == 3
+
+
+@pytest.mark.parametrize("name", ["results.json", "notes.txt"])
+def test_a_folder_with_somebody_elses_files_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("precious")
+    expected = f"has {name} in it but no evaluation; give a new or empty folder"
+    assert evaluation_folder_fault(tmp_path) == expected
+
+
+@pytest.mark.parametrize("names", [[], ["requests"], ["columns", "logs", "results.json"]])
+def test_an_empty_folder_and_an_interrupted_evaluation_are_taken(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    assert evaluation_folder_fault(tmp_path) is None
+    assert evaluation_folder_fault(tmp_path / "new") is None
+
+
+@pytest.mark.parametrize("content", ['{"id": 1}\n', "<!doctype html><title>ours?</title>"])
+def test_a_file_that_is_no_report_is_not_replaced(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(content)
+    assert page_fault(path) == "is there already and is no report; give another name"
+    assert page_fault(tmp_path / "new.html") is None
+
+
+@pytest.mark.usefixtures("shadow")
+def test_the_same_command_writes_its_own_files_again(configured: Configured, tmp_path: Path) -> None:
+    config = configured()
+    config.report = str(tmp_path / "report.html")
+    assert run(config) == 0
+    assert page_fault(Path(config.report)) is None
+    assert evaluation_folder_fault(Path(config.output.dir or "")) is None
