@@ -14,10 +14,8 @@ from mindbatch.config.paths import configs_folder, data_root
 from mindbatch.config.schema import TaskConfig, schema_keys
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.registry import strategy_name
-from mindbatch.run.batch_config import BatchConfig
-from mindbatch.tasks.evaluate.schema import EvaluateConfig
-from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.registry import TASKS
+from task_configs import config_of
 
 OPTIONS = OptionFiles(configs_folder(), None)
 EVERY = [(group, name) for group in sorted(OPTIONS.groups) for name in OPTIONS.names(group)]
@@ -81,7 +79,7 @@ def test_tasks_share_their_sections(task: str) -> None:
 def test_option_validates(group: str, name: str, model_folder: Path) -> None:
     given = [f"{group}={name}", f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi"]
     given += in_need(group, name, model_folder)
-    assert isinstance(compose_task(TASKS["generate"], given).finish(), GenerateConfig)
+    config_of("generate", *given)
 
 
 # Decoding's are the same section, judged by the same function, as those of `generate`.
@@ -89,7 +87,7 @@ def test_option_validates(group: str, name: str, model_folder: Path) -> None:
 def test_options_validate_for_a_dataset(overrides: list[str], model_folder: Path, tmp_path: Path) -> None:
     given = [*overrides, f"model.checkpoint_name_or_path={model_folder}"]
     given += ["data.path=-", f"output.dir={tmp_path}/run"]
-    assert isinstance(compose_task(TASKS["batch"], given).finish(), BatchConfig)
+    config_of("batch", *given)
 
 
 @pytest.mark.fast_cases(4)
@@ -97,7 +95,7 @@ def test_options_validate_for_a_dataset(overrides: list[str], model_folder: Path
 def test_options_validate_for_an_evaluation(overrides: list[str], model_folder: Path, tmp_path: Path) -> None:
     given = [*overrides, f"model.checkpoint_name_or_path={model_folder}", "data.path=-"]
     given += [f"output.dir={tmp_path}/evaluation"]
-    assert isinstance(compose_task(TASKS["evaluate"], given).finish(), EvaluateConfig)
+    config_of("evaluate", *given)
 
 
 STRATEGIES = {

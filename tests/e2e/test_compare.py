@@ -1,8 +1,10 @@
-"""`mindbatch compare` with the shipped model: every kind of strategy at once."""
+"""`mindbatch compare` with every kind of strategy at once, and `evaluate` in several processes."""
 
 import json
 import re
+from pathlib import Path
 
+import orjson
 import pytest
 
 from command_line import CommandLine
@@ -60,3 +62,39 @@ def test_all_strategies_over_two_prompts(command: CommandLine) -> None:
     page = (folder / "comparison.html").read_text(encoding="utf-8")
     assert "comparison: 8 columns evaluated" in page
     assert not re.search(r"\b(src|href)\s*=|url\(|https?:", page)
+
+
+QUESTION = (
+    "task.choices=choices",
+    "data.template={{ question }}",
+    "metrics=[acc,perplexity]",
+    "runtime.num_threads=1",
+)
+
+
+@pytest.mark.processes
+def test_two_replicas_have_the_scores_of_one(tmp_path: Path) -> None:
+    command = CommandLine(tmp_path)
+    rows = [
+        {"question": f"{a} + {b} =", "choices": [str(a + b), str(a)], "answer": 0, "reference": str(a + b)}
+        for a in (2, 5)
+        for b in (3, 4)
+    ]
+    data = tmp_path / "rows.jsonl"
+    data.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    found = []
+    for number in (1, 2):
+        done = command.run(
+            "evaluate",
+            "model=tiny_gpt2",
+            f"data.path={data}",
+            f"output.dir={tmp_path / str(number)}",
+            f"parallel.data_parallel={number}",
+            "task.reference_column=reference",
+            *QUESTION,
+        )
+        assert done.returncode == 0, done.stderr
+        results = orjson.loads((tmp_path / str(number) / "results.json").read_bytes())
+        found.append(results["columns"]["model"]["results"])
+    assert found[0] == found[1]
+    assert found[0]["acc,none"] > 0.5

@@ -198,15 +198,7 @@ def test_a_conversation_over_standard_input(generate: Generate) -> None:
     ("arguments", "said"),
     [
         (("prompts=a", "output.file=none/x"), "output.file=none/x: the folder none does not exist"),
-        (
-            ("prompts=a", "decoding.top_p=0.5"),
-            "decoding.top_p=0.5 has no effect with decoding.do_sample=false",
-        ),
         (("prompts=a", "model.seq_length=500"), "model.seq_length=500: the model has 128 positions"),
-        ((), "nothing to generate: give prompts="),
-        (("prompts=a", "interactive=true"), "prompts, interactive: only one of these can be given"),
-        (("interactive=true", "output.file=x"), "output.file: has no effect with interactive=true"),
-        (("prompts=a", "system=x"), "system: has no effect without chat=true or messages"),
         (("prompts=a", "runtime.cache_memory=1kB"), "runtime.cache_memory="),
     ],
 )
@@ -239,11 +231,6 @@ def test_token_ids_for_a_folder_without_a_tokenizer(
     streamed = generate(folder, "prompts=[[300]]", "stream=true")
     assert streamed.code == 2
     assert streamed.err.startswith("mindbatch: stream=true: the model's folder has no tokenizer")
-
-
-def test_it_may_be_verbose(generate: Generate) -> None:
-    """How quiet it is otherwise shows in a process of its own: in test_readme.py."""
-    assert generate("prompts=hello", FEW, "--verbose").out == generate("prompts=hello", FEW).out
 
 
 def started(command: CommandLine, *arguments: str) -> "subprocess.Popen[bytes]":

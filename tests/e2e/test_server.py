@@ -417,13 +417,3 @@ def test_the_counts_are_prometheus_metrics(client: openai.OpenAI, server: Runnin
     assert float(counts['vllm:generation_tokens_total{model_name="small"}']) >= 12
     assert float(counts['vllm:num_requests_waiting{model_name="small"}']) == 0
     assert float(counts['mindbatch:http_responses_total{route="/v1/completions",status="200"}']) >= 1
-
-
-def test_a_file_that_a_batch_runs_stays(client: openai.OpenAI) -> None:
-    rows = lines_of(*({"messages": MESSAGES, "max_tokens": 100, "seed": i} for i in range(2000)))
-    batch = begin(client, rows)
-    with pytest.raises(openai.ConflictError, match=f"{batch.id} runs its lines; cancel that first"):
-        client.files.delete(batch.input_file_id)
-    client.batches.cancel(batch.id)
-    wait(client, batch)
-    assert client.files.delete(batch.input_file_id).deleted

@@ -15,7 +15,7 @@ import pytest
 from mindbatch import cli
 from mindbatch.cli import CommandLine, parse_command_line
 from mindbatch.config.schema import schema_keys
-from mindbatch.io.errors import EXIT_FAILED, CheckpointError, ConfigError
+from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.tasks.registry import TASKS
 
 NAMES = ", ".join(TASKS)
@@ -41,14 +41,6 @@ def raising(error: BaseException) -> Any:
     return task
 
 
-def test_help_shows_every_task_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--help"]) == 0
-    shown = capsys.readouterr().out
-    for task in TASKS.values():
-        assert task.summary in shown
-        assert task.examples[0] in shown
-
-
 @pytest.mark.parametrize("name", TASKS)
 def test_help_of_a_task_shows_every_key(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([name, "--help"]) == 0
@@ -62,13 +54,7 @@ def test_help_of_a_task_shows_every_key(name: str, capsys: pytest.CaptureFixture
     takes_list = TASKS[name].schema.listed_group == "decoding"
     assert ("decoding=NAME chooses values for the group: beam4, " in shown) == (has_groups and not takes_list)
     assert ("decoding='[NAME,...]' lists some of these: beam4, " in shown) == takes_list
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_no_default_of_help_is_blank(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A space could not be seen, and a line break would be lost."""
-    assert cli.main([name, "--help"]) == 0
-    assert not re.search(r"=\s", capsys.readouterr().out)
+    assert not re.search(r"=\s", shown), "a default of white space is in quotes"
 
 
 def test_white_space_in_a_default_is_in_quotes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,13 +86,23 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("mindbatch ")
 
 
+def test_help_shows_every_task_with_an_example_and_so_does_an_empty_command_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: mindbatch TASK")
+    for task in TASKS.values():
+        assert task.summary in shown
+        assert task.examples[0] in shown
+    assert cli.main([]) == 2
+    assert capsys.readouterr().err.startswith("usage: mindbatch TASK")
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (
-            ["genrate"],
-            f"mindbatch: genrate: no such task; there are {NAMES}; did you mean generate?\n",
-        ),
+        (["genrate"], f"mindbatch: genrate: no such task; there are {NAMES}; did you mean generate?\n"),
         (["model=auto"], f"mindbatch: model=auto: give a task before its keys: {NAMES}\n"),
         (["doctor", "--x"], "mindbatch: --x: unknown flag; keys are given without dashes: x=VALUE\n"),
         (
@@ -121,11 +117,6 @@ def test_usage_errors(arguments: list[str], expected: str, capsys: pytest.Captur
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == expected
-
-
-def test_an_empty_command_line_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([]) == 2
-    assert capsys.readouterr().err.startswith("usage: mindbatch TASK")
 
 
 def test_print_config_shows_what_was_composed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,11 +140,32 @@ def test_the_task_gets_its_typed_configuration_and_gives_the_exit_code(
     assert seen == [TASKS["doctor"].schema(format="json", verbose=True)]  # type: ignore[call-arg]
 
 
-def test_faults_of_a_task_are_a_line_each(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+class PanicException(BaseException):
+    """Named as what code in Rust raises: it is no Exception."""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (CheckpointError(["a is bad", "b is bad"]), 1, "mindbatch: a is bad\nmindbatch: b is bad\n"),
+        (MemoryError("7 GiB"), 1, "mindbatch: out of memory: "),
+        (OSError(errno.ENOMEM, "7 GiB"), 1, "mindbatch: out of memory: "),
+        (KeyboardInterrupt(), 130, "mindbatch: interrupted\n"),
+        (PanicException("no entry for key"), 1, "mindbatch: PanicException: no entry for key (run again"),
+    ],
+    ids=repr,
+)
+def test_what_a_task_raises_is_a_line_for_each_fault(
+    error: BaseException,
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run_task(monkeypatch, raising(CheckpointError(["a is bad", "b is bad"]))) == 1
-    assert capsys.readouterr().err == "mindbatch: a is bad\nmindbatch: b is bad\n"
+    assert run_task(monkeypatch, raising(error), "format=json") == code
+    shown = capsys.readouterr().err
+    assert shown.startswith(said)
+    assert shown.count("\n") == max(1, said.count("\n"))
 
 
 def test_an_unexpected_error_is_one_line_and_a_traceback_with_verbose(
@@ -171,29 +183,15 @@ def test_an_unexpected_error_is_one_line_and_a_traceback_with_verbose(
         assert shown.endswith("mindbatch: ValueError: first second\n")
 
 
-@pytest.mark.parametrize("error", [MemoryError("7 GiB"), OSError(errno.ENOMEM, "7 GiB")])
-def test_memory_that_runs_out_anywhere_is_told_as_such(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_task(monkeypatch, raising(error)) == 1
-    assert capsys.readouterr().err.startswith("mindbatch: out of memory: ")
-
-
-def test_an_interrupt_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_task(monkeypatch, raising(KeyboardInterrupt())) == 130
-    assert capsys.readouterr().err == "mindbatch: interrupted\n"
-
-
-def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_leaves_ends_the_command_quietly(unbuffered: str) -> None:
+    """Only a short, buffered output makes the interpreter complain once more at its end."""
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as closed:
         command = [sys.executable, "-m", "mindbatch", "--help"]
-        # Only a short, buffered output makes the interpreter complain once more at its end.
-        buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-        result = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, env=buffered, check=False)
+        environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+        result = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, env=environment, check=False)
     assert (result.returncode, result.stderr) == (1, b"")
 
 
@@ -267,13 +265,10 @@ def test_a_task_runs_with_the_collector_on(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_flags_may_stand_anywhere() -> None:
+    assert parse_command_line([]) == CommandLine()
     expected = CommandLine("generate", ["a=1", "~b"], {"--verbose"}, {"--config": Path("x.yaml")})
     assert parse_command_line(["generate", "a=1", "~b", "--verbose", "--config", "x.yaml"]) == expected
     assert parse_command_line(["-v", "--config=x.yaml", "generate", "a=1", "~b"]) == expected
-
-
-def test_nothing_is_nothing() -> None:
-    assert parse_command_line([]) == CommandLine()
 
 
 def test_all_bad_flags_are_named_at_once() -> None:
@@ -300,17 +295,29 @@ def test_a_home_folder_in_the_path_of_a_flag(monkeypatch: pytest.MonkeyPatch, tm
         parse_command_line(["doctor", "--config=~nobody-has-this-name/a"])
 
 
-def test_a_panic_of_rust_is_told_in_a_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It is no Exception."""
+GENERATE = """
+import sys
+from mindbatch.cli import main
+code = main(["generate", "model=tiny_gpt2", "prompts=Hi", "decoding.max_new_tokens=1", "output.format=json"])
+names = [name for name, module in sys.modules.items() if name.startswith("mindbatch") and module.__file__]
+print(code, len(names), *sorted(names), file=sys.stderr)
+"""
+MOST = 200
+UNUSED = (
+    "checkpoint.lora",
+    "checkpoint.quantised",
+    "checkpoint.names",
+    "decoding.beam_search",
+    "launch",
+    "replicas",
+)
 
-    class PanicException(BaseException):
-        pass
 
-    def panics(line: object) -> int:
-        raise PanicException("no entry found for key")
-
-    monkeypatch.setattr(cli, "_dispatch", panics)
-    assert cli.main(["generate"]) == EXIT_FAILED
-    assert capsys.readouterr().err.startswith("mindbatch: PanicException: no entry found for key (run again")
+def test_a_plain_generation_reads_no_more_files_than_it_uses() -> None:
+    done = subprocess.run([sys.executable, "-I", "-c", GENERATE], capture_output=True, text=True, check=True)
+    code, count, *names = done.stderr.split()
+    assert code == "0", done.stderr
+    assert int(count) <= MOST
+    assert [
+        name for name in names if name.startswith(tuple(f"mindbatch.{unused}" for unused in UNUSED))
+    ] == []

@@ -1,13 +1,20 @@
-"""Links, anchors, named files and sizes of README.md, CHANGELOG.md and docs/."""
+"""Links, anchors, named files and sizes of README.md, CHANGELOG.md and docs/; the reference is complete."""
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 import yaml
 
+import docs_reference
 import docs_site
 from doc_pages import CHECKOUT, PAGES, anchors, links, prose
+from mindbatch import LLM
+from mindbatch.config.schema import schema_keys
+from mindbatch.decoding.params import PARAMETERS
+from mindbatch.lm_eval import MISSING
+from mindbatch.tasks.registry import TASKS
 
 SITE = yaml.safe_load((CHECKOUT / "mkdocs.yml").read_text("utf-8"))
 SECTIONS = list(docs_site.nav_sections(SITE["nav"]))
@@ -96,3 +103,77 @@ def test_images_are_small_and_shown() -> None:
     images = sorted((CHECKOUT / "docs/images").iterdir())
     assert [f"images/{image.name}" for image in images] == sorted(shown)
     assert all(image.stat().st_size < 150_000 for image in images)
+
+
+CHECKOUT = Path(__file__).parents[2]
+PROJECT = (CHECKOUT / "pyproject.toml").read_text(encoding="utf-8")
+EXTRAS = re.findall(r"^(\S+) = \[", PROJECT.split("[project.optional-dependencies]")[1].split("\n[")[0], re.M)
+
+
+def test_extras_have_names_that_every_pip_finds() -> None:
+    """pip before 23.3 compares the name that is asked for with the normalised one of the metadata."""
+    assert "lm-eval" in EXTRAS
+    assert [name for name in EXTRAS if re.sub(r"[-_.]+", "-", name).lower() != name] == []
+
+
+def test_texts_name_extras_that_there_are() -> None:
+    files = [CHECKOUT / name for name in ("README.md", "constraints.txt")]
+    files += [*(CHECKOUT / "docs").glob("*.md"), *(CHECKOUT / "tests").rglob("*.py")]
+    texts = [MISSING, *(file.read_text(encoding="utf-8") for file in files)]
+    named = {
+        name for text in texts for name in re.findall(r"(?:\.|\.whl|mindbatch)\[([\w.-]+)\]['`\"]", text)
+    }
+    assert "lm-eval" in named
+    assert named <= {*EXTRAS}
+
+
+REFERENCE = docs_reference.pages()
+
+
+def test_every_key_of_every_task_is_there() -> None:
+    tasks, shared = REFERENCE["reference/tasks.md"], REFERENCE["reference/sections.md"]
+    parts = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", tasks, re.MULTILINE | re.DOTALL))
+    assert parts.keys() == TASKS.keys()
+    for name, task in TASKS.items():
+        linked = {*re.findall(r"\(sections\.md#([\w-]+)\)", parts[name])}
+        own = {*re.findall(r"^\| `([\w.]+)` \|", parts[name], re.MULTILINE)}
+        for anchor in linked:
+            heading = f"## {anchor.replace('-', ' ')}\n"
+            assert shared.count(heading) == 1
+            section = shared.partition(heading)[2].partition("\n## ")[0]
+            own |= {*re.findall(r"^\| `([\w.]+)` \|", section, re.MULTILINE)}
+        assert own == schema_keys(task.schema).keys.keys(), name
+
+
+def test_a_row_has_default_allowed_values_and_meaning() -> None:
+    assert "| `model.batch_size` | `32` | a whole number, at least 1 | " in REFERENCE["reference/sections.md"]
+    assert "| `launch.hang_seconds` | " in REFERENCE["reference/sections.md"]
+    assert "| `output.format` | `text` | text, json | " in REFERENCE["reference/tasks.md"]
+
+
+def test_every_parameter_and_keyword_is_there() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", REFERENCE["reference/decoding_params.md"], re.MULTILINE)
+    assert rows == list(PARAMETERS)
+    keywords = [
+        each.name
+        for each in inspect.signature(LLM.__init__).parameters.values()
+        if each.kind is each.KEYWORD_ONLY
+    ]
+    rows = re.findall(r"^\| `(\w+)` \|", REFERENCE["reference/llm.md"], re.MULTILINE)
+    assert rows == keywords
+
+
+def test_signatures_are_shown_as_they_are_written() -> None:
+    page = REFERENCE["reference/llm.md"]
+    assert (
+        "generate(\n    prompts: PromptInput | Sequence[PromptInput],\n    params: Params = None,\n" in page
+    )
+    assert "\nasync load(path: str | Path | None = None, **options: Any) -> AsyncLLM\n" in page
+    assert "- `ConfigError`: " in page
+
+
+def test_tables_have_as_many_cells_in_every_row() -> None:
+    for name, page in REFERENCE.items():
+        for table in re.findall(r"(?:^\|.*\|\n?)+", page, re.MULTILINE):
+            cells = {len(re.findall(r"(?<!\\)\|", row)) for row in table.strip().splitlines()}
+            assert len(cells) == 1, f"{name}: {table[:200]}"

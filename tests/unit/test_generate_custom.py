@@ -9,10 +9,9 @@ import pytest
 
 import generate_custom
 from mindbatch import cli
-from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import ConfigError
 from mindbatch.models.registry import MODEL_TYPES
-from mindbatch.tasks.registry import TASKS
+from task_configs import config_of
 
 DEVICE = "DEVICE_ID"
 
@@ -36,7 +35,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *flags: str) -> list[str]:
 
 
 def composed(monkeypatch: pytest.MonkeyPatch, *flags: str) -> Any:
-    return compose_task(TASKS["generate"], run(monkeypatch, *flags), None, None).finish()
+    return config_of("generate", *run(monkeypatch, *flags))
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *flags: str) -> list[str]:

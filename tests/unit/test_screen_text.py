@@ -211,12 +211,6 @@ def test_an_output_that_cannot_be_written_is_told(
     assert (code, err) == (1, f"{name}: standard output: cannot be written ({reason})\n")
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_ends_is_no_message(unbuffered: str, tmp_path: Path) -> None:
-    ended = f"({MINDBATCH} generate --help; echo $? >&2) | true"
-    assert run(ended, tmp_path, PYTHONUNBUFFERED=unbuffered)[2] in ("1\n", "0\n")
-
-
 def test_the_tools_end_as_the_command_does() -> None:
     for tool in {*TOOLS.glob("*.py")}:
         assert tool.read_text().rstrip().endswith("run_tool(main, NAME)")

@@ -8,17 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from config_mistakes import faults
-from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import ConfigError
 from mindbatch.models.registry import MODEL_TYPES
-from mindbatch.tasks.generate.schema import GenerateConfig
-from mindbatch.tasks.registry import TASKS
+from task_configs import config_of, faults
 
 
 def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: Path) -> None:
-    config = compose_task(TASKS["generate"], list(usable)).finish()
-    assert isinstance(config, GenerateConfig)
+    config = config_of("generate", *usable)
     assert config.model.checkpoint_name_or_path == str(model_folder)
     assert config.prompts == "Hi"
 
@@ -32,6 +28,7 @@ def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: P
         ("modle=tiny_gpt2", "modle: unknown key; did you mean model?"),
         ("+decoding.top_pp=0.9", "decoding.top_pp: unknown key; did you mean decoding.top_p?"),
         ("++zzzzzz=1", "zzzzzz: unknown key"),
+        ("decoding.tempratur=[0,8)", "decoding.tempratur: unknown key; did you mean decoding.temperature?"),
         ("=3", "=3: has no key; write key=value"),
         ("runtime.num_threads=257", "runtime.num_threads=257: must be from 1 to 256"),
         ("runtime.max_batched_tokens=0", "runtime.max_batched_tokens=0: must be from 1 to 2147483647"),
@@ -101,8 +98,18 @@ def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: P
             "parallel.device_map=[1, null]: must be auto, a list with the number"
             " of layers of each stage, or null",
         ),
+        (
+            "parallel.device_map=auto",
+            "parallel.device_map=auto: has no effect with parallel.pipeline_stage=1; remove it, or ask for "
+            "more stages",
+        ),
         ("system=Hi", "system: has no effect without chat=true or messages; set chat=true or remove it"),
         ("prompts_file=-", "prompts, prompts_file: only one of these can be given"),
+        ("interactive=true", "prompts, interactive: only one of these can be given"),
+        (
+            "model.dtype=float17",
+            "model.dtype=float17: must be one of auto, float32, float16, bfloat16; did you mean float16?",
+        ),
         ("model.seq_length=???", "model.seq_length=???: ??? stands for a value that must be given; set one"),
     ],
 )
@@ -129,8 +136,7 @@ def test_a_model_that_has_no_key_is_told_which(model_folder: Path) -> None:
 def test_a_prompt_with_a_comma_is_told_how_to_be_quoted(usable: tuple[str, str]) -> None:
     (line,) = faults(usable[0], "prompts=One, two")
     assert line.endswith("""prompts='["One, two"]'""")
-    config = compose_task(TASKS["generate"], [usable[0], 'prompts=["One, two"]']).finish()
-    assert isinstance(config, GenerateConfig)
+    config = config_of("generate", usable[0], 'prompts=["One, two"]')
     assert config.prompts == ["One, two"]
 
 
@@ -140,8 +146,7 @@ def test_a_prompt_with_a_comma_is_told_how_to_be_quoted(usable: tuple[str, str])
 def test_a_text_that_the_grammar_cannot_read_is_taken_to_the_letter(
     usable: tuple[str, str], text: str
 ) -> None:
-    config = compose_task(TASKS["generate"], [*usable, f"system={text}", "chat=true"]).finish()
-    assert isinstance(config, GenerateConfig)
+    config = config_of("generate", *usable, f"system={text}", "chat=true")
     assert config.system == text
 
 
@@ -152,11 +157,6 @@ def test_what_the_grammar_cannot_read_is_told_how_to_be_quoted(usable: tuple[str
         assert "chat" not in line
     (line,) = faults(usable[0], "prompts=[1,")
     assert "check the brackets" in line
-
-
-def test_an_unknown_key_is_named_whatever_its_value(usable: tuple[str, str]) -> None:
-    (line,) = faults(*usable, "decoding.tempratur=[0,8)")
-    assert line == "decoding.tempratur: unknown key; did you mean decoding.temperature?"
 
 
 @pytest.fixture
@@ -176,11 +176,6 @@ def test_deep_nesting_and_long_numbers_are_refused(usable: tuple[str, str]) -> N
         assert len(line) < 300
 
 
-def test_an_unknown_type_is_one_fault(usable: tuple[str, str]) -> None:
-    (line,) = faults(*usable, "model.dtype=float17")
-    assert line.startswith("model.dtype=float17: must be one of auto, ")
-
-
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
@@ -194,13 +189,6 @@ def test_layers_that_no_model_has_so(given: str, fault: str, usable: tuple[str, 
     [found] = faults(*usable, "parallel.pipeline_stage=2", f"parallel.device_map={given}")
     assert found.startswith("parallel.device_map=")
     assert found.endswith(fault)
-
-
-def test_a_device_map_of_one_stage_has_no_effect(usable: tuple[str, str]) -> None:
-    assert faults(*usable, "parallel.device_map=auto") == (
-        "parallel.device_map=auto: has no effect with parallel.pipeline_stage=1; remove it, or ask for more "
-        "stages",
-    )
 
 
 def test_all_that_ranks_do_not_divide_is_told_at_once() -> None:
@@ -228,7 +216,7 @@ def test_a_damaged_config_json_is_left_to_the_checkpoint_reader(
     content: str, usable: tuple[str, str], model_folder: Path
 ) -> None:
     (model_folder / "config.json").write_bytes(content.encode("utf-8", "surrogateescape"))
-    compose_task(TASKS["generate"], [*usable, "parallel.model_parallel=3"]).finish()
+    config_of("generate", *usable, "parallel.model_parallel=3")
 
 
 def test_missing_paths_suggest_what_is_beside_them(tmp_path: Path, model_folder: Path) -> None:
@@ -317,9 +305,11 @@ def test_a_refused_value_has_no_consequences(usable: tuple[str, str]) -> None:
     )
 
 
-def test_nothing_to_generate_is_a_fault(usable: tuple[str, str]) -> None:
+def test_nothing_to_generate_and_nowhere_to_write_are_faults(usable: tuple[str, str]) -> None:
     (line,) = faults(usable[0])
     assert line.startswith("nothing to generate: give prompts=")
+    (line,) = faults(usable[0], "interactive=true", "output.file=x")
+    assert line.startswith("output.file: has no effect with interactive=true")
 
 
 def a_link(path: Path) -> None:
@@ -353,13 +343,13 @@ def test_a_shortest_output_without_positions_for_it_is_refused(usable: tuple[str
 def test_a_folder_that_takes_no_files_is_refused(word: str, usable: tuple[str, str]) -> None:
     task = "generate" if "file" in word else "compare"
     with pytest.raises(ConfigError, match=f"^{word}: no file can be made in the folder /proc "):
-        compose_task(TASKS[task], [*usable, word]).finish()
+        config_of(task, *usable, word)
 
 
 def test_what_tries_an_output_out_leaves_nothing(usable: tuple[str, str], tmp_path: Path) -> None:
     before = [*tmp_path.iterdir()]
-    compose_task(TASKS["generate"], [*usable, f"output.file={tmp_path}/out"]).finish()
-    compose_task(TASKS["compare"], [*usable, f"output.dir={tmp_path}/new"]).finish()
+    config_of("generate", *usable, f"output.file={tmp_path}/out")
+    config_of("compare", *usable, f"output.dir={tmp_path}/new")
     assert [*tmp_path.iterdir()] == before
 
 
@@ -367,20 +357,20 @@ def test_an_output_file_that_is_there_is_only_written_over_if_asked(
     usable: tuple[str, str], tmp_path: Path
 ) -> None:
     out = f"output.file={tmp_path}/out"
-    compose_task(TASKS["generate"], [*usable, out]).finish()
+    config_of("generate", *usable, out)
     for name, shown in (("out.config.yaml", f"{tmp_path}/out.config.yaml "), ("out", "")):
         (tmp_path / name).touch()
         (line,) = faults(*usable, out)
         assert line == f"{out}: {shown}is there already; give another name, or output.overwrite=true"
-    compose_task(TASKS["generate"], [*usable, out, "output.overwrite=true"]).finish()
+    config_of("generate", *usable, out, "output.overwrite=true")
 
 
 def test_comparisons_are_only_written_over_if_asked(usable: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "comparison.html").touch()
     words = [*usable, f"output.dir={tmp_path}"]
     with pytest.raises(ConfigError, match=r"comparison\.html is there already; .*output\.overwrite=true"):
-        compose_task(TASKS["compare"], words).finish()
-    compose_task(TASKS["compare"], [*words, "output.overwrite=true"]).finish()
+        config_of("compare", *words)
+    config_of("compare", *words, "output.overwrite=true")
 
 
 @pytest.mark.parametrize("key", ["prompts_file", "data.template_file", "data.filter_keys"])
@@ -390,4 +380,4 @@ def test_a_pipe_to_read_is_refused_and_not_waited_for(key: str, model_folder: Pa
     words = [f"model.checkpoint_name_or_path={model_folder}", f"{key}={tmp_path}/pipe"]
     words += [] if task == "generate" else ["data.path=-"]
     with pytest.raises(ConfigError, match=f"{key}=.*/pipe: is no regular file; give a file with "):
-        compose_task(TASKS[task], words).finish()
+        config_of(task, *words)

@@ -4,11 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.config.compose import compose_task
 from mindbatch.config.composition import save_config
-from mindbatch.io.errors import ConfigError
-from mindbatch.run.batch_config import BatchConfig, ReplayConfig
-from mindbatch.tasks.registry import TASKS
+from task_configs import config_of, faults_of_task
 
 
 @pytest.fixture
@@ -17,38 +14,24 @@ def run(model_folder: Path, tmp_path: Path) -> Path:
     (tmp_path / "rows.jsonl").write_text("{}\n")
     folder = tmp_path / "runs" / "a"
     folder.mkdir(parents=True)
-    config = compose_task(
-        TASKS["batch"],
-        [
-            f"model.checkpoint_name_or_path={model_folder}",
-            f"data.path={tmp_path}/rows.jsonl",
-            f"output.dir={folder}",
-            "output.on_mismatch=overwrite",
-            "decoding=top_p",
-            "decoding.seed=5",
-            "data.system=${oc.env:MY_SYSTEM,none}",
-            "data.chat=true",
-        ],
-    ).finish()
+    config = config_of(
+        "batch",
+        f"model.checkpoint_name_or_path={model_folder}",
+        f"data.path={tmp_path}/rows.jsonl",
+        f"output.dir={folder}",
+        "output.on_mismatch=overwrite",
+        "decoding=top_p",
+        "decoding.seed=5",
+        "data.system=${oc.env:MY_SYSTEM,none}",
+        "data.chat=true",
+    )
     save_config(config, folder / "config.yaml")
     return folder
 
 
-def composed(task: str, *overrides: str, config_file: Path | None = None) -> BatchConfig:
-    config = compose_task(TASKS[task], list(overrides), config_file).finish()
-    assert isinstance(config, BatchConfig)
-    return config
-
-
-def faults(task: str, *overrides: str) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        compose_task(TASKS[task], list(overrides)).finish()
-    return list(caught.value.faults)
-
-
 def test_the_saved_configuration_is_the_beginning(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_SYSTEM", "Be brief.")
-    config = composed("retry", f"output.dir={run}")
+    config = config_of("retry", f"output.dir={run}")
     assert (config.decoding.top_p, config.decoding.seed, config.data.system) == (0.9, 5, "Be brief.")
     assert config.output.dir == str(run)
 
@@ -56,27 +39,27 @@ def test_the_saved_configuration_is_the_beginning(run: Path, monkeypatch: pytest
 def test_the_command_line_goes_before_it_and_so_does_a_file(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "more.yaml"
     file.write_text("runtime: ascend\ndecoding.seed: 7\nmodel.batch_size: 3\n")
-    config = composed("retry", f"output.dir={run}", "model.batch_size=4", config_file=file)
+    config = config_of("retry", f"output.dir={run}", "model.batch_size=4", file=file)
     assert (config.decoding.seed, config.model.batch_size) == (7, 4)
     assert (config.runtime.block_size, config.decoding.top_p) == (128, 0.9)
-    assert composed("retry", f"output.dir={run}", "decoding=temperature").decoding.temperature == 0.3
+    assert config_of("retry", f"output.dir={run}", "decoding=temperature").decoding.temperature == 0.3
 
 
 def test_a_folder_that_was_moved(run: Path, tmp_path: Path) -> None:
     moved = run.rename(tmp_path / "2024_11")
-    assert composed("retry", f"output.dir={moved}").output.dir == str(moved)
+    assert config_of("retry", f"output.dir={moved}").output.dir == str(moved)
 
 
 def test_the_folder_may_be_named_by_the_environment(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNS", str(run.parent))
-    assert composed("retry", "output.dir=${oc.env:RUNS}/a").output.dir == str(run)
-    (line,) = faults("retry", "output.dir=${oc.env:NO_SUCH_NAME}")
+    assert config_of("retry", "output.dir=${oc.env:RUNS}/a").output.dir == str(run)
+    (line,) = faults_of_task("retry", "output.dir=${oc.env:NO_SUCH_NAME}")
     assert line == "output.dir=${oc.env:NO_SUCH_NAME}: has no value"
 
 
 def test_what_was_said_of_a_taken_folder_is_over(run: Path) -> None:
-    assert composed("retry", f"output.dir={run}").output.on_mismatch == "refuse"
-    (line,) = faults("retry", f"output.dir={run}", "output.on_mismatch=new_dir")
+    assert config_of("retry", f"output.dir={run}").output.on_mismatch == "refuse"
+    (line,) = faults_of_task("retry", f"output.dir={run}", "output.on_mismatch=new_dir")
     assert line == "output.on_mismatch=new_dir: a run can only be continued as it was begun; remove it"
 
 
@@ -86,24 +69,25 @@ def test_a_folder_without_a_run_has_one_line(run: Path, tmp_path: Path) -> None:
         (tmp_path / "runs/aa", f"no such folder; did you mean {tmp_path}/runs/a?"),
         (tmp_path / "rows.jsonl", "is a file; give the folder of a run"),
     ):
-        assert faults("retry", f"output.dir={given}") == [f"output.dir={given}: {reason}"]
-    assert faults("replay") == ["output.dir: must be given: the folder of the run"]
-    assert faults("retry", "output.dir=null") == ["output.dir=null: must be the folder of a run"]
-    (line,) = faults("retry", f"output.dir={'x' * 5000}")
+        assert faults_of_task("retry", f"output.dir={given}") == [f"output.dir={given}: {reason}"]
+    assert faults_of_task("replay") == ["output.dir: must be given: the folder of the run"]
+    assert faults_of_task("retry", "output.dir=null") == ["output.dir=null: must be the folder of a run"]
+    (line,) = faults_of_task("retry", f"output.dir={'x' * 5000}")
     assert line.endswith("cannot be used (File name too long)")
 
 
 def test_a_saved_configuration_that_is_damaged(run: Path) -> None:
     (run / "config.yaml").write_text("decoding: {top_pp: 1}\n")
-    assert faults("retry", f"output.dir={run}", "x=1") == [
+    assert faults_of_task("retry", f"output.dir={run}", "x=1") == [
         "x: unknown key",
         f"{run}/config.yaml: decoding.top_pp: unknown key; did you mean decoding.top_p?",
     ]
 
 
 def test_replay_needs_a_key_and_takes_it_to_the_letter(run: Path) -> None:
-    assert faults("replay", f"output.dir={run}") == ["key: must be given: the key of the row to run again"]
+    assert faults_of_task("replay", f"output.dir={run}") == [
+        "key: must be given: the key of the row to run again"
+    ]
     for key in ("17", "007", "1e3", "q-1"):
-        config = composed("replay", f"output.dir={run}", f"key={key}")
-        assert isinstance(config, ReplayConfig)
+        config = config_of("replay", f"output.dir={run}", f"key={key}")
         assert config.key == key

@@ -1,31 +1,81 @@
-"""Types of numbers, kernels and instructions that a device does not have are refused with the reason."""
+"""What a device, its kernels or speculative decoding do not have is refused with the reason."""
+
+import shutil
+from pathlib import Path
 
 import pytest
 
-from config_mistakes import faults
-from mindbatch.config.compose import compose_task
-from mindbatch.tasks.generate.schema import GenerateConfig
-from mindbatch.tasks.registry import TASKS
+from task_configs import config_of, faults, faults_of_task
+
+ONE_PROCESS = (
+    "computes a model in one process, and it is divided over several here; "
+    "allowed: runtime.kernels=auto, native"
+)
+OWN_KERNELS = "not with runtime.device_target=Ascend, which has kernels of its own; use auto"
+NATIVE_KERNELS = "is for the native kernels of a CPU; use auto"
 
 
 @pytest.mark.parametrize(
-    ("device", "dtype", "reason"),
+    ("overrides", "fault"),
     [
-        ("CPU", "float16", "whose kernels compute in float32 and bfloat16; use auto, float32 or bfloat16 ("),
-        ("Ascend", "float32", "whose operators ReshapeAndCache, PagedAttention and ApplyRotary"),
+        (
+            "model.dtype=float16 runtime=cpu",
+            "not with runtime.device_target=CPU, whose kernels compute in float32 and bfloat16; use auto, "
+            "float32 or bfloat16 (files in half precision are converted as they are read)",
+        ),
+        (
+            "model.dtype=float32 runtime=ascend",
+            "not with runtime.device_target=Ascend, whose operators ReshapeAndCache, PagedAttention and "
+            "ApplyRotaryPosEmb take float16 and bfloat16 only; use auto, bfloat16 or float16 (files in "
+            "float32 are converted as they are read)",
+        ),
+        (
+            "model.cache_dtype=float16",
+            "not with runtime.device_target=CPU and model.dtype=auto; allowed: auto, float32, bfloat16",
+        ),
+        (
+            "model.cache_dtype=float16 runtime=ascend",
+            "not with runtime.device_target=Ascend and model.dtype=auto; allowed: auto, bfloat16",
+        ),
+        (
+            "model.cache_dtype=bfloat16 runtime=ascend model.dtype=float16",
+            "not with runtime.device_target=Ascend and model.dtype=float16; allowed: auto, float16",
+        ),
+        ("model.quantization=int8 runtime=ascend", "not with runtime.device_target=Ascend; allowed: null"),
+        (
+            "model.quantization=int8 model.dtype=bfloat16",
+            "not with model.dtype=bfloat16; allowed: auto, float32",
+        ),
+        ("model.quantization=awq runtime=ascend", "must be one of int8"),
+        ("model.quantization=awq model.dtype=bfloat16", "must be one of int8"),
+        ("runtime.instruction_set=avx2 runtime=ascend", NATIVE_KERNELS),
+        ("runtime.instruction_set=avx2 runtime.kernels=reference", NATIVE_KERNELS),
+        ("runtime.kernels=reference parallel.model_parallel=2", ONE_PROCESS),
+        ("runtime.kernels=reference parallel.pipeline_stage=2", ONE_PROCESS),
+        ("runtime.kernels=native runtime=ascend", OWN_KERNELS),
+        ("runtime.kernels=reference runtime=ascend", OWN_KERNELS),
     ],
 )
-def test_types_are_refused_with_the_reason(
-    device: str, dtype: str, reason: str, usable: tuple[str, str]
-) -> None:
-    (line,) = faults(*usable, f"model.dtype={dtype}", f"runtime={device.lower()}")
-    assert line.startswith(f"model.dtype={dtype}: not with runtime.device_target={device}, {reason}")
+def test_what_a_device_has_not_is_refused(overrides: str, fault: str, usable: tuple[str, str]) -> None:
+    first, *_ = words = overrides.split()
+    line, *others = faults(*usable, *words)
+    assert line == f"{first}: {fault}"
+    assert others == [] or fault is ONE_PROCESS
 
 
-@pytest.mark.parametrize("dtype", ["auto", "float16", "bfloat16"])
-def test_half_types_are_taken_on_an_npu(dtype: str, usable: tuple[str, str]) -> None:
-    config = compose_task(TASKS["generate"], [*usable, "runtime=ascend", f"model.dtype={dtype}"]).finish()
-    assert isinstance(config, GenerateConfig)
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "runtime=ascend",
+        "runtime=ascend model.dtype=auto",
+        "runtime=ascend model.dtype=float16",
+        "runtime=ascend model.dtype=bfloat16",
+        "runtime.kernels=reference parallel.data_parallel=2",
+        "decoding.prompt_lookup_num_tokens=5",
+    ],
+)
+def test_what_it_has_is_taken(overrides: str, usable: tuple[str, str]) -> None:
+    config_of("generate", *usable, *overrides.split())
 
 
 @pytest.mark.parametrize(
@@ -40,64 +90,67 @@ def test_who_does_not_round_weights_or_cache_is_named(asked: str, usable: tuple[
         "runtime.kernels=reference: not with model.provider=mindformers, whose networks NumPy does not "
         "compute; allowed: runtime.kernels=auto, native",
     )
-    assert isinstance(compose_task(TASKS["generate"], [*usable, asked]).finish(), GenerateConfig)
+    config_of("generate", *usable, asked)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "allowed"),
-    [
-        (["model.cache_dtype=float16"], "CPU and model.dtype=auto; allowed: auto, float32, bfloat16"),
-        (
-            ["model.cache_dtype=float16", "runtime=ascend"],
-            "Ascend and model.dtype=auto; allowed: auto, bfloat16",
-        ),
-        (
-            ["model.cache_dtype=bfloat16", "runtime=ascend", "model.dtype=float16"],
-            "Ascend and model.dtype=float16; allowed: auto, float16",
-        ),
-    ],
-)
-def test_a_cache_is_kept_in_few_types(overrides: list[str], allowed: str, usable: tuple[str, str]) -> None:
-    assert faults(*usable, *overrides) == (f"{overrides[0]}: not with runtime.device_target={allowed}",)
+DRAFTS = "decoding.num_assistant_tokens=5"
 
 
-@pytest.mark.parametrize(
-    ("overrides", "fault"),
-    [
-        (["runtime=ascend"], "not with runtime.device_target=Ascend; allowed: null"),
-        (["model.dtype=bfloat16"], "not with model.dtype=bfloat16; allowed: auto, float32"),
-    ],
-)
-def test_int8_is_for_the_kernels_of_a_cpu_and_beside_float32(
-    overrides: list[str], fault: str, usable: tuple[str, str]
+def words_for(task: str, folder: Path) -> list[str]:
+    """What the task cannot do without."""
+    inputs = {
+        "generate": ["prompts=Hi"],
+        "compare": ["prompts=Hi", "decoding=[greedy]"],
+        "batch": ["data.path=-", f"output.dir={folder}/run"],
+        "plan": ["data.path=-"],
+    }
+    return [f"model.checkpoint_name_or_path={folder}", *inputs[task]]
+
+
+@pytest.mark.parametrize("task", ["generate", "compare", "batch", "plan"])
+def test_drafting_needs_one(task: str, model_folder: Path) -> None:
+    words = [*words_for(task, model_folder), DRAFTS]
+    [fault] = faults_of_task(task, *words)
+    assert fault.startswith("decoding.num_assistant_tokens=5: needs model.assistant, the folder of a smaller")
+    config = config_of(task, *words, f"model.assistant={model_folder}")
+    assert config.model.assistant == str(model_folder)
+
+
+@pytest.mark.parametrize("name", ["num_assistant_tokens", "prompt_lookup_num_tokens"])
+def test_it_needs_the_past(name: str, model_folder: Path, usable: tuple[str, str]) -> None:
+    given = [f"decoding.{name}=3", *([f"model.assistant={model_folder}"] if "assistant" in name else [])]
+    assert faults(*usable, "model.use_past=false", *given) == (
+        f"decoding.{name}=3: cannot go with model.use_past=false; set it to true",
+    )
+
+
+def test_one_that_nothing_asks_for(model_folder: Path, usable: tuple[str, str]) -> None:
+    [fault] = faults(*usable, f"model.assistant={model_folder}")
+    assert fault.startswith("model.assistant: has no effect with decoding.num_assistant_tokens=0")
+
+
+@pytest.mark.parametrize("task", ["batch", "plan", "compare"])
+def test_rows_and_strategies_may_ask_for_one(task: str, model_folder: Path) -> None:
+    config_of(task, *words_for(task, model_folder), f"model.assistant={model_folder}")
+
+
+def test_a_strategy_of_several_that_drafts(model_folder: Path) -> None:
+    words = [*words_for("compare", model_folder), "decoding=[greedy,speculative]"]
+    [fault] = faults_of_task("compare", *words)
+    assert fault.startswith("decoding.num_assistant_tokens=5: needs model.assistant")
+    config_of("compare", *words, f"model.assistant={model_folder}")
+
+
+def test_its_path_is_looked_at_and_kept(
+    model_folder: Path, usable: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert faults(*usable, "model.quantization=int8", *overrides) == (f"model.quantization=int8: {fault}",)
-    assert faults(*usable, "model.quantization=awq", *overrides) == (
-        "model.quantization=awq: must be one of int8",
-    )
-
-
-@pytest.mark.parametrize("other", ["runtime=ascend", "runtime.kernels=reference"])
-def test_instructions_are_chosen_for_native_kernels_only(other: str, usable: tuple[str, str]) -> None:
-    assert faults(*usable, "runtime.instruction_set=avx2", other) == (
-        "runtime.instruction_set=avx2: is for the native kernels of a CPU; use auto",
-    )
-
-
-@pytest.mark.parametrize("size", ["model_parallel", "pipeline_stage"])
-def test_numpy_computes_in_one_process(size: str, usable: tuple[str, str]) -> None:
-    assert faults(*usable, "runtime.kernels=reference", f"parallel.{size}=2")[0] == (
-        "runtime.kernels=reference: computes a model in one process, and it is divided over several here; "
-        "allowed: runtime.kernels=auto, native"
-    )
-    words = [*usable, "runtime.kernels=reference", "parallel.data_parallel=2"]
-    assert isinstance(compose_task(TASKS["generate"], words).finish(), GenerateConfig)
-
-
-@pytest.mark.parametrize("kernels", ["native", "reference"])
-def test_other_kernels_than_its_own_are_refused_on_an_npu(kernels: str, usable: tuple[str, str]) -> None:
-    assert faults(*usable, f"runtime.kernels={kernels}", "runtime=ascend") == (
-        f"runtime.kernels={kernels}: not with runtime.device_target=Ascend, which has kernels of its own; "
-        "use auto",
-    )
-    assert isinstance(compose_task(TASKS["generate"], [*usable, "runtime=ascend"]).finish(), GenerateConfig)
+    shutil.copytree(model_folder, tmp_path / "small")
+    monkeypatch.chdir(tmp_path)
+    config = config_of("generate", *usable, DRAFTS, "model.assistant=small")
+    assert f"assistant: {tmp_path}/small\n" in config.unresolved_yaml
+    assert config.resolved_settings["model"]["assistant"] == f"{tmp_path}/small"
+    (tmp_path / "small" / "config.json").unlink()
+    for folder, said in (("small", "holds no config.json"), ("smal", "did you mean small?")):
+        [fault] = faults(*usable, DRAFTS, f"model.assistant={folder}")
+        assert fault.startswith(f"model.assistant={folder}: ")
+        assert said in fault

@@ -9,6 +9,7 @@ from mindbatch.config.launch_schema import LaunchConfig, is_host, launch_faults,
 from mindbatch.config.model_schema import ParallelConfig
 from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.registry import TASKS
+from task_configs import config_of
 
 FOUR = ParallelConfig(data_parallel=2, model_parallel=2)
 HAVE_RAY = "mindbatch.config.machine.find_spec"
@@ -168,5 +169,5 @@ def test_a_launcher_is_chosen_beside_its_keys(task: str) -> None:
 def test_faults_of_single_keys(override: str, expected: str, model_folder: Path) -> None:
     given = [f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi", override]
     with pytest.raises(ConfigError) as caught:
-        compose_task(TASKS["generate"], given).finish()
+        config_of("generate", *given)
     assert caught.value.faults[0].startswith(expected)

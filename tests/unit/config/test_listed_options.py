@@ -1,4 +1,4 @@
-"""A list of options for a group: each makes a variant, with what is given beside the list."""
+"""A list of options for a group makes variants; words that stand for keys."""
 
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from mindbatch.config.schema import TaskConfig
 from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.evaluate.compare_schema import CompareConfig
 from mindbatch.tasks.registry import TASKS, task_page
+from task_configs import config_of, faults_of_task
 
 OPTIONS = OptionFiles(configs_folder(), None)
 
@@ -32,13 +33,11 @@ def own_options(tmp_path: Path) -> Path:
 
 
 def composed(*arguments: str, own: Path | None = None, file: Path | None = None) -> TaskConfig:
-    return compose_task(TASKS["compare"], list(arguments), file, own).finish()
+    return config_of("compare", *arguments, file=file, folder=own)
 
 
 def faults(*arguments: str) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        composed(*arguments)
-    return list(caught.value.faults)
+    return faults_of_task("compare", *arguments)
 
 
 def test_each_option_has_its_own_values_and_those_given_for_all(given: list[str], own_options: Path) -> None:
@@ -60,13 +59,17 @@ def test_what_is_given_goes_before_the_options(given: list[str], own_options: Pa
         assert [each.max_new_tokens for each in config.variants.values()] == [5, 5]
 
 
-@pytest.mark.parametrize("written", ["decoding=[greedy,sampling]", "decoding=greedy,sampling"])
-def test_a_list_needs_no_brackets(given: list[str], written: str) -> None:
-    assert list(composed(*given, written).variants) == ["greedy", "sampling"]
-
-
-def test_one_name_is_a_list_of_one(given: list[str]) -> None:
-    assert list(composed(*given, "decoding=sampling").variants) == ["sampling"]
+@pytest.mark.parametrize(
+    ("written", "names"),
+    [
+        ("decoding=[greedy,sampling]", ["greedy", "sampling"]),
+        ("decoding=greedy,sampling", ["greedy", "sampling"]),
+        ("decoding=sampling", ["sampling"]),
+        ("decoding=[greedy] decoding=[sampling]", ["sampling"]),
+    ],
+)
+def test_the_last_list_counts_and_needs_no_brackets(given: list[str], written: str, names: list[str]) -> None:
+    assert list(composed(*given, *written.split()).variants) == names
 
 
 def test_without_a_list_there_is_that_of_the_schema(given: list[str]) -> None:
@@ -78,10 +81,6 @@ def test_every_shipped_option_can_be_listed() -> None:
     composition = compose_task(TASKS["compare"], [f"decoding=[{','.join(names)}]"])
     assert composition.log.lines == []
     assert list(composition.variants) == names
-
-
-def test_the_last_list_counts(given: list[str]) -> None:
-    assert list(composed(*given, "decoding=[greedy]", "decoding=[sampling]").variants) == ["sampling"]
 
 
 def test_an_unknown_name_gets_the_nearest_and_the_others_are_checked(given: list[str]) -> None:
@@ -123,8 +122,8 @@ def test_what_is_printed_is_what_was_composed(given: list[str]) -> None:
 
 def test_other_tasks_take_one_option(given: list[str]) -> None:
     with pytest.raises(ConfigError, match="must be the name of an option"):
-        compose_task(TASKS["generate"], [*given, "decoding=[greedy]"]).finish()
-    assert compose_task(TASKS["generate"], [*given, "decoding=greedy"]).finish().variants == {}
+        config_of("generate", *given, "decoding=[greedy]")
+    assert config_of("generate", *given, "decoding=greedy").variants == {}
 
 
 def test_the_help_page_shows_lists() -> None:
@@ -146,3 +145,52 @@ def test_inputs_are_checked_as_those_of_generate(model_folder: Path, tmp_path: P
     assert both.startswith("prompts, messages: only one")
     assert folder == f"output.dir={tmp_path}/file: is a file; give a folder"
     assert system.startswith("system: has no effect")
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[str, str]:
+    """Two folders whose names would be something else to Hydra."""
+    names = ("lr=0.1, [x]", "${y} 'z'")
+    for name in names:
+        (tmp_path / name).mkdir()
+    return f"{tmp_path}/{names[0]}", f"{tmp_path}/{names[1]}"
+
+
+def test_words_are_taken_to_the_letter(folders: tuple[str, str]) -> None:
+    config = config_of("diff", folders[0], "limit=3", folders[1])
+    assert (config.first, config.second, config.limit) == (*folders, 3)
+
+
+def test_words_may_be_written_as_keys(tmp_path: Path) -> None:
+    config = config_of("diff", str(tmp_path), f"second={tmp_path}")
+    assert config.first == config.second == str(tmp_path)
+
+
+def test_a_word_may_be_left_out(tmp_path: Path) -> None:
+    config = config_of("runs")
+    assert config.folder == "."
+    again = config_of("runs", str(tmp_path))
+    assert again.folder == str(tmp_path)
+
+
+def test_wrong_words_are_named(tmp_path: Path) -> None:
+    here = str(tmp_path)
+    assert faults_of_task("diff", here, here, "more", "limt=1") == [
+        "more: one too many; only first, second may be given without key=",
+        "limt: unknown key; did you mean limit?",
+    ]
+    assert faults_of_task("runs", here, f"folder={here}") == [
+        f"folder: given twice, as {here} and as folder="
+    ]
+    assert faults_of_task("diff", here) == [
+        "second: must be given: mindbatch diff FIRST SECOND, the folders of two runs"
+    ]
+    assert faults_of_task("diff")[0].startswith("first, second: must be given")
+    (tmp_path / "run-a").mkdir()
+    assert faults_of_task("diff", here, f"{here}/run-b") == [
+        f"second={here}/run-b: no such folder; did you mean {here}/run-a?"
+    ]
+
+
+def test_other_tasks_take_no_words() -> None:
+    assert faults_of_task("doctor", "runs") == ["runs: must be KEY=VALUE"]

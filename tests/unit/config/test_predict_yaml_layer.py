@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from mindbatch.cli import main
-from mindbatch.config.compose import compose_task
 from mindbatch.config.composition import save_config
-from mindbatch.io.errors import EXIT_DONE, ConfigError
+from mindbatch.io.errors import EXIT_DONE
 from mindbatch.run.batch_config import BatchConfig
-from mindbatch.tasks.registry import TASKS
 from predict_yamls import LLAMA, MCORE, OLDER
+from task_configs import config_of, faults_of_task
 
 
 @pytest.fixture
@@ -30,15 +29,7 @@ BATCH = ("data.path=rows.jsonl", "output.dir=run")
 
 
 def composed(*overrides: str, config_file: Path | None = None, config_dir: Path | None = None) -> BatchConfig:
-    config = compose_task(TASKS["batch"], [*BATCH, *overrides], config_file, config_dir).finish()
-    assert isinstance(config, BatchConfig)
-    return config
-
-
-def faults(task: str, *overrides: str) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        compose_task(TASKS[task], list(overrides)).finish()
-    return list(caught.value.faults)
+    return config_of("batch", *BATCH, *overrides, file=config_file, folder=config_dir)
 
 
 def test_its_values_are_the_configurations(here: Path) -> None:
@@ -81,7 +72,7 @@ def test_a_strategy_that_is_chosen_is_not_mixed_with_the_yamls(here: Path) -> No
 
 def test_listed_strategies_keep_the_rest_of_it(here: Path) -> None:
     words = ["model.mindformers_yaml=mcore.yaml", "model.provider=native", "prompts=Hi", "output.dir=out"]
-    config = compose_task(TASKS["compare"], [*words, "decoding=[greedy,top_p]"]).finish()
+    config = config_of("compare", *words, "decoding=[greedy,top_p]")
     greedy, top_p = config.variants.values()
     assert (greedy.do_sample, greedy.max_new_tokens, greedy.seed) == (False, 512, 7)
     assert (top_p.do_sample, top_p.top_k, top_p.max_new_tokens) == (True, 0, 512)
@@ -95,8 +86,7 @@ def test_the_saved_configuration_needs_no_yaml(here: Path, monkeypatch: pytest.M
     assert "mindformers" not in (here / "run/config.yaml").read_text()
     assert "mindformers_yaml" not in config.resolved_settings["model"]
     monkeypatch.chdir(here / "model")
-    again = compose_task(TASKS["retry"], [f"output.dir={here}/run"]).finish()
-    assert isinstance(again, BatchConfig)
+    again = config_of("retry", f"output.dir={here}/run")
     assert (again.model.seq_length, again.model.batch_size) == (48, 4)
     assert again.model.checkpoint_name_or_path == str(here / "model")
 
@@ -104,7 +94,7 @@ def test_the_saved_configuration_needs_no_yaml(here: Path, monkeypatch: pytest.M
 def test_a_run_that_is_continued_takes_none(here: Path) -> None:
     (here / "run").mkdir()
     save_config(composed("model.mindformers_yaml=older.yaml"), here / "run/config.yaml")
-    assert faults("retry", "output.dir=run", "model.mindformers_yaml=older.yaml") == [
+    assert faults_of_task("retry", "output.dir=run", "model.mindformers_yaml=older.yaml") == [
         "model.mindformers_yaml: the run that is continued holds what came of its predict YAML; remove it"
     ]
 
@@ -114,7 +104,7 @@ def test_values_that_are_refused_are_named_with_both_keys(here: Path) -> None:
     text = text.replace("max_new_tokens: 512", "max_new_tokens: many").replace("FOLDER", "nowhere")
     (here / "bad.yaml").write_text(text)
     words = ["model.provider=native", "prompts=Hi", "model.mindformers_yaml=bad.yaml", "model.my_key=1"]
-    found = "\n".join(faults("generate", *words))
+    found = "\n".join(faults_of_task("generate", *words))
     for line in (
         "model.my_key: unknown key",
         "bad.yaml, line 31: generation_config.max_new_tokens -> decoding.max_new_tokens=many: must be ",
@@ -126,13 +116,13 @@ def test_values_that_are_refused_are_named_with_both_keys(here: Path) -> None:
 
 
 def test_a_yaml_that_cannot_be_read_is_the_only_fault(here: Path) -> None:
-    assert faults("generate", "model.mindformers_yaml=oldest.yaml", "prompts=Hi") == [
+    assert faults_of_task("generate", "model.mindformers_yaml=oldest.yaml", "prompts=Hi") == [
         "oldest.yaml: no such file; did you mean older.yaml?"
     ]
     for written in ("''", "${oc.env:NO_SUCH_VARIABLE}"):
         assert any(
             line.startswith("model.mindformers_yaml=")
-            for line in faults("generate", f"model.mindformers_yaml={written}", "prompts=Hi")
+            for line in faults_of_task("generate", f"model.mindformers_yaml={written}", "prompts=Hi")
         )
 
 
@@ -150,6 +140,6 @@ def test_the_configuration_is_shown_with_what_has_no_effect(
 
 def test_a_plan_says_which_keys_it_has_no_use_for(here: Path) -> None:
     words = ["model.mindformers_yaml=older.yaml", "parallel.model_parallel=2", "layout.dir=cut"]
-    config = compose_task(TASKS["plan"], words).finish()
+    config = config_of("plan", *words)
     assert config.notes[-1].startswith("decoding.max_length, ")
     assert config.notes[-1].endswith(": has no effect on what ranks hold; give data.path too, or remove it")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_tokenizers import CONTROL, write_folder
+from small_tokenizers import CONTROL, tokenizer_of, write_folder
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
@@ -21,9 +21,7 @@ def load(tmp_path: Path) -> Load:
 
     def loaded(backend: Backend, limits: ChatLimits | None = None, **config: Any) -> Tokenizer:
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", **config}
-        tokenizer = Tokenizer.load(write_folder(tmp_path / "model", backend, settings), limits)
-        assert tokenizer is not None
-        return tokenizer
+        return tokenizer_of(write_folder(tmp_path / "model", backend, settings), limits)
 
     return loaded
 

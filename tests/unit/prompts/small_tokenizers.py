@@ -8,6 +8,9 @@ from typing import Any
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Backend
 
+from mindbatch.prompts.chat import ChatLimits
+from mindbatch.prompts.tokenizer import Tokenizer
+
 CORPUS = [
     "hello world, user and system",
     "你好，世界。今天天气很好。",
@@ -81,4 +84,19 @@ def write_folder(folder: Path, backend: Backend | None, config: Mapping[str, Any
         backend.save(str(folder / "tokenizer.json"))
     if config is not None:
         (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+def tokenizer_of(folder: Path, limits: ChatLimits | None = None, **options: Any) -> Tokenizer:
+    tokenizer = Tokenizer.load(folder, limits, **options)
+    assert tokenizer is not None
+    return tokenizer
+
+
+def write_gpt2_vocabulary(folder: Path) -> Path:
+    """The files of a byte-level tokenizer that has no tokenizer.json."""
+    model = json.loads(byte_level().to_str())["model"]
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]), encoding="utf-8")
+    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]), encoding="utf-8")
     return folder

@@ -12,7 +12,7 @@ import sentencepiece
 import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
-from small_tokenizers import byte_level
+from small_tokenizers import byte_level, tokenizer_of
 
 from mindbatch.io.errors import CheckpointError
 from mindbatch.prompts.glm_tokenizer import COMMANDS, PATTERN
@@ -91,21 +91,15 @@ def write_glm4(folder: Path, **settings: Any) -> Path:
     )
 
 
-def loaded(folder: Path) -> Tokenizer:
-    found = Tokenizer.load(folder)
-    assert found is not None
-    return found
-
-
 @pytest.fixture(scope="module")
 def chatglm(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     folder = tmp_path_factory.mktemp("chatglm")
-    return loaded(write_chatglm(folder, sentencepiece_model(), chat_template=CHATGLM3))
+    return tokenizer_of(write_chatglm(folder, sentencepiece_model(), chat_template=CHATGLM3))
 
 
 @pytest.fixture(scope="module")
 def glm4(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return loaded(write_glm4(tmp_path_factory.mktemp("glm4")))
+    return tokenizer_of(write_glm4(tmp_path_factory.mktemp("glm4")))
 
 
 @cache
@@ -126,7 +120,7 @@ def test_chatglm_encodes_and_decodes_as_sentencepiece(chatglm: Tokenizer, text: 
 def test_pieces_that_a_model_defines_have_no_space_put_behind_them(tmp_path: Path, text: str) -> None:
     data = sentencepiece_model(user_defined_symbols="<user>,世界,don,  ")
     pieces = sentencepiece.SentencePieceProcessor(model_proto=data).encode(text)
-    chatglm = loaded(write_chatglm(tmp_path / "chatglm", data))
+    chatglm = tokenizer_of(write_chatglm(tmp_path / "chatglm", data))
     assert chatglm.encode(text, add_special_tokens=False) == pieces
 
 
@@ -158,11 +152,11 @@ def test_chatglm2_has_a_form_of_chats_in_its_code(tmp_path: Path) -> None:
         {"role": role, "content": text} for role, text in (("user", "你"), ("assistant", "a"), ("user", "b"))
     ]
     (folder / "config.json").write_text(json.dumps({"_name_or_path": "THUDM/chatglm3-6b"}))
-    assert not loaded(folder).has_chat_template
+    assert not tokenizer_of(folder).has_chat_template
     (folder / "config.json").write_text(json.dumps({"_name_or_path": "THUDM/chatglm2-6b"}))
     text = "[Round 1]\n\n问：你\n\n答：a\n\n[Round 2]\n\n问：b\n\n答："
     begin = [reference().vocab_size() + number for number in START]
-    assert loaded(folder).encode_chat(chat) == [*begin, *reference().encode(text)]
+    assert tokenizer_of(folder).encode_chat(chat) == [*begin, *reference().encode(text)]
 
 
 @given(text=TEXTS)

@@ -1,5 +1,6 @@
 """A tokenizer's files name nothing outside their folder, and honest ones give what transformers gives."""
 
+import base64
 import json
 import os
 from collections.abc import Callable
@@ -7,10 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_tokenizers import CHATML, byte_level, sentencepiece_like, unigram, write_folder
+from sentencepiece import sentencepiece_model_pb2
+from small_tokenizers import (
+    CHATML,
+    byte_level,
+    sentencepiece_like,
+    tokenizer_of,
+    unigram,
+    write_folder,
+    write_gpt2_vocabulary,
+)
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders
 
+import ice_tokenizers
+import pangu_tokenizers
 from mindbatch.io.errors import CheckpointError, PromptError
 from mindbatch.prompts.token_bytes import LoadedTokenizer, kept
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -29,13 +41,6 @@ def loaded(folder: Path) -> LoadedTokenizer:
 
 def content(found: LoadedTokenizer) -> tuple[object, ...]:
     return found.backend.to_str(), found.named_tokens, found.templates
-
-
-def gpt2_vocabulary(folder: Path) -> None:
-    model = json.loads(byte_level().to_str())["model"]
-    write_json(folder / "vocab.json", model["vocab"])
-    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]
-    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]), encoding="utf-8")
 
 
 ADDED = {"5": {"content": "<|im_end|>", "special": True}, "400": {"content": "<new>", "lstrip": True}}
@@ -65,7 +70,7 @@ def write_honest(folder: Path, kind: str) -> Path:
     backend, settings = HONEST[kind]
     write_folder(folder, backend and backend(), settings)
     if backend is None:
-        gpt2_vocabulary(folder)
+        write_gpt2_vocabulary(folder)
     return folder
 
 
@@ -257,8 +262,7 @@ def test_a_text_that_the_vocabulary_cannot_spell_is_a_prompt_error(tmp_path: Pat
     backend = json.loads(unigram().to_str())
     backend["model"]["unk_id"] = None
     (tmp_path / "tokenizer.json").write_text(json.dumps(backend))
-    tokenizer = Tokenizer.load(tmp_path)
-    assert tokenizer is not None
+    tokenizer = tokenizer_of(tmp_path)
     with pytest.raises(PromptError, match="the tokenizer cannot encode it: .*unk_id"):
         tokenizer.encode("hello 世界")
 
@@ -293,8 +297,7 @@ def test_a_post_processor_that_panics_is_a_prompt_error(tmp_path: Path) -> None:
     listed["other"] = listed.pop("<s>")
     write_folder(tmp_path, None, {"tokenizer_class": "PreTrainedTokenizerFast"})
     write_json(tmp_path / "tokenizer.json", backend)
-    tokenizer = Tokenizer.load(tmp_path)
-    assert tokenizer is not None
+    tokenizer = tokenizer_of(tmp_path)
     with pytest.raises(PromptError, match="the tokenizer cannot encode it: "):
         tokenizer.encode("hello")
 
@@ -309,3 +312,59 @@ def test_unknown_flags_of_added_tokens_are_dropped_in_silence(
     write_json(tmp_path / "tokenizer.json", backend)
     assert loaded(tmp_path).backend.token_to_id("<s>") == 1
     assert capfd.readouterr().out == ""
+
+
+FALSE = (0xFFFFFFF0).to_bytes(4, "little") + bytes(64)
+REASON = "precompiled_charsmap: says that 4,294,967,280 bytes follow; there are 64"
+
+
+def pieces(model: bytes, charsmap: bytes = FALSE) -> bytes:
+    """A sentencepiece model with this table."""
+    parsed = sentencepiece_model_pb2.ModelProto.FromString(model)
+    parsed.normalizer_spec.precompiled_charsmap = charsmap
+    return bytes(parsed.SerializeToString())
+
+
+def in_json(folder: Path, charsmap: bytes = FALSE, key: str = "precompiled_charsmap") -> Path:
+    """A tokenizer.json with the table in a sequence of normalizers; the key as it is to be written."""
+    content = json.loads(unigram().to_str())
+    table = {"type": "Precompiled", "KEY": base64.b64encode(charsmap).decode()}
+    content["normalizer"] = {"type": "Sequence", "normalizers": [table, {"type": "NFKC"}]}
+    write_folder(folder, None, {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>"})
+    (folder / "tokenizer.json").write_text(json.dumps(content).replace("KEY", key))
+    return folder / "tokenizer.json"
+
+
+def in_spiece(folder: Path) -> Path:
+    write_folder(folder, None, {"tokenizer_class": "T5Tokenizer"})
+    (folder / "spiece.model").write_bytes(pieces(ice_tokenizers.model_file()))
+    return folder / "spiece.model"
+
+
+def in_ice(folder: Path) -> Path:
+    ice_tokenizers.write(folder, pieces(ice_tokenizers.model_file()), num_image_tokens=0)
+    return folder / "ice_text.model"
+
+
+def in_pangu(folder: Path) -> Path:
+    pangu_tokenizers.write(folder, pieces(pangu_tokenizers.model_file("unigram")))
+    return folder / "vocab.model"
+
+
+def in_escapes(folder: Path) -> Path:
+    return in_json(folder, key=r"pre\u0063ompiled_charsmap")
+
+
+@pytest.mark.parametrize("make", [in_json, in_escapes, in_spiece, in_ice, in_pangu])
+def test_a_table_that_is_cut_off_is_refused_by_name(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+    path = make(tmp_path)
+    with pytest.raises(CheckpointError) as caught:
+        Tokenizer.load(tmp_path)
+    assert caught.value.faults == (f"{path}: {REASON}",)
+
+
+def test_a_whole_table_is_taken(tmp_path: Path) -> None:
+    model = sentencepiece_model_pb2.ModelProto.FromString(ice_tokenizers.model_file())
+    in_json(tmp_path, model.normalizer_spec.precompiled_charsmap)
+    tokenizer = tokenizer_of(tmp_path)
+    assert tokenizer.encode("hello") == tokenizer.encode("ｈello")

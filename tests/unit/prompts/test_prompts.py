@@ -1,13 +1,17 @@
-"""The rows of `generate`: one source, every fault with its row, the other rows go on."""
+"""The rows of `generate`: lines, chats and ids of one source; every fault has its row."""
 
 import io
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mindbatch.io.errors import ConfigError
+from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.prompts import prompts
+from mindbatch.prompts.messages import ROLES, checked_conversation
+from mindbatch.prompts.prompt_lines import Line, RawLine, raw_lines, text_lines
 from mindbatch.prompts.prompts import Prompt, PromptRows, read_prompts
 
 HI = {"role": "user", "content": "hi"}
@@ -222,3 +226,147 @@ def test_all_usage_errors_at_once():
     with pytest.raises(ConfigError) as caught:
         read_prompts(system="")
     assert len(caught.value.faults) == 3
+
+
+CALL = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}
+
+
+def nested(depth: int) -> list[object]:
+    value: list[object] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_role(role: str):
+    assert checked_conversation([{"role": role, "content": ""}]) == [{"role": role, "content": ""}]
+
+
+def test_other_fields_are_kept_and_the_given_messages_untouched():
+    given = [{"role": "user", "content": [{"type": "text", "text": "a"}], "name": "Ann"}, CALL]
+    checked = checked_conversation(given)
+    assert checked == [given[0], {**CALL, "content": None}]
+    assert checked[0]["content"] is not given[0]["content"]
+
+
+BAD = {
+    "no list": ("hello", "messages: found 'hello'; must be a list"),
+    "one message": ({"role": "user", "content": "x"}, "must be a list of messages"),
+    "empty": ([], "holds no message"),
+    "no mapping": (["x"], r"messages\[0\]: found 'x'"),
+    "no role": ([{"content": "x"}], r"messages\[0\].role: missing; must be one of system,"),
+    "misspelt role": ([{"role": "asistant", "content": "x"}], "did you mean assistant"),
+    "role of a wrong type": ([{"role": ["user"], "content": "x"}], r"role=\[user\]"),
+    "no content": ([{"role": "user"}], r"messages\[0\].content: missing"),
+    "number": ([{"role": "user", "content": 5}], r"messages\[0\].content=5"),
+    "image": ([{"role": "user", "content": [{"type": "image"}]}], r"content\[0\]=.*only text"),
+    "surrogate": ([{"role": "user", "content": "\ud800"}], "content: is not valid Unicode"),
+    "not JSON": ([{"role": "user", "content": "x", "extra": {1, 2}}], r"messages\[0\].extra=\{1, 2\}"),
+    "key": ([{"role": "user", "content": "x", "extra": {1: 2}}], "key 1 must be a string"),
+    "not finite": ([{"role": "user", "content": "x", "extra": float("nan")}], r"messages\[0\].extra=nan"),
+    "key of half a character": (
+        [{"role": "user", "content": "x", "extra": {"\ud800": 1}}],
+        "extra: key .* is not valid Unicode",
+    ),
+    "deep": ([{"role": "user", "content": "x", "extra": nested(65)}], "nested more than 64 deep"),
+    "deeper": ([nested(10**5)], r"messages\[0\]: found list too large to be shown"),
+    "huge": (10**5000, "found int too large to be shown"),
+    "long": ([{"role": "x" * 500, "content": "x"}], r"role='x{50,60}\.\.\."),
+}
+
+
+@pytest.mark.parametrize(("messages", "said"), BAD.values(), ids=BAD)
+def test_one_line_that_says_where(messages: object, said: str):
+    with pytest.raises(PromptError, match=said) as caught:
+        checked_conversation(messages)
+    assert len(caught.value.faults) == 1
+    assert "\n" not in str(caught.value)
+
+
+def test_as_deep_as_allowed():
+    message = {"role": "user", "content": "x", "extra": nested(62)}
+    assert checked_conversation([message]) == [message]
+
+
+def test_all_faults_at_once():
+    with pytest.raises(PromptError) as caught:
+        checked_conversation([{"role": "bot", "content": 1}, {"role": "user"}])
+    assert len(caught.value.faults) == 3
+
+
+def lines(content: bytes, limit: int = 1000) -> list[Line]:
+    return list(text_lines(io.BytesIO(content), limit))
+
+
+def texts(content: bytes) -> list[str | None]:
+    return [line.text for line in lines(content)]
+
+
+def test_line_ends():
+    assert texts(b"a\nb\r\nc") == ["a", "b", "c"]
+    assert texts(b"a\n") == ["a"]
+    assert texts(b"") == []
+    assert texts(b"a\r\r\n") == ["a\r"]
+
+
+def test_only_newline_bytes_split():
+    text = "a\u2028b\u2029c\x0bd\x0ce\x85f\x1cg"
+    assert texts(text.encode()) == [text]
+
+
+def test_byte_order_mark_only_at_the_start():
+    assert texts(b"\xef\xbb\xbfa\n\xef\xbb\xbfb") == ["a", "\ufeffb"]
+
+
+def test_faults_have_line_numbers_and_the_others_go_on():
+    assert lines(b"ok\n\xe4\xbd\n\n\r\nlast") == [
+        Line(1, "ok"),
+        Line(2, None, "not valid UTF-8: byte 0xe4 at position 0"),
+        Line(3, None, "the line is empty"),
+        Line(4, None, "the line is empty"),
+        Line(5, "last"),
+    ]
+
+
+def test_long_lines_around_the_limit():
+    content = b"12345\n12345\r\n123456\n123456\r\n1234567\n12345678901234567890\nok\n123456"
+    assert [line.fault is None for line in lines(content, limit=5)] == [True] * 2 + [False] * 4 + [
+        True,
+        False,
+    ]
+
+
+def test_a_long_line_is_never_held_in_memory():
+    class Watched(io.BytesIO):
+        largest = 0
+
+        def readline(self, size: int | None = -1, /) -> bytes:
+            raw = super().readline(size)
+            self.largest = max(self.largest, len(raw))
+            return raw
+
+    stream = Watched(b"x" * 50_000_000 + b"\nok\n")
+    first, second = text_lines(stream, 1000)
+    assert (first.text, first.fault) == (None, "the line is longer than 1000 bytes")
+    assert second == Line(2, "ok")
+    assert stream.largest <= 1 << 20
+
+
+def test_raw_lines_keep_their_ends_and_show_what_they_drop():
+    dropped: list[bytes] = []
+    content = b"\xef\xbb\xbfa\r\n\n12345678\nb"
+    assert list(raw_lines(io.BytesIO(content), 4, dropped.append)) == [
+        RawLine(1, b"a\r\n", False),
+        RawLine(2, b"\n", False),
+        RawLine(3, b"123456", True),
+        RawLine(4, b"b", False),
+    ]
+    assert dropped == [b"78\n"]
+
+
+@given(
+    st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r\ufeff"), min_size=1))
+)
+def test_what_is_joined_is_read_back(given_lines: list[str]):
+    assert texts("\n".join(given_lines).encode()) == given_lines

@@ -8,11 +8,22 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_tokenizers import CHATML, CONTROL, byte_level, sentencepiece_like, unigram, write_folder
+from small_tokenizers import (
+    CHATML,
+    CONTROL,
+    byte_level,
+    sentencepiece_like,
+    tokenizer_of,
+    unigram,
+    write_folder,
+)
 from tokenizers import Tokenizer as Backend
+from tokenizers import normalizers
 from tokenizers.processors import TemplateProcessing
 
 from mindbatch.io.errors import PromptError
+from mindbatch.prompts.prompts import Prompt, token_ids_of
+from mindbatch.prompts.token_bytes import kept
 from mindbatch.prompts.tokenizer import Tokenizer
 
 KINDS = {
@@ -138,8 +149,7 @@ RENDERED = "<|im_start|>user\nHi<|im_end|>\n"
 def test_control_tokens_of_a_text_are_read_where_that_is_asked_for(load: Any, tmp_path: Path) -> None:
     plain = load(byte_level())
     folder = write_folder(tmp_path / "parsing", byte_level(), {"tokenizer_class": "PreTrainedTokenizerFast"})
-    parsing = Tokenizer.load(folder, special_tokens="parse")
-    assert parsing is not None
+    parsing = tokenizer_of(folder, special_tokens="parse")
     assert plain.encode(RENDERED) != parsing.encode(RENDERED)
     assert parsing.encode(RENDERED) == plain.encode(RENDERED, allow_special=True)
     assert parsing.encode("Hi") == plain.encode("Hi")
@@ -164,8 +174,62 @@ def test_what_stands_before_every_text_is_not_put_there_twice(tmp_path: Path) ->
         single="<|im_start|> $A", special_tokens=[("<|im_start|>", start)]
     )
     folder = write_folder(tmp_path / "begun", backend, {"tokenizer_class": "PreTrainedTokenizerFast"})
-    parsing = Tokenizer.load(folder, special_tokens="parse")
-    assert parsing is not None
+    parsing = tokenizer_of(folder, special_tokens="parse")
     assert parsing.encode("Hi")[0] == start
     assert parsing.encode(RENDERED).count(start) == 1
     assert parsing.encode(RENDERED[len("<|im_start|>") :]) == parsing.encode(RENDERED)
+
+
+def composing() -> Backend:
+    backend = byte_level()
+    backend.normalizer = normalizers.NFC()
+    return backend
+
+
+TOKENIZERS = {
+    "byte level": Tokenizer(kept(byte_level(), {}, None, Path())),
+    "byte level, composed": Tokenizer(kept(composing(), {}, None, Path())),
+    "sentencepiece": Tokenizer(kept(sentencepiece_like(), {}, None, Path())),
+    "metaspace": Tokenizer(kept(sentencepiece_like(metaspace=True), {}, None, Path())),
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(text=st.text() | st.text("he lo\u0301\u1f82a\u0313\n<|im_end|>", max_size=200))
+def test_no_text_that_has_few_enough_tokens_is_refused(name: str, text: str) -> None:
+    tokenizer = TOKENIZERS[name]
+    tokenizer.encode(text, most_tokens=len(tokenizer.encode(text)))
+
+
+def test_a_text_that_is_far_too_long_is_never_encoded(load: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer: Tokenizer = load(byte_level())  # type: ignore[operator]
+    monkeypatch.setattr(tokenizer, "_encoding", None)
+    prompt = Prompt(key="0", source="", text="hello " * 100_000)
+    with pytest.raises(
+        PromptError, match="^the text has 600000 characters, far more than 64 tokens, the most"
+    ):
+        token_ids_of(prompt, tokenizer, 64)
+
+
+class PanicException(BaseException):
+    """Named as what code in Rust raises."""
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PanicException("index\nout of range"), "failed on it: index out of range"),
+        (RecursionError(), "too deeply"),
+    ],
+)
+def test_a_tokenizer_that_fails_costs_a_row(
+    load: object, monkeypatch: pytest.MonkeyPatch, error: BaseException, said: str
+) -> None:
+    tokenizer: Tokenizer = load(byte_level())  # type: ignore[operator]
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(tokenizer, "_encoding", fail)
+    with pytest.raises(PromptError, match=said):
+        token_ids_of(Prompt(key="0", source="", text="a"), tokenizer)

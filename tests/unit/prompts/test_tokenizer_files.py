@@ -1,5 +1,7 @@
 """Loading from model folders: every layout, offline, quiet, and never running the folder's code."""
 
+from __future__ import annotations
+
 import json
 import subprocess
 import sys
@@ -7,12 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_tokenizers import CHATML, byte_level, sentencepiece_like, write_folder
+from small_tokenizers import (
+    CHATML,
+    byte_level,
+    sentencepiece_like,
+    tokenizer_of,
+    write_folder,
+    write_gpt2_vocabulary,
+)
 from tokenizers import AddedToken
 
 from mindbatch.io.errors import CheckpointError
 from mindbatch.prompts import tokenizer_files
+from mindbatch.prompts.token_bytes import LoadedTokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.prompts.tokenizer_files import load_plain
 
 ROOT = Path(__file__).resolve().parents[3]
 STORIES = ROOT.parent / "shared" / "data" / "stories260K"
@@ -21,15 +32,6 @@ TRAP = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\nclass
 
 def write_json(path: Path, value: object) -> None:
     path.write_text(json.dumps(value), encoding="utf-8")
-
-
-def gpt2_files(folder: Path) -> Path:
-    model = json.loads(byte_level().to_str())["model"]
-    folder.mkdir(exist_ok=True)
-    write_json(folder / "vocab.json", model["vocab"])
-    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]
-    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]), encoding="utf-8")
-    return folder
 
 
 def error_of(folder: Path) -> str:
@@ -60,8 +62,7 @@ def test_tokenizer_json(tmp_path: Path, config: dict[str, Any] | None, model: di
     write_folder(tmp_path, byte_level(), config)
     if model is not None:
         write_json(tmp_path / "config.json", model)
-    tokenizer = Tokenizer.load(tmp_path)
-    assert tokenizer is not None
+    tokenizer = tokenizer_of(tmp_path)
     assert tokenizer.encode("hello 你好") == byte_level().encode("hello 你好").ids
     assert tokenizer.vocab_size == byte_level().get_vocab_size()
 
@@ -70,19 +71,17 @@ def test_a_guessed_class_adds_no_tokens(tmp_path: Path):
     """llama's class would add <s> past the end of a byte-level vocabulary and put it before each text."""
     write_folder(tmp_path, byte_level(), None)
     write_json(tmp_path / "config.json", {"model_type": "llama"})
-    tokenizer = Tokenizer.load(tmp_path)
-    assert tokenizer is not None
+    tokenizer = tokenizer_of(tmp_path)
     assert tokenizer.vocab_size == byte_level().get_vocab_size()
     assert max(tokenizer.encode("hello")) < byte_level().get_vocab_size()
 
 
 @pytest.mark.parametrize("model", [None, {"model_type": "gpt2"}, {"model_type": "qwen2"}])
 def test_vocab_and_merges(tmp_path: Path, model: dict[str, Any] | None):
-    gpt2_files(tmp_path)
+    write_gpt2_vocabulary(tmp_path)
     if model is not None:
         write_json(tmp_path / "config.json", model)
-    tokenizer = Tokenizer.load(tmp_path)
-    assert tokenizer is not None
+    tokenizer = tokenizer_of(tmp_path)
     assert tokenizer.decode(tokenizer.encode("hello 你好")) == "hello 你好"
     assert tokenizer.encode("hello world") == byte_level().encode("hello world").ids
     assert tokenizer.eos_token_ids == (byte_level().token_to_id("<|endoftext|>"),)
@@ -104,8 +103,7 @@ def test_sentencepiece_model(tmp_path: Path):
         minloglevel=2,
     )
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "LlamaTokenizer"})
-    tokenizer = Tokenizer.load(folder)
-    assert tokenizer is not None
+    tokenizer = tokenizer_of(folder)
     ids = tokenizer.encode("hello 你好 ☃")
     assert ids[0] == tokenizer.bos_token_id
     assert tokenizer.decode(ids) == "hello 你好 ☃"
@@ -117,9 +115,7 @@ def test_chat_template_file_and_named_templates(tmp_path: Path):
     write_folder(tmp_path / "b", byte_level(), {**CONFIGS["class named"], "chat_template": "unused"})
     (tmp_path / "b" / "chat_template.jinja").write_text("from the file", encoding="utf-8")
     messages = [{"role": "user", "content": "x"}]
-    a, b = Tokenizer.load(tmp_path / "a"), Tokenizer.load(tmp_path / "b")
-    assert a is not None
-    assert b is not None
+    a, b = tokenizer_of(tmp_path / "a"), tokenizer_of(tmp_path / "b")
     assert a.decode(a.encode_chat(messages)) == "usual"
     assert a.decode(a.encode_chat(messages, variables={"tools": []})) == "tools"
     assert b.decode(b.encode_chat(messages)) == "from the file"
@@ -150,8 +146,7 @@ def test_code_of_a_folder_is_not_run_when_the_class_is_known(tmp_path: Path):
     write_folder(tmp_path, byte_level(), config)
     write_json(tmp_path / "config.json", {"model_type": "remote", "auto_map": auto_map})
     (tmp_path / "remote.py").write_text(TRAP, encoding="utf-8")
-    tokenizer = Tokenizer.load(tmp_path)
-    assert tokenizer is not None
+    tokenizer = tokenizer_of(tmp_path)
     assert tokenizer.encode("hello") == byte_level().encode("hello").ids
     assert not (tmp_path / "ran").exists()
 
@@ -161,7 +156,7 @@ def test_model_code_beside_a_plain_tokenizer_is_no_obstacle(tmp_path: Path):
     write_json(
         tmp_path / "config.json", {"model_type": "x", "auto_map": {"AutoModelForCausalLM": "remote.M"}}
     )
-    assert Tokenizer.load(tmp_path) is not None
+    tokenizer_of(tmp_path)
 
 
 DAMAGE = {
@@ -181,18 +176,10 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, name: str):
     assert str(tmp_path) in message
 
 
-def test_lfs_pointer(tmp_path: Path):
-    (tmp_path / "tokenizer.json").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
-    assert "git lfs pull" in error_of(tmp_path)
-
-
-def test_no_vocabulary(tmp_path: Path):
-    write_folder(tmp_path, None, {"model_max_length": 8})
-    assert "no vocabulary" in error_of(tmp_path)
-
-
 def test_unknown_class_without_tokenizer_json(tmp_path: Path):
-    write_json(gpt2_files(tmp_path) / "tokenizer_config.json", {"tokenizer_class": "NoSuchTokenizer"})
+    write_json(
+        write_gpt2_vocabulary(tmp_path) / "tokenizer_config.json", {"tokenizer_class": "NoSuchTokenizer"}
+    )
     assert "NoSuchTokenizer" in error_of(tmp_path)
 
 
@@ -215,8 +202,7 @@ def test_nothing_is_printed(tmp_path: Path):
 
 @pytest.mark.skipif(not STORIES.is_dir(), reason="the published model is not beside the repository")
 def test_published_llama_tokenizer():
-    tokenizer = Tokenizer.load(STORIES)
-    assert tokenizer is not None
+    tokenizer = tokenizer_of(STORIES)
     ids = tokenizer.encode("Once upon a time 你 </s>")
     assert ids[0] == tokenizer.bos_token_id == 1
     assert not tokenizer.special_ids & set(ids[1:])
@@ -241,8 +227,10 @@ def test_a_damaged_tokenizer_json_is_named_without_transformers(
     assert error_of(tmp_path) == f"{tmp_path}/tokenizer.json: {reason}"
 
 
-@pytest.mark.parametrize("settings", [{"tokenizer_class": "GPT2Tokenizer"}, {"bos_token": "x"}])
-def test_settings_without_a_vocabulary_are_no_tokenizer(settings: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "settings", [{"tokenizer_class": "GPT2Tokenizer"}, {"bos_token": "x"}, {"model_max_length": 8}]
+)
+def test_settings_without_a_vocabulary_are_no_tokenizer(settings: dict[str, Any], tmp_path: Path) -> None:
     write_json(tmp_path / "tokenizer_config.json", settings)
     assert error_of(tmp_path).startswith(f"{tmp_path}/tokenizer_config.json: no vocabulary beside it; one of")
 
@@ -257,9 +245,117 @@ def test_an_ordinary_token_stays_one_though_a_list_of_transformers_5_names_it(tm
         "backend": "tokenizers",
         "extra_special_tokens": listed,
     }
-    tokenizer = Tokenizer.load(write_folder(tmp_path, backend, settings))
-    assert tokenizer is not None
+    tokenizer = tokenizer_of(write_folder(tmp_path, backend, settings))
     pair = backend.token_to_id("\n\n")
     assert tokenizer.encode("a\n\nb")[1:-1] == [pair]
     special = backend.token_to_id("<|new|>")
     assert tokenizer.decode([pair, special], skip_special_tokens=True) == "\n\n"
+
+
+END = "<|endoftext|>"
+SPECIAL = [END, "<|im_start|>", "<|im_end|>"]
+END_FLAGS = {"content": END, "lstrip": False, "rstrip": False, "normalized": False, "single_word": False}
+GPT2 = {"tokenizer_class": "GPT2TokenizerFast"}
+QWEN2 = {"tokenizer_class": "Qwen2Tokenizer"}
+ANY = {"tokenizer_class": "PreTrainedTokenizerFast"}
+
+PLAIN: dict[str, dict[str, Any]] = {
+    "gpt2": {**GPT2, "bos_token": "<|im_start|>", "model_max_length": 2048, "errors": "replace"},
+    "gpt2 without its defaults": {**GPT2, "bos_token": None, "unk_token": None},
+    "qwen2": {**QWEN2, "eos_token": "<|im_end|>", "chat_template": CHATML, "add_bos_token": False},
+    "qwen2 with tokens": {
+        **QWEN2,
+        "additional_special_tokens": ["<|im_start|>", {"__type": "AddedToken", "content": "<|im_end|>"}],
+        "added_tokens_decoder": {"0": {**END_FLAGS, "special": True}},
+        "pad_token": {"__type": "AddedToken", **END_FLAGS},
+        "split_special_tokens": False,
+    },
+    "any": {**ANY, "unk_token": END, "clean_up_tokenization_spaces": True},
+    "abstract": {"tokenizer_class": "PreTrainedTokenizer"},
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "no class": {"eos_token": END},
+    "another class": {"tokenizer_class": "LlamaTokenizer"},
+    "a space in front": {**GPT2, "add_prefix_space": True},
+    "a token that is not in the file": {**ANY, "pad_token": "<pad>"},
+    "one of several": {**ANY, "additional_special_tokens": ["<|im_end|>", "<pad>"]},
+    "a token with other flags": {
+        **QWEN2,
+        "added_tokens_decoder": {"0": {**END_FLAGS, "special": True, "lstrip": True}},
+    },
+    "a further token": {**QWEN2, "added_tokens_decoder": {"400": {"content": "<new>"}}},
+    "named besides": {**ANY, "extra_special_tokens": {"image_token": END}},
+    "several templates": {**ANY, "chat_template": [{"name": "default", "template": CHATML}]},
+    "padding": {**ANY, "padding_side": "left"},
+}
+
+
+def content(found: LoadedTokenizer | None) -> tuple[Any, ...]:
+    assert found is not None
+    ids = found.bos_token_id, found.eos_token_id, found.unk_token_id
+    return json.loads(found.backend.to_str()), ids, found.named_tokens, found.templates
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_folder(tmp_path, byte_level(SPECIAL), None)
+
+
+@pytest.mark.parametrize("settings", PLAIN.values(), ids=PLAIN)
+def test_it_is_what_transformers_loads(
+    folder: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_folder(folder, None, settings)
+    plain = content(load_plain(folder, settings))
+    monkeypatch.setattr(tokenizer_files, "load_plain", lambda *given: None)
+    assert plain == content(tokenizer_files.load_tokenizer_files(folder))
+
+
+@pytest.mark.parametrize("settings", OTHERS.values(), ids=OTHERS)
+def test_what_transformers_would_change_is_left_to_it(folder: Path, settings: dict[str, Any]) -> None:
+    write_folder(folder, None, settings)
+    assert load_plain(folder, settings) is None
+
+
+@pytest.mark.parametrize("name", ["added_tokens.json", "special_tokens_map.json"])
+def test_further_files_are_left_to_it(folder: Path, name: str) -> None:
+    write_folder(folder, None, GPT2)
+    assert load_plain(folder, GPT2) is not None
+    (folder / name).write_text("{}")
+    assert load_plain(folder, GPT2) is None
+
+
+def test_a_tokenizer_that_pads_and_a_damaged_one_are_left_to_it(tmp_path: Path) -> None:
+    backend = byte_level(SPECIAL)
+    backend.enable_padding(pad_token=END)
+    write_folder(tmp_path, backend, ANY)
+    assert load_plain(tmp_path, ANY) is None
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert load_plain(tmp_path, ANY) is None
+
+
+def test_an_ordinary_token_of_that_text_is_not_enough(tmp_path: Path) -> None:
+    backend = byte_level(SPECIAL)
+    backend.add_tokens([AddedToken("<pad>", special=False)])
+    write_folder(tmp_path, backend, {**ANY, "pad_token": "<pad>"})
+    assert load_plain(tmp_path, {**ANY, "pad_token": "<pad>"}) is None
+
+
+def test_the_template_of_a_file_comes_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {**GPT2, "chat_template": "other"}
+    write_folder(folder, None, settings)
+    (folder / "chat_template.jinja").write_bytes(CHATML.encode() + b"\r\n\xc3\xa9")
+    plain = content(load_plain(folder, settings))
+    monkeypatch.setattr(tokenizer_files, "load_plain", lambda *given: None)
+    assert plain == content(tokenizer_files.load_tokenizer_files(folder))
+
+
+def test_the_shipped_model_needs_neither_transformers_nor_mindspore() -> None:
+    """Importing them takes longer than all else that a small model waits for."""
+    program = (
+        "import sys; from mindbatch import LLM; "
+        f"text = LLM({str(ROOT / 'examples/tiny_gpt2')!r}).generate(['one, two,'], max_new_tokens=2); "
+        "print({'transformers', 'mindspore', 'torch', 'scipy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "set()\n", done.stderr

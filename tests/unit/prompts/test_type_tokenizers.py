@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_tokenizers import CHATML, byte_level, sentencepiece_like, write_folder
+from small_tokenizers import CHATML, byte_level, sentencepiece_like, tokenizer_of, write_folder
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -85,8 +85,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Tokenizer, Any
     name, backend, settings = KINDS[request.param]
     common = {"tokenizer_class": name, "clean_up_tokenization_spaces": False, "chat_template": CHATML}
     folder = write_folder(tmp_path, backend(), {**common, **settings})
-    ours = Tokenizer.load(folder)
-    assert ours is not None
+    ours = tokenizer_of(folder)
     return ours, getattr(transformers, f"{name}Fast").from_pretrained(folder)
 
 

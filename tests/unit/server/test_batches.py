@@ -1,7 +1,8 @@
-"""The folder of files and batches: one server's alone, what is old goes, what is needed stays."""
+"""Files and batches of a server: what is old goes, what is needed stays, each ends by its own faults."""
 
 import asyncio
 import io
+import json
 import queue
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,11 +11,23 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from mindbatch.io.errors import ConfigError
+from mindbatch.dataset.rows import RowFailure
+from mindbatch.io.errors import ConfigError, MindBatchError
+from mindbatch.io.storage import Storage, StorageError
+from mindbatch.server import batch_work
 from mindbatch.server.batch_routes import file_content
-from mindbatch.server.batch_work import BatchWork
+from mindbatch.server.batch_work import BatchSetup, BatchWork, Interrupted
 from mindbatch.server.batches import Batches
-from mindbatch.server.records import BatchRecord, FileRecord
+from mindbatch.server.records import (
+    BatchRecord,
+    FileRecord,
+    Files,
+    Records,
+    is_id,
+    new_id,
+    result_of,
+    window_seconds,
+)
 from mindbatch.server.requests import ApiError
 
 
@@ -131,3 +144,171 @@ def test_a_file_that_is_removed_while_it_is_asked_for(
         asyncio.run(file_content(request_of(kept, file.id)))
     assert caught.value.status == 404
     kept.stop()
+
+
+BATCH = "batch_" + "0" * 24
+
+
+def record(**fields: Any) -> BatchRecord:
+    values: dict[str, Any] = {"id": BATCH, "endpoint": "/v1/completions", "input_file_id": "file-" + "1" * 24}
+    return BatchRecord(**values | {"completion_window": "24h", "created_at": 1, "expires_at": 2, **fields})
+
+
+def test_a_batch_comes_back_as_it_was(tmp_path: Path) -> None:
+    kept = record(metadata={"a": "b"}, errors=[{"line": 1}], removed=["output"], status="failed", failed_at=3)
+    Records(tmp_path, BatchRecord, Storage()).keep(kept)
+    assert Records(tmp_path, BatchRecord, Storage()).all() == [kept]
+
+
+@pytest.mark.parametrize("fields", [{"created_at": "x"}, {"id": "batch_other"}], ids=str)
+def test_a_damaged_one_is_named_and_left_out(
+    tmp_path: Path, fields: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Records(tmp_path, BatchRecord, Storage()).keep(record())
+    path = tmp_path / f"{BATCH}.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    assert Records(tmp_path, BatchRecord, Storage()).all() == []
+    assert f"{path}: damaged; left out" in capsys.readouterr().err
+
+
+def test_names_are_ours_or_none() -> None:
+    assert is_id(new_id("file-"))
+    assert is_id(new_id("batch_"))
+    for name in ("file-../../x", "file-" + "A" * 24, "batch_", BATCH + "\n", "../" + BATCH):
+        assert not is_id(name)
+        assert result_of(name) == ("", "")
+    assert result_of("file-" + "0" * 24 + "-output") == (BATCH, "output")
+
+
+def test_windows() -> None:
+    assert [window_seconds(text) for text in ("90s", "30m", "24h", "7d")] == [90, 1800, 86400, 604800]
+    for text in ("0h", "1w", "h", "-1h", "1.5h", " 1h", "9999999s", None, 24):
+        assert window_seconds(text) is None
+
+
+def test_result_files_are_those_of_batches_that_have_ended() -> None:
+    assert record(completed=3).result_id("output") is None
+    done = record(completed=3, status="completed")
+    assert done.result_id("output") == "file-" + "0" * 24 + "-output"
+    assert done.result_id("errors") is None
+    done.removed.append("output")
+    assert done.result_id("output") is None
+
+
+def test_what_a_killed_upload_left_goes_and_damaged_records_keep_their_content(tmp_path: Path) -> None:
+    files = Files(tmp_path, Storage(), 10)
+    whole, damaged, cut_off = (new_id("file-") for _ in range(3))
+    for name in (whole, damaged, cut_off):
+        (tmp_path / f"{name}.jsonl").write_bytes(b"{}\n")
+    Records(tmp_path, FileRecord, Storage()).keep(FileRecord(whole, "a", 3, 1))
+    (tmp_path / f"{damaged}.json").write_text("{")
+    (tmp_path / f"{new_id('file-')}.jsonl").symlink_to("/etc/passwd")
+    (tmp_path / f"{new_id('file-')}.jsonl").mkdir()
+    files = Files(tmp_path, Storage(), 10)
+    assert [file.id for file in files.all()] == [whole]
+    assert (tmp_path / f"{damaged}.jsonl").exists()
+    assert not (tmp_path / f"{cut_off}.jsonl").exists()
+
+
+FULL = StorageError("disk: cannot be written (No space left on device)")
+
+
+@pytest.fixture
+def written() -> list[str]:
+    return []
+
+
+def work(
+    outcomes: list[Exception | None], written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> BatchWork:
+    """A batch whose run comes to these outcomes, one after the other."""
+    record = BatchRecord(new_id("batch_"), "/v1/completions", new_id("file-"), "24h", 1, 1 << 40)
+    record.status, record.total = "in_progress", 3
+    data = tmp_path / "rows.jsonl"
+    data.write_bytes(b"{}\n")
+
+    def run() -> None:
+        outcome = outcomes.pop(0)
+        if outcome is not None:
+            raise outcome
+
+    monkeypatch.setattr(batch_work, "run_config", lambda *arguments: None)
+    monkeypatch.setattr(batch_work, "fingerprint_fields", lambda *arguments: {})
+    monkeypatch.setattr(batch_work, "BatchJob", lambda *arguments, **options: SimpleNamespace(run=run))
+    monkeypatch.setattr(batch_work, "rows_of", lambda folder: SimpleNamespace(total=3, done=2, failed=1))
+    monkeypatch.setattr(batch_work, "_SECONDS_UNTIL_ROOM", 0.01)
+    engine: Any = SimpleNamespace(is_closed=False)
+    setup = BatchSetup(
+        None,
+        None,
+        SimpleNamespace(tokenizer=None),
+        engine,
+        lambda: 2,
+        lambda record: written.append(record.status),  # type: ignore[arg-type]
+    )
+    return BatchWork(record, setup, data, tmp_path / "run")
+
+
+def test_a_full_disk_is_waited_for(
+    written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch = work([FULL] * 5 + [None], written, tmp_path, monkeypatch)
+    batch.run()
+    assert (batch.record.status, batch.record.completed, batch.record.failed) == ("completed", 2, 1)
+    assert capsys.readouterr().err.count("No space left on device") == 5
+
+
+def test_what_is_wrong_with_the_batch_ends_it(
+    written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = work([ConfigError(["one", "two"])], written, tmp_path, monkeypatch)
+    batch.run()
+    assert batch.record.status == "failed"
+    assert [error["message"] for error in batch.record.errors] == ["one", "two"]
+
+
+def test_what_is_not_its_fault_is_tried_three_times(
+    written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch = work([ValueError("a"), MindBatchError("b"), None], written, tmp_path, monkeypatch)
+    batch.run()
+    assert batch.record.status == "completed"
+    batch = work([ValueError("a")] * 3, written, tmp_path, monkeypatch)
+    batch.run()
+    assert (batch.record.status, batch.record.errors[0]["code"]) == ("failed", "server_error")
+    assert "ended (3 of 3 times): Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("outcome", [Interrupted("the server ends"), MindBatchError("this LLM was closed")])
+def test_a_server_that_ends_leaves_its_batches(
+    outcome: Exception, written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = work([outcome], written, tmp_path, monkeypatch)
+    batch._setup.engine.is_closed = True  # type: ignore[misc]
+    batch.run()
+    assert batch.record.status == "in_progress"
+    assert written == []
+
+
+def test_a_thousand_wrong_lines_are_told_and_the_others_counted(
+    written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for count, told in ((1202, "and 202 more lines with errors"), (0, "the file holds no request")):
+        batch = work([], written, tmp_path, monkeypatch)
+        batch.record.status, batch.record.total = "validating", 0
+        lines = (RowFailure(None, "rows.jsonl", number, "row", "no") for number in range(count))
+        with pytest.raises(Interrupted):
+            list(batch._checked(lines))
+        assert (batch.record.status, batch.record.total) == ("failed", count)
+        assert len(batch.record.errors) == min(count, 1000) + 1
+        assert batch.record.errors[-1]["message"] == told
+
+
+def test_a_file_whose_content_is_gone_ends_its_batch(
+    written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = work([None], written, tmp_path, monkeypatch)
+    (tmp_path / "rows.jsonl").unlink()
+    batch.run()
+    assert batch.record.status == "failed"
+    assert batch.record.errors[0]["message"].endswith(": its content is gone")

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.config.compose import compose_task
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.schema import TaskConfig
 from mindbatch.io.errors import ConfigError
 from mindbatch.replicas import start
 from mindbatch.tasks.launching import run_in_job
-from mindbatch.tasks.registry import TASKS
+from task_configs import config_of
 
 Configure = Callable[..., ModelTaskConfig]
 TWO = "parallel.data_parallel=2"
@@ -23,9 +22,7 @@ NODES = ("launch.local_worker_num=1", "launch.master_addr=127.0.0.1", "launch.ma
 def configure(model_folder: Path) -> Configure:
     def configured(*overrides: str) -> ModelTaskConfig:
         given = [f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi", *overrides]
-        config = compose_task(TASKS["generate"], given).finish()
-        assert isinstance(config, ModelTaskConfig)
-        return config
+        return config_of("generate", *given)
 
     return configured
 

@@ -14,9 +14,9 @@ from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder
 from mindbatch.io.errors import ConfigError
 from mindbatch.tasks import sweep
-from mindbatch.tasks.evaluate.schema import EvaluateConfig
 from mindbatch.tasks.registry import TASKS
 from mindbatch.tasks.sweep import jobs_of, placed
+from task_configs import config_of
 
 OPTIONS = OptionFiles(configs_folder(), None)
 
@@ -80,8 +80,7 @@ def test_what_a_task_compares_becomes_its_columns() -> None:
     assert [job.name for job in jobs] == ["limit=5", "limit=6"]
     assert jobs[0].overrides[:2] == ("limit=5", "decoding.max_new_tokens=9")
     words = ["model=tiny_gpt2", "data.path=-", "metrics=[exact_match]", *jobs[0].overrides[1:]]
-    config = compose_task(TASKS["evaluate"], words).finish()
-    assert isinstance(config, EvaluateConfig)
+    config = config_of("evaluate", *words)
     assert list(config.variants) == ["top_p,seed=1", "top_p,seed=2", "sampling,seed=1", "sampling,seed=2"]
     first, *_, last = config.variants.values()
     assert (first.top_p, first.seed, last.top_p, last.seed, last.max_new_tokens) == (0.9, 1, 1.0, 2, 9)
