@@ -140,14 +140,14 @@ def test_a_run_that_ends_early_resumes_and_refuses_a_changed_adapter(
     job_of(config_of(tmp_path, own, "whole")).run()
 
     broken = job_of(config_of(tmp_path, own, "broken"))
-    load = broken._load
+    load = broken.load
 
     @contextmanager
     def ending(folder: Any) -> Iterator[Any]:
         with load(folder) as llm:
             yield Ending(cast(LLM, llm), 9)
 
-    broken._load = ending
+    broken.load = ending
     with pytest.raises(KeyboardInterrupt):
         broken.run()
     assert not (tmp_path / "broken/results.jsonl").exists()

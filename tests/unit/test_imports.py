@@ -118,7 +118,7 @@ CHECKPOINT_MAY_IMPORT: dict[str, set[str]] = {
     "faults": set(),
     "json_object": GROUND,
     "formats": GROUND,
-    "folders": GROUND | {"formats"},
+    "folders": GROUND | {"formats", "placement"},
     "placement": GROUND,
     "quantised": GROUND | {"formats", "folders"},
     "strategy": GROUND | {"formats", "folders", "placement"},
