@@ -315,7 +315,7 @@ inline double weigh(const Drawable& d, NucleusSpace& space, Bracket& bracket) {
   return all;
 }
 
-// Where top-p ends, as decoding/nucleus.py says; `sums` gets the weight that is left of each block.
+// Where top-p ends, as decoding/filters.py says; `sums` gets the weight that is left of each block.
 inline KeptKeys nucleus_of(const Drawable& d, float tail, NucleusSpace& space, double* sums) {
   Bracket bracket = guess(d, tail, space.list);
   const double all = weigh(d, space, bracket);

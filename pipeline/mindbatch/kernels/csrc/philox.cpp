@@ -1,4 +1,4 @@
-// Philox4x32-10, see decoding/philox.py: random numbers by counters.
+// Philox4x32-10, see decoding/draws.py: random numbers by counters.
 #include <cstdint>
 
 #include "operators.h"

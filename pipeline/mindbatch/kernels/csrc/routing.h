@@ -6,7 +6,7 @@
 
 namespace mindbatch {
 
-// The settings of mb_experts, and `Routing` of kernels/routing.py.
+// The settings of mb_experts, and `Routing` of kernels/shapes.py.
 struct Routing {
   int64_t experts, chosen;
   bool is_sigmoid;     // scores are sigmoids of the logits, else their softmax over all experts
