@@ -10,7 +10,7 @@ from typing import Any
 from mindbatch.checkpoint.folders.folder_files import existing_folder
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.config.model_schema import ignored_keys
-from mindbatch.io.amounts import shape_text, table
+from mindbatch.io.amounts import counted, shape_text, table
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.screen_text import printable, say
 from mindbatch.models.architecture import Architecture
@@ -116,7 +116,7 @@ def _head(model_type: str, job: LayoutJob) -> list[str]:
     return [
         f"MindSpore's layout of MindFormers' Llama as {model_type}",
         f"data_parallel {job.data_parallel} x model_parallel {job.model_parallel} x pipeline_stage "
-        f"{job.pipeline_stage}: {job.num_ranks} ranks",
+        f"{job.pipeline_stage}: {counted(job.num_ranks, 'rank')}",
         _WITH_CACHE if job.use_past else _WITHOUT_CACHE,
     ]
 
