@@ -17,12 +17,11 @@ from mindbatch.decoding.value_kinds import RANDOM
 from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.io.fault_lines import did_you_mean, shown, unknown_adapter
 from mindbatch.io.strict_json import unicode_fault
-from mindbatch.prompts.messages import NO_OPTIONS, ChatOptions
+from mindbatch.prompts.messages import NO_OPTIONS, ChatOptions, conversation_of
 from mindbatch.prompts.prompts import (
     TEMPLATE_KWARGS,
     TOOLS,
     content_of,
-    conversation_of,
     is_conversation,
     usual_name,
 )

@@ -16,8 +16,8 @@ from mindbatch.io.fault_lines import did_you_mean, shown, unknown_adapter
 from mindbatch.io.strict_json import unicode_fault
 from mindbatch.message_formats.forced import call_schema
 from mindbatch.message_formats.parser import MessageFormat
-from mindbatch.prompts.messages import ChatOptions
-from mindbatch.prompts.prompts import TEMPLATE_KWARGS, TOOLS, conversation_of
+from mindbatch.prompts.messages import ChatOptions, conversation_of
+from mindbatch.prompts.prompts import TEMPLATE_KWARGS, TOOLS
 
 _SAME_MEANING = {field: name for name, declared in DECODING.items() for field in declared.openai}
 """Fields that are decoding parameters, many under another name."""

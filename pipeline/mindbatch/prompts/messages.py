@@ -186,6 +186,19 @@ class ChatOptions:
 NO_OPTIONS = ChatOptions()
 
 
+def conversation_of(value: object, where: str, options: ChatOptions = NO_OPTIONS) -> dict[str, Any]:
+    """The messages of one conversation with its options; one in ShareGPT's form is taken as well.
+
+    Raises:
+        PromptError: a line for each fault, each beginning with `where`.
+    """
+    messages = sharegpt_messages(value, where) if is_sharegpt(value) else value
+    conversation = checked_conversation(messages, where)
+    if options.system is not None and conversation[0]["role"] == "system":
+        raise PromptError(f"{where}[0]: a system message is there already; remove it or system=...")
+    return options.content(conversation)
+
+
 def chat_options(
     system: str | None = None,
     tools: object = None,

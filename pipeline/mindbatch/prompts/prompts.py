@@ -17,9 +17,7 @@ from mindbatch.prompts.messages import (
     ChatOptions,
     Message,
     chat_options,
-    checked_conversation,
-    is_sharegpt,
-    sharegpt_messages,
+    conversation_of,
 )
 from mindbatch.prompts.prompt_lines import DEFAULT_MAX_LINE_BYTES, Line, parse_json, text_lines
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -354,19 +352,6 @@ def content_of(value: object, *, chat: bool = False, options: ChatOptions = NO_O
     if chat:
         raise PromptError("token ids cannot be a chat message; give text or leave chat=true out")
     return {"token_ids": _checked_ids(value)}
-
-
-def conversation_of(value: object, where: str, options: ChatOptions = NO_OPTIONS) -> dict[str, Any]:
-    """The messages of one conversation with its options; one in ShareGPT's form is taken as well.
-
-    Raises:
-        PromptError: a line for each fault, each beginning with `where`.
-    """
-    messages = sharegpt_messages(value, where) if is_sharegpt(value) else value
-    conversation = checked_conversation(messages, where)
-    if options.system is not None and conversation[0]["role"] == "system":
-        raise PromptError(f"{where}[0]: a system message is there already; remove it or system=...")
-    return options.content(conversation)
 
 
 def usual_name(row: Mapping[str, Any]) -> str | None:

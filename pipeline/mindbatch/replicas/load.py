@@ -55,31 +55,17 @@ def load_replicas(
         CheckpointError, ConfigError: as `prepare` and `load_engine`; most of it before a process is started.
         MindBatchError: a rank could not be started, or has ended.
     """
-    model, runtime, parallel = config.model, config.runtime, config.parallel
-    topology = topology_of(parallel)
+    model, runtime = config.model, config.runtime
+    topology = topology_of(config.parallel)
     job: JobSetup = config.job or set_up_job(config)
     refuse_apart(job, model, runtime, config.launch.max_restarts)
     setup = prepare(model, runtime, topology.part_of(0), config.lora, opened=opened)
     if not job.is_front:
         return _following(config, job, setup, notice, logs)
 
-    def check_memory(ranks: Collection[int], machine: MachineMemory | None = None) -> None:
-        refuse_beyond_memory(MemoryDemand.of(setup, [*map(topology.coordinates, ranks)]), machine)
-
     here = _ranks_here(job)
-    local_size = len(here)
-    if here:
-        check_memory(here)
-    admission = RankAdmission(
-        model,
-        _for_one_of(local_size, runtime),
-        parallel,
-        config.lora,
-        check_memory,
-        replicas_are_local=shares_memory(job),
-        has_worlds=job.has_worlds,
-    )
-    say(*thread_notes(runtime.num_threads, local_size), *setup.adapters.warnings)
+    admission = _admission(config, job, setup, here)
+    say(*thread_notes(runtime.num_threads, len(here)), *setup.adapters.warnings)
     notice(f"starting {topology.world_size} processes")
     local = node_processes(config, job, admission, logs)
     cluster = _ray_cluster(config, job, local.logs) if job.launcher == "ray" else None
@@ -104,6 +90,28 @@ def load_replicas(
     cache_bytes = setup.cache_bytes * topology.world_size
     kernels = ", ".join(sorted(remote.kernels))
     return LoadedEngine(engine, setup.tokenizer, cache_bytes, setup.adapters.known, kernels)
+
+
+def _admission(
+    config: ModelTaskConfig, job: JobSetup, setup: EngineSetup, here: Collection[int]
+) -> RankAdmission:
+    """Makes what ranks are admitted by. here: those of this machine, whose memory is checked at once."""
+    topology = topology_of(config.parallel)
+
+    def check_memory(ranks: Collection[int], machine: MachineMemory | None = None) -> None:
+        refuse_beyond_memory(MemoryDemand.of(setup, [*map(topology.coordinates, ranks)]), machine)
+
+    if here:
+        check_memory(here)
+    return RankAdmission(
+        config.model,
+        _for_one_of(len(here), config.runtime),
+        config.parallel,
+        config.lora,
+        check_memory,
+        replicas_are_local=shares_memory(job),
+        has_worlds=job.has_worlds,
+    )
 
 
 def set_up_job(config: ModelTaskConfig) -> JobSetup:
