@@ -18,8 +18,6 @@ WINDOWS_BUT_EVERY = 2
 
 def describe(reader: ConfigReader) -> Architecture:
     reader.needs("swiglu_alpha", [1.702])  # of quick_gelu
-    if reader.has("rope_scaling") and reader.raw("rope_scaling") is None:
-        reader.change_defaults(rope_scaling=None)
     windows = windows_by_pattern(reader, WINDOWS_BUT_EVERY)
     arch = llama.describe_family(reader, windows=windows, bias_key="attention_bias")
     layers = tuple(range(arch.num_layers))

@@ -50,7 +50,7 @@ def read_partial_rotary(reader: ConfigReader, head_dim: int, max_positions: int)
 def read_rotary_of(reader: ConfigReader, width: int, max_positions: int) -> Rotary:
     """The rotary embedding of `width` numbers of a head."""
     key, theta = "rope_scaling", reader.number("rope_theta")
-    settings = reader.value(key) or {}
+    settings = reader.raw(key) or {}  # null is none, whatever the class takes for an absent one
     if not isinstance(settings, Mapping):
         reader.fault(key, "must be null or an object with a rope_type")
         settings = {}
