@@ -17,6 +17,7 @@ from typing import Any
 
 import transformers
 from transformers import (
+    ApertusConfig,
     BloomConfig,
     Cohere2Config,
     CohereConfig,
@@ -59,6 +60,7 @@ from transformers import (
 )
 
 CLASSES = (
+    ApertusConfig,
     Cohere2Config,
     CohereConfig,
     Gemma2Config,

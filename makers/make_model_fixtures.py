@@ -96,6 +96,8 @@ def describe(case: str, settings: dict[str, Any], dtype: str, shards: int) -> di
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
     shapes = {name: shape for name, shape in saved_shapes(model).items() if name not in tied}
     tensors = {name: [shape, spread(family, name, shape, bool(tied))] for name, shape in shapes.items()}
+    constants = {name: buffer for name, buffer in model.named_buffers() if name in shapes}
+    tensors |= {name: [shapes[name], 0.0, buffer.item()] for name, buffer in constants.items()}
     kept = {**config.to_diff_dict(), "tie_word_embeddings": bool(tied)}
     kept.pop("transformers_version", None)
     return {"config": kept, "tensors": tensors, "dtype": dtype, "shards": shards}
@@ -127,7 +129,7 @@ def load(folder: Path) -> PreTrainedModel:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     if hasattr(model, "set_experts_implementation"):  # since 5.0, where the usual one needs even sizes
         model.set_experts_implementation("eager")
-    return model.eval()
+    return model.float().eval()  # some classes make parameters in a type of their own
 
 
 def greedy(

@@ -38,6 +38,7 @@ ERNIE = GROUPED | {"model_type": "ernie4_5", "head_dim": 12}
 EXAONE = GROUPED | {"model_type": "exaone4", "num_hidden_layers": 4, "sliding_window": 7}
 HUNYUAN = GROUPED | {"model_type": "hunyuan_v1_dense", "head_dim": 12}
 SMOLLM3 = GROUPED | {"model_type": "smollm3", "pad_token_id": None, "num_hidden_layers": 4}
+APERTUS = GROUPED | {"model_type": "apertus", "pad_token_id": None, "hidden_act": "xielu"}
 CASES: dict[str, dict[str, Any]] = {
     "gemma2": GEMMA2 | {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 4.0},
     "gemma2_biased": GEMMA2
@@ -123,6 +124,10 @@ CASES: dict[str, dict[str, Any]] = {
     "hunyuan_v1_dense_biased": HUNYUAN
     | {"attention_bias": True, "num_key_value_heads": 1, "intermediate_size": 37, "head_dim": 8}
     | {"tie_word_embeddings": True},
+    "apertus": APERTUS | {"rope_scaling": LLAMA3},
+    "apertus_biased": APERTUS
+    | {"attention_bias": True, "num_key_value_heads": 1, "intermediate_size": 37, "rope_theta": 1e4}
+    | {"tie_word_embeddings": True, "rope_scaling": None},
 }
 DTYPES = {
     "gemma2": "bfloat16",
@@ -137,6 +142,8 @@ DTYPES = {
     "ernie4_5": "bfloat16",
     "exaone4": "float16",
     "hunyuan_v1_dense": "bfloat16",
+    "apertus": "bfloat16",  # in which transformers keeps the slopes, whatever the file has
+    "apertus_biased": "bfloat16",
 }
 SHARDS = {
     "gemma2_biased": 2,
@@ -149,6 +156,7 @@ SHARDS = {
     "olmo3_yarn": 2,
     "ernie4_5_biased": 2,
     "exaone4_mixed": 3,
+    "apertus_biased": 2,
 }
 
 if __name__ == "__main__":

@@ -59,7 +59,9 @@ def ragged(case: str, path: Path = FIXTURE) -> list[list[int]]:
     return [flat[end - size : end].tolist() for end, size in zip(ends, lengths, strict=True)]
 
 
-def random_tensor(name: str, shape: list[int], spread: float) -> NDArray[np.float32]:
+def random_tensor(
+    name: str, shape: list[int], spread: float, centre: float | None = None
+) -> NDArray[np.float32]:
     """Uniform numbers from the name alone; norm weights and factors lie around 1, all else around 0.
 
     Raw generator bits are used: NumPy promises that they stay the same, its distributions it does not.
@@ -67,7 +69,8 @@ def random_tensor(name: str, shape: list[int], spread: float) -> NDArray[np.floa
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
     bits = np.random.PCG64(seed).random_raw(int(np.prod(shape))) >> np.uint64(40)
     uniform = bits.astype(np.float32) / np.float32(1 << 23) - np.float32(1)
-    centre = 1 if name.endswith(("weight", "layer_scalar")) and len(shape) == 1 else 0
+    if centre is None:
+        centre = 1 if name.endswith(("weight", "layer_scalar")) and len(shape) == 1 else 0
     return (uniform * np.float32(spread) + np.float32(centre)).reshape(shape).astype(np.float32)
 
 
@@ -83,8 +86,8 @@ def write_folder(folder: Path, description: Mapping[str, Any]) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(description["config"]))
     tensors = {
-        name: stored(random_tensor(name, shape, spread), description["dtype"])
-        for name, (shape, spread) in description["tensors"].items()
+        name: stored(random_tensor(name, *drawn), description["dtype"])
+        for name, drawn in description["tensors"].items()
     }
     shards = description["shards"]
     names = [list(tensors)[start::shards] for start in range(shards)]

@@ -83,8 +83,8 @@ def write_model(folder: Path, case: str, added: Mapping[str, NDArray[np.float32]
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config_of(case)))
     tensors = {
-        name: np.ascontiguousarray(random_tensor(name, shape, spread) + added.get(name, np.float32(0)))
-        for name, (shape, spread) in description_of(case)["tensors"].items()
+        name: np.ascontiguousarray(random_tensor(name, *drawn) + added.get(name, np.float32(0)))
+        for name, drawn in description_of(case)["tensors"].items()
     }
     save_file(tensors, folder / "model.safetensors")
     return folder

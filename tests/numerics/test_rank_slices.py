@@ -27,6 +27,7 @@ UNDIVIDED = (
     "bloom_untied",
     "chatglm_odd",
     "cohere2_local",
+    "apertus_biased",
     "cohere_biased",
     "ernie4_5_biased",
     "ernie4_5_moe_some",

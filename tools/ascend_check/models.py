@@ -71,6 +71,7 @@ _TELECHAT = {
     "base_seqlen": 64,
 }
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
+    "apertus": _GROUPED,
     "bloom": {"vocab_size": 96, "hidden_size": 64, "n_layer": 2, "n_head": 4, "seq_length": 64},
     "chatglm": {
         "padded_vocab_size": 96,

@@ -138,6 +138,7 @@ _FLOATS: Mapping[str, Sequence[str]] = {
     "scaled": ["factor"],
     "sum": [],
     "table_rows": [],
+    "xielu": ["beta", "epsilon"],
 }
 """Operations whose functions are called as they are, and take no settings but these, as they are."""
 

@@ -150,7 +150,7 @@ def test_other_families_are_refused_with_what_runs_them() -> None:
         ("llama", "model.provider=native runs it"),
         (
             "telechat2",
-            "neither does model.provider=native, which runs bloom, chatglm, chatglm_6b, cohere",
+            "neither does model.provider=native, which runs apertus, bloom, chatglm, chatglm_6b",
         ),
     ):
         with pytest.raises(CheckpointError) as caught:

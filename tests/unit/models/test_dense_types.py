@@ -149,6 +149,16 @@ def test_biases_of_seed_oss_and_ernie() -> None:
     assert (ernie.qkv_bias, ernie.output_bias, ernie.mlp_bias) == (True, True, True)
 
 
+def test_positions_of_apertus_are_scaled_unless_null() -> None:
+    plain = describe(config("llama", rope_theta=1.2e7)).rotary
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    scaled = describe(
+        config("llama", rope_theta=1.2e7, rope_scaling=scaling | {"original_max_position_embeddings": 8192})
+    ).rotary
+    assert describe(config("apertus")).rotary == scaled != plain
+    assert describe(config("apertus", rope_scaling=None)).rotary == plain
+
+
 FOUR_LAYERS = {"num_key_value_heads": 2, "num_hidden_layers": 4}
 REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     "phi3": [
@@ -194,6 +204,12 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"use_cla": True}, "use_cla=true: not supported"),
         ({"use_qk_norm": False}, "use_qk_norm=false: not supported"),
         ({"position_embedding_xdrope": True}, "position_embedding_xdrope=true: not supported"),
+    ],
+    "apertus": [
+        ({"hidden_act": "silu"}, "hidden_act='silu': not supported; allowed: 'xielu'"),
+        ({"qk_norm": False}, "qk_norm=false: not supported"),
+        ({"post_norm": True}, "post_norm=true: not supported"),
+        ({"mlp_bias": True}, "mlp_bias=true: not supported"),
     ],
     "starcoder2": [
         ({"mlp_type": "other"}, "mlp_type='other': not supported"),

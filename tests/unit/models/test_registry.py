@@ -50,14 +50,14 @@ def test_a_near_type_is_suggested(name: str, hint: str) -> None:
 @pytest.mark.parametrize("model_type", ["mixtral-of-experts", 7, ["llama"], "../evil", "registry"])
 def test_other_types_are_refused(model_type: object) -> None:
     with pytest.raises(
-        CheckpointError, match="is not supported; allowed: bloom, chatglm, chatglm_6b, cohere"
+        CheckpointError, match="is not supported; allowed: apertus, bloom, chatglm, chatglm_6b"
     ):
         describe({"model_type": model_type})
 
 
 def test_a_missing_type_is_named() -> None:
     with pytest.raises(
-        CheckpointError, match="model_type is missing; allowed: bloom, chatglm, chatglm_6b, cohere"
+        CheckpointError, match="model_type is missing; allowed: apertus, bloom, chatglm, chatglm_6b"
     ):
         describe({})
 
@@ -102,7 +102,7 @@ def quantised(**settings: Any) -> dict[str, Any]:
         ({"model_type": "bert"}, "model type 'bert', an encoder, which generates no text, is not supported"),
         (
             {"model_type": "olmoe"},
-            "'olmoe', a mixture of experts, is not supported; allowed: bloom, chatglm, chatglm_6b, cohere",
+            "'olmoe', a mixture of experts, is not supported; allowed: apertus, bloom, chatglm, chatglm_6b",
         ),
         ({"model_type": "mystery", "num_experts": 8}, "'mystery', a mixture of experts,"),
         ({"model_type": "umt5"}, "'umt5', an encoder-decoder model,"),

@@ -54,6 +54,7 @@ _CELLS: Mapping[str, Callable[..., nn.Cell]] = {
     "square_sums": plain_cells.SquareSums,
     "tempered": plain_cells.Tempered,
     "write_cache": lambda shape: plain_attention.CacheWrite(),
+    "xielu": plain_cells.Xielu,
 }
 """Kernels of operations that every kind of step computes in the same way, but for those of one operator.
 

@@ -52,6 +52,20 @@ class Capped(nn.Cell):
         return ops.cast(capped(ops.cast(x, mstype.float32), self.cap), x.dtype)
 
 
+class Xielu(nn.Cell):
+    """Cell of `operations.dense.xielu`, computed in float32."""
+
+    def __init__(self, beta: float, epsilon: float) -> None:
+        super().__init__(auto_prefix=False)
+        self.beta, self.epsilon = beta, epsilon
+
+    def construct(self, x: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        wide = ops.cast(x, mstype.float32)
+        above, below = ops.log(ops.exp(positive) + 1.0), ops.log(ops.exp(negative) + 1.0) + self.beta
+        curve = below * (ops.exp(ops.clamp(wide, max=self.epsilon)) - 1.0 - wide)
+        return ops.cast(ops.where(wide > 0, above * wide * wide, curve) + self.beta * wide, x.dtype)
+
+
 class Tempered(nn.Cell):
     """Cell of `operations.rotation.tempered`."""
 

@@ -127,6 +127,17 @@ def _sigmoid(x: FloatArray) -> FloatArray:
     return 0.5 * (1.0 + np.tanh(0.5 * x))
 
 
+@operation()
+def xielu(x: FloatArray, positive: Array, negative: Array, *, beta: float, epsilon: float) -> FloatArray:
+    """Squares above 0, exponentials below, each with a learned slope (arXiv:2411.13010).
+
+    positive, negative [1]: the slopes before the softplus that keeps them above 0.
+    """
+    above, below = np.logaddexp(0, positive), beta + np.logaddexp(0, negative)
+    curve = np.where(x > 0, above * x * x, below * (np.expm1(np.minimum(x, np.float32(epsilon))) - x))
+    return (curve + beta * x).astype(np.float32)
+
+
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
