@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import mindbatch
-from mindbatch.config.schema import LARGEST_COUNT, TYPE_NAMES, Key, SchemaKeys, schema_keys
+from mindbatch.config.schema import Key, SchemaKeys, schema_keys
 from mindbatch.decoding.params import PARAMETERS
 from mindbatch.tasks.registry import TASKS
 
@@ -126,19 +126,8 @@ def _table(keys: Iterable[Key]) -> str:
     rows = ["| key | default | allowed | meaning |", "|---|---|---|---|"]
     for key in keys:
         rows += [f"| **{key.topic}** | | | |"] if key.topic else []
-        rows.append(_row(f"`{key.name}`", f"`{_default(key.default)}`", _allowed(key), key.meaning))
+        rows.append(_row(f"`{key.name}`", f"`{_default(key.default)}`", key.takes, key.meaning))
     return "\n".join(rows)
-
-
-def _allowed(key: Key) -> str:
-    """The values that a key takes, its bounds among them."""
-    if key.choices:
-        return ", ".join([*map(str, key.choices), *["null"] * key.optional])
-    if key.minimum is None:
-        return key.expected
-    kind, null = TYPE_NAMES[key.type], " or null" * key.optional
-    bounds = f"at least {key.minimum}" if key.maximum == LARGEST_COUNT else f"{key.minimum} to {key.maximum}"
-    return f"{kind}, {bounds}{null}"
 
 
 def _decoding() -> str:

@@ -101,8 +101,8 @@ def migrated(path: Path) -> Applied:
 
 def _faults(values: dict[str, Any], keys: SchemaKeys) -> Iterator[str]:
     for name, value in values.items():
-        if fault := keys.keys[name].fault(value):
-            yield f"{name}={shown(value)}: {fault}"
+        if error := keys.keys[name].error(value):
+            yield f"{name}={shown(value)}: {error}"
     decoding = {
         name.partition(".")[2]: value for name, value in values.items() if name.startswith("decoding.")
     }

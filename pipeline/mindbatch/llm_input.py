@@ -15,7 +15,7 @@ from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.schema import INSTEAD, Key, own_keywords, schema_keys
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.params import OTHER_NAMES
-from mindbatch.decoding.value_kinds import RANDOM
+from mindbatch.decoding.token_kinds import RANDOM
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import did_you_mean, under_own_names
 
@@ -40,8 +40,6 @@ _RUNTIME_KEYWORDS = schema_keys(RuntimeConfig).keys
 _PARALLEL_KEYWORDS = schema_keys(ParallelConfig).keys
 _LORA_KEYWORDS = {f"lora_{name}": key for name, key in schema_keys(LoraConfig).keys.items()}
 _KEYWORDS = _MODEL_KEYWORDS | _RUNTIME_KEYWORDS | _PARALLEL_KEYWORDS | _LORA_KEYWORDS
-_SECTIONS = {"model": _MODEL_KEYWORDS, "runtime": _RUNTIME_KEYWORDS, "parallel": _PARALLEL_KEYWORDS}
-_BY_KEY = {f"{section}.{key.name}": name for section, own in _SECTIONS.items() for name, key in own.items()}
 
 
 def with_keywords(init: Callable[..., None]) -> Callable[..., None]:
@@ -50,7 +48,7 @@ def with_keywords(init: Callable[..., None]) -> Callable[..., None]:
     The schemas are the only list of the keywords, so that a new key is one at once, with its default, its
     meaning and its checks.
     """
-    lines = [f"    {name}: {key.meaning} ({_allowed(key)})" for name, key in _KEYWORDS.items()]
+    lines = [f"    {name}: {key.meaning} ({key.in_help})" for name, key in _KEYWORDS.items()]
     init.__doc__ = "\n".join(["Loads the model of a folder; null stands for None.\n", *lines])
     *first, _ = inspect.signature(init).parameters.values()
     keywords = [
@@ -66,10 +64,6 @@ def with_keywords(init: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
-def _allowed(key: Key) -> str:
-    return ", ".join(map(str, key.choices)) if key.choices else key.expected
-
-
 def options_of(path: str | Path | None, arguments: Mapping[str, Any]) -> ModelTaskConfig:
     """Reads the model, runtime and process options from LLM's arguments, with the paths resolved.
 
@@ -79,7 +73,7 @@ def options_of(path: str | Path | None, arguments: Mapping[str, Any]) -> ModelTa
         TypeError: a keyword that there is not, one that is given under two names, or no path.
         ConfigError: values that are not allowed, or paths that lead nowhere.
     """
-    arguments = own_keywords(arguments, _BY_KEY)
+    arguments = own_keywords(arguments, _KEYWORDS)
     named = arguments.pop("model", None)
     if (path is None) == (named is None):
         raise TypeError("LLM.__init__() takes the model's folder once: LLM(PATH) or LLM(model=PATH)")
@@ -101,7 +95,8 @@ def options_of(path: str | Path | None, arguments: Mapping[str, Any]) -> ModelTa
     lora = LoraConfig(**values(_LORA_KEYWORDS))
     config = ModelTaskConfig(model=model, runtime=runtime, parallel=parallel, lora=lora)
     faults = config.settle_paths()
-    if faults := faults + ([*config.value_faults(_KEYS)] or [*config.own_faults(_KEYS)]):
+    faults += config.read_values(_KEYS).values()
+    if faults := faults or [*config.own_faults(_KEYS)]:
         raise ConfigError(faults)
     if faults := fetch_models(model):
         raise ConfigError(faults)

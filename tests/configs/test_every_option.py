@@ -150,4 +150,4 @@ def test_every_key_is_documented_in_one_line() -> None:
         for key in schema_keys(task.schema).keys.values():
             assert key.meaning
             assert "\n" not in key.meaning
-            assert key.expected
+            assert key.takes

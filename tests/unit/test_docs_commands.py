@@ -47,8 +47,8 @@ def is_known(word: str, schema: type) -> bool:
     keys = schema_keys(schema)
     if name in keys.keys:
         key = keys.keys[name]
-        values = {"...", *(str(choice).lower() for choice in key.choices), *["null"] * key.optional}
-        return not key.choices or value.lower() in values
+        values = {"...", *(str(name).lower() for name in key.kind.names), *["null"] * key.optional}
+        return not key.kind.names or value.lower() in values
     options = re.findall(r"[\w.]+", value)
     in_group = name in keys.sections or (CONFIGS / name).is_dir()
     return in_group and all(value == "..." or (CONFIGS / name / f"{one}.yaml").exists() for one in options)

@@ -296,9 +296,9 @@ def test_paths_and_amounts_may_be_given_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: list[Any]
 ) -> None:
     (tmp_path / "config.json").write_text("{}")
-    LLM(tmp_path, tokenizer=tmp_path, cache_memory=1 << 20, model_type="llama", ignore_config_keys=["x"])
+    LLM(tmp_path, tokenizer=tmp_path, cache_memory=1 << 20, model_type="llama", ignore_config_keys=("x",))
     model, runtime = seen
-    assert (model.tokenizer, model.type, model.ignore_config_keys) == (str(tmp_path), "llama", ["x"])
+    assert (model.tokenizer, model.type, model.ignore_config_keys) == (str(tmp_path), "llama", ("x",))
     assert runtime == RuntimeConfig(cache_memory="1048576")
     monkeypatch.setenv("HOME", str(tmp_path.parent))
     LLM(f"~/{tmp_path.name}")

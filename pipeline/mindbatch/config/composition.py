@@ -92,7 +92,7 @@ class Composition:
             self._fetch_models(cast("ModelTaskConfig", config))
             self._ask_model(cast("ModelTaskConfig", config))
             cast("ModelTaskConfig", config).draw_seed()
-        self.log.add_consequences(self._faults(config))
+        self._check(config)
         self.log.raise_if_any()
         config.unresolved_yaml = self._portable_yaml(config)
         config.resolved_settings = self._settings(config)
@@ -126,16 +126,19 @@ class Composition:
         assign(self.tree, defaults, self.keys, self.log)
         return self._typed(self.tree)
 
-    def _faults(self, config: TaskConfig) -> Iterator[str]:
-        yield from config.value_faults(self.keys)
-        yield from config.own_faults(self.keys)
+    def _check(self, config: TaskConfig) -> None:
+        """Notes the errors in the values; one that is none of its key's is not looked at further."""
+        for name, line in config.read_values(self.keys).items():
+            self.log.add_consequences([line])
+            self.log.distrust(name)
+        self.log.add_consequences(config.own_faults(self.keys))
 
     def _fetch_models(self, config: "ModelTaskConfig") -> None:
         """Fetches the models that are given by a name on the hub, once nothing else is wrong."""
         from mindbatch.config.hub_models import fetch_models, unfetched
 
         if unfetched(config.model):
-            self.log.add_consequences(self._faults(config))
+            self._check(config)
             self.log.raise_if_any()
             self.log.add_consequences(fetch_models(config.model))
 
@@ -245,7 +248,7 @@ def assign(tree: DictConfig, assignments: Iterable[Assignment], schema: SchemaKe
             OmegaConf.update(tree, key.name, setting.value, merge=False)  # a mapping replaces another
             log.trust(key.name)
         except (OmegaConfBaseException, TypeError, ValueError, RecursionError):
-            hint = _ESCAPE if "${" in str(setting.value) else f"must be {key.expected}"
+            hint = _ESCAPE if "${" in str(setting.value) else f"must be {key.takes}"
             log.add(f"{setting.source}{key.name}={shown(setting.value)}: {hint}", key.name)
 
 
@@ -301,7 +304,7 @@ def _why_unresolved(error: OmegaConfBaseException, text: str, key: Key) -> str:
     if isinstance(error, MissingMandatoryValue):
         return "??? stands for a value that must be given; set one"
     if isinstance(error, InterpolationValidationError):
-        return f"what it stands for must be {key.expected}"
+        return f"what it stands for must be {key.takes}"
     unset = [name for name in _ENVIRONMENT.findall(text) if name not in os.environ]
     if unset:
         return f"the environment variable {', '.join(unset)} is not set"

@@ -1,9 +1,8 @@
 """The collected faults of one configuration: all are found before any is reported."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
 from mindbatch.io import fault_lines
 from mindbatch.io.errors import ConfigError
@@ -35,6 +34,11 @@ class FaultLog:
         self.lines.append(line)
         self._unread.update(keys)
 
+    def distrust(self, key: str) -> None:
+        """Notes that `key` has no trusted value."""
+        self._doubtful.add(key)
+        self._given.discard(key)
+
     def trust(self, key: str) -> None:
         """Notes that the user gave `key` a value that was taken, whatever is wrong with its group or file."""
         self._given.add(key)
@@ -59,11 +63,3 @@ class FaultLog:
         group, dot, _ = key.partition(".")
         is_of_doubtful = key in self._unread or (bool(dot) and group in self._doubtful)
         return key in self._doubtful or (is_of_doubtful and key not in self._given)
-
-
-KEY_LIST = "list of keys"
-
-
-def ignored_faults(name: str, keys: Any) -> Iterator[str]:
-    if not isinstance(keys, list | tuple) or not all(isinstance(key, str) and key for key in keys):
-        yield f"{name}={shown(keys)}: must be a list of keys of config.json"

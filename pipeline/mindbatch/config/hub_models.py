@@ -74,8 +74,5 @@ def hub_faults(model: ModelConfig) -> Iterator[str]:
         yield f"model.revision={shown(model.revision)}: must be the name of a branch or tag, or a commit"
     if model.hub == MODEL_SCOPE and model.download and not is_installed("modelscope_hub"):
         yield f"model.hub={MODEL_SCOPE}: {missing('modelscope_hub')}"
-    patterns = model.download_files
-    if not isinstance(patterns, list | tuple) or not all(isinstance(text, str) and text for text in patterns):
-        yield f"model.download_files={shown(patterns)}: must be a list of patterns, as '[\"*.bin\"]'"
-    elif patterns and not model.download:
-        yield f"model.download_files={shown(patterns)}: has no effect without model.download=true"
+    if model.download_files and not model.download:
+        yield f"model.download_files={shown(model.download_files)}: has no effect without model.download=true"

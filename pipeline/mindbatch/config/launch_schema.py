@@ -12,6 +12,7 @@ from mindbatch.config.machine import is_installed, missing
 from mindbatch.config.model_schema import ParallelConfig
 from mindbatch.config.paths import input_file_fault, run_folder_fault, settled
 from mindbatch.config.schema import option
+from mindbatch.fields import kinds as kind
 
 LAUNCHERS = ("dynamic", "msrun", "mpirun", "rank_table", "srun", "ray")
 _NOT_WITH_RAY = ("local_worker_num", "master_addr", "master_port", "node_rank", "rank_table")
@@ -27,22 +28,24 @@ class LaunchConfig:
     launcher: str = option(
         "dynamic",
         "who starts them; dynamic: mindbatch itself; srun: each copy that Slurm starts; ray: a Ray cluster",
-        choices=LAUNCHERS,
+        kind.choice(*LAUNCHERS),
     )
     worker_num: int | None = option(
-        None, "processes on all nodes; null: as many as parallel.* makes", minimum=1
+        None, "processes on all nodes; null: as many as parallel.* makes", kind.count(1)
     )
     local_worker_num: int | None = option(
-        None, "processes on each node; null: all, or what the rank table or Slurm says", minimum=1
+        None, "processes on each node; null: all, or what the rank table or Slurm says", kind.count(1)
     )
     master_addr: str | None = option(
         None, "address of node 0, where the others find it; null: this machine, or Slurm's first node"
     )
     master_port: int | None = option(
-        None, "port there, for the nodes to meet at; null: a free one, where there is one node", minimum=1
+        None, "port there, for the nodes to meet at; null: a free one, where there is one node", kind.count(1)
     )
     node_rank: int | None = option(
-        None, "number of this node; null: 0, or what Slurm says; on others than 0 it serves node 0", minimum=0
+        None,
+        "number of this node; null: 0, or what Slurm says; on others than 0 it serves node 0",
+        kind.count(),
     )
     rank_table: str | None = option(
         None, "JSON file that says which device of which server is which rank", is_path=True
@@ -55,8 +58,8 @@ class LaunchConfig:
         "folder for a log of each process; null: logs in output.dir, or a temporary folder",
         is_path=True,
     )
-    hang_seconds: int = option(60, "how long a process may be silent before it counts as hung", minimum=1)
-    max_restarts: int = option(0, "how often processes that failed are started again", minimum=0)
+    hang_seconds: int = option(60, "how long a process may be silent before it counts as hung", kind.count(1))
+    max_restarts: int = option(0, "how often processes that failed are started again", kind.count())
     dry_run: bool = option(False, "print the commands and environment of each node, and start nothing")
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from mindbatch.config.faults import shown
 from mindbatch.config.paths import adapter_fault, checkpoint_fault, settled
 from mindbatch.config.schema import option
+from mindbatch.fields import kinds as kind
 from mindbatch.io.fault_lines import did_you_mean, unknown_adapter
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.strict_json import JsonFault, StrictReader
@@ -35,21 +36,21 @@ class LoraConfig:
     adapters: Any = option(
         None,
         "adapters by name, like {law: FOLDER, med: {path: FOLDER, scaling: 2}, base: null}",
-        accepts="mapping of names to folders, the path of MindFormers' lora_adapter.json, or null",
+        kind.described("mapping of names to folders, the path of MindFormers' lora_adapter.json, or null"),
         is_path=True,
     )
     default: str | None = option(
         None, "name of the adapter of rows that name none; null: the model without any"
     )
     max_loaded: int | None = option(
-        None, "most adapters in memory at a time; the least recently used goes; null: all", minimum=1
+        None, "most adapters in memory at a time; the least recently used goes; null: all", kind.count(1)
     )
 
     mode: str = option(
         "live",
         "merge makes the one adapter part of the weights while they are read, for every row; live is beside "
         "the model, each row with its own",
-        choices=("live", MERGE),
+        kind.choice("live", MERGE),
     )
 
     @property

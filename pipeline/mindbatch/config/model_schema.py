@@ -3,9 +3,9 @@
 from dataclasses import dataclass, make_dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from mindbatch.config.faults import KEY_LIST
 from mindbatch.config.schema import option
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
+from mindbatch.fields import kinds as kind
 from mindbatch.hub.models import HUGGING_FACE, MODEL_SCOPE
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.registry import MODEL_TYPES
@@ -17,19 +17,24 @@ DEFAULT_BATCH_SIZE = 32
 """Default sequences in a step, fewer where steps have fewer tokens; asking for more than fit is refused."""
 
 
+_PATHS = (
+    *("model.path", "model.name", "model.folder", "model.dir", "model.name_or_path", "checkpoint", "ckpt"),
+    *("model_path", "model_name", "model_name_or_path", "pretrained_model_name_or_path"),
+)
+
+
 @dataclass
 class ModelConfig:
     """Which model, and how it is held."""
 
     type: str = option(
-        "auto",
-        "architecture; auto reads it from the folder's config.json",
-        choices=("auto", *MODEL_TYPES),
+        "auto", "architecture; auto reads it from the folder's config.json", kind.choice("auto", *MODEL_TYPES)
     )
     checkpoint_name_or_path: str | None = option(
         None,
         "Hugging Face folder: config.json, safetensors, tokenizer files; or a model's name on the hub",
         is_path=True,
+        aliases=_PATHS,
     )
     revision: str | None = option(
         None,
@@ -39,7 +44,7 @@ class ModelConfig:
     hub: str = option(
         HUGGING_FACE,
         "where models given by name come from",
-        choices=(HUGGING_FACE, MODEL_SCOPE),
+        kind.choice(HUGGING_FACE, MODEL_SCOPE),
         is_kept=False,
     )
     download: bool = option(
@@ -50,39 +55,44 @@ class ModelConfig:
     download_files: Any = option(
         (),
         "further files to fetch, as patterns: pytorch_model*.bin, for one, which are pickles",
-        accepts="list of patterns",
+        kind.texts("patterns", "'[\"*.bin\"]'"),
         is_kept=False,
     )
-    provider: str = option("native", "who runs the model", choices=("native", "mindformers"))
+    provider: str = option("native", "who runs the model", kind.choice("native", "mindformers"))
     use_past: bool = option(True, "keep keys and values of past tokens; false recomputes them at every step")
     batch_size: int = option(
         DEFAULT_BATCH_SIZE,
         "largest number of sequences in one step; more of them are faster where the cache holds them",
-        minimum=1,
+        kind.count(1),
+        aliases=("max_num_seqs",),
     )
     seq_length: int | None = option(
-        None, "longest prompt + output, in tokens; null: the model's own", minimum=1
+        None,
+        "longest prompt + output, in tokens; null: the model's own",
+        kind.count(1),
+        aliases=("max_model_len",),
     )
     dtype: str = option(
         "auto",
         "type of weights and arithmetic; auto is float32 on CPU, bfloat16 on Ascend",
-        choices=("auto", "float32", "float16", "bfloat16"),
+        kind.choice("auto", "float32", "float16", "bfloat16"),
     )
     quantization: str | None = option(
         None,
         "int8 keeps matrices in whole numbers with a scale for each output, on CPU; null: in model.dtype",
-        choices=("int8",),
+        kind.choice("int8"),
     )
     cache_dtype: str = option(
         "auto",
         "type of cached keys and values; auto is bfloat16 beside rounded weights on CPU, else as computed",
-        choices=("auto", "float32", "float16", "bfloat16"),
+        kind.choice("auto", "float32", "float16", "bfloat16"),
+        aliases=("kv_cache_dtype",),
     )
     tokenizer: str | None = option(None, "folder of the tokenizer; null: the model's folder", is_path=True)
     special_tokens: str = option(
         "plain",
         "control tokens that a text prompt spells out: plain text, or parse them; chats' messages stay plain",
-        choices=("plain", "parse"),
+        kind.choice("plain", "parse"),
     )
     assistant: str | None = option(
         None, "folder of a smaller model that drafts tokens for speculative decoding", is_path=True
@@ -94,7 +104,9 @@ class ModelConfig:
         is_kept=False,
     )
     ignore_config_keys: Any = option(
-        (), "keys of config.json that change nothing, though MindBatch does not know them", accepts=KEY_LIST
+        (),
+        "keys of config.json that change nothing, though MindBatch does not know them",
+        kind.texts("keys of config.json"),
     )
 
 
@@ -107,10 +119,17 @@ def _decoding_schema() -> type:
     keys = []
     for name, declared in PARAMETERS.items():
         if declared.in_config:
-            written = declared.kind.written
-            default = None if written.endswith("null") else declared.default
-            key = option(default, declared.meaning, accepts=written, topic=declared.topic)
-            keys.append((name, Any if written else hints[name], key))
+            is_plain, words = declared.kind.is_plain, declared.kind.brief or declared.kind.takes
+            more: dict[str, Any] = {
+                "topic": declared.topic,
+                "aliases": tuple({*declared.openai} - {*PARAMETERS}),
+            }
+            if is_plain:
+                key = option(declared.default, declared.meaning, **more)
+            else:
+                default = None if words.endswith("null") else declared.default
+                key = option(default, declared.meaning, kind.described(words), **more)
+            keys.append((name, hints[name] if is_plain else Any, key))
     doc = "How the next token is chosen and when a row ends."
     return make_dataclass("DecodingConfig", keys, namespace={"__doc__": doc, "__module__": __name__})
 
@@ -125,17 +144,25 @@ else:
 class ParallelConfig:
     """How many processes share the work."""
 
-    data_parallel: int = option(1, "copies of the model; each takes a share of the rows", minimum=1)
+    data_parallel: int = option(
+        1,
+        "copies of the model; each takes a share of the rows",
+        kind.count(1),
+        aliases=("data_parallel_size",),
+    )
     model_parallel: int = option(
         1,
         "slices of every layer; must divide the attention heads. With others rare rows get other tokens",
-        minimum=1,
+        kind.count(1),
+        aliases=("tensor_parallel_size",),
     )
-    pipeline_stage: int = option(1, "groups of successive layers", minimum=1)
+    pipeline_stage: int = option(
+        1, "groups of successive layers", kind.count(1), aliases=("pipeline_parallel_size",)
+    )
     device_map: Any = option(
         None,
         "layers of each stage: null lets stages take as much time each, auto hold as many bytes",
-        accepts="auto, a list with the number of layers of each stage, or null",
+        kind.described("auto, a list with the number of layers of each stage, or null"),
     )
 
     @property
@@ -148,29 +175,33 @@ class ParallelConfig:
 class RuntimeConfig:
     """The device and its memory."""
 
-    device_target: str = option("CPU", "where the model runs", choices=("CPU", "Ascend"))
+    device_target: str = option("CPU", "where the model runs", kind.choice("CPU", "Ascend"))
     num_threads: int | None = option(
-        None, "threads of the kernels; null: one for each core", minimum=1, maximum=MOST_THREADS
+        None, "threads of the kernels; null: one for each core", kind.count(1, MOST_THREADS)
     )
     cache_memory: str = option("1GiB", "budget of the key/value cache: 512MB, 1.5GiB or plain bytes")
     block_size: int = option(
         16,
         "tokens in a block of the cache; few waste less of it, many are found faster",
-        choices=(8, 16, 32, 64, 128),
+        kind.choice(8, 16, 32, 64, 128),
     )
-    max_batched_tokens: int = option(512, "most tokens in one step, prompts included", minimum=1)
+    max_batched_tokens: int = option(
+        512, "most tokens in one step, prompts included", kind.count(1), aliases=("max_num_batched_tokens",)
+    )
     prefix_caching: bool = option(
-        True, "compute a beginning that prompts share once and keep it in the cache"
+        True,
+        "compute a beginning that prompts share once and keep it in the cache",
+        aliases=("enable_prefix_caching",),
     )
     kernels: str = option(
         "auto",
         "attention kernels; auto takes the native ones when they are built",
-        choices=("auto", "native", "reference"),
+        kind.choice("auto", "native", "reference"),
     )
     instruction_set: str = option(
         "auto",
         "instructions of the native kernels; auto takes the best that the processor has",
-        choices=("auto", "portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx"),
+        kind.choice("auto", "portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx"),
     )
     verbose: bool = option(False, "show the messages of MindSpore and MindFormers, and tracebacks")
 

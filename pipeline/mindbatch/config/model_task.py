@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from mindbatch.config.faults import ignored_faults, shown
+from mindbatch.config.faults import shown
 from mindbatch.config.hub_models import hub_faults, settle_model_paths
 from mindbatch.config.launch_schema import LaunchConfig, launch_faults, settle_launch_paths, world_size_of
 from mindbatch.config.lora_schema import LoraConfig, lora_faults, settle_lora_paths
@@ -22,7 +22,7 @@ from mindbatch.config.model_schema import (
 from mindbatch.config.schema import SchemaKeys, TaskConfig, section
 from mindbatch.decoding.parameter import shortest_fault
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
-from mindbatch.decoding.value_kinds import RANDOM, drawn_seed
+from mindbatch.decoding.token_kinds import RANDOM, drawn_seed
 from mindbatch.io.errors import ConfigError
 from mindbatch.kernels.memory import (
     DTYPES,
@@ -106,7 +106,6 @@ class ModelTaskConfig(TaskConfig):
         return faults
 
     def own_faults(self, keys: SchemaKeys) -> Iterable[str]:
-        yield from ignored_faults("model.ignore_config_keys", self.model.ignore_config_keys)
         yield from hub_faults(self.model)
         yield from self.package_faults()
         yield from self.run_faults(keys)

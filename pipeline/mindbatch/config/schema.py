@@ -3,46 +3,46 @@
 import dataclasses
 import importlib
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from mindbatch.config.faults import shown
-from mindbatch.io.fault_lines import did_you_mean, nearest, under_own_names
+from mindbatch.fields import kinds
+from mindbatch.fields.field import Field, declare, declared
+from mindbatch.fields.kinds import ValueKind
+from mindbatch.io.fault_lines import nearest, under_own_names
 
-LARGEST_COUNT = 2**31 - 1
-TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+_KINDS: Mapping[type, ValueKind] = {
+    bool: kinds.flag(),
+    int: kinds.whole(),
+    float: kinds.number(),
+    str: kinds.text(),
+}
+"""The values of a type, where a key says no more."""
 
 
-def option(
-    default: Any,
-    meaning: str,
-    *,
-    choices: tuple[Any, ...] = (),
-    minimum: int | None = None,
-    maximum: int = LARGEST_COUNT,
-    accepts: str = "",
-    is_path: bool = False,
-    topic: str = "",
-    is_kept: bool = True,
-) -> Any:  # Any, as `dataclasses.field` has it: the annotation of the class attribute is the type
-    """A field whose one-line `meaning` is its documentation; `choices` and bounds are checked.
+@dataclass(frozen=True)
+class Option(Field):
+    """Declaration of a key.
 
-    `accepts` says what may be given where the type is Any. With `is_path` a text names a file or folder,
-    which a saved configuration has as an absolute path. `topic` heads this key and the next ones in help.
-    Without `is_kept` it is gone once it is read: no configuration that is shown or saved has it.
+    is_path: a text given for it names a file or folder, which a saved configuration has as an absolute path.
+    is_kept: configurations that are shown or saved have it.
     """
-    metadata = {
-        "meaning": meaning,
-        "choices": choices,
-        "minimum": minimum,
-        "maximum": maximum,
-        "accepts": accepts,
-        "is_path": is_path,
-        "topic": topic,
-        "is_kept": is_kept,
-    }
-    return field(default=default, metadata=metadata)
+
+    is_path: bool = False
+    is_kept: bool = True
+
+
+_BY_TYPE = kinds.described("")
+
+
+def option(default: Any, meaning: str, kind: ValueKind = _BY_TYPE, **more: Any) -> Any:
+    """A field of a schema, of which `Option(default, kind, meaning, **more)` is said.
+
+    kind: all values of the annotation's type where it is not given.
+    """
+    return declare(Option(default, kind, meaning, **more))
 
 
 def section(schema: type) -> Any:
@@ -121,14 +121,25 @@ class TaskConfig:
         """Explains why the key has no part in what is asked for; None where it has one."""
         return None
 
-    def value_faults(self, keys: "SchemaKeys") -> Iterator[str]:
-        for key in keys.keys.values():
-            value = value_at(self, key.name)
-            if fault := key.fault(value):
-                yield f"{key.name}={shown(value)}: {fault}"
+    def read_values(self, keys: "SchemaKeys") -> dict[str, str]:
+        """Puts all values into the forms of their kinds; the errors by key.
+
+        The default stands in for a value of another type, which no further check could read.
+        """
+        errors = {}
+        for name, key in keys.keys.items():
+            section, leaf = section_of(self, name), name.rpartition(".")[2]
+            value = getattr(section, leaf)
+            try:
+                setattr(section, leaf, key.read(value))
+            except ValueError as error:
+                errors[name] = f"{name}={shown(value)}: {error}"
+                if not key.kind.is_plain:
+                    setattr(section, leaf, key.default)
+        return errors
 
     def own_faults(self, keys: "SchemaKeys") -> Iterable[str]:
-        """The faults in the values besides those of `choices` and `minimum`; the paths are settled."""
+        """The errors in the values besides those of each key's kind; the paths are settled."""
         return ()
 
 
@@ -170,57 +181,37 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Key:
-    name: str
-    """Dotted, as on the command line: `decoding.top_p`."""
+class Key(Option):
+    """A key with its full name, dotted as on the command line: `decoding.top_p`.
 
-    type: Any
-    """bool, int, float, str, or Any for values that are checked further on."""
+    type: bool, int, float, str, or Any. optional: null is allowed, too.
+    """
 
-    optional: bool
-    """True if null is allowed."""
-
-    default: Any
-    meaning: str
-    choices: tuple[Any, ...]
-    minimum: int | None
-    maximum: int
-    accepts: str
-    """Allowed values, in words, where the type is Any."""
-
-    is_path: bool
-    """True if a text given for it names a file or folder."""
-
-    topic: str
-    """Topic of this key and those after it; empty where the one before goes on."""
-
-    is_kept: bool
-    """True if configurations that are shown or saved have it."""
+    name: str = ""
+    type: Any = Any
+    optional: bool = False
 
     @property
-    def expected(self) -> str:
-        words = self.accepts or TYPE_NAMES[self.type]
-        return f"{words} or null" if self.optional else words
+    def takes(self) -> str:
+        """Which values, as words that follow "must be"."""
+        words = self.kind.takes
+        return f"{words}{',' * (',' in words)} or null" if self.optional else words
 
-    def has_type(self, value: Any) -> bool:
-        """True if a value given from Python is of the key's type; a whole number is also a number."""
-        if self.type is Any or value is None:
-            return self.type is Any or self.optional
-        if isinstance(value, bool):
-            return self.type is bool
-        return isinstance(value, (int, float) if self.type is float else self.type)
+    @property
+    def in_help(self) -> str:
+        brief = self.kind.brief or self.kind.takes
+        return f"{brief} {'|' if self.kind.names else 'or'} null" if self.optional else brief
 
-    def fault(self, value: Any) -> str | None:
-        """Checks a value's type, `choices` and bounds; None if it is within them."""
-        if not self.has_type(value):
-            return f"must be {self.expected}"
-        if value is None:
-            return None
-        if self.choices and value not in self.choices:
-            near = did_you_mean(value, self.choices) if isinstance(value, str) else ""
-            return f"must be one of {', '.join(map(str, self.choices))}{near}"
-        if self.minimum is not None and not self.minimum <= value <= self.maximum:
-            return f"must be from {self.minimum} to {self.maximum}"
+    def read(self, value: Any) -> Any:
+        """The one form of a value. Raises ValueError as the kind does."""
+        return None if value is None and self.optional else self.kind.read(value)
+
+    def error(self, value: Any) -> str | None:
+        """Explains why a value is none that the key takes; None if it is one."""
+        try:
+            self.read(value)
+        except ValueError as error:
+            return str(error)
         return None
 
 
@@ -253,10 +244,15 @@ class SchemaKeys:
         return [key for key in self.keys if key.rpartition(".")[0] == section]
 
 
-def value_at(config: Any, name: str) -> Any:
-    for part in name.split("."):
+def section_of(config: Any, name: str) -> Any:
+    """The part of a configuration that has a key."""
+    for part in name.split(".")[:-1]:
         config = getattr(config, part)
     return config
+
+
+def value_at(config: Any, name: str) -> Any:
+    return getattr(section_of(config, name), name.rpartition(".")[2])
 
 
 def schema_keys(schema: type) -> SchemaKeys:
@@ -269,14 +265,17 @@ def schema_keys(schema: type) -> SchemaKeys:
 
 
 def _walk(schema: Any, prefix: str) -> Iterator[Key]:
-    hints = get_type_hints(schema)
+    hints, options = get_type_hints(schema), declared(schema)
     for entry in dataclasses.fields(schema):
         hint = hints[entry.name]
         if dataclasses.is_dataclass(hint):
             yield from _walk(hint, f"{entry.name}.")
         else:
+            own = options[entry.name]
             plain, optional = _without_none(hint)
-            yield Key(prefix + entry.name, plain, optional, entry.default, **entry.metadata)
+            kind = _KINDS[plain] if own.kind is _BY_TYPE else own.kind
+            full = {"name": prefix + entry.name, "type": plain, "optional": optional, "kind": kind}
+            yield Key(**vars(own) | full)
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
@@ -290,24 +289,6 @@ def _first_line(schema: Any) -> str:
     return (schema.__doc__ or "").strip().splitlines()[0]
 
 
-_DECODING = "decoding."
-_PATH = "model.checkpoint_name_or_path"
-_PATHS = (
-    *("model.path", "model.name", "model.folder", "model.dir", "model.name_or_path", "checkpoint", "ckpt"),
-    *("model_path", "model_name", "model_name_or_path", "pretrained_model_name_or_path"),
-)
-OWN_NAMES: Mapping[str, str] = {
-    "tensor_parallel_size": "parallel.model_parallel",
-    "pipeline_parallel_size": "parallel.pipeline_stage",
-    "data_parallel_size": "parallel.data_parallel",
-    "max_model_len": "model.seq_length",
-    "max_num_seqs": "model.batch_size",
-    "max_num_batched_tokens": "runtime.max_batched_tokens",
-    "enable_prefix_caching": "runtime.prefix_caching",
-    "kv_cache_dtype": "model.cache_dtype",
-    **dict.fromkeys(_PATHS, _PATH),
-}
-"""By another name, the key of the same meaning; those of decoding parameters stand with each of them."""
 INSTEAD: Mapping[str, str] = {
     "gpu_memory_utilization": "runtime.cache_memory says how much memory the cache takes, as 8GiB",
     "trust_remote_code": "code of a model folder is never executed; remove it",
@@ -316,24 +297,19 @@ INSTEAD: Mapping[str, str] = {
 """By another name that no key stands for, what there is instead."""
 
 
-def own_key(name: str, keys: Collection[str]) -> str | None:
+def own_key(name: str, keys: Mapping[str, Key]) -> str | None:
     """The one of the keys that an unknown name, whatever its section, stands for."""
-    leaf = name.rpartition(".")[2]
-    own = OWN_NAMES.get(name) or OWN_NAMES.get(leaf)
-    if own is None and any(key.startswith(_DECODING) for key in keys):
-        from mindbatch.decoding.params import OTHER_NAMES  # not where nothing is decoded
-
-        own = _DECODING + OTHER_NAMES.get(leaf, "")
-    return own if own is not None and own in keys else None
+    others = {other: key.name for key in keys.values() for other in key.aliases}
+    return others.get(name) or others.get(name.rpartition(".")[2])
 
 
-def own_keywords(arguments: Mapping[str, Any], keywords: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments under their own names. keywords: by key, the name of the argument.
+def own_keywords(arguments: Mapping[str, Any], keywords: Mapping[str, Key]) -> dict[str, Any]:
+    """The arguments under their own names. keywords: by name of the argument, its key.
 
     Raises:
         TypeError: an argument is given under two names.
     """
-    names = {other: keywords[key] for other, key in OWN_NAMES.items() if key in keywords}
+    names = {other: name for name, key in keywords.items() for other in key.aliases}
     own, twice = under_own_names(arguments, names)
     if twice:
         raise TypeError("; ".join(twice))

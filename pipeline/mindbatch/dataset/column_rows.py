@@ -13,7 +13,7 @@ from mindbatch.dataset.template import DataTemplate
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.params import FILTERS
 from mindbatch.decoding.params import PARAMETERS as DECODING
-from mindbatch.decoding.value_kinds import RANDOM
+from mindbatch.decoding.token_kinds import RANDOM
 from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.io.fault_lines import did_you_mean, shown, unknown_adapter
 from mindbatch.io.strict_json import unicode_fault

@@ -8,6 +8,7 @@ from mindbatch.config.faults import shown
 from mindbatch.config.machine import parse_bytes
 from mindbatch.config.paths import STANDARD_INPUT, input_file_fault, rows_fault, settled, settled_tools
 from mindbatch.config.schema import option
+from mindbatch.fields import kinds as kind
 from mindbatch.io.amounts import DAY_RULE, is_day
 
 SOURCES = ("prompt_column", "messages_column", "template", "template_file")
@@ -40,7 +41,7 @@ class DataConfig:
     format: str = option(
         "auto",
         "how the files are read; auto goes by their names (.jsonl, .csv.gz, ...)",
-        choices=("auto", "jsonl", "json", "csv", "tsv", "text", "parquet", "openai"),
+        kind.choice("auto", "jsonl", "json", "csv", "tsv", "text", "parquet", "openai"),
     )
     key_column: str | None = option(
         None, "column that names a row, different in every row; null: the row's number, from 0"
@@ -56,14 +57,14 @@ class DataConfig:
     tools: Any = option(
         None,
         "what the chat template is given as tools",
-        accepts="list of JSON objects, JSON file that holds it, or null",
+        kind.described("list of JSON objects, JSON file that holds it, or null"),
         is_path=True,
     )
     tools_column: str | None = option(None, "column of a row's own tools, a list as in data.tools")
     chat_template_kwargs: Any = option(
         None,
         "further variables of the chat template, like {enable_thinking: false}",
-        accepts="mapping or null",
+        kind.described("mapping or null"),
     )
     chat_template_kwargs_column: str | None = option(
         None, "column of a row's own variables of the chat template; they go before those of the run"
@@ -77,19 +78,19 @@ class DataConfig:
     adapter_column: str | None = option(
         None, "column with the name of a row's own adapter, one of lora.adapters; null there: lora.default"
     )
-    limit: int | None = option(None, "most rows to take; null: all", minimum=1)
-    skip: int = option(0, "rows to leave out at the beginning", minimum=0)
+    limit: int | None = option(None, "most rows to take; null: all", kind.count(1))
+    skip: int = option(0, "rows to leave out at the beginning", kind.count())
     shuffle_seed: int | None = option(
-        None, "take the rows in an order drawn with this seed; null: as they come", minimum=0
+        None, "take the rows in an order drawn with this seed; null: as they come", kind.count()
     )
     filter_keys: Any = option(
         None,
         "take these rows only",
-        accepts="list of keys, file with a key on each line, or null",
+        kind.described("list of keys, file with a key on each line, or null"),
         is_path=True,
     )
     max_errors: int | None = option(
-        MOST_ERRORS, "most rows that may be errors; the job ends at one more; null: no limit", minimum=0
+        MOST_ERRORS, "most rows that may be errors; the job ends at one more; null: no limit", kind.count()
     )
     max_line_bytes: str = option("10MiB", "largest row that is read; a larger one is an error of that row")
 

@@ -1,12 +1,12 @@
 """Declaration of a decoding parameter: all about it beside its name, its type and its default."""
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Literal, TypeVar
 
-from mindbatch.decoding.value_kinds import ValueKind
+from mindbatch.fields.field import Field, declare, declared
+from mindbatch.fields.kinds import ValueKind
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import shown_parameter, under_own_names
 
@@ -41,12 +41,9 @@ class Asks:
 
 
 @dataclass(frozen=True)
-class Parameter:
-    """Declaration of a parameter.
+class Parameter(Field):
+    """Declaration of a parameter; its default is the value without effect.
 
-    default: the value without effect.
-    kind: the values allowed.
-    meaning: its line in help and in docs/decoding.md.
     needs: what another value than the default, or than `idle`, is at fault without.
     asks: the strategy that it asks for.
     is_filter: whether it narrows what sampling chooses among.
@@ -54,12 +51,8 @@ class Parameter:
     openai: its names in OpenAI's requests.
     of_model: whether a model's files may recommend a value.
     in_config: whether configurations and data can hold a value.
-    topic: what heads this parameter and the next ones in help.
     """
 
-    default: Any
-    kind: ValueKind
-    meaning: str
     needs: tuple[Need, ...] = ()
     idle: Any = None
     asks: Asks | None = None
@@ -68,21 +61,15 @@ class Parameter:
     openai: tuple[str, ...] = ()
     of_model: bool = True
     in_config: bool = True
-    topic: str = ""
 
 
 def parameter(default: Any, kind: ValueKind, meaning: str, **more: Any) -> Any:
-    """A field of `DecodingParams`, of which `Parameter(default, kind, meaning, **more)` is said.
-
-    Any, as `dataclasses.field` has it: the annotation of the class attribute is the type.
-    """
-    declared = Parameter(default, kind, meaning, **more)
-    return dataclasses.field(default=default, metadata={"parameter": declared})
+    """A field of `DecodingParams`, of which `Parameter(default, kind, meaning, **more)` is said."""
+    return declare(Parameter(default, kind, meaning, **more))
 
 
-def parameters_of(declared: type) -> dict[str, Parameter]:
-    """By name, what is said of each field of the dataclass `declared`."""
-    return {field.name: field.metadata["parameter"] for field in dataclasses.fields(declared)}
+def parameters_of(schema: type) -> dict[str, Parameter]:
+    return declared(schema)
 
 
 def other_names(parameters: Mapping[str, Parameter]) -> dict[str, str]:

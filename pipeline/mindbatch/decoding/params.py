@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindbatch.decoding import value_kinds as kind
+from mindbatch.decoding import token_kinds
 from mindbatch.decoding.model_defaults import model_defaults
 from mindbatch.decoding.parameter import (
     BEAM_GROUPS,
@@ -25,6 +25,7 @@ from mindbatch.decoding.parameter import (
     parameters_of,
     with_other_names,
 )
+from mindbatch.fields import kinds as kind
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import shown_parameter
 
@@ -64,7 +65,7 @@ class DecodingParams:
         1.0,
         kind.number(
             "0 (greedy) or from 0.000001 to 1000000",
-            lambda t: t == 0 or kind.SMALLEST_FACTOR <= t <= kind.LARGEST_FACTOR,
+            lambda t: t == 0 or token_kinds.SMALLEST_FACTOR <= t <= token_kinds.LARGEST_FACTOR,
         ),
         "divides the logits; 0 is greedy",
         needs=(SAMPLING,),
@@ -90,19 +91,19 @@ class DecodingParams:
     )
     top_n_sigma: float = _filter(
         0.0,
-        kind.span(0, kind.LARGEST_FACTOR),
+        kind.span(0, token_kinds.LARGEST_FACTOR),
         "keep tokens whose logit is within n standard deviations of the largest; 0: off",
     )
     typical_p: float = _filter(
         1.0, kind.share(), "keep the most typical tokens up to this probability; 1: off"
     )
-    epsilon_cutoff: float = _filter(0.0, kind.cutoff(), "drop tokens less likely than this; 0: off")
+    epsilon_cutoff: float = _filter(0.0, token_kinds.cutoff(), "drop tokens less likely than this; 0: off")
     eta_cutoff: float = _filter(
-        0.0, kind.cutoff(), "the same with a bound that falls with the entropy; 0: off"
+        0.0, token_kinds.cutoff(), "the same with a bound that falls with the entropy; 0: off"
     )
     seed: int = _users_own(
         0,
-        kind.seed(),
+        token_kinds.seed(),
         "of the random draws; the same seed and prompt give the same text. random draws one and tells it",
         openai=("seed",),
     )
@@ -123,7 +124,7 @@ class DecodingParams:
     )
     diversity_penalty: float = parameter(
         0.0,
-        kind.span(0, kind.LARGEST_FACTOR),
+        kind.span(0, token_kinds.LARGEST_FACTOR),
         "off a token's score for each beam of earlier groups that chose it",
         needs=(BEAM_GROUPS,),
     )
@@ -175,14 +176,14 @@ class DecodingParams:
     )
     repetition_penalty: float = parameter(
         1.0,
-        kind.span(kind.SMALLEST_FACTOR, kind.LARGEST_FACTOR),
+        kind.span(token_kinds.SMALLEST_FACTOR, token_kinds.LARGEST_FACTOR),
         "above 1 makes tokens already seen less likely; 1: off",
         openai=("repetition_penalty",),
         topic="Penalties, biases and bans",
     )
     encoder_repetition_penalty: float = parameter(
         1.0,
-        kind.span(kind.SMALLEST_FACTOR, kind.LARGEST_FACTOR),
+        kind.span(token_kinds.SMALLEST_FACTOR, token_kinds.LARGEST_FACTOR),
         "above 1 makes the prompt's tokens likelier; 1: off",
     )
     frequency_penalty: float = _users_own(
@@ -199,32 +200,32 @@ class DecodingParams:
         0, kind.whole(0), "no n-gram of this length of the prompt comes in the output; 0: off"
     )
     bad_words_ids: tuple[tuple[int, ...], ...] = parameter(
-        (), kind.token_sequences(), "token sequences that never come"
+        (), token_kinds.token_sequences(), "token sequences that never come"
     )
     sequence_bias: tuple[tuple[tuple[int, ...], float], ...] = parameter(
         (),
-        kind.biased_sequences(),
+        token_kinds.biased_sequences(),
         "added to the score of a token that ends a sequence",
     )
     logit_bias: tuple[tuple[int, float], ...] = _users_own(
-        (), kind.biased_tokens(100), "added to logits", openai=("logit_bias",)
+        (), token_kinds.biased_tokens(100), "added to logits", openai=("logit_bias",)
     )
-    suppress_tokens: tuple[int, ...] = parameter((), kind.token_ids(), "tokens that never come")
+    suppress_tokens: tuple[int, ...] = parameter((), token_kinds.token_ids(), "tokens that never come")
     begin_suppress_tokens: tuple[int, ...] = parameter(
         (),
-        kind.token_ids(),
+        token_kinds.token_ids(),
         "tokens that never come first",
         needs=(FREE_BEGINNING,),
     )
-    forced_bos_token_id: int | None = parameter(None, kind.token_id(), "the output's first token")
+    forced_bos_token_id: int | None = parameter(None, token_kinds.token_id(), "the output's first token")
     forced_eos_token_id: tuple[int, ...] | None = parameter(
         None,
-        kind.token_ids(optional=True, least=1),
+        token_kinds.token_ids(optional=True, least=1),
         "tokens allowed at the length limit",
     )
     exponential_decay_length_penalty: tuple[int, float] | None = parameter(
         None,
-        kind.start_and_factor(),
+        token_kinds.start_and_factor(),
         "raises end tokens by factor**n, n tokens past start",
         needs=(ENDS,),
     )
@@ -233,17 +234,19 @@ class DecodingParams:
     )
     prefix_allowed_tokens_fn: AllowedTokens | None = _users_own(
         None,
-        kind.function("a row's key and its token ids"),
+        token_kinds.function("a row's key and its token ids"),
         "called with a row's key and its token ids; gives the ids allowed next",
         in_config=False,
     )
     regex: str | None = _users_own(
         None,
-        kind.regular_expression(),
+        token_kinds.regular_expression(),
         "regular expression that the output must match",
         topic="Constrained output",
     )
-    json_schema: str | None = _users_own(None, kind.json_schema(), "JSON schema that the output must follow")
+    json_schema: str | None = _users_own(
+        None, token_kinds.json_schema(), "JSON schema that the output must follow"
+    )
     max_length: int | None = parameter(
         None, kind.whole(1, optional=True), "longest prompt + output, in tokens", topic="Lengths and ends"
     )
@@ -264,10 +267,10 @@ class DecodingParams:
         openai=("min_tokens",),
     )
     stop: tuple[str, ...] = _users_own(
-        (), kind.texts(), "texts that end the output; they are cut off it", openai=("stop",)
+        (), token_kinds.texts(), "texts that end the output; they are cut off it", openai=("stop",)
     )
     eos_token_id: tuple[int, ...] | None = _users_own(
-        None, kind.token_ids(optional=True), "end tokens; null: the model's own; []: none"
+        None, token_kinds.token_ids(optional=True), "end tokens; null: the model's own; []: none"
     )
     num_return_sequences: int = parameter(
         1,
@@ -287,7 +290,7 @@ class DecodingParams:
     )
     pooling: str | None = _users_own(
         None,
-        kind.choice("last", "mean"),
+        kind.choice("last", "mean", optional=True),
         "an embedding of the prompt in place of text: its last token's hidden state, or the mean of all",
         asks=Asks("embedding", samples=False, outputs="one"),
     )

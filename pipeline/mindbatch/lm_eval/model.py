@@ -16,7 +16,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.value_kinds import RANDOM
+from mindbatch.decoding.token_kinds import RANDOM
 from mindbatch.engine.request import RequestOutput
 from mindbatch.io.amounts import DAY_RULE, is_day, today
 from mindbatch.io.errors import ConfigError, PromptError

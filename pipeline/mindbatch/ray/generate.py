@@ -15,7 +15,7 @@ from mindbatch.config.schema import schema_keys
 from mindbatch.dataset.data_config import DataConfig, settle_beside_rows
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.value_kinds import RANDOM
+from mindbatch.decoding.token_kinds import RANDOM
 from mindbatch.engine.request import RequestOutput
 from mindbatch.io.amounts import is_day, today
 from mindbatch.io.errors import ConfigError
@@ -234,8 +234,8 @@ def _section_faults(name: str, schema: type, section: object, refused: Mapping[s
             yield f"{place}: has no effect with Ray Data: {refused[key]}; remove it"
         elif key not in keys:
             yield f"{place}: unknown key{did_you_mean(str(key), keys)}"
-        elif fault := keys[key].fault(value):
-            yield f"{place}={shown(value)}: {fault}"
+        elif error := keys[key].error(value):
+            yield f"{place}={shown(value)}: {error}"
 
 
 def _row_faults(config: BatchConfig) -> Iterable[str]:

@@ -13,6 +13,7 @@ from mindbatch.config.paths import folder_fault, run_folder_fault, settled
 from mindbatch.config.schema import SchemaKeys, option, section
 from mindbatch.dataset.data_config import DataConfig, data_faults, settle_data
 from mindbatch.engine.request import GENERATION_FIELDS
+from mindbatch.fields import kinds as kind
 from mindbatch.message_formats import NAMES
 
 RESULT_FIELDS = frozenset(
@@ -37,7 +38,7 @@ class BatchOutputConfig:
     format: str = option(
         "auto",
         "of the results; auto is openai for requests in OpenAI's format, else jsonl",
-        choices=("auto", "jsonl", "parquet", "csv", "openai"),
+        kind.choice("auto", "jsonl", "parquet", "csv", "openai"),
     )
     prompt: bool = option(True, "write the prompt beside its generations")
     model: str | None = option(
@@ -47,16 +48,18 @@ class BatchOutputConfig:
         "auto",
         "in OpenAI's format, how the model writes reasoning and tool calls; auto goes by its chat template, "
         "none leaves them in the text",
-        choices=MESSAGE_FORMATS,
+        kind.choice(*MESSAGE_FORMATS),
     )
     token_ids: bool = option(False, "write the token ids beside the text")
     columns: Any = option(
-        (), "columns of the data that stand beside the results", accepts="list of names of columns"
+        (),
+        "columns of the data that stand beside the results",
+        kind.texts("names of columns", "[label, source]"),
     )
     on_mismatch: str = option(
         "refuse",
         "what to do when the folder holds a run with other settings or rows",
-        choices=("refuse", "new_dir", "overwrite"),
+        kind.choice("refuse", "new_dir", "overwrite"),
     )
     tensorboard: bool = option(False, "write the metrics for TensorBoard too")
 
@@ -73,7 +76,7 @@ class BatchConfig(ModelTaskConfig):
     progress: str = option(
         "auto",
         "how progress is shown; auto is rich on a terminal, else a plain line every 30 s",
-        choices=("auto", "none", "plain", "rich"),
+        kind.choice("auto", "none", "plain", "rich"),
     )
 
     @property
@@ -172,15 +175,12 @@ def _adapter_faults(config: BatchConfig) -> Iterator[str]:
             f"data.adapter_column={shown(column)}: not with lora.mode=merge, where every row has the one "
             "adapter; remove it, or use lora.mode=live"
         )
-    if has_adapters and isinstance(config.output.columns, list | tuple) and ADAPTER in config.output.columns:
+    if has_adapters and ADAPTER in config.output.columns:
         yield f"output.columns: {ADAPTER}: results have a field of that name already"
 
 
 def _column_faults(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]:
     names = output.columns
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
-        yield f"output.columns={shown(names)}: must be a list of names of columns, like [label, source]"
-        return
     if not names:
         return
     if "openai" in (output.format, data.format):

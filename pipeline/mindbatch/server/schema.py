@@ -12,6 +12,7 @@ from mindbatch.config.machine import SERVER_PACKAGES, is_installed, missing, par
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import input_file_fault, run_folder_fault, settled
 from mindbatch.config.schema import SchemaKeys, option, section
+from mindbatch.fields import kinds as kind
 from mindbatch.run.batch_config import MESSAGE_FORMATS
 
 _SHORTEST_KEY = 16
@@ -22,7 +23,7 @@ class ServerConfig:
     """Address of the server, who may ask, and how much."""
 
     host: str = option("127.0.0.1", "address to listen on; one that others reach needs a key")
-    port: int = option(8000, "port to listen on; 0 takes a free one, which is said", minimum=0, maximum=65535)
+    port: int = option(8000, "port to listen on; 0 takes a free one, which is said", kind.count(0, 65535))
     api_key: str | None = option(
         None, "key that every request but /health must bring; best written as ${oc.env:NAME}"
     )
@@ -36,24 +37,26 @@ class ServerConfig:
     message_format: str = option(
         "auto",
         "how the model writes reasoning and tool calls; auto goes by its chat template",
-        choices=MESSAGE_FORMATS,
+        kind.choice(*MESSAGE_FORMATS),
     )
     max_body: str = option("64MiB", "largest body of a request, but for files")
     max_file: str = option("512MiB", "largest file")
-    max_files: int = option(10_000, "most files that are kept at a time", minimum=1)
-    max_requests: int = option(256, "most requests at a time; more are told to come again", minimum=1)
-    max_n: int = option(16, "most choices that a request may ask for", minimum=1)
-    max_batches: int = option(4, "most batches that run at a time; others wait", minimum=1)
-    request_seconds: int = option(3600, "longest that a request may take", minimum=1)
-    read_seconds: int = option(60, "longest wait for the next part of a request", minimum=1)
+    max_files: int = option(10_000, "most files that are kept at a time", kind.count(1))
+    max_requests: int = option(256, "most requests at a time; more are told to come again", kind.count(1))
+    max_n: int = option(16, "most choices that a request may ask for", kind.count(1))
+    max_batches: int = option(4, "most batches that run at a time; others wait", kind.count(1))
+    request_seconds: int = option(3600, "longest that a request may take", kind.count(1))
+    read_seconds: int = option(60, "longest wait for the next part of a request", kind.count(1))
     drain_seconds: int = option(
-        30, "time that requests have to finish when the server is told to end", minimum=0
+        30, "time that requests have to finish when the server is told to end", kind.count()
     )
     keep_days: int | None = option(
-        None, "days after which files, and batches that have ended, are removed; null: never", minimum=1
+        None, "days after which files, and batches that have ended, are removed; null: never", kind.count(1)
     )
     cors_origins: Any = option(
-        (), "pages of which origins may call from a browser", accepts="list like [https://example.org]"
+        (),
+        "pages of which origins may call from a browser",
+        kind.texts("origins", "[https://example.org]"),
     )
     ssl_certfile: str | None = option(None, "certificate, for TLS", is_path=True)
     ssl_keyfile: str | None = option(None, "its private key", is_path=True)
@@ -121,9 +124,6 @@ def _server_faults(server: ServerConfig) -> Iterator[str]:
             parse_bytes(getattr(server, name))
         except ValueError as error:
             yield f"server.{name}={shown(getattr(server, name))}: {error}"
-    origins = server.cors_origins
-    if not isinstance(origins, list | tuple) or not all(isinstance(origin, str) for origin in origins):
-        yield f"server.cors_origins={shown(origins)}: must be a list of origins, like [https://example.org]"
     if (server.ssl_certfile is None) != (server.ssl_keyfile is None):
         yield "server.ssl_certfile, server.ssl_keyfile: TLS needs both; give both or neither"
     elif server.ssl_certfile is not None:

@@ -15,7 +15,7 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.value_kinds import drawn_seed
+from mindbatch.decoding.token_kinds import drawn_seed
 from mindbatch.io.amounts import today
 from mindbatch.io.errors import PromptError
 from mindbatch.io.fault_lines import shown

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from mindbatch.config.paths import folder_fault, settled
 from mindbatch.config.schema import TaskConfig, option
+from mindbatch.fields import kinds as kind
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.io.regular_file import open_regular
@@ -41,8 +42,8 @@ class DiffConfig(TaskConfig):
 
     first: str | None = option(None, "folder of a run", is_path=True)
     second: str | None = option(None, "folder of the run to compare it with", is_path=True)
-    limit: int = option(20, "most rows shown; all are compared and counted", minimum=0)
-    format: str = option("text", "text or json", choices=("text", "json"))
+    limit: int = option(20, "most rows shown; all are compared and counted", kind.count())
+    format: str = option("text", "text or json", kind.choice("text", "json"))
     verbose: bool = option(False, "show tracebacks")
 
     def settle_paths(self) -> list[str]:

@@ -22,6 +22,7 @@ from mindbatch.config.machine import (
 )
 from mindbatch.config.paths import data_root
 from mindbatch.config.schema import TaskConfig, option
+from mindbatch.fields import kinds as kind
 from mindbatch.io import children
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.io.screen_text import printable, say, show, show_json
@@ -57,7 +58,7 @@ _COMPILER_SECONDS = 10
 class DoctorConfig(TaskConfig):
     """The keys of `mindbatch doctor`."""
 
-    format: str = option("text", "text or json", choices=("text", "json"))
+    format: str = option("text", "text or json", kind.choice("text", "json"))
     verbose: bool = option(False, "show the messages of MindSpore, and tracebacks")
 
 

@@ -25,6 +25,7 @@ from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_s
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.config.paths import checkpoint_fault, settled
 from mindbatch.config.schema import TaskConfig, option
+from mindbatch.fields import kinds as kind
 from mindbatch.io.amounts import size
 from mindbatch.io.errors import EXIT_DONE, CheckpointError, ConfigError
 from mindbatch.io.foreign_formats import foreign_folder
@@ -57,9 +58,9 @@ class InspectConfig(TaskConfig):
         None, "a .safetensors or .ckpt file, a model folder, rank folders, or a strategy file", is_path=True
     )
     filter: str | None = option(None, "show the names that match this pattern, such as *.bias")
-    limit: int = option(200, "most tensors shown; all are counted", minimum=0)
+    limit: int = option(200, "most tensors shown; all are counted", kind.count())
     digests: bool = option(False, "compute the SHA-256 of every tensor, and compare it with digests.json")
-    format: str = option("text", "text or json", choices=("text", "json"))
+    format: str = option("text", "text or json", kind.choice("text", "json"))
     verbose: bool = option(False, "show tracebacks")
 
     def settle_paths(self) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar
 from mindbatch.config.faults import shown
 from mindbatch.config.paths import any_path, input_file_fault, output_file_fault, settled
 from mindbatch.config.schema import SchemaKeys, TaskConfig, option, section, value_at
+from mindbatch.fields import kinds as kind
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.io.screen_text import printable, say, show, show_json
 from mindbatch.launch.given_servers import given_servers, parse_devices, parse_list, physical_devices
@@ -47,7 +48,7 @@ class RankTableOutputConfig:
         is_path=True,
     )
     replace: bool = option(False, "write over a file that holds something else")
-    format: str = option("text", "of what is printed: text or json", choices=("text", "json"))
+    format: str = option("text", "of what is printed: text or json", kind.choice("text", "json"))
 
 
 @dataclass
@@ -60,14 +61,14 @@ class RankTableConfig(TaskConfig):
     action: str = option(
         WRITE,
         "write a table, check those in files, or merge those in files",
-        choices=(WRITE, CHECK, MERGE),
+        kind.choice(WRITE, CHECK, MERGE),
     )
     files: Any = option(
         (),
         "rank tables: to check, the copies of all servers; to merge, in the order that the ranks shall have",
-        accepts="list of files",
+        kind.texts("files"),
     )
-    num_ranks: int | None = option(None, "ranks that a table must have; null: any number", minimum=1)
+    num_ranks: int | None = option(None, "ranks that a table must have; null: any number", kind.count(1))
     uneven: bool = option(False, "servers may have different numbers of devices")
     verbose: bool = option(False, "show tracebacks")
     output: RankTableOutputConfig = section(RankTableOutputConfig)
@@ -75,7 +76,7 @@ class RankTableConfig(TaskConfig):
     version: str = option(
         "1.0",
         "1.0: servers; 1.2: supernodes (Atlas A3), with super_device_ids",
-        choices=("1.0", "1.2"),
+        kind.choice("1.0", "1.2"),
         topic="To write a table of this server",
     )
     devices: str = option(
@@ -94,17 +95,17 @@ class RankTableConfig(TaskConfig):
     source: str = option(
         "auto",
         "where the addresses come from; auto: hccn_tool, or else hccn_conf",
-        choices=("auto", "hccn_tool", "hccn_conf"),
+        kind.choice("auto", "hccn_tool", "hccn_conf"),
     )
     hccn_tool: str = option("hccn_tool", "the program: its name on the PATH, or its path")
-    hccn_timeout: int = option(10, "seconds for each answer of hccn_tool", minimum=1)
+    hccn_timeout: int = option(10, "seconds for each answer of hccn_tool", kind.count(1))
     hccn_conf: str = option("/etc/hccn.conf", "the file with lines address_N=ADDRESS", is_path=True)
 
     servers: Any = option(
         None,
         "servers in the order of their ranks, like [{server_id: 10.0.0.1, device_ips: [10.1.0.1]}]; "
         "docs/distributed.md has all their keys",
-        accepts="list of servers or null",
+        kind.described("list of servers or null"),
         topic="To write a table of servers with known addresses",
     )
 
@@ -136,9 +137,7 @@ class RankTableConfig(TaskConfig):
 
 
 def _file_faults(action: str, files: Any) -> Iterator[str]:
-    if not isinstance(files, list | tuple) or not all(isinstance(file, str) for file in files):
-        yield f"files={shown(files)}: must be a list of files"
-    elif action == WRITE and files:
+    if action == WRITE and files:
         yield "files: not read to write a table; mindbatch rank-table check FILE ... or merge FILE ..."
     elif action != WRITE and not files:
         yield f"files: must be given: mindbatch rank-table {action} FILE ..."

@@ -221,8 +221,7 @@ def _section(name: str, schema: SchemaKeys, options: OptionFiles, task: type[Tas
 def _key_lines(key: Key) -> list[str]:
     """Formats a key's values and its meaning, below the topic where one begins."""
     heading = ["", f"  {key.topic}"] if key.topic else []
-    kind = " | ".join((*map(str, key.choices), *["null"] * key.optional)) if key.choices else key.expected
-    return [*heading, f"  {key.name}={_default(key.default)}  ({kind})", f"      {key.meaning}"]
+    return [*heading, f"  {key.name}={_default(key.default)}  ({key.in_help})", f"      {key.meaning}"]
 
 
 def _default(value: object) -> str:

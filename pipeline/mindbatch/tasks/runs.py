@@ -14,6 +14,7 @@ import orjson
 
 from mindbatch.config.paths import folder_fault, settled
 from mindbatch.config.schema import TaskConfig, option
+from mindbatch.fields import kinds as kind
 from mindbatch.io.amounts import per_second, table
 from mindbatch.io.errors import EXIT_DONE, MindBatchError
 from mindbatch.io.regular_file import open_regular
@@ -39,7 +40,7 @@ class RunsConfig(TaskConfig):
     positional: ClassVar[tuple[str, ...]] = ("folder",)
 
     folder: str = option(".", "folder below which the runs are", is_path=True)
-    format: str = option("text", "text or json", choices=("text", "json"))
+    format: str = option("text", "text or json", kind.choice("text", "json"))
     verbose: bool = option(False, "show tracebacks")
 
     def settle_paths(self) -> list[str]:

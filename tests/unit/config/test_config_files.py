@@ -108,7 +108,7 @@ def test_errors_of_added_options_name_their_files(options: Path, tmp_path: Path)
         f"{folder}/model/worse.yaml, line 1: _target_: "
         "names that begin with _ are special to Hydra and not allowed",
         f"{folder}/model/bad.yaml: model.batch_sizes: unknown key; did you mean model.batch_size?",
-        f"{folder}/model/bad.yaml: model.dtype=[1]: must be text",
+        f"{folder}/model/bad.yaml: model.dtype=[1]: must be one of auto, float32, float16, bfloat16",
         "decoding.top_k=x: must be a whole number",
     ]
 

@@ -14,13 +14,14 @@ from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.machine import parse_bytes
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.config.schema import INSTEAD, OWN_NAMES, own_key, own_keywords, schema_keys
+from mindbatch.config.schema import INSTEAD, own_key, own_keywords, schema_keys
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.io.fault_lines import nearest
 from mindbatch.models.registry import MODEL_TYPES
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.registry import TASKS
+from mindbatch.tasks.reshard.schema import ReshardConfig
 
 
 @pytest.mark.parametrize(
@@ -118,19 +119,19 @@ def own_faults(**sections: Any) -> list[str]:
 def test_options_given_from_python_are_checked_too() -> None:
     assert own_faults(runtime=RuntimeConfig(num_threads=2)) == []
     model = ModelConfig(type="lama", batch_size=True, seq_length=0, use_past=1, tokenizer=3)  # type: ignore[arg-type]
-    runtime = RuntimeConfig(block_size=16.0, kernels=None)  # type: ignore[arg-type]
+    runtime = RuntimeConfig(block_size=None, kernels=None)  # type: ignore[arg-type]
     parallel, lora = ParallelConfig(data_parallel=0), LoraConfig(max_loaded=0)
     config = ModelTaskConfig(model=model, runtime=runtime, parallel=parallel, lora=lora)
-    assert [*config.value_faults(KEYS)] == [
+    assert [*config.read_values(KEYS).values()] == [
         f"model.type=lama: must be one of auto, {', '.join(MODEL_TYPES)}; did you mean llama?",
         "model.use_past=1: must be true or false",
-        "model.batch_size=true: must be a whole number",
-        "model.seq_length=0: must be from 1 to 2147483647",
-        "model.tokenizer=3: must be text or null",
-        "lora.max_loaded=0: must be from 1 to 2147483647",
-        "parallel.data_parallel=0: must be from 1 to 2147483647",
-        "runtime.block_size=16.0: must be a whole number",
-        "runtime.kernels=null: must be text",
+        "model.batch_size=true: must be a whole number, at least 1",
+        "model.seq_length=0: must be a whole number, at least 1",
+        "model.tokenizer=3: must be text",
+        "lora.max_loaded=0: must be a whole number, at least 1",
+        "parallel.data_parallel=0: must be a whole number, at least 1",
+        "runtime.block_size=null: must be one of 8, 16, 32, 64, 128",
+        "runtime.kernels=null: must be one of auto, native, reference",
     ]
     (line,) = own_faults(runtime=RuntimeConfig(cache_memory="lots"))
     assert line.startswith("runtime.cache_memory=lots: must be bytes")
@@ -159,10 +160,10 @@ BATCH_KEYS = schema_keys(BatchConfig).keys
 
 
 def test_every_name_of_the_table_stands_for_a_key() -> None:
-    assert [name for name, key in OWN_NAMES.items() if key not in BATCH_KEYS] == []
-    assert [
-        name for name in (*OWN_NAMES, *INSTEAD) if name in {key.rpartition(".")[2] for key in BATCH_KEYS}
-    ] == []
+    others = [other for key in BATCH_KEYS.values() for other in key.aliases]
+    assert len(others) == len({*others})
+    leaves = {key.rpartition(".")[2] for key in BATCH_KEYS}
+    assert [name for name in (*others, *INSTEAD) if name in leaves] == []
 
 
 @pytest.mark.parametrize(
@@ -183,11 +184,11 @@ def test_names_in_any_section(name: str, key: str | None) -> None:
 
 
 def test_a_key_that_a_command_lacks_is_not_named() -> None:
-    assert own_key("max_tokens", ["source", "target.dir"]) is None
+    assert own_key("max_tokens", schema_keys(ReshardConfig).keys) is None
 
 
 def test_two_names_of_one_argument_are_refused() -> None:
-    keywords = {"model.batch_size": "batch_size"}
+    keywords = {"batch_size": KEYS.keys["model.batch_size"]}
     assert own_keywords({"max_num_seqs": 2, "dtype": "auto"}, keywords) == {"batch_size": 2, "dtype": "auto"}
     with pytest.raises(TypeError, match="max_num_seqs: batch_size is given too, and means the same"):
         own_keywords({"max_num_seqs": 2, "batch_size": 3}, keywords)

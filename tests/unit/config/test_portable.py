@@ -182,7 +182,7 @@ def test_a_value_of_the_wrong_type_is_refused_without_being_shown(
     with pytest.raises(ConfigError) as caught:
         prompting(model_folder, "model.seq_length=${oc.env:LENGTH}")
     assert caught.value.faults == (
-        "model.seq_length=${oc.env:LENGTH}: what it stands for must be a whole number or null",
+        "model.seq_length=${oc.env:LENGTH}: what it stands for must be a whole number, at least 1, or null",
     )
 
 

@@ -188,7 +188,7 @@ def test_every_fault_is_said_before_a_model_is_loaded() -> None:
         "output.dir: has no effect with Ray Data: no file is written",
         "output.format: has no effect with Ray Data: no file is written",
         "model.checkpoint_name_or_path=nowhere/at/all: no such folder",
-        "model.batch_size=0: must be from 1 to 2147483647",
+        "model.batch_size=0: must be a whole number, at least 1",
     ]
 
 

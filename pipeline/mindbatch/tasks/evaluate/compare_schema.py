@@ -6,6 +6,7 @@ from typing import ClassVar
 from mindbatch.config.model_schema import RuntimeConfig
 from mindbatch.config.paths import new_folder_fault, run_folder_fault, settled
 from mindbatch.config.schema import option, section
+from mindbatch.fields import kinds as kind
 from mindbatch.tasks.generate.schema import PromptTaskConfig
 
 
@@ -31,7 +32,7 @@ class CompareOutputConfig:
     )
     overwrite: bool = option(False, "write over the files of an earlier comparison in output.dir")
     format: str = option(
-        "text", "of what is printed: text, or json as in results.json", choices=("text", "json")
+        "text", "of what is printed: text, or json as in results.json", kind.choice("text", "json")
     )
 
 
@@ -53,14 +54,14 @@ class CompareConfig(PromptTaskConfig):
 
     runtime: CompareRuntimeConfig = section(CompareRuntimeConfig)
     output: CompareOutputConfig = section(CompareOutputConfig)
-    limit: int = option(5, "prompts whose texts are printed; the files have all", minimum=0)
+    limit: int = option(5, "prompts whose texts are printed; the files have all", kind.count())
     warm_up: bool = option(
         True, "first run each strategy on a few prompts, so that tokens/s does not count first steps"
     )
     timings: int | None = option(
         None,
         "times that each strategy is run to time it, by turns; null: 3, or 1 if that takes a minute",
-        minimum=1,
+        kind.count(1),
     )
 
     def settle_paths(self) -> list[str]:

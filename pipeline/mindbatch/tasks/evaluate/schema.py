@@ -25,6 +25,7 @@ from mindbatch.config.schema import SchemaKeys, option, section
 from mindbatch.dataset.data_config import SOURCES, DataConfig, data_faults, date_faults, settle_data
 from mindbatch.decoding.params import PARAMETERS
 from mindbatch.evaluation import METRIC_NAMES
+from mindbatch.fields import kinds as kind
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import as_written, did_you_mean
 from mindbatch.tasks.evaluate.task_schema import (
@@ -76,10 +77,10 @@ class EvaluateConfig(ModelTaskConfig):
     checkpoints: Any = option(
         None,
         "models to evaluate, beside `model` or without it, by names for the columns",
-        accepts="mapping of names to folders, or null",
+        kind.described("mapping of names to folders, or null"),
     )
     metrics: Any = option(
-        None, "metrics in place of those of the task", accepts="name, list of names, or null"
+        None, "metrics in place of those of the task", kind.described("name, list of names, or null")
     )
     baseline: str | None = option(None, "column that the others are compared with; null: the first")
     output: EvaluateOutputConfig = section(EvaluateOutputConfig)

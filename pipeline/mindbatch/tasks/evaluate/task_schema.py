@@ -9,6 +9,7 @@ from mindbatch.config.faults import shown
 from mindbatch.config.schema import option
 from mindbatch.evaluation import METRIC_NAMES
 from mindbatch.evaluation.extraction import EXTRACTIONS
+from mindbatch.fields import kinds as kind
 
 NAME = re.compile(r"[\w.+-]{1,80}", re.ASCII)
 NAME_RULE = "must be 1 to 80 letters, digits, and . _ + -"
@@ -23,12 +24,12 @@ class AnswerConfig:
         None, "prompt with the columns filled in, where `data` says of no prompt: Q: {{ question }}"
     )
     max_new_tokens: int | None = option(
-        None, "most tokens of an answer, where decoding.max_new_tokens is left at its default", minimum=1
+        None, "most tokens of an answer, where decoding.max_new_tokens is left at its default", kind.count(1)
     )
     stop: Any = option(
         None,
         "texts that end an answer, where decoding.stop is left at its default",
-        accepts="text, list of texts or null",
+        kind.described("text, list of texts or null"),
     )
     reference_column: str | None = option(
         None,
@@ -50,7 +51,7 @@ class AnswerConfig:
     choices: Any = option(
         None,
         "the continuations of which one is right",
-        accepts="list of texts, the column that holds one, or null",
+        kind.described("list of texts, the column that holds one, or null"),
     )
     correct_column: str | None = option(
         None, "column of the right choice: its number from 0, its letter or its text; null: answer"
@@ -61,35 +62,37 @@ class AnswerConfig:
     stride: int | None = option(
         None,
         "tokens of a long text that are scored in each window; null: half of the longest sequence",
-        minimum=1,
+        kind.count(1),
     )
-    few_shot: int = option(0, "solved examples that stand before each prompt", minimum=0)
+    few_shot: int = option(0, "solved examples that stand before each prompt", kind.count())
     few_shot_path: str | None = option(
         None, "file of the rows that the examples are taken from", is_path=True
     )
     few_shot_separator: str = option("\n\n", "what stands between the examples")
-    extract: str = option("text", "what of the output is the answer", choices=(*EXTRACTIONS, "pattern"))
+    extract: str = option("text", "what of the output is the answer", kind.choice(*EXTRACTIONS, "pattern"))
     extract_pattern: str | None = option(
         None, "regular expression whose last match, or its first group, is the answer, with extract=pattern"
     )
     cluster_column: str | None = option(
         None, "column of what rows belong together by, such as the text that several questions are about"
     )
-    metrics: Any = option(("exact_match",), f"of {', '.join(METRIC_NAMES)}", accepts="name or list of names")
+    metrics: Any = option(
+        ("exact_match",), f"of {', '.join(METRIC_NAMES)}", kind.described("name or list of names")
+    )
 
 
 @dataclass
 class HarnessConfig:
     """Tasks of lm-evaluation-harness in place of `task` and `data`; an extra."""
 
-    tasks: Any = option(None, "names of tasks, groups or tags", accepts="list of names, or null")
+    tasks: Any = option(None, "names of tasks, groups or tags", kind.described("list of names, or null"))
     include_path: str | None = option(
         None,
         "folder of tasks of your own, whose code is run; null: those of the harness, with data from the hub",
         is_path=True,
     )
-    num_fewshot: int | None = option(None, "solved examples; null: as the task says", minimum=0)
-    limit: int | None = option(None, "most questions of each task; null: all", minimum=1)
+    num_fewshot: int | None = option(None, "solved examples; null: as the task says", kind.count())
+    limit: int | None = option(None, "most questions of each task; null: all", kind.count(1))
     apply_chat_template: bool = option(False, "ask in the form of a chat, the examples as turns of it")
 
 

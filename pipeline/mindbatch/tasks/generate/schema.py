@@ -17,6 +17,7 @@ from mindbatch.config.paths import (
     settled_tools,
 )
 from mindbatch.config.schema import SchemaKeys, option, section
+from mindbatch.fields import kinds as kind
 from mindbatch.io.amounts import DAY_RULE, is_day
 
 if TYPE_CHECKING:
@@ -33,26 +34,28 @@ class PromptTaskConfig(ModelTaskConfig):
     prompts: Any = option(
         None,
         "what to continue; a prompt is a text or a list of token ids",
-        accepts="prompt, list of prompts or null",
+        kind.described("prompt, list of prompts or null"),
     )
     prompts_file: str | None = option(
         None, "file with a prompt on each line; - is standard input", is_path=True
     )
     messages: Any = option(
-        None, "chats, each a list like [{role: user, content: Hi}]", accepts="chat, list of chats or null"
+        None,
+        "chats, each a list like [{role: user, content: Hi}]",
+        kind.described("chat, list of chats or null"),
     )
     chat: bool = option(False, "send each prompt as a user's message through the chat template")
     system: str | None = option(None, "system message put before each prompt; needs chat=true or messages")
     tools: Any = option(
         None,
         "what the chat template is given as tools",
-        accepts="list of JSON objects, JSON file that holds it, or null",
+        kind.described("list of JSON objects, JSON file that holds it, or null"),
         is_path=True,
     )
     chat_template_kwargs: Any = option(
         None,
         "further variables of the chat template, like {enable_thinking: false}",
-        accepts="mapping or null",
+        kind.described("mapping or null"),
     )
     date: str | None = option(None, "day that the chat template writes, as YYYY-MM-DD; null: today")
 
@@ -111,7 +114,7 @@ class PromptTaskConfig(ModelTaskConfig):
 class OutputConfig:
     """The file of the generations, and their form."""
 
-    format: str = option("text", "text, or json with token ids and timings", choices=("text", "json"))
+    format: str = option("text", "text, or json with token ids and timings", kind.choice("text", "json"))
     file: str | None = option(None, "file to write; null: standard output", is_path=True)
     overwrite: bool = option(False, "write over output.file if it is there")
 

@@ -14,6 +14,7 @@ from mindbatch.config.model_task import device_map_faults
 from mindbatch.config.paths import any_path, run_folder_fault, settled
 from mindbatch.config.schema import SchemaKeys, option, section, value_at
 from mindbatch.dataset.data_config import NO_DATA, settle_data
+from mindbatch.fields import kinds as kind
 from mindbatch.run.batch_config import BatchConfig
 
 _OR_RANKS = "; parallel.model_parallel=2, for one, plans what ranks hold, which needs no data"
@@ -71,7 +72,7 @@ class LayoutConfig:
     qkv_concat: bool = option(
         False, "query, key and value are one parameter, gate and up another, as the model's qkv_concat says"
     )
-    timeout: int = option(600, "seconds for MindSpore's compiler", minimum=1)
+    timeout: int = option(600, "seconds for MindSpore's compiler", kind.count(1))
 
 
 @dataclass
@@ -92,7 +93,7 @@ class PlanConfig(BatchConfig):
 
     rate: float | None = option(None, "generated tokens/s to reckon with; null: no estimate of the time")
     calibrate: bool = option(False, "estimate the time by running a few of the rows, 10 s at most")
-    report: str = option("text", "text or json", choices=("text", "json"))
+    report: str = option("text", "text or json", kind.choice("text", "json"))
     compile: bool = option(
         False,
         "compile what ranks would run on Ascend, which is simulated; needs runtime.device_target=Ascend",
@@ -100,10 +101,10 @@ class PlanConfig(BatchConfig):
     ranks: Any = option(
         0,
         "ranks to compile for: one, several, or all that hold different slices",
-        accepts="rank, list of ranks or all",
+        kind.described("rank, list of ranks or all"),
     )
     layers: str = option(
-        "sample", "layers to compile: a sample that stands for all, or all", choices=("sample", "all")
+        "sample", "layers to compile: a sample that stands for all, or all", kind.choice("sample", "all")
     )
     layout: LayoutConfig = section(LayoutConfig)
     runtime: PlanRuntimeConfig = section(PlanRuntimeConfig)
@@ -171,7 +172,7 @@ def _layout_faults(config: PlanConfig, keys: SchemaKeys) -> Iterator[str]:
     """Every fault but those of single values and of paths; an option that would be ignored is one."""
     for name, key in keys.keys.items():
         value = value_at(config, name)
-        if value == (list(key.default) if isinstance(key.default, tuple) else key.default):  # YAML has lists
+        if key.default == (tuple(value) if isinstance(value, list) else value):  # YAML has lists
             continue
         if name == "layout.vocab_emb_dp" and value:  # as MindFormers does unless told otherwise
             continue

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindbatch.config.faults import KEY_LIST, ignored_faults, shown
+from mindbatch.config.faults import shown
 from mindbatch.config.lora_schema import LARGEST_SCALING
 from mindbatch.config.paths import (
     adapter_fault,
@@ -16,6 +16,7 @@ from mindbatch.config.paths import (
     settled,
 )
 from mindbatch.config.schema import SchemaKeys, TaskConfig, option, section
+from mindbatch.fields import kinds as kind
 
 ITERATION_FORMAT = "iteration"
 UNROUNDED = ("keep", "float32")
@@ -30,27 +31,27 @@ class ReshardTargetConfig:
     dir: str | None = option(
         None, "folder to make: rank_0, rank_1 ..., or a Hugging Face folder for one rank", is_path=True
     )
-    model_parallel: int = option(1, "slices that each tensor is cut into", minimum=1)
-    pipeline_stage: int = option(1, "stages that the layers are divided over", minimum=1)
+    model_parallel: int = option(1, "slices that each tensor is cut into", kind.count(1))
+    pipeline_stage: int = option(1, "stages that the layers are divided over", kind.count(1))
     format: str = option(
         "safetensors",
         "of the files of tensors; iteration: MindFormers' Checkpoint 2.0, with names=mcore",
-        choices=("safetensors", "ckpt", ITERATION_FORMAT),
+        kind.choice("safetensors", "ckpt", ITERATION_FORMAT),
     )
     dtype: str = option(
         "keep",
         "of float32, float16 and bfloat16 tensors; rounded to the nearest, ties to even",
-        choices=("keep", "float32", "float16", "bfloat16"),
+        kind.choice("keep", "float32", "float16", "bfloat16"),
     )
     overflow: str = option(
         "refuse",
         "what becomes of values that are too large for target.dtype",
-        choices=("refuse", "infinity"),
+        kind.choice("refuse", "infinity"),
     )
     names: str = option(
         "hf",
         "names of the tensors: Hugging Face's, MindFormers', or those of its Mcore models, which are fused",
-        choices=("hf", "mindformers", "mcore"),
+        kind.choice("hf", "mindformers", "mcore"),
     )
     qkv_concat: bool = option(
         False, "MindFormers' option: query, key and value, or gate and up, are one tensor each"
@@ -88,12 +89,12 @@ class ReshardConfig(TaskConfig):
         None, "MindSpore's strategy file, or a folder of them, by which rank folders were cut", is_path=True
     )
     source_pipeline_stage: int | None = option(
-        None, "stages of rank folders without a strategy; null: as reshard noted there, else 1", minimum=1
+        None, "stages of rank folders without a strategy; null: as reshard noted there, else 1", kind.count(1)
     )
     source_names: str = option(
         "auto",
         "names of the source's tensors; auto: as more of them are",
-        choices=("auto", "hf", "mindformers"),
+        kind.choice("auto", "hf", "mindformers"),
     )
     source_qkv_concat: bool | None = option(
         None, "whether a source with MindFormers' names has fused tensors; null: as its names say"
@@ -102,16 +103,18 @@ class ReshardConfig(TaskConfig):
         None, "as target.qkv_grouped, of the source; null: as reshard noted there, else true"
     )
     ignore_config_keys: Any = option(
-        (), "keys of config.json that change nothing, though MindBatch does not know them", accepts=KEY_LIST
+        (),
+        "keys of config.json that change nothing, though MindBatch does not know them",
+        kind.texts("keys of config.json"),
     )
     workers: int | None = option(
-        None, "threads; null: one more than processors, at most 8, and 1 for little", minimum=1
+        None, "threads; null: one more than processors, at most 8, and 1 for little", kind.count(1)
     )
     dry_run: bool = option(False, "print what would be done, and write nothing")
     verify: Any = option(
         False,
         "read everything back and compare each element with the source; logits: run both models, too",
-        accepts="true, false or logits",
+        kind.described("true, false or logits"),
     )
     verbose: bool = option(False, "show tracebacks")
     target: ReshardTargetConfig = section(ReshardTargetConfig)
@@ -140,7 +143,6 @@ class ReshardConfig(TaskConfig):
         return faults
 
     def own_faults(self, keys: SchemaKeys) -> Iterable[str]:
-        yield from ignored_faults("ignore_config_keys", self.ignore_config_keys)
         yield from reshard_faults(self)
 
 

@@ -254,7 +254,7 @@ def test_what_a_strategy_cannot_say_is_refused_with_what_it_can(tmp_path: Path, 
                 "parallel.model_parallel=2, for one, plans what ranks hold, which needs no data"
             ],
         ),
-        (["parallel.model_parallel=-2"], ["parallel.model_parallel=-2: must be from 1 to "]),
+        (["parallel.model_parallel=-2"], ["parallel.model_parallel=-2: must be a whole number, at least 1"]),
     ],
 )
 def test_what_cannot_be_planned(model: str, words: list[str], expected: list[str]) -> None:

@@ -274,7 +274,7 @@ def test_words_are_the_action_and_then_the_files(here: Path) -> None:
         (["servers=[]"], "servers: must be a list like [{server_id: 10.0.0.1, device_ips: [10.1.0.1]}]"),
         (["output.file=no/t.json"], "output.file=no/t.json: the folder no does not exist"),
         (["device=0"], "device: unknown key; did you mean devices?"),
-        (["num_ranks=0"], "num_ranks=0: must be from 1 to"),
+        (["num_ranks=0"], "num_ranks=0: must be a whole number, at least 1"),
     ],
 )
 def test_each_mistake_is_one_line(

@@ -1,0 +1,170 @@
+"""Kinds of values: what is allowed, and the one form that each is kept in."""
+
+import math
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from typing import Any
+
+from mindbatch.io.fault_lines import did_you_mean
+
+LARGEST_COUNT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class ValueKind:
+    """Some values.
+
+    takes: which, as words that follow "must be".
+    read: the one form of a value, hashable and of plain Python types. ValueError says what is wrong with one
+        that is none of them, as words that follow its name.
+    brief: which, in the words of help where `takes` says more.
+    is_plain: a plain type of Python has all of them.
+    names: all of them, where they are few.
+    token_ids: those that a value holds.
+    """
+
+    takes: str
+    read: Callable[[Any], Any]
+    brief: str = ""
+    is_plain: bool = True
+    names: tuple[Any, ...] = ()
+    token_ids: Callable[[Any], Iterable[int]] = lambda value: ()
+
+
+def of(
+    takes: str, accepts: Callable[[Any], bool], normal: Callable[[Any], Any] | None = None, **more: Any
+) -> ValueKind:
+    """The values that, in their normal form, `accepts` is true of. more: of `ValueKind`."""
+
+    def read(value: Any) -> Any:
+        value = plain(value) if normal is None else normal(value)
+        if not accepts(value):
+            raise ValueError(f"must be {takes}")
+        return value
+
+    return ValueKind(takes, read, **more)
+
+
+def flag() -> ValueKind:
+    return of("true or false", lambda value: isinstance(value, bool))
+
+
+def flag_or(name: str) -> ValueKind:
+    return of(
+        f"true, false or {name}", lambda value: isinstance(value, bool) or value == name, is_plain=False
+    )
+
+
+def whole(low: float = -math.inf, high: float = math.inf, *, optional: bool = False) -> ValueKind:
+    takes = "a whole number"
+    if low > -math.inf:
+        takes += f", at least {int(low)}" if high == math.inf else f", from {int(low)} to {int(high)}"
+    return of(
+        f"{takes}{or_null(optional)}",
+        lambda value: (optional and value is None) or (is_whole(value) and low <= value <= high),
+        brief=f"a whole number{' or null' * optional}",
+    )
+
+
+def count(low: int = 0, high: int = LARGEST_COUNT) -> ValueKind:
+    """How many of something; never more than 31 bits hold."""
+    if high < LARGEST_COUNT:
+        return whole(low, high)
+    bounded = whole(low)
+
+    def read(value: Any) -> Any:
+        value = bounded.read(value)
+        if value > LARGEST_COUNT:
+            raise ValueError(f"must be at most {LARGEST_COUNT}")
+        return value
+
+    return replace(bounded, read=read)
+
+
+def number(takes: str = "a number", accepts: Callable[[float], bool] = lambda value: True) -> ValueKind:
+    return of(takes, lambda value: isinstance(value, float) and accepts(value), real, brief="a number")
+
+
+def span(low: float, high: float) -> ValueKind:
+    return number(f"from {figure(low)} to {figure(high)}", lambda value: low <= value <= high)
+
+
+def share() -> ValueKind:
+    """Parts of a whole, which may be all of it."""
+    return number("above 0 and at most 1", lambda value: 0 < value <= 1)
+
+
+def text() -> ValueKind:
+    return of("text", lambda value: isinstance(value, str))
+
+
+def choice(*names: Any, optional: bool = False) -> ValueKind:
+    """One of a few values, texts or numbers."""
+    takes = f"one of {', '.join(map(str, names))}{or_null(optional)}"
+
+    def read(value: Any) -> Any:
+        if value in names or (optional and value is None):
+            return value
+        near = did_you_mean(value, map(str, names)) if isinstance(value, str) else ""
+        raise ValueError(f"must be {takes}{near}")
+
+    return ValueKind(takes, read, brief=" | ".join(map(str, names)), names=names)
+
+
+def texts(noun: str, like: str = "") -> ValueKind:
+    """A list of texts, none of them empty. like: an example, as it is typed."""
+    return of(
+        f"a list of {noun}{f', like {like}' * bool(like)}",
+        lambda value: isinstance(value, tuple) and all(isinstance(item, str) and item for item in value),
+        sequence,
+        brief=f"list of {noun}",
+        is_plain=False,
+    )
+
+
+def described(brief: str) -> ValueKind:
+    """Values of several types, which are checked where more is known."""
+    return ValueKind(brief, lambda value: value, brief, is_plain=False)
+
+
+def or_null(optional: bool) -> str:
+    return ", or null" if optional else ""
+
+
+def figure(value: float) -> str:
+    return f"{value:f}".rstrip("0").rstrip(".")
+
+
+def is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def of_numpy(value: object, name: str) -> bool:
+    """True if `value` is of NumPy's type `name`; NumPy need not be imported to know that it is not."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, getattr(numpy, name))
+
+
+def plain(value: Any) -> Any:
+    """NumPy's integers and booleans as Python's."""
+    if isinstance(value, bool) or of_numpy(value, "bool_"):
+        return bool(value)
+    return int(value) if isinstance(value, Integral) else value
+
+
+def real(value: Any) -> Any:
+    """A number as a float; infinite where it is too large for one."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def sequence(value: Any) -> Any:
+    if of_numpy(value, "ndarray"):
+        value = value.tolist()
+    return tuple(plain(item) for item in value) if isinstance(value, list | tuple) else plain(value)
