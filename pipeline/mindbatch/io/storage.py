@@ -268,6 +268,22 @@ def write_whole(path: Path, data: bytes, storage: Storage | None = None) -> None
         file.write(data)
 
 
+def make_durable(folder: Path, storage: Storage) -> None:
+    """Makes a folder and those above it that are missing, from the top, to last. Raises OSError.
+
+    The folder above is synced even when there is nothing to make: a session that was killed may have made it.
+    """
+    if not folder.parent.exists():
+        make_durable(folder.parent, storage)
+    if not folder.is_dir():
+        storage.make_folder(folder)
+    try:
+        storage.sync_folder(folder.parent)
+    except PermissionError:  # a folder one may pass through but not list; its owner made what is in it
+        if os.access(folder.parent, os.R_OK):
+            raise
+
+
 def leftover_of(name: str) -> str | None:
     """The file that a killed process was writing when it left a hidden one called `name`; None for others."""
     match = _BESIDE.fullmatch(name)
@@ -315,6 +331,25 @@ class TemporaryFolder:
             self._owner = 0
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._file)
+
+
+def lock(file: int, *, shared: bool = False) -> bool:
+    """Locks an open file or folder until it is closed; False where another process has it. Raises OSError."""
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        return False
+    return True
+
+
+def is_still(file: int, path: Path) -> bool:
+    """True if an open file or folder still has its name: who had its lock may have removed or renamed it."""
+    try:
+        return os.path.samestat(os.fstat(file), path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def hold(file: int) -> bool:

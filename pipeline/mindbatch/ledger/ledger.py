@@ -9,9 +9,10 @@ from pathlib import Path
 
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import ConfigError
+from mindbatch.io.journal import JournalWriter
 from mindbatch.io.regular_file import open_regular
 from mindbatch.io.storage import Storage, StorageError, reason_of
-from mindbatch.ledger.entries import Entry, LedgerWriter, decode, encode, entry_of, seal, unseal
+from mindbatch.ledger.entries import Entry, decode, encode, entry_of, seal, unseal
 from mindbatch.ledger.run_folder import RunFolder
 
 FORMAT = 2
@@ -86,7 +87,7 @@ class Ledger(Closing):
         self._sessions: dict[int, ComputedWith] = {}
         self._read: _Reading | None = None
         self._file: int | None = None
-        self._writer: LedgerWriter | None = None  # replaced as a whole: an interrupt may come anywhere
+        self._writer: JournalWriter | None = None  # replaced as a whole: an interrupt may come anywhere
         self._oldest = 0.0
         self._failure: StorageError | None = None
 
@@ -210,7 +211,7 @@ class Ledger(Closing):
                 self._file = open_regular(self._folder.ledger)
             return os.pread(self._file, place.length, place.offset)
 
-    def _begin(self) -> LedgerWriter:
+    def _begin(self) -> JournalWriter:
         """Opens the end of the file and begins a session there.
 
         What killed sessions left to the system, of the file and of its name, is durable when it returns.
@@ -218,7 +219,7 @@ class Ledger(Closing):
         assert self._read is not None, "append before recover"
         self._session = self._read.session + 1
         begin = {"ledger": FORMAT, "fingerprint": self._fingerprint, "session": self._session}
-        writer = LedgerWriter(self._folder.ledger, self._read.end, self._storage)
+        writer = JournalWriter(self._folder.ledger, self._read.end, self._storage)
         try:
             writer.append(seal({**begin, "computed_with": self.computed_with}))
             writer.commit()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import platform
 from collections.abc import Collection, Iterator
@@ -17,7 +15,15 @@ import orjson
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.io.regular_file import check_own, first_bytes, open_regular
-from mindbatch.io.storage import Storage, reason_of, remove_leftovers, writing
+from mindbatch.io.storage import (
+    Storage,
+    is_still,
+    lock,
+    make_durable,
+    reason_of,
+    remove_leftovers,
+    writing,
+)
 
 RESULT_NAMES = {
     "jsonl": "results.jsonl",
@@ -76,7 +82,7 @@ class RunFolder:
         """
         self._check()
         with writing(self.path):
-            _make_durable(self.path, storage)
+            make_durable(self.path, storage)
 
     def _check(self) -> None:
         if not os.path.lexists(self.path):
@@ -147,24 +153,7 @@ class RunFolder:
         return present
 
 
-def _make_durable(folder: Path, storage: Storage) -> None:
-    """Makes a folder and those above it that are missing, from the top.
-
-    The folder above is synced even when there is nothing to make: a session that was killed may have made it.
-    """
-    if not folder.parent.exists():
-        _make_durable(folder.parent, storage)
-    if not folder.is_dir():
-        storage.make_folder(folder)
-    try:
-        storage.sync_folder(folder.parent)
-    except PermissionError:  # a folder one may pass through but not list; its owner made what is in it
-        if os.access(folder.parent, os.R_OK):
-            raise
-
-
 _MAX_HOLDER_BYTES = 4096
-_HELD = {errno.EAGAIN, errno.EACCES}
 
 
 class RunLock(Closing):
@@ -199,16 +188,14 @@ def _locked(folder: RunFolder, storage: Storage) -> int:
     while True:
         file = storage.append(folder.lock)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(file), folder.lock.stat()):
+            if not lock(file):
+                holder = _describe_holder(folder)
+                raise ConfigError(f"{folder.path}: another run is writing here{holder}")
+            if is_still(file, folder.lock):
                 return file
-        except OSError as error:
+        except BaseException:
             os.close(file)
-            if error.errno not in _HELD:
-                raise
-            raise ConfigError(
-                f"{folder.path}: another run is writing here{_describe_holder(folder)}"
-            ) from None
+            raise
         os.close(file)
 
 
@@ -244,12 +231,11 @@ def is_running(folder: RunFolder) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno in _HELD
+        return not lock(file, shared=True)
+    except OSError:
+        return False
     finally:
         os.close(file)
-    return False
 
 
 def _describe_holder(folder: RunFolder) -> str:

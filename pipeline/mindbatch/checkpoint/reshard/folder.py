@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,10 +19,9 @@ from mindbatch.checkpoint.reshard.job import Writing
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.io.storage import Storage, StorageError, writing
+from mindbatch.io.storage import Storage, StorageError, is_still, lock, make_durable, writing
 
 PART_SUFFIX = ".part"
-_HELD = {errno.EAGAIN, errno.EACCES}
 
 
 def part_of(target: Path) -> Path:
@@ -69,37 +67,20 @@ def locked(folder: Path) -> Iterator[None]:
     with writing(folder):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Who had the lock may have renamed the folder meanwhile: it is then the lock of the finished
-            # target.
-            is_it = _is_still(handle, folder)
-        except OSError as error:
-            if error.errno not in _HELD:
-                raise StorageError.writing(folder, error) from error
-            is_it = False
-        if not is_it:
+        with writing(folder):
+            # Who had the lock may have renamed the folder: it is then the lock of the finished target.
+            is_held = lock(handle) and is_still(handle, folder)
+        if not is_held:
             raise ConfigError(f"{folder}: another reshard is writing here")
         yield
     finally:
         os.close(handle)
 
 
-def _is_still(handle: int, folder: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), folder.lstat())
-    except FileNotFoundError:
-        return False
-
-
 def make_folders(folder: Path, storage: Storage) -> None:
     """Makes a folder and those above it that are missing, to last. StorageError when that fails."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    for path in reversed(missing):
-        with writing(path):
-            with contextlib.suppress(FileExistsError):
-                storage.make_folder(path)
-            storage.sync_folder(path.parent)
+    with writing(folder):
+        make_durable(folder, storage)
 
 
 def remove_tree(folder: Path, storage: Storage, *, last: Iterable[str] = (), keep: bool = False) -> None:

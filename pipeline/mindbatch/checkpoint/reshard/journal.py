@@ -1,20 +1,19 @@
 """The journal of a reshard that is under way: which tensors are on the disk, each with its digest.
 
-One line of JSON each. The first says which reshard it is; the others were appended after their tensors had
-been synced. What a crash has torn at the end is cut off.
+The first line says which reshard it is; the others were appended after their tensors had been synced.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, tensor_digest
@@ -32,6 +31,7 @@ from mindbatch.checkpoint.reshard.progress import Progress
 from mindbatch.checkpoint.reshard.write import Written
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import ConfigError
+from mindbatch.io.journal import JournalWriter
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.storage import Storage, StorageError, remove_leftovers, write_whole, writing
 
@@ -57,18 +57,13 @@ def read_journal(path: Path) -> JournalContent | None:
     written: list[Written] = []
     size = 0
     for line in data.splitlines(keepends=True):
-        entry = _entry(line)
-        # Nothing behind a torn line is trusted; `Journal` cuts it off.
-        if entry is None:
-            break
-        if head is None:
-            if not isinstance(entry, dict):
+        match _entry(line):
+            case dict(entry) if head is None:
+                head = entry
+            case [str(file), str(tensor), str(digest), int(nbytes)] if head is not None:
+                written.append(Written(file, tensor, digest, nbytes))
+            case _:  # nothing behind a torn line is trusted; `Journal` cuts it off
                 break
-            head = entry
-        elif (tensor_entry := _written(entry)) is not None:
-            written.append(tensor_entry)
-        else:
-            break
         size += len(line)
     return None if head is None else JournalContent(head, tuple(written), size)
 
@@ -77,28 +72,43 @@ class Journal(Closing):
     """The journal, opened to be written at its end. Raises StorageError."""
 
     def __init__(
-        self, path: Path, storage: Storage, earlier: JournalContent | None, head: Any = None
+        self,
+        path: Path,
+        storage: Storage,
+        earlier: JournalContent | None,
+        head: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """earlier: what was read, which goes on without what is torn; None: a new one with this head."""
         self._path = path
-        self._storage = storage
+        first = _line({**head})
         if earlier is None:
-            write_whole(path, json.dumps(head, sort_keys=True).encode() + b"\n", storage)
+            write_whole(path, first, storage)
         with writing(path):
-            self._file = storage.append(path)
-            if earlier is not None:
-                storage.truncate(self._file, earlier.size)
+            self._writer = JournalWriter(path, earlier.size if earlier else len(first), storage)
 
     def append(self, written: Iterable[Written]) -> None:
         """Notes tensors that are on the disk; returns when the notes are there, too."""
-        lines = [[tensor.file, tensor.tensor, tensor.digest, tensor.nbytes] for tensor in written]
         with writing(self._path):
-            self._storage.write(self._file, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
-            self._storage.sync(self._file)
+            for tensor in written:
+                self._writer.append(_line([*astuple(tensor)]))
+            self._writer.commit()
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._storage.close(self._file)
+        self._writer.close()
+
+
+def _line(entry: object) -> bytes:
+    return json.dumps(entry, sort_keys=True).encode() + b"\n"
+
+
+def _entry(line: bytes) -> Any:
+    """The entry of a line; None where it is torn."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 class Recorder:
@@ -145,22 +155,6 @@ class Recorder:
         if written:
             self._files.sync(dict.fromkeys(tensor.file for tensor in written))
             self._journal.append(written)
-
-
-def _entry(line: bytes) -> Any:
-    if not line.endswith(b"\n"):
-        return None
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _written(entry: object) -> Written | None:
-    match entry:
-        case [str(file), str(tensor), str(digest), int(nbytes)]:
-            return Written(file, tensor, digest, nbytes)
-    return None
 
 
 @contextmanager
