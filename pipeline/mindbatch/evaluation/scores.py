@@ -3,7 +3,7 @@
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class Clusters:
         return total
 
 
-def resampled(metric: Metric[Any], cluster_sums: Sequence[FloatArray]) -> FloatArray:
+def resampled(metric: Metric, cluster_sums: Sequence[FloatArray]) -> FloatArray:
     """Values [systems, SAMPLES] of the same resamples of the clusters for all systems; none of too few.
 
     cluster_sums: of each system, [clusters, k]. The draws depend on the number of clusters alone.
@@ -86,7 +86,7 @@ def resampled(metric: Metric[Any], cluster_sums: Sequence[FloatArray]) -> FloatA
     return distribution
 
 
-def estimate(metric: Metric[Any], sums: FloatArray, clusters: Clusters) -> Estimate:
+def estimate(metric: Metric, sums: FloatArray, clusters: Clusters) -> Estimate:
     """The score of rows with its standard error and its interval; NaN without any. sums: [rows, k]."""
     if not len(sums):
         return Estimate(float("nan"), 0, None, None)
@@ -150,7 +150,7 @@ class Difference:
         return p_value is not None and p_value < SIGNIFICANCE
 
 
-def difference(metric: Metric[Any], system: FloatArray, base: FloatArray, clusters: Clusters) -> Difference:
+def difference(metric: Metric, system: FloatArray, base: FloatArray, clusters: Clusters) -> Difference:
     """Compares two systems by the sums [rows, k] of the same rows in the same order.
 
     Rows that are right or wrong, one sample of each and no clusters: McNemar's exact test. Else the paired
@@ -193,7 +193,7 @@ def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
     return adjusted
 
 
-def _changes(metric: Metric[Any], system: FloatArray, base: FloatArray) -> tuple[int | None, int | None]:
+def _changes(metric: Metric, system: FloatArray, base: FloatArray) -> tuple[int | None, int | None]:
     """The rows that only one of them has right; None where a row is not right or wrong as a whole."""
     if not metric.is_right_or_wrong or (np.concatenate([system, base])[:, 1] != 1).any():
         return None, None
@@ -220,7 +220,7 @@ class MetricScores:
     differences: of every column but the baseline, with p-values adjusted for their number.
     """
 
-    metric: Metric[Any]
+    metric: Metric
     rows: tuple[int, ...]
     per_row: Mapping[str, Mapping[int, float]]
     estimates: Mapping[str, Estimate]
@@ -232,7 +232,7 @@ class MetricScores:
 
 
 def scores_of(
-    metric: Metric[Any],
+    metric: Metric,
     columns: Mapping[str, Mapping[int, Row]],
     clusters: Sequence[str | None],
     baseline: str,

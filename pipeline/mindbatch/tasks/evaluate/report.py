@@ -70,10 +70,9 @@ def _charts(evaluation: Evaluation) -> Iterator[tuple[str, str, Markup]]:
     """Title, meaning and drawing of each metric, and of the speed where that was measured."""
     for number, scores in enumerate(evaluation.scores):
         metric = scores.metric
-        meaning = (type(metric).__doc__ or "").strip().splitlines()[0]
         toward = metric.toward or ("better" if metric.best == "high" else "likelier")
         scale = Scale(f"score-{number}", metric.title, metric.text, metric.best, toward)
-        yield metric.title, meaning, ranking(scale, _ranked(scores))
+        yield metric.title, metric.meaning, ranking(scale, _ranked(scores))
     timed = {name: column for name, column in evaluation.columns.items() if column.speeds}
     if timed:
         ranked = []

@@ -278,12 +278,12 @@ def speed_text(value: float | None) -> str:
     return "-" if value is None else decimal(value, ",.0f")
 
 
-def interval_text(metric: Metric[Any], interval: Interval | None, sign: str = "") -> str:
+def interval_text(metric: Metric, interval: Interval | None, sign: str = "") -> str:
     """The ends of an interval; nothing where there is none."""
     return " to ".join(metric.text(end, sign) for end in interval or ())
 
 
-def difference_text(metric: Metric[Any], difference: Difference) -> str:
+def difference_text(metric: Metric, difference: Difference) -> str:
     """A difference, with its p-value, or that it is within noise."""
     text = metric.text(difference.value, "+")
     p_value = difference.p_value if difference.adjusted is None else difference.adjusted
