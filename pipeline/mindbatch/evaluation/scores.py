@@ -66,20 +66,14 @@ def resampled(metric: Metric, systems: Sequence[FloatArray]) -> FloatArray:
     return np.concatenate(values, axis=1)
 
 
-def deviation(values: FloatArray) -> float | None:
-    """The standard deviation of the values that are finite; None of fewer than two."""
+def spread(values: FloatArray) -> tuple[float | None, Interval | None]:
+    """Standard deviation and CONFIDENCE interval of the values that are finite; None of fewer than two."""
     finite = values[np.isfinite(values)]
-    return float(finite.std(ddof=1)) if len(finite) > 1 else None
-
-
-def percentiles(values: FloatArray) -> Interval | None:
-    """The interval that holds CONFIDENCE of the values that are finite; None where there are none."""
-    finite = values[np.isfinite(values)]
-    if not len(finite):
-        return None
+    if len(finite) < 2:
+        return None, None
     tail = 100 * (1 - CONFIDENCE) / 2
     low, high = np.percentile(finite, [tail, 100 - tail])
-    return Interval(float(low), float(high))
+    return float(finite.std(ddof=1)), Interval(float(low), float(high))
 
 
 def smallest_difference(stderr: float) -> float:
@@ -136,7 +130,7 @@ def compared(
     differences = {}
     for name, rows in known.items():
         value, values = float(metric.value(rows.sum(axis=0))), resamples[name]
-        estimates[name] = Estimate(value, len(rows), deviation(values), percentiles(values))
+        estimates[name] = Estimate(value, len(rows), *spread(values))
         if name != baseline and baseline in known:
             change = values - resamples[baseline]
             differences[name] = _difference(metric, rows, known[baseline], change, len(by_cluster[0]))
@@ -157,10 +151,10 @@ def _difference(
     """
     value = float(metric.value(system.sum(axis=0)) - metric.value(base.sum(axis=0)))
     gained, lost = _changes(metric, system, base)
-    interval, stderr = percentiles(resamples), deviation(resamples)
+    stderr, interval = spread(resamples)
     if gained is not None and lost is not None and num_clusters == len(system):
-        p_value: float | None = mcnemar(gained, lost)
-        return Difference(value, interval, p_value, "mcnemar", gained, lost, stderr=stderr)
+        exact = mcnemar(gained, lost)
+        return Difference(value, interval, exact, "mcnemar", gained, lost, stderr=stderr)
     p_value = _bootstrap_p(value, resamples)
     return Difference(value, interval, p_value, "bootstrap", gained, lost, stderr=stderr)
 
