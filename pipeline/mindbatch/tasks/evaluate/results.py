@@ -196,8 +196,7 @@ def _samples(evaluation: Evaluation, column: str) -> Iterator[dict[str, Any]]:
     """A line for each question: what was asked, what came, and its scores."""
     measured = evaluation.columns[column]
     for number, question in enumerate(evaluation.questions):
-        prompt = question.content.get("text") or orjson.dumps(dict(question.content)).decode()
-        target = question.choices[question.correct] if question.choices else [*question.references]
+        target = question.targets[0] if question.choices else [*question.targets]
         every = {scored.metric.name: scored.per_row[column].get(number) for scored in evaluation.scores}
         scores = {name: score for name, score in every.items() if score is not None}
         outputs = measured.outputs.get(number, ())
@@ -207,7 +206,7 @@ def _samples(evaluation: Evaluation, column: str) -> Iterator[dict[str, Any]]:
             "doc_id": number,
             "doc": {"key": question.key, "source": question.place},
             "target": target,
-            "arguments": _arguments(measured, question, prompt),
+            "arguments": _arguments(measured, question),
             "resps": [texts or logprobs],
             "filtered_resps": [answer.text for answer in measured.generation.get(number, ())] or [None],
             "outputs": [_output(output) for output in outputs if output.token_ids],
@@ -215,7 +214,7 @@ def _samples(evaluation: Evaluation, column: str) -> Iterator[dict[str, Any]]:
             "metrics": [*scores],
             "error": measured.errors.get(number),
             "doc_hash": _hash(question.place),
-            "prompt_hash": _hash(prompt),
+            "prompt_hash": _hash(question.prompt),
             "target_hash": _hash(str(target)),
         } | scores
 
@@ -225,9 +224,9 @@ def _output(output: Generated) -> dict[str, Any]:
     return {"token_ids": [*output.token_ids], "logprob": _number(output.logprob), **known}
 
 
-def _arguments(measured: MeasuredColumn, question: Question, prompt: str) -> dict[str, dict[str, str]]:
+def _arguments(measured: MeasuredColumn, question: Question) -> dict[str, dict[str, str]]:
     """The prompt of each request, and the text whose likelihood was measured behind it."""
-    answers = question.choices or question.references[:1]
+    prompt, answers = question.prompt, question.choices or question.references[:1]
     if measured.continuations is None or question.text is not None:
         return {"gen_args_0": {"arg_0": prompt}}
     texts = [measured.scored_text(question, answer) for answer in answers]
