@@ -16,6 +16,7 @@ from mindbatch.evaluation.scores import (
     holm,
     mcnemar,
     scores_of,
+    sums_of_clusters,
 )
 
 EXACT, F1, PERPLEXITY = metric_of("exact_match"), metric_of("f1"), metric_of("perplexity")
@@ -73,6 +74,13 @@ def test_clusters_widen_the_interval_as_copies_of_rows_should() -> None:
     copied, clusters = shares(np.repeat(values, 5)), np.repeat(np.arange(60), 5).tolist()
     assert estimate(EXACT, copied, clusters).stderr == pytest.approx(once.stderr)
     assert estimate(EXACT, copied).stderr == pytest.approx((once.stderr or 0) / math.sqrt(5), rel=0.1)
+
+
+def test_rows_of_a_cluster_are_one_and_have_no_exact_test() -> None:
+    rows = shares([1, 0, 1, 1, 0, 0, 1])
+    assert sums_of_clusters(rows[:3], ["a", "b", "a"]).tolist() == [[2, 2], [0, 1]]
+    systems = {"a": rows, "b": shares(1 - rows[:, 0])}
+    assert compared(EXACT, systems, [0, 0, 1, 2, 3, 4, 5], "a")[1]["b"].test == "bootstrap"
 
 
 def test_too_few_rows_have_no_interval() -> None:
