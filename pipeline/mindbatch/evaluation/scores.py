@@ -111,8 +111,7 @@ class Difference:
 
     @property
     def is_beyond_chance(self) -> bool:
-        p_value = self.p_value if self.adjusted is None else self.adjusted
-        return p_value is not None and p_value < SIGNIFICANCE
+        return self.adjusted is not None and self.adjusted < SIGNIFICANCE
 
 
 def compared(

@@ -160,18 +160,18 @@ def write_results(evaluation: Evaluation, folder: Path, *, samples: bool) -> lis
     Raises:
         StorageError: a file cannot be written.
     """
-    written = [_written(folder / RESULTS, as_json(evaluation))]
+    written = [write_json(folder / RESULTS, as_json(evaluation))]
     for name, measured in evaluation.columns.items():
         home = folder / "columns" / measured.column.folder
         make_folder(home)
-        _written(home / RESULTS, _harness(evaluation, name))
+        write_json(home / RESULTS, _harness(evaluation, name))
         if samples:
             lines = (orjson.dumps(line) + b"\n" for line in _samples(evaluation, name))
             write_whole(home / f"samples_{evaluation.task}.jsonl", b"".join(lines))
     return written
 
 
-def _written(path: Path, content: Mapping[str, Any]) -> Path:
+def write_json(path: Path, content: Mapping[str, Any]) -> Path:
     write_whole(path, orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     return path
 
@@ -284,8 +284,7 @@ def interval_text(metric: Metric, interval: Interval | None, sign: str = "") -> 
 
 def difference_text(metric: Metric, difference: Difference) -> str:
     """A difference, with its p-value, or that it is within noise."""
-    text = metric.text(difference.value, "+")
-    p_value = difference.p_value if difference.adjusted is None else difference.adjusted
+    text, p_value = metric.text(difference.value, "+"), difference.adjusted
     if p_value is None:
         return f"{text} (too few rows to tell)"
     bound = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
