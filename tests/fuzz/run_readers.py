@@ -23,10 +23,9 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
-from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.prompts.prompts import read_prompts
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.tasks.diff import RunPair
+from mindbatch.tasks.diff import compare
 from mindbatch.tasks.runs import as_json, as_lines, state_of
 from small_runs import failure, make_run, result
 
@@ -145,12 +144,7 @@ def _read_runs(path: Path) -> None:
     states = [state_of(folder / name) for name in ("0", "1")]
     orjson.dumps([as_json(state) for state in states])
     as_lines(states)
-    with RunPair(RunFolder(folder / "0"), RunFolder(folder / "1")) as pair:
-        pair.count_failed_in_both()
-        for run in ("first", "second"):
-            list(pair.keys_only_in(run))
-            list(pair.keys_failed_in(run))
-        list(pair.compared())
+    compare(str(folder / "0"), str(folder / "1"), 20)
 
 
 def _rechecked(random: Random, content: bytes) -> bytes:

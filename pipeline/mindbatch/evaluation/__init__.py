@@ -2,48 +2,30 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mindbatch.evaluation.metric import Metric
 
-_CLASSES = {
-    "exact_match": "answers:ExactMatch",
-    "squad_em": "answers:QuasiExactMatch",
-    "f1": "answers:WordF1",
-    "bleu": "answers:Bleu",
-    "bleu_zh": "answers:ChineseBleu",
-    "rouge1": "answers:Rouge1",
-    "rouge2": "answers:Rouge2",
-    "rougeL": "answers:RougeL",
-    "prompt_level_strict_acc": "answers:PromptsFollowed",
-    "inst_level_strict_acc": "answers:InstructionsFollowed",
-    "acc": "texts:Accuracy",
-    "acc_norm": "texts:NormalisedAccuracy",
-    "perplexity": "texts:Perplexity",
-    "word_perplexity": "texts:WordPerplexity",
-    "byte_perplexity": "texts:BytePerplexity",
-    "bits_per_byte": "texts:BitsPerByte",
-    "output_perplexity": "texts:OutputPerplexity",
-    "output_logprob": "texts:OutputLogprob",
-    "token_logprob": "texts:TokenLogprob",
-    "distinct_1": "texts:Distinct1",
-    "distinct_2": "texts:Distinct2",
-    "distinct_3": "texts:Distinct3",
-    "self_bleu": "texts:SelfBleu",
-    "repetition": "texts:Repetition",
-}
-METRIC_NAMES = (*_CLASSES,)
-REFERENCE_FREE = METRIC_NAMES[METRIC_NAMES.index("output_perplexity") :]
+_OF_ANSWERS = (
+    *("exact_match", "squad_em", "f1", "bleu", "bleu_zh", "rouge1", "rouge2", "rougeL"),
+    *("prompt_level_strict_acc", "inst_level_strict_acc"),
+)
+REFERENCE_FREE = (
+    *("output_perplexity", "output_logprob", "token_logprob"),
+    *("distinct_1", "distinct_2", "distinct_3", "self_bleu", "repetition"),
+)
 """The metrics of generated texts by themselves, which need no right answers."""
+METRIC_NAMES = (
+    *_OF_ANSWERS,
+    *("acc", "acc_norm", "perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"),
+    *REFERENCE_FREE,
+)
 
 
-@cache
-def metric_of(name: str) -> Metric[Any]:
+def metric_of(name: str) -> Metric:
     """One of METRIC_NAMES."""
-    module, kind = _CLASSES[name].split(":")
-    metric: Metric[Any] = getattr(import_module(f"mindbatch.evaluation.{module}"), kind)()
-    metric.name = name
+    module = import_module(f"mindbatch.evaluation.{'answers' if name in _OF_ANSWERS else 'texts'}")
+    metric: Metric = getattr(module, name)
     return metric

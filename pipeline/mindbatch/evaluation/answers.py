@@ -6,12 +6,13 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 import orjson
 
-from mindbatch.evaluation.metric import Answer, FloatArray, MeanMetric, Metric
+from mindbatch.evaluation.metric import Answer, FloatArray, Metric, by_sample, mean_metric, metric
 from mindbatch.evaluation.texts import bleu_by, ngrams
 from mindbatch.prompts.chinese_words import words_of
 
@@ -23,38 +24,27 @@ ORDERS = 4
 """Longest n-grams of BLEU."""
 
 
-class ExactMatch(MeanMetric[Answer]):
+@mean_metric("Exact match", is_right_or_wrong=True)
+def exact_match(sample: Answer) -> float:
     """The share of answers that are a reference, but for white space around them."""
-
-    title = "Exact match"
-    is_right_or_wrong = True
-
-    def score(self, sample: Answer) -> float:
-        references = {reference.strip() for reference in sample.references}
-        return float(sample.text is not None and sample.text.strip() in references)
+    references = {reference.strip() for reference in sample.references}
+    return float(sample.text is not None and sample.text.strip() in references)
 
 
-class QuasiExactMatch(MeanMetric[Answer]):
+@mean_metric("Exact match (SQuAD)", is_right_or_wrong=True)
+def squad_em(sample: Answer) -> float:
     """The share of answers whose words are those of a reference, as SQuAD compares them.
 
     Rajpurkar et al. 2016, https://arxiv.org/abs/1606.05250: case, punctuation, articles and white space are
     left out.
     """
-
-    title = "Exact match (SQuAD)"
-    is_right_or_wrong = True
-
-    def score(self, sample: Answer) -> float:
-        return best_of(sample, lambda text, reference: float(words(text) == words(reference)))
+    return best_of(sample, lambda text, reference: float(words(text) == words(reference)))
 
 
-class WordF1(MeanMetric[Answer]):
+@mean_metric("F1 of words")
+def f1(sample: Answer) -> float:
     """The harmonic mean of precision and recall of an answer's words, of the best reference (SQuAD)."""
-
-    title = "F1 of words"
-
-    def score(self, sample: Answer) -> float:
-        return best_of(sample, lambda text, reference: f1(words(text), words(reference)))
+    return best_of(sample, lambda text, reference: _f1_of_words(words(text), words(reference)))
 
 
 def best_of(row: Answer, score: Callable[[str, str], float]) -> float:
@@ -69,84 +59,75 @@ def words(text: str) -> list[str]:
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 
-def f1(answer: Sequence[str], wanted: Sequence[str]) -> float:
+def _f1_of_words(answer: Sequence[str], wanted: Sequence[str]) -> float:
     """2 P R / (P + R) of two bags of words; 1 of two that are empty, 0 where one is."""
-    if not answer and not wanted:
-        return 1.0
-    return _harmonic((Counter(answer) & Counter(wanted)).total(), len(answer), len(wanted))
+    return _ngram_f1(1, answer, wanted) if answer or wanted else 1.0
 
 
-class Bleu(Metric[Answer]):
-    """BLEU of all answers together, 0 to 100: sacrebleu's, with words as "13a" divides them.
+def _bleu(name: str, title: str, meaning: str, tokenize: str) -> Metric:
+    """BLEU of all answers together, 0 to 100: sacrebleu's.
 
     Papineni et al. 2002; Post 2018, "A Call for Clarity in Reporting BLEU Scores".
     """
 
-    title = "BLEU"
-    scale = 100.0
-    tokenize: ClassVar[str] = "13a"
-
-    def sums(self, sample: Answer) -> tuple[float, ...]:
+    def sums(sample: Answer) -> Sequence[float]:
         references = [[reference] for reference in sample.references]
-        score = bleu_by(self.tokenize).corpus_score([sample.text or ""], references)
-        return (*map(float, [*score.counts, *score.totals, score.sys_len, score.ref_len]),)
+        score = bleu_by(tokenize).corpus_score([sample.text or ""], references)
+        return [*map(float, [*score.counts, *score.totals, score.sys_len, score.ref_len])]
 
-    def value(self, sums: FloatArray) -> FloatArray:
-        return np.asarray(np.apply_along_axis(self._value, -1, sums))
+    def value(sums: FloatArray) -> FloatArray:
+        return np.asarray(np.apply_along_axis(value_of_one, -1, sums))
 
-    def _value(self, sums: FloatArray) -> float:
-        counts, totals, (length, wanted) = sums[:ORDERS], sums[ORDERS : 2 * ORDERS], sums[2 * ORDERS :]
-        right, all_of_them = ([int(number) for number in numbers] for numbers in (counts, totals))
-        bleu = bleu_by(self.tokenize)
-        score = bleu.compute_bleu(right, all_of_them, int(length), int(wanted), smooth_method="exp")
+    def value_of_one(sums: FloatArray) -> float:
+        numbers = [int(number) for number in sums]
+        right, all_of_them, (length, wanted) = numbers[:ORDERS], numbers[ORDERS:-2], numbers[-2:]
+        score = bleu_by(tokenize).compute_bleu(right, all_of_them, length, wanted, smooth_method="exp")
         return float(score.score)
 
-
-class ChineseBleu(Bleu):
-    """BLEU with every Chinese character as a word."""
-
-    title = "BLEU (Chinese)"
-    tokenize = "zh"
+    return Metric(name, title, meaning, by_sample(sums), value, scale=100.0)
 
 
-class _Rouge(MeanMetric[Answer]):
+bleu = _bleu(
+    "bleu",
+    "BLEU",
+    'BLEU of all answers together, 0 to 100: sacrebleu\'s, with words as "13a" divides them.',
+    "13a",
+)
+bleu_zh = _bleu("bleu_zh", "BLEU (Chinese)", "BLEU with every Chinese character as a word.", "zh")
+
+
+@mean_metric("ROUGE-1")
+def rouge1(sample: Answer) -> float:
+    """F1 of single words."""
+    return _rouge(sample, partial(_ngram_f1, 1))
+
+
+@mean_metric("ROUGE-2")
+def rouge2(sample: Answer) -> float:
+    """F1 of pairs of words."""
+    return _rouge(sample, partial(_ngram_f1, 2))
+
+
+@mean_metric("ROUGE-L")
+def rougeL(sample: Answer) -> float:
+    """F1 of the longest common subsequence."""
+    return _rouge(
+        sample, lambda answer, wanted: _harmonic(longest_common(answer, wanted), len(answer), len(wanted))
+    )
+
+
+def _rouge(sample: Answer, score: Callable[[Sequence[str], Sequence[str]], float]) -> float:
     """F1 of what answer and reference have in common; Lin 2004, "ROUGE: A Package for Automatic Evaluation".
 
     Words are runs of letters and digits in small letters, without stemming, as rouge-score has them by
     default; a Chinese text is divided by jieba, which is what reports on ADGEN do.
     """
-
-    order: ClassVar[int]
-
-    def score(self, sample: Answer) -> float:
-        return best_of(sample, lambda text, reference: self.f1(rouge_words(text), rouge_words(reference)))
-
-    def f1(self, answer: Sequence[str], wanted: Sequence[str]) -> float:
-        mine, theirs = (Counter(ngrams(words, self.order)) for words in (answer, wanted))
-        return _harmonic((mine & theirs).total(), mine.total(), theirs.total())
+    return best_of(sample, lambda text, reference: score(rouge_words(text), rouge_words(reference)))
 
 
-class Rouge1(_Rouge):
-    """F1 of single words."""
-
-    title = "ROUGE-1"
-    order = 1
-
-
-class Rouge2(_Rouge):
-    """F1 of pairs of words."""
-
-    title = "ROUGE-2"
-    order = 2
-
-
-class RougeL(_Rouge):
-    """F1 of the longest common subsequence."""
-
-    title = "ROUGE-L"
-
-    def f1(self, answer: Sequence[str], wanted: Sequence[str]) -> float:
-        return _harmonic(longest_common(answer, wanted), len(answer), len(wanted))
+def _ngram_f1(order: int, answer: Sequence[str], wanted: Sequence[str]) -> float:
+    mine, theirs = (Counter(ngrams(words, order)) for words in (answer, wanted))
+    return _harmonic((mine & theirs).total(), mine.total(), theirs.total())
 
 
 def rouge_words(text: str) -> list[str]:
@@ -271,21 +252,14 @@ def followed(row: Answer) -> list[bool]:
     return [CHECKS[name](row.text, arguments) for name, arguments in parsed]
 
 
-class PromptsFollowed(MeanMetric[Answer]):
+@mean_metric("Instructions followed, prompts", is_right_or_wrong=True)
+def prompt_level_strict_acc(sample: Answer) -> float:
     """The share of answers that follow all of their instructions."""
-
-    title = "Instructions followed, prompts"
-    is_right_or_wrong = True
-
-    def score(self, sample: Answer) -> float:
-        return float(all(followed(sample)))
+    return float(all(followed(sample)))
 
 
-class InstructionsFollowed(Metric[Answer]):
+@metric("Instructions followed")
+def inst_level_strict_acc(sample: Answer) -> tuple[float, float]:
     """The share of instructions that answers follow."""
-
-    title = "Instructions followed"
-
-    def sums(self, sample: Answer) -> tuple[float, ...]:
-        follows = followed(sample)
-        return float(sum(follows)), float(len(follows))
+    follows = followed(sample)
+    return float(sum(follows)), float(len(follows))

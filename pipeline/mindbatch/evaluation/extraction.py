@@ -83,15 +83,8 @@ EXTRACTIONS: Mapping[str, Extraction] = {
 
 
 def pattern_extraction(pattern: str) -> Extraction:
-    """The last match of a regular expression, or of its first group.
-
-    Raises:
-        ValueError: it is no regular expression.
-    """
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"no regular expression: {error}") from None
+    """The last match of a regular expression, or of its first group."""
+    compiled = re.compile(pattern)
 
     def last_match(text: str) -> str | None:
         matches = deque(compiled.finditer(text), maxlen=1)

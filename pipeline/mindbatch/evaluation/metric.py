@@ -1,10 +1,10 @@
-"""Base of metrics: sums over rows, and a value of any set of rows."""
+"""Metrics as values: sums over rows, and a value of any set of rows."""
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from functools import wraps
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -73,28 +73,41 @@ class Generated:
         return len(self.token_ids)
 
 
-Measured = TypeVar("Measured", bound=Answer | ChoiceScores | TextLikelihood | Generated)
-
-
 Needs = Literal["generation", "outputs", "choices", "likelihood"]
 Row = Sequence[Any]
 """The samples of a question: one or more of what a metric measures."""
+Sums = Callable[[Any], Sequence[float]]
+"""The numbers that a sample of a row adds to the sums; as many for every one."""
 
 
-class Metric(ABC, Generic[Measured]):
+def ratio(sums: FloatArray) -> FloatArray:
+    """The means [...] of sums [..., k]: the first by the second."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(sums[..., 0] / sums[..., 1])
+
+
+def as_they_are(systems: Sequence[Sequence[Row]]) -> Sequence[Sequence[Row]]:
+    return systems
+
+
+@dataclass(frozen=True)
+class Metric:
     """A measure of rows whose value is a function of sums over them.
 
     So any resample of the rows is measured by adding the sums of its rows; no text is looked at twice.
 
-    A row of several samples adds the sums of each: a question counts once, however many samples it has.
-
+    meaning: in a line. sums_of: the sums of each row, [rows, k]. value: the values [...] of sums [..., k].
     needs: what it is measured of: answers read out of generated texts, these texts themselves, the likelihood
     of choices, or that of a given text. scale: of the largest value, 1 or 100; 0 where there is none.
     toward: what a better value means. digits: how a value is written that is no share.
+    comparable: takes the part of the rows of several systems, in one order, that may be compared.
     """
 
     name: str
     title: str
+    meaning: str
+    sums_of: Callable[[Sequence[Row]], FloatArray]
+    value: Callable[[FloatArray], FloatArray] = ratio
     needs: Needs = "generation"
     best: Literal["high", "low"] = "high"
     scale: float = 1.0
@@ -104,27 +117,11 @@ class Metric(ABC, Generic[Measured]):
     """False if a row has no value of its own."""
     toward: str = ""
     digits: str = ".2f"
-
-    def sums(self, sample: Measured) -> tuple[float, ...]:
-        """Computes the numbers that a sample of a row adds to the sums; as many for every one."""
-        raise NotImplementedError
-
-    def comparable(self, systems: Sequence[Sequence[Row]]) -> Sequence[Sequence[Row]]:
-        """The part of the rows of several systems, in one order, that may be compared."""
-        return systems
-
-    def value(self, sums: FloatArray) -> FloatArray:
-        """The values [...] of sums [..., k]; here the mean of the first by the second."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(sums[..., 0] / sums[..., 1])
+    comparable: Callable[[Sequence[Sequence[Row]]], Sequence[Sequence[Row]]] = as_they_are
 
     def of(self, rows: Sequence[Row]) -> float:
         """The value of rows; not a number without any."""
         return float(self.value(self.sums_of(rows).sum(axis=0))) if rows else float("nan")
-
-    def sums_of(self, rows: Sequence[Row]) -> FloatArray:
-        """The sums of each row, [rows, k]."""
-        return np.array([np.sum([self.sums(sample) for sample in row], axis=0) for row in rows], np.float64)
 
     def text(self, value: float | None, sign: str = "") -> str:
         """A value for people: shares as percentages, all else with the digits of the metric."""
@@ -135,12 +132,26 @@ class Metric(ABC, Generic[Measured]):
         return decimal(value, f"{sign}.1%" if self.scale == 1.0 else f"{sign}{self.digits}")
 
 
-class MeanMetric(Metric[Measured]):
-    """The mean of a score of each row."""
+def by_sample(sums: Sums) -> Callable[[Sequence[Row]], FloatArray]:
+    """Sums of rows whose samples add theirs: a question counts once, however many samples it has."""
+    return lambda rows: np.array([np.sum([*map(sums, row)], axis=0) for row in rows], np.float64)
 
-    @abstractmethod
-    def score(self, sample: Measured) -> float:
-        """Scores one sample, from 0 to `scale`."""
 
-    def sums(self, sample: Measured) -> tuple[float, ...]:
-        return self.score(sample), 1.0
+def metric(title: str, **properties: Any) -> Callable[[Sums], Metric]:
+    """Makes a metric of the function of a sample's sums, whose name and meaning it takes."""
+    return lambda sums: Metric(
+        sums.__name__, title, (sums.__doc__ or "").partition("\n")[0], by_sample(sums), **properties
+    )
+
+
+def mean_metric(title: str, **properties: Any) -> Callable[[Callable[[Any], float]], Metric]:
+    """As `metric`, of a function that scores a sample from 0 to `scale`; the value is the mean."""
+
+    def make(score: Callable[[Any], float]) -> Metric:
+        @wraps(score)
+        def sums(sample: Any) -> tuple[float, float]:
+            return score(sample), 1.0
+
+        return metric(title, **properties)(sums)
+
+    return make

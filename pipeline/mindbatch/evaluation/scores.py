@@ -3,7 +3,8 @@
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from statistics import NormalDist
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -36,79 +37,44 @@ class Estimate(NamedTuple):
     interval: Interval | None
 
 
-class Clusters:
-    """Rows that are drawn together, because they are no independent questions: turns of a chat, say.
+def sums_of_clusters(rows: FloatArray, clusters: Sequence[Hashable]) -> FloatArray:
+    """The sums [clusters, k] of rows [rows, k], of which those of one cluster are drawn together.
 
-    Cameron, Gelbach, Miller 2008, "Bootstrap-based improvements for inference with clustered errors" (the
-    pairs cluster bootstrap). Without clusters each row is one, with all of its samples.
+    They are no independent questions: turns of a chat, say. Cameron, Gelbach, Miller 2008, "Bootstrap-based
+    improvements for inference with clustered errors" (the pairs cluster bootstrap).
     """
-
-    def __init__(self, names: Sequence[Hashable]) -> None:
-        numbers: dict[Hashable, int] = {}
-        self.of_row = np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)
-        self.count = len(numbers)
-
-    def sums(self, rows: FloatArray) -> FloatArray:
-        """The sums [clusters, k] of rows [rows, k]."""
-        total = np.zeros((self.count, rows.shape[1]))
-        np.add.at(total, self.of_row, rows)
-        return total
+    numbers: dict[Hashable, int] = {}
+    cluster_of_row = [numbers.setdefault(cluster, len(numbers)) for cluster in clusters]
+    total = np.zeros((len(numbers), rows.shape[1]))
+    np.add.at(total, cluster_of_row, rows)
+    return total
 
 
-def resampled(metric: Metric[Any], cluster_sums: Sequence[FloatArray]) -> FloatArray:
+def resampled(metric: Metric, systems: Sequence[FloatArray]) -> FloatArray:
     """Values [systems, SAMPLES] of the same resamples of the clusters for all systems; none of too few.
 
-    cluster_sums: of each system, [clusters, k]. The draws depend on the number of clusters alone.
+    systems: the sums of each, [clusters, k]. The draws depend on the number of clusters alone.
     """
-    from scipy.stats import bootstrap  # half a second, which only an evaluation pays for
-
-    num_clusters, width = cluster_sums[0].shape
+    num_clusters = len(systems[0])
     if num_clusters < FEWEST_CLUSTERS:
-        return np.zeros((len(cluster_sums), 0))
-    columns = np.concatenate(cluster_sums, axis=1).T
-
-    def values(*drawn: FloatArray, axis: int) -> FloatArray:
-        totals = np.stack([column.sum(axis=axis) for column in drawn], axis=-1)
-        parts = [totals[..., first : first + width] for first in range(0, totals.shape[-1], width)]
-        return np.stack([metric.value(part) for part in parts])
-
-    result = bootstrap(
-        tuple(columns),
-        values,
-        n_resamples=SAMPLES,
-        batch=max(1, _MOST_AT_ONCE // num_clusters),
-        vectorized=True,
-        paired=True,
-        method="percentile",
-        rng=np.random.Generator(np.random.PCG64([_SEED, num_clusters])),
-    )
-    distribution: FloatArray = result.bootstrap_distribution
-    return distribution
+        return np.zeros((len(systems), 0))
+    draw = np.random.Generator(np.random.PCG64([_SEED, num_clusters]))
+    block = max(1, _MOST_AT_ONCE // num_clusters)
+    values = []
+    for first in range(0, SAMPLES, block):
+        drawn = draw.integers(0, num_clusters, (min(block, SAMPLES - first), num_clusters))
+        values.append([metric.value(sums[drawn].sum(axis=1)) for sums in systems])
+    return np.concatenate(values, axis=1)
 
 
-def estimate(metric: Metric[Any], sums: FloatArray, clusters: Clusters) -> Estimate:
-    """The score of rows with its standard error and its interval; NaN without any. sums: [rows, k]."""
-    if not len(sums):
-        return Estimate(float("nan"), 0, None, None)
-    value = float(metric.value(sums.sum(axis=0)))
-    values = resampled(metric, [clusters.sums(sums)])[0]
-    return Estimate(value, len(sums), deviation(values), percentiles(values))
-
-
-def deviation(values: FloatArray) -> float | None:
-    """The standard deviation of the values that are finite; None of fewer than two."""
+def spread(values: FloatArray) -> tuple[float | None, Interval | None]:
+    """Standard deviation and CONFIDENCE interval of the values that are finite; None of fewer than two."""
     finite = values[np.isfinite(values)]
-    return float(finite.std(ddof=1)) if len(finite) > 1 else None
-
-
-def percentiles(values: FloatArray) -> Interval | None:
-    """The interval that holds CONFIDENCE of the values that are finite; None where there are none."""
-    finite = values[np.isfinite(values)]
-    if not len(finite):
-        return None
+    if len(finite) < 2:
+        return None, None
     tail = 100 * (1 - CONFIDENCE) / 2
     low, high = np.percentile(finite, [tail, 100 - tail])
-    return Interval(float(low), float(high))
+    return float(finite.std(ddof=1)), Interval(float(low), float(high))
 
 
 def smallest_difference(stderr: float) -> float:
@@ -116,9 +82,8 @@ def smallest_difference(stderr: float) -> float:
 
     stderr: of a paired difference. Miller 2024, "Adding error bars to evals", section 5.
     """
-    from scipy.stats import norm
-
-    return float(norm.ppf(1 - (1 - CONFIDENCE) / 2) + norm.ppf(POWER)) * stderr
+    quantile = NormalDist().inv_cdf
+    return (quantile(1 - (1 - CONFIDENCE) / 2) + quantile(POWER)) * stderr
 
 
 def rows_needed(stderr: float, num_rows: int, difference: float) -> int:
@@ -146,12 +111,38 @@ class Difference:
 
     @property
     def is_beyond_chance(self) -> bool:
-        p_value = self.p_value if self.adjusted is None else self.adjusted
-        return p_value is not None and p_value < SIGNIFICANCE
+        return self.adjusted is not None and self.adjusted < SIGNIFICANCE
 
 
-def difference(metric: Metric[Any], system: FloatArray, base: FloatArray, clusters: Clusters) -> Difference:
-    """Compares two systems by the sums [rows, k] of the same rows in the same order.
+def compared(
+    metric: Metric, systems: Mapping[str, FloatArray], clusters: Sequence[Hashable], baseline: str
+) -> tuple[dict[str, Estimate], dict[str, Difference]]:
+    """Estimates of all systems, and the differences of all others from the baseline.
+
+    systems: the sums [rows, k] of the same rows in the same order; without rows a system has no score and no
+    difference. clusters: of each row.
+    """
+    known = {name: rows for name, rows in systems.items() if len(rows)}
+    by_cluster = [sums_of_clusters(rows, clusters) for rows in known.values()]
+    resamples = dict(zip(known, resampled(metric, by_cluster), strict=True)) if known else {}
+    estimates = dict.fromkeys(systems, Estimate(math.nan, 0, None, None))
+    differences = {}
+    for name, rows in known.items():
+        value, values = float(metric.value(rows.sum(axis=0))), resamples[name]
+        estimates[name] = Estimate(value, len(rows), *spread(values))
+        if name != baseline and baseline in known:
+            change = values - resamples[baseline]
+            differences[name] = _difference(metric, rows, known[baseline], change, len(by_cluster[0]))
+    adjusted = holm({name: difference.p_value for name, difference in differences.items()})
+    return estimates, {
+        name: replace(difference, adjusted=adjusted[name]) for name, difference in differences.items()
+    }
+
+
+def _difference(
+    metric: Metric, system: FloatArray, base: FloatArray, resamples: FloatArray, num_clusters: int
+) -> Difference:
+    """Compares two systems by the sums [rows, k] of the same rows, and resampled differences.
 
     Rows that are right or wrong, one sample of each and no clusters: McNemar's exact test. Else the paired
     bootstrap, Efron and Tibshirani 1993, chapter 16: resampled differences, centred on 0, are those of no
@@ -159,12 +150,10 @@ def difference(metric: Metric[Any], system: FloatArray, base: FloatArray, cluste
     """
     value = float(metric.value(system.sum(axis=0)) - metric.value(base.sum(axis=0)))
     gained, lost = _changes(metric, system, base)
-    mine, theirs = resampled(metric, [clusters.sums(system), clusters.sums(base)])
-    resamples = mine - theirs
-    interval, stderr = percentiles(resamples), deviation(resamples)
-    if gained is not None and lost is not None and clusters.count == len(system):
-        p_value: float | None = mcnemar(gained, lost)
-        return Difference(value, interval, p_value, "mcnemar", gained, lost, stderr=stderr)
+    stderr, interval = spread(resamples)
+    if gained is not None and lost is not None and num_clusters == len(system):
+        exact = mcnemar(gained, lost)
+        return Difference(value, interval, exact, "mcnemar", gained, lost, stderr=stderr)
     p_value = _bootstrap_p(value, resamples)
     return Difference(value, interval, p_value, "bootstrap", gained, lost, stderr=stderr)
 
@@ -174,7 +163,7 @@ def mcnemar(gained: int, lost: int) -> float:
 
     McNemar 1947, with the binomial distribution of 1/2 instead of its approximation by chi-square.
     """
-    from scipy.stats import binomtest
+    from scipy.stats import binomtest  # half a second, which only answers that are right or wrong pay for
 
     return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
 
@@ -193,7 +182,7 @@ def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
     return adjusted
 
 
-def _changes(metric: Metric[Any], system: FloatArray, base: FloatArray) -> tuple[int | None, int | None]:
+def _changes(metric: Metric, system: FloatArray, base: FloatArray) -> tuple[int | None, int | None]:
     """The rows that only one of them has right; None where a row is not right or wrong as a whole."""
     if not metric.is_right_or_wrong or (np.concatenate([system, base])[:, 1] != 1).any():
         return None, None
@@ -220,7 +209,7 @@ class MetricScores:
     differences: of every column but the baseline, with p-values adjusted for their number.
     """
 
-    metric: Metric[Any]
+    metric: Metric
     rows: tuple[int, ...]
     per_row: Mapping[str, Mapping[int, float]]
     estimates: Mapping[str, Estimate]
@@ -232,7 +221,7 @@ class MetricScores:
 
 
 def scores_of(
-    metric: Metric[Any],
+    metric: Metric,
     columns: Mapping[str, Mapping[int, Row]],
     clusters: Sequence[str | None],
     baseline: str,
@@ -248,15 +237,8 @@ def scores_of(
     items = metric.comparable([[columns[name][row] for row in rows] for name in scored])
     sums = {name: metric.sums_of([]) for name in columns}
     sums |= {name: metric.sums_of(system) for name, system in zip(scored, items, strict=True)}
-    groups = Clusters([row if clusters[row] is None else clusters[row] for row in rows])
-    estimates = {name: estimate(metric, rows_sums, groups) for name, rows_sums in sums.items()}
-    differences = {
-        name: difference(metric, rows_sums, sums[baseline], groups)
-        for name, rows_sums in sums.items()
-        if name != baseline and len(rows_sums) and len(sums[baseline])
-    }
-    adjusted = holm({name: compared.p_value for name, compared in differences.items()})
-    differences = {name: replace(compared, adjusted=adjusted[name]) for name, compared in differences.items()}
+    groups = [row if clusters[row] is None else clusters[row] for row in rows]
+    estimates, differences = compared(metric, sums, groups, baseline)
     per_row: dict[str, Mapping[int, float]] = dict.fromkeys(columns, {})
     for name in scored if metric.is_of_rows and rows else ():
         per_row[name] = dict(zip(rows, map(float, metric.value(sums[name])), strict=True))

@@ -5,40 +5,47 @@ from __future__ import annotations
 import dataclasses
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from itertools import islice, product, zip_longest
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from itertools import groupby, product, zip_longest
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from mindbatch.config.paths import folder_fault, settled
 from mindbatch.config.schema import TaskConfig, option
 from mindbatch.fields import kinds as kind
-from mindbatch.io.closing import Closing
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.io.regular_file import open_regular
 from mindbatch.io.screen_text import printable, say, show, show_json
-from mindbatch.ledger.ledger import ComputedWith, Ledger, Place
+from mindbatch.ledger.entries import Kind
+from mindbatch.ledger.ledger import Ledger, Place
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord, changes
 from mindbatch.run.manifest import differences
 from mindbatch.tasks.runs import json_mapping, state_of
 
 NO_RUNS = "{}: must be given: mindbatch diff FIRST SECOND, the folders of two runs"
+RUNS = ("first", "second")
 CONTEXT = 30
 """Characters shown on either side of a difference."""
 _CACHE_KIB = 8192
-_BOTH = "first JOIN second USING (key)"
+_TABLE = """
+CREATE TABLE outcomes (
+    key TEXT, run INTEGER, row TEXT, kind TEXT, session INTEGER, start INTEGER, length INTEGER,
+    PRIMARY KEY (key, run)
+) WITHOUT ROWID
+"""
 # Row numbers in their order, then other keys in theirs.
-_ORDER = "ORDER BY CASE WHEN key GLOB '*[^0-9]*' THEN 100 ELSE length(key) END, key"
-_OTHER = {"first": "second", "second": "first"}
+_ORDERED = """
+SELECT * FROM outcomes ORDER BY CASE WHEN key GLOB '*[^0-9]*' THEN 100 ELSE length(key) END, key, run
+"""
 
 
 @dataclass
 class DiffConfig(TaskConfig):
     """The keys of `mindbatch diff`."""
 
-    positional: ClassVar[tuple[str, ...]] = ("first", "second")
+    positional: ClassVar[tuple[str, ...]] = RUNS
 
     first: str | None = option(None, "folder of a run", is_path=True)
     second: str | None = option(None, "folder of the run to compare it with", is_path=True)
@@ -57,10 +64,8 @@ class DiffConfig(TaskConfig):
 def run(config: DiffConfig) -> int:
     """Runs the task; fails when any row differs."""
     first, second = config.first or "", config.second or ""
-    with RunPair(RunFolder(Path(first)), RunFolder(Path(second))) as pair:
-        comparison = compare(pair, first, second, config.limit)
-        notes = [*pair.notes, *_unfinished(first, second)]
-    say(*notes)
+    comparison, notes = compare(first, second, config.limit)
+    say(*notes, *_unfinished(first, second))
     if config.format == "json":
         content = dataclasses.asdict(comparison)
         lists = content.pop("lists")
@@ -98,8 +103,8 @@ class ChangedRow:
 class KeyList:
     """Some keys: how many there are, and the first of them."""
 
-    count: int
-    keys: list[str]
+    count: int = 0
+    keys: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -114,44 +119,112 @@ class Comparison:
     second: str
     settings: list[str]
     computed_with: list[str]
-    equal: int
-    changed: int
-    changed_rows: list[ChangedRow]
-    failed_in_both: int
-    lists: dict[str, KeyList]
+    equal: int = 0
+    changed: int = 0
+    changed_rows: list[ChangedRow] = field(default_factory=list)
+    failed_in_both: int = 0
+    lists: dict[str, KeyList] = field(
+        default_factory=lambda: {f"{kind}_in_{run}": KeyList() for kind in ("failed", "only") for run in RUNS}
+    )
 
     @property
     def is_equal(self) -> bool:
         return not self.changed and not any(keys.count for keys in self.lists.values())
 
+    def list_key(self, name: str, key: str, limit: int) -> None:
+        """Counts a key in one of the lists, and names it if fewer than `limit` are named."""
+        listed = self.lists[name]
+        listed.count += 1
+        if listed.count <= limit:
+            listed.keys.append(key)
 
-def compare(pair: RunPair, first: str, second: str, limit: int) -> Comparison:
-    """Compares all rows of both runs; no more than `limit` rows of a kind are kept."""
-    comparison = Comparison(
-        first=first,
-        second=second,
-        settings=changes(*(record.fields for record in pair.records)),
-        computed_with=pair.computed_with(),
-        equal=0,
-        changed=0,
-        changed_rows=[],
-        failed_in_both=pair.count_failed_in_both(),
-        lists={f"failed_in_{run}": _listed(pair.keys_failed_in(run), limit) for run in _OTHER}
-        | {f"only_in_{run}": _listed(pair.keys_only_in(run), limit) for run in _OTHER},
-    )
-    for row in pair.compared():
-        if row is None:
-            comparison.equal += 1
-            continue
+
+class RowOutcome(NamedTuple):
+    """The last outcome of a row in a run. row: digest of the row; None where it could not be read."""
+
+    key: str
+    run: int
+    row: str | None
+    kind: Kind
+    session: int
+    start: int
+    length: int
+
+    def body(self, ledgers: Sequence[Ledger]) -> Mapping[str, Any]:
+        return ledgers[self.run].read(Place(self.session, self.start, self.length)).body
+
+
+def compare(first: str, second: str, limit: int) -> tuple[Comparison, list[str]]:
+    """Compares all rows of two runs as far as they have come, and changes nothing in their folders.
+
+    No more than `limit` rows of a kind are named. Beside the comparison: a line for each damage.
+
+    Raises:
+        ConfigError: a folder holds no run, or a damaged one.
+        StorageError: a folder cannot be read.
+    """
+    folders = [RunFolder(Path(name)) for name in (first, second)]
+    records = [RunRecord.read(folder) for folder in folders]
+    with ExitStack() as stack:
+        # A file of its own, removed with it.
+        database = stack.enter_context(closing(sqlite3.connect("", isolation_level=None)))
+        database.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+        database.execute(_TABLE)
+        ledgers = []
+        for run, (folder, record) in enumerate(zip(folders, records, strict=True)):
+            ledgers.append(stack.enter_context(Ledger(folder, record.fingerprint)))
+            _load(database, run, folder, ledgers[run])
+        notes = [note for ledger in ledgers for note in ledger.notes]
+        settings = changes(*(record.fields for record in records))
+        comparison = Comparison(first, second, settings, _computed_with(database, ledgers))
+        outcomes = map(RowOutcome._make, database.execute(_ORDERED))
+        for key, by_run in groupby(outcomes, key=lambda outcome: outcome.key):
+            _compare_row(comparison, key, [*by_run], ledgers, limit)
+    return comparison, notes
+
+
+def _compare_row(
+    comparison: Comparison, key: str, outcomes: Sequence[RowOutcome], ledgers: Sequence[Ledger], limit: int
+) -> None:
+    """Adds a row to the comparison. outcomes: of one run or of both, in their order."""
+    failed = [outcome.run for outcome in outcomes if outcome.kind == "error"]
+    if len(outcomes) == 1:
+        comparison.list_key(f"only_in_{RUNS[outcomes[0].run]}", key, limit)
+    elif len(failed) == 1:
+        comparison.list_key(f"failed_in_{RUNS[failed[0]]}", key, limit)
+    elif failed:
+        comparison.failed_in_both += 1
+    elif changed := difference(*(outcome.body(ledgers) for outcome in outcomes)):
         comparison.changed += 1
         if comparison.changed <= limit:
-            comparison.changed_rows.append(row)
-    return comparison
+            same_row = outcomes[0].row == outcomes[1].row
+            comparison.changed_rows.append(ChangedRow(key, same_row, changed))
+    else:
+        comparison.equal += 1
 
 
-def _listed(keys: Iterator[str], limit: int) -> KeyList:
-    kept = list(islice(keys, limit))
-    return KeyList(len(kept) + sum(1 for _ in keys), kept)
+def _load(database: sqlite3.Connection, run: int, folder: RunFolder, ledger: Ledger) -> None:
+    """Takes what the ledger holds, and the rows that could not even be read from the file of errors."""
+    entries = (
+        (entry.key, run, entry.row, entry.kind, place.session, place.offset, place.length)
+        for entry, place in ledger.recover()
+    )
+    database.execute("BEGIN")
+    database.executemany("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?, ?, ?)", entries)
+    insert = "INSERT OR IGNORE INTO outcomes (key, run, kind) VALUES (?, ?, 'error')"
+    database.executemany(insert, ((key, run) for key in _failures(folder)))
+    database.execute("COMMIT")
+
+
+def _computed_with(database: sqlite3.Connection, ledgers: Sequence[Ledger]) -> list[str]:
+    """A line for each thing that the results of the two runs were computed with, where it differs."""
+    query = "SELECT DISTINCT session FROM outcomes WHERE run = ? AND kind = 'result'"
+    first, second = (
+        [ledger.computed_with_in(session) for (session,) in database.execute(query, (run,))]
+        for run, ledger in enumerate(ledgers)
+    )
+    pairs = product(first, second) if any(kind not in second for kind in first) else ()
+    return [*dict.fromkeys(line for pair in pairs for line in differences(*pair))]
 
 
 def _unfinished(*folders: str) -> Iterator[str]:
@@ -198,89 +271,6 @@ def _keys(comparison: Comparison) -> Iterator[str]:
         if rows.count:
             more = ["..."] if rows.count > len(rows.keys) else []
             yield f"{title}: {rows.count} ({', '.join([*map(printable, rows.keys), *more])})"
-
-
-class RunPair(Closing):
-    """Two runs, read as far as they have come; nothing in their folders is changed.
-
-    records: of both runs. notes: what was found damaged, a line each.
-
-    Raises:
-        ConfigError: a folder holds no run, or a damaged one.
-        StorageError: a folder cannot be read.
-    """
-
-    def __init__(self, first: RunFolder, second: RunFolder) -> None:
-        self.records = RunRecord.read(first), RunRecord.read(second)
-        self.notes: list[str] = []
-        self._open = ExitStack()
-        self._database = sqlite3.connect("", isolation_level=None)  # a file of its own, removed with it
-        self._open.callback(self._database.close)
-        try:
-            self._database.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
-            self._ledgers = self._load("first", first, 0), self._load("second", second, 1)
-        except BaseException:
-            self._open.close()
-            raise
-
-    def close(self) -> None:
-        self._open.close()
-
-    def count_failed_in_both(self) -> int:
-        failed = f"SELECT count(*) FROM {_BOTH} WHERE first.kind = 'error' AND second.kind = 'error'"
-        return int(self._database.execute(failed).fetchone()[0])
-
-    def keys_only_in(self, run: str) -> Iterator[str]:
-        return self._keys(f"FROM {run} WHERE key NOT IN (SELECT key FROM {_OTHER[run]})")
-
-    def keys_failed_in(self, run: str) -> Iterator[str]:
-        """The keys of rows that failed in one run and have a result in the other."""
-        return self._keys(f"FROM {_BOTH} WHERE {run}.kind = 'error' AND {_OTHER[run]}.kind = 'result'")
-
-    def computed_with(self) -> list[str]:
-        """A line for each thing that the results of the two runs were computed with, where it differs."""
-        first, second = (
-            [*self._kinds(table, ledger)] for table, ledger in zip(_OTHER, self._ledgers, strict=True)
-        )
-        pairs = product(first, second) if any(kind not in second for kind in first) else ()
-        return [*dict.fromkeys(line for pair in pairs for line in differences(*pair))]
-
-    def _kinds(self, table: str, ledger: Ledger) -> Iterator[ComputedWith]:
-        sessions = self._database.execute(f"SELECT DISTINCT session FROM {table} WHERE kind = 'result'")
-        yield from (ledger.computed_with_in(session) for (session,) in sessions.fetchall())
-
-    def compared(self) -> Iterator[ChangedRow | None]:
-        """Every row with a result in both runs, in the order of the keys: None where these are equal."""
-        cursor = self._database.execute(
-            "SELECT key, first.row = second.row, first.session, first.start, first.length, "
-            f"second.session, second.start, second.length FROM {_BOTH} "
-            f"WHERE first.kind = 'result' AND second.kind = 'result' {_ORDER}"
-        )
-        one, other = self._ledgers
-        for key, same_row, *places in cursor:
-            bodies = one.read(Place(*places[:3])).body, other.read(Place(*places[3:])).body
-            changed = difference(*bodies)
-            yield ChangedRow(key, bool(same_row), changed) if changed else None
-
-    def _keys(self, where: str) -> Iterator[str]:
-        return (key for (key,) in self._database.execute(f"SELECT key {where} {_ORDER}"))
-
-    def _load(self, table: str, folder: RunFolder, number: int) -> Ledger:
-        """Takes what the ledger holds, and the rows that could not even be read from the file of errors."""
-        columns = "key TEXT PRIMARY KEY, row TEXT, kind TEXT, session INTEGER, start INTEGER, length INTEGER"
-        self._database.execute(f"CREATE TABLE {table} ({columns}) WITHOUT ROWID")
-        ledger = self._open.enter_context(Ledger(folder, self.records[number].fingerprint))
-        entries = (
-            (entry.key, entry.row, entry.kind, place.session, place.offset, place.length)
-            for entry, place in ledger.recover()
-        )
-        self._database.execute("BEGIN")
-        self._database.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?, ?, ?)", entries)
-        insert = f"INSERT OR IGNORE INTO {table} (key, kind) VALUES (?, 'error')"
-        self._database.executemany(insert, ((name,) for name in _failures(folder)))
-        self._database.execute("COMMIT")
-        self.notes += ledger.notes
-        return ledger
 
 
 def _failures(folder: RunFolder) -> Iterator[str]:

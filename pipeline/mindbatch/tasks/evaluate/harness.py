@@ -33,6 +33,7 @@ from mindbatch.tasks.evaluate.harness_evaluation import (
     harness_page,
     named_scores,
 )
+from mindbatch.tasks.evaluate.results import write_json
 from mindbatch.tasks.evaluate.runs import SharedLLM, run_config
 from mindbatch.tasks.evaluate.schema import (
     CONFIG,
@@ -97,9 +98,8 @@ def run_harness(config: EvaluateConfig) -> int:
         },
         "settings": concealed(config.resolved_settings),
     }
-    write_whole(home / RESULTS, _json(results))
+    written = [write_json(home / RESULTS, results)]
     save_config(config, home / CONFIG)
-    written = [home / RESULTS]
     if config.report is not None:
         from mindbatch.tasks.evaluate.report import report_page  # only a page pays for the templates
 
@@ -226,7 +226,7 @@ def _results_of(model: SharedLLM, column: Column, tasks: HarnessTasks, date: str
     for name, samples in results.pop("samples", {}).items():
         lines = b"".join(orjson.dumps(sample, option=orjson.OPT_APPEND_NEWLINE) for sample in samples)
         write_whole(folder / f"samples_{name}.jsonl", lines)
-    write_whole(folder / RESULTS, _json({**results, FINGERPRINT: fingerprint, DATE: date}))
+    write_json(folder / RESULTS, {**results, FINGERPRINT: fingerprint, DATE: date})
     return results
 
 
@@ -248,7 +248,3 @@ def _read(path: Path) -> Mapping[str, Any]:
         return json_mapping(path.read_bytes())
     except OSError:
         return {}
-
-
-def _json(value: Any) -> bytes:
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)

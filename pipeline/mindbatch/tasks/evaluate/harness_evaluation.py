@@ -3,13 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import orjson
 
-from mindbatch.evaluation.metric import Answer, ChoiceScores, FloatArray, Generated, Metric
+from mindbatch.evaluation.metric import Answer, ChoiceScores, Generated, Metric, by_sample, ratio
 from mindbatch.evaluation.scores import Estimate, Interval, MetricScores, scores_of
+from mindbatch.evaluation.texts import exp_ratio, log2_ratio
 from mindbatch.io.amounts import decimal, table
 from mindbatch.io.screen_text import concealed, printable
 from mindbatch.tasks.evaluate.questions import Question
@@ -170,10 +170,10 @@ def _scored(
     is_better = [
         column["higher_is_better"].get(score.task, {}).get(score.metric) for column in results.values()
     ]
-    metric = _metric(
-        score, [value for rows in columns.values() for (value,) in rows.values()], False in is_better
-    )
-    if metric.sums_known and all(
+    values = [value for rows in columns.values() for (value,) in rows.values()]
+    metric = _metric(score, values, "low" if False in is_better else "high")
+    are_known = bool(values) and (all(map(_is_number, values)) or all(map(_is_pair, values)))
+    if are_known and all(
         columns[name] and math.isclose(metric.of([*columns[name].values()]), estimate.value, rel_tol=1e-6)
         for name, estimate in harness.items()
     ):
@@ -193,49 +193,31 @@ def _estimate(score: _Score, scores: Scores, results: Mapping[str, Any]) -> Esti
     return Estimate(value, count, stderr, Interval(value - away, value + away))
 
 
-class _HarnessMetric(Metric[Any]):
-    """As the harness measures it."""
-
-    sums_known: bool
-    """True if the value of any questions follows from their values."""
-
-    def sums(self, sample: Any) -> tuple[float, ...]:
-        return (
-            (float(sample), 1.0) if isinstance(sample, int | float) else (float(sample[0]), float(sample[1]))
-        )
-
-
-class _Perplexity(_HarnessMetric):
-    """exp of the mean negative log-probability, as the harness measures it."""
-
-    def value(self, sums: FloatArray) -> FloatArray:
-        return np.asarray(np.exp(-super().value(sums)))
-
-
-class _Bits(_HarnessMetric):
-    """-log2 of the probability, as the harness measures it."""
-
-    def value(self, sums: FloatArray) -> FloatArray:
-        return np.asarray(-super().value(sums) / np.log(2.0))
-
-
-def _metric(score: _Score, values: Sequence[Any], is_low_best: bool) -> _HarnessMetric:
+def _metric(score: _Score, values: Sequence[Any], best: Literal["high", "low"]) -> Metric:
     """The metric of a score, which has these values of questions."""
-    are_numbers = all(isinstance(value, int | float) for value in values)
-    are_pairs = all(
-        isinstance(value, list)
-        and len(value) == 2
-        and all(isinstance(number, int | float) for number in value)
-        for value in values
-    )
-    metric = _HarnessMetric()
-    if are_pairs and not are_numbers:
-        metric = _Bits() if score.metric.startswith("bits") else _Perplexity()
+    are_numbers = all(map(_is_number, values))
     filtered = "" if score.filtered == UNFILTERED else f" ({score.filtered})"
-    metric.name = f"{score.metric}{filtered}"
-    metric.title = f"{score.task}: {metric.name}"
-    metric.best = "low" if is_low_best else "high"
-    metric.scale = 1.0 if are_numbers and all(0 <= value <= 1 for value in values) else 0.0
-    metric.is_right_or_wrong = are_numbers and {*values} <= {0, 1}
-    metric.sums_known = bool(values) and (are_numbers or are_pairs)
-    return metric
+    name = f"{score.metric}{filtered}"
+    return Metric(
+        name,
+        f"{score.task}: {name}",
+        "As the harness measures it.",
+        by_sample(_sums),
+        value=ratio if are_numbers else log2_ratio if score.metric.startswith("bits") else exp_ratio,
+        best=best,
+        scale=1.0 if are_numbers and all(0 <= value <= 1 for value in values) else 0.0,
+        is_right_or_wrong=are_numbers and {*values} <= {0, 1},
+    )
+
+
+def _sums(value: Any) -> tuple[float, float]:
+    """Sums of the value of a question: of a number, or of a log-probability and the units of its text."""
+    return (float(value), 1.0) if _is_number(value) else (-float(value[0]), float(value[1]))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))

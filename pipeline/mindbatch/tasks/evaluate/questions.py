@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeVar
 
+import orjson
+
 from mindbatch.config.machine import parse_bytes
 from mindbatch.dataset.column_rows import from_text
 from mindbatch.dataset.data_config import DataConfig
@@ -54,6 +56,16 @@ class Question:
     correct: int = 0
     text: str | None = None
     cluster: str | None = None
+
+    @property
+    def prompt(self) -> str:
+        """The text of the prompt; of chats and token ids, their JSON."""
+        return self.content.get("text") or orjson.dumps(dict(self.content)).decode()
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The right choice, or the right answers."""
+        return (self.choices[self.correct],) if self.choices else self.references
 
 
 @dataclass(frozen=True)

@@ -52,14 +52,16 @@ def report_page(evaluation: Evaluation) -> str:
         evaluation=evaluation,
         findings=[*_findings(evaluation)],
         charts=[*_charts(evaluation)],
-        filters=view.filters(chosen),
-        questions=[view.question(number) for number in chosen],
+        view=view,
+        chosen=chosen,
         num_open=OPEN,
         settings=json.dumps(evaluation.settings, indent=2, ensure_ascii=False, default=str),
         what_was_scored=_what_was_scored(evaluation),
         counted=counted,
+        cut=_cut,
         difference_text=difference_text,
         interval_text=interval_text,
+        output_facts=_output_facts,
         power_text=power_text,
         speed_text=speed_text,
     )
@@ -70,10 +72,9 @@ def _charts(evaluation: Evaluation) -> Iterator[tuple[str, str, Markup]]:
     """Title, meaning and drawing of each metric, and of the speed where that was measured."""
     for number, scores in enumerate(evaluation.scores):
         metric = scores.metric
-        meaning = (type(metric).__doc__ or "").strip().splitlines()[0]
         toward = metric.toward or ("better" if metric.best == "high" else "likelier")
         scale = Scale(f"score-{number}", metric.title, metric.text, metric.best, toward)
-        yield metric.title, meaning, ranking(scale, _ranked(scores))
+        yield metric.title, metric.meaning, ranking(scale, _ranked(scores))
     timed = {name: column for name, column in evaluation.columns.items() if column.speeds}
     if timed:
         ranked = []
@@ -159,51 +160,33 @@ class _QuestionView:
         ordered = sorted(numbers, key=lambda number: "disagree" not in self._classes[number])
         return sorted(ordered[:MOST_QUESTIONS])
 
-    def filters(self, chosen: Sequence[int]) -> list[dict[str, object]]:
-        """Lists the filters of the page, each with how many of the chosen questions it has."""
+    def filters(self, chosen: Sequence[int]) -> Iterator[tuple[str, str, int]]:
+        """Yields the filters of the page: name, label and how many of the chosen questions match."""
+        yield "all", "all", len(chosen)
         labels = {
             "disagree": "columns disagree",
             "gained": f"right, where {self._evaluation.baseline} is wrong",
             "lost": f"wrong, where {self._evaluation.baseline} is right",
             "wrong": "wrong everywhere",
         }
-        filters: list[dict[str, object]] = [{"id": "all", "label": "all", "count": len(chosen)}]
         for name, label in labels.items():
-            count = sum(name in self._classes[number] for number in chosen)
-            if count:
-                filters.append({"id": name, "label": label, "count": count})
-        return filters
+            if count := sum(name in self._classes[number] for number in chosen):
+                yield name, label, count
 
-    def question(self, number: int) -> dict[str, object]:
-        question = self._evaluation.questions[number]
-        prompt = question.text
-        if prompt is None:
-            prompt = question.content.get("text") or json.dumps(dict(question.content), ensure_ascii=False)
-        target = question.choices[question.correct] if question.choices else " | ".join(question.references)
-        return {
-            "number": number + 1,
-            "classes": " ".join(self._classes[number]),
-            "prompt": _cut(prompt),
-            "target": _cut(target),
-            "cards": [self._card(name, number) for name in self._evaluation.columns],
-        }
+    def classes(self, number: int) -> str:
+        return " ".join(self._classes[number])
 
-    def _card(self, name: str, number: int) -> dict[str, object]:
+    def verdict(self, name: str, number: int) -> str:
+        return {None: "", True: "right", False: "wrong"}[self._is_right(name, number)]
+
+    def facts(self, name: str, number: int) -> str:
+        """One line on an answer: its scores, and what was chosen, scored and read."""
         column, question = self._evaluation.columns[name], self._evaluation.questions[number]
-        facts = [*self._scores(name, number), *_facts(column, number, question)]
-        return {
-            "name": name,
-            "verdict": {None: "", True: "right", False: "wrong"}[self._is_right(name, number)],
-            "facts": " · ".join(facts),
-            "error": column.errors.get(number, ""),
-            "outputs": [
-                (_output_facts(output), self._stretches(column, number, _cut(output.text)))
-                for output in column.outputs.get(number, ())
-            ],
-        }
+        return " · ".join([*self._scores(name, number), *_facts(column, number, question)])
 
-    def _stretches(self, column: MeasuredColumn, number: int, text: str) -> list[Stretch]:
-        other = _text(self._baseline, number)
+    def stretches(self, column: MeasuredColumn, number: int, text: str) -> list[Stretch]:
+        """A text in pieces that the answer of the baseline shares and pieces that it does not."""
+        text, other = _cut(text), _text(self._baseline, number)
         if column is self._baseline or other is None or not text.strip():
             return [Stretch(text or "(no text)", True)]
         return stretches(text, _cut(other))

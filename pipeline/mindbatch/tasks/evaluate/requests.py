@@ -296,6 +296,8 @@ def _take_generations(
     of_output = of_reference = EXTRACTIONS.get(task.extract, str.strip)
     if task.extract_pattern is not None:  # no pattern searches the references
         of_output = pattern_extraction(task.extract_pattern)
+    if task.instructions_column is not None:  # they are no texts that an answer is read out of
+        of_reference = str.strip
     num_samples = max(map(len, column.outputs.values()))
     for number, question in enumerate(questions):
         wanted = (of_reference(reference) for reference in question.references)

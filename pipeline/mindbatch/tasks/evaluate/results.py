@@ -160,18 +160,18 @@ def write_results(evaluation: Evaluation, folder: Path, *, samples: bool) -> lis
     Raises:
         StorageError: a file cannot be written.
     """
-    written = [_written(folder / RESULTS, as_json(evaluation))]
+    written = [write_json(folder / RESULTS, as_json(evaluation))]
     for name, measured in evaluation.columns.items():
         home = folder / "columns" / measured.column.folder
         make_folder(home)
-        _written(home / RESULTS, _harness(evaluation, name))
+        write_json(home / RESULTS, _harness(evaluation, name))
         if samples:
             lines = (orjson.dumps(line) + b"\n" for line in _samples(evaluation, name))
             write_whole(home / f"samples_{evaluation.task}.jsonl", b"".join(lines))
     return written
 
 
-def _written(path: Path, content: Mapping[str, Any]) -> Path:
+def write_json(path: Path, content: Mapping[str, Any]) -> Path:
     write_whole(path, orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     return path
 
@@ -196,8 +196,7 @@ def _samples(evaluation: Evaluation, column: str) -> Iterator[dict[str, Any]]:
     """A line for each question: what was asked, what came, and its scores."""
     measured = evaluation.columns[column]
     for number, question in enumerate(evaluation.questions):
-        prompt = question.content.get("text") or orjson.dumps(dict(question.content)).decode()
-        target = question.choices[question.correct] if question.choices else [*question.references]
+        target = question.targets[0] if question.choices else [*question.targets]
         every = {scored.metric.name: scored.per_row[column].get(number) for scored in evaluation.scores}
         scores = {name: score for name, score in every.items() if score is not None}
         outputs = measured.outputs.get(number, ())
@@ -207,7 +206,7 @@ def _samples(evaluation: Evaluation, column: str) -> Iterator[dict[str, Any]]:
             "doc_id": number,
             "doc": {"key": question.key, "source": question.place},
             "target": target,
-            "arguments": _arguments(measured, question, prompt),
+            "arguments": _arguments(measured, question),
             "resps": [texts or logprobs],
             "filtered_resps": [answer.text for answer in measured.generation.get(number, ())] or [None],
             "outputs": [_output(output) for output in outputs if output.token_ids],
@@ -215,7 +214,7 @@ def _samples(evaluation: Evaluation, column: str) -> Iterator[dict[str, Any]]:
             "metrics": [*scores],
             "error": measured.errors.get(number),
             "doc_hash": _hash(question.place),
-            "prompt_hash": _hash(prompt),
+            "prompt_hash": _hash(question.prompt),
             "target_hash": _hash(str(target)),
         } | scores
 
@@ -225,9 +224,9 @@ def _output(output: Generated) -> dict[str, Any]:
     return {"token_ids": [*output.token_ids], "logprob": _number(output.logprob), **known}
 
 
-def _arguments(measured: MeasuredColumn, question: Question, prompt: str) -> dict[str, dict[str, str]]:
+def _arguments(measured: MeasuredColumn, question: Question) -> dict[str, dict[str, str]]:
     """The prompt of each request, and the text whose likelihood was measured behind it."""
-    answers = question.choices or question.references[:1]
+    prompt, answers = question.prompt, question.choices or question.references[:1]
     if measured.continuations is None or question.text is not None:
         return {"gen_args_0": {"arg_0": prompt}}
     texts = [measured.scored_text(question, answer) for answer in answers]
@@ -278,15 +277,14 @@ def speed_text(value: float | None) -> str:
     return "-" if value is None else decimal(value, ",.0f")
 
 
-def interval_text(metric: Metric[Any], interval: Interval | None, sign: str = "") -> str:
+def interval_text(metric: Metric, interval: Interval | None, sign: str = "") -> str:
     """The ends of an interval; nothing where there is none."""
     return " to ".join(metric.text(end, sign) for end in interval or ())
 
 
-def difference_text(metric: Metric[Any], difference: Difference) -> str:
+def difference_text(metric: Metric, difference: Difference) -> str:
     """A difference, with its p-value, or that it is within noise."""
-    text = metric.text(difference.value, "+")
-    p_value = difference.p_value if difference.adjusted is None else difference.adjusted
+    text, p_value = metric.text(difference.value, "+"), difference.adjusted
     if p_value is None:
         return f"{text} (too few rows to tell)"
     bound = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cache, cached_property
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 
 from rich.console import Console
@@ -37,7 +37,6 @@ from mindbatch.tasks.evaluate.requests import (
     DECODING,
     GENERATION,
     MeasuredColumn,
-    Requests,
     measured,
     prepare_requests,
 )
@@ -63,17 +62,50 @@ def run_columns(
     requests = [prepare_requests(config, group[0], questions, home) for group in by_model]
     grouped = [*zip(by_model, requests, strict=True)]
     total = sum(len(group) * count for group, asked in grouped for _, count in asked.files.values())
-    folders: dict[str, dict[str, RunFolder]] = {}
+    finished = set[Path]()
     with MovingBar("evaluating", Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         progress = _Progress(bar, total)
         for group, asked in grouped:
-            with _ModelRuns(config, group[0], home, progress, date) as model:
-                folders |= {column.name: model.run(column, asked) for column in group}
+            with SharedLLM(config, group[0], home, progress.notice) as model:
+                for column, (kind, (path, count)) in product(group, asked.files.items()):
+                    folder, is_scored = _run_folder(home, column, kind), kind != GENERATION
+                    with progress.run(column.name, count):
+                        if folder not in finished:  # else another column of this command shares it
+                            made = run_config(config, column, path, folder, is_scored=is_scored)
+                            _run(model, made, progress, date)
+                            finished.add(folder)
     return {
-        column.name: measured(column, folders[column.name], asked.continuations, config.task, questions)
+        column.name: measured(
+            column,
+            {kind: RunFolder(_run_folder(home, column, kind)) for kind in asked.files},
+            asked.continuations,
+            config.task,
+            questions,
+        )
         for group, asked in grouped
         for column in group
     }
+
+
+def _run_folder(home: Path, column: Column, kind: str) -> Path:
+    """The folder of a run; columns that differ in decoding share what is scored."""
+    if kind == GENERATION:
+        return home / "columns" / column.folder / kind
+    return home / "scored" / column.scored_as / kind
+
+
+def _run(model: SharedLLM, config: BatchConfig, progress: _Progress, date: str) -> None:
+    """Runs what is not finished of a column's requests of a kind."""
+    make_folder(Path(config.output.dir or "").parent)
+    BatchJob(
+        config,
+        fingerprint_fields(config, model.digest_file, model.opened),
+        lambda folder: nullcontext(model.llm),
+        lambda: None,
+        command=typed_command(),
+        date=date,
+        on_step=progress.on_step,
+    ).run()
 
 
 def _earlier(home: Path) -> Iterator[RunRecord]:
@@ -215,44 +247,3 @@ class SharedLLM(Closing):
                 notice = self._notice or line
                 self._llm = LLM.from_config(self._config_of_run, notice, logs, self.opened)
         return self._llm
-
-
-class _ModelRuns(SharedLLM):
-    """The runs of all columns of a model."""
-
-    def __init__(
-        self, config: EvaluateConfig, column: Column, home: Path, progress: _Progress, date: str
-    ) -> None:
-        super().__init__(config, column, home, progress.notice)
-        self._progress, self._date = progress, date
-        self._finished: set[Path] = set()
-
-    def run(self, column: Column, requests: Requests) -> dict[str, RunFolder]:
-        """Runs what is not finished of a column; the folders are by what they measure."""
-        folders = {}
-        for kind, (path, count) in requests.files.items():
-            is_scored = kind != GENERATION
-            scope = (
-                self.home / "scored" / column.scored_as
-                if is_scored
-                else self.home / "columns" / column.folder
-            )
-            folder = scope / kind
-            with self._progress.run(column.name, count):
-                if folder not in self._finished:  # else another column of this command shares it
-                    self._run(run_config(self.config, column, path, folder, is_scored=is_scored))
-                    self._finished.add(folder)
-            folders[kind] = RunFolder(folder)
-        return folders
-
-    def _run(self, config: BatchConfig) -> None:
-        make_folder(Path(config.output.dir or "").parent)
-        BatchJob(
-            config,
-            fingerprint_fields(config, self.digest_file, self.opened),
-            lambda folder: nullcontext(self.llm),
-            lambda: None,
-            command=typed_command(),
-            date=self._date,
-            on_step=self._progress.on_step,
-        ).run()

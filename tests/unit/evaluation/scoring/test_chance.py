@@ -1,14 +1,23 @@
-"""Intervals and p-values beside SciPy's and known coverage; over which rows columns are scored."""
+"""Intervals and p-values by hand and by known coverage; over which rows columns are scored."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
 
 from mindbatch.evaluation import metric_of
-from mindbatch.evaluation.metric import Answer, FloatArray
-from mindbatch.evaluation.scores import Clusters, MetricScores, difference, estimate, holm, mcnemar, scores_of
+from mindbatch.evaluation.metric import Answer, FloatArray, Metric
+from mindbatch.evaluation.scores import (
+    Difference,
+    Estimate,
+    MetricScores,
+    compared,
+    holm,
+    mcnemar,
+    scores_of,
+    sums_of_clusters,
+)
 
 EXACT, F1, PERPLEXITY = metric_of("exact_match"), metric_of("f1"), metric_of("perplexity")
 
@@ -18,14 +27,21 @@ def shares(values: list[float] | FloatArray) -> FloatArray:
     return np.stack([np.asarray(values, np.float64), np.ones(len(values))], axis=1)
 
 
-def alone(count: int) -> Clusters:
-    return Clusters(range(count))
+def estimate(metric: Metric, rows: FloatArray, clusters: Sequence[int] | None = None) -> Estimate:
+    """The score of rows; without clusters each is one."""
+    return compared(metric, {"a": rows}, range(len(rows)) if clusters is None else clusters, "a")[0]["a"]
 
 
-@pytest.mark.parametrize(("gained", "lost"), [(0, 0), (5, 0), (3, 4), (20, 5), (900, 1000), (3000, 2800)])
-def test_mcnemar_is_the_binomial_test(gained: int, lost: int) -> None:
-    expected = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
-    assert mcnemar(gained, lost) == pytest.approx(expected, rel=1e-9)
+def difference(metric: Metric, system: FloatArray, base: FloatArray) -> Difference:
+    return compared(metric, {"a": base, "b": system}, range(len(base)), "a")[1]["b"]
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost", "p_value"),
+    [(0, 0, 1.0), (5, 0, 2 / 2**5), (3, 4, 1.0), (6, 1, 2 * (1 + 7) / 2**7), (3000, 2800, 0.008969)],
+)
+def test_mcnemar_is_how_likely_a_split_is_so_uneven(gained: int, lost: int, p_value: float) -> None:
+    assert mcnemar(gained, lost) == mcnemar(lost, gained) == pytest.approx(p_value, rel=1e-3)
 
 
 def test_holm_multiplies_the_smallest_by_all_and_never_decreases() -> None:
@@ -45,7 +61,7 @@ def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     covered = 0
     for _ in range(60):
         rows = shares((draw.random(120) < 0.3).astype(float))
-        found = estimate(EXACT, rows, alone(120)).interval
+        found = estimate(EXACT, rows).interval
         assert found is not None
         covered += found.low <= 0.3 <= found.high
     assert 52 <= covered <= 60
@@ -54,18 +70,23 @@ def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
 def test_clusters_widen_the_interval_as_copies_of_rows_should() -> None:
     draw = np.random.default_rng(2)
     values = (draw.random(60) < 0.5).astype(float)
-    once = estimate(EXACT, shares(values), alone(60))
-    copied, clusters = shares(np.repeat(values, 5)), Clusters(np.repeat(np.arange(60), 5).tolist())
+    once = estimate(EXACT, shares(values))
+    copied, clusters = shares(np.repeat(values, 5)), np.repeat(np.arange(60), 5).tolist()
     assert estimate(EXACT, copied, clusters).stderr == pytest.approx(once.stderr)
-    assert estimate(EXACT, copied, alone(300)).stderr == pytest.approx(
-        (once.stderr or 0) / math.sqrt(5), rel=0.1
-    )
+    assert estimate(EXACT, copied).stderr == pytest.approx((once.stderr or 0) / math.sqrt(5), rel=0.1)
+
+
+def test_rows_of_a_cluster_are_one_and_have_no_exact_test() -> None:
+    rows = shares([1, 0, 1, 1, 0, 0, 1])
+    assert sums_of_clusters(rows[:3], ["a", "b", "a"]).tolist() == [[2, 2], [0, 1]]
+    systems = {"a": rows, "b": shares(1 - rows[:, 0])}
+    assert compared(EXACT, systems, [0, 0, 1, 2, 3, 4, 5], "a")[1]["b"].test == "bootstrap"
 
 
 def test_too_few_rows_have_no_interval() -> None:
-    found = estimate(EXACT, shares([1, 1, 0, 1]), alone(4))
+    found = estimate(EXACT, shares([1, 1, 0, 1]))
     assert (found.value, found.num_rows, found.stderr, found.interval) == (0.75, 4, None, None)
-    assert math.isnan(estimate(EXACT, np.empty((0, 2)), alone(0)).value)
+    assert math.isnan(estimate(EXACT, np.empty((0, 2))).value)
 
 
 def test_a_difference_beyond_chance_and_one_within() -> None:
@@ -74,23 +95,23 @@ def test_a_difference_beyond_chance_and_one_within() -> None:
     better, same = base.copy(), base.copy()
     better[np.flatnonzero(base == 0)[:40]] = 1
     same[:10] = 1 - same[:10]
-    found = difference(EXACT, shares(better), shares(base), alone(200))
+    found = difference(EXACT, shares(better), shares(base))
     assert (found.test, found.gained, found.lost, found.is_beyond_chance) == ("mcnemar", 40, 0, True)
     assert found.value == pytest.approx(0.2)
     assert found.interval is not None
     assert found.interval.low < 0.2 < found.interval.high
-    assert not difference(EXACT, shares(same), shares(base), alone(200)).is_beyond_chance
+    assert not difference(EXACT, shares(same), shares(base)).is_beyond_chance
 
 
 def test_scores_that_are_no_shares_are_compared_by_paired_resamples() -> None:
     draw = np.random.default_rng(4)
     base = draw.random(150)
-    found = difference(F1, shares(base + 0.02), shares(base), alone(150))
+    found = difference(F1, shares(base + 0.02), shares(base))
     assert (found.test, found.gained) == ("bootstrap", None)
     assert found.p_value is not None
     assert found.p_value < 0.01, "each row is better by as much, however much rows differ"
     noise = draw.normal(0, 0.1, 150)
-    within = difference(F1, shares(base + noise - noise.mean() + 0.001), shares(base), alone(150))
+    within = difference(F1, shares(base + noise - noise.mean() + 0.001), shares(base))
     assert within.p_value is not None
     assert within.p_value > 0.5
 
@@ -101,7 +122,7 @@ def test_the_paired_bootstrap_is_seldom_wrong_without_a_difference() -> None:
     wrong = 0
     for _ in range(30):
         system, base = (np.stack([draw.exponential(20, 80), np.full(80, 10.0)], axis=1) for _ in range(2))
-        wrong += difference(PERPLEXITY, system, base, alone(80)).is_beyond_chance
+        wrong += difference(PERPLEXITY, system, base).is_beyond_chance
     assert wrong <= 5
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mindbatch.evaluation import METRIC_NAMES, REFERENCE_FREE, metric_of, texts
 from mindbatch.evaluation.metric import Generated
 from mindbatch.evaluation.scores import MetricScores, scores_of
-from mindbatch.evaluation.texts import repetition, self_bleus
+from mindbatch.evaluation.texts import repeated_share, self_bleus
 
 TOKENS = st.lists(st.integers(0, 5), max_size=30)
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -55,11 +55,11 @@ def test_no_ngram_spans_two_outputs() -> None:
 
 
 def test_repetition_by_hand() -> None:
-    assert repetition([1, 2, 3, 4, 5, 6]) == 0
-    assert repetition([7] * 8) == 1 - 1 / 5
+    assert repeated_share([1, 2, 3, 4, 5, 6]) == 0
+    assert repeated_share([7] * 8) == 1 - 1 / 5
     # 1234 2341 3412 4123 1234: four of five are new
-    assert repetition([1, 2, 3, 4, 1, 2, 3, 4]) == pytest.approx(1 / 5)
-    assert repetition([1, 2, 3]) is None
+    assert repeated_share([1, 2, 3, 4, 1, 2, 3, 4]) == pytest.approx(1 / 5)
+    assert repeated_share([1, 2, 3]) is None
     rows = ([output([7] * 8)], [output([1, 2, 3, 4, 5])], [output([1])])
     assert value("repetition", *rows) == pytest.approx(0.4)
 
@@ -182,5 +182,6 @@ def test_a_column_that_varies_more_is_told_from_one_that_does_not() -> None:
 
 def test_the_metrics_need_no_references_and_stand_last() -> None:
     metrics = [*map(metric_of, METRIC_NAMES)]
+    assert tuple(metric.name for metric in metrics) == METRIC_NAMES
     assert tuple(metric.name for metric in metrics if metric.needs == "outputs") == REFERENCE_FREE
     assert not any(a.title == b.title for a, b in combinations(metrics, 2))

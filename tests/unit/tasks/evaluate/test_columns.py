@@ -77,6 +77,11 @@ def test_one_metric_needs_no_list() -> None:
     assert any("metrics: f2: no such metric" in fault for fault in config.run_faults(keys))
 
 
+def test_what_is_no_pattern_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"task.extract_pattern=\(: no regular expression"):
+        composed("model=tiny_gpt2", "task.extract=pattern", "task.extract_pattern='('")
+
+
 def test_a_run_has_its_columns_adapter_alone(configured: Configured, tmp_path: Path) -> None:
     """So that other columns, which come and go, are nothing that its results depend on."""
     config = configured()

@@ -93,6 +93,14 @@ def test_extracted_answers_are_scored_and_shown_as_samples(configured: Configure
     assert lines[0]["exact_match"] in (0.0, 1.0)
 
 
+def test_instructions_are_no_answers_to_be_extracted(configured: Configured, shadow: mock.Mock) -> None:
+    names = ["prompt_level_strict_acc", "inst_level_strict_acc"]
+    row = {"prompt": "a", "ids": ["keywords:existence"], "kwargs": [{"keywords": ["no such word"]}]}
+    columns = {"instructions_column": "ids", "arguments_column": "kwargs"}
+    found = finish(configured((*names,), asked=[row], extract="letter", **columns))
+    assert [found["columns"]["model"]["results"][f"{name},none"] for name in names] == [0.0, 0.0]
+
+
 def test_a_row_that_cannot_run_is_wrong_and_told(
     configured: Configured, shadow: mock.Mock, capsys: pytest.CaptureFixture[str]
 ) -> None:
