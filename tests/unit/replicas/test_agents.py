@@ -106,6 +106,17 @@ def test_an_agent_starts_tells_and_ends() -> None:
     assert (agent.outcome, agent.processes.living) == (0, {})
 
 
+def test_an_end_that_nobody_has_asked_for_is_not_that_of_the_process_started_next() -> None:
+    with joined(range(2, 4)) as (agent, node):
+        node.start_specs([spec(2)])
+        wait_for(lambda: agent.processes.living)
+        agent.processes.fail("rank_2")
+        wait_for(lambda: node._told)
+        node.end(["rank_2"])
+        node.start_specs([spec(2)])
+        assert node.ended() == []
+
+
 def test_the_key_does_not_travel(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
     with joined(range(4)) as (agent, node):
