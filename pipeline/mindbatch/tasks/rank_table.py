@@ -151,21 +151,16 @@ Assembled = tuple[RankTable, str, list[str]]
 
 def run(config: RankTableConfig) -> int:
     """Runs the task; `check` fails when a table has a fault."""
-    if config.action == "check":
+    if config.action == CHECK:
         return _check(config)
-    return _merge(config) if config.action == "merge" else _write(config)
-
-
-def _write(config: RankTableConfig) -> int:
-    table, name, notes = assemble(config)
+    table, name, notes = _merged(config) if config.action == MERGE else assemble(config)
     say(*notes)
     return _save(config, table, name)
 
 
-def _merge(config: RankTableConfig) -> int:
+def _merged(config: RankTableConfig) -> Assembled:
     table, notes = merge_files([*map(Path, config.files)], Leave(uneven=config.uneven))
-    say(*notes)
-    return _save(config, table, name_for_servers(table))
+    return table, name_for_servers(table), notes
 
 
 def _save(config: RankTableConfig, table: RankTable, name: str) -> int:
