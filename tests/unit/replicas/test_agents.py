@@ -235,6 +235,15 @@ def test_an_agent_with_another_key_says_so_soon() -> None:
     assert not tried
 
 
+def test_a_front_whose_host_does_not_answer_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(address: object, key: bytes) -> None:
+        raise TimeoutError("timed out")  # as of socket.create_connection, without a number
+
+    monkeypatch.setattr("mindbatch.replicas.agent.connect", connect)
+    with pytest.raises(MindBatchError, match=r"node 0 was not found at host:1 in 0 s \(timed out\)"):
+        patient_connection(("host", 1), KEY, 0.0)
+
+
 def test_devices_are_counted_on_after_those_of_other_agents_of_the_host() -> None:
     with listening(range(2, 4)) as nodes:
         processes = ListedProcesses()
