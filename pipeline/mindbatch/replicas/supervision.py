@@ -11,6 +11,7 @@ from typing import Any, Literal
 from mindbatch.launch.job_ranks import EndedRank, JobRanks
 from mindbatch.launch.supervisor import ProcessState, process_state
 from mindbatch.parallel.topology import Topology
+from mindbatch.replicas.messages import boot_id
 
 Doing = Literal["loading", "waiting", "compiling", "step", "idle"]
 """Activity that a rank reports. Loading and compiling may take long, and hold back the heartbeats; it waits
@@ -156,7 +157,8 @@ class Supervision:
         return self._watched.get(rank) or _Watched(rank, self._replica_of(rank))
 
     def greet(self, rank: int, hello: Mapping[str, Any]) -> None:
-        if hello.get("host") == socket.gethostname() and isinstance(hello.get("pid"), int):
+        is_here = (hello.get("host"), hello.get("boot")) == (socket.gethostname(), boot_id())
+        if is_here and isinstance(hello.get("pid"), int):
             self._of(rank).process = hello["pid"]
 
     def beat(self, rank: int, beat: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mindbatch.launch.job_ranks import EndedRank
 from mindbatch.launch.supervisor import ProcessState
 from mindbatch.parallel.topology import Topology
+from mindbatch.replicas.messages import boot_id
 from mindbatch.replicas.supervision import (
     LATE,
     LONGEST,
@@ -34,8 +35,12 @@ class WatchedJob:
         topology = Topology(replicas, size)
         self.supervision = Supervision(self, topology, HANG, lambda: self.now, self.state_of)
         for rank in range(replicas * size):
-            host = socket.gethostname() if rank < ranks_here else "elsewhere"
-            self.supervision.greet(rank, {"host": host, "pid": 1000 + rank})
+            self.greet(rank, is_here=rank < ranks_here)
+
+    def greet(self, rank: int, *, is_here: bool = True) -> None:
+        """Says hello, from this machine or from another one of its name."""
+        boot = boot_id() if is_here else "another"
+        self.supervision.greet(rank, {"host": socket.gethostname(), "boot": boot, "pid": 1000 + rank})
 
     def state_of(self, process: int) -> ProcessState | None:
         self.looked_at.append(process - 1000)
@@ -184,7 +189,7 @@ def test_a_rank_that_computed_and_fell_silent_hangs(job: WatchedJob) -> None:
 def test_a_rank_that_is_stopped_before_it_has_said_anything_is_known_by_who_started_it() -> None:
     job = WatchedJob()
     job.supervision.begin(0)
-    job.supervision.greet(0, {"host": socket.gethostname(), "pid": 1000})
+    job.greet(0)
     job.started[1], job.states[1001] = 1001, "stopped"
     [failure] = job.pass_seconds(100, dict.fromkeys((0, 2, 3), "loading"))
     assert failure.reason.startswith("rank 1 (process 1001, stopped): has not been heard from for 60 s")
