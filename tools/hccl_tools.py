@@ -24,16 +24,14 @@ from mindbatch.launch.hccn import (
     HCCN_CONF,
     HCCN_TOOL,
     SECONDS,
-    ask_hccn_tool,
     find_addresses,
     loopback_note,
     own_address,
-    read_hccn_conf,
 )
 from mindbatch.launch.rank_table import PLAIN, RESERVED_NIC, Device, RankTable, Server, table_rows
 from mindbatch.launch.table_files import name_for_server, write_table
 from mindbatch.launch.table_json import as_given
-from mindbatch.launch.table_reader import RankTableError, server_id_fault, verify
+from mindbatch.launch.table_reader import server_id_fault, verify
 
 NAME = "hccl_tools.py"
 GROUP = 4
@@ -140,13 +138,10 @@ def group_notes(devices: list[int]) -> list[str]:
 def table_of(request: Request, options: argparse.Namespace) -> RankTable:
     """The table with addresses. Raises RankTableError when these are not to be had."""
     addresses, note = find_addresses(
-        lambda: ask_hccn_tool(request.physical, options.hccn_tool, options.hccn_timeout),
-        lambda: read_hccn_conf(request.physical, Path(options.hccn_conf)),
+        request.physical, options.hccn_tool, options.hccn_timeout, Path(options.hccn_conf)
     )
-    if addresses.faults:
-        raise RankTableError(addresses.faults)
     request.notes += [note] if note else []
-    devices = tuple(Device(device, device_ip=addresses.of[device]) for device in request.physical)
+    devices = tuple(Device(device, device_ip=addresses[device]) for device in request.physical)
     table = RankTable.numbered(PLAIN, [Server(request.server_id, devices, host_nic_ip=RESERVED_NIC)])
     verify(table)
     return table

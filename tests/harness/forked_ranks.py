@@ -25,7 +25,7 @@ from mindbatch.io.child_main import die_with
 from mindbatch.launch.job_ranks import EndedRank
 from mindbatch.parallel.connection import connect
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.replicas.messages import MODEL, READY
+from mindbatch.replicas.messages import MODEL, READY, boot_id
 from mindbatch.replicas.rank_links import IDLE, STEPPING, FrontLink, serve
 from shadow_llm import PrefixLogits, PrefixRunner
 from shadow_ranks import KEY, make_engine
@@ -204,7 +204,7 @@ class _Starter:
             enter_network(host.namespace)
             address, name = host.address, "elsewhere"
         self._report(f"rank {rank} {os.getpid()}")
-        hello = {"rank": rank, "attempt": attempt, "pid": os.getpid(), "host": name}
+        hello = {"rank": rank, "attempt": attempt, "pid": os.getpid(), "host": name, "boot": boot_id()}
         link = FrontLink(connect((address, port), KEY), hello)
         link.receive()
         link.send(MODEL, digests=[])

@@ -41,6 +41,7 @@ class ListedProcesses:
     def end(self, names: Collection[str] | None = None) -> None:
         for name in [*self.living] if names is None else names:
             self.living.pop(name, None)
+            self._ended = [process for process in self._ended if process.name != name]
 
     def begin_close(self) -> None:
         assert not self.closed

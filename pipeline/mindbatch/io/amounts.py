@@ -87,15 +87,15 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[int] = (), *, ruled: bo
     return lines
 
 
-def ranges(numbers: Sequence[int]) -> str:
-    """Rising numbers as 0-3, 8, 12-15."""
+def ranges(numbers: Sequence[int], to: str = "-") -> str:
+    """Rising numbers as 0-3, 8, 12-15; `to` stands between the ends of a range."""
     groups: list[list[int]] = []
     for number in numbers:
         if groups and number == groups[-1][-1] + 1:
             groups[-1].append(number)
         else:
             groups.append([number])
-    return ", ".join(str(g[0]) if len(g) == 1 else f"{g[0]}-{g[-1]}" for g in groups)
+    return ", ".join(str(g[0]) if len(g) == 1 else f"{g[0]}{to}{g[-1]}" for g in groups)
 
 
 def shape_text(shape: Iterable[object]) -> str:

@@ -4,15 +4,16 @@ import ipaddress
 import re
 import shutil
 import socket
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mindbatch.io.children import Finished, run
 from mindbatch.io.regular_file import first_bytes
 from mindbatch.io.storage import reason_of
 from mindbatch.launch.table_json import address_fault, as_given, shown
+from mindbatch.launch.table_reader import RankTableError
 
+AUTO = "auto"
 HCCN_TOOL = "hccn_tool"
 HCCN_CONF = "/etc/hccn.conf"
 SECONDS = 10
@@ -21,41 +22,36 @@ MOST_OUTPUT = 64 << 10
 _CONF_LINE = re.compile(r"address_(\d{1,6})\s*=\s*(.*)", re.ASCII)
 
 
-@dataclass
-class Addresses:
-    """By device the address found, and a line for each thing that went wrong."""
-
-    source: str
-    of: dict[int, str] = field(default_factory=dict)
-    faults: list[str] = field(default_factory=list)
-
-
-def ask_hccn_tool(devices: Sequence[int], program: str = HCCN_TOOL, seconds: float = SECONDS) -> Addresses:
-    """Runs `hccn_tool -i N -ip -g` for each device; after one that hangs no other is tried.
+def ask_hccn_tool(
+    devices: Sequence[int], program: str = HCCN_TOOL, seconds: float = SECONDS
+) -> dict[int, str]:
+    """Runs `hccn_tool -i N -ip -g` for each device; returns their addresses.
 
     program: a name that is looked for on the PATH, or a path.
+
+    Raises:
+        RankTableError: with a line for each device that has none; after one that hangs no other is tried.
     """
-    addresses = Addresses(program)
     path = shutil.which(program)
     if path is None:
         where = "cannot be run" if "/" in program else "not found on the PATH"
-        addresses.faults.append(f"{program}: {where}")
-        return addresses
+        raise RankTableError(f"{program}: {where}")
+    addresses: dict[int, str] = {}
+    faults: list[str] = []
     for device in devices:
-        command = [path, "-i", str(device), "-ip", "-g"]
         asked = f"{program} -i {device} -ip -g"
         try:
-            answer = _address_in(run(command, seconds, MOST_OUTPUT))
+            addresses[device] = _address_in(run([path, "-i", str(device), "-ip", "-g"], seconds, MOST_OUTPUT))
         except TimeoutError:
-            addresses.faults.append(f"{asked}: no answer in {seconds:g} s")
+            faults.append(f"{asked}: no answer in {seconds:g} s")
             break
         except OSError as error:
-            addresses.faults.append(f"{asked}: cannot be run ({reason_of(error)})")
+            faults.append(f"{asked}: cannot be run ({reason_of(error)})")
             break
         except ValueError as error:
-            addresses.faults.append(f"{asked}: {error}")
-            continue
-        addresses.of[device] = answer
+            faults.append(f"{asked}: {error}")
+    if faults:
+        raise RankTableError(faults)
     return addresses
 
 
@@ -75,52 +71,65 @@ def _address_in(finished: Finished) -> str:
     raise ValueError(f"no line ipaddr:ADDRESS in its answer{quoted}")
 
 
-def read_hccn_conf(devices: Sequence[int], path: Path = Path(HCCN_CONF)) -> Addresses:
-    """Reads the lines `address_N=ADDRESS`; of the other lines nothing is needed."""
-    addresses = Addresses(str(path))
+def read_hccn_conf(devices: Sequence[int], path: Path = Path(HCCN_CONF)) -> dict[int, str]:
+    """Reads the lines `address_N=ADDRESS` of devices; of the other lines nothing is needed.
+
+    Raises:
+        RankTableError: the file cannot be read, or with a line for each fault.
+    """
     try:
         data = first_bytes(path, LARGEST_CONF + 1)
     except (OSError, ValueError) as error:  # ValueError: what is no path
         reason = reason_of(error) if isinstance(error, OSError) else error
-        addresses.faults.append(f"{path}: cannot be read ({reason})")
-        return addresses
+        raise RankTableError(f"{path}: cannot be read ({reason})") from error
     if len(data) > LARGEST_CONF:
-        addresses.faults.append(f"{path}: more than {LARGEST_CONF >> 20} MiB")
-        return addresses
-    _take_lines(data.decode(errors="replace"), {*devices}, addresses)
-    missing = [str(device) for device in devices if device not in addresses.of]
-    if missing and not addresses.faults:
-        addresses.faults.append(f"{path}: no line address_N=ADDRESS for N = {', '.join(missing)}")
+        raise RankTableError(f"{path}: more than {LARGEST_CONF >> 20} MiB")
+    addresses: dict[int, str] = {}
+    faults = [*_take_lines(data.decode(errors="replace"), {*devices}, addresses)]
+    missing = [str(device) for device in devices if device not in addresses]
+    if missing and not faults:
+        raise RankTableError(f"{path}: no line address_N=ADDRESS for N = {', '.join(missing)}")
+    if faults:
+        raise RankTableError(f"{path} {fault}" for fault in faults)
     return addresses
 
 
-def _take_lines(text: str, devices: set[int], addresses: Addresses) -> None:
+def _take_lines(text: str, devices: set[int], addresses: dict[int, str]) -> Iterator[str]:
+    """Adds the addresses of lines; yields what is wrong with them."""
     for number, line in enumerate(text.splitlines(), 1):
         match = _CONF_LINE.fullmatch(line.strip())
         if match is None or int(match[1]) not in devices:
             continue
         device, address = int(match[1]), match[2].strip()
-        where = f"{addresses.source} line {number}: address_{device}={as_given(address)}"
+        where = f"line {number}: address_{device}={as_given(address)}"
         if fault := address_fault(address):
-            addresses.faults.append(f"{where}: {fault}")
-        elif addresses.of.setdefault(device, address) != address:
-            addresses.faults.append(f"{where}: was {addresses.of[device]} above")
+            yield f"{where}: {fault}"
+        elif addresses.setdefault(device, address) != address:
+            yield f"{where}: was {addresses[device]} above"
 
 
 def find_addresses(
-    ask: Callable[[], Addresses], read: Callable[[], Addresses]
-) -> tuple[Addresses, str | None]:
-    """Addresses from the tool; where it lacks any, those of the file, with a note.
+    devices: Sequence[int], program: str, seconds: float, conf: Path, source: str = AUTO
+) -> tuple[dict[int, str], str | None]:
+    """Addresses from the tool; where it lacks any, those of the file, with a note. Never some of each.
 
-    Never some of each. When neither has all addresses, the faults are those of both.
+    source: AUTO, or the name of the one that is to be asked alone.
+
+    Raises:
+        RankTableError: with the faults of all that was tried.
     """
-    asked = ask()
-    if not asked.faults:
-        return asked, None
-    known = read()
-    if known.faults:
-        return Addresses(asked.source, {}, [*asked.faults, *known.faults]), None
-    return known, f"{asked.faults[0]}; the addresses are those of {known.source}"
+    if source == "hccn_conf":
+        return read_hccn_conf(devices, conf), None
+    try:
+        return ask_hccn_tool(devices, program, seconds), None
+    except RankTableError as of_tool:
+        if source != AUTO:
+            raise
+        try:
+            known = read_hccn_conf(devices, conf)
+        except RankTableError as of_file:
+            raise RankTableError([*of_tool.faults, *of_file.faults]) from None
+        return known, f"{of_tool.faults[0]}; the addresses are those of {conf}"
 
 
 def own_address() -> str:

@@ -55,7 +55,7 @@ class NodeProcesses(Protocol):
         return ()
 
     def end(self, names: Collection[str] | None = None) -> None:
-        """Ends some, or all; they are gone when it returns."""
+        """Ends those of some names, or all; they are gone when it returns, and `ended` tells of none."""
         ...
 
     def begin_close(self) -> None:
@@ -116,7 +116,6 @@ class JobRanks:
         self._end = weakref.finalize(self, _end_all, nodes, close, self._ports, os.getpid())
         self._specs: dict[str, ProcessSpec] = {}
         self._told: set[int] = set()
-        self._unheard: list[EndedProcess] = []
         try:
             for replica in range(job.topology.data_parallel):
                 self._start(job.specs(replica, 0, self._new_port(replica)))
@@ -126,8 +125,7 @@ class JobRanks:
 
     def ended(self) -> list[EndedRank]:
         """Lists ended ranks; a scheduler that fails before its ranks stands for the first of them."""
-        processes = self._unheard + [process for node in self.nodes for process in node.ended()]
-        self._unheard = []
+        processes = [process for node in self.nodes for process in node.ended()]
         specs = [(self._specs[process.name], process) for process in processes if process.name in self._specs]
         ranks = [
             EndedRank(spec.rank, process.how, process.last_lines, process.is_lost)
@@ -156,10 +154,8 @@ class JobRanks:
         """
         specs = self._job.specs(replica, attempt, self._new_port(replica))
         for node in self.nodes:
-            node.end([spec.name for spec in specs])
-            for process in node.ended():  # of those that were ended here nobody wants to hear
-                if self._specs[process.name].replica != replica:
-                    self._unheard.append(process)
+            if names := [spec.name for spec in specs if self._node_of(spec) is node]:
+                node.end(names)
         self._told -= {*self._job.topology.ranks_of(replica)}
         self._start(specs)
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, TypeVar
 
-from mindbatch.launch.table_json import same_addresses, shown, spans
+from mindbatch.io.amounts import ranges
+from mindbatch.io.amounts import table as aligned
+from mindbatch.launch.table_json import same_addresses, shown
 
 PLAIN, SUPER_POD = "1.0", "1.2"
 VERSIONS = (PLAIN, SUPER_POD)
@@ -147,10 +149,7 @@ def table_rows(table: RankTable) -> list[str]:
             rows.append((str(device.rank_id), server.server_id, str(device.device_id), address, sdid))
     if all(row[-1] == "-" for row in rows[1:]):
         rows = [(*row[:-1], "") for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    return aligned(rows)
 
 
 Value = TypeVar("Value", bound=Hashable)
@@ -221,12 +220,17 @@ def size_faults(table: RankTable) -> Iterator[str]:
 def rank_faults(table: RankTable) -> Iterator[str]:
     ranks = {device.rank_id for _, _, device in _devices(table)} - {UNKNOWN}
     complete = {*range(table.num_ranks)}
-    allowed = f"the {table.num_ranks} devices must have the ranks {spans(sorted(complete))}"
-    if missing := sorted(complete - ranks):
-        yield f"rank_id: {spans(missing)} missing; {allowed}"
-    if beyond := sorted(ranks - complete):
-        yield f"rank_id: {spans(beyond)} too large; {allowed}"
+    allowed = f"the {table.num_ranks} devices must have the ranks {_spans(complete)}"
+    if missing := complete - ranks:
+        yield f"rank_id: {_spans(missing)} missing; {allowed}"
+    if beyond := ranks - complete:
+        yield f"rank_id: {_spans(beyond)} too large; {allowed}"
     yield from _interleaved(table)
+
+
+def _spans(numbers: Iterable[int]) -> str:
+    """Numbers in short: `0 to 3, 5`."""
+    return ranges(sorted(numbers), to=" to ")
 
 
 def _interleaved(table: RankTable) -> Iterator[str]:

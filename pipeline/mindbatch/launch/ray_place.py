@@ -80,8 +80,7 @@ class Room(NamedTuple):
 class _Host:
     """A rank's actor. starting, asked: calls of it that are not answered yet."""
 
-    bundle: int
-    variables: Mapping[str, str]
+    spec: ProcessSpec
     deadline: float
     actor: Any = None
     starting: Any = None
@@ -89,74 +88,84 @@ class _Host:
     is_told: bool = False
 
 
-class ReplicaPlace:
-    """The room of a replica and the ranks in it, by name. Nothing here waits for Ray."""
+class RayProcesses(NodeProcesses):
+    """The ranks of a job in the cluster that this process is connected to, as those of one node.
+
+    Those of a replica are started as soon as Ray has found room for all of them. Only `end` waits for Ray.
+    """
 
     def __init__(self, room: Room) -> None:
         self._room = room
         self._hosts: dict[str, _Host] = {}
-        self._group = self._new_group()
+        self._groups: dict[int, Any] = {}  # placement groups, by replica; none without ranks
 
-    def start(self, name: str, bundle: int, variables: Mapping[str, str]) -> None:
-        """Has a rank started in a bundle of the group as soon as Ray has found room for all."""
-        host = _Host(bundle, variables, time.monotonic() + SECONDS_FOR_ROOM)
-        self._hosts[name] = host
-        self._call(name, host)
+    def start_specs(self, specs: Sequence[ProcessSpec]) -> None:
+        for spec in specs:
+            if spec.replica not in self._groups:
+                self._groups[spec.replica] = self._new_group()
+            host = self._hosts[spec.name] = _Host(spec, time.monotonic() + SECONDS_FOR_ROOM)
+            self._call(host)
 
     def ended(self) -> list[EndedProcess]:
         """The ranks that have ended or cannot be started, each told once."""
         processes = []
-        for name, host in self._hosts.items():
-            ended = None if host.is_told else self._end_of(name, host)
+        for host in self._hosts.values():
+            ended = None if host.is_told else self._end_of(host)
             if ended is not None:
                 host.is_told = True
                 processes.append(ended)
         return processes
 
-    def ending(self, names: Collection[str]) -> list[Any]:
-        """Has ranks end: a call for each of the replica's."""
-        return [self._hosts[name].actor.end.remote() for name in names if name in self._hosts]
-
-    def forget(self, names: Collection[str]) -> bool:
-        """Ray ends what is left of some ranks; whether all have gone, and the room is free again."""
-        for host in [self._hosts.pop(name) for name in names if name in self._hosts]:
+    def end(self, names: Collection[str] | None = None) -> None:
+        """Ends ranks and waits for it where their nodes answer; Ray kills the others."""
+        chosen = [*self._hosts] if names is None else names
+        ending = [self._hosts.pop(name) for name in chosen if name in self._hosts]
+        with suppress(RayError):
+            calls = [host.actor.end.remote() for host in ending]
+            if calls:
+                ray.wait(calls, num_returns=len(calls), timeout=_SECONDS_TO_END)
+        for host in ending:
             _kill(host)
-        if not self._hosts:
-            _remove(self._group)
-        return not self._hosts
+        for replica in self._groups.keys() - {host.spec.replica for host in self._hosts.values()}:
+            _remove(self._groups.pop(replica))
 
-    @property
-    def names(self) -> list[str]:
-        return list(self._hosts)
+    def close(self) -> None:
+        self.end()
 
     def _new_group(self) -> Any:
         return placement_group([self._room.resources] * self._room.num_ranks, strategy="PACK")
 
-    def _call(self, name: str, host: _Host) -> None:
+    def _call(self, host: _Host) -> None:
         resources = dict(self._room.resources)
-        in_bundle = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=host.bundle)
+        bundle = host.spec.rank % self._room.num_ranks
+        group = self._groups[host.spec.replica]
+        in_bundle = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
         options = {"num_cpus": resources.pop("CPU"), "resources": resources, "scheduling_strategy": in_bundle}
         host.actor = ray.remote(RankHost).options(**options).remote(self._room.logs)
-        host.starting = host.actor.start.remote(name, self._room.program, dict(host.variables))
+        variables = dict(host.spec.variables)
+        host.starting = host.actor.start.remote(host.spec.name, self._room.program, variables)
 
-    def _end_of(self, name: str, host: _Host) -> EndedProcess | None:
+    def _end_of(self, host: _Host) -> EndedProcess | None:
         """Reports how a rank has ended, or why it is missing; None while it is to be started, or runs."""
         try:
-            return self._look_at(name, host)
+            return self._look_at(host)
         except RayActorError as error:
-            if host.starting is None or error.actor_init_failed or time.monotonic() > host.deadline:
-                return EndedProcess(
-                    name, f"ended with its Ray actor or node ({_last_line(error)})", (), is_lost=True
-                )
-            self._place_anew()  # on a node that Ray did not know to be dead
-            return None
+            if (
+                host.starting is not None
+                and not error.actor_init_failed
+                and time.monotonic() <= host.deadline
+            ):
+                self._place_anew(host.spec.replica)  # on a node that Ray did not know to be dead
+                return None
+            how = f"ended with its Ray actor or node ({_last_line(error)})"
         except RayError as error:
-            return EndedProcess(name, f"ended with an error of Ray ({_last_line(error)})", (), is_lost=True)
+            how = f"ended with an error of Ray ({_last_line(error)})"
+        return EndedProcess(host.spec.name, how, (), is_lost=True)
 
-    def _look_at(self, name: str, host: _Host) -> EndedProcess | None:
+    def _look_at(self, host: _Host) -> EndedProcess | None:
         if host.starting is not None:
             if not _is_done(host.starting):
-                return self._without_room(name) if time.monotonic() > host.deadline else None
+                return self._without_room(host) if time.monotonic() > host.deadline else None
             ray.get(host.starting)
             host.starting = None
         if host.asked is None:
@@ -167,57 +176,28 @@ class ReplicaPlace:
         host.asked = None
         return ended[0] if ended else None
 
-    def _place_anew(self) -> None:
+    def _place_anew(self, replica: int) -> None:
         """Only while no rank of the replica has been started: they are started in turn at once."""
-        for host in self._hosts.values():
+        hosts = [host for host in self._hosts.values() if host.spec.replica == replica]
+        for host in hosts:
             _kill(host)
-        _remove(self._group)
-        self._group = self._new_group()
-        for name, host in self._hosts.items():
-            self._call(name, host)
+        _remove(self._groups[replica])
+        self._groups[replica] = self._new_group()
+        for host in hosts:
+            self._call(host)
 
-    def _without_room(self, name: str) -> EndedProcess:
+    def _without_room(self, host: _Host) -> EndedProcess:
         free = ray.available_resources()
         room = " and ".join(f"{count:g} {kind}" for kind, count in self._room.resources.items())
         there = " and ".join(f"{free.get(kind, 0):g} {kind}" for kind in self._room.resources)
         return EndedProcess(
-            name,
+            host.spec.name,
             f"was not started: no room in the Ray cluster: none came free in {SECONDS_FOR_ROOM:.0f} s; a "
             f"replica of {self._room.num_ranks} needs {room} for each rank, and {there} are free in the "
             "whole cluster",
             (),
             is_lost=True,
         )
-
-
-class RayProcesses(NodeProcesses):
-    """The ranks of a job in the cluster that this process is connected to, as those of one node."""
-
-    def __init__(self, room: Room) -> None:
-        self._room = room
-        self._places: dict[int, ReplicaPlace] = {}
-
-    def start_specs(self, specs: Sequence[ProcessSpec]) -> None:
-        for spec in specs:
-            if spec.replica not in self._places:
-                self._places[spec.replica] = ReplicaPlace(self._room)
-            bundle = spec.rank % self._room.num_ranks
-            self._places[spec.replica].start(spec.name, bundle, spec.variables)
-
-    def ended(self) -> list[EndedProcess]:
-        return [process for place in self._places.values() for process in place.ended()]
-
-    def end(self, names: Collection[str] | None = None) -> None:
-        """Ends ranks and waits for it where their nodes answer; Ray kills the others."""
-        ending = [name for place in self._places.values() for name in place.names] if names is None else names
-        with suppress(RayError):
-            calls = [call for place in self._places.values() for call in place.ending(ending)]
-            if calls:
-                ray.wait(calls, num_returns=len(calls), timeout=_SECONDS_TO_END)
-        self._places = {replica: place for replica, place in self._places.items() if not place.forget(ending)}
-
-    def close(self) -> None:
-        self.end()
 
 
 def _is_done(call: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -174,14 +174,3 @@ def address_fault(text: str) -> str | None:
 def same_addresses(text: str | None) -> list[IpAddress]:
     """The addresses in a text that `Fields.addresses` took; equal ones are equal however they are written."""
     return [ipaddress.ip_address(part) for part in text.split(",")] if text else []
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """Ascending numbers in short: `0 to 3, 5`."""
-    groups: list[list[int]] = []
-    for number in numbers:
-        if groups and number == groups[-1][1] + 1:
-            groups[-1][1] = number
-        else:
-            groups.append([number, number])
-    return ", ".join(f"{first} to {last}" if last > first else str(first) for first, last in groups)

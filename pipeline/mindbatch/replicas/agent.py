@@ -54,7 +54,7 @@ def patient_connection(
             return connect(meeting, key)
         except OSError as error:
             fault = error.strerror or str(error)
-            if error.errno is None:  # no system's error
+            if error.errno is None and isinstance(error, ConnectionError):  # of `connect`, not of the system
                 raise MindBatchError(
                     f"launch: who listens at {meeting[0]}:{meeting[1]} has another {JOB_KEY}, or is not of "
                     "MindBatch; every node needs the same key, and a port that nobody else uses"

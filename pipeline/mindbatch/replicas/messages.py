@@ -8,7 +8,7 @@ from typing import Any
 
 from mindbatch.checkpoint.folders.digests import folder_digest
 from mindbatch.config.lora_schema import LoraConfig
-from mindbatch.config.machine import MachineMemory
+from mindbatch.config.machine import MachineMemory, lines
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.params import PARAMETERS
@@ -26,6 +26,14 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return installed
+
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> str:
+    """Tells this machine from others of its name; empty where the system does not say."""
+    return "".join(lines(_BOOT))
 
 
 HELLO, JOB, MODEL, NOTICE, READY = "hello", "job", "model", "notice", "ready"

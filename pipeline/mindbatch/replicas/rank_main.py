@@ -5,13 +5,12 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
 from mindbatch.checkpoint.folders.digests import folder_digest
 from mindbatch.config.environment import prepare_environment
 from mindbatch.config.lora_schema import LoraConfig
-from mindbatch.config.machine import lines, memory_here
+from mindbatch.config.machine import memory_here
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.engine.engine import StepEngine
 from mindbatch.engine.step import StageRunner
@@ -35,6 +34,7 @@ from mindbatch.replicas.messages import (
     MODEL,
     PEERS,
     READY,
+    boot_id,
     compared_folders,
     failure_fields,
     versions,
@@ -119,10 +119,6 @@ def load_rank(
     return LoadedRank(topology, rank, setup, load_runners(setup, notice, join))
 
 
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-"""By which machines of one name are told apart."""
-
-
 def main() -> None:
     """Takes part in the job that the environment names; ends with the process."""
     try:
@@ -148,7 +144,7 @@ def _take_part(environment: RankEnvironment) -> None:
         "attempt": environment.attempt,
         "pid": os.getpid(),
         "host": socket.gethostname(),
-        "boot": "".join(lines(_BOOT)),
+        "boot": boot_id(),
         "memory": memory_here(),
         "versions": versions(),
     }

@@ -53,7 +53,7 @@ class RemoteEngine:
     admission: what ranks are told, and which of them may take part.
     notice: see `build.load_model`.
     max_restarts: how often a replica that has ended is started again, all of them together.
-    hang_seconds: see `Watch`.
+    hang_seconds: see `Supervision`.
     warn: is told of each of those.
     """
 

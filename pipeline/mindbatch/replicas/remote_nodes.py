@@ -47,7 +47,6 @@ class RemoteNode(NodeProcesses):
         """Explains, once the agent has gone, how its processes were lost: a line, and what was printed."""
         self._connection = connection
         self._living: set[str] = set()
-        self._started: set[str] = set()  # those whose end was told, too, until they are ended from here
         self._told: list[EndedProcess] = []
         self._changed = threading.Condition()
         self._asked = self._answered = 0
@@ -67,9 +66,7 @@ class RemoteNode(NodeProcesses):
             self._changed.notify_all()
 
     def start_specs(self, specs: Sequence[ProcessSpec]) -> None:
-        names = {spec.name for spec in specs}
-        self._living |= names
-        self._started |= names
+        self._living |= {spec.name for spec in specs}
         self._send(START, processes=[_fields(spec) for spec in specs])
 
     def ended(self) -> list[EndedProcess]:
@@ -84,14 +81,13 @@ class RemoteNode(NodeProcesses):
         return processes
 
     def end(self, names: Collection[str] | None = None) -> None:
-        ending = [name for name in (self._started if names is None else names) if name in self._started]
-        if not ending:
-            return
+        ending = {f"rank_{rank}" for rank in self.ranks} if names is None else {*names}
         self._asked += 1
-        self._send(END, names=ending, number=self._asked)
+        self._send(END, names=[*ending], number=self._asked)
         self._wait_for(lambda: self._answered >= self._asked)
-        self._living -= {*ending}
-        self._started -= {*ending}
+        with self._changed:
+            self._told = [process for process in self._told if process.name not in ending]
+        self._living -= ending
 
     def share(self, **fields: Any) -> None:
         self._send(SHARED, **fields)

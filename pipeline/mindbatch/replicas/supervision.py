@@ -5,11 +5,13 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 from mindbatch.launch.job_ranks import EndedRank, JobRanks
 from mindbatch.launch.supervisor import ProcessState, process_state
 from mindbatch.parallel.topology import Topology
+from mindbatch.replicas.messages import boot_id
 
 Doing = Literal["loading", "waiting", "compiling", "step", "idle"]
 """Activity that a rank reports. Loading and compiling may take long, and hold back the heartbeats; it waits
@@ -17,8 +19,10 @@ for ranks of its replica that have not come so far."""
 
 _TAKING_LONG = ("loading", "compiling")
 
-LONGEST_TICK = 2.0
-"""Seconds that count between two ticks. More of them passed while this process was stopped or busy itself."""
+CHECK_SECONDS = 0.25
+
+LONGEST_PAUSE = 2.0
+"""Seconds that count between two checks. If more pass, this process was stopped, or busy itself."""
 
 LATE = 5.0
 """Seconds of silence after which one looks at the process."""
@@ -26,158 +30,6 @@ LATE = 5.0
 NEVER = math.inf
 LONGEST = 1800.0
 """Seconds for one compilation, one part of loading, or a step that computes all the time."""
-
-
-@dataclass(frozen=True)
-class Hung:
-    """Ranks of one replica that hang for the same reason.
-
-    is_silent: not even a heartbeat has come.
-    """
-
-    replica: int
-    ranks: tuple[int, ...]
-    reason: str
-    is_silent: bool = False
-
-
-class _Watched:
-    """One rank: seconds since it was heard, since it began what it does, and since it was seen stopped.
-
-    *_not_running: the seconds of silence, and of the present step, in which its process did not run.
-    process: its id, if it is on this machine. computed: processor seconds, as it said last.
-    running_until, disconnected, failed: of the clock; faults: why it has failed, as it said.
-    """
-
-    def __init__(self, rank: int, replica: int) -> None:
-        self.rank, self.replica = rank, replica
-        self.doing: Doing = "loading"
-        self.step = 0
-        self.silent = self.silent_not_running = 0.0
-        self.standing = self.standing_not_running = 0.0
-        self.stopped = 0.0
-        self.process: int | None = None
-        self.computed: float | None = None
-        self.running_until = 0.0
-        self.disconnected = self.failed = NEVER
-        self.faults: Sequence[str] = ()
-
-    @property
-    def is_late(self) -> bool:
-        return self.silent >= LATE
-
-    def gets_on(self, state: ProcessState | None) -> bool:
-        """True if it makes progress that others may wait for; of another machine's no more is known than
-        that it is heard."""
-        if self.doing == "loading":
-            return state == "running" or (state is None and not self.is_late)
-        return self.doing == "compiling" or state == "running"
-
-    def hear(self, doing: Doing, step: int) -> None:
-        """A heartbeat came; `step` is the number of what it does."""
-        self.silent = self.silent_not_running = 0.0
-        if doing == "idle" or (doing, step) != (self.doing, self.step):
-            self.standing = self.standing_not_running = 0.0
-        self.doing, self.step = doing, step
-
-    def count(self, seconds: float, state: ProcessState | None, is_held_up: bool) -> None:
-        """`is_held_up`: another rank of its replica does something that this one waits for."""
-        self.silent += seconds
-        self.standing += seconds
-        self.stopped = self.stopped + seconds if state == "stopped" else 0.0
-        if state != "running":
-            self.silent_not_running += seconds
-            self.standing_not_running += 0.0 if is_held_up else seconds
-
-
-class Watch:
-    """Watches the ranks of a job. It reads no clock and no process: both are given to `tick`.
-
-    hang_seconds: of silence, or of one step, after which a rank hangs. Time in which its process runs, or
-    waits for a processor as on a loaded machine, does not count up to `LONGEST`; nor does time in which
-    nobody ticked, as when the whole tree is stopped.
-    """
-
-    def __init__(self, hang_seconds: float) -> None:
-        self._hang_seconds = hang_seconds
-        self.ranks: dict[int, _Watched] = {}
-        self._before: float | None = None
-
-    def begin(self, rank: int, replica: int) -> None:
-        """A rank was started, for the first time or again; it counts as loading until it says something."""
-        self.ranks[rank] = _Watched(rank, replica)
-
-    def forget(self, ranks: Iterable[int]) -> None:
-        for rank in ranks:
-            self.ranks.pop(rank, None)
-
-    @property
-    def suspects(self) -> list[int]:
-        """Ranks whose process should be looked at for the next tick."""
-        late = {rank.replica for rank in self.ranks.values() if rank.is_late or _may_stand(rank)}
-        return [rank for rank, watched in self.ranks.items() if watched.replica in late]
-
-    def tick(self, now: float, states: Mapping[int, ProcessState]) -> list[Hung]:
-        """Counts the time since the last tick; returns what hangs, at most one entry for each replica.
-
-        now: seconds of a clock that is never set back. states: of the suspects that can be looked at; another
-        machine's cannot.
-        """
-        seconds = 0.0 if self._before is None else min(max(now - self._before, 0.0), LONGEST_TICK)
-        self._before = now
-        replicas: dict[int, list[_Watched]] = {}
-        for watched in self.ranks.values():
-            replicas.setdefault(watched.replica, []).append(watched)
-        for ranks in replicas.values():
-            busy = {
-                watched.rank
-                for watched in ranks
-                if watched.doing in _TAKING_LONG or states.get(watched.rank) == "running"
-            }
-            coming = {watched.rank for watched in ranks if watched.gets_on(states.get(watched.rank))}
-            for watched in ranks:
-                others = (coming if watched.doing == "waiting" else busy) - {watched.rank}
-                watched.count(seconds, states.get(watched.rank), is_held_up=bool(others))
-        hanging = (self._hung(replica, ranks) for replica, ranks in replicas.items())
-        return [hung for hung in hanging if hung is not None]
-
-    def _hung(self, replica: int, ranks: list[_Watched]) -> Hung | None:
-        """Blames a rank that is stopped or silent before those that wait for it in a collective operation."""
-        if not any(map(self._has_no_patience_left, ranks)):
-            return None
-        worst = max(ranks, key=lambda watched: (watched.stopped, watched.silent_not_running, watched.silent))
-        if worst.stopped or worst.is_late:
-            return Hung(replica, (worst.rank,), f"has not been heard from for {worst.silent:.0f} s", True)
-        stuck = [watched for watched in ranks if self._has_no_patience_left(watched)]
-        missing = [watched for watched in ranks if watched.doing != "waiting"]
-        if stuck[0].doing == "waiting" and missing:
-            reason = f"the other ranks of the replica have waited for {stuck[0].standing:.0f} s"
-            return Hung(replica, tuple(watched.rank for watched in missing), reason)
-        what = f"step {stuck[0].step}" if stuck[0].doing == "step" else stuck[0].doing
-        return Hung(
-            replica, tuple(watched.rank for watched in stuck), f"{what} has lasted {stuck[0].standing:.0f} s"
-        )
-
-    def _has_no_patience_left(self, rank: _Watched) -> bool:
-        longest = max(LONGEST, self._hang_seconds)
-        if rank.silent >= longest or (rank.doing != "idle" and rank.standing >= longest):
-            return True
-        if rank.doing in _TAKING_LONG:
-            return rank.stopped > 0 and rank.silent >= self._hang_seconds
-        return rank.silent_not_running >= self._hang_seconds or _stands(rank, self._hang_seconds)
-
-
-def _stands(rank: _Watched, seconds: float) -> bool:
-    """True if a step, or waiting, has lasted so long although nothing computed."""
-    return rank.doing in ("step", "waiting") and rank.standing_not_running >= seconds
-
-
-def _may_stand(rank: _Watched) -> bool:
-    """True if a look must tell whether it hangs. Ranks that others wait for are believed until then."""
-    return (rank.doing == "waiting" and rank.standing >= LATE) or _stands(rank, LATE)
-
-
-CHECK_SECONDS = 0.25
 
 SECONDS_TO_END = 2.0
 """In which a process whose connection has ended is expected to end too, to be asked how."""
@@ -189,6 +41,72 @@ _COMPUTING = 0.1
 """Processor seconds between two signs of life, with which a rank on another machine counts as running."""
 
 _OF_THE_OPERATOR = ("signal 1", "signal 2", "signal 15")  # SIGHUP, SIGINT, SIGTERM: no row causes these
+
+
+class _Watched:
+    """One rank: seconds since it was heard, since it began what it does, and since it was seen stopped.
+
+    *_not_running: the seconds of silence, and of the present step, in which its process did not run.
+    process: its id, if it is on this machine. state: of that, where it was looked at in the last check.
+    computed: processor seconds, as it said last.
+    running_until, disconnected, failed: of the clock; faults: why it has failed, as it said.
+    """
+
+    def __init__(self, rank: int, replica: int) -> None:
+        self.rank, self.replica = rank, replica
+        self.doing: Doing = "loading"
+        self.step = 0
+        self.silent = self.silent_not_running = 0.0
+        self.standing = self.standing_not_running = 0.0
+        self.stopped = 0.0
+        self.process: int | None = None
+        self.state: ProcessState | None = None
+        self.computed: float | None = None
+        self.running_until = 0.0
+        self.disconnected = self.failed = NEVER
+        self.faults: Sequence[str] = ()
+
+    @property
+    def is_late(self) -> bool:
+        return self.silent >= LATE
+
+    @property
+    def is_busy(self) -> bool:
+        """True if it does something that the others of its replica wait for in a collective operation."""
+        return self.doing in _TAKING_LONG or self.state == "running"
+
+    @property
+    def gets_on(self) -> bool:
+        """True if it makes progress that others may wait for before they begin; of another machine's no more
+        is known than that it is heard."""
+        if self.doing == "loading":
+            return self.state == "running" or (self.state is None and not self.is_late)
+        return self.doing == "compiling" or self.state == "running"
+
+    @property
+    def may_stand(self) -> bool:
+        """True if a look must tell whether it hangs. Ranks that others wait for are believed until then."""
+        return (self.doing == "waiting" and self.standing >= LATE) or self.stands(LATE)
+
+    def stands(self, seconds: float) -> bool:
+        """True if a step, or waiting, has lasted so long although nothing computed."""
+        return self.doing in ("step", "waiting") and self.standing_not_running >= seconds
+
+    def hear(self, doing: Doing, step: int) -> None:
+        """A heartbeat came; `step` is the number of what it does."""
+        self.silent = self.silent_not_running = 0.0
+        if doing == "idle" or (doing, step) != (self.doing, self.step):
+            self.standing = self.standing_not_running = 0.0
+        self.doing, self.step = doing, step
+
+    def count(self, seconds: float, *, is_held_up: bool) -> None:
+        """`is_held_up`: another rank of its replica does something that this one waits for."""
+        self.silent += seconds
+        self.standing += seconds
+        self.stopped = self.stopped + seconds if self.state == "stopped" else 0.0
+        if self.state != "running":
+            self.silent_not_running += seconds
+            self.standing_not_running += 0.0 if is_held_up else seconds
 
 
 @dataclass(frozen=True)
@@ -208,6 +126,9 @@ class Failure:
 class Supervision:
     """Watches the ranks of a job through what they send and what this machine knows of their processes.
 
+    hang_seconds: of silence, or of one step, after which a rank hangs. Time in which its process runs, or
+    waits for a processor as on a loaded machine, does not count up to `LONGEST`; nor does time in which
+    nobody checked, as when the whole tree is stopped.
     clock: seconds, never set back. state_of: see `process_state`.
     """
 
@@ -222,21 +143,22 @@ class Supervision:
         self._ranks, self._topology = ranks, topology
         self._hang_seconds = hang_seconds
         self._clock, self._state_of = clock, state_of
-        self._watch = Watch(hang_seconds)
-        self._next_check = 0.0
+        self._watched: dict[int, _Watched] = {}
+        self._before: float | None = None
         for replica in range(topology.data_parallel):
             self.begin(replica)
 
     def begin(self, replica: int) -> None:
-        for rank in self._topology.ranks_of(replica):
-            self._watch.begin(rank, replica)
+        """A replica was started, for the first time or again; its ranks are loading until they say more."""
+        self._watched |= {rank: _Watched(rank, replica) for rank in self._topology.ranks_of(replica)}
 
     def _of(self, rank: int) -> _Watched:
         """The record of a rank; what comes of one that has ended is not kept."""
-        return self._watch.ranks.get(rank) or _Watched(rank, self._replica_of(rank))
+        return self._watched.get(rank) or _Watched(rank, self._replica_of(rank))
 
     def greet(self, rank: int, hello: Mapping[str, Any]) -> None:
-        if hello.get("host") == socket.gethostname() and isinstance(hello.get("pid"), int):
+        is_here = (hello.get("host"), hello.get("boot")) == (socket.gethostname(), boot_id())
+        if is_here and isinstance(hello.get("pid"), int):
             self._of(rank).process = hello["pid"]
 
     def beat(self, rank: int, beat: Mapping[str, Any]) -> None:
@@ -260,19 +182,23 @@ class Supervision:
     def check(self) -> list[Failure]:
         """Lists the failures since the last call, one for each replica; looks every CHECK_SECONDS only."""
         now = self._clock()
-        if now < self._next_check:
-            return []
-        self._next_check = now + CHECK_SECONDS
+        seconds = 0.0
+        if self._before is not None:
+            if now - self._before < CHECK_SECONDS:
+                return []
+            seconds = min(now - self._before, LONGEST_PAUSE)
+        self._before = now
         failures = [
             *self._failures_of_ended(),
             *self._failures_of_disconnected(now),
             *self._failures_of_failed(now),
-            *self._failures_of_hung(now),
+            *self._failures_of_hung(now, seconds),
         ]
         first: dict[int, Failure] = {}
         for failure in failures:
             first.setdefault(failure.replica, failure)
-            self._watch.forget(self._topology.ranks_of(failure.replica))
+            for rank in self._topology.ranks_of(failure.replica):
+                self._watched.pop(rank, None)
         return list(first.values())
 
     def _failures_of_ended(self) -> Iterable[Failure]:
@@ -289,14 +215,14 @@ class Supervision:
             )
 
     def _failures_of_disconnected(self, now: float) -> Iterable[Failure]:
-        for watched in self._watch.ranks.values():
+        for watched in self._watched.values():
             if watched.failed == NEVER and now - watched.disconnected > SECONDS_TO_END:
                 reason = f"rank {watched.rank}: its connection has ended"
-                yield self._failure_of([watched.rank], reason, may_be_a_row=False)
+                yield self._failure_of([watched], reason, may_be_a_row=False)
 
     def _failures_of_failed(self, now: float) -> Iterable[Failure]:
         """Yields the failures that ranks have reported, unless another rank's end explains them."""
-        ranks = self._watch.ranks.values()
+        ranks = self._watched.values()
         failed = [watched for watched in ranks if watched.failed < NEVER]
         for watched in sorted(failed, key=lambda watched: watched.failed):
             others = [other for other in ranks if other.replica == watched.replica and other.failed == NEVER]
@@ -308,38 +234,72 @@ class Supervision:
                 more += [f"rank {other.rank} has not been heard from" for other in silent]
                 yield Failure(watched.replica, reason, tuple(more), may_be_a_row=not silent)
 
-    def _failures_of_hung(self, now: float) -> Iterable[Failure]:
-        states = {
-            rank: state for rank in self._watch.suspects if (state := self._state(rank, now)) is not None
-        }
-        for hung in self._watch.tick(now, states):
-            who = ", ".join(self._described(rank, states.get(rank)) for rank in hung.ranks)
-            are_stopped = any(states.get(rank) == "stopped" for rank in hung.ranks)
-            are_elsewhere = all(self._of(rank).process is None for rank in hung.ranks)
-            reason = f"{who}: {hung.reason} (launch.hang_seconds={self._hang_seconds:g})"
-            may_be_a_row = not (are_stopped or (hung.is_silent and are_elsewhere))
-            yield self._failure_of(hung.ranks, reason, may_be_a_row=may_be_a_row)
+    def _failures_of_hung(self, now: float, seconds: float) -> Iterable[Failure]:
+        """Counts the seconds since the last check; yields what hangs, at most once for each replica."""
+        for replica in range(self._topology.data_parallel):
+            ranks = [
+                self._watched[rank] for rank in self._topology.ranks_of(replica) if rank in self._watched
+            ]
+            are_suspects = any(watched.is_late or watched.may_stand for watched in ranks)
+            for watched in ranks:
+                watched.state = self._state(watched, now) if are_suspects else None
+            busy = {watched.rank for watched in ranks if watched.is_busy}
+            coming = {watched.rank for watched in ranks if watched.gets_on}
+            for watched in ranks:
+                others = (coming if watched.doing == "waiting" else busy) - {watched.rank}
+                watched.count(seconds, is_held_up=bool(others))
+            if stuck := [watched for watched in ranks if self._has_no_patience_left(watched)]:
+                yield self._hang(ranks, stuck)
 
-    def _state(self, rank: int, now: float) -> ProcessState | None:
+    def _hang(self, ranks: Sequence[_Watched], stuck: Sequence[_Watched]) -> Failure:
+        """Blames a rank that is stopped or silent before those that wait for it in a collective operation."""
+        worst = max(ranks, key=lambda watched: (watched.stopped, watched.silent_not_running, watched.silent))
+        if worst.stopped or worst.is_late:
+            # Not even a heartbeat has come: of another machine, that may be cut off.
+            may_be_a_row = worst.process is not None
+            reason = f"has not been heard from for {worst.silent:.0f} s"
+            return self._hang_of([worst], reason, may_be_a_row=may_be_a_row)
+        missing = [watched for watched in ranks if watched.doing != "waiting"]
+        standing = f"{stuck[0].standing:.0f} s"
+        if stuck[0].doing == "waiting" and missing:
+            return self._hang_of(missing, f"the other ranks of the replica have waited for {standing}")
+        what = f"step {stuck[0].step}" if stuck[0].doing == "step" else stuck[0].doing
+        return self._hang_of(stuck, f"{what} has lasted {standing}")
+
+    def _hang_of(self, ranks: Sequence[_Watched], reason: str, *, may_be_a_row: bool = True) -> Failure:
+        may_be_a_row = may_be_a_row and all(watched.state != "stopped" for watched in ranks)
+        who = ", ".join(map(self._described, ranks))
+        text = f"{who}: {reason} (launch.hang_seconds={self._hang_seconds:g})"
+        return self._failure_of(ranks, text, may_be_a_row=may_be_a_row)
+
+    def _has_no_patience_left(self, rank: _Watched) -> bool:
+        longest = max(LONGEST, self._hang_seconds)
+        if rank.silent >= longest or (rank.doing != "idle" and rank.standing >= longest):
+            return True
+        if rank.doing in _TAKING_LONG:
+            return rank.stopped > 0 and rank.silent >= self._hang_seconds
+        return rank.silent_not_running >= self._hang_seconds or rank.stands(self._hang_seconds)
+
+    def _state(self, watched: _Watched, now: float) -> ProcessState | None:
         """Reads a process's state from the kernel; of another machine's, what it reported a moment ago."""
-        process = self._process_of(rank)
+        process = self._process_of(watched)
         if process is not None:
             return self._state_of(process)
-        return "running" if self._of(rank).running_until > now else None
+        return "running" if watched.running_until > now else None
 
-    def _process_of(self, rank: int) -> int | None:
+    def _process_of(self, watched: _Watched) -> int | None:
         """Process id that the rank has told, or who started it knows: a stopped one may have told nothing."""
-        return self._of(rank).process or self._ranks.process_id(rank)
+        return watched.process or self._ranks.process_id(watched.rank)
 
-    def _described(self, rank: int, state: ProcessState | None) -> str:
-        process = self._process_of(rank)
+    def _described(self, watched: _Watched) -> str:
+        process = self._process_of(watched)
         known = [] if process is None else [f"process {process}"]
-        known += [] if state is None else [state]
-        return f"rank {rank} ({', '.join(known)})" if known else f"rank {rank}"
+        known += [] if watched.state is None else [watched.state]
+        return f"rank {watched.rank} ({', '.join(known)})" if known else f"rank {watched.rank}"
 
-    def _failure_of(self, ranks: Sequence[int], reason: str, *, may_be_a_row: bool) -> Failure:
-        details = [line for rank in ranks for line in _lines(rank, self._ranks.last_lines(rank))]
-        return Failure(self._replica_of(ranks[0]), reason, tuple(details), may_be_a_row)
+    def _failure_of(self, ranks: Sequence[_Watched], reason: str, *, may_be_a_row: bool) -> Failure:
+        lines = [_lines(watched.rank, self._ranks.last_lines(watched.rank)) for watched in ranks]
+        return Failure(ranks[0].replica, reason, tuple(chain.from_iterable(lines)), may_be_a_row)
 
     def _replica_of(self, rank: int) -> int:
         return self._topology.coordinates(rank).replica

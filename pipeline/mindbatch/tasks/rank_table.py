@@ -12,14 +12,7 @@ from mindbatch.fields import kinds as kind
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.io.screen_text import printable, say, show, show_json
 from mindbatch.launch.given_servers import given_servers, parse_devices, parse_list, physical_devices
-from mindbatch.launch.hccn import (
-    Addresses,
-    ask_hccn_tool,
-    find_addresses,
-    loopback_note,
-    own_address,
-    read_hccn_conf,
-)
+from mindbatch.launch.hccn import find_addresses, loopback_note, own_address
 from mindbatch.launch.rank_table import PLAIN, RESERVED_NIC, Device, RankTable, Server, counted, table_rows
 from mindbatch.launch.table_files import (
     CheckedFile,
@@ -157,21 +150,16 @@ Assembled = tuple[RankTable, str, list[str]]
 
 def run(config: RankTableConfig) -> int:
     """Runs the task; `check` fails when a table has a fault."""
-    if config.action == "check":
+    if config.action == CHECK:
         return _check(config)
-    return _merge(config) if config.action == "merge" else _write(config)
-
-
-def _write(config: RankTableConfig) -> int:
-    table, name, notes = assemble(config)
+    table, name, notes = _merged(config) if config.action == MERGE else assemble(config)
     say(*notes)
     return _save(config, table, name)
 
 
-def _merge(config: RankTableConfig) -> int:
+def _merged(config: RankTableConfig) -> Assembled:
     table, notes = merge_files([*map(Path, config.files)], Leave(uneven=config.uneven))
-    say(*notes)
-    return _save(config, table, name_for_servers(table))
+    return table, name_for_servers(table), notes
 
 
 def _save(config: RankTableConfig, table: RankTable, name: str) -> int:
@@ -267,15 +255,19 @@ def _of_this_server(config: RankTableConfig) -> Assembled:
     )
     if faults:
         raise ConfigError(faults)
-    addresses, address_note = _addresses(config, physical)
-    if addresses.faults:
+    conf = Path(config.hccn_conf)
+    try:
+        addresses, address_note = find_addresses(
+            physical, config.hccn_tool, config.hccn_timeout, conf, config.source
+        )
+    except RankTableError as error:
         unknown = (
             "the addresses of this machine's NPUs are not known; give them, or those of other servers: "
             "servers='[{...}]' (see --help)"
         )
-        raise RankTableError([*addresses.faults, unknown])
+        raise RankTableError([*error.faults, unknown]) from None
     devices = tuple(
-        Device(device, device_ip=addresses.of[device], super_device_id=super_id)
+        Device(device, device_ip=addresses[device], super_device_id=super_id)
         for device, super_id in zip(physical, super_ids, strict=True)
     )
     nic, pod = (RESERVED_NIC, None) if is_plain else (None, config.super_pod_id or "0")
@@ -317,15 +309,3 @@ def _super_ids(config: RankTableConfig, count: int, faults: list[str]) -> list[i
     else:
         return [int(part) for part in parts]
     return []
-
-
-def _addresses(config: RankTableConfig, devices: list[int]) -> tuple[Addresses, str | None]:
-    def ask() -> Addresses:
-        return ask_hccn_tool(devices, config.hccn_tool, config.hccn_timeout)
-
-    def read() -> Addresses:
-        return read_hccn_conf(devices, Path(config.hccn_conf))
-
-    if config.source == "auto":
-        return find_addresses(ask, read)
-    return (ask() if config.source == "hccn_tool" else read()), None

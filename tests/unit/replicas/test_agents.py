@@ -106,6 +106,17 @@ def test_an_agent_starts_tells_and_ends() -> None:
     assert (agent.outcome, agent.processes.living) == (0, {})
 
 
+def test_an_end_that_nobody_has_asked_for_is_not_that_of_the_process_started_next() -> None:
+    with joined(range(2, 4)) as (agent, node):
+        node.start_specs([spec(2)])
+        wait_for(lambda: agent.processes.living)
+        agent.processes.fail("rank_2")
+        wait_for(lambda: node._told)
+        node.end(["rank_2"])
+        node.start_specs([spec(2)])
+        assert node.ended() == []
+
+
 def test_the_key_does_not_travel(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
     with joined(range(4)) as (agent, node):
@@ -222,6 +233,15 @@ def test_an_agent_with_another_key_says_so_soon() -> None:
     with listening(range(4)) as nodes, another:
         patient_connection(nodes.address, bytes(32), 600.0, tried.append)
     assert not tried
+
+
+def test_a_front_whose_host_does_not_answer_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(address: object, key: bytes) -> None:
+        raise TimeoutError("timed out")  # as of socket.create_connection, without a number
+
+    monkeypatch.setattr("mindbatch.replicas.agent.connect", connect)
+    with pytest.raises(MindBatchError, match=r"node 0 was not found at host:1 in 0 s \(timed out\)"):
+        patient_connection(("host", 1), KEY, 0.0)
 
 
 def test_devices_are_counted_on_after_those_of_other_agents_of_the_host() -> None:
