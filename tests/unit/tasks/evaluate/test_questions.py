@@ -84,6 +84,14 @@ def test_bad_rows_are_named_and_counted(configured: Configured) -> None:
     assert caught.value.faults[-1] == "and 3 more rows"
 
 
+def test_a_reference_without_an_answer_is_refused(configured: Configured) -> None:
+    asked = [{"prompt": "a", "answer": "no number"}, {"prompt": "b", "answer": ["none", "or 7"]}]
+    with pytest.raises(ConfigError) as caught:
+        read_questions(configured(asked=asked, extract="number"))
+    [line] = caught.value.faults
+    assert "asked.jsonl:1: answer='no number': task.extract=number reads no answer out of it" in line
+
+
 @pytest.mark.parametrize("answer", [7, -1, True, "C", "", "1.0", None])
 def test_a_right_choice_that_is_none(configured: Configured, answer: object) -> None:
     row = {"prompt": "a", "options": ["x", "y"], "answer": answer}
