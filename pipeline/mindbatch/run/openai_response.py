@@ -14,7 +14,6 @@ from mindbatch.engine.request import EMBEDDING, num_generated_tokens
 from mindbatch.message_formats.call_text import ParsedMessage, ToolCall
 from mindbatch.message_formats.forced import FORCED_CALL
 from mindbatch.message_formats.parser import MessageParser
-from mindbatch.message_formats.registry import begins_in_reasoning
 from mindbatch.prompts.token_bytes import TokenBytes
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.result_rows import (
@@ -42,7 +41,7 @@ def parser_of(row: DataRow, options: OutputOptions) -> MessageParser | None:
     format = options.message_format
     if format is None or "messages" not in row.content:
         return None
-    in_reasoning = bool(format.reasoning_opening) and begins_in_reasoning(format, options.prompt_end(row))
+    in_reasoning = bool(format.reasoning_opening) and format.begins_in_reasoning(options.prompt_end(row))
     return format.parser(in_reasoning=in_reasoning, with_tools=bool(row.content.get("tools")))
 
 

@@ -12,8 +12,8 @@ from mindbatch.io.storage import Storage, WholeFile
 from mindbatch.ledger.ledger import Ledger, Place
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
+from mindbatch.message_formats.formats import FORMATS, detect
 from mindbatch.message_formats.parser import MessageFormat
-from mindbatch.message_formats.registry import FORMATS, detect
 from mindbatch.prompts.prompts import token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
