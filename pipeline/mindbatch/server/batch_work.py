@@ -3,6 +3,8 @@
 Its rows fill what requests from outside leave free in the engine.
 """
 
+from __future__ import annotations
+
 import threading
 import time
 import traceback
@@ -10,11 +12,11 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindbatch.async_llm import AsyncLLM
 from mindbatch.calls import Call, Delivery
@@ -30,7 +32,6 @@ from mindbatch.io.screen_text import say
 from mindbatch.io.storage import StorageError
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.llm import LLM
-from mindbatch.loading.providers import OpenedFolder
 from mindbatch.prompts.prompt_lines import EMPTY_LINE
 from mindbatch.prompts.prompts import Prompt
 from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig, save_as_written
@@ -42,6 +43,9 @@ from mindbatch.run.manifest import rows_of
 from mindbatch.run.survey import Items
 from mindbatch.server.records import BatchRecord, is_own
 from mindbatch.server.schema import ServeConfig
+
+if TYPE_CHECKING:
+    from mindbatch.server.batches import Batches
 
 MOST_ERRORS = 1000
 """Errors of a file that are told one by one; the others are counted."""
@@ -143,28 +147,13 @@ class _WaitingInbox(deque[Delivery]):
         self.filled.set()
 
 
-@dataclass
-class BatchSetup:
-    """The parts that all batches of a server share. write: keeps a record; raises StorageError.
-
-    share: unfinished rows that one batch may have in the engine. changing: held while records change.
-    """
-
-    config: ServeConfig
-    opened: OpenedFolder
-    llm: LLM
-    engine: AsyncLLM
-    share: Callable[[], int]
-    write: Callable[[BatchRecord], None]
-    changing: threading.RLock = field(default_factory=threading.RLock)
-
-
 class BatchWork:
-    """One batch that runs. data: its file; folder: of its run."""
+    """One batch that runs."""
 
-    def __init__(self, record: BatchRecord, setup: BatchSetup, data: Path, folder: Path) -> None:
-        self.record = record
-        self._setup, self._data, self._folder = setup, data, folder
+    def __init__(self, record: BatchRecord, batches: Batches) -> None:
+        self.record, self._batches = record, batches
+        self._data = batches.files.content(record.input_file_id)
+        self._folder = batches.records.path(record.id)  # of its run
         self.has_rows = False  # in the engine
         self._before = RowCounts(0, 0, 0)  # of earlier sessions
         self._ending: str | None = None
@@ -195,7 +184,7 @@ class BatchWork:
                 if self._ending == "interrupted":
                     return
             except Exception as error:
-                if self._setup.engine.is_closed:
+                if self._batches.engine.is_closed:
                     return
                 tries += 1
                 lines = [error] if isinstance(error, MindBatchError) else traceback.format_exception(error)
@@ -207,7 +196,7 @@ class BatchWork:
     def _try(self) -> None:
         try:
             if self.record.has_ended:  # which could not be written down
-                self._setup.write(self.record)
+                self._batches.records.keep(self.record)
             elif is_own(self._data):
                 self._generate()
             else:
@@ -225,7 +214,7 @@ class BatchWork:
                 raise Interrupted("the server ends")
             if is_new and self._ending is None:
                 record.total = number
-                wrong = [*line_errors(item, record.endpoint, self._setup.config)]
+                wrong = [*line_errors(item, record.endpoint, self._batches.config)]
                 num_errors += len(wrong)
                 errors += wrong[: MOST_ERRORS - len(errors)]
             yield item
@@ -235,37 +224,37 @@ class BatchWork:
         if errors or not (record.total or self._ending):
             self._fail(errors or [line_error("empty_file", "the file holds no request")])
             raise Interrupted("the batch has failed")
-        with self._setup.changing:
+        with self._batches.changing:
             if record.status == "validating":
                 record.enter("in_progress")
-                self._setup.write(record)
+                self._batches.records.keep(record)
 
     def _generate(self) -> None:
-        setup, record = self._setup, self.record
-        config = run_config(setup.config, self._data, self._folder)
+        batches, record = self._batches, self.record
+        config = run_config(batches.config, self._data, self._folder)
         BatchJob(
             config,
-            fingerprint_fields(config, _remembered, setup.opened),
+            fingerprint_fields(config, _remembered, batches.opened),
             self._rows,
-            lambda: setup.llm.tokenizer,
+            lambda: batches.llm.tokenizer,
             command=typed_command(),
             on_step=self._on_step,
             check=self._checked,
         ).run()
         counts = rows_of(RunFolder(self._folder))
-        with setup.changing:
+        with batches.changing:
             record.total, record.completed, record.failed = counts.total, counts.done, counts.failed
             record.finalizing_at = int(time.time())
             ended = self._ending if self._ending in ("cancelled", "expired") else None
             record.enter(ended or "completed")
-            setup.write(record)
+            batches.records.keep(record)
 
     @contextmanager
     def _rows(self, folder: RunFolder) -> Iterator[BackgroundRows]:
-        setup = self._setup
+        batches = self._batches
         self._before, self.has_rows = rows_of(folder), True
         try:
-            yield BackgroundRows(setup.llm, setup.engine, setup.share, lambda: self._ending)
+            yield BackgroundRows(batches.llm, batches.engine, batches.share, lambda: self._ending)
         finally:
             self.has_rows = False
 
@@ -274,10 +263,10 @@ class BatchWork:
         self.record.failed = self._before.failed + tally.failed
 
     def _fail(self, errors: list[dict[str, Any]]) -> None:
-        with self._setup.changing:
+        with self._batches.changing:
             self.record.errors = errors
             self.record.enter("failed")
-            self._setup.write(self.record)
+            self._batches.records.keep(self.record)
 
 
 def run_config(config: ServeConfig, data: Path, folder: Path) -> BatchConfig:

@@ -1,6 +1,7 @@
 """Batches: each is a run in a folder of its own, resumed when the server starts, ended or cancelled."""
 
 import shutil
+import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from mindbatch.io.storage import Storage, make_folder
 from mindbatch.ledger.run_folder import RunFolder, RunLock
 from mindbatch.llm import LLM
 from mindbatch.loading.providers import OpenedFolder
-from mindbatch.server.batch_work import BatchSetup, BatchWork
+from mindbatch.server.batch_work import BatchWork
 from mindbatch.server.records import (
     RESULTS,
     BatchRecord,
@@ -40,10 +41,10 @@ class Batches:
         self._lock = RunLock(RunFolder(folder), storage)
         self.files = Files(folder / "files", storage, config.server.max_files)
         self.records = Records(folder / "batches", BatchRecord, storage)
+        self.config, self.opened, self.llm, self.engine = config, opened, llm, engine
+        self.changing = threading.RLock()  # held while records change
         self._running: dict[str, BatchWork] = {}
         self._is_ending = False
-        self._setup = BatchSetup(config, opened, llm, engine, self._share, self.records.keep)
-        self._changing = self._setup.changing
         self._pool = ThreadPoolExecutor(config.server.max_batches, "batch")
 
     def start(self) -> None:
@@ -60,7 +61,7 @@ class Batches:
 
     def interrupt(self) -> None:
         """Has the batches end, to go on another time; one that is created now begins then."""
-        with self._changing:
+        with self.changing:
             self._is_ending = True
             for running in self._running.values():
                 running.end("interrupted")
@@ -69,7 +70,7 @@ class Batches:
         self, input_file_id: str, endpoint: str, window: str, seconds: int, metadata: dict[str, str] | None
     ) -> BatchRecord:
         """Begins a batch; its file's lines are checked first. Raises StorageError."""
-        if len(self._running) >= self._setup.config.server.max_files:
+        if len(self._running) >= self.config.server.max_files:
             raise ApiError(
                 429, f"{len(self._running)} batches have not ended, the most at a time", "too_many_batches"
             )
@@ -78,13 +79,13 @@ class Batches:
             new_id("batch_"), endpoint, input_file_id, window, begun, begun + seconds, metadata
         )
         self.records.keep(record)
-        with self._changing:
+        with self.changing:
             self._submit(record)
         return record
 
     def cancel(self, record: BatchRecord) -> None:
         """Has a batch end; what is done until then has its results."""
-        with self._changing:
+        with self.changing:
             if record.has_ended or record.status == "cancelling":
                 return
             record.enter("cancelling")
@@ -123,7 +124,7 @@ class Batches:
                 raise ApiError(409, f"file {name}: {user} runs its lines; cancel that first", "file_in_use")
             self.files.delete(name)
             return
-        with self._changing:
+        with self.changing:
             batch, file = self.records.find(batch_id), self.file(name)
             if batch is None or file is None:
                 return
@@ -132,14 +133,14 @@ class Batches:
         file[1].unlink(missing_ok=True)
 
     def end_expired(self) -> None:
-        with self._changing:
+        with self.changing:
             for running in self._running.values():
                 if running.record.expires_at <= time.time():
                     running.end("expired")
 
     def remove_old(self) -> None:
         """Removes what has been kept for server.keep_days."""
-        if (days := self._setup.config.server.keep_days) is None:
+        if (days := self.config.server.keep_days) is None:
             return
         time_limit = time.time() - days * 86400
         for file in self.files.all():
@@ -147,26 +148,24 @@ class Batches:
                 self.files.delete(file.id)
         for record in self.records.all():
             if record.has_ended and record.created_at < time_limit:
-                with self._changing:
+                with self.changing:
                     self.records.delete(record.id)
                 shutil.rmtree(self.records.path(record.id), ignore_errors=True)
 
-    def _share(self) -> int:
-        """Twice a batch's part of the engine's places, so that all are filled."""
+    def share(self) -> int:
+        """Rows that a batch may have in the engine: twice its part of the places, so that all are filled."""
         running = [work.has_rows for work in [*self._running.values()]]
-        return max(2, 2 * self._setup.llm.settings.batch_size // max(1, sum(running)))
+        return max(2, 2 * self.llm.settings.batch_size // max(1, sum(running)))
 
     def _submit(self, record: BatchRecord) -> None:
         if self._is_ending:
             return
-        data = self.files.content(record.input_file_id)
-        work = BatchWork(record, self._setup, data, self.records.path(record.id))
-        self._running[record.id] = work
+        work = self._running[record.id] = BatchWork(record, self)
         self._pool.submit(self._run, work)
 
     def _run(self, work: BatchWork) -> None:
         try:
             work.run()
         finally:
-            with self._setup.changing:
+            with self.changing:
                 del self._running[work.record.id]

@@ -84,8 +84,8 @@ class OnlineRequest:
     async def outputs(self) -> list[RequestOutput]:
         """The results, in the order of the rows."""
         async with aclosing(self.items(with_events=False)) as items:
-            outputs = {item.key: item async for item in items if isinstance(item, RequestOutput)}
-        return [outputs[row.key] for row in self.rows]
+            outputs = [item async for item in items if isinstance(item, RequestOutput)]
+        return sorted(outputs, key=lambda output: int(output.key))
 
     async def answer(self) -> dict[str, Any]:
         """The completion object; with several prompts the choices of all."""
@@ -146,8 +146,6 @@ class Stream:
         self._generation = generation
         self._with_usage, self._always = with_usage, always
         self._num_generated = 0
-        self._rows = {row.key: row for row in generation.rows}
-        self._positions = {row.key: position for position, row in enumerate(generation.rows)}
         self._num_choices = generation.service.num_choices(generation.rows[0])
         self._choices: dict[int, _Choice] = {}
 
@@ -167,9 +165,9 @@ class Stream:
         yield b"data: [DONE]\n\n"
 
     def _choice(self, key: str, index: int) -> _Choice:
-        row = self._rows[key]
-        place = self._positions[key] * self._num_choices + index
+        place = int(key) * self._num_choices + index
         if place not in self._choices:
+            row = self._generation.rows[int(key)]
             self._choices[place] = _Choice(self._generation, row, index, place)
         return self._choices[place]
 

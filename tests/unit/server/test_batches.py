@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import queue
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.io.storage import Storage, StorageError
 from mindbatch.server import batch_work
 from mindbatch.server.batch_routes import file_content
-from mindbatch.server.batch_work import BatchSetup, BatchWork, Interrupted
+from mindbatch.server.batch_work import BatchWork, Interrupted
 from mindbatch.server.batches import Batches
 from mindbatch.server.records import (
     BatchRecord,
@@ -237,16 +238,18 @@ def work(
     monkeypatch.setattr(batch_work, "BatchJob", lambda *arguments, **options: SimpleNamespace(run=run))
     monkeypatch.setattr(batch_work, "rows_of", lambda folder: SimpleNamespace(total=3, done=2, failed=1))
     monkeypatch.setattr(batch_work, "_SECONDS_UNTIL_ROOM", 0.01)
-    engine: Any = SimpleNamespace(is_closed=False)
-    setup = BatchSetup(
-        None,
-        None,
-        SimpleNamespace(tokenizer=None),
-        engine,
-        lambda: 2,
-        lambda record: written.append(record.status),  # type: ignore[arg-type]
+    batches: Any = SimpleNamespace(
+        config=None,
+        opened=None,
+        llm=SimpleNamespace(tokenizer=None),
+        engine=SimpleNamespace(is_closed=False),
+        changing=threading.RLock(),
+        files=SimpleNamespace(content=lambda name: data),
+        records=SimpleNamespace(
+            path=lambda name: tmp_path / "run", keep=lambda record: written.append(record.status)
+        ),
     )
-    return BatchWork(record, setup, data, tmp_path / "run")
+    return BatchWork(record, batches)
 
 
 def test_a_full_disk_is_waited_for(
@@ -284,7 +287,7 @@ def test_a_server_that_ends_leaves_its_batches(
     outcome: Exception, written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = work([outcome], written, tmp_path, monkeypatch)
-    batch._setup.engine.is_closed = True  # type: ignore[misc]
+    batch._batches.engine.is_closed = True  # type: ignore[misc]
     batch.run()
     assert batch.record.status == "in_progress"
     assert written == []
