@@ -15,10 +15,10 @@ from starlette.requests import Request
 from mindbatch.dataset.rows import RowFailure
 from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.io.storage import Storage, StorageError
-from mindbatch.server import batch_work
+from mindbatch.server import batches as batch_module
 from mindbatch.server.batch_routes import file_content
-from mindbatch.server.batch_work import BatchWork, Interrupted
-from mindbatch.server.batches import Batches
+from mindbatch.server.batch_rows import Interrupted
+from mindbatch.server.batches import Batches, BatchWork
 from mindbatch.server.records import (
     BatchRecord,
     FileRecord,
@@ -233,11 +233,11 @@ def work(
         if outcome is not None:
             raise outcome
 
-    monkeypatch.setattr(batch_work, "run_config", lambda *arguments: None)
-    monkeypatch.setattr(batch_work, "fingerprint_fields", lambda *arguments: {})
-    monkeypatch.setattr(batch_work, "BatchJob", lambda *arguments, **options: SimpleNamespace(run=run))
-    monkeypatch.setattr(batch_work, "rows_of", lambda folder: SimpleNamespace(total=3, done=2, failed=1))
-    monkeypatch.setattr(batch_work, "_SECONDS_UNTIL_ROOM", 0.01)
+    monkeypatch.setattr(batch_module, "run_config", lambda *arguments: None)
+    monkeypatch.setattr(batch_module, "fingerprint_fields", lambda *arguments: {})
+    monkeypatch.setattr(batch_module, "BatchJob", lambda *arguments, **options: SimpleNamespace(run=run))
+    monkeypatch.setattr(batch_module, "rows_of", lambda folder: SimpleNamespace(total=3, done=2, failed=1))
+    monkeypatch.setattr(batch_module, "_SECONDS_UNTIL_ROOM", 0.01)
     batches: Any = SimpleNamespace(
         config=None,
         opened=None,
