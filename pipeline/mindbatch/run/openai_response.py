@@ -230,8 +230,8 @@ def response_lines(file: BinaryIO, options: OutputOptions) -> RowWriter:
     """
 
     def as_json(row: FinishedRow) -> Mapping[str, Any]:
-        body = completion(row, options)
-        return _line(row.key, row.key, options, _response(row.key, options, 200, body))
+        key, body = row.row.key, completion(row, options)
+        return _line(key, key, options, _response(key, options, 200, body))
 
     return json_lines(file, as_json)
 
@@ -294,7 +294,7 @@ def completion(row: FinishedRow, options: OutputOptions) -> dict[str, Any]:
         for written, generation in zip(choices, generations, strict=True):
             written["token_ids"] = generation["token_ids"]
     answer = {
-        "id": identifier("chatcmpl-" if is_chat else "cmpl-", row.key, options),
+        "id": identifier("chatcmpl-" if is_chat else "cmpl-", row.row.key, options),
         "object": "chat.completion" if is_chat else "text_completion",
         "created": options.created,
         "model": row.row.extra.get("model") or options.model,

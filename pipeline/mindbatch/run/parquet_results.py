@@ -114,7 +114,7 @@ def result_cells(row: FinishedRow, options: OutputOptions) -> dict[str, Any]:
     for cells in (fields, *fields["generations"]):
         cells |= {name: [*map(_likely_tokens, cells[name])] for name in _LOGPROBS if name in cells}
     return {
-        "key": row.key,
+        "key": row.row.key,
         **({"adapter": row.row.adapter} if options.adapter else {}),
         "prompt": prompt_text(row.row) if options.prompt else None,
         **fields,

@@ -156,5 +156,5 @@ def _outcome(item: DataRow | RowFailure, place: Place | None, ledger: Ledger) ->
     assert place is not None, "a row that was not run"
     entry = ledger.read(place)
     if entry.kind == "result":
-        return FinishedRow(item.key, item, entry.body)
+        return FinishedRow(item, entry.body)
     return RowFailure(item.key, item.source, item.line, entry.body["stage"], entry.body["reason"])

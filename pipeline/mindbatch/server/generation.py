@@ -101,7 +101,7 @@ class OnlineRequest:
 
     def completion_of(self, row: DataRow, output: RequestOutput) -> dict[str, Any]:
         body = result_body(output)
-        answer = completion(FinishedRow(row.key, row, body), self.options)
+        answer = completion(FinishedRow(row, body), self.options)
         if self.echo:
             for choice, generation in zip(answer["choices"], body["generations"], strict=True):
                 choice |= self._echoed(row, output, generation)
