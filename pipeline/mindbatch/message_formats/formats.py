@@ -170,6 +170,14 @@ MISTRAL = MessageFormat(
     template_marks=(re.escape(_TOOL_CALLS),),
 )
 
+
+def _read_object(text: CallText) -> Iterator[ToolCall]:
+    yield call_of_object(json_value(text.json()), "arguments")
+
+
+FORCED_CALL = MessageFormat("forced", (), _read_object, whole_message_call="{")
+"""A call that was forced, of whatever model: the whole message is an object with name and arguments."""
+
 _BY_MARKS = (GPT_OSS, DEEPSEEK, MISTRAL, GLM4, QWEN3_CODER, LLAMA3, QWEN3, HERMES)
 """The first whose marks a template has applies."""
 FORMATS = {name: next(format for format in _BY_MARKS if format.name == name) for name in NAMES}

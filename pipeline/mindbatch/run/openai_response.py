@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.engine.request import EMBEDDING, num_generated_tokens
 from mindbatch.message_formats.call_text import ParsedMessage, ToolCall
-from mindbatch.message_formats.forced import FORCED_CALL
+from mindbatch.message_formats.formats import FORCED_CALL
 from mindbatch.message_formats.parser import MessageParser
 from mindbatch.prompts.token_bytes import TokenBytes
 from mindbatch.prompts.tokenizer import Tokenizer
