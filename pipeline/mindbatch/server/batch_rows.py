@@ -1,7 +1,6 @@
 """The rows of a server's batches: checked as requests are, run in what those leave free in the engine."""
 
 import threading
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -9,7 +8,7 @@ from itertools import chain, islice
 from typing import Any
 
 from mindbatch.async_llm import AsyncLLM
-from mindbatch.calls import Call, Delivery
+from mindbatch.calls import Call, Inbox
 from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
@@ -68,7 +67,8 @@ class BackgroundRows:
             Interrupted: the server ends.
             MindBatchError: the engine has failed.
         """
-        source, unfinished, inbox = iter(rows), dict[str, None](), _WaitingInbox()
+        source, unfinished, filled = iter(rows), dict[str, None](), threading.Event()
+        inbox = Inbox(filled.set, with_events=False)
         with closing(self._llm.call(inbox, in_background=True)) as call:
             while self._ending() is None:
                 taken = [*islice(source, max(0, self._share() - call.num_unfinished))]
@@ -77,8 +77,8 @@ class BackgroundRows:
                 if not (finished or call.num_unfinished):
                     return
                 if not (finished or inbox):
-                    inbox.filled.wait(_SECONDS_BETWEEN_LOOKS)
-                inbox.filled.clear()
+                    filled.wait(_SECONDS_BETWEEN_LOOKS)
+                filled.clear()
                 finished += call.next().finished if inbox else []
                 for output in finished:
                     del unfinished[output.key]
@@ -102,16 +102,6 @@ class BackgroundRows:
         self._tokens["prompt_tokens"] += len(output.prompt_token_ids)
         self._tokens["cached_prompt_tokens"] += output.num_cached_tokens
         self._tokens["generated_tokens"] += sum(len(completion.token_ids) for completion in output.outputs)
-
-
-class _WaitingInbox(deque[Delivery]):
-    def __init__(self) -> None:
-        super().__init__()
-        self.filled = threading.Event()
-
-    def append(self, delivery: Delivery, /) -> None:
-        super().append(delivery)
-        self.filled.set()
 
 
 def line_errors(item: DataRow | RowFailure, endpoint: str, config: ServeConfig) -> Iterator[dict[str, Any]]:
