@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future
 from contextlib import ExitStack, aclosing, suppress
@@ -15,7 +14,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from mindbatch.calls import Delivery, Run
+from mindbatch.calls import Inbox, Run
 from mindbatch.engine.request import RequestOutput, StreamEvent, in_order, refuse_failed
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.interrupts import sigterm_as_sigint
@@ -119,7 +118,8 @@ class AsyncLLM:
 
         with_events: False brings results only, so that the loop is not woken at every step.
         """
-        inbox, source = _LoopInbox(with_events), iter(rows)
+        filled, source = asyncio.Event(), iter(rows)
+        inbox = _inbox(filled, with_events=with_events)
         run = await self._ask(lambda llm: llm.submit((), inbox))
         try:
             while some := [*islice(source, _ROWS_AT_ONCE)]:
@@ -127,11 +127,12 @@ class AsyncLLM:
         except BaseException:
             run.close()
             raise
-        return AsyncRun(run, inbox)
+        return AsyncRun(run, inbox, filled)
 
     async def _run(self, prompts: Prompts, params: Params, options: dict[str, Any]) -> AsyncRun:
-        inbox = _LoopInbox()
-        return AsyncRun(await self._ask(lambda llm: llm.begin(prompts, params, inbox, **options)), inbox)
+        inbox = _inbox(filled := asyncio.Event())
+        run = await self._ask(lambda llm: llm.begin(prompts, params, inbox, **options))
+        return AsyncRun(run, inbox, filled)
 
     async def _ask(self, function: Callable[[LLM], Result]) -> Result:
         return await asyncio.wrap_future(self.ask(function))
@@ -153,36 +154,29 @@ class AsyncLLM:
         return answer
 
 
-class _LoopInbox(deque[Delivery]):
-    """An inbox that wakes the task which waits for it."""
+def _inbox(filled: asyncio.Event, *, with_events: bool = True) -> Inbox:
+    """An inbox that wakes the task which waits for the event, in whatever thread it is filled."""
+    loop = asyncio.get_running_loop()
 
-    def __init__(self, with_events: bool = True) -> None:
-        super().__init__()
-        self._with_events = with_events
-        self.filled = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-
-    def append(self, delivery: Delivery, /) -> None:
-        if not (self._with_events or isinstance(delivery, Exception) or delivery.finished):
-            return
-        super().append(delivery)
+    def wake() -> None:
         with suppress(RuntimeError):  # the loop was closed, and its tasks with it
-            self._loop.call_soon_threadsafe(self.filled.set)
+            loop.call_soon_threadsafe(filled.set)
+
+    return Inbox(wake, with_events=with_events)
 
 
 class AsyncRun:
     """A run whose results are waited for, not computed. What is left is dropped by `aclose`."""
 
-    def __init__(self, run: Run, inbox: _LoopInbox) -> None:
+    def __init__(self, run: Run, inbox: Inbox, filled: asyncio.Event) -> None:
         self.refused, self.requests = run.refused, run.requests
-        self._run = run
-        self._inbox = inbox
+        self._run, self._inbox, self._filled = run, inbox, filled
 
     async def __aiter__(self) -> AsyncIterator[StreamEvent | RequestOutput]:
         while self._run.num_unfinished:
             while not self._inbox:
-                await self._inbox.filled.wait()
-                self._inbox.filled.clear()
+                await self._filled.wait()
+                self._filled.clear()
             for item in self._run.next_items():
                 yield item
 

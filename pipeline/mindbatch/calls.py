@@ -78,9 +78,19 @@ def refuse_forked(process: int) -> None:
         )
 
 
-Delivery = StepResult | Exception
-Inbox = deque[Delivery]
-"""Takes what steps bring for one call, in whatever thread computes them."""
+class Inbox(deque[StepResult | Exception]):
+    """Takes what steps bring for one call, in whatever thread computes them; then `filled` is called there.
+
+    with_events: False takes results only.
+    """
+
+    def __init__(self, filled: Callable[[], object] = lambda: None, *, with_events: bool = True) -> None:
+        super().__init__()
+        self._filled, self.with_events = filled, with_events
+
+    def append(self, delivery: StepResult | Exception, /) -> None:
+        super().append(delivery)
+        self._filled()
 
 
 @dataclass(slots=True)
@@ -231,7 +241,7 @@ class EngineCalls:
         for event in result.events:
             owner = self._owners[event.key]
             owner.has_begun = True
-            if not owner.in_background:  # what begins again has events twice, which nobody reads
+            if owner.inbox.with_events:
                 part(owner).events.append(replace(event, key=owner.request.key))
         for output in result.finished:
             owner = self._owners.pop(output.key)
@@ -255,11 +265,10 @@ class Call:
     def __init__(
         self, calls: EngineCalls, inbox: Inbox | None = None, *, in_background: bool = False
     ) -> None:
-        """`inbox`: one that does more than keep what it is given. in_background: makes way for others,
-        and brings results only."""
+        """in_background: makes way for others; what begins again has events twice, which nobody reads."""
         self._calls = calls
         self._in_background = in_background
-        self._inbox = Inbox() if inbox is None else inbox
+        self._inbox = Inbox(with_events=not in_background) if inbox is None else inbox
         self._num_unfinished = 0
 
     @property

@@ -1,11 +1,8 @@
 """Progress of a generation: a line that moves on a terminal, and the counts at its end."""
 
-from __future__ import annotations
-
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from types import TracebackType
+from collections.abc import Generator, Iterable
 
 from rich.console import Console
 
@@ -14,57 +11,30 @@ from mindbatch.io.amounts import counted, duration, per_second
 from mindbatch.io.moving_bar import MovingBar
 from mindbatch.io.screen_text import show
 
+Item = StreamEvent | RequestOutput
 
-class GenerationProgress:
-    """Counts prompts and tokens; silent unless `shown`.
 
-    alone: nothing else is written to the terminal meanwhile, so that a line may move there.
+def with_progress(
+    items: Iterable[Item], prompts: int, *, shown: bool, alone: bool
+) -> Generator[Item, None, None]:
+    """The items, of which the prompts that are done and the tokens are counted; silent unless `shown`.
+
+    alone: nothing else is written to the terminal meanwhile, so that a line may move there. It stops moving
+    where the generator is closed.
     """
-
-    def __init__(self, prompts: int, *, shown: bool, alone: bool) -> None:
-        self._shown = shown
-        self._tokens = 0
-        self._done = 0
-        self._started = time.perf_counter()
-        self._total = prompts
-        moves = shown and alone and sys.stderr.isatty()
-        self._bar = MovingBar("generating", Console(stderr=True), disable=not moves)
-        self._show()
-
-    def __enter__(self) -> GenerationProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-        if self._shown and error is None:
-            counts = f"{counted(self._done, 'prompt')}, {counted(self._tokens, 'token')}"
-            show(f"{counts} in {duration(self._seconds)} ({self._rate:,.0f} tokens/s)", sys.stderr)
-
-    def following(
-        self, items: Iterable[StreamEvent | RequestOutput]
-    ) -> Iterator[StreamEvent | RequestOutput]:
-        """The items, each counted before it is given."""
+    tokens = done = 0
+    started = time.perf_counter()
+    moves = shown and alone and sys.stderr.isatty()
+    with MovingBar("generating", Console(stderr=True), disable=not moves) as bar:
+        bar.set(0, prompts, "0 tokens/s")
         for item in items:
-            self.count(item)
+            if isinstance(item, RequestOutput):
+                done += 1
+            else:
+                tokens += len(item.token_ids)
+            bar.set(done, prompts, f"{per_second(tokens, time.perf_counter() - started):.0f} tokens/s")
             yield item
-
-    def count(self, item: StreamEvent | RequestOutput) -> None:
-        if isinstance(item, RequestOutput):
-            self._done += 1
-        else:
-            self._tokens += len(item.token_ids)
-        self._show()
-
-    def _show(self) -> None:
-        self._bar.set(self._done, self._total, f"{self._rate:.0f} tokens/s")
-
-    @property
-    def _seconds(self) -> float:
-        return time.perf_counter() - self._started
-
-    @property
-    def _rate(self) -> float:
-        return per_second(self._tokens, self._seconds)
+    if shown:
+        seconds = time.perf_counter() - started
+        counts = f"{counted(done, 'prompt')}, {counted(tokens, 'token')} in {duration(seconds)}"
+        show(f"{counts} ({per_second(tokens, seconds):,.0f} tokens/s)", sys.stderr)

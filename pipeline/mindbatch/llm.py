@@ -206,10 +206,10 @@ class LLM(Closing):
             shown = streamer if self._model.streams else None
             items: Iterable[StreamEvent | RequestOutput] = run
             if progress and self._model.streams:
-                from mindbatch.generation_progress import GenerationProgress  # with rich, which few ask for
+                from mindbatch.generation_progress import with_progress  # with rich, which few ask for
 
-                counted = GenerationProgress(len(run.requests), shown=True, alone=streamer is None)
-                items = stack.enter_context(counted).following(run)
+                counted = with_progress(run, len(run.requests), shown=True, alone=streamer is None)
+                items = stack.enter_context(closing(counted))
             results = [*run.refused, *fed(shown, run.requests, items)]
         return in_order(results, on_error)
 

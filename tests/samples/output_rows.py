@@ -37,7 +37,7 @@ def finished(
     body = {"generations": list(generations) or [generation()], "prompt_tokens": 3}
     if prompt_logprobs is not None:
         body["prompt_logprobs"] = prompt_logprobs
-    return FinishedRow(key, data, body)
+    return FinishedRow(data, body)
 
 
 def failed(key: str | None = "bad", stage: str = "row", reason: str = "no column prompt") -> RowFailure:

@@ -323,7 +323,7 @@ LIGHT = [
     "import mindbatch.io.storage, mindbatch.ledger.ledger, mindbatch.ledger.run_record",
     "import mindbatch.dataset.dataset, mindbatch.dataset.rows",
     "import mindbatch.run.job",
-    "import mindbatch.message_formats.registry",
+    "import mindbatch.message_formats.formats",
     "import mindbatch.ray, mindbatch.replicas.ray_cluster",
     "import mindbatch.lm_eval, mindbatch.lm_eval.__main__",
     "import mindbatch.tasks.plan.task, mindbatch.tasks.plan.mindformers, mindbatch.tasks.plan.compilation",

@@ -14,7 +14,6 @@ from mindbatch.decoding.params import PARAMETERS as DECODING
 from mindbatch.io.errors import PromptError
 from mindbatch.io.fault_lines import did_you_mean, shown, unknown_adapter
 from mindbatch.io.strict_json import unicode_fault
-from mindbatch.message_formats.forced import call_schema
 from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.messages import ChatOptions, conversation_of
 from mindbatch.prompts.prompts import TEMPLATE_KWARGS, TOOLS
@@ -190,6 +189,7 @@ _OF_EMBEDDINGS = {"encoding_format": "float", "dimensions": None}
 """Fields of embeddings, and the one value that each may have."""
 _OF_CHATS = (TOOLS, TEMPLATE_KWARGS, "tool_choice", "reasoning_effort")
 _MOST_FAULTS = 20
+_DEFINITIONS = ("$defs", "definitions")
 _TOOL_CHOICES = (None, "none", "auto", "required")
 _CALL_ASKED = "must be auto, none, required or {type: function, function: {name: ...}}"
 
@@ -304,12 +304,42 @@ def _force_call(choice: object, draft: RowDraft) -> None:
     if other := draft.shown_as.get("json_schema") or draft.shown_as.get("regex"):
         raise PromptError(f"{where}, {other}: only one of these can be given")
     try:
-        schema = call_schema(functions if name is None else {name: functions[name]})
+        schema = _call_schema(functions if name is None else {name: functions[name]})
     except ValueError as error:
         raise PromptError(f"{where}: {error}") from error
     draft.decoding |= {"regex": None, "json_schema": schema}
     draft.shown_as["json_schema"] = "body.tool_choice"
     draft.extra["call_is_forced"] = True
+
+
+def _call_schema(functions: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON schema of a call of one of the functions, by name, each with the schema of its parameters.
+
+    Definitions stand at the top, where references look for them.
+
+    Raises:
+        ValueError: parameters are no schema of an object, or define the same name in different ways.
+    """
+    calls: list[dict[str, Any]] = []
+    tops: dict[str, dict[str, Any]] = {}
+    for name, parameters in functions.items():
+        if not _is_schema(parameters):
+            raise ValueError(f"the parameters of {name} are no JSON schema of an object")
+        own = {key: part for key, part in parameters.items() if key not in _DEFINITIONS}
+        properties = {"name": {"const": name}, "arguments": {"type": "object", **own}}
+        call = {"type": "object", "properties": properties, "required": [*properties]}
+        calls.append({**call, "additionalProperties": False})
+        for key in _DEFINITIONS:
+            for definition, schema in parameters.get(key, {}).items():
+                if tops.setdefault(key, {}).setdefault(definition, schema) != schema:
+                    raise ValueError(f"{definition} is defined in several ways; name one function")
+    return {"anyOf": calls, **tops}
+
+
+def _is_schema(parameters: Any) -> bool:
+    return isinstance(parameters, Mapping) and all(
+        isinstance(parameters.get(key, {}), Mapping) for key in _DEFINITIONS
+    )
 
 
 def _line_faults(columns: Mapping[str, Any]) -> list[str]:

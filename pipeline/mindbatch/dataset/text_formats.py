@@ -9,6 +9,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import BinaryIO, NamedTuple
 
 from mindbatch.dataset.data_files import BUFFER_BYTES, DamagedData, DataFile, opened
@@ -209,7 +210,6 @@ _MARKS = re.compile(rb'"' + _STRING_REST + rb"|[\[\]{},]", re.DOTALL)
 _QUOTE, _COMMA, _CLOSING = b'",]'
 _OPENING = b"[{"
 
-
 _Element = bytes | str
 """The bytes of one element, or as text the reason why there are none."""
 
@@ -217,8 +217,9 @@ _Element = bytes | str
 def array_rows(file: DataFile, max_row_bytes: int) -> Iterator[Record]:
     """A row from each element, which must be an object; their numbers from 1 stand for lines."""
     with opened(file) as stream:
-        elements = _Splitter(stream, max_row_bytes).elements(_first_chunk(stream)[1:])
-        for number, element in enumerate(elements, start=1):
+        others = iter(lambda: stream.read1(BUFFER_BYTES), b"")
+        chunks = chain([_first_chunk(stream)[1:]], others)
+        for number, element in enumerate(_elements(chunks, max_row_bytes), start=1):
             yield _record(file.name, number, element)
 
 
@@ -249,89 +250,57 @@ def _record(name: str, number: int, element: _Element) -> Record:
     return _object(name, number, text)
 
 
-class _Splitter:
-    """Finds the elements of an array whose opening bracket has been read."""
+def _elements(chunks: Iterator[bytes], max_bytes: int) -> Iterator[_Element]:
+    """Every element of an array whose opening bracket has been read, and faults of its end."""
+    pieces: list[bytes] = []
+    size = start = num_elements = 0
+    for chunk, place in _borders(chunks):
+        size += place - start
+        if size <= max_bytes:
+            pieces.append(chunk[start:place])
+        start = 0
+        if place == len(chunk):
+            continue
+        start, closing = place + 1, chunk[place]
+        content = b"".join(pieces).strip(_BLANK)
+        if size > max_bytes:
+            yield too_long_fault("element", max_bytes)
+        elif content or closing == _COMMA or num_elements:
+            yield content or _MISSING
+        if closing != _COMMA:
+            yield from _after(closing, chain([chunk[start:]], chunks))
+            return
+        pieces.clear()
+        size, num_elements = 0, num_elements + 1
+    yield _UNFINISHED
 
-    def __init__(self, stream: io.BufferedReader, max_bytes: int) -> None:
-        self._stream = stream
-        self._max_bytes = max_bytes
-        self._pieces: list[bytes] = []
-        self._size = 0
-        self._depth = 0
-        self._in_string = self._is_escaped = False
 
-    def elements(self, chunk: bytes) -> Iterator[_Element]:
-        """Every element; `chunk` is what has been read after the bracket."""
-        is_first = True
-        while chunk or (chunk := self._stream.read1(BUFFER_BYTES)):
-            start = 0
-            for border in self._borders(chunk):
-                self._keep(chunk[start:border])
-                start = border + 1
-                is_last = chunk[border] != _COMMA
-                if not (is_last and is_first and self._is_blank()):
-                    yield self._element()
-                is_first = False
-                if is_last:
-                    yield from self._after(chunk[border], chunk[start:])
-                    return
-            self._keep(chunk[start:])
-            chunk = b""
-        yield _UNFINISHED
-
-    def _borders(self, chunk: bytes) -> Iterator[int]:
-        """Yields the offsets where an element ends: at a comma, or at the bracket that closes the array."""
-        for mark in _MARKS.finditer(chunk, self._end_of_string(chunk)):
+def _borders(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Yields where an element ends, at a comma or the bracket that closes the array, with its chunk; and the
+    end of each chunk."""
+    depth, in_string, is_escaped = 0, False, False
+    for chunk in chunks:
+        first = 0
+        if in_string:
+            rest = _IN_STRING.match(chunk, int(is_escaped))
+            assert rest is not None, "every rest of a string matches"
+            in_string, is_escaped, first = rest[1] is not None, bool(rest[1]), rest.end()
+        for mark in _MARKS.finditer(chunk, first):
             symbol = chunk[mark.start()]
             if symbol == _QUOTE:
-                self._note_string(mark)
-            elif symbol == _COMMA:
-                if self._depth == 0:
-                    yield mark.start()
+                in_string, is_escaped = mark[1] is not None, bool(mark[1])
             elif symbol in _OPENING:
-                self._depth += 1
-            elif self._depth > 0:
-                self._depth -= 1
-            else:
-                yield mark.start()
+                depth += 1
+            elif depth == 0:
+                yield chunk, mark.start()
+            elif symbol != _COMMA:
+                depth -= 1
+        yield chunk, len(chunk)
 
-    def _end_of_string(self, chunk: bytes) -> int:
-        """Finds the end of the string that an earlier chunk began; 0 if there is none."""
-        if not self._in_string:
-            return 0
-        rest = _IN_STRING.match(chunk, int(self._is_escaped))
-        assert rest is not None, "every rest of a string matches"
-        self._note_string(rest)
-        return rest.end()
 
-    def _note_string(self, match: re.Match[bytes]) -> None:
-        self._in_string = match[1] is not None
-        self._is_escaped = bool(match[1])
-
-    def _keep(self, piece: bytes) -> None:
-        self._size += len(piece)
-        if self._size <= self._max_bytes:
-            self._pieces.append(piece)
-
-    def _is_blank(self) -> bool:
-        return self._size <= self._max_bytes and not b"".join(self._pieces).strip(_BLANK)
-
-    def _element(self) -> _Element:
-        """The element that has been kept; the next one begins."""
-        size, self._size = self._size, 0
-        content = b"".join(self._pieces).strip(_BLANK)
-        self._pieces.clear()
-        if size > self._max_bytes:
-            return too_long_fault("element", self._max_bytes)
-        return content or _MISSING
-
-    def _after(self, closing: int, rest: bytes) -> Iterator[_Element]:
-        """A fault if the array did not end as it should, or not there."""
-        if closing != _CLOSING:
-            yield _STRAY
-            return
-        while rest or (rest := self._stream.read1(BUFFER_BYTES)):
-            if rest.strip(_BLANK):
-                yield _TRAILING
-                return
-            rest = b""
+def _after(closing: int, rest: Iterator[bytes]) -> Iterator[_Element]:
+    """A fault if the array did not end as it should, or not there."""
+    if closing != _CLOSING:
+        yield _STRAY
+    elif any(chunk.strip(_BLANK) for chunk in rest):
+        yield _TRAILING

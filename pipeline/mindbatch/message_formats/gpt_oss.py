@@ -19,7 +19,7 @@ from mindbatch.message_formats.call_text import (
 from mindbatch.message_formats.parser import MessageFormat
 
 _START, _CHANNEL, _CONSTRAIN, _MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
-ANALYSIS = f"{_CHANNEL}analysis{_MESSAGE}"
+_ANALYSIS = f"{_CHANNEL}analysis{_MESSAGE}"
 _END_TOKENS = ("<|end|>", "<|return|>", "<|call|>", "<|endoftext|>")
 _BOUNDARIES = (_START, _CHANNEL, *_END_TOKENS)
 _HEADER_TEXT = re.compile(r"[^<\n]*")
@@ -88,7 +88,8 @@ GPT_OSS = _Harmony(
     "gpt_oss",
     calls=(_START, _CHANNEL),
     read_calls=_read_call,
-    reasoning_opening=ANALYSIS,
+    reasoning_opening=_ANALYSIS,
     end_tokens=_END_TOKENS,
     whole_message_call="to=",
+    template_marks=(re.escape(_ANALYSIS),),
 )

@@ -29,6 +29,7 @@ class MessageFormat:
     calls: markers that begin a call; read_calls: reads from such a marker on, or raises CallFault.
     end_tokens: dropped at the end of the message.
     whole_message_call: beginning of a call without a marker, where it begins the message.
+    template_marks: regular expressions, all of which a chat template of the format has.
     """
 
     name: str
@@ -38,6 +39,7 @@ class MessageFormat:
     reasoning_closing: str = ""
     end_tokens: tuple[str, ...] = ()
     whole_message_call: str = ""
+    template_marks: tuple[str, ...] = ()
 
     @property
     def needs_special_tokens(self) -> bool:
@@ -50,6 +52,13 @@ class MessageFormat:
         in_reasoning: the prompt ends within reasoning; with_tools: calls are looked for.
         """
         return MessageParser(self if with_tools else self.without_tools(), in_reasoning)
+
+    def begins_in_reasoning(self, prompt_end: str) -> bool:
+        """True if a rendered prompt leaves reasoning open, so that the generated text goes on with it.
+
+        prompt_end: its last characters; an opening tag before other text may be a user's.
+        """
+        return bool(self.reasoning_opening) and prompt_end.rstrip().endswith(self.reasoning_opening)
 
     def without_tools(self) -> MessageFormat:
         return replace(self, calls=(), whole_message_call="")

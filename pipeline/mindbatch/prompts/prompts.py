@@ -1,9 +1,10 @@
 """Owns what one prompt may be, and turning what a user gives (text, ids, a file, messages) into rows."""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeGuard
 
@@ -62,11 +63,10 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowError:
-    """One row that cannot be run: its key, its line (from 1; None outside files) and all its faults."""
+    """One row that cannot be run: its key, where it stood and all its faults."""
 
     key: str
     source: str
-    line: int | None
     reason: str
 
     @property
@@ -88,15 +88,10 @@ class PromptRows:
         return next((prompt.date for prompt in self.prompts if prompt.date is not None), None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A row as it was given; `fault` if reading it failed already."""
-
-    source: str
-    value: object
-    line: int | None = None
-    fault: str | None = None
-    is_conversation: bool = False
+_Read = Callable[..., dict[str, Any]]
+"""`content_of` with the options of the call."""
+_Source = Iterable[tuple[str, Callable[[], dict[str, Any]]]]
+"""Rows by where they stand, each with what gives its content or raises PromptError."""
 
 
 def read_prompts(
@@ -134,15 +129,23 @@ def read_prompts(
     if not (chat or may_hold_chats(prompts, prompts_file, messages)):
         faults += [f"{name}{IDLE}" for name, value in chat_values.items() if value is not None]
     options = chat_options(**{**chat_values, "date": date or today()}, faults=faults)
+    read = partial(content_of, chat=chat, options=options)
     if prompts_file is not None:
-        source_rows: Iterable[_Found] = _file_rows(prompts_file, max_line_bytes, stdin)
+        source_rows: _Source = _file_rows(prompts_file, max_line_bytes, stdin, read, options)
     elif prompts is not None:
-        source_rows = _given_prompts(prompts)
+        source_rows = ((source, partial(read, item)) for source, item in _given_prompts(prompts))
     else:
-        source_rows = _given_conversations(messages)
+        source_rows = (
+            (source, partial(conversation_of, item, source, options))
+            for source, item in _given_conversations(messages)
+        )
     rows = PromptRows()
-    for position, row in enumerate(source_rows):
-        _add(rows, str(position), row, chat, options)
+    for position, (source, content) in enumerate(source_rows):
+        key = str(position)
+        try:
+            rows.prompts.append(Prompt(key=key, source=source, **content()))
+        except PromptError as error:
+            rows.errors.append(RowError(key=key, source=source, reason="; ".join(error.faults)))
         if prompts_file is not None and len(rows.errors) > MOST_ERRORS:
             raise ConfigError(_too_many_errors(prompts_file, rows.errors[-1]))
     if prompts_file is not None and not rows.prompts:
@@ -183,27 +186,7 @@ def _source_faults(sources: Mapping[str, object]) -> list[str]:
     ]
 
 
-def _add(rows: PromptRows, key: str, row: _Found, chat: bool, options: ChatOptions) -> None:
-    if row.fault is None:
-        try:
-            content = _content(row, chat, options)
-        except PromptError as error:
-            row = replace(row, fault="; ".join(error.faults))
-        else:
-            rows.prompts.append(Prompt(key=key, source=row.source, **content))
-            return
-    rows.errors.append(RowError(key=key, source=row.source, line=row.line, reason=row.fault or ""))
-
-
-def _content(row: _Found, chat: bool, options: ChatOptions) -> dict[str, Any]:
-    if row.is_conversation:
-        return conversation_of(row.value, row.source, options)
-    if row.line is None or not isinstance(row.value, Mapping):
-        return content_of(row.value, chat=chat, options=options)
-    return _object_content(row.value, chat, options)
-
-
-def _object_content(row: Mapping[str, Any], chat: bool, options: ChatOptions) -> dict[str, Any]:
+def _object_content(row: Mapping[str, Any], read: _Read, options: ChatOptions) -> dict[str, Any]:
     """Reads the prompt of an object on a line of JSON; what else it holds is left out."""
     names = [name for name in _IN_JSON if row.get(name) is not None]
     if len(names) > 1:
@@ -219,13 +202,13 @@ def _object_content(row: Mapping[str, Any], chat: bool, options: ChatOptions) ->
     (name,) = names
     options = options.of_row(row.get(TOOLS), row.get(TEMPLATE_KWARGS), TOOLS, TEMPLATE_KWARGS)
     if name in ("prompt", "text"):
-        return content_of(row[name], chat=chat, options=options)
+        return read(row[name], options=options)
     return conversation_of(row[name], name, options)
 
 
-def _given_prompts(prompts: object) -> list[_Found]:
+def _given_prompts(prompts: object) -> list[tuple[str, object]]:
     if isinstance(prompts, str):
-        return [_Found("prompts", prompts)]
+        return [("prompts", prompts)]
     if not is_list(prompts):
         raise ConfigError(
             f"prompts={shown(prompts)}: must be a text, or a list of texts or of token id lists"
@@ -236,10 +219,10 @@ def _given_prompts(prompts: object) -> list[_Found]:
         raise ConfigError(
             f"prompts={shown(list(prompts))}: write [[1, 2]] for a prompt of token ids, or quote texts"
         )
-    return [_Found(f"prompts[{i}]", item) for i, item in enumerate(prompts)]
+    return [(f"prompts[{i}]", item) for i, item in enumerate(prompts)]
 
 
-def _given_conversations(messages: object) -> list[_Found]:
+def _given_conversations(messages: object) -> list[tuple[str, object]]:
     if isinstance(messages, Mapping):
         messages = [messages]
     if not is_list(messages):
@@ -247,22 +230,34 @@ def _given_conversations(messages: object) -> list[_Found]:
     if not messages:
         raise ConfigError("messages=[]: holds no message")
     if any(isinstance(item, Mapping) for item in messages) and not any(is_list(item) for item in messages):
-        return [_Found("messages", list(messages), is_conversation=True)]
-    return [_Found(f"messages[{i}]", item, is_conversation=True) for i, item in enumerate(messages)]
+        return [("messages", list(messages))]
+    return [(f"messages[{i}]", item) for i, item in enumerate(messages)]
 
 
-def _file_rows(path: str | Path, max_line_bytes: int, stdin: BinaryIO | None) -> Iterator[_Found]:
+def _file_rows(
+    path: str | Path,
+    max_line_bytes: int,
+    stdin: BinaryIO | None,
+    read: Callable[..., dict[str, Any]],
+    options: ChatOptions,
+) -> _Source:
     name = "standard input" if str(path) == STANDARD_INPUT else str(path)
-    read = _json_row if _is_json_lines(path) else _text_row
-    row = None
+    is_empty, is_json = True, _is_json_lines(path)
+
+    def content(line: Line) -> dict[str, Any]:
+        if line.text is None:
+            raise PromptError(line.fault or "")
+        value = _json_value(line.text) if is_json else line.text
+        return _object_content(value, read, options) if isinstance(value, Mapping) else read(value)
+
     try:
         with _opened(path, stdin) as stream:
             for line in text_lines(stream, max_line_bytes):
-                row = read(f"{name}:{line.number}", line)
-                yield row
+                is_empty = False
+                yield f"{name}:{line.number}", partial(content, line)
     except OSError as error:
         raise ConfigError(f"prompts_file={path}: cannot be read: {error.strerror or error}") from error
-    if row is None:
+    if is_empty:
         raise ConfigError(f"prompts_file={path}: {name} is empty; a prompt a line is needed")
 
 
@@ -270,17 +265,11 @@ def _is_json_lines(path: str | Path) -> bool:
     return Path(path).suffix.lower() in JSON_LINES
 
 
-def _text_row(source: str, line: Line) -> _Found:
-    return _Found(source, line.text, line.number, line.fault)
-
-
-def _json_row(source: str, line: Line) -> _Found:
-    if line.text is None:
-        return _text_row(source, line)
+def _json_value(text: str) -> Any:
     try:
-        return _Found(source, parse_json(line.text), line.number)
+        return parse_json(text)
     except JsonFault as fault:
-        return _Found(source, None, line.number, f"{fault}; {_JSON_ROW}")
+        raise PromptError(f"{fault}; {_JSON_ROW}") from fault
 
 
 def _opened(path: str | Path, stdin: BinaryIO | None) -> AbstractContextManager[BinaryIO]:

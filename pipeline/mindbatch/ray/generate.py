@@ -163,7 +163,7 @@ def _job_date() -> str:
 def _outcome(row: DataRow, output: RequestOutput) -> FinishedRow | RowFailure:
     kind, body = outcome_of(output, row.prompt().source)
     if kind == "result":
-        return FinishedRow(row.key, row, body)
+        return FinishedRow(row, body)
     return RowFailure(row.key, row.source, row.line, body["stage"], body["reason"])
 
 

@@ -42,7 +42,7 @@ from mindbatch.run.manifest import (
     write_manifest,
     written_results,
 )
-from mindbatch.run.progress import Monitor, ReadingLine
+from mindbatch.run.progress import Monitor, reading_line
 from mindbatch.run.result_files import message_format, output_options, result_format, write_result_files
 from mindbatch.run.survey import DataInput, Items, selection_of, survey, too_many_errors
 
@@ -134,8 +134,8 @@ class BatchJob:
             model_name=self.config.model_name,
             message_format=self._message_format if dataset.is_openai else None,
         )
-        with closing(maker), ReadingLine(self.config.progress) as line:
-            survey(dataset, maker, selection_of(self.config.data), index, line, self.check)
+        with closing(maker), reading_line(self.config.progress) as on_row:
+            survey(dataset, maker, selection_of(self.config.data), index, on_row, self.check)
         record = RunRecord(
             created=now(),
             command=concealed([*self.command]),

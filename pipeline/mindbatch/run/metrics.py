@@ -5,6 +5,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -160,11 +161,10 @@ class MetricsLog(Closing):
         self._path = path
         self._clock = clock
         self._storage = Storage()
-        self._file: int | None = None
         self._latest: Snapshot | None = None
         self._written: Snapshot | None = None
         self._events = None if tensorboard is None else EventFile(tensorboard)
-        self._attempt(self._open)
+        self._is_lost = False
 
     def sample(self, snapshot: Snapshot) -> None:
         """Takes the newest counts; may be called after every step, and writes when it is time."""
@@ -173,48 +173,37 @@ class MetricsLog(Closing):
             self._write(snapshot)
 
     def close(self) -> None:
-        """Writes the last counts, and ends the files."""
+        """Writes the last counts."""
         if self._latest is not None and self._latest != self._written:
             self._write(self._latest)
-        self._attempt(self._close)
+        if self._events is not None:
+            with suppress(OSError):  # each event was flushed, or its loss told
+                self._events.close()
 
     def _write(self, snapshot: Snapshot) -> None:
         rates = rates_between(self._written or snapshot, snapshot)
         self._written = snapshot
         values = dataclasses.asdict(snapshot)
         values |= {f"{name}_per_second": rate for name, rate in dataclasses.asdict(rates).items()}
-        self._attempt(lambda: self._append(values, snapshot.rows_ended, round(self._clock(), 3)))
-
-    def _open(self) -> None:
-        self._file = self._storage.append(self._path)
-        if not _ends_whole(self._path):
-            self._storage.write(self._file, b"\n")  # a run was killed amid a line: the next one stays whole
-
-    def _append(self, values: Mapping[str, float], step: int, now: float) -> None:
-        if self._file is None:
+        if self._is_lost:
             return
-        line = orjson.dumps({"time": now, **values}, option=orjson.OPT_APPEND_NEWLINE)
-        self._storage.write(self._file, line)
-        if self._events is not None:
-            self._events.add(values, step, now)
-
-    def _close(self) -> None:
-        file, self._file = self._file, None
-        if file is None:
-            return
-        self._storage.close(file)
-        if self._events is not None:
-            self._events.close()
-
-    def _attempt(self, action: Callable[[], None]) -> None:
-        """Does it, or says that there will be no more metrics and why."""
+        now = round(self._clock(), 3)
         try:
-            action()
+            self._append(orjson.dumps({"time": now, **values}, option=orjson.OPT_APPEND_NEWLINE))
+            if self._events is not None:
+                self._events.add(values, snapshot.rows_ended, now)
         except OSError as error:
-            file, self._file = self._file, None
-            if file is not None:
-                self._storage.close(file)
+            self._is_lost = True
             say(f"{self._path}: no more metrics are written ({error.strerror or error})")
+
+    def _append(self, line: bytes) -> None:
+        file = self._storage.append(self._path)
+        try:
+            if not _ends_whole(self._path):  # a run was killed amid a line: the next one stays whole
+                self._storage.write(file, b"\n")
+            self._storage.write(file, line)
+        finally:
+            self._storage.close(file)
 
 
 def _ends_whole(path: Path) -> bool:

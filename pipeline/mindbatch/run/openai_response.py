@@ -12,9 +12,8 @@ from typing import Any, BinaryIO, NamedTuple
 from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.engine.request import EMBEDDING, num_generated_tokens
 from mindbatch.message_formats.call_text import ParsedMessage, ToolCall
-from mindbatch.message_formats.forced import FORCED_CALL
+from mindbatch.message_formats.formats import FORCED_CALL
 from mindbatch.message_formats.parser import MessageParser
-from mindbatch.message_formats.registry import begins_in_reasoning
 from mindbatch.prompts.token_bytes import TokenBytes
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.result_rows import (
@@ -42,7 +41,7 @@ def parser_of(row: DataRow, options: OutputOptions) -> MessageParser | None:
     format = options.message_format
     if format is None or "messages" not in row.content:
         return None
-    in_reasoning = bool(format.reasoning_opening) and begins_in_reasoning(format, options.prompt_end(row))
+    in_reasoning = bool(format.reasoning_opening) and format.begins_in_reasoning(options.prompt_end(row))
     return format.parser(in_reasoning=in_reasoning, with_tools=bool(row.content.get("tools")))
 
 
@@ -231,8 +230,8 @@ def response_lines(file: BinaryIO, options: OutputOptions) -> RowWriter:
     """
 
     def as_json(row: FinishedRow) -> Mapping[str, Any]:
-        body = completion(row, options)
-        return _line(row.key, row.key, options, _response(row.key, options, 200, body))
+        key, body = row.row.key, completion(row, options)
+        return _line(key, key, options, _response(key, options, 200, body))
 
     return json_lines(file, as_json)
 
@@ -295,7 +294,7 @@ def completion(row: FinishedRow, options: OutputOptions) -> dict[str, Any]:
         for written, generation in zip(choices, generations, strict=True):
             written["token_ids"] = generation["token_ids"]
     answer = {
-        "id": identifier("chatcmpl-" if is_chat else "cmpl-", row.key, options),
+        "id": identifier("chatcmpl-" if is_chat else "cmpl-", row.row.key, options),
         "object": "chat.completion" if is_chat else "text_completion",
         "created": options.created,
         "model": row.row.extra.get("model") or options.model,

@@ -1,6 +1,5 @@
 """Results as Parquet: a row for each row of the data, its generations nested in it."""
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
@@ -38,65 +37,39 @@ def parquet_table(
 
     kinds: by column of the data the types of its values; one with several is written as JSON.
     """
-    groups = _Groups(file, options, kinds)
-    yield groups.add
-    groups.finish()
+    types = {name: _column_type((kinds or {}).get(name, set())) for name in options.columns}
+    columns = schema(options, types)
+    group: list[dict[str, Any]] = []
+    num_groups = num_bytes = 0
+
+    def add(row: FinishedRow) -> None:
+        nonlocal num_bytes
+        cells = _carried(row, types) | result_cells(row, options)
+        group.append(cells)
+        num_bytes += _size(cells, row.body)
+        if len(group) >= ROWS_PER_GROUP or num_bytes >= BYTES_PER_GROUP:
+            write_group()
+
+    def write_group() -> None:
+        nonlocal num_groups, num_bytes
+        writer.write_table(pa.Table.from_pylist(group, columns))
+        group.clear()
+        num_groups, num_bytes = num_groups + 1, 0
+
+    # It is closed after an error, too: else it would be when its memory is freed, and write to a closed file.
+    with pq.ParquetWriter(file, columns) as writer:
+        yield add
+        if group or not num_groups:  # pyarrow cannot read a file without any group
+            write_group()
 
 
-class _Groups:
-    def __init__(self, file: BinaryIO, options: OutputOptions, kinds: Mapping[str, set[type]] | None) -> None:
-        self._options = options
-        self._types = {name: _column_type((kinds or {}).get(name, set())) for name in options.columns}
-        self._schema = schema(options, self._types)
-        self._writer = pq.ParquetWriter(_Sink(file), self._schema)
-        self._num_groups = 0
-        self._group: list[dict[str, Any]] = []
-        self._num_bytes = 0
-
-    def add(self, row: FinishedRow) -> None:
-        cells = self._columns(row) | result_cells(row, self._options)
-        self._group.append(cells)
-        self._num_bytes += _size(cells, row.body)
-        if len(self._group) >= ROWS_PER_GROUP or self._num_bytes >= BYTES_PER_GROUP:
-            self._flush()
-
-    def finish(self) -> None:
-        if self._group or not self._num_groups:  # pyarrow cannot read a file without any group
-            self._flush()
-        self._writer.close()
-
-    def _columns(self, row: FinishedRow) -> dict[str, Any]:
-        values = columns_of(row.row)
-        return {
-            name: values[name] if type_ is not None or values[name] is None else json_text(values[name])
-            for name, type_ in self._types.items()
-        }
-
-    def _flush(self) -> None:
-        self._writer.write_table(pa.Table.from_pylist(self._group, self._schema))
-        self._num_groups += 1
-        self._group.clear()
-        self._num_bytes = 0
-
-
-class _Sink(io.RawIOBase):
-    """Passes on what pyarrow writes while the file is open.
-
-    A writer that is dropped after an error still writes its table of contents when its memory is freed; by
-    then the file is given up, and nobody wants it.
-    """
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        return len(data) if self._file.closed else self._file.write(data)
-
-    def tell(self) -> int:
-        return self._file.tell()
+def _carried(row: FinishedRow, types: Mapping[str, pa.DataType | None]) -> dict[str, Any]:
+    """The row's columns of the data, as JSON where a column has no type of its own."""
+    values = columns_of(row.row)
+    return {
+        name: values[name] if type_ is not None or values[name] is None else json_text(values[name])
+        for name, type_ in types.items()
+    }
 
 
 def _column_type(kinds: set[type]) -> pa.DataType | None:
@@ -141,7 +114,7 @@ def result_cells(row: FinishedRow, options: OutputOptions) -> dict[str, Any]:
     for cells in (fields, *fields["generations"]):
         cells |= {name: [*map(_likely_tokens, cells[name])] for name in _LOGPROBS if name in cells}
     return {
-        "key": row.key,
+        "key": row.row.key,
         **({"adapter": row.row.adapter} if options.adapter else {}),
         "prompt": prompt_text(row.row) if options.prompt else None,
         **fields,

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.io.amounts import counted, duration
-from mindbatch.io.closing import Closing
 from mindbatch.io.moving_bar import LoadingLine, MovingBar
 from mindbatch.io.screen_text import show
 from mindbatch.ledger.run_folder import RunFolder
@@ -25,35 +24,31 @@ _LOOKED_AT = 1 << 12
 _MOVING_SECONDS = 0.5
 
 
-class ReadingLine(Closing):
-    """Called with counts of rows: on a terminal a line that changes, else one every 30 s.
+@contextmanager
+def reading_line(
+    kind: str, file: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[int, int], None]]:
+    """Gives what is called with counts of rows: on a terminal a line that changes, else one every 30 s.
 
-    kind: as of `RunProgress`.
+    kind: as of `run_progress`.
     """
+    file = file or sys.stderr
+    moves = kind == "rich" or (kind == "auto" and file.isatty())
+    seconds, last = _MOVING_SECONDS if moves else PLAIN_LINE_SECONDS, clock()
 
-    def __init__(
-        self, kind: str, file: TextIO | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._file = file or sys.stderr
-        self._moves = kind == "rich" or (kind == "auto" and self._file.isatty())
-        self._line = LoadingLine(shown=self._moves, file=self._file, forced=kind == "rich")
-        self._seconds = _MOVING_SECONDS if self._moves else PLAIN_LINE_SECONDS
-        self._is_silent = kind == "none"
-        self._clock = clock
-        self._shown = clock()
-
-    def __call__(self, rows: int, errors: int) -> None:
-        if rows % _LOOKED_AT or self._is_silent or self._clock() - self._shown < self._seconds:
+    def on_row(rows: int, errors: int) -> None:
+        nonlocal last
+        if rows % _LOOKED_AT or kind == "none" or clock() - last < seconds:
             return
-        self._shown = self._clock()
+        last = clock()
         text = f"{counted(rows, 'row')} read, {counted(errors, 'error')}"
-        if self._moves:
-            self._line(text)
+        if moves:
+            line(text)
         else:
-            show(text, self._file)
+            show(text, file)
 
-    def close(self) -> None:
-        self._line.close()
+    with LoadingLine(shown=moves, file=file, forced=kind == "rich") as line:
+        yield on_row
 
 
 PLAIN_LINE_SECONDS = 30.0
@@ -61,46 +56,41 @@ PLAIN_LINE_SECONDS = 30.0
 ROW_RATE_SECONDS = 300.0
 
 
-class RunProgress(Closing):
-    """Shows the snapshots of one run; the bar stays empty until the first one.
+@contextmanager
+def run_progress(kind: str, file: TextIO | None = None) -> Iterator[Callable[[Snapshot], None]]:
+    """Gives what shows the newest counts of a run; may be called after every step. The first ones, taken when
+    the run starts, say what earlier runs had done. What this one has done is said at any end.
 
     kind: none, plain, rich or auto, which is rich on a terminal that can move its cursor, else plain.
     """
+    console = Console(file=file or sys.stderr, force_terminal=True if kind == "rich" else None)
+    can_move = console.is_terminal and not console.is_dumb_terminal
+    moves = kind == "rich" or (kind == "auto" and can_move)
+    bar = MovingBar("batch", console, disable=not moves)
+    tokens, rows = RateMeter(), RateMeter(ROW_RATE_SECONDS)
+    first: Snapshot | None = None
+    last: Snapshot | None = None
+    printed = 0.0
 
-    def __init__(self, kind: str, file: TextIO | None = None) -> None:
-        self._file = file or sys.stderr
-        console = Console(file=self._file, force_terminal=True if kind == "rich" else None)
-        can_move = console.is_terminal and not console.is_dumb_terminal
-        self._moves = kind == "rich" or (kind == "auto" and can_move)
-        self._bar = MovingBar("batch", console, disable=not self._moves)
-        self._is_silent = kind == "none"
-        self._first: Snapshot | None = None
-        self._last: Snapshot | None = None
-        self._printed = 0.0
-        self._tokens = RateMeter()
-        self._rows = RateMeter(ROW_RATE_SECONDS)
-        self._bar.start()
-
-    def update(self, snapshot: Snapshot) -> None:
-        """Takes the newest counts; may be called after every step. The first ones, taken when the run starts,
-        say what earlier runs had done."""
-        if self._first is None:
-            self._first, self._printed = snapshot, snapshot.seconds
-        self._last = snapshot
-        tokens, rows = self._tokens.rates(snapshot), self._rows.rates(snapshot)
-        left = clock(seconds_left(snapshot, rows.rows))
-        if self._moves:
+    def update(snapshot: Snapshot) -> None:
+        nonlocal first, last, printed
+        if first is None:
+            first, printed = snapshot, snapshot.seconds
+        last, rates = snapshot, tokens.rates(snapshot)
+        left = clock(seconds_left(snapshot, rows.rates(snapshot).rows))
+        if moves:
             note = f"{snapshot.rows_failed} failed, {left} left"
-            self._bar.set(snapshot.rows_ended, snapshot.rows_total, note, engine_line(snapshot, tokens))
-        elif not self._is_silent and snapshot.seconds - self._printed >= PLAIN_LINE_SECONDS:
-            self._printed = snapshot.seconds
-            show(status_line(snapshot, tokens, left), self._file)
+            bar.set(snapshot.rows_ended, snapshot.rows_total, note, engine_line(snapshot, rates))
+        elif kind != "none" and snapshot.seconds - printed >= PLAIN_LINE_SECONDS:
+            printed = snapshot.seconds
+            show(status_line(snapshot, rates, left), file or sys.stderr)
 
-    def close(self) -> None:
-        """Ends the display; says what this run has done, an interrupted one too."""
-        self._bar.stop()
-        if self._first is not None and self._last is not None and not self._is_silent:
-            show(closing_line(self._first, self._last), self._file)
+    try:
+        with bar:
+            yield update
+    finally:
+        if first is not None and last is not None and kind != "none":
+            show(closing_line(first, last), file or sys.stderr)
 
 
 def seconds_left(snapshot: Snapshot, rows_per_second: float) -> float | None:
@@ -163,7 +153,7 @@ class Monitor:
         tensorboard = self._folder.tensorboard if self._config.output.tensorboard else None
         start = time.perf_counter()
         with (
-            RunProgress(self._config.progress) as progress,
+            run_progress(self._config.progress) as show_counts,
             MetricsLog(self._folder.metrics, tensorboard) as metrics,
         ):
             before = generator.statistics  # of other runs, where the model is shared
@@ -171,11 +161,11 @@ class Monitor:
             def on_step(tally: Tally) -> None:
                 self._tally = tally
                 self._take(generator.statistics.since(before), time.perf_counter() - start)
-                progress.update(self._last)
+                show_counts(self._last)
                 metrics.sample(self._last)
 
             self._take(before.since(before), 0.0)
-            progress.update(self._last)
+            show_counts(self._last)
             yield on_step
 
     def session(self) -> Session:

@@ -12,8 +12,8 @@ from mindbatch.io.storage import Storage, WholeFile
 from mindbatch.ledger.ledger import Ledger, Place
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
+from mindbatch.message_formats.formats import FORMATS, detect
 from mindbatch.message_formats.parser import MessageFormat
-from mindbatch.message_formats.registry import FORMATS, detect
 from mindbatch.prompts.prompts import token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
@@ -156,5 +156,5 @@ def _outcome(item: DataRow | RowFailure, place: Place | None, ledger: Ledger) ->
     assert place is not None, "a row that was not run"
     entry = ledger.read(place)
     if entry.kind == "result":
-        return FinishedRow(item.key, item, entry.body)
+        return FinishedRow(item, entry.body)
     return RowFailure(item.key, item.source, item.line, entry.body["stage"], entry.body["reason"])

@@ -25,7 +25,6 @@ class FinishedRow:
     body: as the ledger keeps it, from `engine.request.result_body`.
     """
 
-    key: str
     row: DataRow
     body: Mapping[str, Any]
 
@@ -114,7 +113,7 @@ def csv_table(file: BinaryIO, options: OutputOptions) -> Iterator[AddRow]:
     def add(row: FinishedRow) -> None:
         shared = {
             **{name: cell_text(value) for name, value in columns_of(row.row).items()},
-            "key": row.key,
+            "key": row.row.key,
             **({"adapter": row.row.adapter} if options.adapter else {}),
             "prompt": prompt_text(row.row),
             "prompt_tokens": row.body["prompt_tokens"],
@@ -165,7 +164,7 @@ def result_lines(file: BinaryIO, options: OutputOptions) -> RowWriter:
     """
 
     def as_json(row: FinishedRow) -> Mapping[str, Any]:
-        line: dict[str, Any] = {"key": row.key, **columns_of(row.row)}
+        line: dict[str, Any] = {"key": row.row.key, **columns_of(row.row)}
         if options.adapter:
             line["adapter"] = row.row.adapter
         if options.prompt:

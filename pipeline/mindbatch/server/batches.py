@@ -1,17 +1,36 @@
 """Batches: each is a run in a folder of its own, resumed when the server starts, ended or cancelled."""
 
+from __future__ import annotations
+
 import shutil
+import threading
 import time
+import traceback
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from copy import copy
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from mindbatch.async_llm import AsyncLLM
-from mindbatch.io.storage import Storage, make_folder
+from mindbatch.dataset.data_config import DataConfig
+from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
+from mindbatch.io.screen_text import say
+from mindbatch.io.storage import Storage, StorageError, make_folder
 from mindbatch.ledger.run_folder import RunFolder, RunLock
 from mindbatch.llm import LLM
 from mindbatch.loading.providers import OpenedFolder
-from mindbatch.server.batch_work import BatchSetup, BatchWork
+from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig, save_as_written
+from mindbatch.run.generation import Tally
+from mindbatch.run.identity import file_digest, fingerprint_fields
+from mindbatch.run.index import RowCounts
+from mindbatch.run.job import BatchJob, typed_command
+from mindbatch.run.manifest import rows_of
+from mindbatch.run.survey import Items
+from mindbatch.server.batch_rows import BackgroundRows, Interrupted, line_error, line_errors
 from mindbatch.server.records import (
     RESULTS,
     BatchRecord,
@@ -25,6 +44,15 @@ from mindbatch.server.records import (
 )
 from mindbatch.server.requests import ApiError
 from mindbatch.server.schema import ServeConfig
+
+MOST_ERRORS = 1000
+"""Errors of a file that are told one by one; the others are counted."""
+_MOST_TRIES = 3
+"""Times that a batch is begun in one process of the server, where it is not the batch that fails."""
+_SECONDS_UNTIL_ROOM = 60.0
+"""A batch that cannot write waits so long before it tries again: somebody may make room on the disk."""
+_SECTIONS = ("model", "decoding", "lora", "parallel", "launch", "runtime")
+_remembered = cache(file_digest)  # the weights are the same for all batches
 
 
 class Batches:
@@ -40,10 +68,10 @@ class Batches:
         self._lock = RunLock(RunFolder(folder), storage)
         self.files = Files(folder / "files", storage, config.server.max_files)
         self.records = Records(folder / "batches", BatchRecord, storage)
+        self.config, self.opened, self.llm, self.engine = config, opened, llm, engine
+        self.changing = threading.RLock()  # held while records change
         self._running: dict[str, BatchWork] = {}
         self._is_ending = False
-        self._setup = BatchSetup(config, opened, llm, engine, self._share, self.records.keep)
-        self._changing = self._setup.changing
         self._pool = ThreadPoolExecutor(config.server.max_batches, "batch")
 
     def start(self) -> None:
@@ -60,7 +88,7 @@ class Batches:
 
     def interrupt(self) -> None:
         """Has the batches end, to go on another time; one that is created now begins then."""
-        with self._changing:
+        with self.changing:
             self._is_ending = True
             for running in self._running.values():
                 running.end("interrupted")
@@ -69,7 +97,7 @@ class Batches:
         self, input_file_id: str, endpoint: str, window: str, seconds: int, metadata: dict[str, str] | None
     ) -> BatchRecord:
         """Begins a batch; its file's lines are checked first. Raises StorageError."""
-        if len(self._running) >= self._setup.config.server.max_files:
+        if len(self._running) >= self.config.server.max_files:
             raise ApiError(
                 429, f"{len(self._running)} batches have not ended, the most at a time", "too_many_batches"
             )
@@ -78,13 +106,13 @@ class Batches:
             new_id("batch_"), endpoint, input_file_id, window, begun, begun + seconds, metadata
         )
         self.records.keep(record)
-        with self._changing:
+        with self.changing:
             self._submit(record)
         return record
 
     def cancel(self, record: BatchRecord) -> None:
         """Has a batch end; what is done until then has its results."""
-        with self._changing:
+        with self.changing:
             if record.has_ended or record.status == "cancelling":
                 return
             record.enter("cancelling")
@@ -123,7 +151,7 @@ class Batches:
                 raise ApiError(409, f"file {name}: {user} runs its lines; cancel that first", "file_in_use")
             self.files.delete(name)
             return
-        with self._changing:
+        with self.changing:
             batch, file = self.records.find(batch_id), self.file(name)
             if batch is None or file is None:
                 return
@@ -132,14 +160,14 @@ class Batches:
         file[1].unlink(missing_ok=True)
 
     def end_expired(self) -> None:
-        with self._changing:
+        with self.changing:
             for running in self._running.values():
                 if running.record.expires_at <= time.time():
                     running.end("expired")
 
     def remove_old(self) -> None:
         """Removes what has been kept for server.keep_days."""
-        if (days := self._setup.config.server.keep_days) is None:
+        if (days := self.config.server.keep_days) is None:
             return
         time_limit = time.time() - days * 86400
         for file in self.files.all():
@@ -147,26 +175,161 @@ class Batches:
                 self.files.delete(file.id)
         for record in self.records.all():
             if record.has_ended and record.created_at < time_limit:
-                with self._changing:
+                with self.changing:
                     self.records.delete(record.id)
                 shutil.rmtree(self.records.path(record.id), ignore_errors=True)
 
-    def _share(self) -> int:
-        """Twice a batch's part of the engine's places, so that all are filled."""
+    def share(self) -> int:
+        """Rows that a batch may have in the engine: twice its part of the places, so that all are filled."""
         running = [work.has_rows for work in [*self._running.values()]]
-        return max(2, 2 * self._setup.llm.settings.batch_size // max(1, sum(running)))
+        return max(2, 2 * self.llm.settings.batch_size // max(1, sum(running)))
 
     def _submit(self, record: BatchRecord) -> None:
         if self._is_ending:
             return
-        data = self.files.content(record.input_file_id)
-        work = BatchWork(record, self._setup, data, self.records.path(record.id))
-        self._running[record.id] = work
+        work = self._running[record.id] = BatchWork(record, self)
         self._pool.submit(self._run, work)
 
     def _run(self, work: BatchWork) -> None:
         try:
             work.run()
         finally:
-            with self._setup.changing:
+            with self.changing:
                 del self._running[work.record.id]
+
+
+class BatchWork:
+    """The life of a batch in a thread of its own: checked, run, finished; its failures are its own."""
+
+    def __init__(self, record: BatchRecord, batches: Batches) -> None:
+        self.record, self._batches = record, batches
+        self._data = batches.files.content(record.input_file_id)
+        self._folder = batches.records.path(record.id)  # of its run
+        self.has_rows = False  # in the engine
+        self._before = RowCounts(0, 0, 0)  # of earlier sessions
+        self._ending: str | None = None
+        self._woken = threading.Event()
+        if record.status == "cancelling":
+            self.end("cancelled")
+        elif record.expires_at <= time.time():
+            self.end("expired")
+
+    def end(self, reason: str) -> None:
+        """Has it end: "cancelled", "expired" or, to go on another time, "interrupted"."""
+        self._ending = self._ending or reason
+        self._woken.set()
+
+    def run(self) -> None:
+        """Runs it to its end, or until the server ends."""
+        tries = 0
+        while tries < _MOST_TRIES:
+            try:
+                self._try()
+                return
+            except Interrupted:
+                return
+            except StorageError as error:
+                say(f"{self.record.id}: waits: {'; '.join(error.faults)}")
+                self._woken.clear()
+                self._woken.wait(_SECONDS_UNTIL_ROOM)
+                if self._ending == "interrupted":
+                    return
+            except Exception as error:
+                if self._batches.engine.is_closed:
+                    return
+                tries += 1
+                lines = [error] if isinstance(error, MindBatchError) else traceback.format_exception(error)
+                text = " ".join(map(str, lines))
+                say(f"{self.record.id}: ended ({tries} of {_MOST_TRIES} times): {text}")
+        with suppress(StorageError):
+            self._fail([line_error("server_error", "the server could not run it; its log says why")])
+
+    def _try(self) -> None:
+        try:
+            if self.record.has_ended:  # which could not be written down
+                self._batches.records.keep(self.record)
+            elif is_own(self._data):
+                self._generate()
+            else:
+                raise ConfigError(f"{self.record.input_file_id}: its content is gone")
+        except (ConfigError, CheckpointError) as error:
+            self._fail([line_error("invalid_batch", fault) for fault in error.faults[:MOST_ERRORS]])
+
+    def _checked(self, items: Items) -> Items:
+        """Passes the lines of the file on to the run, and counts them; a batch with wrong ones has failed."""
+        record, num_errors = self.record, 0
+        errors: list[dict[str, Any]] = []
+        is_new = record.status == "validating"
+        for number, item in enumerate(items, start=1):
+            if self._ending == "interrupted":
+                raise Interrupted("the server ends")
+            if is_new and self._ending is None:
+                record.total = number
+                wrong = [*line_errors(item, record.endpoint, self._batches.config)]
+                num_errors += len(wrong)
+                errors += wrong[: MOST_ERRORS - len(errors)]
+            yield item
+        if num_errors > len(errors):
+            more = num_errors - len(errors)
+            errors.append(line_error("more_errors", f"and {more} more lines with errors"))
+        if errors or not (record.total or self._ending):
+            self._fail(errors or [line_error("empty_file", "the file holds no request")])
+            raise Interrupted("the batch has failed")
+        with self._batches.changing:
+            if record.status == "validating":
+                record.enter("in_progress")
+                self._batches.records.keep(record)
+
+    def _generate(self) -> None:
+        batches, record = self._batches, self.record
+        config = run_config(batches.config, self._data, self._folder)
+        BatchJob(
+            config,
+            fingerprint_fields(config, _remembered, batches.opened),
+            self._rows,
+            lambda: batches.llm.tokenizer,
+            command=typed_command(),
+            on_step=self._on_step,
+            check=self._checked,
+        ).run()
+        counts = rows_of(RunFolder(self._folder))
+        with batches.changing:
+            record.total, record.completed, record.failed = counts.total, counts.done, counts.failed
+            record.finalizing_at = int(time.time())
+            ended = self._ending if self._ending in ("cancelled", "expired") else None
+            record.enter(ended or "completed")
+            batches.records.keep(record)
+
+    @contextmanager
+    def _rows(self, folder: RunFolder) -> Iterator[BackgroundRows]:
+        batches = self._batches
+        self._before, self.has_rows = rows_of(folder), True
+        try:
+            yield BackgroundRows(batches.llm, batches.engine, batches.share, lambda: self._ending)
+        finally:
+            self.has_rows = False
+
+    def _on_step(self, tally: Tally) -> None:
+        self.record.completed = self._before.done + tally.done
+        self.record.failed = self._before.failed + tally.failed
+
+    def _fail(self, errors: list[dict[str, Any]]) -> None:
+        with self._batches.changing:
+            self.record.errors = errors
+            self.record.enter("failed")
+            self._batches.records.keep(self.record)
+
+
+def run_config(config: ServeConfig, data: Path, folder: Path) -> BatchConfig:
+    """The configuration with which `mindbatch batch` would run a file into a folder."""
+    run = BatchConfig(
+        **{name: copy(getattr(config, name)) for name in _SECTIONS},
+        data=DataConfig(path=str(data), format="openai", max_errors=None),
+        output=BatchOutputConfig(
+            dir=str(folder), message_format=config.server.message_format, model=config.server.model_name
+        ),
+        progress="none",
+    )
+    run.drawn = dict(config.drawn)
+    save_as_written(run, config.resolved_settings)
+    return run

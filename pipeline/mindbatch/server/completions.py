@@ -214,9 +214,7 @@ async def _embedded(service: Service, body: dict[str, Any]) -> dict[str, Any]:
     rows = await service.rows(EMBEDDINGS, one_prompt_each(body, "input"))
     asked = OnlineRequest(service, rows)
     outputs = await asked.outputs()
-    results = [
-        FinishedRow(row.key, row, result_body(output)) for row, output in zip(rows, outputs, strict=True)
-    ]
+    results = [FinishedRow(row, result_body(output)) for row, output in zip(rows, outputs, strict=True)]
     return embedding_list(results, asked.options)
 
 

@@ -84,8 +84,8 @@ class OnlineRequest:
     async def outputs(self) -> list[RequestOutput]:
         """The results, in the order of the rows."""
         async with aclosing(self.items(with_events=False)) as items:
-            outputs = {item.key: item async for item in items if isinstance(item, RequestOutput)}
-        return [outputs[row.key] for row in self.rows]
+            outputs = [item async for item in items if isinstance(item, RequestOutput)]
+        return sorted(outputs, key=lambda output: int(output.key))
 
     async def answer(self) -> dict[str, Any]:
         """The completion object; with several prompts the choices of all."""
@@ -101,7 +101,7 @@ class OnlineRequest:
 
     def completion_of(self, row: DataRow, output: RequestOutput) -> dict[str, Any]:
         body = result_body(output)
-        answer = completion(FinishedRow(row.key, row, body), self.options)
+        answer = completion(FinishedRow(row, body), self.options)
         if self.echo:
             for choice, generation in zip(answer["choices"], body["generations"], strict=True):
                 choice |= self._echoed(row, output, generation)
@@ -146,8 +146,6 @@ class Stream:
         self._generation = generation
         self._with_usage, self._always = with_usage, always
         self._num_generated = 0
-        self._rows = {row.key: row for row in generation.rows}
-        self._positions = {row.key: position for position, row in enumerate(generation.rows)}
         self._num_choices = generation.service.num_choices(generation.rows[0])
         self._choices: dict[int, _Choice] = {}
 
@@ -167,9 +165,9 @@ class Stream:
         yield b"data: [DONE]\n\n"
 
     def _choice(self, key: str, index: int) -> _Choice:
-        row = self._rows[key]
-        place = self._positions[key] * self._num_choices + index
+        place = int(key) * self._num_choices + index
         if place not in self._choices:
+            row = self._generation.rows[int(key)]
             self._choices[place] = _Choice(self._generation, row, index, place)
         return self._choices[place]
 
@@ -203,25 +201,29 @@ class _Choice:
         self._num_calls = 0
         self._notes: list[str] = []
         self._is_begun = False
-        self._logprobs = _Logprobs(generation, row)
+        self._untold: dict[str, list[Any]] = {"token_ids": [], "logprobs": []}
+        self._previous: int | None = None  # the token before these
+        self._offset = len(row.content.get("text") or "")
 
     def added(self, event: StreamEvent) -> Iterable[dict[str, Any]]:
         """Chunks for text that has become certain, with the log-probabilities of the tokens until there."""
-        self._logprobs.add(event)
+        if event.logprobs is not None:
+            self._untold["token_ids"] += event.token_ids
+            self._untold["logprobs"] += event.logprobs
         text = event.text
         if not self._generation.is_chat:
-            return [self._chunk(self._logprobs.part(), text=text)] if text else []
+            return [self._chunk(self._logprobs(), text=text)] if text else []
         pieces: list[Piece] = [Content(text)] if text else []
         if self._parser is not None:
             pieces = self._parser.push(text)
         chunks = [self._chunk(delta=delta) for delta in map(self._delta_of, pieces) if delta]
         if chunks:
-            chunks[-1]["logprobs"] = self._logprobs.part()
+            chunks[-1]["logprobs"] = self._logprobs()
         return self._begun(chunks)
 
     def finished(self, reason: str) -> Iterable[dict[str, Any]]:
         """The last chunks; the last of all tells why something that looks like a call stayed text."""
-        logprobs = self._logprobs.part()
+        logprobs = self._logprobs()
         if not self._generation.is_chat:
             return [self._chunk(logprobs, reason, text="")]
         left = [] if self._parser is None else self._parser.finish()
@@ -229,6 +231,22 @@ class _Choice:
         last = {"parse_errors": self._notes} if self._notes else {}
         reason = reason_with_calls(reason) if self._num_calls else reason
         return self._begun([*chunks, self._chunk(logprobs, reason, delta=last)])
+
+    def _logprobs(self) -> dict[str, Any] | None:
+        """Takes the log-probabilities that no chunk has told yet; None if there are none."""
+        untold, service = self._untold, self._generation.service
+        if not untold["token_ids"]:
+            return None
+        if self._generation.is_chat:
+            count = self._row.overrides.get("logprobs", self._generation.options.logprobs) or 0
+            part = chat_logprobs(untold, count, service.token_bytes, self._previous)
+        else:
+            part = completion_logprobs(untold, self._offset, service.token_bytes, self._previous)
+            assert part is not None
+            self._offset = part["text_offset"][-1] + len(part["tokens"][-1])
+        self._previous = untold["token_ids"][-1]
+        self._untold = {"token_ids": [], "logprobs": []}
+        return part
 
     def _begun(self, chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if chunks and not self._is_begun:
@@ -252,38 +270,6 @@ class _Choice:
         self, logprobs: dict[str, Any] | None = None, reason: str | None = None, **content: Any
     ) -> dict[str, Any]:
         return {"index": self._place, **content, "logprobs": logprobs, "finish_reason": reason}
-
-
-class _Logprobs:
-    """The log-probabilities of one choice, in the parts that its chunks tell."""
-
-    def __init__(self, generation: OnlineRequest, row: DataRow) -> None:
-        self._is_chat, self._token_bytes = generation.is_chat, generation.service.token_bytes
-        self._count = row.overrides.get("logprobs", generation.options.logprobs) or 0
-        self._offset = len(row.content.get("text") or "")
-        self._previous: int | None = None
-        self._token_ids: list[int] = []
-        self._logprobs: list[dict[int, float]] = []
-
-    def add(self, event: StreamEvent) -> None:
-        """Keeps the log-probabilities of an event's tokens, if they were asked for."""
-        if event.logprobs is not None:
-            self._token_ids += event.token_ids
-            self._logprobs += event.logprobs
-
-    def part(self) -> dict[str, Any] | None:
-        """Takes what no chunk has told yet; None if that is nothing."""
-        if not self._token_ids:
-            return None
-        generation = {"token_ids": self._token_ids, "logprobs": self._logprobs}
-        if self._is_chat:
-            part = chat_logprobs(generation, self._count, self._token_bytes, self._previous)
-        else:
-            part = completion_logprobs(generation, self._offset, self._token_bytes, self._previous)
-            assert part is not None
-            self._offset = part["text_offset"][-1] + len(part["tokens"][-1])
-        self._previous, self._token_ids, self._logprobs = self._token_ids[-1], [], []
-        return part
 
 
 def sse(content: Mapping[str, Any], event: str = "") -> bytes:

@@ -24,7 +24,7 @@ from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.prompts import Prompt, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.result_rows import OutputOptions
-from mindbatch.server.batch_work import count_fault, model_fault
+from mindbatch.server.batch_rows import count_fault, model_fault
 from mindbatch.server.batches import Batches
 from mindbatch.server.metrics import Metrics
 from mindbatch.server.requests import ApiError, bad_request

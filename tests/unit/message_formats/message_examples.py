@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from mindbatch.message_formats.call_text import ParsedMessage, Piece, ToolCall
-from mindbatch.message_formats.registry import FORMATS
+from mindbatch.message_formats.formats import FORMATS
 
 
 @dataclass(frozen=True)

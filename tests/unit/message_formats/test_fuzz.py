@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from message_examples import EXAMPLES, Example, parsed, parsed_cut
 
 from mindbatch.message_formats.call_text import ParsedMessage
-from mindbatch.message_formats.registry import FORMATS
+from mindbatch.message_formats.formats import FORMATS
 
 # By format: what it may drop from a text that has no valid call in it.
 DROPPED = {

@@ -7,7 +7,7 @@ from message_examples import EXAMPLES, Example, parsed, parsed_cut
 
 from mindbatch.message_formats import NAMES
 from mindbatch.message_formats.call_text import Content, Reasoning, ToolCall
-from mindbatch.message_formats.registry import FORMATS, begins_in_reasoning, detect
+from mindbatch.message_formats.formats import FORMATS, detect
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.format)
@@ -251,7 +251,7 @@ def test_a_format_is_told_by_its_template(name: str | None, template: str) -> No
 def test_a_prompt_that_ends_in_an_open_tag_begins_in_reasoning(
     name: str, prompt_end: str, expected: bool
 ) -> None:
-    assert begins_in_reasoning(FORMATS[name], prompt_end) is expected
+    assert FORMATS[name].begins_in_reasoning(prompt_end) is expected
 
 
 def test_each_format_has_its_own_name_and_flags() -> None:

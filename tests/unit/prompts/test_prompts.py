@@ -71,7 +71,7 @@ def test_json_lines(tmp_path: Path):
     assert "found 5; must be a text" in said["8"]
     assert said["9"] == "the line is empty"
     assert "appears twice" in said["10"]
-    assert [error.line for error in found.errors] == [7, 8, 9, 10, 11]
+    assert [error.source for error in found.errors] == [f"{path}:{n}" for n in range(7, 12)]
 
 
 def test_a_file_of_which_no_line_can_be_run_is_refused(tmp_path: Path):
@@ -135,7 +135,7 @@ def test_bad_rows_keep_their_keys():
     assert "-2 at position 1" in said["4"]
     assert "'x' at position 1" in said["5"]
     assert "lone surrogate" in said["6"]
-    assert all(error.line is None and "\n" not in error.reason for error in rows.errors)
+    assert all("\n" not in error.reason for error in rows.errors)
 
 
 def test_a_file(tmp_path: Path):
@@ -147,7 +147,7 @@ def test_a_file(tmp_path: Path):
         ("3", "x", f"{path}:4"),
         ("4", "今天\u2028x", f"{path}:5"),
     ]
-    assert [(e.key, e.line) for e in rows.errors] == [("1", 2), ("2", 3)]
+    assert [(e.key, e.source) for e in rows.errors] == [("1", f"{path}:2"), ("2", f"{path}:3")]
     assert "not valid UTF-8" in reasons(rows)["2"]
 
 
@@ -156,13 +156,13 @@ def test_a_long_line_is_one_bad_row(tmp_path: Path):
     path.write_bytes(b"x" * 100 + b"\nok")
     rows = read_prompts(prompts_file=path, max_line_bytes=99)
     assert [p.text for p in rows.prompts] == ["ok"]
-    assert [(e.line, e.reason) for e in rows.errors] == [(1, "the line is longer than 99 bytes")]
+    assert [(e.source, e.reason) for e in rows.errors] == [(f"{path}:1", "the line is longer than 99 bytes")]
 
 
 def test_standard_input():
     rows = read_prompts(prompts_file="-", stdin=io.BytesIO(b"a\n\nb"))
     assert [(p.key, p.source) for p in rows.prompts] == [("0", "standard input:1"), ("2", "standard input:3")]
-    assert rows.errors[0].line == 2
+    assert rows.errors[0].source == "standard input:2"
 
 
 def test_chat_wraps_each_text():

@@ -8,18 +8,19 @@ import os
 import re
 import struct
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mindbatch.engine.request import RequestOutput, StreamEvent
-from mindbatch.generation_progress import GenerationProgress
+from mindbatch.generation_progress import Item, with_progress
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.moving_bar import CLEARED, LoadingLine
 from mindbatch.io.storage import Storage
 from mindbatch.run.metrics import SAMPLES_PER_WINDOW, MetricsLog, RateMeter, Rates, Snapshot, rates_between
-from mindbatch.run.progress import ReadingLine, RunProgress, clock, closing_line, seconds_left
+from mindbatch.run.progress import clock, closing_line, reading_line, run_progress, seconds_left
 
 LAST = "9 rows run in 100 s; 400 prompt tokens (25% found in the cache), 900 generated (9 tokens/s)\n"
 
@@ -46,9 +47,9 @@ def at(seconds: float, done: int = 0, failed: int = 0, tokens: int = 0) -> Snaps
 
 def shown(kind: str, snapshots: list[Snapshot], file: io.StringIO | None = None) -> str:
     file = file or io.StringIO()
-    with RunProgress(kind, file) as progress:
+    with run_progress(kind, file) as update:
         for snapshot in snapshots:
-            progress.update(snapshot)
+            update(snapshot)
     return file.getvalue()
 
 
@@ -74,9 +75,9 @@ def test_an_interrupted_run_says_what_it_has_done() -> None:
     file = io.StringIO()
 
     def interrupted() -> None:
-        with RunProgress("plain", file) as progress:
+        with run_progress("plain", file) as update:
             for snapshot in RUN:
-                progress.update(snapshot)
+                update(snapshot)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -97,12 +98,8 @@ def test_a_bar_with_everything_on_a_terminal(
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
-    progress = RunProgress(kind, file)
-    for snapshot in RUN:
-        progress.update(snapshot)
-    progress._bar.refresh()
+    shown(kind, RUN, file)
     drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue()).replace("\r", "")
-    progress.close()
     assert re.search(r"11/20 in \d:\d\d:\d\d 1 failed, 1:40 left", drawn)
     assert (
         "prompt 4 tokens/s, generated 9 tokens/s, 8 running, 3 waiting, cache 42%, prefix hits 25%" in drawn
@@ -139,39 +136,39 @@ def test_the_closing_line_is_about_the_session_alone() -> None:
     assert closing_line(at(1.0), at(1.0)).startswith("0 rows run in ")
 
 
-def work(progress: GenerationProgress) -> None:
-    with progress:
-        progress.count(StreamEvent("0", 0, "", (1, 2)))
-        progress.count(StreamEvent("1", 0, "", (3,)))
-        progress.count(RequestOutput("0", None, []))
+ITEMS = [StreamEvent("0", 0, "", (1, 2)), StreamEvent("1", 0, "", (3,)), RequestOutput("0", None, [])]
+
+
+def work(*, shown: bool = True, alone: bool = True) -> None:
+    assert list(with_progress(ITEMS, 2, shown=shown, alone=alone)) == ITEMS
 
 
 def test_the_closing_line_has_the_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    work(GenerationProgress(2, shown=True, alone=True))
+    work()
     captured = capsys.readouterr()
     assert captured.out == ""
     assert re.fullmatch(r"1 prompt, 3 tokens in [\d.]+ s \([\d,]+ tokens/s\)\n", captured.err)
 
 
 def test_silent_unless_shown_and_after_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    work(GenerationProgress(2, shown=False, alone=True))
+    work(shown=False)
 
-    def failing() -> None:
-        with GenerationProgress(2, shown=True, alone=True):
-            raise KeyboardInterrupt
+    def failing() -> Iterator[Item]:
+        yield ITEMS[0]
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        failing()
+        list(with_progress(failing(), 2, shown=True, alone=True))
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_the_moving_line_needs_the_terminal_to_itself(alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", Terminal())
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    progress = GenerationProgress(2, shown=True, alone=alone)
-    assert progress._bar.disable is not alone
-    work(progress)
+    work(alone=alone)
+    assert ("generating" in terminal.getvalue()) is alone
 
 
 def counted(seconds: float, tokens: int = 0, **counts: int) -> Snapshot:
@@ -234,7 +231,8 @@ def test_a_resumed_run_goes_on_after_a_torn_line(tmp_path: Path) -> None:
 
 def test_a_run_without_samples_writes_nothing(tmp_path: Path) -> None:
     log(tmp_path / "metrics.jsonl")
-    assert (tmp_path / "metrics.jsonl").read_bytes() == b""
+    assert os.listdir(tmp_path) == []
+    log(tmp_path / "metrics.jsonl", 0.0)
     assert os.listdir(tmp_path) == ["metrics.jsonl"], "TensorBoard's are made only when asked for"
 
 
@@ -338,10 +336,9 @@ def test_no_time_is_no_rate() -> None:
 )
 def test_reading_that_takes_long_is_shown(kind: str, file: io.StringIO, seconds: int, expected: str) -> None:
     ticks = itertools.count(0, seconds)
-    line = ReadingLine(kind, file, clock=lambda: next(ticks))
-    for rows in range(1, 9000):
-        line(rows, rows // 4096)
-    line.close()
+    with reading_line(kind, file, clock=lambda: next(ticks)) as on_row:
+        for rows in range(1, 9000):
+            on_row(rows, rows // 4096)
     assert file.getvalue() == expected
 
 

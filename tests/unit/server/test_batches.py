@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import queue
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,10 @@ from starlette.requests import Request
 from mindbatch.dataset.rows import RowFailure
 from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.io.storage import Storage, StorageError
-from mindbatch.server import batch_work
+from mindbatch.server import batches as batch_module
 from mindbatch.server.batch_routes import file_content
-from mindbatch.server.batch_work import BatchSetup, BatchWork, Interrupted
-from mindbatch.server.batches import Batches
+from mindbatch.server.batch_rows import Interrupted
+from mindbatch.server.batches import Batches, BatchWork
 from mindbatch.server.records import (
     BatchRecord,
     FileRecord,
@@ -232,21 +233,23 @@ def work(
         if outcome is not None:
             raise outcome
 
-    monkeypatch.setattr(batch_work, "run_config", lambda *arguments: None)
-    monkeypatch.setattr(batch_work, "fingerprint_fields", lambda *arguments: {})
-    monkeypatch.setattr(batch_work, "BatchJob", lambda *arguments, **options: SimpleNamespace(run=run))
-    monkeypatch.setattr(batch_work, "rows_of", lambda folder: SimpleNamespace(total=3, done=2, failed=1))
-    monkeypatch.setattr(batch_work, "_SECONDS_UNTIL_ROOM", 0.01)
-    engine: Any = SimpleNamespace(is_closed=False)
-    setup = BatchSetup(
-        None,
-        None,
-        SimpleNamespace(tokenizer=None),
-        engine,
-        lambda: 2,
-        lambda record: written.append(record.status),  # type: ignore[arg-type]
+    monkeypatch.setattr(batch_module, "run_config", lambda *arguments: None)
+    monkeypatch.setattr(batch_module, "fingerprint_fields", lambda *arguments: {})
+    monkeypatch.setattr(batch_module, "BatchJob", lambda *arguments, **options: SimpleNamespace(run=run))
+    monkeypatch.setattr(batch_module, "rows_of", lambda folder: SimpleNamespace(total=3, done=2, failed=1))
+    monkeypatch.setattr(batch_module, "_SECONDS_UNTIL_ROOM", 0.01)
+    batches: Any = SimpleNamespace(
+        config=None,
+        opened=None,
+        llm=SimpleNamespace(tokenizer=None),
+        engine=SimpleNamespace(is_closed=False),
+        changing=threading.RLock(),
+        files=SimpleNamespace(content=lambda name: data),
+        records=SimpleNamespace(
+            path=lambda name: tmp_path / "run", keep=lambda record: written.append(record.status)
+        ),
     )
-    return BatchWork(record, setup, data, tmp_path / "run")
+    return BatchWork(record, batches)
 
 
 def test_a_full_disk_is_waited_for(
@@ -284,7 +287,7 @@ def test_a_server_that_ends_leaves_its_batches(
     outcome: Exception, written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = work([outcome], written, tmp_path, monkeypatch)
-    batch._setup.engine.is_closed = True  # type: ignore[misc]
+    batch._batches.engine.is_closed = True  # type: ignore[misc]
     batch.run()
     assert batch.record.status == "in_progress"
     assert written == []

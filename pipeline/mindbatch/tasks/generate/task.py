@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 import orjson
 
-from mindbatch.calls import Run
 from mindbatch.config.composition import save_config
 from mindbatch.config.paths import SAVED_BESIDE
 from mindbatch.decoding import DecodingParams
@@ -24,7 +23,7 @@ from mindbatch.engine.request import (
     result_body,
     result_fields,
 )
-from mindbatch.generation_progress import GenerationProgress
+from mindbatch.generation_progress import with_progress
 from mindbatch.io.amounts import today
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.io.moving_bar import LoadingLine
@@ -84,8 +83,9 @@ def _generate(config: GenerateConfig, params: DecodingParams, rows: PromptRows, 
             if len(keys) > 1:
                 line.close()  # there may be a progress bar
         shown = not config.stream and len(keys) > 1 and len(run.requests) > 0
-        with GenerationProgress(len(run.requests), shown=shown, alone=not file.isatty()) as progress:
-            failures += _written(run, writer, progress, line)
+        items = with_progress(line.until_first(run), len(run.requests), shown=shown, alone=not file.isatty())
+        with closing(items):
+            failures += _written(items, writer)
     say(*(failure.error for failure in sorted(failures, key=lambda output: int(output.key))))
     say(*llm.take_notes())
     if config.output.file is not None:
@@ -94,13 +94,12 @@ def _generate(config: GenerateConfig, params: DecodingParams, rows: PromptRows, 
 
 
 def _written(
-    run: Run, writer: LiveText | ResultWriter, progress: GenerationProgress, line: LoadingLine
+    items: Iterable[StreamEvent | RequestOutput], writer: LiveText | ResultWriter
 ) -> list[RequestOutput]:
     """Writes what comes; returns the results of prompts that could not go on."""
     failed = []
-    for item in line.until_first(run):
+    for item in items:
         writer.add(item)
-        progress.count(item)
         if isinstance(item, RequestOutput) and item.error is not None:
             failed.append(item)
     return failed

@@ -74,7 +74,7 @@ def test_json_has_what_a_run_writes_and_the_token_ids() -> None:
     row = DataRow(key="0", source="data:1", line=1, content={"text": "p"})
     file = io.BytesIO()
     with result_lines(file, OutputOptions(token_ids=True)) as add:
-        add(FinishedRow("0", row, outcome_of(good, "")[1]))
+        add(FinishedRow(row, outcome_of(good, "")[1]))
     assert first.pop("prompt_token_ids") == [1, 2]
     assert first == json.loads(file.getvalue())
     assert first["generations"][0]["text"] == "今天\u2028\n"
