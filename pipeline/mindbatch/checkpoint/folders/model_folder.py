@@ -1,7 +1,7 @@
 """Model folders of Hugging Face, and single ranks of them: configuration and weights, checked as a whole."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from mindbatch.checkpoint.folders.folder_files import (
     read_configs,
 )
 from mindbatch.checkpoint.folders.resharded import rank_tensors
-from mindbatch.checkpoint.folders.tensor_set import TensorSet, model_tensors
+from mindbatch.checkpoint.folders.tensor_set import StoredSegment, TensorSet, model_tensors
 from mindbatch.checkpoint.folders.weight_files import rank_folders, weights_in
 from mindbatch.checkpoint.formats.floats import (
     FLOAT_DTYPES,
@@ -24,7 +24,7 @@ from mindbatch.checkpoint.formats.floats import (
     read_values,
 )
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.checkpoint.placement.regions import Segment, Shape, full_region
+from mindbatch.checkpoint.placement.regions import Segment, full_region
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 
@@ -125,10 +125,10 @@ class ModelFolder(TensorSet):
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
         return read_values(self.verified(name), name, rows, columns)
 
-    def stored_segments(self, name: str) -> Iterator[tuple[str, str, Shape, Segment]]:
-        """The segments of stored tensors that make up a tensor: path, stored name, view, segment."""
+    def stored_segments(self, name: str) -> Iterable[StoredSegment]:
+        """The segments of stored tensors that make up a tensor."""
         shape = self.info(name).shape
-        yield str(self.file(name).path), name, shape, Segment(full_region(shape), full_region(shape))
+        return [(self, name, shape, Segment(full_region(shape), full_region(shape)))]
 
 
 def has_weights(home: Path) -> bool:
