@@ -1,7 +1,7 @@
 """Model folders of Hugging Face, and single ranks of them: configuration and weights, checked as a whole."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol
@@ -114,10 +114,6 @@ class ModelFolder(TensorSet):
     def weight_paths(self) -> tuple[Path, ...]:
         return tuple(self.files[name].path for name in sorted(self.files))
 
-    def file_name(self, name: str) -> str:
-        """The file that holds the tensor, from the folder on. CheckpointError when none does."""
-        return str(self.file(name).path.relative_to(self.path))
-
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
         """Reads as read_float32, verified: against a digest the whole tensor is read, whatever is asked."""
         return read_float32(self.verified(name), name, rows, columns)
@@ -152,16 +148,23 @@ def code_notes(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def match_tensors(
-    expected: Mapping[str, tuple[int, ...]], folder: StoredWeights, optional_unexpected: Iterable[str] = ()
+    expected: Mapping[str, tuple[int, ...]],
+    folder: StoredWeights | TensorSet,
+    optional_unexpected: Iterable[str] = (),
+    dtypes: Collection[str] = FLOAT_DTYPES,
 ) -> list[str]:
     """Fault lines, none when all is well: about ten, shared by the kinds of fault, and counts of the rest.
 
     `expected` maps names to shapes. `optional_unexpected` are shell patterns (fnmatch, case-sensitive) of
-    names that may be there without being needed, such as "*.attn.masked_bias".
+    names that may be there without being needed, such as "*.attn.masked_bias". `dtypes` are allowed.
     """
     patterns = tuple(optional_unexpected)
     present = set(folder.names)
-    unfit = [name for name in expected if name in present and _misfits(folder, name, expected[name])]
+    misfits = {
+        name: faults
+        for name, shape in expected.items()
+        if name in present and (faults := _misfits(folder.info(name), shape, dtypes))
+    }
     missing = [name for name in expected if name not in present]
     unexpected = [
         name
@@ -170,7 +173,7 @@ def match_tensors(
     ]
     wanted = {name: tuple(expected[name]) for name in missing}
     kinds = [
-        (unfit, lambda name: _unfit(folder, name, expected[name]), "tensors that do not fit"),
+        ([*misfits], lambda name: f"{_place(folder, name)} {misfits[name]}", "tensors that do not fit"),
         (missing, lambda name: _missing(folder, name, expected[name]), "missing tensors"),
         (unexpected, lambda name: _unexpected(folder, name, wanted), "unexpected tensors"),
     ]
@@ -178,29 +181,24 @@ def match_tensors(
     return [line for names, describe, noun in kinds for line in first_lines(names, describe, share, noun)]
 
 
-def _misfits(folder: StoredWeights, name: str, shape: tuple[int, ...]) -> list[str]:
-    info = folder.info(name)
+def _misfits(info: StoredTensor, shape: tuple[int, ...], dtypes: Collection[str]) -> str:
     faults = []
     if info.shape != tuple(shape):
         faults.append(f"has shape {[*info.shape]}, needed is {[*shape]}")
-    if info.dtype not in FLOAT_DTYPES:
-        faults.append(f"has dtype {info.dtype}, needed is one of {', '.join(FLOAT_DTYPES)}")
-    return faults
+    if info.dtype not in dtypes:
+        faults.append(f"has dtype {info.dtype}, needed is one of {', '.join(dtypes)}")
+    return "; ".join(faults)
 
 
-def _unfit(folder: StoredWeights, name: str, shape: tuple[int, ...]) -> str:
-    return f"{_place(folder, name)} {'; '.join(_misfits(folder, name, shape))}"
-
-
-def _missing(folder: StoredWeights, name: str, shape: tuple[int, ...]) -> str:
+def _missing(folder: StoredWeights | TensorSet, name: str, shape: tuple[int, ...]) -> str:
     return f"{folder.path}: tensor {shown(name)} is missing; needed with shape {[*shape]}"
 
 
-def _unexpected(folder: StoredWeights, name: str, wanted: Mapping[str, tuple[int, ...]]) -> str:
+def _unexpected(folder: StoredWeights | TensorSet, name: str, wanted: Mapping[str, tuple[int, ...]]) -> str:
     shape = folder.info(name).shape
     near = did_you_mean(name, [candidate for candidate, needed in wanted.items() if needed == shape])
     return f"{_place(folder, name)} of shape {[*shape]} is not part of this model{near}"
 
 
-def _place(folder: StoredWeights, name: str) -> str:
+def _place(folder: StoredWeights | TensorSet, name: str) -> str:
     return f"{folder.path / folder.file_name(name)}: tensor {shown(name)}"

@@ -89,6 +89,10 @@ class TensorSet(Closing):
             near = did_you_mean(name, self.tensors)
             raise CheckpointError(f"{self.path}: no tensor {shown(name)}{near}") from None
 
+    def file_name(self, name: str) -> str:
+        """The file that holds the tensor, from the path on. CheckpointError when none does."""
+        return str(self.file(name).path.relative_to(self.path))
+
     def are_equal(self, one: str, other: str) -> bool:
         """True if both tensors exist with the same shape and numbers, whatever their dtypes."""
         if not {one, other} <= self.tensors.keys():
