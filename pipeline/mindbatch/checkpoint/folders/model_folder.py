@@ -16,13 +16,7 @@ from mindbatch.checkpoint.folders.folder_files import (
 from mindbatch.checkpoint.folders.resharded import rank_tensors
 from mindbatch.checkpoint.folders.tensor_set import StoredSegment, TensorSet, model_tensors
 from mindbatch.checkpoint.folders.weight_files import rank_folders, weights_in
-from mindbatch.checkpoint.formats.floats import (
-    FLOAT_DTYPES,
-    Array,
-    FloatArray,
-    read_float32,
-    read_values,
-)
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, Array, read_values
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.placement.regions import Segment, full_region
 from mindbatch.parallel.topology import WHOLE, TensorSlice
@@ -54,14 +48,16 @@ class StoredWeights(Protocol):
 
     def info(self, name: str) -> StoredTensor: ...
 
-    def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
+    def floats(
+        self, name: str, *, rows: slice | None = None, columns: slice | None = None, is_widened: bool = True
+    ) -> Array:
         """The values of a tensor of FLOAT_DTYPES, or those of some rows, and of a matrix some columns.
 
         They are in memory of their own, and of a file little more is read than what is asked for.
+
+        is_widened: as float32; else they may be in the type that is stored, as `array_type` has it.
         """
         ...
-
-    def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array: ...
 
 
 class ModelFolder(TensorSet):
@@ -114,12 +110,11 @@ class ModelFolder(TensorSet):
     def weight_paths(self) -> tuple[Path, ...]:
         return tuple(self.files[name].path for name in sorted(self.files))
 
-    def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
-        """Reads as read_float32, verified: against a digest the whole tensor is read, whatever is asked."""
-        return read_float32(self.verified(name), name, rows, columns)
-
-    def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
-        return read_values(self.verified(name), name, rows, columns)
+    def floats(
+        self, name: str, *, rows: slice | None = None, columns: slice | None = None, is_widened: bool = True
+    ) -> Array:
+        """Reads as read_values, verified: against a digest the whole tensor is read, whatever is asked."""
+        return read_values(self.verified(name), name, rows, columns, is_widened=is_widened)
 
     def stored_segments(self, name: str) -> Iterable[StoredSegment]:
         """The segments of stored tensors that make up a tensor."""

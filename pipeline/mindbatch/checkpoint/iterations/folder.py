@@ -10,7 +10,7 @@ from mindbatch.checkpoint.folders.folder_files import existing_folder, read_conf
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, code_notes
 from mindbatch.checkpoint.folders.tensor_set import StoredSegment, TensorSet, shard_sets, stored_segments
 from mindbatch.checkpoint.folders.weight_files import iteration_in
-from mindbatch.checkpoint.formats.floats import Array, FloatArray, array_type, read_region, widened
+from mindbatch.checkpoint.formats.floats import Array, array_type, converted, read_region
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.iterations.metadata import placements
 from mindbatch.checkpoint.placement.regions import Placement, RankFiles, slices_of
@@ -64,17 +64,16 @@ class IterationFolder(ModelFolder):
             return False
         return np.array_equal(self.floats(one), self.floats(other))
 
-    def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
+    def floats(
+        self, name: str, *, rows: slice | None = None, columns: slice | None = None, is_widened: bool = True
+    ) -> Array:
         if self._last is None or self._last[0] != name:
             self._last = name, self._whole(name)
         whole = self._last[1]
         if columns is not None:  # a stack of matrices as one below another, as `read_values` has it
             whole = whole.reshape(-1, whole.shape[-1])[:, columns]
-        return np.array(whole[rows or slice(None)])
-
-    def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
-        values = self.packable(name, rows=rows, columns=columns)
-        return widened(values.reshape(-1).view(np.uint8).data, self.info(name).dtype, values.shape)
+        values = np.array(whole[rows or slice(None)])
+        return converted(values, self.info(name).dtype, "F32")[0] if is_widened else values
 
     def stored_segments(self, name: str) -> Iterable[StoredSegment]:
         return self._segments[name]
