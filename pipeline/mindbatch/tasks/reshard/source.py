@@ -33,6 +33,7 @@ from mindbatch.checkpoint.placement.regions import (
 from mindbatch.checkpoint.reshard.replicas import digest_faults
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
+from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import ConfigError
 from mindbatch.models.config_forms import has_text_part
 from mindbatch.models.config_reader import IgnoredKeys
@@ -95,11 +96,8 @@ def open_reshard_source(config: ReshardConfig) -> ReshardSource:
     """
     assert config.source is not None
     source = open_source(config.source)
-    try:
+    with closed_on_error(source):
         return _opened(config, source)
-    except BaseException:
-        source.close()
-        raise
 
 
 def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
