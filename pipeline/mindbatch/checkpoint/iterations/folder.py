@@ -50,13 +50,12 @@ class IterationFolder(ModelFolder):
         self._segments = {name: parts for name, parts in stored_segments(files, self._sets).items() if parts}
         self._last: tuple[str, Array] | None = None
         # Of several files that hold parts of a tensor the first one's is told.
-        firsts = {name: parts[0] for name, parts in self._segments.items()}
         self.file_of = {
-            name: str(tensors.file(stored).path) for name, (tensors, stored, *_) in firsts.items()
+            name: str(parts[0][0].file(parts[0][1]).path) for name, parts in self._segments.items()
         }
         self.tensors = {
-            name: StoredTensor(name, tensors.info(stored).dtype, files.shapes[name])
-            for name, (tensors, stored, *_) in firsts.items()
+            name: StoredTensor(name, _common_dtype(parts), files.shapes[name])
+            for name, parts in self._segments.items()
         }
 
     def are_equal(self, one: str, other: str) -> bool:
@@ -83,6 +82,13 @@ class IterationFolder(ModelFolder):
         info = self.info(name)
         out = np.empty(info.shape, array_type(info.dtype))
         for tensors, stored, view, segment in self._segments[name]:
-            part = read_region(tensors.verified(stored), stored, segment.local, view, is_widened=False)
+            file, is_widened = tensors.verified(stored), info.dtype == "F32"
+            part = read_region(file, stored, segment.local, view, is_widened=is_widened)
             out[slices_of(segment.whole)] = part.T if segment.transposed else part
         return out
+
+
+def _common_dtype(parts: Iterable[StoredSegment]) -> str:
+    """The dtype of all parts of a tensor; float32 where they have several."""
+    dtypes = {tensors.info(stored).dtype for tensors, stored, *_ in parts}
+    return dtypes.pop() if len(dtypes) == 1 else "F32"
