@@ -77,12 +77,10 @@ class ModelFolder(TensorSet):
         *,
         stage: int = 0,
         stages: int = 1,
-        names: str = "hf",
     ) -> None:
         """Opens a whole model, or one rank of the rank folders that `mindbatch reshard` made.
 
         stage: the rank's; each of the `stages` has rank.size folders.
-        names: those of the rank's tensors, as `target.names` of the reshard.
 
         Raises:
             ConfigError: `path` is not a folder, or was cut for other ranks.
@@ -95,10 +93,7 @@ class ModelFolder(TensorSet):
         with collecting(faults):
             self.config, self.generation_config = read_configs(folder)
         with collecting(faults):
-            if rank is None:
-                opened = model_tensors(folder)
-            else:
-                opened = rank_tensors(folder, rank, (stage, stages), names)
+            opened = rank_tensors(folder, rank, (stage, stages)) if rank else model_tensors(folder)
         if faults and opened is not None:
             opened.close()
         raise_if_any(faults)
