@@ -103,6 +103,7 @@ def test_sums_of_a_model_in_half_precision_are_rounded_once(tmp_path: Path) -> N
         for name, tensor in tensors_of(tmp_path / "merged").items():
             rounded, _ = converted(loaded.floats(name), "F32", "BF16")
             np.testing.assert_array_equal(rounded, tensor.view(np.uint32) >> 16, name)
+            np.testing.assert_array_equal(loaded.floats(name, is_widened=False), loaded.floats(name), name)
 
 
 @pytest.mark.parametrize("case", NOT_TO_BE_MERGED)
