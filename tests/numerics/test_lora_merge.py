@@ -76,10 +76,11 @@ def test_merged_weights_are_peft_s(tmp_path: Path, case: str) -> None:
 @contextmanager
 def merged_on_load(base: Path, adapter: Path) -> Iterator[StoredWeights]:
     """What `lora.mode=merge` reads."""
-    with ModelFolder(base) as folder:
-        plan = merge_native(describe(folder.config), folder, open_adapter(adapter))
-        with plan.weights(folder) as loaded:
-            yield loaded
+    with (
+        ModelFolder(base) as folder,
+        merge_native(describe(folder.config), folder, open_adapter(adapter)) as loaded,
+    ):
+        yield loaded
 
 
 def regions_are(loaded: StoredWeights, name: str, whole: NDArray[np.float32]) -> None:
@@ -102,6 +103,7 @@ def test_sums_of_a_model_in_half_precision_are_rounded_once(tmp_path: Path) -> N
         for name, tensor in tensors_of(tmp_path / "merged").items():
             rounded, _ = converted(loaded.floats(name), "F32", "BF16")
             np.testing.assert_array_equal(rounded, tensor.view(np.uint32) >> 16, name)
+            np.testing.assert_array_equal(loaded.floats(name, is_widened=False), loaded.floats(name), name)
 
 
 @pytest.mark.parametrize("case", NOT_TO_BE_MERGED)
@@ -165,8 +167,8 @@ def parameters(folder: Path, adapter: Path | None, shard: TensorSlice, stage: St
     with ModelFolder(folder, *cut_for) as opened:
         arch = describe(opened.config)
         spec = replace(ModelSpec.of(arch, RankPart(shard)), stage=stage)
-        plan = None if adapter is None else merge_native(arch, opened, open_adapter(adapter))
-        with nullcontext(opened) if plan is None else plan.weights(opened) as weights:
+        merged = None if adapter is None else merge_native(arch, opened, open_adapter(adapter))
+        with merged or nullcontext(opened) as weights:
             loaded = load_weights(spec, weights, kernels)
     return {name: np.asarray(parameter) for name, parameter in loaded.parameters.items()}
 

@@ -225,14 +225,14 @@ class RandomWeights:
     def info(self, name: str) -> StoredTensor:
         return StoredTensor(name, "F32", self._shapes[name])
 
-    def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
+    def floats(
+        self, name: str, *, rows: slice | None = None, columns: slice | None = None, is_widened: bool = True
+    ) -> FloatArray:
         values = self._values(name, self._shapes[name])
         if columns is not None:
             values = values.reshape(-1, values.shape[-1])  # a stack, as a matrix
         values = values if rows is None else values[rows]
         return values if columns is None else values[:, columns]
-
-    packable = floats
 
     def _values(self, name: str, shape: tuple[int, ...]) -> FloatArray:
         """Uniform: NumPy promises that a generator's bits stay the same, of its distributions it does not."""

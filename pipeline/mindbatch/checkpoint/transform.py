@@ -18,6 +18,7 @@ from mindbatch.checkpoint.reshard.replicas import digest_faults
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
+from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,15 +54,12 @@ def open_transform(source: Path, source_strategy: Path | None, target_strategy: 
     target = read_strategy(target_strategy) if target_strategy else None
     strategy = read_strategy(source_strategy) if source_strategy else None
     opened = open_source(source)
-    try:
+    with closed_on_error(opened):
         opened.check_sums()
         raise_if_any(opened.dtype_faults())
         placed = _placements(opened, strategy)
         raise_if_any(digest_faults(as_placed(placed, len(opened.ranks)), opened.ranks))
         return Transform(opened, placed, target, target_strategy)
-    except BaseException:
-        opened.close()
-        raise
 
 
 def _placements(source: Source, strategy: Strategy | None) -> dict[str, Placement]:

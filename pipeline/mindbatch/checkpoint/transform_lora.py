@@ -1,12 +1,10 @@
 """Plans the merge of LoRA matrices that lie beside the base weights, as MindFormers trains."""
 
-from collections.abc import Iterable
-from functools import partial
-
 import numpy as np
 
 from mindbatch.checkpoint.faults import raise_if_any
 from mindbatch.checkpoint.folders.folder_files import file_in, has_file
+from mindbatch.checkpoint.folders.tensor_set import TensorSet, stored_segments
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.lora.adapter import (
     LoraAdapter,
@@ -15,7 +13,7 @@ from mindbatch.checkpoint.lora.adapter import (
     module_faults,
 )
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, read_lora_config
-from mindbatch.checkpoint.lora.modules import ArrayShard, StoredArray, base_weight
+from mindbatch.checkpoint.lora.modules import base_finder, stored_array
 from mindbatch.checkpoint.lora.names import (
     FoundModules,
     find_modules,
@@ -24,9 +22,6 @@ from mindbatch.checkpoint.lora.names import (
     unused_faults,
 )
 from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_merge
-from mindbatch.checkpoint.placement.plan import TensorPlan
-from mindbatch.checkpoint.placement.proof import proved_copies
-from mindbatch.checkpoint.placement.regions import Segment, as_placed, whole_placements
 from mindbatch.checkpoint.transform import Transform
 from mindbatch.io.errors import ConfigError
 
@@ -53,33 +48,22 @@ def plan_beside(transform: Transform, scaling: float | None) -> LoraPlan:
     settings = _settings(transform, found_modules, scaling)
     full = {name: StoredTensor(name, dtypes[name], transform.placements[name].shape, ()) for name in names}
     raise_if_any(module_faults(found_modules, settings, full), str(path))
-    modules = checked_modules(found_modules, settings, _arrays(transform, names), path)
+    sets = transform.source.ranks
+    arrays = {
+        name: stored_array(name, full[name].shape, segments, _checked_digest)
+        for name, segments in stored_segments(transform.files(names), sets).items()
+    }
+    modules = checked_modules(found_modules, settings, arrays, path)
     adapter = LoraAdapter(path, settings, modules)
     shapes = {
         name: placement.shape for name, placement in transform.placements.items() if not is_lora_name(name)
     }
-    find_base = partial(base_weight, files=transform.files(shapes), sets=transform.source.ranks)
     stored = {name: [dtype] for name, dtype in dtypes.items()}
-    return plan_merge(adapter, BaseTensors(shapes), stored, find_base)
+    return plan_merge(adapter, BaseTensors(shapes), stored, base_finder(transform.files(shapes), sets))
 
 
-def _arrays(transform: Transform, names: Iterable[str]) -> dict[str, StoredArray]:
-    """The whole matrices, from the regions that the ranks hold. CheckpointError when one is damaged."""
-    source = transform.files(names)
-    whole = as_placed(whole_placements(source.shapes), 1)
-    plans = proved_copies(source, whole)
-    return {plan.name: StoredArray(plan.name, plan.shape, _shards(transform, plan)) for plan in plans}
-
-
-def _shards(transform: Transform, plan: TensorPlan) -> tuple[ArrayShard, ...]:
-    shards: list[ArrayShard] = []
-    for copy in plan.copies:
-        rank, name = transform.source.ranks[copy.source_rank], copy.source_name
-        [digest] = rank.checked_digests([name]).values()
-        path = str(rank.file(name).path.resolve())
-        segment = Segment(copy.source, copy.target)
-        shards.append(ArrayShard(path, name, rank.info(name).shape, segment, digest))
-    return tuple(shards)
+def _checked_digest(tensors: TensorSet, name: str) -> str:
+    return tensors.checked_digests([name])[name]
 
 
 def _settings(transform: Transform, found_modules: FoundModules, scaling: float | None) -> LoraSettings:

@@ -126,8 +126,7 @@ def load_runners(
     ) -> ModelRunner:
         states = settings.num_states * setup.num_engines
         geometry = CacheGeometry(setup.num_blocks, settings.block_size, states)
-        merged, folder = adapters.merged, opened.folder
-        with guard("loading"), nullcontext(folder) if merged is None else merged.weights(folder) as weights:
+        with guard("loading"), adapters.merged or nullcontext(opened.folder) as weights:
             loaded_model = load(opened.spec, weights, kernels, geometry, loaded, adapters.live)
         return ModelRunner(loaded_model, settings, compiling, guard)
 

@@ -13,10 +13,10 @@ from mindbatch.io.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:  # most jobs have no adapters
     from mindbatch.checkpoint.lora.adapter import LoraAdapter
+    from mindbatch.checkpoint.lora.merge import MergedWeights
     from mindbatch.config.lora_schema import AdapterFolder, LoraConfig
     from mindbatch.loading.providers import OpenedFolder, Provider
     from mindbatch.models.adapter_weights import FittedAdapters
-    from mindbatch.models.merged_adapter import MergedAdapter
 
 Stamp = tuple[tuple[str, int, int, int, int], ...]
 
@@ -31,7 +31,7 @@ class PreparedAdapters:
 
     known: KnownAdapters = field(default_factory=KnownAdapters)
     live: FittedAdapters | None = None
-    merged: MergedAdapter | None = None
+    merged: MergedWeights | None = None
     warnings: tuple[str, ...] = ()
 
     def slots(self) -> AdapterSlots | None:

@@ -18,11 +18,11 @@ from mindbatch.prompts.tokenizer import Tokenizer
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
     from mindbatch.checkpoint.lora.adapter import LoraAdapter
+    from mindbatch.checkpoint.lora.merge import MergedWeights
     from mindbatch.kernels.interface import Kernels
     from mindbatch.kernels.shapes import CacheGeometry
     from mindbatch.models.adapter_weights import FittedAdapters
     from mindbatch.models.config_reader import IgnoredKeys
-    from mindbatch.models.merged_adapter import MergedAdapter
     from mindbatch.models.model import Model
     from mindbatch.models.model_spec import ModelSpec
 
@@ -54,7 +54,7 @@ class Provider(Protocol):
         """
         ...
 
-    def merge(self, spec: ModelSpec, folder: ModelFolder, adapter: LoraAdapter) -> MergedAdapter:
+    def merge(self, spec: ModelSpec, folder: ModelFolder, adapter: LoraAdapter) -> MergedWeights:
         """Plans the merge of an adapter into the weights while they are read.
 
         Raises:

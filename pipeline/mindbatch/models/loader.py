@@ -165,7 +165,7 @@ def _rows(
     """
     height = 0 if part.matrix is None else folder.info(name).shape[-2]
     if spec.layout is Layout.PACKED and kernels.packs_any_float:
-        yield from _read(part, spec.sharding, partial(folder.packable, name), shard, height)
+        yield from _read(part, spec.sharding, partial(folder.floats, name, is_widened=False), shard, height)
     else:
         for rows in _read(part, spec.sharding, partial(folder.floats, name), shard, height):
             yield rows if spec.layout is Layout.FLOAT32 else _narrowed(rows, kernels, folder, name)

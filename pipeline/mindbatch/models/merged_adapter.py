@@ -1,15 +1,14 @@
 """The one adapter that is merged into a model's tensors while they are read (`lora.mode=merge`)."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.resharded import refuse_merged_before
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.merge import MergedWeights
-from mindbatch.checkpoint.lora.modules import ArrayShard, StoredArray, outputs_first
-from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_merge
+from mindbatch.checkpoint.lora.modules import StoredArray, stored_array
+from mindbatch.checkpoint.lora.plan import BaseTensors, plan_merge
 from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import NAMED_MODEL_TYPES, dialect, heads_of
 from mindbatch.checkpoint.names.renamed_files import to_mindformers
@@ -69,18 +68,7 @@ def _mindformers(arch: Architecture) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
-class MergedAdapter:
-    """An adapter that was checked against a model. stored: what each of the folder's tensors holds of it."""
-
-    plan: LoraPlan
-    stored: Mapping[str, StoredShard]
-
-    def weights(self, folder: ModelFolder) -> MergedWeights:
-        return MergedWeights(folder, self.plan.edits, self.stored)
-
-
-def merge_native(arch: Architecture, folder: ModelFolder, adapter: LoraAdapter) -> MergedAdapter:
+def merge_native(arch: Architecture, folder: ModelFolder, adapter: LoraAdapter) -> MergedWeights:
     """Plans the merge into a model of ours, whole or one rank of it.
 
     Raises:
@@ -108,13 +96,13 @@ def base_tensors(arch: Architecture, names: Callable[[str], str] = str) -> BaseT
 
 def planned_merge(
     folder: ModelFolder, adapter: LoraAdapter, base: BaseTensors, stored: Mapping[str, StoredShard]
-) -> MergedAdapter:
-    """Plans the merge into a folder's tensors. stored: see `MergedAdapter`. Errors: as `merge_native`."""
+) -> MergedWeights:
+    """Plans the merge into a folder's tensors. stored: see `MergedWeights`. Errors: as `merge_native`."""
     here = {*folder.names}  # a folder that was cut has some of the tensors
     dtypes = {name: {folder.info(name).dtype} if name in here else () for name in base.shapes}
     plan = plan_merge(adapter, base, dtypes, partial(_base_weight, folder, base.shapes))
     refuse_merged_before({f"lora.adapters={adapter.path}": plan.digest}, folder.path)
-    return MergedAdapter(plan, stored)
+    return MergedWeights(folder, plan.edits, stored)
 
 
 def _base_weight(
@@ -122,11 +110,5 @@ def _base_weight(
 ) -> StoredArray:
     """Source of the whole rows that DoRA reads; nothing of what another stage of the pipeline has."""
     refuse_cut_rows(folder, name)
-    shape = shapes[name]
-    shards: tuple[ArrayShard, ...] = ()
-    if name in folder.names:
-        shards = tuple(
-            ArrayShard(path, stored, view, outputs_first(segment, inputs_first))
-            for path, stored, view, segment in folder.stored_segments(name)
-        )
-    return StoredArray(name, shape[::-1] if inputs_first else shape, shards)
+    segments = folder.stored_segments(name) if name in folder.names else ()
+    return stored_array(name, shapes[name], segments, inputs_first=inputs_first)

@@ -26,12 +26,12 @@ from mindbatch.parallel.topology import WHOLE, RankPart
 
 if TYPE_CHECKING:
     from mindbatch.checkpoint.lora.adapter import LoraAdapter
+    from mindbatch.checkpoint.lora.merge import MergedWeights
     from mindbatch.kernels.interface import Kernels
     from mindbatch.kernels.shapes import CacheGeometry
     from mindbatch.models.adapter_weights import FittedAdapters
     from mindbatch.models.architecture import Architecture
     from mindbatch.models.config_reader import IgnoredKeys
-    from mindbatch.models.merged_adapter import MergedAdapter
     from mindbatch.models.model import Model
 
 _ONE_HOST = (
@@ -142,7 +142,7 @@ def _offset_faults(fitted: FittedAdapters) -> Iterator[str]:
             yield f"lora.adapters.{name}: a bias of the head's adapter (lora_bias) is not supported beside T5"
 
 
-def merge(spec: ModelSpec, folder: ModelFolder, adapter: LoraAdapter) -> MergedAdapter:
+def merge(spec: ModelSpec, folder: ModelFolder, adapter: LoraAdapter) -> MergedWeights:
     from mindbatch.models.merged_adapter import merge_native
 
     return merge_native(spec.architecture, folder, adapter)

@@ -46,7 +46,7 @@ class NoWeights:
         return StoredTensor(name, "F32", self.shapes[name], ())
 
     def floats(
-        self, name: str, *, rows: slice | None = None, columns: slice | None = None
+        self, name: str, *, rows: slice | None = None, columns: slice | None = None, is_widened: bool = True
     ) -> npt.NDArray[np.float32]:
         shape = self.shapes[name]
         if columns is not None and len(shape) > 2:
@@ -56,8 +56,6 @@ class NoWeights:
         if columns is not None:
             shape = (shape[0], len(range(*columns.indices(shape[1]))))
         return np.zeros(shape, np.float32)
-
-    packable = floats
 
 
 def with_layers(arch: Architecture, layers: Sequence[int]) -> Architecture:

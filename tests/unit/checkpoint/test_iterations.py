@@ -85,7 +85,7 @@ def test_an_adapter_with_norms_merges_into_it_as_into_one_file(
     merged = []
     for home in (iterations / case, whole):
         folder, spec = native.open_folder(home, "auto", NONE_IGNORED, WHOLE_MODEL)
-        with folder, merge_native(spec.architecture, folder, adapter).weights(folder) as weights:
+        with folder, merge_native(spec.architecture, folder, adapter) as weights:
             merged.append({name: weights.floats(name) for name in sorted(weights.names)})
     assert merged[0].keys() == merged[1].keys()
     for name, values in merged[0].items():

@@ -28,8 +28,8 @@ import transform_ckpt
 import transform_ckpt_lora
 from mindbatch import cli
 from mindbatch.checkpoint.faults import MAX_LINES
+from mindbatch.checkpoint.folders import model_folder
 from mindbatch.checkpoint.folders.digests import record_digests
-from mindbatch.tasks.reshard import source as reshard_source
 
 FOLDER, SHARDS, ONE, RANKS, _ = PLACES
 
@@ -213,14 +213,14 @@ def test_a_model_with_names_of_another_kind_is_refused_without_delay(
 ) -> None:
     """Looking for the nearest name of every tensor took half a minute where a model has 60 layers."""
     asked: list[str] = []
-    monkeypatch.setattr(reshard_source, "did_you_mean", lambda name, _: asked.append(name) or "")
+    monkeypatch.setattr(model_folder, "did_you_mean", lambda name, _: asked.append(name) or "")
     home = tmp_path / "home"
     file = FOLDER.write(home)
     file.write_bytes(FOLDER.content({f"other.{number}.weight": TENSORS[NAME] for number in range(300)}))
     message = _refused(_reshard, FOLDER, home, capsys)
     assert "'other.0.weight' of shape [32, 48] is not part of this model" in message
     assert "more faults" in message
-    assert len(asked) == MAX_LINES
+    assert 0 < len(asked) <= MAX_LINES
 
 
 def test_code_of_a_folder_is_never_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

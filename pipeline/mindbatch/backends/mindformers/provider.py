@@ -24,6 +24,7 @@ from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights, match_tensors
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
+from mindbatch.checkpoint.lora.merge import MergedWeights
 from mindbatch.checkpoint.lora.plan import BaseTensors
 from mindbatch.checkpoint.placement.regions import as_placed, whole_placements
 from mindbatch.io.errors import ConfigError
@@ -32,7 +33,7 @@ from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, fit_
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.described_folder import left_out_faults
 from mindbatch.models.experts import ExpertNames
-from mindbatch.models.merged_adapter import MergedAdapter, planned_merge, prefix_renames
+from mindbatch.models.merged_adapter import planned_merge, prefix_renames
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import tied_tensors, unused_tensors
 from mindbatch.models.tensor_spec import TensorSpec, source_shapes
@@ -93,7 +94,7 @@ def _places(spec: ModelSpec, adapters: FittedAdapters) -> AdapterPlaces:
     return rank_places(adapter_specs(spec), adapters, spec.shard, spec.stage)
 
 
-def merge(spec: ModelSpec, folder: ModelFolder, adapter: LoraAdapter) -> MergedAdapter:
+def merge(spec: ModelSpec, folder: ModelFolder, adapter: LoraAdapter) -> MergedWeights:
     base = _base_tensors(spec)
     return planned_merge(folder, adapter, base, as_placed(whole_placements(base.shapes), 1).ranks[0])
 

@@ -1,7 +1,7 @@
 """Model folders of Hugging Face, and single ranks of them: configuration and weights, checked as a whole."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,17 +14,11 @@ from mindbatch.checkpoint.folders.folder_files import (
     read_configs,
 )
 from mindbatch.checkpoint.folders.resharded import rank_tensors
-from mindbatch.checkpoint.folders.tensor_set import TensorSet, model_tensors
+from mindbatch.checkpoint.folders.tensor_set import StoredSegment, TensorSet, model_tensors
 from mindbatch.checkpoint.folders.weight_files import rank_folders, weights_in
-from mindbatch.checkpoint.formats.floats import (
-    FLOAT_DTYPES,
-    Array,
-    FloatArray,
-    read_float32,
-    read_values,
-)
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, Array, read_values
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.checkpoint.placement.regions import Segment, Shape, full_region
+from mindbatch.checkpoint.placement.regions import Segment, full_region
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 
@@ -54,14 +48,16 @@ class StoredWeights(Protocol):
 
     def info(self, name: str) -> StoredTensor: ...
 
-    def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
+    def floats(
+        self, name: str, *, rows: slice | None = None, columns: slice | None = None, is_widened: bool = True
+    ) -> Array:
         """The values of a tensor of FLOAT_DTYPES, or those of some rows, and of a matrix some columns.
 
         They are in memory of their own, and of a file little more is read than what is asked for.
+
+        is_widened: as float32; else they may be in the type that is stored, as `array_type` has it.
         """
         ...
-
-    def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array: ...
 
 
 class ModelFolder(TensorSet):
@@ -81,12 +77,10 @@ class ModelFolder(TensorSet):
         *,
         stage: int = 0,
         stages: int = 1,
-        names: str = "hf",
     ) -> None:
         """Opens a whole model, or one rank of the rank folders that `mindbatch reshard` made.
 
         stage: the rank's; each of the `stages` has rank.size folders.
-        names: those of the rank's tensors, as `target.names` of the reshard.
 
         Raises:
             ConfigError: `path` is not a folder, or was cut for other ranks.
@@ -99,10 +93,7 @@ class ModelFolder(TensorSet):
         with collecting(faults):
             self.config, self.generation_config = read_configs(folder)
         with collecting(faults):
-            if rank is None:
-                opened = model_tensors(folder)
-            else:
-                opened = rank_tensors(folder, rank, (stage, stages), names)
+            opened = rank_tensors(folder, rank, (stage, stages)) if rank else model_tensors(folder)
         if faults and opened is not None:
             opened.close()
         raise_if_any(faults)
@@ -114,21 +105,16 @@ class ModelFolder(TensorSet):
     def weight_paths(self) -> tuple[Path, ...]:
         return tuple(self.files[name].path for name in sorted(self.files))
 
-    def file_name(self, name: str) -> str:
-        """The file that holds the tensor, from the folder on. CheckpointError when none does."""
-        return str(self.file(name).path.relative_to(self.path))
+    def floats(
+        self, name: str, *, rows: slice | None = None, columns: slice | None = None, is_widened: bool = True
+    ) -> Array:
+        """Reads as read_values, verified: against a digest the whole tensor is read, whatever is asked."""
+        return read_values(self.verified(name), name, rows, columns, is_widened=is_widened)
 
-    def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
-        """Reads as read_float32, verified: against a digest the whole tensor is read, whatever is asked."""
-        return read_float32(self.verified(name), name, rows, columns)
-
-    def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
-        return read_values(self.verified(name), name, rows, columns)
-
-    def stored_segments(self, name: str) -> Iterator[tuple[str, str, Shape, Segment]]:
-        """The segments of stored tensors that make up a tensor: path, stored name, view, segment."""
+    def stored_segments(self, name: str) -> Iterable[StoredSegment]:
+        """The segments of stored tensors that make up a tensor."""
         shape = self.info(name).shape
-        yield str(self.file(name).path), name, shape, Segment(full_region(shape), full_region(shape))
+        return [(self, name, shape, Segment(full_region(shape), full_region(shape)))]
 
 
 def has_weights(home: Path) -> bool:
@@ -152,16 +138,23 @@ def code_notes(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def match_tensors(
-    expected: Mapping[str, tuple[int, ...]], folder: StoredWeights, optional_unexpected: Iterable[str] = ()
+    expected: Mapping[str, tuple[int, ...]],
+    folder: StoredWeights | TensorSet,
+    optional_unexpected: Iterable[str] = (),
+    dtypes: Collection[str] = FLOAT_DTYPES,
 ) -> list[str]:
     """Fault lines, none when all is well: about ten, shared by the kinds of fault, and counts of the rest.
 
     `expected` maps names to shapes. `optional_unexpected` are shell patterns (fnmatch, case-sensitive) of
-    names that may be there without being needed, such as "*.attn.masked_bias".
+    names that may be there without being needed, such as "*.attn.masked_bias". `dtypes` are allowed.
     """
     patterns = tuple(optional_unexpected)
     present = set(folder.names)
-    unfit = [name for name in expected if name in present and _misfits(folder, name, expected[name])]
+    misfits = {
+        name: faults
+        for name, shape in expected.items()
+        if name in present and (faults := _misfits(folder.info(name), shape, dtypes))
+    }
     missing = [name for name in expected if name not in present]
     unexpected = [
         name
@@ -170,7 +163,7 @@ def match_tensors(
     ]
     wanted = {name: tuple(expected[name]) for name in missing}
     kinds = [
-        (unfit, lambda name: _unfit(folder, name, expected[name]), "tensors that do not fit"),
+        ([*misfits], lambda name: f"{_place(folder, name)} {misfits[name]}", "tensors that do not fit"),
         (missing, lambda name: _missing(folder, name, expected[name]), "missing tensors"),
         (unexpected, lambda name: _unexpected(folder, name, wanted), "unexpected tensors"),
     ]
@@ -178,29 +171,24 @@ def match_tensors(
     return [line for names, describe, noun in kinds for line in first_lines(names, describe, share, noun)]
 
 
-def _misfits(folder: StoredWeights, name: str, shape: tuple[int, ...]) -> list[str]:
-    info = folder.info(name)
+def _misfits(info: StoredTensor, shape: tuple[int, ...], dtypes: Collection[str]) -> str:
     faults = []
     if info.shape != tuple(shape):
         faults.append(f"has shape {[*info.shape]}, needed is {[*shape]}")
-    if info.dtype not in FLOAT_DTYPES:
-        faults.append(f"has dtype {info.dtype}, needed is one of {', '.join(FLOAT_DTYPES)}")
-    return faults
+    if info.dtype not in dtypes:
+        faults.append(f"has dtype {info.dtype}, needed is one of {', '.join(dtypes)}")
+    return "; ".join(faults)
 
 
-def _unfit(folder: StoredWeights, name: str, shape: tuple[int, ...]) -> str:
-    return f"{_place(folder, name)} {'; '.join(_misfits(folder, name, shape))}"
-
-
-def _missing(folder: StoredWeights, name: str, shape: tuple[int, ...]) -> str:
+def _missing(folder: StoredWeights | TensorSet, name: str, shape: tuple[int, ...]) -> str:
     return f"{folder.path}: tensor {shown(name)} is missing; needed with shape {[*shape]}"
 
 
-def _unexpected(folder: StoredWeights, name: str, wanted: Mapping[str, tuple[int, ...]]) -> str:
+def _unexpected(folder: StoredWeights | TensorSet, name: str, wanted: Mapping[str, tuple[int, ...]]) -> str:
     shape = folder.info(name).shape
     near = did_you_mean(name, [candidate for candidate, needed in wanted.items() if needed == shape])
     return f"{_place(folder, name)} of shape {[*shape]} is not part of this model{near}"
 
 
-def _place(folder: StoredWeights, name: str) -> str:
+def _place(folder: StoredWeights | TensorSet, name: str) -> str:
     return f"{folder.path / folder.file_name(name)}: tensor {shown(name)}"

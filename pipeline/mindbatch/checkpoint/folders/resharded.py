@@ -92,10 +92,7 @@ def _is_there(path: Path, size: int | None) -> bool:
         return False
 
 
-_WHOSE = {"hf": "those of Hugging Face", "mindformers": "those of MindFormers"}
-
-
-def rank_tensors(home: Path, needed: TensorSlice, place: tuple[int, int], names: str) -> TensorSet:
+def rank_tensors(home: Path, needed: TensorSlice, place: tuple[int, int]) -> TensorSet:
     """The tensors of one rank, when all ranks are there and were cut for so many.
 
     place: the rank's stage, and the number of stages.
@@ -107,7 +104,7 @@ def rank_tensors(home: Path, needed: TensorSlice, place: tuple[int, int], names:
         raise CheckpointError(f"{home}: no rank_0, rank_1 ...; `mindbatch reshard` makes them")
     marker, (stage, stages) = read_marker(home), place
     settings = marker.settings if marker else {}
-    of_names = _names_faults(settings, names)
+    of_names = _names_faults(settings)
     if marker is None:
         _refuse_copies(home)
     if of_cut := _cut_faults(home, settings, len(ranks), (needed.size, stages), fits=not of_names):
@@ -133,11 +130,11 @@ def _refuse_copies(home: Path) -> None:
             )
 
 
-def _names_faults(settings: Mapping[str, Any], needed: str) -> list[str]:
-    names = settings.get("names", needed)
-    if names == needed:
+def _names_faults(settings: Mapping[str, Any]) -> list[str]:
+    names = settings.get("names", "hf")
+    if names == "hf":
         return []
-    return [f"has names={shown(names)}; needed are {_WHOSE[needed]}, target.names={needed}"]
+    return [f"has names={shown(names)}; needed are those of Hugging Face, target.names=hf"]
 
 
 def _cut_faults(

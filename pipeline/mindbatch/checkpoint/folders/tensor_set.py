@@ -26,6 +26,8 @@ from mindbatch.checkpoint.folders.weight_files import (
 )
 from mindbatch.checkpoint.formats.open_file import allow_open_files, in_threads, open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile, StoredTensor
+from mindbatch.checkpoint.placement.plan import first_locations
+from mindbatch.checkpoint.placement.regions import RankFiles, Segment, Shape
 from mindbatch.io.closing import Closing, closed_on_error
 from mindbatch.io.errors import CheckpointError
 
@@ -87,6 +89,10 @@ class TensorSet(Closing):
             near = did_you_mean(name, self.tensors)
             raise CheckpointError(f"{self.path}: no tensor {shown(name)}{near}") from None
 
+    def file_name(self, name: str) -> str:
+        """The file that holds the tensor, from the path on. CheckpointError when none does."""
+        return str(self.file(name).path.relative_to(self.path))
+
     def are_equal(self, one: str, other: str) -> bool:
         """True if both tensors exist with the same shape and numbers, whatever their dtypes."""
         if not {one, other} <= self.tensors.keys():
@@ -146,6 +152,24 @@ class TensorSet(Closing):
     def close(self) -> None:
         for file in self.files.values():
             file.close()
+
+
+StoredSegment = tuple[TensorSet, str, Shape, Segment]
+"""Opened tensors, the name of one of them, the view in which its regions are counted, and a segment of it."""
+
+
+def stored_segments(files: RankFiles, sets: Sequence[TensorSet]) -> dict[str, list[StoredSegment]]:
+    """The segments that make up each full tensor; of those that several ranks have, the lowest one's.
+
+    sets: the opened tensors of each rank.
+    """
+    return {
+        tensor: [
+            (sets[rank], name, files.ranks[rank][name].shard.view, segment)
+            for rank, name, segment in by_region.values()
+        ]
+        for tensor, by_region in first_locations(files).items()
+    }
 
 
 @dataclass(frozen=True)

@@ -108,22 +108,7 @@ def have_equal_floats(one: tuple[StoredFile, str], other: tuple[StoredFile, str]
     """True if two tensors, each with its file, are of FLOAT_DTYPES and have the same numbers."""
     if not {file.info(name).dtype for file, name in (one, other)} <= {*FLOAT_DTYPES}:
         return False
-    return np.array_equal(read_float32(*one), read_float32(*other))
-
-
-def read_float32(
-    file: StoredFile, name: str, rows: slice | None = None, columns: slice | None = None
-) -> FloatArray:
-    """The values of an F32, F16 or BF16 tensor, or those of some rows and columns, in memory of their own.
-
-    What is converted is read 4 MiB at a time: memory holds the values once. (A mapped file would end the
-    process with SIGBUS when somebody truncates it; a read tells.)
-
-    CheckpointError for another dtype, or when the file cannot be read any more; ValueError for `rows` or
-    `columns` outside the tensor or with a step, or `columns` of what is no matrix. With `columns`, a stack of
-    matrices is read as one, each below the other.
-    """
-    return read_values(file, name, rows, columns, is_widened=True)
+    return np.array_equal(read_values(*one), read_values(*other))
 
 
 def read_region(
@@ -154,12 +139,20 @@ def read_values(
     rows: slice | None = None,
     columns: slice | None = None,
     *,
-    is_widened: bool = False,
+    is_widened: bool = True,
     view: tuple[int, ...] | None = None,
 ) -> Array:
-    """Reads as `read_float32`, but in the type that is stored, as `array_type` has it, unless `is_widened`.
+    """The values of an F32, F16 or BF16 tensor, or those of some rows and columns, in memory of their own.
 
-    view: a shape of the same bytes, by which rows and columns are counted.
+    What is converted is read 4 MiB at a time: memory holds the values once. (A mapped file would end the
+    process with SIGBUS when somebody truncates it; a read tells.)
+
+    is_widened: as float32; else as `array_type` has those of the dtype. view: a shape of the same bytes, by
+    which rows and columns are counted. With `columns`, a stack of matrices is read as one, each below the
+    other.
+
+    CheckpointError for another dtype, or when the file cannot be read any more; ValueError for `rows` or
+    `columns` outside the tensor or with a step, or `columns` of what is no matrix.
     """
     info = file.info(name)
     if view is not None:

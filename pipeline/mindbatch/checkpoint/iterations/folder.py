@@ -1,19 +1,19 @@
 """A model folder whose weights are a Checkpoint 2.0: each tensor is put together when it is asked for."""
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from mindbatch.checkpoint.folders.folder_files import existing_folder, read_configs
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, code_notes
-from mindbatch.checkpoint.folders.tensor_set import TensorSet, shard_sets
+from mindbatch.checkpoint.folders.tensor_set import StoredSegment, TensorSet, shard_sets, stored_segments
 from mindbatch.checkpoint.folders.weight_files import iteration_in
-from mindbatch.checkpoint.formats.floats import Array, FloatArray, array_type, read_region, widened
+from mindbatch.checkpoint.formats.floats import Array, array_type, converted, read_region
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.iterations.metadata import placements
-from mindbatch.checkpoint.placement.regions import Location, Placement, RankFiles, Segment, Shape, slices_of
+from mindbatch.checkpoint.placement.regions import Placement, RankFiles, slices_of
 from mindbatch.io.closing import closed_on_error
 from mindbatch.parallel.topology import WHOLE
 
@@ -47,18 +47,15 @@ class IterationFolder(ModelFolder):
 
     def _locate(self, files: RankFiles) -> None:
         """Finds where each tensor is. files: what those hold that are open."""
-        self._locations: dict[str, list[Location]] = {name: [] for name in files.shapes}
-        for name, location in files.locations():
-            self._locations[name].append(location)
-        self._views = [{name: stored.shard.view for name, stored in rank.items()} for rank in files.ranks]
+        self._segments = {name: parts for name, parts in stored_segments(files, self._sets).items() if parts}
         self._last: tuple[str, Array] | None = None
         # Of several files that hold parts of a tensor the first one's is told.
-        places = {name: locations[0] for name, locations in self._locations.items() if locations}
-        firsts = {name: (self._sets[place.rank], place.name) for name, place in places.items()}
-        self.file_of = {name: str(tensors.file(stored).path) for name, (tensors, stored) in firsts.items()}
+        self.file_of = {
+            name: str(parts[0][0].file(parts[0][1]).path) for name, parts in self._segments.items()
+        }
         self.tensors = {
-            name: StoredTensor(name, tensors.info(stored).dtype, files.shapes[name])
-            for name, (tensors, stored) in firsts.items()
+            name: StoredTensor(name, _common_dtype(parts), files.shapes[name])
+            for name, parts in self._segments.items()
         }
 
     def are_equal(self, one: str, other: str) -> bool:
@@ -66,32 +63,32 @@ class IterationFolder(ModelFolder):
             return False
         return np.array_equal(self.floats(one), self.floats(other))
 
-    def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
+    def floats(
+        self, name: str, *, rows: slice | None = None, columns: slice | None = None, is_widened: bool = True
+    ) -> Array:
         if self._last is None or self._last[0] != name:
             self._last = name, self._whole(name)
         whole = self._last[1]
         if columns is not None:  # a stack of matrices as one below another, as `read_values` has it
             whole = whole.reshape(-1, whole.shape[-1])[:, columns]
-        return np.array(whole[rows or slice(None)])
+        values = np.array(whole[rows or slice(None)])
+        return converted(values, self.info(name).dtype, "F32")[0] if is_widened else values
 
-    def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
-        values = self.packable(name, rows=rows, columns=columns)
-        return widened(values.reshape(-1).view(np.uint8).data, self.info(name).dtype, values.shape)
-
-    def stored_segments(self, name: str) -> Iterator[tuple[str, str, Shape, Segment]]:
-        for rank, stored, segment in self._distinct(name):
-            yield str(self._sets[rank].file(stored).path), stored, self._views[rank][stored], segment
-
-    def _distinct(self, name: str) -> Collection[Location]:
-        """The locations of a tensor's regions; of those that several files have, the first one's."""
-        return {location.segment.whole: location for location in self._locations[name][::-1]}.values()
+    def stored_segments(self, name: str) -> Iterable[StoredSegment]:
+        return self._segments[name]
 
     def _whole(self, name: str) -> Array:
         """Copies what files have of the tensor to its place."""
         info = self.info(name)
         out = np.empty(info.shape, array_type(info.dtype))
-        for rank, stored, segment in self._distinct(name):
-            file = self._sets[rank].verified(stored)
-            part = read_region(file, stored, segment.local, self._views[rank][stored], is_widened=False)
+        for tensors, stored, view, segment in self._segments[name]:
+            file, is_widened = tensors.verified(stored), info.dtype == "F32"
+            part = read_region(file, stored, segment.local, view, is_widened=is_widened)
             out[slices_of(segment.whole)] = part.T if segment.transposed else part
         return out
+
+
+def _common_dtype(parts: Iterable[StoredSegment]) -> str:
+    """The dtype of all parts of a tensor; float32 where they have several."""
+    dtypes = {tensors.info(stored).dtype for tensors, stored, *_ in parts}
+    return dtypes.pop() if len(dtypes) == 1 else "F32"

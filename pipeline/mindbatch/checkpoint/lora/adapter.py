@@ -12,12 +12,12 @@ import numpy as np
 
 from mindbatch.checkpoint.faults import collecting, first_lines, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, has_file, nothing_readable
-from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source
+from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source, stored_segments
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, config_warnings, read_lora_config
-from mindbatch.checkpoint.lora.modules import AdaptedModule, ArrayShard, StoredArray
+from mindbatch.checkpoint.lora.modules import AdaptedModule, StoredArray, stored_array
 from mindbatch.checkpoint.lora.names import (
     FoundModules,
     Role,
@@ -27,7 +27,7 @@ from mindbatch.checkpoint.lora.names import (
     is_vocabulary,
     unused_faults,
 )
-from mindbatch.checkpoint.placement.regions import Segment, full_region
+from mindbatch.checkpoint.placement.regions import as_placed, whole_placements
 from mindbatch.io.errors import CheckpointError
 
 ADAPTER_FILES = tuple(f"adapter_model{suffix}" for suffix in (".safetensors", ".ckpt"))
@@ -139,13 +139,13 @@ def module_faults(
 
 def _arrays(tensors: TensorSet, found_modules: FoundModules) -> dict[str, StoredArray]:
     """Locates the stored tensors, each checked against its digest, if it has one."""
-    arrays: dict[str, StoredArray] = {}
     names = [name for roles in found_modules.modules.values() for name in roles.values()]
-    for name, digest in tensors.checked_digests(names).items():
-        path, shape = str(tensors.file(name).path.resolve()), tensors.info(name).shape
-        whole = Segment(full_region(shape), full_region(shape))
-        arrays[name] = StoredArray(name, shape, (ArrayShard(path, name, shape, whole, digest),))
-    return arrays
+    files = as_placed(whole_placements({name: tensors.info(name).shape for name in names}), 1)
+    digests = tensors.checked_digests(names)
+    return {
+        name: stored_array(name, files.shapes[name], segments, lambda _, stored: digests[stored])
+        for name, segments in stored_segments(files, [tensors]).items()
+    }
 
 
 def checked_modules(

@@ -220,14 +220,18 @@ class MergedWeights(Closing):
     def info(self, name: str) -> StoredTensor:
         return self._folder.info(name)
 
-    def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
+    def floats(
+        self, name: str, *, rows: slice | None = None, columns: slice | None = None, is_widened: bool = True
+    ) -> Array:
         """The values that were asked for, merged.
 
         CheckpointError, besides those of the folder, when the adapter has changed since it was opened, or a
         sum is too large for float32.
         """
-        values = self._folder.floats(name, rows=rows, columns=columns)  # checked before norms are taken of it
-        if name not in self._stored or len(self.info(name).shape) > 2:  # adapters have no stacks
+        is_merged = name in self._stored and len(self.info(name).shape) <= 2  # adapters have no stacks
+        # Checked before norms are taken of it.
+        values = self._folder.floats(name, rows=rows, columns=columns, is_widened=is_widened or is_merged)
+        if not is_merged:
             return values
         region = _region(self.info(name).shape, rows, columns)
         edits = self._edits_of(self._stored[name].within(region))
@@ -236,10 +240,6 @@ class MergedWeights(Closing):
             self._last = name
         self._merger.apply(name, edits, 0, values)
         return values
-
-    def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
-        give = self.floats if name in self._stored else self._folder.packable
-        return give(name, rows=rows, columns=columns)
 
     def close(self) -> None:
         """Closes the adapter's files and gives memory back; the folder is its owner's."""

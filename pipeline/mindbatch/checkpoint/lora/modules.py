@@ -10,7 +10,7 @@ import numpy as np
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.digests import digest_of
-from mindbatch.checkpoint.folders.tensor_set import TensorSet
+from mindbatch.checkpoint.folders.tensor_set import StoredSegment, TensorSet, stored_segments
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray, read_region, widened
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import StoredFile
@@ -90,25 +90,34 @@ class StoredArray(NamedTuple):
         return values
 
 
-def base_weight(name: str, inputs_first: bool, files: RankFiles, sets: Sequence[TensorSet]) -> StoredArray:
-    """Locates a weight of the model, as [outputs, inputs], in the rank files: DoRA needs norms of whole rows.
+def stored_array(
+    name: str,
+    shape: Shape,
+    segments: Iterable[StoredSegment],
+    noted_digest: Callable[[TensorSet, str], str | None] = lambda tensors, name: None,
+    *,
+    inputs_first: bool = False,
+) -> StoredArray:
+    """Locates a full tensor, as [outputs, inputs], in the files that have segments of it.
 
-    inputs_first: its full tensor is [inputs, outputs]. sets: the opened tensors of each rank.
+    noted_digest: the digest by which a stored tensor is known again. inputs_first: the full tensor of this
+    shape is [inputs, outputs].
     """
-    shards: dict[Region, ArrayShard] = {}  # several ranks may hold the same region
-    for tensor, (rank, stored, segment) in files.locations():
-        if tensor == name:
-            turned = outputs_first(segment, inputs_first)
-            path, view = str(sets[rank].file(stored).path), files.ranks[rank][stored].shard.view
-            shards.setdefault(turned.whole, ArrayShard(path, stored, view, turned))
-    shape = files.shapes[name]
-    return StoredArray(name, shape[::-1] if inputs_first else shape, tuple(shards.values()))
+    shards = []
+    for tensors, stored, view, segment in segments:
+        path = str(tensors.file(stored).path.absolute())
+        whole = oriented(segment.whole, inputs_first)
+        turned = segment._replace(whole=whole, transposed=inputs_first != segment.transposed)
+        shards.append(ArrayShard(path, stored, view, turned, noted_digest(tensors, stored)))
+    return StoredArray(name, shape[::-1] if inputs_first else shape, tuple(shards))
 
 
-def outputs_first(segment: Segment, inputs_first: bool) -> Segment:
-    """Counts a segment in [outputs, inputs]. inputs_first: its weight is [inputs, outputs]."""
-    whole = oriented(segment.whole, inputs_first)
-    return segment._replace(whole=whole, transposed=inputs_first != segment.transposed)
+def base_finder(files: RankFiles, sets: Sequence[TensorSet]) -> Callable[[str, bool], StoredArray]:
+    """Finds a weight of the model, given its name and whether its full tensor is [inputs, outputs]."""
+    segments = stored_segments(files, sets)
+    return lambda name, inputs_first: stored_array(
+        name, files.shapes[name], segments[name], inputs_first=inputs_first
+    )
 
 
 TILE = 512

@@ -74,14 +74,13 @@ class Heads:
 class Options:
     """The settings of a MindFormers model on which its parameters depend.
 
-    qkv_concat, mlp_concat: as MindFormers calls them; Llama has the first one alone, which means both.
+    qkv_concat: as MindFormers calls it; of Llama's matrices it means gate and up as well.
     grouped: fused tensors are, as in MindFormers 1.9; older releases joined their sections on each rank.
     num_layers: of the whole model, for a last layer with names of its own; None: names are looked up only.
     is_mcore: the names are those of its Mcore models, whose matrices are fused in any case.
     """
 
     qkv_concat: bool = False
-    mlp_concat: bool = True
     grouped: bool = True
     num_layers: int | None = None
     is_mcore: bool = False

@@ -123,21 +123,19 @@ L.post_attention_layernorm = L.post_attention_layernorm : weight
 L.self_attention.dense = L.self_attention.dense : weight bias
 L.mlp.dense_4h_to_h = L.mlp.dense_4h_to_h : weight bias
 L.self_attention.query_key_value = QKV : weight bias qkv
-L.mlp.dense_h_to_4h = GATES : weight bias pair
+L.mlp.dense_h_to_4h = L.mlp.dense_h_to_4h : weight bias pair
 """
 
 
 def chatglm(options: Options) -> Dialect:
     """Names of ChatGLM2ForConditionalGeneration: ChatGLM2, ChatGLM3, the first GLM4.
 
-    Without use_rearrange_rope, which reorders the elements of each head.
+    Without use_rearrange_rope, which reorders the elements of each head, and with mlp_concat.
     """
     separate = "L.self_attention.wq L.self_attention.wk L.self_attention.wv"
     qkv = "L.self_attention.query_key_value" if options.qkv_concat else separate
-    gates = "L.mlp.dense_h_to_4h" if options.mlp_concat else "L.mlp.dense_left L.mlp.dense_right"
-    table = _CHATGLM.replace("QKV", qkv).replace("GATES", gates)
     layer = "transformer.encoder.layers.{layer}"
-    return Dialect(tuple(_rules(table, layer, layer)), ("*rotary_pos_emb.inv_freq",))
+    return Dialect(tuple(_rules(_CHATGLM.replace("QKV", qkv), layer, layer)), ("*rotary_pos_emb.inv_freq",))
 
 
 # c_attn is [inputs, outputs] (Conv1D), the three dense layers are [outputs, inputs].

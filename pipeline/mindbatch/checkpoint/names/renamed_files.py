@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.names.dialect import (
@@ -118,24 +118,20 @@ to_huggingface = partial(_whole_files, is_stored=True)
 
 
 def _stored_tensors(rule: Rule, sizes: Sizes) -> dict[str, StoredShard]:
-    shapes = _shapes_of(rule.stored, sizes)
+    shapes, view = _shapes_of(rule.stored, sizes), _view_of(rule.stored, sizes)
+    columns = None if sizes.inputs is None else (0, sizes.inputs)
+    is_turned = columns is not None and rule.original.transposed != rule.stored.transposed
     segments: dict[str, list[tuple[str, Segment]]] = {name: [] for name in shapes}
-    for section in range(len(sizes.outputs)):
-        [whole] = _spans(rule.original, sizes, section)
-        for part in _spans(rule.stored, sizes, section):
-            segments[part.name].append((whole.name, _segment(rule, whole, part, sizes.inputs is not None)))
-    view = _view_of(rule.stored, sizes)
+    for section, size in enumerate(sizes.outputs):
+        [(original, first, *_)] = _runs(rule.original, sizes, section)  # which is never grouped
+        for name, place, start, stop in _runs(rule.stored, sizes, section):
+            local = _in_form(rule.stored, (place, place + stop - start), columns)
+            if view is not None:
+                width = view[1] // len(sizes.outputs)
+                local = (0, size), (section * width, (section + 1) * width)
+            whole = _in_form(rule.original, (first + start, first + stop), columns)
+            segments[name].append((original, Segment(local, whole, transposed=is_turned)))
     return {name: StoredShard.of(segments[name], shape, other_view=view) for name, shape in shapes.items()}
-
-
-def _segment(rule: Rule, whole: Span, part: Span, is_matrix: bool) -> Segment:
-    """The part's outputs within the Hugging Face tensor, which holds its sections in one region each."""
-    along = 1 if is_matrix and rule.original.transposed else 0
-    first = whole.region[along][0] + part.start
-    rows = (first, first + part.stop - part.start)
-    region = (*whole.region[:along], rows, *whole.region[along + 1 :])
-    transposed = is_matrix and rule.original.transposed != rule.stored.transposed
-    return Segment(part.region, region, transposed=transposed)
 
 
 def _group_unit(rule: Rule, heads: Heads) -> int | None:
@@ -190,15 +186,6 @@ def _viewed(region: Region, placement: Placement, view: Shape, rank: int) -> Reg
             f"{together} full rows each belong together, so that cannot be told in Hugging Face names"
         )
     return (start // together, stop // together), (0, placement.shape[1] * together)
-
-
-class Span(NamedTuple):
-    """Outputs start..stop of a section, and the region of the named tensor (in its view) that holds them."""
-
-    start: int
-    stop: int
-    name: str
-    region: Region
 
 
 @dataclass(frozen=True)
@@ -260,25 +247,16 @@ def _view_of(form: Form, sizes: Sizes) -> Shape | None:
     return sizes.groups, len(sizes.outputs) * sizes.inputs
 
 
-def _spans(form: Form, sizes: Sizes, section: int) -> Iterator[Span]:
+def _runs(form: Form, sizes: Sizes, section: int) -> list[tuple[str, int, int, int]]:
+    """Tensors by name, from which of their outputs on each holds the outputs start..stop of a section."""
     size = sizes.outputs[section]
     if len(form.names) > 1:
-        yield _span(form, form.names[section], (0, size), 0, sizes.inputs)
-    elif not form.grouped:
-        yield _span(form, form.names[0], (0, size), sum(sizes.outputs[:section]), sizes.inputs)
-    elif (view := _view_of(form, sizes)) is not None:
-        width = view[1] // len(sizes.outputs)
-        yield Span(0, size, form.names[0], ((0, size), (section * width, (section + 1) * width)))
-    else:
-        unit, whole, before = sizes.units[section], sum(sizes.units), sum(sizes.units[:section])
-        for group in range(sizes.groups):
-            first = group * unit
-            yield _span(form, form.names[0], (first, first + unit), group * whole + before, sizes.inputs)
-
-
-def _span(form: Form, name: str, outputs: tuple[int, int], place: int, inputs: int | None) -> Span:
-    rows, columns = (place, place + outputs[1] - outputs[0]), None if inputs is None else (0, inputs)
-    return Span(*outputs, name, _in_form(form, rows, columns))
+        return [(form.names[section], 0, 0, size)]
+    [name] = form.names
+    if not form.grouped or _view_of(form, sizes) is not None:
+        return [(name, sum(sizes.outputs[:section]), 0, size)]
+    unit, whole, before = sizes.units[section], sum(sizes.units), sum(sizes.units[:section])
+    return [(name, group * whole + before, group * unit, (group + 1) * unit) for group in range(sizes.groups)]
 
 
 def _in_form(form: Form, outputs: Extent, inputs: Extent | None) -> tuple[Extent, ...]:

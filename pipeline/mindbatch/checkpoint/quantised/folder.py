@@ -7,7 +7,7 @@ import numpy as np
 
 from mindbatch.checkpoint.faults import collecting, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, Array, FloatArray
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, Array
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.quantised.layout import GroupedMatrix, Needed, QuantisedLayout, ScaledIntegers
 from mindbatch.io.closing import closed_on_error
@@ -72,10 +72,12 @@ class QuantisedFolder(ModelFolder):
     def _size(self, module: str) -> tuple[int, int]:
         return self._layout.size(super().info(self._main(module)).shape[int(self._layout.is_stacked) :])
 
-    def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
+    def floats(
+        self, name: str, *, rows: slice | None = None, columns: slice | None = None, is_widened: bool = True
+    ) -> Array:
         """Reads rows; of a stack those of one matrix, which count on from one matrix to the next."""
         if name not in self._modules:
-            return super().floats(name, rows=rows, columns=columns)
+            return super().floats(name, rows=rows, columns=columns, is_widened=is_widened)
         if self._layout.is_stacked:
             _, *size = self.info(name).shape
             number = 0 if rows is None else rows.start // size[0]
@@ -84,10 +86,6 @@ class QuantisedFolder(ModelFolder):
             inputs, outputs = _bounds((*size,), within, columns)
             return self._matrix(name, number).floats(outputs, inputs).T
         return self._matrix(name).floats(*_bounds(self.info(name).shape, rows, columns))
-
-    def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
-        give = self.floats if name in self._modules else super().packable
-        return give(name, rows=rows, columns=columns)
 
     def has_integers(self, name: str) -> bool:
         """True if it is a matrix that is stored in 8 bits with a scale for each output."""

@@ -153,11 +153,10 @@ def _joined(cuts: Iterable[tuple[int, int]]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class OperatorStrategy:
-    """Sharding of one operator; its stage is that of the file."""
+    """An operator, whose stage is that of the file; how it is sharded itself is not looked at."""
 
     name: str
     stage: int
-    cuts: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)

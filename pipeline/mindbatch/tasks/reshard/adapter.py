@@ -1,13 +1,10 @@
 """`lora.merge` of `mindbatch reshard`: the adapter checked against the source."""
 
-from functools import partial
-
 from mindbatch.checkpoint.folders.resharded import refuse_merged_before
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.modules import base_weight
+from mindbatch.checkpoint.lora.modules import base_finder
 from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_merge
-from mindbatch.models.merged_adapter import adapter_renames
-from mindbatch.models.registry import tied_tensors
+from mindbatch.models.merged_adapter import base_tensors
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import ReshardSource
 
@@ -21,12 +18,9 @@ def plan_adapter(path: str, config: ReshardConfig, opened: ReshardSource) -> Lor
     """
     base = str(opened.folder.resolve()) if opened.folder else None  # the name that the adapter may record
     adapter = open_adapter(path, config.lora.scaling, base)
-    plan = plan_merge(
-        adapter,
-        _base_tensors(opened),
-        {name: {*map(opened.source.dtype, stored)} for name, stored in opened.stored_names.items()},
-        partial(base_weight, files=opened.files, sets=opened.source.ranks),
-    )
+    find_base = base_finder(opened.files, opened.source.ranks)
+    dtypes = {name: {*map(opened.source.dtype, stored)} for name, stored in opened.stored_names.items()}
+    plan = plan_merge(adapter, _base_tensors(opened), dtypes, find_base)
     opened.notes += adapter.warnings
     refuse_merged_before({f"lora.merge={adapter.path}": plan.digest}, opened.source.path)
     opened.notes.append(
@@ -37,14 +31,8 @@ def plan_adapter(path: str, config: ReshardConfig, opened: ReshardSource) -> Lor
 
 def _base_tensors(opened: ReshardSource) -> BaseTensors:
     """Those of the source, by its names; where no model is known, by what the files show."""
-    shapes, model = opened.files.shapes, opened.model
+    model = opened.model
     if model is None:
-        return BaseTensors(shapes)
+        return BaseTensors(opened.files.shapes)
     prefix = model.prefix if opened.is_bare else ""
-    transposed = {part.source for spec in model.parameters for part in spec.parts if part.transposed}
-    return BaseTensors(
-        shapes,
-        adapter_renames(model.architecture, shapes),
-        transposed | {name.removeprefix(model.prefix) for name in transposed},
-        {head: own.removeprefix(prefix) for head, own in tied_tensors(model.architecture).items()},
-    )
+    return base_tensors(model.architecture, lambda name: name.removeprefix(prefix))

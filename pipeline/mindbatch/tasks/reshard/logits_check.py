@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray, widened
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray
 from mindbatch.checkpoint.iterations.folder import IterationFolder
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.checkpoint.reshard.progress import Progress, silent
@@ -38,7 +38,7 @@ _MIN_ROOM = 1 << 28  # a step's arrays, and the interpreter
 
 
 class WholeCheckpoint(IterationFolder):
-    """The tensors of a reshard's source as one whole model's in float32, each checked against its digests.
+    """The tensors of a reshard's source as one whole model's, each checked against its digests.
 
     Nothing is written: a tensor is put together when it is asked for, from all files that have parts of it.
     """
@@ -53,12 +53,6 @@ class WholeCheckpoint(IterationFolder):
         self.shard, self.stages = WHOLE, 1
         self._hold(opened.source.path, opened.source.ranks)
         self._locate(opened.files)
-
-    def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
-        values = super().packable(name, rows=rows, columns=columns)
-        return widened(values.reshape(-1).view(np.uint8).data, self.info(name).dtype, values.shape)
-
-    floats = packable
 
 
 @dataclass(frozen=True)

@@ -1,43 +1,45 @@
 """Source of `mindbatch reshard`: its tensors, the model they are of, and where each is."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
-from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, first_lines, located, raise_if_any, shown
+from mindbatch.checkpoint.faults import first_lines, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
+from mindbatch.checkpoint.folders.model_folder import match_tensors
 from mindbatch.checkpoint.folders.resharded import noted_settings
 from mindbatch.checkpoint.folders.tensor_set import (
     ITERATION,
     RANKS,
     SINGLE_FILE,
     Source,
-    TensorSet,
     copy_faults,
     open_source,
     seem_copies,
 )
+from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.checkpoint.iterations.metadata import placements as iteration_placements
-from mindbatch.checkpoint.names.dialect import unused_names
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.regions import (
     Placement,
     Placements,
     RankFiles,
-    Shape,
     as_placed,
     whole_placements,
 )
 from mindbatch.checkpoint.reshard.replicas import digest_faults
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
+from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import ConfigError
 from mindbatch.models.config_forms import has_text_part
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.described_folder import as_stored, described_config
 from mindbatch.models.model_spec import ModelSpec
+from mindbatch.models.registry import unused_tensors
 from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.tasks.reshard.names import MINDFORMERS, Naming, named, source_naming
 from mindbatch.tasks.reshard.schema import ReshardConfig
@@ -75,11 +77,14 @@ class ReshardSource:
         """The dtype of a tensor of the model: that of the first in the files that holds it."""
         return self.source.dtype(self.stored_names[name][0])
 
+    @cached_property
+    def unused(self) -> tuple[str, ...]:
+        """Patterns of the tensors that files may hold though nothing reads them."""
+        of_model = () if self.model is None else unused_tensors(self.model.architecture)
+        return of_model if self.naming is None else (*self.naming.dialect.unused, *of_model)
+
     def is_unused(self, name: str) -> bool:
-        """True if files may hold the tensor though nothing reads it."""
-        if self.naming is not None and unused_names(self.naming.dialect, [name]):
-            return True
-        return self.model is not None and self.model.is_unused(name)
+        return any(fnmatchcase(name, pattern) for pattern in self.unused)
 
 
 def open_reshard_source(config: ReshardConfig) -> ReshardSource:
@@ -91,11 +96,8 @@ def open_reshard_source(config: ReshardConfig) -> ReshardSource:
     """
     assert config.source is not None
     source = open_source(config.source)
-    try:
+    with closed_on_error(source):
         return _opened(config, source)
-    except BaseException:
-        source.close()
-        raise
 
 
 def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
@@ -250,24 +252,5 @@ def _faults(opened: ReshardSource) -> list[str]:
     """Checks that each rank has what it should, and all have it in one dtype."""
     faults: list[str] = []
     for number, rank in enumerate(opened.source.ranks):
-        faults += _rank_faults(rank, opened.files.stored_shapes(number), opened.is_unused)
+        faults += match_tensors(opened.files.stored_shapes(number), rank, opened.unused, DTYPES)
     return faults + opened.source.dtype_faults(opened.is_unused)
-
-
-def _rank_faults(
-    rank: TensorSet, expected: Mapping[str, Shape], is_unused: Callable[[str], bool]
-) -> list[str]:
-    faults: list[str] = []
-    missing = [name for name in expected if name not in rank.tensors]
-    for name, info in rank.tensors.items():
-        where = f"{rank.file(name).path}: tensor {shown(name)}"
-        if name not in expected:
-            if not is_unused(name):
-                near = did_you_mean(name, missing) if len(faults) < MAX_LINES else ""
-                faults.append(f"{where} of shape {[*info.shape]} is not part of this model{near}")
-        elif info.shape != expected[name]:
-            faults.append(f"{where} has shape {[*info.shape]}, needed is {[*expected[name]]}")
-    for name in missing:
-        shape = [*expected[name]]
-        faults.append(f"{rank.path}: tensor {shown(name)} is missing; needed with shape {shape}")
-    return faults

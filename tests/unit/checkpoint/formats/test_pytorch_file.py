@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mindbatch.checkpoint.formats import pickled_tensors
-from mindbatch.checkpoint.formats.floats import read_float32
+from mindbatch.checkpoint.formats.floats import read_values
 from mindbatch.checkpoint.formats.pytorch_file import open_pytorch
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.io.errors import CheckpointError
@@ -68,11 +68,11 @@ def test_views_of_a_storage_are_read_row_major(saved: str) -> None:
     with open_pytorch(HOME / saved) as file:
         assert file.tensors.keys() == VIEWS.keys()
         for name, array in VIEWS.items():
-            np.testing.assert_array_equal(read_float32(file, name), array)
+            np.testing.assert_array_equal(read_values(file, name), array)
         np.testing.assert_array_equal(
-            read_float32(file, "permuted", rows=slice(1, 4)), BASE.T[1:4].swapaxes(1, 2)
+            read_values(file, "permuted", rows=slice(1, 4)), BASE.T[1:4].swapaxes(1, 2)
         )
-        np.testing.assert_array_equal(read_float32(file, "matrix", None, slice(1, 2)), VIEWS["matrix"][:, 1:])
+        np.testing.assert_array_equal(read_values(file, "matrix", None, slice(1, 2)), VIEWS["matrix"][:, 1:])
 
 
 @pytest.mark.parametrize("saved", ["dtypes.bin", "dtypes_old.bin"])
@@ -82,7 +82,7 @@ def test_every_dtype(saved: str) -> None:
         assert found == {f"torch.{name}": kind for name, kind in KINDS.items()}
         assert contents(file, "torch.int64") == np.arange(5).tobytes()
         assert contents(file, "torch.bool") == bytes([0, 1, 1, 1, 1])
-        np.testing.assert_array_equal(read_float32(file, "torch.bfloat16"), np.arange(5, dtype=np.float32))
+        np.testing.assert_array_equal(read_values(file, "torch.bfloat16"), np.arange(5, dtype=np.float32))
 
 
 @pytest.mark.parametrize("saved", ["module.bin", "module_old.bin"])
@@ -90,7 +90,7 @@ def test_the_state_of_a_module(saved: str) -> None:
     """It has _metadata, which BUILD puts into the mapping."""
     with open_pytorch(HOME / saved) as file:
         assert [*file.tensors] == ["0.weight", "0.bias", "1.weight", "1.bias"]
-        np.testing.assert_array_equal(read_float32(file, "0.weight"), np.full((2, 3), 0.5, np.float32))
+        np.testing.assert_array_equal(read_values(file, "0.weight"), np.full((2, 3), 0.5, np.float32))
 
 
 @pytest.mark.parametrize("write", [pytorch_bytes, old_pytorch_bytes])

@@ -20,7 +20,6 @@ from mindbatch.checkpoint.formats.floats import (
     FLOAT_DTYPES,
     array_type,
     converted,
-    read_float32,
     read_values,
 )
 from mindbatch.checkpoint.formats.open_file import open_safetensors
@@ -63,7 +62,7 @@ def read_all(file: StoredFile) -> None:
     for name, info in file.tensors.items():
         assert len(b"".join(file.chunks(name))) == info.nbytes
         if info.dtype in FLOAT_DTYPES:
-            assert read_float32(file, name).shape == info.shape
+            assert read_values(file, name).shape == info.shape
 
 
 names = st.text(st.characters(categories=["Ll", "Nd"], include_characters="._"), min_size=1).filter(
@@ -87,14 +86,14 @@ def test_reads_what_the_library_writes(tmp_path: Path, tensors: dict[str, npt.ND
         assert b"".join(file.chunks(name)) == array.tobytes()
         if array.dtype in (np.float32, np.float16):
             with np.errstate(invalid="ignore"):
-                np.testing.assert_array_equal(read_float32(file, name), array.astype(np.float32))
+                np.testing.assert_array_equal(read_values(file, name), array.astype(np.float32))
 
 
 @given(hnp.arrays(np.uint16, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=6)))
 def test_every_bfloat16_bit_pattern_is_widened_exactly(opened: Opener, bits: npt.NDArray[np.uint16]) -> None:
     file = opened(safetensors_bytes({"x": bits}))
     expected = bits.astype(np.uint32) << 16
-    assert np.array_equal(read_float32(file, "x").view(np.uint32), expected)
+    assert np.array_equal(read_values(file, "x").view(np.uint32), expected)
 
 
 @given(
@@ -113,8 +112,8 @@ def test_rows_and_columns_in_pieces_of_any_size(
         patch.setattr("mindbatch.checkpoint.formats.floats.SLICE_BYTES", data.draw(st.integers(4, 64)))
         patch.setattr("mindbatch.checkpoint.formats.floats.GAP_BYTES", data.draw(st.integers(0, 36)))
         file = opened(safetensors_bytes({"x": stored}))
-        part, whole = read_values(file, "x", *parts), read_float32(file, "x")
-        np.testing.assert_array_equal(read_float32(file, "x", *parts), values[tuple(parts)])
+        part, whole = read_values(file, "x", *parts, is_widened=False), read_values(file, "x")
+        np.testing.assert_array_equal(read_values(file, "x", *parts), values[tuple(parts)])
         assert b"".join(file.chunks("x")) == stored.tobytes()
     assert part.dtype == stored.dtype
     np.testing.assert_array_equal(part, stored[tuple(parts)])
@@ -125,7 +124,7 @@ def test_rows_and_columns_in_pieces_of_any_size(
 def test_float32_of_another_dtype_is_refused(opened: Opener, dtype: type) -> None:
     file = opened(safetensors_bytes({"x": np.zeros(3, dtype)}))
     with pytest.raises(CheckpointError, match=r"w.safetensors: tensor 'x': dtype .*; needed F32, F16, BF16"):
-        read_float32(file, "x")
+        read_values(file, "x")
 
 
 @pytest.mark.parametrize(
@@ -149,9 +148,9 @@ def test_what_is_outside_the_tensor_is_refused(
 ) -> None:
     shapes = {"matrix": (4, 5), "vector": (5,), "scalar": ()}
     file = opened(safetensors_bytes({key: np.full(shape, 2, np.float32) for key, shape in shapes.items()}))
-    assert (read_float32(file, name) == 2).all()
+    assert (read_values(file, name) == 2).all()
     with pytest.raises(ValueError, match="must lie inside it"):
-        read_float32(file, name, rows, columns)
+        read_values(file, name, rows, columns)
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
@@ -167,7 +166,7 @@ def test_columns_are_read_with_what_lies_between_where_that_is_little(
         file, "read_into", lambda name, start, buffer: (sizes.append(len(buffer)), read(name, start, buffer))
     )
     monkeypatch.setattr("mindbatch.checkpoint.formats.floats.GAP_BYTES", gap)
-    found = read_float32(file, "x", slice(1, 3), slice(2, 4))
+    found = read_values(file, "x", slice(1, 3), slice(2, 4))
     np.testing.assert_array_equal(found, matrix[1:3, 2:4])
     assert sizes == [elements * stored.itemsize // reads] * reads
 
@@ -232,7 +231,7 @@ def test_memory_holds_the_values_once(tmp_path: Path, dtype: str) -> None:
     file = open_safetensors(path)
     tracemalloc.start()
     try:
-        values = read_float32(file, "x")
+        values = read_values(file, "x")
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -245,6 +244,6 @@ def test_a_file_that_becomes_shorter_while_it_is_read_is_named(opened: Opener) -
     file = opened(SMALL_BYTES)
     os.truncate(file.path, file.size - 1)
     name = max(file.tensors, key=lambda name: file.info(name).extents[0].offset)
-    for read in (partial(read_float32, file), lambda name: list(file.chunks(name))):
+    for read in (partial(read_values, file), lambda name: list(file.chunks(name))):
         with pytest.raises(CheckpointError, match=r"w\.safetensors: became shorter while it was read"):
             read(name)

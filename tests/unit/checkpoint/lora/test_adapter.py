@@ -336,3 +336,14 @@ def test_what_an_adapter_may_not_be_for_is_a_warning(tmp_path):
     for start in ("pissa", "pissa_niter_4", "olora", "corda", "loftq", "lora_ga"):
         assert "began by changing the base weights" in warnings(None, start=start)[0]
     assert warnings(None, start="gaussian") == warnings(None, start="eva") == ()
+
+
+def test_an_adapter_in_the_hub_s_cache(tmp_path):
+    """Its files are links to others whose names have no ending."""
+    plain, snapshot = write_adapter(tmp_path / "plain"), tmp_path / "snapshots" / "0123"
+    snapshot.mkdir(parents=True)
+    (tmp_path / "blobs").mkdir()
+    for number, file in enumerate(sorted(plain.iterdir())):
+        file.rename(tmp_path / "blobs" / str(number))
+        (snapshot / file.name).symlink_to(f"../../blobs/{number}")
+    assert len(fit(snapshot)) == len(MODULES)

@@ -28,7 +28,6 @@ NAMED = [
     *((model, PLAIN) for model in MODELS),
     *((model, options) for model in ("llama", "qwen2") for options in (FUSED, JOINED)),
     ("chatglm", FUSED),
-    ("chatglm", Options(mlp_concat=False)),
 ]
 LAYER = "model.layers.1"
 
@@ -144,7 +143,7 @@ def test_the_last_layer_of_pangu_alpha_stands_apart():
     assert not [name for name in made if name.startswith("backbone.blocks.2.")]
 
 
-@pytest.mark.parametrize("options", [PLAIN, Options(mlp_concat=False), FUSED])
+@pytest.mark.parametrize("options", [PLAIN, FUSED])
 def test_chatglm(options):
     arrays, made = named("chatglm", options)
     layer = "transformer.encoder.layers.0"
@@ -153,7 +152,6 @@ def test_chatglm(options):
         np.testing.assert_array_equal(made[f"{layer}.self_attention.query_key_value.weight"], fused)
     else:
         np.testing.assert_array_equal(made[f"{layer}.self_attention.wk.weight"], fused[32:48])
-    assert (f"{layer}.mlp.dense_left.weight" in made) is not options.mlp_concat
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from child_functions import leave
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.formats.floats import read_values
+from mindbatch.checkpoint.formats.open_file import open_tensor_file
+from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.loading.first_logits import fixed_prompts
 from mindbatch.models.architecture import Architecture
@@ -20,6 +23,7 @@ from mindbatch.tasks.reshard.logits_check import LogitDifference, WholeCheckpoin
 from mindbatch.tasks.reshard.schema import ReshardConfig, reshard_faults
 from reshard_adapters import reshard as run_reshard
 from reshard_models import LLAMA, MODELS, flip_a_bit, stored, tensors_of, write_model, write_tensors
+from tensor_files import write_tensor_file
 
 Array = NDArray[np.float32]
 LOGITS = np.array([[1.0, 2.0, 4.0], [3.0, 0.0, 1.0]], np.float32)
@@ -263,6 +267,23 @@ def test_every_tensor_is_as_before(tmp_path: Path, model: str, way: dict[str, An
             assert floats.tobytes() == expected.tobytes()
             assert after.floats(name, rows=slice(1, 3)).tobytes() == expected[1:3].tobytes()
             assert (tmp_path / "target" / after.file_name(name)).is_file()
+
+
+def test_parts_of_several_dtypes_make_one_tensor(tmp_path: Path) -> None:
+    """As a fused tensor of Hugging Face is made of MindFormers' separate ones."""
+    source = write_model(tmp_path / "source", MODELS["gpt2"], "BF16")
+    run_reshard(source, tmp_path / "target", target_names="mindformers", target_dtype="float32")
+    path = tmp_path / "target" / "model.safetensors"
+    with open_tensor_file(path) as file:
+        arrays = {name: read_values(file, name) for name in file.tensors}
+    dtypes = {name: "F32" if "dense2" in name else "BF16" for name in arrays}
+    layout = safetensors_layout([(name, dtypes[name], array.shape) for name, array in arrays.items()])
+    write_tensor_file(path, layout, lambda name: [stored(arrays[name], dtypes[name]).data.cast("B")])
+    (tmp_path / "target" / "digests.json").unlink()
+    whole = WholeCheckpoint(ReshardConfig(source=str(tmp_path / "target")))
+    with ModelFolder(source) as before, whole as after:
+        for name in before.names:
+            np.testing.assert_array_equal(after.floats(name), before.floats(name), name)
 
 
 def test_damage_is_named(tmp_path: Path) -> None:
