@@ -13,12 +13,7 @@ from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.ascend.graphs import DECODER, HEAD, OF_PART, recorded_cell
 from mindbatch.kernels.ascend.step import most_gathered_tokens
-from mindbatch.kernels.mindspore_kernels import (
-    AdaptedEncoderDecoderGraph,
-    EncoderDecoderGraph,
-    MindSporeKernels,
-    Network,
-)
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels, Network, part_graph
 from mindbatch.kernels.step import (
     ANY_STEP,
     IntArray,
@@ -165,9 +160,9 @@ class EncoderDecoderGraphs(StepGraphs):
         return StepValues(hidden[np.searchsorted(decoded, inputs.wanted)], tokens=inputs.wanted)
 
     def _compiled(self, network: Network, kernels: MindSporeKernels) -> CompiledStep:
-        graph = AdaptedEncoderDecoderGraph if self._adapted else EncoderDecoderGraph
         self._encoder, decoder = (
-            CompiledCell(graph(cell), self._on_compile) for cell in (network.encoder, network.decoder)
+            CompiledCell(part_graph(cell, adapted=self._adapted), self._on_compile)
+            for cell in (network.encoder, network.decoder)
         )
         return CompiledStep(decoder, decoder)
 

@@ -23,7 +23,7 @@ class AscendAttention(nn.Cell):
     """Writes keys and values with ReshapeAndCache; a subclass attends.
 
     qkv: [T, (heads + 2 * kv_heads) * head_dim]; caches: [blocks, block_size, kv_heads, head_dim]; the rest as
-    `AscendGraph` hands it on. Returns [T, heads * head_dim].
+    `graphs.step_graph` hands it on. Returns [T, heads * head_dim].
     """
 
     def __init__(self, shape: AttentionShape) -> None:

@@ -158,12 +158,10 @@ class AscendKernels(MindSporeKernels):
         return AscendKernels(self.float_type, single_tokens=True)
 
     def step_graph(self, cell: nn.Cell, geometry: CacheGeometry, *, adapted: bool = False) -> nn.Cell:
-        kind = graphs.AdaptedAscendGraph if adapted else graphs.AscendGraph
-        return kind(cell, self.graph, self._dtype, geometry.block_size)
+        return graphs.step_graph(cell, self.graph, self._dtype, geometry.block_size, adapted=adapted)
 
     def head_graph(self, head: nn.Cell, *, adapted: bool = False) -> nn.Cell:
-        kind = graphs.AdaptedAscendHead if adapted else graphs.AscendHead
-        return kind(head, self._dtype)
+        return graphs.head_graph(head, self._dtype, adapted=adapted)
 
 
 def _send(parameter: Parameter, array: Array) -> None:

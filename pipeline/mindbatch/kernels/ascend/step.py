@@ -91,7 +91,7 @@ CHUNKS = "chunks"
 
 
 class AscendBatch(NamedTuple):
-    """T tokens of B sequences, padding included, in the order that `AscendGraph` takes them; all int32.
+    """T tokens of B sequences, padding included, in the order that `graphs.step_graph` takes them; all int32.
 
     ids, positions, slots: [T]; no slot is negative.
     block_tables: [B, W].
