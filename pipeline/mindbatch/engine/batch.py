@@ -107,9 +107,9 @@ def flatten(
         padded(rows, size),
         block_tables,
         padded(lengths, size),
-        None if adapters is None else padded(adapters, size),
-        None if encoded is None else padded(encoded, size),
-        None if states is None else padded(states, size, -1),
+        adapters=None if adapters is None else padded(adapters, size),
+        encoder_lengths=None if encoded is None else padded(encoded, size),
+        states=None if states is None else padded(states, size, -1),
     )
 
 

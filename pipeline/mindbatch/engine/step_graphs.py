@@ -16,9 +16,9 @@ from mindbatch.kernels.ascend.step import most_gathered_tokens
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels, Network, part_graph
 from mindbatch.kernels.step import (
     ANY_STEP,
+    Batch,
     IntArray,
     Logits,
-    PartArrays,
     Span,
     StepInputs,
     StepShape,
@@ -166,7 +166,7 @@ class EncoderDecoderGraphs(StepGraphs):
         )
         return CompiledStep(decoder, decoder)
 
-    def _decoded(self, tokens: PartArrays) -> FloatArray:
+    def _decoded(self, tokens: Batch) -> FloatArray:
         """Some tokens after the others: the keys and values that are gathered for each fill the memory."""
         capacity = tokens.block_tables.shape[1] * self._model.cache.geometry.block_size
         numbers = 2 * self._model.attention.kv_heads * self._model.attention.head_dim
@@ -179,13 +179,13 @@ class EncoderDecoderGraphs(StepGraphs):
             parts.append(graph(*map(Tensor, arrays)).asnumpy()[:count])
         return np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)
 
-    def _of_encoder(self, tokens: PartArrays) -> PartArrays:
+    def _of_encoder(self, tokens: Batch) -> Batch:
         """Padded to a bucket. Its attention needs no cache, so that it gets no blocks to read."""
         size = self._pad(len(tokens.ids))
         rows, blocks = padded(tokens.rows, size, -1), np.zeros((1, 1), np.int32)
         return self._padded(tokens, slice(None), size, rows, blocks)
 
-    def _of_decoder(self, tokens: PartArrays, some: slice) -> PartArrays:
+    def _of_decoder(self, tokens: Batch, some: slice) -> Batch:
         """Padded to a bucket, each token with a row of blocks of its own."""
         tables = tokens.block_tables[tokens.rows[some]]
         size = pad_to_bucket(len(tables), self._buckets)
@@ -193,17 +193,16 @@ class EncoderDecoderGraphs(StepGraphs):
         blocks[: len(tables)] = tables
         return self._padded(tokens, some, size, np.arange(size, dtype=np.int32), blocks)
 
-    def _padded(
-        self, tokens: PartArrays, some: slice, size: int, rows: IntArray, block_tables: IntArray
-    ) -> PartArrays:
-        return PartArrays(
+    def _padded(self, tokens: Batch, some: slice, size: int, rows: IntArray, block_tables: IntArray) -> Batch:
+        assert tokens.firsts is not None
+        return Batch(
             padded(tokens.ids[some], size),
+            padded(tokens.positions[some], size),
             self._slots(tokens.slots[some], size),
             rows,
             block_tables,
             padded(tokens.lengths[some], size, 1),
             padded(tokens.firsts[some], size),
-            padded(tokens.positions[some], size),
             None if tokens.adapters is None else padded(tokens.adapters[some], size),
         )
 

@@ -21,7 +21,7 @@ from mindspore.common.np_dtype import bfloat16
 from mindbatch.kernels.arrays import Array, FloatArray
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
-from mindbatch.kernels.step import PartArrays, Span, StepShape
+from mindbatch.kernels.step import Batch, Span, StepShape
 from mindbatch.parallel.context import initialise
 
 
@@ -165,10 +165,10 @@ def outermost_cell(inputs: Sequence[str], *lines: str, adapted: bool, **attribut
 
 
 def part_graph(cell: nn.Cell, *, adapted: bool) -> nn.Cell:
-    """The outermost cell of an encoder or a decoder, which takes `PartArrays` and gives float32."""
+    """The outermost cell of an encoder or a decoder, which takes its part of a `Batch` and gives float32."""
     step = "(slots, rows, block_tables, lengths, firsts, positions)"
     result = f"return ops.cast(self.cell(ids, positions, {step}, adapters), mstype.float32)"
-    return outermost_cell(PartArrays._fields[:-1], result, adapted=adapted, cell=cell)
+    return outermost_cell(Batch._fields[:7], result, adapted=adapted, cell=cell)
 
 
 class Network(nn.Cell):
