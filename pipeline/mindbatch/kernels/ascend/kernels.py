@@ -16,8 +16,6 @@ from mindbatch.kernels.ascend.attention import (
     CachedAttention,
     PlainAttention,
     PromptAttention,
-    is_plain,
-    widened,
 )
 from mindbatch.kernels.ascend.step import (
     CHUNKS,
@@ -26,8 +24,10 @@ from mindbatch.kernels.ascend.step import (
     arrays_of,
     each_token_alone,
     flash_is_legal,
+    is_plain,
     rounded_sequences,
     shape_of,
+    widened,
 )
 from mindbatch.kernels.memory import FloatType
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
