@@ -117,6 +117,7 @@ _INTEGERS: Mapping[str, Sequence[str]] = {
     "columns": ["first"],
     "cross_attention": ["shape.heads", "shape.head_dim", "shape.scale", "shape.window"],
     "distance_attention": ["shape.heads", "shape.head_dim", "shape.scale", "shape.window"],
+    "embedding": [],
     "experts": [
         *("shape.inner", "shape.activation", "shape.routing.chosen", "shape.routing.is_sigmoid"),
         *("shape.routing.is_normalised", "shape.routing.groups", "shape.routing.chosen_groups"),
@@ -127,7 +128,12 @@ _INTEGERS: Mapping[str, Sequence[str]] = {
     "gated_delta": ["shape.key_heads", "shape.value_heads", "shape.key_dim", "shape.value_dim"],
     "head_products": ["shape.heads", "shape.stride", "shape.first", "shape.inputs", "shape.outputs"],
     "ids_from": ["first"],
+    "joined": [],
     "latent_heads": ["rope"],
+    "linear": [],
+    "router_logits": [],
+    "sum": [],
+    "table_rows": [],
     "write_cache": ["shape.heads", "shape.head_dim"],
 }
 """By operation, which of its settings its function takes as int32: see `_integers`."""
@@ -195,11 +201,11 @@ class NativeFunctions:
             function: NativeFunction = make(**settings)
             return function
         numbers: npt.NDArray[Any] | None = None
-        if names := _INTEGERS.get(operation):
-            values = [_integers(name, _setting(settings, name)) for name in names]
+        if operation in _FLOATS:
+            numbers = np.hstack([_setting(settings, name) for name in _FLOATS[operation]]).astype(np.float32)
+        elif names := _INTEGERS[operation]:
+            values = (_integers(name, _setting(settings, name)) for name in names)
             numbers = np.array([*chain.from_iterable(values)], np.int32)
-        elif names := _FLOATS.get(operation):
-            numbers = np.hstack([_setting(settings, name) for name in names]).astype(np.float32)
         variant = "_with_biases" if operation == "experts" and settings["shape"].has_biases else ""
         return NativeFunction(self._name(operation, variant), numbers)
 
