@@ -102,7 +102,7 @@ _EXPRESSIONS = {
 
 def recorded_cell(recording: Recording, kernels: MindSporeKernels, inputs: Sequence[str]) -> nn.Cell:
     """inputs: expressions for those of the recording, of the arguments of DECODER or of HEAD."""
-    arguments = ["hidden", "adapters=()"] if inputs is HEAD else ["ids", "positions", "step", "adapters"]
+    arguments = ["hidden", "adapters"] if inputs is HEAD else ["ids", "positions", "step", "adapters"]
     written = _Writer(kernels, dict(zip(recording.inputs, inputs, strict=False)))
     lines = [written.line(call) for call in recording.calls]
     results = ", ".join(written.expression(symbol) for symbol in recording.outputs)
