@@ -24,6 +24,7 @@ from mindbatch.ascend_simulation.process import simulate
 from mindbatch.backends.mindformers.families import FAMILIES
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.kernels import mindspore_kernels
 from mindbatch.kernels.ascend import step as ascend_step
 from mindbatch.kernels.ascend.kernels import AscendKernels
 from mindbatch.kernels.choice import choose_kernels
@@ -183,3 +184,8 @@ def test_the_graph_names_its_inputs_as_the_operators_look_them_up() -> None:
     names = [*inspect.signature(graph.construct).parameters]
     assert names == [*ascend_step.AscendBatch._fields]
     assert {"batch_valid_length", "q_seq_lens"} <= {*names}
+
+
+def test_a_fork_that_writes_cells_leaves_those_of_its_parent() -> None:
+    parent, _ = (Path(mindspore_kernels._folder(process).name) for process in (-1, -2))
+    assert parent.exists()

@@ -6,7 +6,7 @@ import os
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import count
 from pathlib import Path
@@ -140,9 +140,9 @@ def _module_of(source: str) -> ModuleType:
     return module
 
 
-@lru_cache(maxsize=1)
+@cache
 def _folder(process: int) -> TemporaryDirectory[str]:
-    """Folder of a process: a fork has its own, which goes with it."""
+    """Folder of a process: a fork has its own, and keeps that of its parent, which would go with it."""
     return TemporaryDirectory(prefix="mindbatch-graphs-")
 
 
