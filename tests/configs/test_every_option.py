@@ -13,7 +13,7 @@ from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder, data_root
 from mindbatch.config.schema import TaskConfig, schema_keys
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.registry import strategy_name
+from mindbatch.decoding.registry import strategy_for
 from mindbatch.tasks.registry import TASKS
 from task_configs import config_of
 
@@ -99,16 +99,16 @@ def test_options_validate_for_an_evaluation(overrides: list[str], model_folder: 
 
 
 STRATEGIES = {
-    "greedy": "greedy",
-    "beam4": "beam_search",
-    "beam_sampling": "beam_sampling",
-    "group_beam": "group_beam_search",
-    "contrastive": "contrastive",
-    "sample_and_rank": "sample_and_rank",
-    "speculative": "speculative",
-    "prompt_lookup": "speculative",
-    "model_defaults": "greedy",  # before a model was asked
+    "beam4": "BeamSearch",
+    "beam_sampling": "BeamSampling",
+    "group_beam": "GroupBeamSearch",
+    "contrastive": "ContrastiveSearch",
+    "sample_and_rank": "SampleAndRank",
+    "speculative": "SpeculativeStrategy",
+    "prompt_lookup": "SpeculativeStrategy",
 }
+GREEDY = {"greedy", *STRATEGIES, "model_defaults"} - {"beam_sampling", "sample_and_rank"}
+"""Those that draw nothing; model_defaults before a model was asked."""
 
 
 def params_of(name: str) -> DecodingParams:
@@ -120,7 +120,8 @@ def params_of(name: str) -> DecodingParams:
 @pytest.mark.parametrize("name", OPTIONS.names("decoding"))
 def test_a_decoding_option_asks_for_the_strategy_of_its_name(name: str) -> None:
     params = params_of(name)
-    assert strategy_name(params) == STRATEGIES.get(name, "sampling")
+    assert type(strategy_for(params)).__name__ == STRATEGIES.get(name, "SamplingStrategy")
+    assert params.greedy == (name in GREEDY)
     if name in {field.name for field in dataclasses.fields(params)}:
         assert getattr(params, name) != getattr(DecodingParams(), name)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mindspore import nn
 from model_folders import descriptions, write_folder
 
 import ascend_operators
@@ -23,8 +24,8 @@ from mindbatch.ascend_simulation.process import simulate
 from mindbatch.backends.mindformers.families import FAMILIES
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.kernels import mindspore_kernels
 from mindbatch.kernels.ascend import step as ascend_step
-from mindbatch.kernels.ascend.graphs import AscendGraph
 from mindbatch.kernels.ascend.kernels import AscendKernels
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.kernels.memory import BFLOAT16, FLOAT16, FLOAT32
@@ -179,6 +180,12 @@ def test_other_kernels_and_float32_are_refused(name: str, dtype: str) -> None:
 
 def test_the_graph_names_its_inputs_as_the_operators_look_them_up() -> None:
     """PagedAttention and FlashAttentionScore read two of them on the host, by name."""
-    names = [*inspect.signature(AscendGraph.construct).parameters][1:]
+    graph = AscendKernels(BFLOAT16).step_graph(nn.Cell(), operators.GEOMETRY)
+    names = [*inspect.signature(graph.construct).parameters]
     assert names == [*ascend_step.AscendBatch._fields]
     assert {"batch_valid_length", "q_seq_lens"} <= {*names}
+
+
+def test_a_fork_that_writes_cells_leaves_those_of_its_parent() -> None:
+    parent, _ = (Path(mindspore_kernels._folder(process).name) for process in (-1, -2))
+    assert parent.exists()

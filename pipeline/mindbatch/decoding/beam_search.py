@@ -129,9 +129,6 @@ class BeamSearch(SearchStrategy):
     A request's first step, one row, branches into num_beams, or into as many as there are possible tokens.
     """
 
-    def name(self, params: DecodingParams) -> str | None:
-        return "beam_search" if params.num_beams > 1 and params.greedy else None
-
     def computed(self, requests: Sequence[RequestStep]) -> Sequence[BestTokens]:
         return [BestTokens(requests, max(map(_count, requests)))] * len(requests)
 
@@ -191,9 +188,6 @@ class GroupBeamSearch(SearchStrategy):
     the last transformers that had it, 4.55 and 4.56 (`GenerationMixin._group_beam_search`).
     """
 
-    def name(self, params: DecodingParams) -> str | None:
-        return "group_beam_search" if params.num_beam_groups > 1 else None
-
     def begin(self, params: DecodingParams) -> Any:
         size = params.num_beams // params.num_beam_groups
         return [_Team(size, FinishedHypotheses(size), [0.0]) for _ in range(params.num_beam_groups)]
@@ -244,9 +238,6 @@ class BeamSampling(SearchStrategy):
     Scores are log-probabilities after processors and filters. The n-th draw of a step spends the request's
     Philox number of sample n. Only the first num_beams drawn may end, however good the later ones are.
     """
-
-    def name(self, params: DecodingParams) -> str | None:
-        return "beam_sampling" if params.num_beams > 1 and not params.greedy else None
 
     def computed(self, requests: Sequence[RequestStep]) -> Sequence[NDArray[np.float64]]:
         rows, draws = [request.group.rows[0] for request in requests], map(_count, requests)

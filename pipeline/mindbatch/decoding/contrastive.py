@@ -62,9 +62,6 @@ class ContrastiveSearch(SearchStrategy):
 
     needs_hidden = True
 
-    def name(self, params: DecodingParams) -> str | None:
-        return "contrastive" if params.penalty_alpha > 0 else None
-
     def width(self, params: DecodingParams) -> int:
         return params.top_k
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.row import NotFiniteError
 from mindbatch.decoding.softmax import Summary
 from mindbatch.decoding.strategy import Decision, DecodingStrategy, GroupView, Hypothesis, guarded
@@ -16,9 +15,6 @@ class Embedding(DecodingStrategy):
     model's last norm."""
 
     needs_hidden = True
-
-    def name(self, params: DecodingParams) -> str | None:
-        return "embedding" if params.pooling is not None else None
 
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None

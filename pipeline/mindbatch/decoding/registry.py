@@ -1,4 +1,4 @@
-"""The strategies, in the order in which they are asked; a new one is a class and a line here."""
+"""The strategies by the parameter that asks for each; a new one is a class and a line here."""
 
 from functools import cache
 
@@ -8,10 +8,13 @@ from mindbatch.decoding.strategy import DecodingStrategy
 
 _SAMPLING = SamplingStrategy()
 """Serves whatever no parameter asks another strategy for: one token at a time, drawn or the likeliest."""
+_ASKING = tuple(name for name, declared in PARAMETERS.items() if declared.asks is not None)
+"""The parameters that ask for a strategy of their own by any value but their default."""
+_SAMPLED = ", sampled"
 
 
 @cache
-def strategies() -> tuple[DecodingStrategy, ...]:
+def strategies() -> dict[str, DecodingStrategy]:
     """One object of each: it serves all requests that use it, so that they advance in one call."""
     from mindbatch.decoding.beam_search import BeamSampling, BeamSearch, GroupBeamSearch
     from mindbatch.decoding.contrastive import ContrastiveSearch
@@ -19,28 +22,21 @@ def strategies() -> tuple[DecodingStrategy, ...]:
     from mindbatch.decoding.sampling import SampleAndRank
     from mindbatch.decoding.speculative import SpeculativeStrategy
 
-    return (
-        ContrastiveSearch(),
-        GroupBeamSearch(),
-        BeamSearch(),
-        BeamSampling(),
-        SampleAndRank(),
-        SpeculativeStrategy(),
-        Embedding(),
-        _SAMPLING,
-    )
+    return {
+        "num_beams": BeamSearch(),
+        f"num_beams{_SAMPLED}": BeamSampling(),
+        "num_beam_groups": GroupBeamSearch(),
+        "penalty_alpha": ContrastiveSearch(),
+        "best_of": SampleAndRank(),
+        **dict.fromkeys(("num_assistant_tokens", "prompt_lookup_num_tokens"), SpeculativeStrategy()),
+        "pooling": Embedding(),
+    }
 
 
 def strategy_for(params: DecodingParams) -> DecodingStrategy:
-    """The first strategy that `params` ask for; the last one serves whatever is left."""
-    if not any(getattr(params, name) != PARAMETERS[name].default for name in _ASKING):
+    """The strategy that `params` ask for; of two, one is a form of the other, whose parameter comes later."""
+    asking = [name for name in _ASKING if getattr(params, name) != PARAMETERS[name].default]
+    if not asking:
         return _SAMPLING
-    return next(strategy for strategy in strategies() if strategy.name(params))
-
-
-def strategy_name(params: DecodingParams) -> str:
-    return str(strategy_for(params).name(params))
-
-
-_ASKING = tuple(name for name, declared in PARAMETERS.items() if declared.asks is not None)
-"""The parameters that ask for a strategy of their own by any value but their default."""
+    is_sampled = asking[-1] == "num_beams" and not params.greedy
+    return strategies()[asking[-1] + _SAMPLED * is_sampled]

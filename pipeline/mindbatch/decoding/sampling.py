@@ -27,9 +27,6 @@ class SamplingStrategy(DecodingStrategy):
 
     searches = False
 
-    def name(self, params: DecodingParams) -> str | None:
-        return "greedy" if params.greedy else "sampling"
-
     def width(self, params: DecodingParams) -> int:
         return params.num_return_sequences
 
@@ -109,9 +106,6 @@ class SampleAndRank(SamplingStrategy):
     """
 
     searches = True
-
-    def name(self, params: DecodingParams) -> str | None:
-        return None if params.best_of is None else "sample_and_rank"
 
     def width(self, params: DecodingParams) -> int:
         return params.best_of or 1

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from mindbatch.decoding.candidates import Candidates, draw_by_weight
 from mindbatch.decoding.draws import Draw, draw_tokens, row_uniforms
 from mindbatch.decoding.filters import sampling_candidates
-from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import Draft, RawScores, Row, TokenChoice
 from mindbatch.decoding.sampling import SamplingStrategy
@@ -29,9 +28,6 @@ class SpeculativeStrategy(SamplingStrategy):
     is certain. Where it was drawn, sampled output has the distribution of plain sampling. Rows without a
     draft are decoded plainly.
     """
-
-    def name(self, params: DecodingParams) -> str | None:
-        return "speculative" if params.num_draft_tokens else None
 
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None

@@ -102,10 +102,6 @@ class DecodingStrategy:
     searches = True
     needs_hidden = False
 
-    def name(self, params: DecodingParams) -> str | None:
-        """The strategy's name for what `params` ask of it; None if they ask for another."""
-        raise NotImplementedError
-
     def width(self, params: DecodingParams) -> int:
         """The most rows that a request has at a time."""
         return 1

@@ -64,42 +64,36 @@ def pad_to_bucket(count: int, buckets: Items[int]) -> int:
 
 
 def flatten(
-    step: Step,
-    sizes: tuple[int, int],
-    block_size: int,
-    table_width: int,
-    *,
-    with_adapters: bool = False,
-    with_encoder: bool = False,
-    with_states: bool = False,
-    num_positions: int = 1,
+    step: Step, sizes: tuple[int, int], block_size: int, table_width: int, *, with_adapters: bool = False
 ) -> Batch:
     """Lays a step out as arrays of so many tokens and block tables of so many sequences, padding included.
 
     sizes: tokens and sequences. table_width: columns of the block tables.
-    with_adapters: the model has a slot for the adapter of each token. with_encoder: it has an encoder.
-    with_states: it has recurrent layers. num_positions: of each token.
+    with_adapters: the model has a slot for the adapter of each token. What else tokens of its type have shows
+    in their sequences: an encoder's input, a second position, a state.
     """
-    size, sequences = sizes
-    scheduled = step.scheduled
-    spans = [range(tokens.start, tokens.stop) for tokens in scheduled]
-    places = _integers(spans)
-    rows = _integers(map(repeat, range(len(spans)), map(len, spans)))
+    size, scheduled = sizes[0], step.scheduled
+    spans, first = [range(tokens.start, tokens.stop) for tokens in scheduled], scheduled[0].sequence
+
+    def by_token(numbers: Iterable[int]) -> IntArray:
+        """The number of each sequence, once for each of its tokens."""
+        return _integers(map(repeat, numbers, map(len, spans)))
+
+    places, rows = _integers(spans), by_token(range(len(spans)))
     ids = _integers(tokens.sequence.tokens(tokens.start, tokens.stop) for tokens in scheduled)
     tables = [tokens.sequence.block_table for tokens in scheduled]
-    block_tables = _block_tables(tables, (sequences, table_width))
+    block_tables = _block_tables(tables, (sizes[1], table_width))
     blocks, offsets = np.divmod(places, block_size)
     slots = block_tables[rows, blocks] * block_size + offsets
-    positions, lengths = (places, places + 1) if num_positions == 1 else _within_contexts(scheduled)
-    adapters = encoded = states = None
+    positions, lengths = (places, places + 1) if first.context is None else _within_contexts(scheduled)
+    others: dict[str, IntArray] = {}
     if with_adapters:
-        adapters = _integers(map(repeat, (tokens.adapter for tokens in scheduled), map(len, spans)))
-    if with_encoder:
-        encoded = _integers(
-            map(repeat, (tokens.sequence.num_encoder_tokens for tokens in scheduled), map(len, spans))
-        )
-    if with_states:
-        states = _integers(map(_state_slots, scheduled))
+        others["adapters"] = padded(by_token(tokens.adapter for tokens in scheduled), size)
+    if first.num_encoder_tokens:
+        inputs = by_token(tokens.sequence.num_encoder_tokens for tokens in scheduled)
+        others["encoder_lengths"] = padded(inputs, size)
+    if first.state_table:
+        others["states"] = padded(_integers(map(_state_slots, scheduled)), size, -1)
     return Batch(
         padded(ids, size),
         padded(positions, size),
@@ -107,9 +101,7 @@ def flatten(
         padded(rows, size),
         block_tables,
         padded(lengths, size),
-        None if adapters is None else padded(adapters, size),
-        None if encoded is None else padded(encoded, size),
-        None if states is None else padded(states, size, -1),
+        **others,
     )
 
 

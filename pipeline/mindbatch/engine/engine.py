@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Set
-from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.draws import row_hash
 from mindbatch.decoding.parameter import shortest_fault
 from mindbatch.decoding.registry import strategy_for
-from mindbatch.decoding.row import NOT_FINITE, Draft, NotFiniteError, Row, row_error
+from mindbatch.decoding.row import NOT_FINITE, NotFiniteError, Row, row_error
 from mindbatch.decoding.speculative import propose as look_up
 from mindbatch.engine.adapter_slots import AdapterSlots, KnownAdapters
 from mindbatch.engine.advance import advance, gather_prompt_outputs
@@ -24,22 +23,13 @@ from mindbatch.io.errors import MindBatchError, PromptError
 
 if TYPE_CHECKING:
     from mindbatch.decoding.grammar_constraint import GrammarConstraint
+    from mindbatch.engine.assistant import Assistant
     from mindbatch.engine.settings import EngineSettings
     from mindbatch.engine.step import Runner, Step, StepOutput
 
     MakeConstraint = Callable[[DecodingParams, tuple[int, ...]], GrammarConstraint | None]
 
 MakeDetokenizer = Callable[[tuple[int, ...], bool], Detokenizer]
-
-
-class Drafter(Protocol):
-    """A smaller model that guesses tokens."""
-
-    def propose(self, rows: Items[Row], counts: Items[int]) -> list[Draft | None]:
-        """For each row, as many tokens as are asked for, or None where it cannot guess."""
-
-    def forget(self, row: Row) -> None:
-        """The row is not asked for again, or not soon."""
 
 
 class StepResult(NamedTuple):
@@ -95,7 +85,7 @@ class Engine:
         make_detokenizer: MakeDetokenizer | None = None,
         eos_token_ids: tuple[int, ...] = (),
         make_constraint: MakeConstraint | None = None,
-        assistant: Drafter | None = None,
+        assistant: Assistant | None = None,
         adapters: KnownAdapters | None = None,
         slots: AdapterSlots | None = None,
         cache_part: int = 0,

@@ -83,16 +83,8 @@ class ModelRunner:
         width = self._model.kernels.table_width(needed, settings.blocks_per_sequence)
         spans = [(tokens.start, tokens.stop) for tokens in step.scheduled]
         shape = self._network.shape_of(spans, width * settings.block_size)
-        batch = flatten(
-            step,
-            (shape.tokens, shape.sequences),
-            settings.block_size,
-            width,
-            with_adapters=self.is_adapted,
-            with_encoder=settings.decoder_start_id is not None,
-            num_positions=1 if settings.two_positions is None else 2,
-            with_states=settings.is_recurrent,
-        )
+        sizes = (shape.tokens, shape.sequences)
+        batch = flatten(step, sizes, settings.block_size, width, with_adapters=self.is_adapted)
         arrays = tuple(self._model.kernels.graph_inputs(batch, shape, self.cache.geometry))
         with_logits = step.num_tokens == sum(tokens.num_logits for tokens in step.scheduled)
         return StepInputs(

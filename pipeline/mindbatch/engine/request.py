@@ -122,10 +122,6 @@ class StreamEvent:
     logprobs: tuple[dict[int, float], ...] | None = None
 
 
-if TYPE_CHECKING:
-    from mindbatch.engine.request import CompletionOutput, RequestOutput
-
-
 def in_order(results: Iterable[RequestOutput], on_error: str) -> list[RequestOutput]:
     """The results in the order of the prompts.
 

@@ -13,17 +13,12 @@ from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.ascend.graphs import DECODER, HEAD, OF_PART, recorded_cell
 from mindbatch.kernels.ascend.step import most_gathered_tokens
-from mindbatch.kernels.mindspore_kernels import (
-    AdaptedEncoderDecoderGraph,
-    EncoderDecoderGraph,
-    MindSporeKernels,
-    Network,
-)
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels, Network, part_graph
 from mindbatch.kernels.step import (
     ANY_STEP,
+    Batch,
     IntArray,
     Logits,
-    PartArrays,
     Span,
     StepInputs,
     StepShape,
@@ -165,58 +160,44 @@ class EncoderDecoderGraphs(StepGraphs):
         return StepValues(hidden[np.searchsorted(decoded, inputs.wanted)], tokens=inputs.wanted)
 
     def _compiled(self, network: Network, kernels: MindSporeKernels) -> CompiledStep:
-        graph = AdaptedEncoderDecoderGraph if self._adapted else EncoderDecoderGraph
         self._encoder, decoder = (
-            CompiledCell(graph(cell), self._on_compile) for cell in (network.encoder, network.decoder)
+            CompiledCell(part_graph(cell, adapted=self._adapted), self._on_compile)
+            for cell in (network.encoder, network.decoder)
         )
         return CompiledStep(decoder, decoder)
 
-    def _decoded(self, tokens: PartArrays) -> FloatArray:
+    def _decoded(self, tokens: Batch) -> FloatArray:
         """Some tokens after the others: the keys and values that are gathered for each fill the memory."""
         capacity = tokens.block_tables.shape[1] * self._model.cache.geometry.block_size
         numbers = 2 * self._model.attention.kv_heads * self._model.attention.head_dim
         most = max(1, min(self._buckets[-1], most_gathered_tokens(capacity, numbers)))
         graph, parts = self._of(self._kernels.graph).decoder, []
+        tokens = tokens._replace(block_tables=tokens.block_tables[tokens.rows])
         for first in range(0, len(tokens.ids), most):
-            some = slice(first, first + most)
-            arrays = self._of_decoder(tokens, some).arrays()
-            count = len(tokens.ids[some])
-            parts.append(graph(*map(Tensor, arrays)).asnumpy()[:count])
+            some = Batch._make(array if array is None else array[first : first + most] for array in tokens)
+            parts.append(graph(*map(Tensor, self._of_decoder(some).arrays())).asnumpy()[: len(some.ids)])
         return np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)
 
-    def _of_encoder(self, tokens: PartArrays) -> PartArrays:
+    def _of_encoder(self, tokens: Batch) -> Batch:
         """Padded to a bucket. Its attention needs no cache, so that it gets no blocks to read."""
-        size = self._pad(len(tokens.ids))
-        rows, blocks = padded(tokens.rows, size, -1), np.zeros((1, 1), np.int32)
-        return self._padded(tokens, slice(None), size, rows, blocks)
+        count = len(tokens.ids)
+        tokens = tokens._replace(block_tables=np.zeros((count, 1), np.int32))
+        return self._padded(tokens, self._pad(count))
 
-    def _of_decoder(self, tokens: PartArrays, some: slice) -> PartArrays:
+    def _of_decoder(self, tokens: Batch) -> Batch:
         """Padded to a bucket, each token with a row of blocks of its own."""
-        tables = tokens.block_tables[tokens.rows[some]]
-        size = pad_to_bucket(len(tables), self._buckets)
-        blocks = np.full((size, tables.shape[1]), self._model.cache.geometry.num_blocks, np.int32)
-        blocks[: len(tables)] = tables
-        return self._padded(tokens, some, size, np.arange(size, dtype=np.int32), blocks)
+        size = pad_to_bucket(len(tokens.ids), self._buckets)
+        return self._padded(tokens, size)._replace(rows=np.arange(size, dtype=np.int32))
 
-    def _padded(
-        self, tokens: PartArrays, some: slice, size: int, rows: IntArray, block_tables: IntArray
-    ) -> PartArrays:
-        return PartArrays(
-            padded(tokens.ids[some], size),
-            self._slots(tokens.slots[some], size),
-            rows,
-            block_tables,
-            padded(tokens.lengths[some], size, 1),
-            padded(tokens.firsts[some], size),
-            padded(tokens.positions[some], size),
-            None if tokens.adapters is None else padded(tokens.adapters[some], size),
-        )
-
-    def _slots(self, slots: IntArray, size: int) -> IntArray:
-        """Padding is written to the block that is kept for it."""
-        geometry = self._model.cache.geometry
-        places = (
-            geometry.num_blocks * geometry.block_size + np.arange(size, dtype=np.int32) % geometry.block_size
-        )
-        places[: len(slots)] = slots
-        return places.astype(np.int32)
+    def _padded(self, tokens: Batch, size: int) -> Batch:
+        """Padding is of no row, is written to the block that is kept for it, and sees one position there."""
+        geometry, count = self._model.cache.geometry, len(tokens.ids)
+        fillings = {"lengths": 1, "rows": -1, "block_tables": geometry.num_blocks}
+        arrays = {
+            name: padded(array, size, fillings.get(name, 0))
+            for name, array in tokens._asdict().items()
+            if array is not None
+        }
+        spare = np.arange(count, size, dtype=np.int32) % geometry.block_size
+        arrays["slots"][count:] = geometry.num_blocks * geometry.block_size + spare
+        return Batch(**arrays)

@@ -142,7 +142,7 @@ class Kernels(ABC):
 
     def graph_inputs(self, batch: Batch, shape: StepShape, geometry: CacheGeometry) -> Sequence[IntArray]:
         """Inputs of a step, of a batch that is laid out in `shape.tokens` tokens."""
-        return [array for array in batch if array is not None]
+        return batch.arrays()
 
     def set_up(self) -> None:  # noqa: B027 - by default there is nothing to do
         """Prepares the device; before any model is made.

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any
 
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
-from mindspore import dtype as mstype
+from mindspore import Parameter, Tensor, nn
 from mindspore.common.np_dtype import bfloat16
 
 from mindbatch.kernels.arrays import Array, FloatArray
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
-from mindbatch.kernels.step import Span, StepShape
+from mindbatch.kernels.step import Batch, Span, StepShape
 from mindbatch.parallel.context import initialise
 
 
@@ -102,50 +109,66 @@ def constant(values: Any, dtype: Any) -> Tensor:
     return Tensor(np.asarray(values, dtype))
 
 
+_NUMBERS = count()
+
+
+def written_cell(arguments: Sequence[str], lines: Sequence[str], **attributes: Any) -> nn.Cell:
+    """A cell whose `construct` takes arguments of these names and has these lines.
+
+    attributes: what the lines name of self.
+    """
+    body = "".join(f"        {line}\n" for line in lines)
+    source = f"class Written(nn.Cell):\n    def construct(self, {', '.join(arguments)}):\n{body}"
+    cell: nn.Cell = _module_of(source).Written(auto_prefix=False)
+    for name, value in attributes.items():
+        setattr(cell, name, value)
+    return cell
+
+
+def _module_of(source: str) -> ModuleType:
+    """A module of such a source. MindSpore's parser reads it from its file, and imports it by its name."""
+    name = f"mindbatch_written_{next(_NUMBERS)}"
+    path = Path(_folder(os.getpid()).name, f"{name}.py")
+    imports = "from mindspore import dtype as mstype\nfrom mindspore import mint, nn, ops\n"
+    path.write_text(f"{imports}\n\n{source}")
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def _folder(process: int) -> TemporaryDirectory[str]:
+    """Folder of a process: a fork has its own, and keeps that of its parent, which would go with it."""
+    return TemporaryDirectory(prefix="mindbatch-graphs-")
+
+
 # In graphs a step is a plain tuple: a NamedTuple is computed by the interpreter there (30 ms a call), a tuple
 # as argument of a graph is taken for a constant, and a cell with *arguments, or with arguments left to their
 # defaults, never gives its memory back: so layers are handed () where there are no adapters.
 
 
-class OutermostCell(nn.Cell):
-    """Over one that takes what a step is to the layers."""
+def outermost_cell(inputs: Sequence[str], *lines: str, adapted: bool, **attributes: Any) -> nn.Cell:
+    """The cell around a model's, with inputs of these names; lines, attributes: see `written_cell`.
 
-    def __init__(self, cell: nn.Cell) -> None:
-        super().__init__(auto_prefix=False)
-        self.cell = cell
-
-
-class EncoderDecoderGraph(OutermostCell):
-    """Takes the fields of `kernels.step.PartArrays`, of an encoder or a decoder; gives float32."""
-
-    def construct(
-        self,
-        ids: Tensor,
-        slots: Tensor,
-        rows: Tensor,
-        block_tables: Tensor,
-        lengths: Tensor,
-        firsts: Tensor,
-        positions: Tensor,
-    ) -> Tensor:
-        step = (slots, rows, block_tables, lengths, firsts, positions)
-        return ops.cast(self.cell(ids, positions, step, ()), mstype.float32)
+    adapted: its last input are the slots of the tokens' adapters. To the lines they are `adapters`, as layers
+    take them.
+    """
+    if adapted:
+        return written_cell(
+            [*inputs, "slots_of_adapters"], ["adapters = (slots_of_adapters,)", *lines], **attributes
+        )
+    return written_cell(inputs, ["adapters = ()", *lines], **attributes)
 
 
-class AdaptedEncoderDecoderGraph(OutermostCell):
-    def construct(
-        self,
-        ids: Tensor,
-        slots: Tensor,
-        rows: Tensor,
-        block_tables: Tensor,
-        lengths: Tensor,
-        firsts: Tensor,
-        positions: Tensor,
-        adapters: Tensor,
-    ) -> Tensor:
-        step = (slots, rows, block_tables, lengths, firsts, positions)
-        return ops.cast(self.cell(ids, positions, step, (adapters,)), mstype.float32)
+def part_graph(cell: nn.Cell, *, adapted: bool) -> nn.Cell:
+    """The outermost cell of an encoder or a decoder, which takes its part of a `Batch` and gives float32."""
+    step = "(slots, rows, block_tables, lengths, firsts, positions)"
+    result = f"return ops.cast(self.cell(ids, positions, {step}, adapters), mstype.float32)"
+    return outermost_cell(Batch._fields[:7], result, adapted=adapted, cell=cell)
 
 
 class Network(nn.Cell):

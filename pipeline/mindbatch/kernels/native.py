@@ -1,6 +1,8 @@
 """The C++ CPU kernels: what they keep, and the functions of the library by operation."""
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,15 +17,7 @@ from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.native_program import NativeProgram, OutputMemory
 from mindbatch.kernels.native_weights import PANEL, NativeAdapters, NativeWeights
 from mindbatch.kernels.recording import RecordedCall, Recording
-from mindbatch.kernels.shapes import (
-    AttentionShape,
-    CacheGeometry,
-    CacheShapes,
-    ConvolutionShape,
-    DeltaShape,
-    ExpertsShape,
-    HeadProductsShape,
-)
+from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, CacheShapes
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology
 
 
@@ -115,41 +109,79 @@ class NativeFunction(NamedTuple):
     settings: npt.NDArray[Any] | None = None
 
 
-def float_bits(value: float) -> int:
-    """The int32 with the bits of a float32: settings travel in one integer tensor."""
-    return int(np.float32(value).view(np.int32))
-
-
-def _with_integers(name: str, *settings: int) -> NativeFunction:
-    return NativeFunction(name, np.array(settings, np.int32))
-
-
-def _with_floats(name: str, *settings: float) -> NativeFunction:
-    return NativeFunction(name, np.array(settings, np.float32))
-
-
+_INTEGERS: Mapping[str, Sequence[str]] = {
+    "activation": ["kind", "gated"],
+    "adapted_embedding": ["shape.widths", "shape.inputs"],
+    "adapted_linear": ["shape.widths"],
+    "causal_convolution": ["shape.is_activated"],
+    "columns": ["first"],
+    "cross_attention": ["shape.heads", "shape.head_dim", "shape.scale", "shape.window"],
+    "distance_attention": ["shape.heads", "shape.head_dim", "shape.scale", "shape.window"],
+    "embedding": [],
+    "experts": [
+        *("shape.inner", "shape.activation", "shape.routing.chosen", "shape.routing.is_sigmoid"),
+        *("shape.routing.is_normalised", "shape.routing.groups", "shape.routing.chosen_groups"),
+        *("shape.routing.group_best", "shape.routing.scale", "shape.limit", "shape.weighs_inputs"),
+        "shape.has_logits",
+    ],
+    "gated": ["kind", "first", "epsilon"],
+    "gated_delta": ["shape.key_heads", "shape.value_heads", "shape.key_dim", "shape.value_dim"],
+    "head_products": ["shape.heads", "shape.stride", "shape.first", "shape.inputs", "shape.outputs"],
+    "ids_from": ["first"],
+    "joined": [],
+    "latent_heads": ["rope"],
+    "linear": [],
+    "router_logits": [],
+    "sum": [],
+    "table_rows": [],
+    "write_cache": ["shape.heads", "shape.head_dim"],
+}
+"""By operation, which of its settings its function takes as int32: see `_integers`."""
 _FLOATS: Mapping[str, Sequence[str]] = {
     "add_norm": ["epsilon"],
     "capped": ["cap"],
     "group_norm": ["epsilon"],
-    "joined": [],
     "norm": ["epsilon"],
-    "router_logits": [],
+    "norm_by_sums": ["epsilon", "totals"],
+    "rotary_angles": ["inverse_frequencies", "scale"],
     "scaled": ["factor"],
-    "sum": [],
-    "table_rows": [],
     "xielu": ["beta", "epsilon"],
 }
-"""Operations whose functions are called as they are, and take no settings but these, as they are."""
+"""The same of functions that take float32."""
+_SENT_BY_BITS = {"epsilon", "limit", "scale", "softcap"}
+_NAMES = {
+    "adapted_embedding": "adapted_embed",
+    "distance_attention": "relative_attention",
+    "embedding": "embed",
+}
+"""By operation, the name of its function where it has another."""
+_OVER_WEIGHTS = {"adapted_embedding", "adapted_linear", "embedding", "experts", "head_products", "linear"}
+_OVER_CACHE = {"attention", "cross_attention", "distance_attention", "write_cache"}
+
+
+def _integers(name: str, value: Any) -> list[int]:
+    """The int32 of a setting: a float's bits, an activation's number, those of all parts of a tuple."""
+    if isinstance(value, tuple):
+        return [number for part in value for number in _integers(name, part)]
+    if name.rpartition(".")[2] in _SENT_BY_BITS:
+        return [int(np.float32(value).view(np.int32))]
+    return [ACTIVATIONS[value] if isinstance(value, str) else int(value)]
+
+
+def _setting(settings: Mapping[str, Any], name: str) -> Any:
+    """The setting of a name, or what it has behind the dots."""
+    first, *others = name.split(".")
+    return reduce(getattr, others, settings[first])
 
 
 class NativeFunctions:
-    """A method for each operation but those of _FLOATS, of its name and with its settings."""
+    """The library's function for each operation: by the tables above, or a method of the operation's name."""
 
     def __init__(self, meetings: ProcessGroups, weights: str, cache: str, *, is_rounded: bool) -> None:
         """weights, cache: how names of functions over them end. is_rounded: products of attention may be."""
         self._meetings = meetings
-        self._weights, self._cache, self._is_rounded = weights, cache, is_rounded
+        self._endings = dict.fromkeys(_OVER_WEIGHTS, weights) | dict.fromkeys(_OVER_CACHE, cache)
+        self._is_rounded = is_rounded
 
     def lowered(self, recording: Recording) -> Recording:
         """Turns calls into calls of the library's functions, each with its settings as its last input."""
@@ -164,121 +196,57 @@ class NativeFunctions:
         return RecordedCall(function.name, tuple(inputs if call.outputs else inputs[1:]), call.outputs)
 
     def function(self, operation: str, **settings: Any) -> NativeFunction:
-        if (floats := _FLOATS.get(operation)) is None:
-            function: NativeFunction = getattr(self, operation)(**settings)
+        make = getattr(self, operation, None)
+        if make is not None:
+            function: NativeFunction = make(**settings)
             return function
-        if not floats:
-            return NativeFunction(f"mb_{operation}")
-        return _with_floats(f"mb_{operation}", *(settings[name] for name in floats))
+        numbers: npt.NDArray[Any] | None = None
+        if operation in _FLOATS:
+            numbers = np.hstack([_setting(settings, name) for name in _FLOATS[operation]]).astype(np.float32)
+        elif names := _INTEGERS[operation]:
+            values = (_integers(name, _setting(settings, name)) for name in names)
+            numbers = np.array([*chain.from_iterable(values)], np.int32)
+        variant = "_with_biases" if operation == "experts" and settings["shape"].has_biases else ""
+        return NativeFunction(self._name(operation, variant), numbers)
 
-    def linear(self, outputs: int) -> NativeFunction:
-        return NativeFunction(f"mb_linear{self._weights}")
-
-    def adapted_linear(self, outputs: int, shape: AdaptedShape) -> NativeFunction:
-        return _with_integers(f"mb_adapted_linear{self._weights}", *shape.widths)
-
-    def embedding(self, width: int) -> NativeFunction:
-        return NativeFunction(f"mb_embed{self._weights}")
-
-    def adapted_embedding(self, shape: AdaptedShape) -> NativeFunction:
-        return _with_integers(f"mb_adapted_embed{self._weights}", *shape.widths, shape.inputs)
-
-    def experts(self, shape: ExpertsShape) -> NativeFunction:
-        routing = shape.routing
-        settings = [
-            shape.inner,
-            ACTIVATIONS[shape.activation],
-            routing.chosen,
-            routing.is_sigmoid,
-            routing.is_normalised,
-        ]
-        settings += [
-            routing.groups,
-            routing.chosen_groups,
-            routing.group_best,
-            float_bits(routing.scale),
-            float_bits(shape.limit),
-            shape.weighs_inputs,
-            shape.has_logits,
-        ]
-        name = "mb_experts_with_biases" if shape.has_biases else "mb_experts"
-        return _with_integers(f"{name}{self._weights}", *settings)
-
-    def head_products(self, shape: HeadProductsShape) -> NativeFunction:
-        settings = [shape.heads, shape.stride, shape.first, shape.inputs, shape.outputs]
-        return _with_integers(f"mb_head_products{self._weights}", *settings)
-
-    def columns(self, first: int, count: int) -> NativeFunction:
-        return _with_integers("mb_columns", first)
-
-    def latent_heads(self, heads: int, rope: int) -> NativeFunction:
-        return _with_integers("mb_latent_heads", rope)
-
-    def ids_from(self, first: int) -> NativeFunction:
-        return _with_integers("mb_ids_from", first)
-
-    def activation(self, kind: str, gated: bool) -> NativeFunction:
-        return _with_integers("mb_activation", ACTIVATIONS[kind], gated)
-
-    def rotary_angles(self, inverse_frequencies: Sequence[float], scale: float) -> NativeFunction:
-        return _with_floats("mb_rotary_angles", *inverse_frequencies, scale)
+    def _name(self, operation: str, variant: str = "") -> str:
+        return f"mb_{_NAMES.get(operation, operation)}{variant}{self._endings.get(operation, '')}"
 
     def rotary(
         self, shape: AttentionShape, epsilon: float, is_interleaved: bool, in_halves: bool
     ) -> NativeFunction:
-        sizes = [shape.heads, shape.kv_heads, shape.head_dim]
-        return _with_integers("mb_rotary", *sizes, float_bits(epsilon), 2 if in_halves else is_interleaved)
+        pairs = 2 if in_halves else int(is_interleaved)
+        sizes = [shape.heads, shape.kv_heads, shape.head_dim, *_integers("epsilon", epsilon), pairs]
+        return NativeFunction("mb_rotary", np.array(sizes, np.int32))
 
     def tempered(self, shape: AttentionShape, floor: float, factor: float) -> NativeFunction:
-        return _with_floats("mb_tempered", shape.heads * shape.head_dim, floor, factor)
+        return NativeFunction("mb_tempered", np.array([shape.widths[0], floor, factor], np.float32))
 
     def square_sums(self, shape: AttentionShape) -> NativeFunction:
-        return _with_integers("mb_square_sums", *shape.widths[:2])
-
-    def norm_by_sums(self, shape: AttentionShape, epsilon: float, totals: tuple[int, int]) -> NativeFunction:
-        return _with_floats("mb_norm_by_sums", epsilon, *totals)
+        return NativeFunction("mb_square_sums", np.array(shape.widths[:2], np.int32))
 
     def attention(self, shape: AttentionShape) -> NativeFunction:
         window = -shape.window if shape.is_chunked else shape.window
-        settings = [shape.heads, shape.head_dim, window, *map(float_bits, (shape.scale, shape.softcap))]
+        settings = [shape.heads, shape.head_dim, window]
+        settings += [*_integers("scale", shape.scale), *_integers("softcap", shape.softcap)]
         settings.append(int(self._is_rounded))
-        if shape.alibi is not None:
-            settings += [int(shape.alibi.is_rounded), float_bits(shape.alibi.factor)]
-            settings += map(float_bits, shape.alibi.slopes)
-        name = "mb_attention_with_sinks" if shape.has_sinks else "mb_attention"
-        return _with_integers(f"{name}{self._cache}", *settings)
-
-    def distance_attention(self, shape: AttentionShape, within_step: bool) -> NativeFunction:
-        return self._of_heads("mb_relative_attention", shape)
-
-    def cross_attention(self, shape: AttentionShape) -> NativeFunction:
-        return self._of_heads("mb_cross_attention", shape)
-
-    def _of_heads(self, name: str, shape: AttentionShape) -> NativeFunction:
-        settings = (shape.heads, shape.head_dim, float_bits(shape.scale), shape.window)
-        return _with_integers(f"{name}{self._cache}", *settings)
-
-    def write_cache(self, shape: AttentionShape) -> NativeFunction:
-        return _with_integers(f"mb_write_cache{self._cache}", shape.heads, shape.head_dim)
-
-    def causal_convolution(self, shape: ConvolutionShape) -> NativeFunction:
-        return _with_integers("mb_causal_convolution", shape.is_activated)
-
-    def gated_delta(self, shape: DeltaShape) -> NativeFunction:
-        sizes = (shape.key_heads, shape.value_heads, shape.key_dim, shape.value_dim)
-        return _with_integers("mb_gated_delta", *sizes)
-
-    def gated(self, kind: str, width: int, first: int, epsilon: float) -> NativeFunction:
-        return _with_integers("mb_gated", ACTIVATIONS[kind], first, float_bits(epsilon))
+        if (alibi := shape.alibi) is not None:
+            settings += [int(alibi.is_rounded), *_integers("scale", (alibi.factor, *alibi.slopes))]
+        name = self._name("attention", "_with_sinks" if shape.has_sinks else "")
+        return NativeFunction(name, np.array(settings, np.int32))
 
     def all_reduce(self, shard: TensorSlice) -> NativeFunction:
-        return _with_integers("mb_all_reduce", self._meetings.slices[shard])
+        return _at_meeting("mb_all_reduce", self._meetings.slices[shard])
 
     def all_gather(self, shard: TensorSlice, total: int) -> NativeFunction:
-        return _with_integers("mb_all_gather", self._meetings.slices[shard])
+        return _at_meeting("mb_all_gather", self._meetings.slices[shard])
 
     def send_hidden(self, stage: int, tensor_rank: int) -> NativeFunction:
-        return _with_integers("mb_hand_over", self._meetings.hand_overs[stage])
+        return _at_meeting("mb_hand_over", self._meetings.hand_overs[stage])
 
     def receive_hidden(self, stage: int, tensor_rank: int, width: int) -> NativeFunction:
-        return _with_integers("mb_take_over", self._meetings.hand_overs[stage - 1])
+        return _at_meeting("mb_take_over", self._meetings.hand_overs[stage - 1])
+
+
+def _at_meeting(name: str, number: int) -> NativeFunction:
+    return NativeFunction(name, np.array([number], np.int32))

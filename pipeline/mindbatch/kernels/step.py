@@ -26,6 +26,8 @@ class Batch(NamedTuple):
     rows: [T], the row of block_tables that belongs to the token's sequence.
     block_tables: [S, W], row r for the r-th scheduled sequence.
     lengths: [T], tokens of the sequence that the token may see, itself included; 0 for padding.
+    firsts: [T], where what the token sees begins, of the part of a step that an encoder or its decoder
+        computes; None of others, which begin at 0.
     adapters: [T], the slot of the token's adapter, 0 for the base and for padding; None without adapters.
     encoder_lengths: [T], tokens of the encoder's input with which the token's sequence begins; None of
         models without an encoder.
@@ -39,9 +41,13 @@ class Batch(NamedTuple):
     rows: IntArray
     block_tables: IntArray
     lengths: IntArray
+    firsts: IntArray | None = None
     adapters: IntArray | None = None
     encoder_lengths: IntArray | None = None
     states: IntArray | None = None
+
+    def arrays(self) -> list[IntArray]:
+        return [array for array in self if array is not None]
 
 
 class StepShape(NamedTuple):
@@ -102,35 +108,14 @@ class StepValues(NamedTuple):
     tokens: IntArray | None = None
 
 
-class PartArrays(NamedTuple):
-    """The tokens of a step that the encoder or the decoder computes, as its layers take them.
-
-    ids, slots, rows, block_tables: as of a `Batch`.
-    lengths, firsts: [T]; a token sees the positions [first, length) of its sequence.
-    adapters: [T], of a `Batch`; None without adapters.
-    """
-
-    ids: IntArray
-    slots: IntArray
-    rows: IntArray
-    block_tables: IntArray
-    lengths: IntArray
-    firsts: IntArray
-    positions: IntArray
-    adapters: IntArray | None = None
-
-    def arrays(self) -> list[IntArray]:
-        return [array for array in self if array is not None]
-
-
-def encoder_and_decoder(step: Sequence[IntArray]) -> tuple[PartArrays, PartArrays, IntArray]:
+def encoder_and_decoder(step: Sequence[IntArray]) -> tuple[Batch, Batch, IntArray]:
     """The parts of an encoder-decoder's batch, and which of its tokens are the decoder's, in rising order."""
     ids, positions, slots, rows, tables, lengths, *adapters, inputs = step
     encoded, decoded = np.flatnonzero(positions < inputs), np.flatnonzero(positions >= inputs)
 
-    def part(tokens: IntArray, lengths: IntArray, firsts: IntArray) -> PartArrays:
-        own = [array[tokens] for array in (positions, *adapters)]
-        return PartArrays(ids[tokens], slots[tokens], rows[tokens], tables, lengths, firsts, *own)
+    def part(tokens: IntArray, lengths: IntArray, firsts: IntArray) -> Batch:
+        own, places = (ids[tokens], positions[tokens]), (slots[tokens], rows[tokens])
+        return Batch(*own, *places, tables, lengths, firsts, adapters[0][tokens] if adapters else None)
 
     seen = inputs[encoded]
     return (

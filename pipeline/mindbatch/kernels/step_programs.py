@@ -85,7 +85,7 @@ LENGTHS = Batch._fields.index("lengths")
 
 @dataclass(frozen=True)
 class StepRecordings:
-    """Recordings of a model. The inputs of a step are the fields of a `Batch`, or of `PartArrays`.
+    """Recordings of a model. The inputs of a step are the fields of a `Batch`.
 
     step: the hidden states of a step's tokens, or of a decoder's.
     head: their logits; None of a pipeline stage before the last, as is whole.

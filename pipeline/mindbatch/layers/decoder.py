@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mindbatch.kernels.operations.dense import capped, receive_hidden, send_hidden
-from mindbatch.kernels.recording import ROWS, Recording, with_added_norms
+from mindbatch.kernels.recording import ROWS, Recording, Symbol, with_added_norms
 from mindbatch.layers.linear import Head, TokenEmbedding
 from mindbatch.layers.rank import Module, Rank, Tokens
 from mindbatch.models.architecture import Architecture
@@ -85,11 +84,9 @@ def recordings_of(model: Decoder, *, adapted: bool) -> StepRecordings:
     """Records what a model, or a pipeline stage of it, computes. adapted: its tokens may have adapters."""
     from mindbatch.kernels.step_programs import StepRecordings
 
-    tokens = _part if isinstance(model, EncoderDecoder) else partial(_batch, model.arch)
-
     def of_step(compute: Callable[[Tokens], Any]) -> Recording:
         recording = Recording()
-        return _finished(recording, compute(tokens(recording, adapted)))
+        return _finished(recording, compute(_batch(model, recording, adapted)))
 
     step = of_step(model)
     if not model.stage.is_last:
@@ -108,23 +105,19 @@ def recordings_of(model: Decoder, *, adapted: bool) -> StepRecordings:
     return StepRecordings(step, head, of_step(whole))
 
 
-def _batch(arch: Architecture, recording: Recording, adapted: bool) -> Tokens:
-    """Symbols for the fields of a `Batch`, in their order."""
-    ids = recording.input((), np.int32)
-    positions = recording.input(() if arch.num_positions == 1 else (arch.num_positions,), np.int32)
-    slots, rows = (recording.input((), np.int32) for _ in range(2))
-    tables, lengths = recording.input((ROWS,), np.int32), recording.input((), np.int32)
-    adapters = recording.input((), np.int32) if adapted else None
-    states = recording.input((), np.int32) if arch.recurrence is not None else None
-    return Tokens(ids, positions, slots, rows, tables, lengths, adapters, states=states)
+def _batch(model: Decoder, recording: Recording, adapted: bool) -> Tokens:
+    """Symbols for the fields of a `Batch` that the model's steps have, in their order."""
+    arch = model.arch
 
+    def symbol(*columns: int) -> Symbol:
+        return recording.input(columns, np.int32)
 
-def _part(recording: Recording, adapted: bool) -> Tokens:
-    ids, slots, rows = (recording.input((), np.int32) for _ in range(3))
-    tables = recording.input((ROWS,), np.int32)
-    lengths, firsts, positions = (recording.input((), np.int32) for _ in range(3))
-    adapters = recording.input((), np.int32) if adapted else None
-    return Tokens(ids, positions, slots, rows, tables, lengths, adapters, firsts)
+    ids, positions = symbol(), symbol() if arch.num_positions == 1 else symbol(arch.num_positions)
+    slots, rows, tables, lengths = symbol(), symbol(), symbol(ROWS), symbol()
+    firsts = symbol() if isinstance(model, EncoderDecoder) else None
+    adapters = symbol() if adapted else None
+    states = symbol() if arch.recurrence is not None else None
+    return Tokens(ids, positions, slots, rows, tables, lengths, adapters, firsts, states)
 
 
 def _finished(recording: Recording, result: Any) -> Recording:

@@ -95,7 +95,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Arrays or symbols of T tokens; see `kernels.step.Batch`, and of encoder-decoders `PartArrays`.
+    """Arrays or symbols of T tokens; see `kernels.step.Batch`.
 
     made: what is computed of them once for all layers: angles, and what a model's layers share by name.
     """

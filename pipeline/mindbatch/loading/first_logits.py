@@ -59,16 +59,16 @@ def first_logits(arch: Architecture, weights: StoredWeights) -> FloatArray:
     geometry = CacheGeometry(settings.num_blocks, settings.block_size, settings.num_states)
     spec = ModelSpec.of(arch, RankPart(weights.shard))
     runner = ModelRunner(native.load(spec, weights, kernels, geometry), settings)
-    step = _step(prompts)
+    step = _step(prompts, has_states=settings.is_recurrent)
     return np.array(runner.run(step).logits(range(step.num_tokens)))
 
 
-def _step(prompts: list[list[int]]) -> Step:
-    """Schedules all prompts at once, each in a block, and with a slot, of its own."""
+def _step(prompts: list[list[int]], *, has_states: bool) -> Step:
+    """Schedules all prompts at once, each in a block, and with a slot for a state, of its own."""
     scheduled = []
     for block, ids in enumerate(prompts):
         row = Row(_PARAMS, tuple(ids), [], (), block)
-        sequence = Sequence(row, None, block_table=[block], state_table=[block])
+        sequence = Sequence(row, None, block_table=[block], state_table=[block] * has_states)
         request = Request(str(block), tuple(ids), _PARAMS)
         group = SequenceGroup(request, strategy_for(_PARAMS), [sequence], len(ids) + 1)
         scheduled.append(ScheduledTokens(group, sequence, 0, len(ids), len(ids)))

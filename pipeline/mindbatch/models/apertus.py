@@ -9,20 +9,11 @@ from mindbatch.layers.linear import ColumnLinear, RowLinear
 from mindbatch.layers.rank import Module, Tokens, declared
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.tensor_spec import Layout, Part
 
 # Constants of transformers' XIELUActivation, saved with each layer and never trained.
 BETA, EPSILON = 0.5, -1e-6
 CONSTANTS = ("*.mlp.act_fn.beta", "*.mlp.act_fn.eps")
-
-
-def describe(reader: ConfigReader) -> Architecture:
-    reader.needs("hidden_act", ["xielu"])
-    reader.needs("qk_norm", [True])
-    reader.needs("post_norm", [False])
-    reader.needs("mlp_bias", [False])
-    return llama.describe_family(reader, bias_key="attention_bias", qk_norm=True, activation_key="")
 
 
 class Mlp(Module):
@@ -49,9 +40,10 @@ class Block(llama.Block):
     mlp_type = Mlp
 
 
+ALWAYS = {"hidden_act": "xielu", "qk_norm": True, "post_norm": False, "mlp_bias": False}
 MODEL = replace(
-    llama.MODEL,
-    describe=describe,
-    tree=llama.with_blocks(Block),
+    llama.relative(
+        llama.with_blocks(Block), always=ALWAYS, bias_key="attention_bias", qk_norm=True, activation_key=""
+    ),
     unused_tensors=(*llama.MODEL.unused_tensors, *CONSTANTS),
 )

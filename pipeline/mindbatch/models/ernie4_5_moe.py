@@ -20,7 +20,7 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("moe_gate_act", ["softmax"])
     reader.needs("moe_use_aux_free", [True])
     reader.needs("moe_norm_min", LEAST_SUM)
-    arch = ernie4_5.describe(reader)
+    arch = ernie4_5.MODEL.describe(reader)
     return replace(
         arch,
         experts=read_experts(reader, arch.num_layers),

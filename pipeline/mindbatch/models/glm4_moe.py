@@ -11,8 +11,8 @@ from mindbatch.models.rope import read_partial_rotary
 def describe(reader: ConfigReader) -> Architecture:
     arch = llama.describe_family(
         reader,
-        qkv_bias=reader.flag("attention_bias"),
-        qk_norm=reader.flag("use_qk_norm"),
+        qkv_bias="attention_bias",
+        qk_norm="use_qk_norm",
         rotary=read_partial_rotary,
     )
     return replace(

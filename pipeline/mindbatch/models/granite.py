@@ -13,7 +13,7 @@ FACTORS = ("embedding_multiplier", "logits_scaling", "residual_multiplier", "att
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    arch = llama.describe(reader)
+    arch = llama.MODEL.describe(reader)
     for key in FACTORS:
         if reader.raw(key) is None:
             reader.fault(key, "must be a number above 0")

@@ -23,13 +23,13 @@ _OF_OTHER_SCALINGS = {
 }
 
 
-def describe(reader: ConfigReader) -> Architecture:
-    reader.needs("use_cla", [False])  # keys and values that layers share
-    reader.needs("use_qk_norm", [True])
-    reader.needs("use_rotary_pos_emb", [True])
-    reader.needs("position_embedding_xdrope", [False])
-    reader.needs("norm_type", ["rms"])
-    return llama.describe_family(reader, bias_key="attention_bias", rotary=read_alpha_rotary)
+ALWAYS = {
+    "use_cla": False,  # keys and values that layers share
+    "use_qk_norm": True,
+    "use_rotary_pos_emb": True,
+    "position_embedding_xdrope": False,
+    "norm_type": "rms",
+}
 
 
 def read_alpha_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
@@ -68,4 +68,6 @@ class Block(llama.Block):
     attention_type = Attention
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))
+MODEL = llama.relative(
+    llama.with_blocks(Block), always=ALWAYS, bias_key="attention_bias", rotary=read_alpha_rotary
+)

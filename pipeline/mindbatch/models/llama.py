@@ -3,9 +3,10 @@
 Of arrays: T tokens, H hidden_size, I intermediate_size, N query heads, K key/value heads, D head_dim.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from mindbatch.kernels.operations.dense import activation
@@ -47,20 +48,16 @@ class LayerNames:
         return f"{self.layers}.{layer}.{name}"
 
 
-def describe(reader: ConfigReader) -> Architecture:
-    return describe_family(reader, bias_key="attention_bias", mlp_bias=reader.flag("mlp_bias"))
-
-
 def describe_family(
     reader: ConfigReader,
     *,
     default_intermediate: int | None = None,
     windows: tuple[int, ...] = (),
     bias_key: str | None = None,
-    qkv_bias: bool = False,
-    output_bias: bool = False,
-    mlp_bias: bool = False,
-    qk_norm: bool = False,
+    qkv_bias: bool | str = False,
+    output_bias: bool | str = False,
+    mlp_bias: bool | str = False,
+    qk_norm: bool | str = False,
     epsilon_key: str = "rms_norm_eps",
     activation_key: str = "hidden_act",
     rotary: RotaryReader = read_rotary,
@@ -70,11 +67,16 @@ def describe_family(
 
     default_intermediate: the intermediate_size where that is null; None: it must not be.
     bias_key: of the flag for biases of query, key, value and output, in place of `qkv_bias`, `output_bias`.
+    qkv_bias, output_bias, mlp_bias, qk_norm: or the key of the flag that says it.
     activation_key: empty of a type whose MLPs have SiLU.
     is_interleaved: of rotary positions; see `Rotary`.
     """
-    if bias_key is not None:
-        qkv_bias = output_bias = reader.flag(bias_key)
+
+    def is_set(flag: bool | str) -> bool:
+        return reader.flag(flag) if isinstance(flag, str) else flag
+
+    qkv_bias, output_bias = is_set(bias_key or qkv_bias), is_set(bias_key or output_bias)
+    mlp_bias, qk_norm = is_set(mlp_bias), is_set(qk_norm)
     hidden, heads = reader.positive("hidden_size"), reader.positive("num_attention_heads")
     kv_heads = reader.positive("num_key_value_heads", heads)
     head_dim = reader.positive("head_dim", hidden // heads or 2)
@@ -243,4 +245,23 @@ def qkv_parts(a: Architecture, *sources: str) -> tuple[Part, ...]:
     return parts[0], *(replace(part, is_shared=True) for part in parts[1:])
 
 
-MODEL = ModelType(describe, Llama, prefix="model.", unused_tensors=("*rotary_emb.inv_freq",))
+def relative(
+    tree: Callable[[Architecture], Decoder] = Llama,
+    windows: Callable[[ConfigReader], tuple[int, ...]] = lambda reader: (),
+    always: Mapping[str, Any] = MappingProxyType({}),
+    **settings: Any,
+) -> ModelType:
+    """The models that `describe_family` reads with these settings.
+
+    windows: reads those of the layers. always: the only values that keys may have.
+    """
+
+    def describe(reader: ConfigReader) -> Architecture:
+        for key, only in always.items():
+            reader.needs(key, [only])
+        return describe_family(reader, windows=windows(reader), **settings)
+
+    return ModelType(describe, tree, prefix="model.", unused_tensors=("*rotary_emb.inv_freq",))
+
+
+MODEL = relative(bias_key="attention_bias", mlp_bias="mlp_bias")

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 
-from mindbatch.kernels.ascend.step import ALIBI_NUMBERS, limit_faults, most_gathered_tokens, needs_gathering
+from mindbatch.kernels.ascend.step import is_plain, limit_faults, most_gathered_tokens, widened
 from mindbatch.kernels.memory import FLOAT32, padded_head
+from mindbatch.kernels.shapes import AttentionShape
+from mindbatch.layers.attention import attention_shape
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import declaration, tensor_specs, unused_tensors
 from mindbatch.models.stage_cut import cut, stage_specs
@@ -133,25 +135,19 @@ class ModelSpec:
         return self.architecture.head_dim
 
     @property
-    def _is_rounded(self) -> bool:
-        alibi = self.architecture.alibi
-        return alibi is not None and alibi.is_rounded
+    def _shape(self) -> AttentionShape:
+        """A layer's attention; on Ascend those of a model differ in their windows alone."""
+        return attention_shape(self.architecture, 0, WHOLE)
 
     @property
     def _alibi_numbers(self) -> int:
         """Numbers that Ascend's heads have more."""
-        return 0 if self.architecture.alibi is None or self._is_rounded else ALIBI_NUMBERS
+        return widened(self._shape).head_dim - self._shape.head_dim
 
     @property
     def is_gathered(self) -> bool:
-        """True where Ascend computes attention by plain operators: see `needs_gathering`."""
-        arch = self.architecture
-        return needs_gathering(
-            arch.head_dim,
-            is_rounded=self._is_rounded,
-            has_softcap=arch.attention_cap > 0,
-            has_sinks=arch.has_sinks,
-        )
+        """True where Ascend computes attention by plain operators: see `is_plain`."""
+        return is_plain(self._shape)
 
     def ascend_faults(self, block_size: int) -> Iterator[str]:
         """Yields reasons why Ascend's operators do not take the model, or blocks of so many tokens."""

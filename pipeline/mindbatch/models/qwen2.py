@@ -1,15 +1,8 @@
 """qwen2: Llama's shape with biases on query, key and value, and a window on the upper layers if asked."""
 
-from dataclasses import replace
-
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.sizes import FULL, SLIDING, asked_window, windows_by_kind
-
-
-def describe(reader: ConfigReader) -> Architecture:
-    return llama.describe_family(reader, windows=read_windows(reader), qkv_bias=True)
 
 
 def read_windows(reader: ConfigReader) -> tuple[int, ...]:
@@ -22,4 +15,4 @@ def read_windows(reader: ConfigReader) -> tuple[int, ...]:
     return windows_by_kind(reader, window, [FULL if layer < first else SLIDING for layer in range(layers)])
 
 
-MODEL = replace(llama.MODEL, describe=describe)
+MODEL = llama.relative(windows=read_windows, qkv_bias=True)

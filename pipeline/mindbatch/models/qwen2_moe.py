@@ -16,7 +16,7 @@ def describe(reader: ConfigReader) -> Architecture:
     last = reader.positive("max_window_layers") if window else 0
     kinds = [SLIDING if i % 2 == 0 and i < last else FULL for i in range(layers)]
     windows = windows_by_kind(reader, window, kinds)
-    arch = llama.describe_family(reader, windows=windows, qkv_bias=reader.flag("qkv_bias"))
+    arch = llama.describe_family(reader, windows=windows, qkv_bias="qkv_bias")
     experts = qwen3_moe.read_experts(reader, layers)
     shared = reader.positive("shared_expert_intermediate_size")
     return replace(arch, experts=replace(experts, shared=(shared,), shared_is_gated=True))

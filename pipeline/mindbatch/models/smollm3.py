@@ -12,7 +12,7 @@ from mindbatch.models.sizes import FULL, SLIDING, asked_window, windows_by_kind
 
 def describe(reader: ConfigReader) -> Architecture:
     rotated = rotated_layers(reader, reader.raw("no_rope_layers"))
-    arch = llama.describe(reader)
+    arch = llama.MODEL.describe(reader)
     rotaries = tuple(arch.rotary if is_rotated else None for is_rotated in rotated)
     return replace(arch, windows=read_windows(reader, rotated), layer_rotaries=rotaries)
 

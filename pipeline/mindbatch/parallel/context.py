@@ -19,27 +19,15 @@ class Identity(nn.Cell):
 
 
 class AllGatherLast(nn.Cell):
-    """[T, n] on each rank -> [T, size * n], in rank order."""
+    """[T, n] on each rank -> [T, total], in rank order, without the padding behind them."""
 
-    def __init__(self, size: int, group: str) -> None:
+    def __init__(self, size: int, group: str, total: int) -> None:
         super().__init__()
-        self.size = size
+        self.size, self.total = size, total
         self.gather = ops.AllGather(group)
 
     def construct(self, x: Tensor) -> Tensor:
-        return ops.cat(mint.split(self.gather(x), x.shape[0], 0), -1)
-
-
-class FirstColumns(nn.Cell):
-    """Output of a gather, without the padding behind `total` columns."""
-
-    def __init__(self, gather: nn.Cell, total: int) -> None:
-        super().__init__()
-        self.gather = gather
-        self.total = total
-
-    def construct(self, x: Tensor) -> Tensor:
-        gathered = self.gather(x)
+        gathered = ops.cat(mint.split(self.gather(x), x.shape[0], 0), -1)
         padding = gathered.shape[1] - self.total
         return gathered if padding == 0 else mint.split(gathered, (self.total, padding), -1)[0]
 
@@ -59,7 +47,7 @@ def all_gather(shard: TensorSlice, total: int) -> nn.Cell:
     if shard.size == 1:
         return Identity()
     # MindSpore gathers on a CPU in the world group only, which is all that networks on a CPU have.
-    return FirstColumns(AllGatherLast(shard.size, _group_of(shard)), total)
+    return AllGatherLast(shard.size, _group_of(shard), total)
 
 
 def _group_of(shard: TensorSlice) -> str:

@@ -12,7 +12,8 @@ import decoding_table
 from mindbatch.config.model_task import widest
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.model_defaults import model_defaults, sampling_advice
-from mindbatch.decoding.registry import strategies, strategy_for, strategy_name
+from mindbatch.decoding.registry import strategies, strategy_for
+from mindbatch.decoding.sampling import SamplingStrategy
 from mindbatch.io.errors import ConfigError
 
 SEQUENCES = (((1, 2), -3.0), ((4,), 1.5))
@@ -132,30 +133,25 @@ class TestTokenIds:
         ]
 
 
-NAMES: dict[str, dict[str, Any]] = {
-    "greedy": {},
-    "sampling": {"do_sample": True},
-    "beam_search": {"num_beams": 2},
-    "beam_sampling": {"num_beams": 2, "do_sample": True},
-    "group_beam_search": {"num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 1},
-    "contrastive": {"penalty_alpha": 0.1, "top_k": 2},
-    "sample_and_rank": {"best_of": 1, "do_sample": True},
-    "speculative": {"num_assistant_tokens": 1, "do_sample": True},
-    "embedding": {"pooling": "mean"},
-}
+ASKED: list[tuple[str, dict[str, Any]]] = [
+    ("SamplingStrategy", {}),
+    ("SamplingStrategy", {"do_sample": True}),
+    ("SamplingStrategy", {"do_sample": True, "temperature": 0}),
+    ("BeamSearch", {"num_beams": 2}),
+    ("BeamSearch", {"do_sample": True, "temperature": 0, "num_beams": 2}),
+    ("BeamSampling", {"num_beams": 2, "do_sample": True}),
+    ("GroupBeamSearch", {"num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 1}),
+    ("ContrastiveSearch", {"penalty_alpha": 0.1, "top_k": 2}),
+    ("SampleAndRank", {"best_of": 1, "do_sample": True}),
+    ("SpeculativeStrategy", {"num_assistant_tokens": 1, "do_sample": True}),
+    ("SpeculativeStrategy", {"prompt_lookup_num_tokens": 1}),
+    ("Embedding", {"pooling": "mean"}),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        *NAMES.items(),
-        ("speculative", {"prompt_lookup_num_tokens": 1}),
-        ("greedy", {"do_sample": True, "temperature": 0}),
-        ("beam_search", {"do_sample": True, "temperature": 0, "num_beams": 2}),
-    ],
-)
+@pytest.mark.parametrize(("name", "values"), ASKED)
 def test_which_strategy_parameters_ask_for(name: str, values: dict[str, Any]) -> None:
-    assert strategy_name(DecodingParams(**values)) == name
+    assert type(strategy_for(DecodingParams(**values))).__name__ == name
 
 
 WIDE: dict[str, dict[str, Any]] = {
@@ -178,7 +174,7 @@ def test_no_strategy_is_wider_than_its_parameters(values: dict[str, Any]) -> Non
 def test_the_width_of_every_strategy_is_looked_at() -> None:
     one_wide = {"embedding": {"pooling": "mean"}}
     asked = {type(strategy_for(DecodingParams(**values))) for values in (WIDE | one_wide).values()}
-    assert asked == {type(strategy) for strategy in strategies()}
+    assert asked == {SamplingStrategy, *map(type, strategies().values())}
 
 
 def test_the_page_has_the_table() -> None:

@@ -129,8 +129,7 @@ class ShadowRunner:
         for source, target in step.state_copies:
             self.states[target] = self.states[source]
         width, sizes = self.limits.blocks_per_sequence, (step.num_tokens, len(step.scheduled))
-        with_states = self.limits.is_recurrent
-        batch = flatten(step, sizes, self.limits.block_size, width, with_states=with_states)
+        batch = flatten(step, sizes, self.limits.block_size, width)
         if batch.states is not None:
             self._advance_states(step, batch.states.tolist())
         assert len(set(batch.slots.tolist())) == step.num_tokens, "two tokens of a step share a slot"

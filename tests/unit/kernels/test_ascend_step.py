@@ -1,5 +1,7 @@
 """How a step becomes sequences for Ascend's operators, and what these do not take."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,13 +15,14 @@ from mindbatch.kernels.ascend.step import (
     AscendBatch,
     arrays_of,
     flash_is_legal,
+    is_plain,
     limit_faults,
     most_gathered_tokens,
-    needs_gathering,
     rounded_sequences,
     shape_of,
 )
 from mindbatch.kernels.memory import BFLOAT16, FLOAT16
+from mindbatch.kernels.shapes import Alibi, AttentionShape
 from mindbatch.kernels.step import Batch, Span, StepShape
 
 BLOCK, WIDTH, PADDING = 16, 4, 99
@@ -144,9 +147,11 @@ def test_limits(head_dim: int, block_size: int, expected: str | None) -> None:
 
 
 def test_what_plain_operators_compute_has_no_limits_of_heads() -> None:
-    assert not needs_gathering(256, is_rounded=False, has_softcap=False)
-    for head_dim, is_rounded, has_softcap in ((576, False, False), (64, True, False), (64, False, True)):
-        assert needs_gathering(head_dim, is_rounded=is_rounded, has_softcap=has_softcap)
+    shape = AttentionShape(2, 2, 256, 1.0, alibi=Alibi((0.5, 0.25)))
+    assert not is_plain(shape)
+    rounded = Alibi((0.5, 0.25), is_rounded=True)
+    for change in ({"head_dim": 257}, {"alibi": rounded}, {"softcap": 30.0}, {"has_sinks": True}):
+        assert is_plain(replace(shape, **change))
     assert list(limit_faults(576, 128, is_gathered=True)) == []
     [fault] = limit_faults(576, 8, is_gathered=True)
     assert fault.startswith("runtime.block_size=8")

@@ -8,11 +8,11 @@ from mindspore import Tensor, nn, ops
 
 from mindbatch.io.errors import ConfigError
 from mindbatch.kernels.interface import Kernels
-from mindbatch.kernels.mindspore_kernels import MindSporeKernels, OutermostCell, constant
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels, constant, outermost_cell
 from mindbatch.kernels.native import NativeKernels, NativeStorage
 from mindbatch.kernels.recording import OPERATIONS
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
-from mindbatch.kernels.step import ANY_STEP, Span, StepShape
+from mindbatch.kernels.step import ANY_STEP, Batch, Span, StepShape
 from mindbatch.parallel.context import all_gather, all_reduce
 from mindbatch.parallel.topology import TensorSlice
 
@@ -45,10 +45,15 @@ class GraphKernels(NativeStorage, MindSporeKernels):
         return GraphCell(operator, more)
 
     def step_graph(self, cell: nn.Cell, geometry: CacheGeometry, *, adapted: bool = False) -> nn.Cell:
-        return AdaptedTokenGraph(cell) if adapted else TokenGraph(cell)
+        """Takes the fields of `kernels.step.Batch`; attention gets those after the positions."""
+        step = "(slots, rows, block_tables, lengths)"
+        result = f"return self.cell(ids, positions, {step}, adapters)"
+        return outermost_cell(Batch._fields[:6], result, adapted=adapted, cell=cell)
 
     def head_graph(self, head: nn.Cell, *, adapted: bool = False) -> nn.Cell:
-        return AdaptedHeadGraph(head) if adapted else head
+        if not adapted:
+            return head
+        return outermost_cell(["hidden"], "return self.cell(hidden, adapters)", adapted=True, cell=head)
 
     def step_shape(
         self, spans: Sequence[Span], pad: Callable[[int], int], capacity: int, attention: AttentionShape
@@ -66,42 +71,6 @@ class GraphCell(nn.Cell):
 
     def construct(self, *inputs: Tensor) -> Any:
         return self.operator(*inputs, *self.settings)
-
-
-class TokenGraph(OutermostCell):
-    """Takes the fields of `kernels.step.Batch`; attention gets those after the positions."""
-
-    def construct(
-        self,
-        ids: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        rows: Tensor,
-        block_tables: Tensor,
-        lengths: Tensor,
-    ) -> Any:
-        return self.cell(ids, positions, (slots, rows, block_tables, lengths), ())
-
-
-class AdaptedTokenGraph(OutermostCell):
-    def construct(
-        self,
-        ids: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        rows: Tensor,
-        block_tables: Tensor,
-        lengths: Tensor,
-        adapters: Tensor,
-    ) -> Any:
-        return self.cell(ids, positions, (slots, rows, block_tables, lengths), (adapters,))
-
-
-class AdaptedHeadGraph(OutermostCell):
-    """Takes hidden states [S, hidden_size] and the slots [S] of their adapters."""
-
-    def construct(self, hidden: Tensor, adapters: Tensor) -> Tensor:
-        return self.cell(hidden, (adapters,))
 
 
 def compiled(kernels: Kernels) -> MindSporeKernels:

@@ -1,6 +1,5 @@
 """Attention on Ascend: the step is written to the paged cache, then one operator attends, by kind of step."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from mindspore.ops.operations.nn_ops import FlashAttentionScore
 
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.ascend.plain_attention import GatheredAttention
-from mindbatch.kernels.ascend.step import ALIBI_NUMBERS, needs_gathering
+from mindbatch.kernels.ascend.step import ALIBI_NUMBERS
 from mindbatch.kernels.mindspore_kernels import constant
 from mindbatch.kernels.shapes import AttentionShape
 
@@ -23,7 +22,7 @@ class AscendAttention(nn.Cell):
     """Writes keys and values with ReshapeAndCache; a subclass attends.
 
     qkv: [T, (heads + 2 * kv_heads) * head_dim]; caches: [blocks, block_size, kv_heads, head_dim]; the rest as
-    `AscendGraph` hands it on. Returns [T, heads * head_dim].
+    `graphs.step_graph` hands it on. Returns [T, heads * head_dim].
     """
 
     def __init__(self, shape: AttentionShape) -> None:
@@ -105,23 +104,10 @@ class PlainAttention(AscendAttention):
         return ops.cast(y, query.dtype)
 
 
-def is_plain(shape: AttentionShape) -> bool:
-    is_rounded, has_softcap = shape.alibi is not None and shape.alibi.is_rounded, shape.softcap > 0
-    return needs_gathering(
-        shape.head_dim, is_rounded=is_rounded, has_softcap=has_softcap, has_sinks=shape.has_sinks
-    )
-
-
 _WHOLE = 256
 """bfloat16 has all whole numbers up to it, and so many times it."""
 _PARTS = 3
 """Numbers of half precision whose sum is one of float32, nearly."""
-
-
-def widened(shape: AttentionShape) -> AttentionShape:
-    if shape.alibi is None or shape.alibi.is_rounded:
-        return shape
-    return replace(shape, head_dim=shape.head_dim + ALIBI_NUMBERS)
 
 
 class AlibiAttention(nn.Cell):

@@ -3,15 +3,7 @@
 Those have the names that operators look inputs up by, the masks, and are float32 outside.
 """
 
-import os
-import sys
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from importlib.util import module_from_spec, spec_from_file_location
-from itertools import count
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,96 +11,65 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from mindbatch.kernels.ascend.attention import HIDDEN
-from mindbatch.kernels.ascend.step import CHUNKS, PROMPTS
-from mindbatch.kernels.mindspore_kernels import MindSporeKernels
+from mindbatch.kernels.ascend.step import CHUNKS, PROMPTS, AscendBatch
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels, outermost_cell, written_cell
 from mindbatch.kernels.recording import RecordedCall, Recording, Symbol
 
 TRIANGLE = 128
 """Side of the causal mask that FlashAttentionScore takes for a sequence of any length in layout TH."""
 
 
-class StepCell(nn.Cell):
-    """Over one that takes (ids, positions, step), and the mask that attention gets."""
+class StepMask(nn.Cell):
+    """(positions [T], block_tables [B, W]) -> what attention adds to scores.
 
-    def __init__(self, cell: nn.Cell, graph: str, dtype: Any, block_size: int) -> None:
+    A row for each token where a sequence has several, else the same for every step.
+    """
+
+    def __init__(self, graph: str, dtype: Any, block_size: int) -> None:
         super().__init__(auto_prefix=False)
-        self.cell = cell
         self.dtype = dtype
         self.block_size = block_size
-        self.is_masked_by_row = graph == CHUNKS
-        self.mask = Tensor(_fixed_mask(graph, dtype)).astype(dtype)
+        self.is_by_row = graph == CHUNKS
+        self.fixed = Tensor(_fixed_mask(graph, dtype)).astype(dtype)
 
-    def mask_of(self, positions: Tensor, block_tables: Tensor) -> Tensor:
-        """Mask that attention adds to scores: a row for each token where a sequence has several."""
-        if not self.is_masked_by_row:
-            return self.mask
+    def construct(self, positions: Tensor, block_tables: Tensor) -> Tensor:
+        if not self.is_by_row:
+            return self.fixed
         columns = ops.arange(block_tables.shape[1] * self.block_size).expand_dims(0)
         return ops.cast(columns > positions.expand_dims(1), self.dtype) * HIDDEN
 
 
-class AscendGraph(StepCell):
-    """Takes the fields of `AscendBatch`; attention gets (slots, block_tables, lengths, queries, mask,
-    positions).
+class InFloat32(nn.Cell):
+    """A tensor, or each of two."""
 
+    def construct(self, output: Any) -> Any:
+        if isinstance(output, tuple):
+            return ops.cast(output[0], mstype.float32), ops.cast(output[1], mstype.float32)
+        return ops.cast(output, mstype.float32)
+
+
+def step_graph(cell: nn.Cell, graph: str, dtype: Any, block_size: int, *, adapted: bool) -> nn.Cell:
+    """Takes the fields of `AscendBatch`, over a cell that takes (ids, positions, step, adapters).
+
+    Attention gets of the step (slots, block_tables, lengths, queries, mask, positions).
     The operators find the inputs batch_valid_length and q_seq_lens by these names. They are given to every
     graph, for an input of another graph that ran before would be found otherwise.
     """
-
-    def construct(
-        self,
-        ids: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        block_tables: Tensor,
-        batch_valid_length: Tensor,
-        q_seq_lens: Tensor,
-    ) -> Any:
-        mask = self.mask_of(positions, block_tables)
-        step = (slots, block_tables, batch_valid_length, q_seq_lens, mask, positions)
-        return _float32(self.cell(ids, positions, step, ()))
+    mask = "mask = self.mask(positions, block_tables)"
+    step = "step = (slots, block_tables, batch_valid_length, q_seq_lens, mask, positions)"
+    result = "return self.in_float32(self.cell(ids, positions, step, adapters))"
+    parts = {
+        "cell": cell,
+        "mask": StepMask(graph, dtype, block_size),
+        "in_float32": InFloat32(auto_prefix=False),
+    }
+    return outermost_cell(AscendBatch._fields, mask, step, result, adapted=adapted, **parts)
 
 
-class AdaptedAscendGraph(StepCell):
-    def construct(
-        self,
-        ids: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        block_tables: Tensor,
-        batch_valid_length: Tensor,
-        q_seq_lens: Tensor,
-        adapters: Tensor,
-    ) -> Any:
-        mask = self.mask_of(positions, block_tables)
-        step = (slots, block_tables, batch_valid_length, q_seq_lens, mask, positions)
-        return _float32(self.cell(ids, positions, step, (adapters,)))
-
-
-class TypedHead(nn.Cell):
+def head_graph(head: nn.Cell, dtype: Any, *, adapted: bool) -> nn.Cell:
     """float32 hidden states to float32 logits over a head of another type."""
-
-    def __init__(self, head: nn.Cell, dtype: Any) -> None:
-        super().__init__(auto_prefix=False)
-        self.head = head
-        self.dtype = dtype
-
-
-class AscendHead(TypedHead):
-    def construct(self, hidden: Tensor) -> Tensor:
-        return ops.cast(self.head(ops.cast(hidden, self.dtype)), mstype.float32)
-
-
-class AdaptedAscendHead(TypedHead):
-    """Head with the slots [S] of the hidden states' adapters."""
-
-    def construct(self, hidden: Tensor, adapters: Tensor) -> Tensor:
-        return ops.cast(self.head(ops.cast(hidden, self.dtype), (adapters,)), mstype.float32)
-
-
-def _float32(output: Any) -> Any:
-    if isinstance(output, tuple):
-        return ops.cast(output[0], mstype.float32), ops.cast(output[1], mstype.float32)
-    return ops.cast(output, mstype.float32)
+    result = "return ops.cast(self.head(ops.cast(hidden, self.dtype), adapters), mstype.float32)"
+    return outermost_cell(["hidden"], result, adapted=adapted, head=head, dtype=dtype)
 
 
 def _fixed_mask(graph: str, dtype: Any) -> Any:
@@ -121,7 +82,7 @@ def _fixed_mask(graph: str, dtype: Any) -> Any:
 
 DECODER = ("ids", "positions", "step[0]", "step[1]", "step[2]", "step[3]", "adapters[0]")
 """The inputs of a step's recording as the outermost cell hands them on; attention takes all of `step`."""
-OF_PART = ("ids", *(f"step[{place}]" for place in range(5)), "positions", "adapters[0]")
+OF_PART = ("ids", "positions", *(f"step[{place}]" for place in range(5)), "adapters[0]")
 """The same of an encoder or its decoder."""
 HEAD = ("hidden", "adapters[0]")
 
@@ -137,41 +98,15 @@ _EXPRESSIONS = {
     "table_rows": "ops.gather({1}, {0}, 0)",
 }
 """Operations that are one operator of MindSpore, by their inputs and settings."""
-_NUMBERS = count()
 
 
 def recorded_cell(recording: Recording, kernels: MindSporeKernels, inputs: Sequence[str]) -> nn.Cell:
     """inputs: expressions for those of the recording, of the arguments of DECODER or of HEAD."""
-    arguments = "hidden, adapters=()" if inputs is HEAD else "ids, positions, step, adapters"
+    arguments = ["hidden", "adapters"] if inputs is HEAD else ["ids", "positions", "step", "adapters"]
     written = _Writer(kernels, dict(zip(recording.inputs, inputs, strict=False)))
     lines = [written.line(call) for call in recording.calls]
     results = ", ".join(written.expression(symbol) for symbol in recording.outputs)
-    body = "".join(f"        {line}\n" for line in (*lines, f"return {results}"))
-    source = f"class Recorded(nn.Cell):\n    def construct(self, {arguments}):\n{body}"
-    cell: nn.Cell = _module_of(source).Recorded(auto_prefix=False)
-    for name, value in written.attributes.items():
-        setattr(cell, name, value)
-    return cell
-
-
-def _module_of(source: str) -> ModuleType:
-    """A module of such a source. MindSpore's parser reads it from its file, and imports it by its name."""
-    name = f"mindbatch_recorded_{next(_NUMBERS)}"
-    path = Path(_folder(os.getpid()).name, f"{name}.py")
-    path.write_text(f"from mindspore import mint, nn, ops\n\n\n{source}")
-    spec = spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@lru_cache(maxsize=1)
-def _folder(process: int) -> TemporaryDirectory[str]:
-    """Folder of a process: a fork has its own, which goes with it."""
-    return TemporaryDirectory(prefix="mindbatch-graphs-")
+    return written_cell(arguments, [*lines, f"return {results}"], **written.attributes)
 
 
 class _Writer:

@@ -16,8 +16,6 @@ from mindbatch.kernels.ascend.attention import (
     CachedAttention,
     PlainAttention,
     PromptAttention,
-    is_plain,
-    widened,
 )
 from mindbatch.kernels.ascend.step import (
     CHUNKS,
@@ -26,8 +24,10 @@ from mindbatch.kernels.ascend.step import (
     arrays_of,
     each_token_alone,
     flash_is_legal,
+    is_plain,
     rounded_sequences,
     shape_of,
+    widened,
 )
 from mindbatch.kernels.memory import FloatType
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
@@ -158,12 +158,10 @@ class AscendKernels(MindSporeKernels):
         return AscendKernels(self.float_type, single_tokens=True)
 
     def step_graph(self, cell: nn.Cell, geometry: CacheGeometry, *, adapted: bool = False) -> nn.Cell:
-        kind = graphs.AdaptedAscendGraph if adapted else graphs.AscendGraph
-        return kind(cell, self.graph, self._dtype, geometry.block_size)
+        return graphs.step_graph(cell, self.graph, self._dtype, geometry.block_size, adapted=adapted)
 
     def head_graph(self, head: nn.Cell, *, adapted: bool = False) -> nn.Cell:
-        kind = graphs.AdaptedAscendHead if adapted else graphs.AscendHead
-        return kind(head, self._dtype)
+        return graphs.head_graph(head, self._dtype, adapted=adapted)
 
 
 def _send(parameter: Parameter, array: Array) -> None:

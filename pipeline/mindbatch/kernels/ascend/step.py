@@ -7,11 +7,13 @@ of 0; they write to the cache's padding block and read from it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from mindbatch.kernels.memory import FLOAT16, FLOAT32, FloatType
+from mindbatch.kernels.shapes import AttentionShape
 from mindbatch.kernels.step import Batch, IntArray, Span, StepShape
 
 # Beyond what MindSpore checks when it compiles. Sources: CANN 8.5, Ascend Transformer Boost, PagedAttention,
@@ -29,12 +31,17 @@ ALIBI_NUMBERS = 16
 """Numbers more that a head has with ALiBi: see `mindbatch.kernels.ascend.attention`."""
 
 
-def needs_gathering(head_dim: int, *, is_rounded: bool, has_softcap: bool, has_sinks: bool = False) -> bool:
-    """True if plain operators compute attention, since the fused ones do not.
+def is_plain(shape: AttentionShape) -> bool:
+    """True if plain operators compute attention, over gathered keys and values: the fused ones do not."""
+    is_rounded = shape.alibi is not None and shape.alibi.is_rounded
+    return shape.head_dim > LARGEST_HEAD or is_rounded or shape.softcap > 0 or shape.has_sinks
 
-    is_rounded: of ALiBi. has_softcap: scores are capped. has_sinks: see `AttentionShape`.
-    """
-    return head_dim > LARGEST_HEAD or is_rounded or has_softcap or has_sinks
+
+def widened(shape: AttentionShape) -> AttentionShape:
+    """The shape as the cache has it: heads with ALiBi are wider."""
+    if shape.alibi is None or shape.alibi.is_rounded:
+        return shape
+    return replace(shape, head_dim=shape.head_dim + ALIBI_NUMBERS)
 
 
 def most_gathered_tokens(seq_length: int, numbers: int) -> int:
@@ -48,7 +55,7 @@ def most_gathered_tokens(seq_length: int, numbers: int) -> int:
 def limit_faults(head_dim: int, block_size: int, *, is_gathered: bool = False) -> Iterator[str]:
     """Yields reasons why the operators do not take these sizes, in the configuration's words.
 
-    head_dim: numbers of a head in the cache. is_gathered: see `needs_gathering`.
+    head_dim: numbers of a head in the cache. is_gathered: see `is_plain`.
     """
     where = "not with runtime.device_target=Ascend, whose PagedAttention"
     if block_size % BLOCK_MULTIPLE or block_size > LARGEST_BLOCK:
@@ -91,7 +98,7 @@ CHUNKS = "chunks"
 
 
 class AscendBatch(NamedTuple):
-    """T tokens of B sequences, padding included, in the order that `AscendGraph` takes them; all int32.
+    """T tokens of B sequences, padding included, in the order that `graphs.step_graph` takes them; all int32.
 
     ids, positions, slots: [T]; no slot is negative.
     block_tables: [B, W].
