@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from mindbatch.checkpoint.folders.folder_files import existing_folder
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.config.model_schema import ignored_keys
-from mindbatch.io.amounts import counted, shape_text, table
+from mindbatch.io.amounts import shape_text, table
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.screen_text import printable, say
 from mindbatch.models.architecture import Architecture
@@ -18,14 +18,16 @@ from mindbatch.models.described_folder import described_config
 from mindbatch.tasks.plan.layout import (
     FindLayout,
     PlanPart,
+    layout_head,
     refuse_other_files,
+    sizes_line,
     strategy_lines,
     write_strategies,
 )
 from mindbatch.tasks.plan.mindformers_layout import (
     InferredLayout,
     LayoutJob,
-    ParameterLayout,
+    Parameter,
     infer_layouts,
     llama_options,
 )
@@ -64,9 +66,9 @@ def _find_layout(config: PlanConfig, arch: Architecture, job: LayoutJob, folder:
         say(_WAIT.format(job.num_ranks, config.layout.timeout))
     (layout,) = infer_layouts([job], config.layout.timeout, verbose=config.runtime.verbose)
     paths = [] if folder is None else write_strategies(folder, layout.strategy_files, config.layout.replace)
-    page = layout_page(arch.model_type, job, layout, paths)
+    content = layout_head(arch.model_type, config.parallel, paths) | {"parameters": [*layout.parameters]}
     note = f"\n\n{_NOT_AS_COMPILED}" if config.compile and job.vocab_emb_dp and job.model_parallel > 1 else ""
-    return PlanPart(_as_json(arch, job, layout, paths), page + note)
+    return PlanPart(content, layout_page(job, content, layout) + note)
 
 
 def _job(config: PlanConfig, arch: Architecture) -> LayoutJob:
@@ -82,80 +84,58 @@ def _job(config: PlanConfig, arch: Architecture) -> LayoutJob:
     return LayoutJob(options, *sizes, parallel.pipeline_stage, vocab_emb_dp)
 
 
-def _as_json(arch: Architecture, job: LayoutJob, layout: InferredLayout, paths: list[Path]) -> dict[str, Any]:
-    return {
-        "kind": "layout",
-        "model_type": arch.model_type,
-        "data_parallel": job.data_parallel,
-        "model_parallel": job.model_parallel,
-        "pipeline_stage": job.pipeline_stage,
-        "ranks": job.num_ranks,
-        "strategy_files": [str(path) for path in paths],
-        "parameters": [_parameter_json(parameter) for parameter in layout.parameters],
-    }
+def layout_page(job: LayoutJob, content: Mapping[str, Any], layout: InferredLayout) -> str:
+    """Every parameter with its cut, what each rank holds, and where the strategy files are.
 
-
-def _parameter_json(parameter: ParameterLayout) -> dict[str, Any]:
-    return {
-        "name": parameter.name,
-        "stage": parameter.stage,
-        "shape": [*parameter.shape],
-        "local_shape": [*parameter.local_shape],
-        "device_matrix": [*parameter.layout.device_matrix],
-        "tensor_map": [*parameter.layout.tensor_map],
-    }
-
-
-def layout_page(model_type: str, job: LayoutJob, layout: InferredLayout, paths: Sequence[Path]) -> str:
-    """Every parameter with its cut, what each rank holds, and where the strategy files are."""
-    blocks = [_head(model_type, job), _parameters(layout), _sums(job, layout), strategy_lines(paths)]
-    return "\n\n".join("\n".join(block) for block in blocks if block)
-
-
-def _head(model_type: str, job: LayoutJob) -> list[str]:
-    return [
-        f"MindSpore's layout of MindFormers' Llama as {model_type}",
-        f"data_parallel {job.data_parallel} x model_parallel {job.model_parallel} x pipeline_stage "
-        f"{job.pipeline_stage}: {counted(job.num_ranks, 'rank')}",
+    content: the JSON.
+    """
+    head = [
+        f"MindSpore's layout of MindFormers' Llama as {content['model_type']}",
+        sizes_line(content),
         _WITH_CACHE if job.use_past else _WITHOUT_CACHE,
     ]
+    sums = [*_sums(layout.parameters, job.pipeline_stage), *_borrowed(layout)]
+    blocks = [head, _table(layout.parameters), sums, strategy_lines(content["strategy_files"])]
+    return "\n\n".join("\n".join(block) for block in blocks)
 
 
-def _parameters(layout: InferredLayout) -> list[str]:
+def _table(parameters: Sequence[Parameter]) -> list[str]:
     rows = [["stage", "parameter", "shape", "on a rank", "cut"]]
     rows += [
         [
-            str(parameter.stage),
-            printable(parameter.name),
-            shape_text(parameter.shape),
-            shape_text(parameter.local_shape),
+            str(parameter["stage"]),
+            printable(parameter["name"]),
+            shape_text(parameter["shape"]),
+            shape_text(parameter["local_shape"]),
             _cut(parameter),
         ]
-        for parameter in layout.parameters
+        for parameter in parameters
     ]
     return table(rows, right=(0,))
 
 
-def _cut(parameter: ParameterLayout) -> str:
+def _cut(parameter: Parameter) -> str:
+    sizes = zip(parameter["shape"], parameter["local_shape"], strict=True)
     cuts = [
         f"dimension {index} into {whole // part}"
-        for index, (whole, part) in enumerate(zip(parameter.shape, parameter.local_shape, strict=True))
+        for index, (whole, part) in enumerate(sizes)
         if whole != part
     ]
     return ", ".join(cuts) or "whole"
 
 
-def _sums(job: LayoutJob, layout: InferredLayout) -> list[str]:
-    lines: list[str] = []
-    for stage in range(job.pipeline_stage):
-        parameters = [parameter for parameter in layout.parameters if parameter.stage == stage]
-        here = sum(math.prod(parameter.local_shape) for parameter in parameters)
-        whole = sum(math.prod(parameter.shape) for parameter in parameters)
-        lines.append(
-            f"stage {stage}: {len(parameters)} parameters; a rank holds {here:,} of {whole:,} elements"
+def _sums(parameters: Sequence[Parameter], stages: int) -> Iterator[str]:
+    for stage in range(stages):
+        own = [parameter for parameter in parameters if parameter["stage"] == stage]
+        here, whole = (
+            sum(math.prod(parameter[key]) for parameter in own) for key in ("local_shape", "shape")
         )
-    lines += [
-        f"note: stage {stage} uses {printable(name)} too, which MindSpore's files have in another stage only"
-        for stage, name in layout.borrowed
-    ]
-    return lines
+        yield f"stage {stage}: {len(own)} parameters; a rank holds {here:,} of {whole:,} elements"
+
+
+def _borrowed(layout: InferredLayout) -> Iterator[str]:
+    for stage, name in layout.borrowed:
+        yield (
+            f"note: stage {stage} uses {printable(name)} too, which MindSpore's files have in another stage "
+            "only"
+        )

@@ -108,21 +108,8 @@ class LayoutJob:
         return {**vars(self), "model": {**self.model}, **settled}
 
 
-@dataclass(frozen=True)
-class ParameterLayout:
-    """A parameter as the ranks of a stage hold it. shape: of the whole parameter."""
-
-    stage: int
-    shape: tuple[int, ...]
-    layout: TensorLayout
-
-    @property
-    def name(self) -> str:
-        return self.layout.name
-
-    @property
-    def local_shape(self) -> tuple[int, ...]:
-        return self.layout.local_shape(self.shape)
+Parameter = Mapping[str, Any]
+"""A parameter as the ranks of a stage hold it, in plain JSON types."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +119,7 @@ class InferredLayout:
     borrowed: stages with parameters that they use and another one holds, such as a tied embedding.
     """
 
-    parameters: tuple[ParameterLayout, ...]
+    parameters: tuple[Parameter, ...]
     strategy_files: Mapping[str, bytes]
     borrowed: tuple[tuple[int, str], ...] = ()
 
@@ -162,7 +149,7 @@ def infer_layouts(
 
 def _read(job: LayoutJob, answers: Sequence[Mapping[str, Any]]) -> InferredLayout:
     """Collects the leaders' answers: shapes of the compiler, all else as the strategy files have it."""
-    parameters: list[ParameterLayout] = []
+    parameters: list[Parameter] = []
     borrowed: list[tuple[int, str]] = []
     files: dict[str, bytes] = {}
     for stage, (rank, answer) in enumerate(zip(job.leaders, answers, strict=True)):
@@ -170,11 +157,23 @@ def _read(job: LayoutJob, answers: Sequence[Mapping[str, Any]]) -> InferredLayou
         layouts = strategy_in(content, Path(strategy_name(rank))).of_stage(stage)
         borrowed += [(stage, name) for name in answer["shapes"] if name not in layouts]
         parameters += [
-            ParameterLayout(stage, tuple(shape), layouts[name])
+            parameter_json(stage, shape, layouts[name])
             for name, shape in answer["shapes"].items()
             if name in layouts
         ]
-    lost = sorted({name for _, name in borrowed} - {parameter.name for parameter in parameters})
+    lost = sorted({name for _, name in borrowed} - {parameter["name"] for parameter in parameters})
     if lost:
         raise BackendError(f"MindSpore's strategy files lack the parameter {lost[0]}")
     return InferredLayout(tuple(parameters), files, tuple(borrowed))
+
+
+def parameter_json(stage: int, shape: Sequence[int], layout: TensorLayout) -> Parameter:
+    """shape: of the whole parameter."""
+    return {
+        "name": layout.name,
+        "stage": stage,
+        "shape": [*shape],
+        "local_shape": [*layout.local_shape(tuple(shape))],
+        "device_matrix": [*layout.device_matrix],
+        "tensor_map": [*layout.tensor_map],
+    }
