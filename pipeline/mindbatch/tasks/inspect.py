@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from mindbatch.checkpoint.faults import raise_if_any
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
@@ -35,7 +35,6 @@ from mindbatch.models.foreign_models import QUANTIZATION
 from mindbatch.models.registry import chosen_type, nearest_supported
 from mindbatch.tasks.inspect_page import (
     RankContent,
-    source_json,
     source_page,
     strategy_json,
     strategy_page,
@@ -75,13 +74,13 @@ def run(config: InspectConfig) -> int:
     if _holds_strategies(path):
         _show_strategy(config, read_strategy(path))
         return EXIT_DONE
-    reasons, stored_as = _why_not_run(path), None
+    reasons, stored_as, faults = _why_not_run(path), None, list[str]()
     try:
         stored_as = None if reasons else _quantised_as(path)
         with open_source(path) as source:
             if source.kind == ITERATION:
                 placements(source.path, source.ranks)  # what its metadata.json says is checked, too
-            ranks = [_content(tensors, config) for tensors in source.ranks]
+            ranks = [_content(rank, tensors, config, faults) for rank, tensors in enumerate(source.ranks)]
             has_copies = source.kind == RANKS and seem_copies(source.ranks)
     except CheckpointError as error:
         raise CheckpointError(dict.fromkeys([*reasons, *error.faults])) from None
@@ -91,13 +90,15 @@ def run(config: InspectConfig) -> int:
     if config.format == "json":
         quantised = {} if stored_as is None else {"quantised": stored_as}
         runs = {} if how is None else {"runs": asdict(how)}
-        show_json(source_json(source, ranks, config.limit) | quantised | runs | {"not_run": reasons})
+        shown = [rank | {"tensors": rank["tensors"][: config.limit]} for rank in ranks]
+        content = {"path": str(source.path), "kind": source.kind, "ranks": shown}
+        show_json(content | quantised | runs | {"not_run": reasons})
     else:
         closing = [*(how.lines() if how else ()), *map("not run by this version: {}".format, reasons)]
         closing += nearest_lines(path) if reasons else ()
         closing += [_COPIES] if has_copies else []
         show(source_page(source, ranks, closing, config.limit, config.digests, config.filter, stored_as))
-    raise_if_any([fault for rank in ranks for fault in rank.faults])
+    raise_if_any(faults)
     return EXIT_DONE
 
 
@@ -156,27 +157,41 @@ def _matches(name: str, config: InspectConfig) -> bool:
     return config.filter is None or fnmatchcase(name, config.filter)
 
 
-def _content(tensors: TensorSet, config: InspectConfig) -> RankContent:
-    """Lists a rank's tensors and texts; with digests=true everything is read."""
+def _content(rank: int, tensors: TensorSet, config: InspectConfig, faults: list[str]) -> RankContent:
+    """Lists a rank's tensors and texts; with digests=true everything is read.
+
+    faults: takes a line for what is damaged.
+    """
     names = [name for name in tensors.tensors if _matches(name, config)]
     computed = tensors.computed_digests(names) if config.digests else {}
-    recorded = {name: digest for name in names if (digest := tensors.digest(name)) is not None}
-    content = RankContent(
-        tensors.path,
-        [tensors.info(name) for name in names],
-        tensors.file_of,
-        recorded | computed,
-        {name: text for name, text in tensors.texts.items() if _matches(name, config)},
-        _witness(tensors),
-        tensors.damages(computed),
-    )
     if config.digests:
-        content.faults += tensors.checksum_faults()
-        content.faults = content.faults or tensors.head_faults()
-    return content
+        faults += tensors.damages(computed) + tensors.checksum_faults() or tensors.head_faults()
+    rows = [_tensor_json(tensors, name, computed.get(name, tensors.digest(name))) for name in names]
+    return {
+        "rank": rank,
+        "path": str(tensors.path),
+        "count": len(rows),
+        "bytes": sum(row["bytes"] for row in rows),
+        "tensors": rows,
+        "texts": {name: text for name, text in tensors.texts.items() if _matches(name, config)},
+        "witness": _witness(tensors),
+    }
+
+
+def _tensor_json(tensors: TensorSet, name: str, digest: str | None) -> dict[str, Any]:
+    tensor = tensors.info(name)
+    return {
+        "name": name,
+        "dtype": tensor.dtype,
+        "shape": [*tensor.shape],
+        "bytes": tensor.nbytes,
+        "file": tensors.file_of[name],
+        "sha256": digest,
+    }
 
 
 def _witness(tensors: TensorSet) -> str | None:
+    """Names what shows a changed bit; None where nothing does."""
     if tensors.digests is not None:
         return DIGESTS_NAME
     return "CRC-32" if all(file.crc for file in tensors.files.values()) else None
