@@ -111,12 +111,11 @@ class HydraTree:
         content: dict[str, Any] = tree
         return content
 
-    def hydra_node(self, name: str, overrides: Sequence[str]) -> DictConfig:
-        """The node `hydra` of a composed configuration as Hydra's own defaults make it."""
+    def hydra_yaml(self, name: str, overrides: Sequence[str]) -> str:
+        """The node `hydra` of a composed configuration as Hydra's own defaults make it, as YAML."""
         with initialize_config_dir(str(self.options.shipped), version_base=HYDRA_VERSION_BASE):
             whole = compose(self._primary(name), [*overrides, *self.arguments], return_hydra_config=True)
-        node: DictConfig = whole.hydra
-        return node
+        return OmegaConf.to_yaml(OmegaConf.create({"hydra": whole.hydra}))
 
     def _primary(self, name: str) -> str:
         """The name by which Hydra finds a primary configuration: it looks only in its first folder."""
