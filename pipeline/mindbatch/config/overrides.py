@@ -3,14 +3,17 @@
 import os
 import re
 import shlex
+from collections import Counter
+from collections.abc import Iterator
 from itertools import takewhile
 from typing import Any
 
-from antlr4 import InputStream, Token  # type: ignore[import-untyped]
+from antlr4 import CommonTokenStream, InputStream, ParserRuleContext  # type: ignore[import-untyped]
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.grammar.gen.OverrideLexer import OverrideLexer
+from hydra.grammar.gen.OverrideParser import OverrideParser
 
 from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.paths import LONGEST_SHOWN
@@ -221,35 +224,17 @@ def _quoting_hint(token: str, as_text: bool = False) -> str:
     return f"quote a text that holds commas or special characters: {key}={shlex.quote(text)}"
 
 
-_OPENING = (OverrideLexer.BRACE_OPEN, OverrideLexer.BRACKET_OPEN)
-_CLOSING = (OverrideLexer.BRACE_CLOSE, OverrideLexer.BRACKET_CLOSE)
-
-
 def repeated_name(override: str) -> str | None:
     """The first name that any mapping within an override, which can be parsed, has twice; None if none is."""
-    names: list[set[str]] = []  # of each mapping or list that is open
-    in_value: list[bool] = []  # of the same: a further colon belongs to the value, as in shipped:PATH
-    words: list[str] = []
-    for token in OverrideLexer(InputStream(override)).getAllTokens():
-        if token.type in _OPENING:
-            names.append(set())
-            in_value.append(False)
-            words.clear()
-        elif token.type in _CLOSING:
-            names.pop()
-            in_value.pop()
-            words.clear()
-        elif token.type == OverrideLexer.COMMA:
-            if in_value:
-                in_value[-1] = False
-            words.clear()
-        elif token.type == OverrideLexer.COLON and names and not in_value[-1]:
-            in_value[-1] = True
-            name = "".join(words).strip()
-            if name in names[-1]:
-                return name
-            names[-1].add(name)
-            words.clear()
-        elif token.channel == Token.DEFAULT_CHANNEL:
-            words.append(token.text)
-    return None
+    if "{" not in override:
+        return None
+    parser: Any = OverrideParser(CommonTokenStream(OverrideLexer(InputStream(override))))
+    return next(_repeated_names(parser.override()), None)
+
+
+def _repeated_names(tree: Any) -> Iterator[str]:
+    if isinstance(tree, OverrideParser.DictContainerContext):
+        counts = Counter(pair.dictKey().getText().strip() for pair in tree.dictKeyValuePair())
+        yield from (name for name, count in counts.items() if count > 1)
+    for child in tree.getChildren() if isinstance(tree, ParserRuleContext) else ():
+        yield from _repeated_names(child)

@@ -113,7 +113,7 @@ def _answers(
     config: PlanConfig, job: CompilationJob, settings: EngineSettings, ranks: Sequence[int]
 ) -> Iterator[Mapping[str, Any]]:
     from mindbatch.ascend_simulation.compilation import compile_ranks
-    from mindbatch.ascend_simulation.process import SimulationLimits, simulate
+    from mindbatch.ascend_simulation.process import simulate
 
     told = {
         **job.told,
@@ -123,9 +123,10 @@ def _answers(
         "pipeline_stage": config.parallel.pipeline_stage,
         "ranks": ranks,
     }
-    limits = SimulationLimits(seconds=config.layout.timeout, seconds_key="layout.timeout")
     current = None
-    for answer in simulate(compile_ranks, json.dumps(told), limits=limits, verbose=config.runtime.verbose):
+    for answer in simulate(
+        compile_ranks, json.dumps(told), seconds=config.layout.timeout, verbose=config.runtime.verbose
+    ):
         if answer["rank"] != current and sys.stderr.isatty():
             current = answer["rank"]
             say(f"compiling the graphs of rank {current}")

@@ -136,11 +136,10 @@ def infer_layouts(
         BackendError: Ascend cannot be simulated here, or the first failure, in one line.
     """
     from mindbatch.ascend_simulation import layouts
-    from mindbatch.ascend_simulation.process import SimulationLimits, simulate
+    from mindbatch.ascend_simulation.process import simulate
 
     order = json.dumps([job.as_json() for job in jobs])
-    limits = SimulationLimits(seconds=timeout, seconds_key="layout.timeout")
-    answers = simulate(layouts.infer_layouts, order, limits=limits, verbose=verbose)
+    answers = simulate(layouts.infer_layouts, order, seconds=timeout, verbose=verbose)
     for job in jobs:
         yield _read(job, [next(answers) for _ in job.leaders])
     for _ in answers:
