@@ -21,7 +21,7 @@ from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import BackendError
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.tasks.plan import task as plan
-from mindbatch.tasks.plan.mindformers_layout import InferredLayout, LayoutJob, infer_layouts, llama_options
+from mindbatch.tasks.plan.mindformers import InferredLayout, LayoutJob, infer_layouts, llama_options
 from mindbatch.tasks.registry import TASKS
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("ascend_simulation")]

@@ -16,7 +16,7 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import describe
 from mindbatch.tasks.plan import mindformers
 from mindbatch.tasks.plan import task as plan
-from mindbatch.tasks.plan.mindformers_layout import InferredLayout, LayoutJob, llama_options, parameter_json
+from mindbatch.tasks.plan.mindformers import InferredLayout, LayoutJob, llama_options, parameter_json
 from mindbatch.tasks.registry import TASKS
 
 CONFIG = {
