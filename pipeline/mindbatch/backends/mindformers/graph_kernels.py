@@ -45,7 +45,7 @@ class GraphKernels(NativeStorage, MindSporeKernels):
         return GraphCell(operator, more)
 
     def step_graph(self, cell: nn.Cell, geometry: CacheGeometry, *, adapted: bool = False) -> nn.Cell:
-        return AdaptedTokenGraph(cell) if adapted else TokenGraph(cell)
+        return TokenGraph(cell)
 
     def head_graph(self, head: nn.Cell, *, adapted: bool = False) -> nn.Cell:
         return AdaptedHeadGraph(head) if adapted else head
@@ -69,32 +69,11 @@ class GraphCell(nn.Cell):
 
 
 class TokenGraph(OutermostCell):
-    """Takes the fields of `kernels.step.Batch`; attention gets those after the positions."""
+    """Takes the fields of `kernels.step.Batch`; attention gets those after the positions, and layers with
+    adapters the slots of these, where there are some."""
 
-    def construct(
-        self,
-        ids: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        rows: Tensor,
-        block_tables: Tensor,
-        lengths: Tensor,
-    ) -> Any:
-        return self.cell(ids, positions, (slots, rows, block_tables, lengths), ())
-
-
-class AdaptedTokenGraph(OutermostCell):
-    def construct(
-        self,
-        ids: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        rows: Tensor,
-        block_tables: Tensor,
-        lengths: Tensor,
-        adapters: Tensor,
-    ) -> Any:
-        return self.cell(ids, positions, (slots, rows, block_tables, lengths), (adapters,))
+    def construct(self, ids: Tensor, positions: Tensor, *step: Tensor) -> Any:
+        return self.cell(ids, positions, step[:4], step[4:])
 
 
 class AdaptedHeadGraph(OutermostCell):

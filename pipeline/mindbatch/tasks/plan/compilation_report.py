@@ -47,6 +47,18 @@ Report = dict[str, Any]
 """Of all ranks, in plain JSON types: what `report_json` makes and the page shows."""
 
 
+_GRAPH = {
+    "kind": "",
+    "tokens": 0,
+    "seconds": 0.0,
+    "kernels": {},
+    "operator": "",
+    "layer": "",
+    "rule": None,
+}
+"""What the JSON has of a graph where the simulation told nothing of it. rule: why it was refused."""
+
+
 def device_memory(
     available: int, weights: int, adapters: int, bytes_per_token: int, settings: EngineSettings
 ) -> dict[str, Any]:
@@ -100,8 +112,7 @@ class RankReport:
             self._begun = answer
 
     def _add(self, answer: Mapping[str, Any]) -> None:
-        graph = {"seconds": 0.0, "kernels": {}, "operator": "", "layer": "", "rule": None, **answer}
-        del graph["rank"]
+        graph = {name: answer.get(name, default) for name, default in _GRAPH.items()}
         fused = _counts(graph, FUSED)
         self.graphs.append(graph | {"fused": fused, "is_compiled": graph["rule"] is None})
 
