@@ -206,10 +206,9 @@ def _mindformers(config: PlanConfig, told: Mapping[str, Any]) -> CompilationJob:
         raise ConfigError(families.NOT_ON_ASCEND)
     shard, ignore = TensorSlice(0, config.parallel.model_parallel), ignored_keys(config.model)
     spec = families.describe(told["config"], told["source"], ignore=ignore, shard=shard)
-    choose = families.layer_sample if config.layers == "sample" else families.all_layers
-    sample = choose(spec.architecture, told["config"])
-    told = {**told, "config": sample.config}
-    return CompilationJob(spec, (sample.layers,), told, counts=sample.counts)
+    is_whole = config.layers == "all"
+    counts, sample = families.layer_sample(spec.architecture, told["config"], all_layers=is_whole)
+    return CompilationJob(spec, ((*counts,),), {**told, "config": sample}, counts=(*counts.values(),))
 
 
 def sampled_layers(arch: Architecture, layers: range) -> tuple[int, ...]:

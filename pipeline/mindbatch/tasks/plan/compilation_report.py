@@ -47,15 +47,7 @@ Report = dict[str, Any]
 """Of all ranks, in plain JSON types: what `report_json` makes and the page shows."""
 
 
-_GRAPH = {
-    "kind": "",
-    "tokens": 0,
-    "seconds": 0.0,
-    "kernels": {},
-    "operator": "",
-    "layer": "",
-    "rule": None,
-}
+_GRAPH = {"kind": "", "tokens": 0, "seconds": 0.0, "kernels": {}, "operator": "", "layer": "", "rule": None}
 """What the JSON has of a graph where the simulation told nothing of it. rule: why it was refused."""
 
 
