@@ -200,8 +200,10 @@ class Composition:
         return content
 
     def _yaml(self, replaced: Mapping[str, Any]) -> str:
-        """The content as YAML. In place of a section for which options were listed stand the list, and its
-        keys that were given."""
+        """The content as YAML.
+
+        In place of a section for which options were listed stand the list, and its keys that were given.
+        """
         content = self._content(replaced)
         if not self.listing:
             return OmegaConf.to_yaml(OmegaConf.create(content))

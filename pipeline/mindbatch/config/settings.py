@@ -56,8 +56,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class Listed:
-    """One entry of a list of options, each of which makes a variant of the configuration:
-    `decoding=[greedy,beam4]`. It is an option, values, or an option with values that go before its own."""
+    """One entry of a list of options, which makes a variant of the configuration: `decoding=[greedy,beam4]`.
+
+    It is an option, values, or an option with values that go before its own.
+    """
 
     option: str = ""
     values: tuple[Assignment, ...] = ()

@@ -69,8 +69,10 @@ class GraphCell(nn.Cell):
 
 
 class TokenGraph(OutermostCell):
-    """Takes the fields of `kernels.step.Batch`; attention gets those after the positions, and layers with
-    adapters the slots of these, where there are some."""
+    """Takes the fields of `kernels.step.Batch`; attention gets those after the positions.
+
+    Where there are adapters, the last one is their slots, which the layers with adapters get.
+    """
 
     def construct(self, ids: Tensor, positions: Tensor, *step: Tensor) -> Any:
         return self.cell(ids, positions, step[:4], step[4:])

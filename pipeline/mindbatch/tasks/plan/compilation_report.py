@@ -87,8 +87,10 @@ class RankReport:
     _begun: Mapping[str, Any] | None = None
 
     def take(self, answer: Mapping[str, Any]) -> None:
-        """Takes an answer of `compile_ranks`. A graph is told before it is compiled, and after; one that
-        there was already is left out."""
+        """Takes an answer of `compile_ranks`.
+
+        A graph is told before it is compiled, and after; one that there was already is left out.
+        """
         if "error" in answer:
             self.error = answer["error"]
             if self._begun is not None:
