@@ -11,7 +11,7 @@ import pytest
 
 from ascend_check.models import CONFIGS
 from mindbatch.ascend_simulation.compilation import CHUNK, COPY, DECODE, HEAD, PROMPT
-from mindbatch.ascend_simulation.process import SimulationLimits, simulate
+from mindbatch.ascend_simulation.process import simulate
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.kernels.step_programs import StepRecordings
@@ -182,7 +182,7 @@ def compiled(request: pytest.FixtureRequest) -> dict[tuple[str, int], list[dict[
     """By job and rank: its graphs, each after it was compiled, or what ended it. float32 is the last job."""
     jobs = {**request.param, "float32": job("llama", 1, [0])}
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for report in simulate(compile_jobs, json.dumps(jobs), limits=SimulationLimits(seconds=3600.0)):
+    for report in simulate(compile_jobs, json.dumps(jobs), seconds=3600.0):
         if "seconds" in report or "error" in report:
             found.setdefault((report["job"], report["rank"]), []).append(report)
     assert {*found} == {(name, rank) for name, each in jobs.items() for rank in each["ranks"]}

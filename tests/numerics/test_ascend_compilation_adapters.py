@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from mindbatch.ascend_simulation.compilation import CHUNK, COPY, DECODE, HEAD, PROMPT
-from mindbatch.ascend_simulation.process import SimulationLimits, simulate
+from mindbatch.ascend_simulation.process import simulate
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
 from simulated_compilation import compile_job, compile_jobs
@@ -74,7 +74,7 @@ def compiled(
             lora={"adapters": folders, "max_loaded": 1},
         )
     found: dict[str, list[dict[str, Any]]] = {job: [] for job in jobs}
-    for report in simulate(compile_jobs, json.dumps(jobs), limits=SimulationLimits(seconds=3600.0)):
+    for report in simulate(compile_jobs, json.dumps(jobs), seconds=3600.0):
         if "seconds" in report or "error" in report:
             found[report["job"]].append(report)
     return found

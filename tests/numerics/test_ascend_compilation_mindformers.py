@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mindbatch.ascend_simulation.compilation import DECODE, PROMPT
-from mindbatch.ascend_simulation.process import SimulationLimits, simulate
+from mindbatch.ascend_simulation.process import simulate
 from mindbatch.backends.mindformers.families import FAMILIES
 from mindformers_configs import config
 from simulated_compilation import compile_job, compile_jobs, first_and_last
@@ -55,7 +55,7 @@ LLAMA = {
 
 
 def test_decoding_and_prompts_are_compiled_with_the_fused_operators() -> None:
-    reports = [*simulate(compile_jobs, json.dumps(JOBS), limits=SimulationLimits(seconds=3600.0))]
+    reports = [*simulate(compile_jobs, json.dumps(JOBS), seconds=3600.0)]
     assert [report for report in reports if "error" in report] == []
     for name, given in JOBS.items():
         for rank in given["ranks"]:

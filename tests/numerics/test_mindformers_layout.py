@@ -21,7 +21,7 @@ from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import BackendError
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.tasks.plan import task as plan
-from mindbatch.tasks.plan.mindformers_layout import InferredLayout, LayoutJob, infer_layouts, llama_options
+from mindbatch.tasks.plan.mindformers import InferredLayout, LayoutJob, infer_layouts, llama_options
 from mindbatch.tasks.registry import TASKS
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("ascend_simulation")]
@@ -160,7 +160,7 @@ def compare(cut: Cut, name: str) -> None:
     """Each rank's tensors that MindSpore has cut are those that our specs give it."""
     case = cut.case
     whole, ours = named(case, 1), named(case, case.model_parallel)
-    shapes = {each.name: each.shape for each in cut.layout.parameters}
+    shapes = {each["name"]: tuple(each["shape"]) for each in cut.layout.parameters}
     assert shapes == whole.stored_shapes(0)
     assert ("model.layers.0.attention.w_qkv.weight" in shapes) == case.qkv_concat
     for rank in range(case.num_ranks):

@@ -13,9 +13,10 @@ from kernel_runs import recording_of
 from model_folders import GPT, descriptions
 
 from ascend_check.models import architecture, weights_of
-from mindbatch.ascend_simulation.compilation import SampleStep, sample_steps
+from mindbatch.ascend_simulation.compilation import sample_steps
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step import Step
 from mindbatch.io.errors import ConfigError
 from mindbatch.kernels import native_library
 from mindbatch.kernels.arrays import Array, FloatArray
@@ -52,12 +53,12 @@ def sizes_for(arch: Architecture) -> tuple[EngineSettings, CacheGeometry]:
     return settings, CacheGeometry(settings.num_blocks, settings.block_size, states)
 
 
-def samples(settings: EngineSettings) -> Iterator[SampleStep]:
+def samples(settings: EngineSettings) -> Iterator[tuple[str, Step]]:
     """Steps of every kind, in which each sequence has a slot of its own."""
-    for sample in sample_steps(settings):
-        for slot, tokens in enumerate(sample.step.scheduled):
+    for kind, step in sample_steps(settings):
+        for slot, tokens in enumerate(step.scheduled):
             tokens.sequence.state_table = [slot]
-        yield sample
+        yield kind, step
 
 
 def outputs(model_type: str, kernels: Kernels) -> Iterator[FloatArray]:
@@ -65,10 +66,10 @@ def outputs(model_type: str, kernels: Kernels) -> Iterator[FloatArray]:
     arch = described(model_type)
     settings, geometry = sizes_for(arch)
     runner = ModelRunner(native.load(ModelSpec.of(arch), weights_of(arch), kernels, geometry), settings)
-    for sample in samples(settings):
-        for each in sample.step.scheduled:
+    for _, step in samples(settings):
+        for each in step.scheduled:
             each.num_logits = each.stop - each.start
-        found, tokens = runner.run(sample.step), range(sample.tokens)
+        found, tokens = runner.run(step), range(step.num_tokens)
         yield np.array(found.logits(tokens))
         yield found.hidden(tokens)
 
@@ -106,7 +107,7 @@ def test_the_last_layer_of_some_tokens_gives_their_bits(model_type: str, library
     assert isinstance(model.steps, StepRecordings)
     programs = programs_of(model.steps, NativeKernels(library))
     cache = [np.asarray(array) for layer in model.cache.layers for array in layer]
-    for step in {sample.kind: sample.step for sample in samples(settings)}.values():
+    for step in dict(samples(settings)).values():
         inputs = replace(ModelRunner(model, settings).prepare(step), wanted=None)
         before = [array.copy() for array in cache]
         everything = programs.run(replace(inputs, with_logits=False)).hidden
@@ -130,7 +131,7 @@ def test_hidden_states_are_what_the_head_multiplies(case: str, library: NativeLi
     arch = describe(descriptions(GPT)[case]["config"])
     weights, geometry = weights_of(arch), CacheGeometry(SETTINGS.num_blocks, SETTINGS.block_size)
     runner = ModelRunner(native.load(ModelSpec.of(arch), weights, NativeKernels(library), geometry), SETTINGS)
-    step = next(sample.step for sample in sample_steps(SETTINGS))
+    _, step = next(sample_steps(SETTINGS))
     for each in step.scheduled:
         each.num_logits = each.stop - each.start
     found, tokens = runner.run(step), range(step.num_tokens)

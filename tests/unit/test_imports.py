@@ -165,7 +165,7 @@ PLACES: dict[str, tuple[set[str], set[str]]] = {
     "prometheus_client": ({"server/metrics.py"}, set()),
 }
 # The modules that may import the simulation of Ascend, each where its task asks for a compilation.
-SIMULATING = {"tasks/plan/compilation.py", "tasks/plan/mindformers_layout.py"}
+SIMULATING = {"tasks/plan/compilation.py", "tasks/plan/mindformers.py"}
 
 
 class Imports(NamedTuple):

@@ -9,7 +9,7 @@ import gc
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -48,29 +48,21 @@ if TYPE_CHECKING:  # in the child alone
 DECODE, PROMPT, CHUNK = "decode", "prefill", "prefill after cached tokens"
 
 
-@dataclass(frozen=True)
-class SampleStep:
-    """kind: DECODE (one token a sequence), PROMPT (from its first token on) or CHUNK (goes on with one)."""
-
-    kind: str
-    tokens: int
-    step: Step
-
-
-def sample_steps(settings: EngineSettings, *, few: bool = False) -> Iterator[SampleStep]:
-    """A step for each bucket of decoding, of whole prompts and of prompts that go on.
+def sample_steps(settings: EngineSettings, *, few: bool = False) -> Iterator[tuple[str, Step]]:
+    """A step for each bucket of its kind: DECODE (one token a sequence), PROMPT (from its first token on) or
+    CHUNK (goes on with one).
 
     few: see `buckets_up_to`.
     """
     has_encoder = settings.decoder_start_id is not None
     decoded = (1, 2) if has_encoder else (0, 1)
     for tokens in buckets_up_to(settings.batch_size, few=few):
-        yield SampleStep(DECODE, tokens, _step(settings, [decoded] * tokens, num_logits=1))
+        yield DECODE, _step(settings, [decoded] * tokens, num_logits=1)
     for kind, first in ((PROMPT, 0), (CHUNK, 1))[: 1 if has_encoder else 2]:
         longest = min(settings.seq_length, settings.num_blocks * settings.block_size) - first
         for tokens in buckets_up_to(settings.max_batched_tokens, few=few):
             if tokens > 1 and longest > 1:  # a single token is decoded
-                yield SampleStep(kind, tokens, _step(settings, _spans(tokens, first, longest)))
+                yield kind, _step(settings, _spans(tokens, first, longest))
 
 
 def _spans(tokens: int, first: int, longest: int) -> list[tuple[int, int]]:
@@ -161,8 +153,8 @@ def _settings(fields: Mapping[str, Any]) -> EngineSettings:
 
 
 def _compile_steps(runner: ModelRunner, settings: EngineSettings, *, few: bool) -> Iterator[dict[str, Any]]:
-    for sample in sample_steps(settings, few=few):
-        yield from _compiled(sample.kind, sample.tokens, partial(runner.run, sample.step))
+    for kind, step in sample_steps(settings, few=few):
+        yield from _compiled(kind, step.num_tokens, partial(runner.run, step))
 
 
 def _compile_heads(
@@ -182,8 +174,7 @@ def _compiled(kind: str, tokens: int, run: Callable[[], object]) -> Iterator[dic
         run()
         outcome: dict[str, Any] = {"kernels": launched(_OUTPUT)}
     except Exception as error:  # of MindSpore, which raises all kinds for an operator that it refuses
-        refused = refusal_of(error, _OUTPUT)
-        outcome = vars(refused)
+        outcome = {**refusal_of(error, _OUTPUT)}
     yield {**graph, "seconds": time.perf_counter() - started, **outcome}
 
 

@@ -12,7 +12,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -38,28 +37,19 @@ _LONGEST_LINE = 300
 _ALWAYS_SAID = "_check_version.py"  # that CANN's packages are missing
 
 
-@dataclass(frozen=True, kw_only=True)
-class SimulationLimits:
-    """Limits of a run: seconds by the clock, bytes of address space.
-
-    seconds_key: the option that gives it longer.
-    """
-
-    seconds: float = 600.0
-    seconds_key: str = ""
-    memory_bytes: int = 16 << 30
-
-
 def simulate(
     function: Callable[..., Iterator[Any]],
     *arguments: str,
-    limits: SimulationLimits = SimulationLimits(),
+    seconds: float = 600.0,
+    memory_bytes: int = 16 << 30,
     verbose: bool = False,
 ) -> Iterator[Any]:
     """Yields what the function yields, as it comes: values of JSON.
 
     function: of a module, by name; it may choose the device Ascend and compile for it. What it writes goes to
         a folder of its own, which is its current one and is removed at the end.
+    seconds: by the clock, at most.
+    memory_bytes: of address space, at most.
     verbose: what MindSpore says is printed to standard error at the end.
 
     Raises:
@@ -75,13 +65,30 @@ def simulate(
         "function": function.__name__,
         "arguments": arguments,
         "packages": str(stubs / PACKAGES),
-        "memory_bytes": limits.memory_bytes,
+        "memory_bytes": memory_bytes,
     }
     with (
         TemporaryFolder() as folder,
         _child(json.dumps(job), folder, plugin, stubs, verbose) as child,
     ):
-        yield from _reports(child, limits, folder / _LOG_NAME)
+        log = folder / _LOG_NAME
+        try:
+            yield from _reports(child, seconds, log)
+        except (EOFError, OSError) as error:
+            memory = f"most likely out of memory (limit {memory_bytes / (1 << 30):.1f} GiB)"
+            raise BackendError(f"{_WHO} ended with {child.death()}, {memory}{_last_words(log)}") from error
+
+
+def _reports(child: Child, seconds: float, log: Path) -> Iterator[Any]:
+    deadline, values = time.monotonic() + seconds, answers(child.connection, _WHO)
+    while child.connection.poll(max(0.0, deadline - time.monotonic())):
+        try:
+            value = next(values)
+        except StopIteration:
+            return
+        yield value
+    longer = "layout.timeout gives it longer"
+    raise BackendError(f"{_WHO} has not ended after {seconds:g} s; {longer}{_last_words(log)}")
 
 
 @contextmanager
@@ -128,23 +135,6 @@ def _environment(libraries: Sequence[Path], scratch: Path, *, verbose: bool) -> 
         "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python",
         "HF_HUB_OFFLINE": "1",
     }
-
-
-def _reports(child: Child, limits: SimulationLimits, log: Path) -> Iterator[Any]:
-    deadline, values = time.monotonic() + limits.seconds, answers(child.connection, _WHO)
-    while True:
-        if not child.connection.poll(max(0.0, deadline - time.monotonic())):
-            longer = f"; {limits.seconds_key} gives it longer" if limits.seconds_key else ""
-            last_line = _last_words(log)
-            raise BackendError(f"{_WHO} has not ended after {limits.seconds:g} s{longer}{last_line}")
-        try:
-            value = next(values)
-        except StopIteration:
-            return
-        except (EOFError, OSError) as error:
-            memory = f"most likely out of memory (limit {limits.memory_bytes / (1 << 30):.1f} GiB)"
-            raise BackendError(f"{_WHO} ended with {child.death()}, {memory}{_last_words(log)}") from error
-        yield value
 
 
 def _last_words(log: Path) -> str:

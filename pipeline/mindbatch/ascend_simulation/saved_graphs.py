@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 _GRAPHS = "graph_build_*.ir"
@@ -44,18 +43,10 @@ def launched(folder: Path) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """operator: "" where MindSpore names none. layer: dotted names of our cells, "" where it is unknown."""
-
-    operator: str
-    rule: str
-    layer: str
-
-
-def refusal_of(error: BaseException, leftovers: Path) -> Refusal:
+def refusal_of(error: BaseException, leftovers: Path) -> dict[str, str]:
     """Reads the refusal out of the error of a compilation.
 
+    operator: "" where MindSpore names none. layer: dotted names of our cells, "" where it is unknown. rule.
     leftovers: the folder in which MindSpore leaves `rank_N/om/analyze_fail.ir`; that of this failure is
         removed.
     """
@@ -65,7 +56,8 @@ def refusal_of(error: BaseException, leftovers: Path) -> Refusal:
     scope = _SCOPE.search(text)
     scopes = [scope[1]] if scope else _GRAPH_SCOPE.findall(graphs.partition(_END_OF_STACK)[0])
     rule = " ".join(_TENSOR.sub(r"\1", first_line(error)).split())
-    return Refusal(operator, rule[:_LONGEST_RULE], layer_name(scopes[-1] if scopes else "", operator))
+    layer = layer_name(scopes[-1] if scopes else "", operator)
+    return {"operator": operator, "rule": rule[:_LONGEST_RULE], "layer": layer}
 
 
 def layer_name(scope: str, operator: str = "") -> str:

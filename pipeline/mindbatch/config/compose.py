@@ -4,8 +4,9 @@ Everything is laid on the typed tree of the task's schema, key by key, so that e
 """
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from mindbatch.config.settings import (
     Choice,
     Layer,
     Listed,
-    Listing,
     SettingReader,
     read_saved,
     values_of,
@@ -68,16 +68,17 @@ def compose_task(
     notes = files.put_predict_yaml_below(layers, base, is_continued)
     tree = _defaults(schema)
     files.assign(tree, base)
-    listing = _last_listing(layers, schema)
     variants = {}
-    for entry in listing.entries if listing else ():
-        choice = Choice(schema.listed_group, entry.option, listing.source if listing else "")
-        if not entry.option or options.exists(choice, log):
-            variant = tree.copy()
+    own_list = tuple(map(Listed, schema.listed_options))
+    listing = next((layer.listing for layer in layers[::-1] if layer.listing), own_list)
+    for entry in listing:
+        group, option = schema.listed_group, entry.option
+        choice = Choice(group, option, f"{group}={option}", entry.source)
+        if not option or options.exists(choice, log):
+            variant = variants[entry.name] = tree.copy()
             files.assign(variant, files.of(choice))
             files.lay(variant, layers)
             files.assign(variant, entry.values)
-            variants[entry.name] = variant
     files.lay(tree, layers)
     set_keys = frozenset(values_of(layers))
     return Composition(
@@ -93,34 +94,30 @@ class _OptionContents:
     hydra: HydraTree
     reader: SettingReader
     log: FaultLog
-    name: str = ""
-    overrides: tuple[str, ...] = ()
     chosen_decoding: str | None = None
+    hydra_yaml: Callable[[], str] = str
+    """Gives Hydra's own node for the configuration that was composed."""
+
     _of_choice: dict[Choice, list[Assignment]] = field(default_factory=dict)
 
     def of_all(self, name: str, choices: list[Choice]) -> list[Assignment]:
         """Assignments of the primary configuration `name`, with the last choice for each group."""
-        last = {choice.written.partition("=")[0] or choice.group: choice for choice in choices}
-        self.name = name
-        self.overrides = tuple(choice.override for choice in last.values())
+        last = {choice.override.partition("=")[0]: choice for choice in choices}
+        overrides = tuple(choice.override for choice in last.values())
+        groups = [choice.group for choice in last.values()]
+        self.hydra_yaml = partial(self.hydra.hydra_yaml, name, overrides)
         try:
-            content, options = _composed(self.hydra, name, self.overrides)
+            content, options = _composed(self.hydra, name, overrides)
         except ConfigError as error:
             for line in error.faults:
-                self.log.add(line, *(choice.group for choice in last.values()))
+                self.log.add(line, *groups)
             content, options = _composed(self.hydra, self.task.primary, ())
         for line in take_errors():
-            self.log.add(line, *(choice.group for choice in last.values()))
+            self.log.add(line, *groups)
         decoding = options.get("decoding")
         if "decoding" in last or decoding != _own_options(self.task).get("decoding"):
             self.chosen_decoding = decoding
         return self._assignments(content, options)
-
-    def hydra_yaml(self) -> str:
-        """Hydra's own node for the configuration that was composed last."""
-        return OmegaConf.to_yaml(
-            OmegaConf.create({"hydra": self.hydra.hydra_node(self.name, self.overrides)})
-        )
 
     def of(self, choice: Choice) -> list[Assignment]:
         if choice not in self._of_choice:
@@ -129,6 +126,9 @@ class _OptionContents:
             self._of_choice[choice] = self._assignments(content, options)
         return self._of_choice[choice]
 
+    def _assignments(self, content: Mapping[str, Any], options: Mapping[str, str]) -> list[Assignment]:
+        return self.reader.read_all(content, lambda key: self.hydra.source(key, options)).assignments
+
     def with_options(self, layer: Layer) -> Iterator[Assignment]:
         """The assignments of a layer in their order of application: first those of its options."""
         for choice in layer.choices:
@@ -136,7 +136,9 @@ class _OptionContents:
         yield from layer.assignments
 
     def assign(self, tree: DictConfig, assignments: Iterable[Assignment]) -> None:
-        assign(tree, assignments, self.reader.schema, self.log)
+        """Assigns all but the predict YAML: a configuration holds what came of it."""
+        kept = (setting for setting in assignments if setting.key != PREDICT_YAML)
+        assign(tree, kept, self.reader.schema, self.log)
 
     def lay(self, tree: DictConfig, layers: Iterable[Layer]) -> None:
         """Lays the layers, one after the other, upon `tree`, which has what all options set.
@@ -150,7 +152,7 @@ class _OptionContents:
         self, layers: list[Layer], base: list[Assignment], is_continued: bool
     ) -> tuple[str, ...]:
         """Puts the settings of a predict YAML, if one is given, below all layers; returns notes."""
-        written = _take_out([base, *(layer.assignments for layer in layers)])
+        written = values_of([Layer(base), *layers]).get(PREDICT_YAML)
         if written is None:
             return ()
         if is_continued:
@@ -161,25 +163,11 @@ class _OptionContents:
             predict_layer,  # the table: most runs have no such file
         )
 
-        _take_out(self.of(choice) for layer in layers for choice in layer.choices)
         above = {setting.key: setting.value for layer in layers for setting in self.with_options(layer)}
         strategy = _strategy(layers, self.task.schema)
         settings, notes = predict_layer(written, above, strategy, self.reader.schema, self.log)
         layers.insert(0, Layer(settings))
         return tuple(notes)
-
-    def _assignments(self, content: Mapping[str, Any], options: Mapping[str, str]) -> list[Assignment]:
-        layer = Layer()
-        for key, value in self._leaves(content):
-            layer.add(self.reader.read(key, value, self.hydra.source(key, options)))
-        return layer.assignments
-
-    def _leaves(self, content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        for key, value in content.items():
-            if isinstance(value, Mapping) and key in self.reader.schema.sections:
-                yield from ((f"{key}.{leaf}", item) for leaf, item in value.items())
-            else:
-                yield key, value
 
 
 def _composed(
@@ -195,34 +183,12 @@ def _own_options(task: Task) -> dict[str, str]:
     return {group: option for entry in defaults if isinstance(entry, dict) for group, option in entry.items()}
 
 
-def _take_out(sources: Iterable[list[Assignment]]) -> object:
-    """Takes PREDICT_YAML out of all; its last value.
-
-    A configuration that is kept holds what came of the YAML, and does not need it again.
-    """
-    written: object = None
-    for assignments in sources:
-        for setting in [*assignments]:
-            if setting.key == PREDICT_YAML:
-                written = setting.value
-                assignments.remove(setting)
-    return written
-
-
 def _strategy(layers: list[Layer], schema: type[TaskConfig]) -> str:
     """Names the given setting that says how tokens are chosen; empty where none does."""
     if schema.listed_group == "decoding":
         return "the list of strategies"
     options = [item.option for layer in layers for item in layer.choices if item.group == "decoding"]
     return f"decoding={options[-1]}" if options else ""
-
-
-def _last_listing(layers: list[Layer], schema: type[TaskConfig]) -> Listing | None:
-    """The list of options that counts; the schema's where none is given, None where the task takes none."""
-    if not schema.listed_group:
-        return None
-    default = Listing(schema.listed_group, tuple(map(Listed, schema.listed_options)), "")
-    return [default, *(layer.listing for layer in layers if layer.listing)][-1]
 
 
 def _defaults(schema: type[TaskConfig]) -> DictConfig:

@@ -16,7 +16,7 @@ from omegaconf.resolvers import oc
 from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.paths import SHIPPED, STANDARD_INPUT
 from mindbatch.config.schema import Key, SchemaKeys, TaskConfig, value_at
-from mindbatch.config.settings import Assignment, Listing
+from mindbatch.config.settings import Assignment, Listed
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.screen_text import hide
 from mindbatch.io.storage import Storage, write_whole
@@ -70,7 +70,7 @@ class Composition:
     keys: SchemaKeys
     tree: DictConfig
     log: FaultLog
-    listing: Listing | None = None
+    listing: tuple[Listed, ...] = ()
     variants: dict[str, DictConfig] = field(default_factory=dict)
     set_keys: frozenset[str] = frozenset()
     decoding: str | None = None
@@ -122,7 +122,7 @@ class Composition:
         if not unused:
             return config
         self.notes += tuple(f"{', '.join(names)}: {reason}" for reason, names in unused.items())
-        defaults = [Assignment(name, self.keys.keys[name].default, "") for name in chain(*unused.values())]
+        defaults = [Assignment(name, self.keys.keys[name].default) for name in chain(*unused.values())]
         assign(self.tree, defaults, self.keys, self.log)
         return self._typed(self.tree)
 
@@ -146,8 +146,8 @@ class Composition:
         """Puts what the model recommends below what was given, where that was asked for."""
         if self.decoding == MODEL_DEFAULTS:
             config.decoding = self._recommended(config, self.tree, config.decoding, self.set_keys)
-        elif self.listing is not None:
-            for entry in self.listing.entries:
+        elif self.listing:
+            for entry in self.listing:
                 if entry.option == MODEL_DEFAULTS:
                     keys = self.set_keys | {item.key for item in entry.values}
                     tree, decoding = self.variants[entry.name], config.variants[entry.name]
@@ -173,7 +173,7 @@ class Composition:
             self.log.add(f"decoding={MODEL_DEFAULTS}: {error}", "decoding")
             return self._section(tree)
         config.notes += tuple(line for line in notes if line not in config.notes)
-        settings = [Assignment(f"decoding.{name}", value, "") for name, value in defaults.items()]
+        settings = [Assignment(f"decoding.{name}", value) for name, value in defaults.items()]
         assign(tree, settings, self.keys, self.log)
         return self._section(tree)
 
@@ -187,13 +187,12 @@ class Composition:
         config: TaskConfig = _built(self.schema, _resolved(tree, self.keys, self.log))
         return config
 
-    def _yaml(self, replaced: Mapping[str, Any]) -> str:
-        """The tree as YAML, each ${...} as written, but for the keys that are not kept.
+    def _content(self, replaced: Mapping[str, Any]) -> dict[str, Any]:
+        """The tree in plain types, each ${...} as written, but for the keys that are not kept.
 
-        In place of a section for which options were listed stand the list, and its keys that were given.
         replaced: values by key in place of those of the tree.
         """
-        content: Any = OmegaConf.to_container(self.tree, resolve=False)
+        content: dict[str, Any] = OmegaConf.to_container(self.tree, resolve=False)  # type: ignore[assignment]
         for name, key in self.keys.keys.items():
             place, _, leaf = name.rpartition(".")
             section = content[place] if place else content
@@ -201,10 +200,18 @@ class Composition:
                 section.pop(leaf)
             elif name in replaced:
                 section[leaf] = replaced[name]
-        if self.listing is None:
+        return content
+
+    def _yaml(self, replaced: Mapping[str, Any]) -> str:
+        """The content as YAML.
+
+        In place of a section for which options were listed stand the list, and its keys that were given.
+        """
+        content = self._content(replaced)
+        if not self.listing:
             return OmegaConf.to_yaml(OmegaConf.create(content))
-        group = self.listing.group
-        section, content[group] = content[group], [entry.written for entry in self.listing.entries]
+        group = self.schema.listed_group
+        section, content[group] = content[group], [entry.written for entry in self.listing]
         names = ((f"{group}.{leaf}", value) for leaf, value in section.items())
         return OmegaConf.to_yaml(OmegaConf.create(content | {n: v for n, v in names if n in self.set_keys}))
 
@@ -228,14 +235,11 @@ class Composition:
 
         Paths are absolute. A value written with ${...} is given as written: it may be a secret.
         """
-        settings: dict[str, Any] = {}
-        for name, text in _written_values(self.tree, self.keys).items():
-            if not self.keys.keys[name].is_kept:
-                continue
-            section, _, leaf = name.rpartition(".")
-            place = settings.setdefault(section, {}) if section else settings
-            place[leaf] = _kept_value(self.keys.keys[name], text, value_at(config, name))
-        return settings
+        written = _written_values(self.tree, self.keys).items()
+        keys = self.keys.keys
+        return self._content(
+            {name: _kept_value(keys[name], text, value_at(config, name)) for name, text in written}
+        )
 
 
 def assign(tree: DictConfig, assignments: Iterable[Assignment], schema: SchemaKeys, log: FaultLog) -> None:

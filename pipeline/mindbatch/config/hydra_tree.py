@@ -84,7 +84,7 @@ class HydraTree:
     def __init__(self, options: OptionFiles) -> None:
         self.options = options
         self.arguments: list[str] = []
-        self._read: dict[Path, tuple[str | None, dict[str, Any]]] = {}
+        self._keys: dict[Path, frozenset[str]] = {}
         if options.added is not None and options.added.is_dir():
             SourcesRegistry.instance().register(StrictFiles)
             self.arguments = [f"hydra.searchpath=[{quoted(f'strict://{options.added.resolve()}')}]"]
@@ -105,18 +105,17 @@ class HydraTree:
         """Values that an option alone sets, with those that it builds on; other groups are left out."""
         file = self.options.file(group, option)
         if file is not None and package_of(file) == GLOBAL_PACKAGE:
-            return {key: value for key, value in self._option(file)[1].items() if key != "defaults"}
+            return {key: value for key, value in _content(file).items() if key != "defaults"}
         tree: Any = OmegaConf.to_container(self._composed(None, [f"+{group}={option}"]), resolve=False)
         del tree["hydra"]
         content: dict[str, Any] = tree
         return content
 
-    def hydra_node(self, name: str, overrides: Sequence[str]) -> DictConfig:
-        """The node `hydra` of a composed configuration as Hydra's own defaults make it."""
+    def hydra_yaml(self, name: str, overrides: Sequence[str]) -> str:
+        """The node `hydra` of a composed configuration as Hydra's own defaults make it, as YAML."""
         with initialize_config_dir(str(self.options.shipped), version_base=HYDRA_VERSION_BASE):
             whole = compose(self._primary(name), [*overrides, *self.arguments], return_hydra_config=True)
-        node: DictConfig = whole.hydra
-        return node
+        return OmegaConf.to_yaml(OmegaConf.create({"hydra": whole.hydra}))
 
     def _primary(self, name: str) -> str:
         """The name by which Hydra finds a primary configuration: it looks only in its first folder."""
@@ -140,23 +139,17 @@ class HydraTree:
 
     def source(self, key: str, choices: Mapping[str, str]) -> str:
         """Locates the file that most likely set a key of a composed configuration: `FILE: `, or nothing."""
-        parts = key.split(".")
         for group, option in reversed([*choices.items()]):
             file = self.options.file(group, option)
             if file is None or (file.is_relative_to(self.options.shipped) and group != EXPERIMENT):
                 continue
-            package, content = self._option(file)
-            package = package or group.replace("/", ".")
-            prefix = [] if package == GLOBAL_PACKAGE else package.split(".")
-            if parts[: len(prefix)] == prefix and _holds(content, parts[len(prefix) :]):
+            if file not in self._keys:
+                package = package_of(file) or group.replace("/", ".")
+                prefix = "" if package == GLOBAL_PACKAGE else f"{package}."
+                self._keys[file] = frozenset(_dotted_keys(_content(file), prefix))
+            if key in self._keys[file]:
                 return f"{file}: "
         return ""
-
-    def _option(self, file: Path) -> tuple[str | None, dict[str, Any]]:
-        """The package and the content of an option's file, which is read once: many keys ask for it."""
-        if file not in self._read:
-            self._read[file] = package_of(file), _content(file)
-        return self._read[file]
 
 
 @contextmanager
@@ -174,16 +167,11 @@ def _without_what_hydra_runs_programs_with() -> Iterator[None]:
         store.repo["hydra"][name] = own
 
 
-def _holds(content: Any, parts: Sequence[str]) -> bool:
-    if not parts:
-        return True
-    if not isinstance(content, Mapping):
-        return False
-    return any(
-        _holds(content[".".join(parts[:count])], parts[count:])
-        for count in range(1, len(parts) + 1)
-        if ".".join(parts[:count]) in content
-    )
+def _dotted_keys(content: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for name, value in content.items():
+        yield prefix + name
+        if isinstance(value, Mapping):
+            yield from _dotted_keys(value, f"{prefix}{name}.")
 
 
 def _one_line(error: BaseException) -> str:

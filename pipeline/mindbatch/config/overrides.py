@@ -3,25 +3,26 @@
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator
 from itertools import takewhile
 from typing import Any
 
-from antlr4 import InputStream, Token  # type: ignore[import-untyped]
+from antlr4 import CommonTokenStream, InputStream, ParserRuleContext  # type: ignore[import-untyped]
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.grammar.gen.OverrideLexer import OverrideLexer
+from hydra.grammar.gen.OverrideParser import OverrideParser
 
 from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.paths import LONGEST_SHOWN
 from mindbatch.config.schema import TaskConfig
-from mindbatch.config.settings import Assignment, Choice, Layer, Setting, SettingReader
+from mindbatch.config.settings import OUTPUT_FOLDER, Assignment, Choice, Layer, SettingReader
 from mindbatch.io.fault_lines import literal
 from mindbatch.io.strict_json import JsonFault, StrictReader, value_faults
 
 MODEL_FOLDER = "model.checkpoint_name_or_path"
-OUTPUT_FOLDER = "output.dir"
 FOLDER_KEYS = (OUTPUT_FOLDER, "hydra.run.dir", "hydra.sweep.dir")
 """The key of the folder of outputs, and what users of Hydra call it."""
 LONGEST_ECHO = 200
@@ -84,10 +85,10 @@ def _positional(
     words = [argument for argument in arguments if _is_word(argument)]
     rest = [argument for argument in arguments if not _is_word(argument)]
     names = schema.positional
-    settings = [Assignment(name, literal(word), "") for name, word in zip(names, words, strict=False)]
+    settings = [Assignment(name, literal(word)) for name, word in zip(names, words, strict=False)]
     further = words[len(names) :]
     if further and schema.positional_rest:
-        settings.append(Assignment(schema.positional_rest, [literal(word) for word in further], ""))
+        settings.append(Assignment(schema.positional_rest, [literal(word) for word in further]))
     elif further:
         for extra in further:
             log.add(f"{shown(extra)}: one too many; only {', '.join(names)} may be given without key=")
@@ -119,11 +120,11 @@ def _stray_words(tokens: list[str], first: int, reader: SettingReader) -> str:
     return f"{fault}; a model's folder is given as {MODEL_FOLDER}={words[0]}" if is_model else fault
 
 
-def _read_one(token: str, reader: SettingReader, log: FaultLog) -> Sequence[Setting]:
+def _read_one(token: str, reader: SettingReader, log: FaultLog) -> Layer:
     key = key_of(token)
     if not key:
         log.add(f"{shown(token)}: has no key; write key=value")
-        return []
+        return Layer()
     if key in FOLDER_KEYS[1:] and reader.knows(OUTPUT_FOLDER):
         return _read_one(OUTPUT_FOLDER + token.partition(key)[2], reader, log)
     as_text = reader.takes_text(key) and not token.startswith("~")
@@ -131,7 +132,7 @@ def _read_one(token: str, reader: SettingReader, log: FaultLog) -> Sequence[Sett
         faults = value_faults(value, key, _DEEPEST)
         for line in faults:
             log.add(line, key)
-        return [] if faults else reader.read(key, value)
+        return Layer() if faults else reader.read(key, value)
     is_plain = as_text and _is_plain(token)
     try:
         override = _PARSER.parse_override(token)
@@ -147,7 +148,7 @@ def _read_one(token: str, reader: SettingReader, log: FaultLog) -> Sequence[Sett
             fault = f"{shown(name)} is given twice"
         else:
             written = token if token.startswith("+") else ""
-            return reader.read(key, _value(override, token, as_text), written=written)
+            return reader.read(key, _value(override, token, as_text), override=written)
     except (HydraException, ValueError, RecursionError):  # the last two: absurdly long numbers, deep nesting
         if is_plain:
             return reader.read(key, token.partition("=")[2])
@@ -157,14 +158,14 @@ def _read_one(token: str, reader: SettingReader, log: FaultLog) -> Sequence[Sett
             return reader.read(key, text)
         fault = f"cannot be read; {_quoting_hint(token, as_text)}"
     log.add(f"{shown(token)}: {fault}", key)
-    return []
+    return Layer()
 
 
-def _structural(override: Override, token: str, reader: SettingReader, log: FaultLog) -> Sequence[Setting]:
+def _structural(override: Override, token: str, reader: SettingReader, log: FaultLog) -> Layer:
     """Reads `~group`, `~key` and `group@package=option`: the first and the last are Hydra's."""
     key = override.key_or_group
     if key in reader.groups and (override.is_delete() or isinstance(override.value(), str)):
-        return [Choice(key, "" if override.is_delete() else str(override.value()), "", token)]
+        return Layer(choices=[Choice(key, "" if override.is_delete() else str(override.value()), token)])
     if override.package is not None:
         log.add(
             f"{shown(token)}: {shown(key)} is no group; only the option of a group has a package (@)", key
@@ -173,7 +174,7 @@ def _structural(override: Override, token: str, reader: SettingReader, log: Faul
         log.add(f"{shown(token)}: write ~{key}, without a value, for its default", key)
     else:
         return reader.defaults_of(key)
-    return []
+    return Layer()
 
 
 def _value(override: Override, token: str, as_text: bool) -> Any:
@@ -223,35 +224,17 @@ def _quoting_hint(token: str, as_text: bool = False) -> str:
     return f"quote a text that holds commas or special characters: {key}={shlex.quote(text)}"
 
 
-_OPENING = (OverrideLexer.BRACE_OPEN, OverrideLexer.BRACKET_OPEN)
-_CLOSING = (OverrideLexer.BRACE_CLOSE, OverrideLexer.BRACKET_CLOSE)
-
-
 def repeated_name(override: str) -> str | None:
     """The first name that any mapping within an override, which can be parsed, has twice; None if none is."""
-    names: list[set[str]] = []  # of each mapping or list that is open
-    in_value: list[bool] = []  # of the same: a further colon belongs to the value, as in shipped:PATH
-    words: list[str] = []
-    for token in OverrideLexer(InputStream(override)).getAllTokens():
-        if token.type in _OPENING:
-            names.append(set())
-            in_value.append(False)
-            words.clear()
-        elif token.type in _CLOSING:
-            names.pop()
-            in_value.pop()
-            words.clear()
-        elif token.type == OverrideLexer.COMMA:
-            if in_value:
-                in_value[-1] = False
-            words.clear()
-        elif token.type == OverrideLexer.COLON and names and not in_value[-1]:
-            in_value[-1] = True
-            name = "".join(words).strip()
-            if name in names[-1]:
-                return name
-            names[-1].add(name)
-            words.clear()
-        elif token.channel == Token.DEFAULT_CHANNEL:
-            words.append(token.text)
-    return None
+    if "{" not in override:
+        return None
+    parser: Any = OverrideParser(CommonTokenStream(OverrideLexer(InputStream(override))))
+    return next(_repeated_names(parser.override()), None)
+
+
+def _repeated_names(tree: Any) -> Iterator[str]:
+    if isinstance(tree, OverrideParser.DictContainerContext):
+        counts = Counter(pair.dictKey().getText().strip() for pair in tree.dictKeyValuePair())
+        yield from (name for name, count in counts.items() if count > 1)
+    for child in tree.getChildren() if isinstance(tree, ParserRuleContext) else ():
+        yield from _repeated_names(child)

@@ -1,6 +1,7 @@
 """Settings as given on the command line or in a file: values for keys, and choices of group options."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ PREDICT_YAML = "model.mindformers_yaml"
 FIXED_SETTINGS = "Hydra's own settings are fixed here"
 OPTION = "option"
 """In an entry of a list of options that is a mapping, the key of the option that its values go before."""
+Source = Callable[[str], str]
+"""Locates the file that sets a key, as the prefix of an error line: `run.yaml: `; nothing for none."""
 _MOST_KEYS = 4
 """Most keys of a section that an error line names: enough to show what its keys look like."""
 
@@ -33,7 +36,7 @@ _MOST_KEYS = 4
 class Assignment:
     key: str
     value: Any
-    source: str
+    source: str = ""
     """Prefix of an error line: `run.yaml: `, or nothing for the command line."""
 
 
@@ -45,21 +48,22 @@ class Choice:
     option: str
     """Empty where the group is left out: `~model`."""
 
-    source: str
-    written: str = ""
-    """The override in Hydra's grammar, where it has more than group and option: `+experiment=quick`."""
+    override: str
+    """In Hydra's grammar, where it may have more than group and option: `+experiment=quick`."""
 
-    @property
-    def override(self) -> str:
-        return self.written or f"{self.group}={self.option}"
+    source: str = ""
 
 
 @dataclass(frozen=True)
 class Listed:
-    """One entry of a list of options: an option, values, or an option with values that go before its own."""
+    """One entry of a list of options, which makes a variant of the configuration: `decoding=[greedy,beam4]`.
+
+    It is an option, values, or an option with values that go before its own.
+    """
 
     option: str = ""
     values: tuple[Assignment, ...] = ()
+    source: str = ""
 
     @property
     def name(self) -> str:
@@ -73,18 +77,6 @@ class Listed:
         return ({OPTION: self.option} if self.option else {}) | values if values else self.option
 
 
-@dataclass(frozen=True)
-class Listing:
-    """Options for a group, each of which makes a variant of the configuration: `decoding=[greedy,beam4]`."""
-
-    group: str
-    entries: tuple[Listed, ...]
-    source: str
-
-
-Setting = Assignment | Choice | Listing
-
-
 @dataclass
 class Layer:
     """The settings of one source: a file, a command line.
@@ -94,19 +86,15 @@ class Layer:
 
     assignments: list[Assignment] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list)
-    listing: Listing | None = None
+    listing: tuple[Listed, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.assignments or self.choices or self.listing)
 
-    def add(self, settings: Iterable[Setting]) -> None:
-        for setting in settings:
-            if isinstance(setting, Assignment):
-                self.assignments.append(setting)
-            elif isinstance(setting, Choice):
-                self.choices.append(setting)
-            else:
-                self.listing = setting
+    def add(self, other: "Layer") -> None:
+        self.assignments += other.assignments
+        self.choices += other.choices
+        self.listing = other.listing or self.listing
 
 
 def values_of(layers: Iterable[Layer]) -> dict[str, Any]:
@@ -115,7 +103,7 @@ def values_of(layers: Iterable[Layer]) -> dict[str, Any]:
 
 
 class SettingReader:
-    """Turns keys and raw values into settings, noting the keys that the schema does not have.
+    """Turns keys and raw values into layers, noting the keys that the schema does not have.
 
     listed_group: the group for which a list of options is taken.
     """
@@ -130,48 +118,49 @@ class SettingReader:
 
     def read_file(self, path: Path) -> Layer:
         """The settings of a --config file; its faults go to the log."""
-        layer = Layer()
         try:
             content = read_mapping(path)
         except ConfigError as error:
             for line in error.faults:
                 self._log.add_unread(line, self.schema.keys)
-            return layer
-        settings = [
-            setting for key, value in content.items() for setting in self.read(key, value, f"{path}: ")
-        ]
-        self._refuse_repeated(settings)
-        layer.add(settings)
+            return Layer()
+        layer = self.read_all(content, lambda key: f"{path}: ")
+        for key, count in Counter(setting.key for setting in layer.assignments).items():
+            if count > 1:
+                self._log.add(f"{path}: {key}: given twice", key)
         return layer
 
-    def read(self, key: str, value: Any, source: str = "", written: str = "") -> list[Setting]:
-        """The settings that `key` with `value` stands for: one, or one for each key below a section.
+    def read_all(self, content: Mapping[str, Any], source: Source) -> Layer:
+        layer = Layer()
+        for key, value in content.items():
+            layer.add(self.read(key, value, source))
+        return layer
 
-        written: the override, where it is more than `key=value`.
+    def read(self, key: str, value: Any, source: Source = lambda key: "", override: str = "") -> Layer:
+        """The setting that `key` with `value` stands for, or one for each key below a section.
+
+        override: in Hydra's grammar, where it is more than `key=value`.
         """
-        return [*self._settings(key, value, source, written)]
-
-    def _settings(self, key: str, value: Any, source: str, written: str) -> Iterator[Setting]:
-        is_section = key in self.schema.sections
+        where = source(key)
         if self.takes_list(key) and isinstance(value, str | list):
-            yield from self._listing(key, value, source)
-        elif key in self.groups and isinstance(value, str):
-            yield Choice(key, value, source, written)
-        elif is_section and isinstance(value, Mapping):
-            for name, item in value.items():
-                yield from self.read(f"{key}.{name}", item, source)
-        elif is_section:
-            self._log.add(f"{source}{key}={shown(value)}: {self._section_hint(key)}", key)
+            return Layer(listing=self._listing(key, value, where))
+        if key in self.groups and isinstance(value, str):
+            return Layer(choices=[Choice(key, value, override or f"{key}={value}", where)])
+        if key in self.schema.sections and isinstance(value, Mapping):
+            return self.read_all({f"{key}.{name}": item for name, item in value.items()}, source)
+        if key in self.schema.sections:
+            self._log.add(f"{where}{key}={shown(value)}: {self._section_hint(key)}", key)
         elif key not in self.schema.keys:
-            self._log.add(f"{source}{key}: {self.unknown(key)}")
+            self._log.add(f"{where}{key}: {self.unknown(key)}")
         elif _holds_hydra_key(value):
-            self._log.add(f"{source}{key}: {HYDRA_NAME}", key)
+            self._log.add(f"{where}{key}: {HYDRA_NAME}", key)
         elif key == JSON_SCHEMA and isinstance(value, str) and value.strip().endswith(".json"):
-            yield from self._schema_of_file(value, source)
+            return Layer([*self._schema_of_file(value, where)])
         else:
-            yield Assignment(key, _with_text_keys(value), source)
+            return Layer([Assignment(key, _with_text_keys(value), where)])
+        return Layer()
 
-    def _schema_of_file(self, written: str, source: str) -> Iterator[Setting]:
+    def _schema_of_file(self, written: str, source: str) -> Iterator[Assignment]:
         """Reads a schema's file into a setting: a run that is resumed does not depend on the file."""
         from mindbatch.decoding.grammar import MOST_CHARACTERS  # few give a schema
 
@@ -186,12 +175,12 @@ class SettingReader:
         for fault in faults:
             self._log.add(f"{source}{fault}", JSON_SCHEMA)
 
-    def defaults_of(self, key: str) -> list[Assignment]:
+    def defaults_of(self, key: str) -> Layer:
         """The default of a key, or of each in a section; an unknown one goes to the log."""
         names = [name for name in self.schema.keys if name == key or name.startswith(f"{key}.")]
         if not names:
             self._log.add(f"~{key}: {self.unknown(key)}")
-        return [Assignment(name, self.schema.keys[name].default, "") for name in names]
+        return Layer([Assignment(name, self.schema.keys[name].default) for name in names])
 
     def takes_list(self, key: str) -> bool:
         return key == self._listed_group != ""
@@ -213,40 +202,28 @@ class SettingReader:
         near = self.schema.nearest(key) or nearest(key, self.groups, cutoff=0.8)
         return f"unknown key; did you mean {near}?" if near else "unknown key"
 
-    def _listing(self, group: str, value: str | list[Any], source: str) -> Iterator[Listing]:
-        entries = [
-            self._listed(group, item, source) for item in ([value] if isinstance(value, str) else value)
-        ]
-        known = tuple(entry for entry in entries if entry is not None)
-        if entries and len({entry.name for entry in known}) == len(entries):
-            yield Listing(group, known, source)
-        else:
-            self._log.add(f"{source}{group}={shown(value)}: must be a list of options, each once", group)
+    def _listing(self, group: str, value: str | list[Any], source: str) -> tuple[Listed, ...]:
+        items = [value] if isinstance(value, str) else value
+        known = [entry for item in items if (entry := self._listed(group, item, source)) is not None]
+        if items and len({entry.name for entry in known}) == len(items):
+            return tuple(known)
+        self._log.add(f"{source}{group}={shown(value)}: must be a list of options, each once", group)
+        return ()
 
     def _listed(self, group: str, item: Any, source: str) -> Listed | None:
         if isinstance(item, str):
-            return Listed(item)
+            return Listed(item, source=source)
         if not isinstance(item, Mapping) or not item or not isinstance(item.get(OPTION, ""), str):
             return None
-        values = ((f"{group}.{key}", value) for key, value in item.items() if key != OPTION)
-        settings = [setting for pair in values for setting in self.read(*pair, source)]
-        return Listed(
-            item.get(OPTION, ""), tuple(entry for entry in settings if isinstance(entry, Assignment))
-        )
+        values = {f"{group}.{key}": value for key, value in item.items() if key != OPTION}
+        layer = self.read_all(values, lambda key: source)
+        return Listed(item.get(OPTION, ""), tuple(layer.assignments), source)
 
     def _section_hint(self, section: str) -> str:
         keys = [*self.schema.of_section(section)]
         options = f"the name of an option ({section}=NAME) or " if section in self.groups else ""
         rest = f" and {len(keys) - _MOST_KEYS} more, which --help lists" if len(keys) > _MOST_KEYS else ""
         return f"must be {options}values for its keys: {', '.join(keys[:_MOST_KEYS])}{rest}"
-
-    def _refuse_repeated(self, settings: list[Setting]) -> None:
-        seen: set[str] = set()
-        for setting in settings:
-            name = setting.key if isinstance(setting, Assignment) else setting.group
-            if name in seen:
-                self._log.add(f"{setting.source}{name}: given twice", name)
-            seen.add(name)
 
 
 def _with_text_keys(value: Any) -> Any:
@@ -262,7 +239,7 @@ def _holds_hydra_key(value: Any) -> bool:
     return isinstance(value, list) and any(_holds_hydra_key(item) for item in value)
 
 
-FOLDER = "output.dir"
+OUTPUT_FOLDER = "output.dir"
 NOT_CONTINUED = {"output.on_mismatch"}
 """Keys not taken from the saved configuration: what a first command says about a folder that already exists
 is not meant for the run made there since."""
@@ -283,10 +260,10 @@ def read_saved(values_above: Mapping[str, Any], reader: SettingReader, log: Faul
 
 
 def _saved_file(values: Mapping[str, Any], log: FaultLog) -> Path | None:
-    if FOLDER not in values:
-        log.add(f"{FOLDER}: must be given: the folder of the run", FOLDER)
+    if OUTPUT_FOLDER not in values:
+        log.add(f"{OUTPUT_FOLDER}: must be given: the folder of the run", OUTPUT_FOLDER)
         return None
-    written = values[FOLDER]
+    written = values[OUTPUT_FOLDER]
     try:
         folder = resolve_path(resolved_text(written, "the folder of a run"))
         if (folder / SAVED_CONFIG).is_file():
@@ -296,7 +273,7 @@ def _saved_file(values: Mapping[str, Any], log: FaultLog) -> Path | None:
         reason = f"cannot be used ({error.strerror})"
     except ValueError as error:
         reason = str(error)
-    log.add(f"{FOLDER}={shown(written, LONGEST_SHOWN)}: {reason}", FOLDER)
+    log.add(f"{OUTPUT_FOLDER}={shown(written, LONGEST_SHOWN)}: {reason}", OUTPUT_FOLDER)
     return None
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from mindbatch.checkpoint.faults import raise_if_any
+from mindbatch.checkpoint.faults import collecting, raise_if_any
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_names, has_file, read_config
 from mindbatch.checkpoint.folders.tensor_set import (
@@ -36,7 +36,6 @@ from mindbatch.models.foreign_models import QUANTIZATION
 from mindbatch.models.registry import chosen_type, nearest_supported
 from mindbatch.tasks.inspect_page import (
     RankContent,
-    source_json,
     source_page,
     strategy_json,
     strategy_page,
@@ -76,29 +75,32 @@ def run(config: InspectConfig) -> int:
     if _holds_strategies(path):
         _show_strategy(config, read_strategy(path))
         return EXIT_DONE
-    reasons, stored_as = _why_not_run(path), None
+    model_config, reasons = _model_config(path)
+    faults: list[str] = []
     try:
-        stored_as = None if reasons else _quantised_as(path)
+        stored_as = None if reasons else _quantised_as(path, model_config)
         with open_source(path) as source:
             if source.kind == ITERATION:
                 placements(source.path, source.ranks)  # what its metadata.json says is checked, too
-            ranks = [_content(tensors, config) for tensors in source.ranks]
+            ranks = [_content(rank, tensors, config, faults) for rank, tensors in enumerate(source.ranks)]
             has_copies = source.kind == RANKS and seem_copies(source.ranks)
     except CheckpointError as error:
         raise CheckpointError(dict.fromkeys([*reasons, *error.faults])) from None
     how = None
-    if not reasons and source.kind in (HUGGING_FACE, ITERATION) and has_file(path, CONFIG_NAME):
-        how, reasons = how_it_runs(path) if "model_type" in read_config(path) else (None, [])
+    if not reasons and source.kind in (HUGGING_FACE, ITERATION) and "model_type" in model_config:
+        how, reasons = how_it_runs(path)
     if config.format == "json":
         quantised = {} if stored_as is None else {"quantised": stored_as}
         runs = {} if how is None else {"runs": asdict(how)}
-        show_json(source_json(source, ranks, config.limit) | quantised | runs | {"not_run": reasons})
+        shown = [rank | {"tensors": rank["tensors"][: config.limit]} for rank in ranks]
+        content = {"path": str(source.path), "kind": source.kind, "ranks": shown}
+        show_json(content | quantised | runs | {"not_run": reasons})
     else:
         closing = [*(how.lines() if how else ()), *map("not run by this version: {}".format, reasons)]
-        closing += nearest_lines(path) if reasons else ()
+        closing += nearest_lines(model_config) if reasons and model_config else ()
         closing += [_COPIES] if has_copies else []
         show(source_page(source, ranks, closing, config.limit, config.digests, config.filter, stored_as))
-    raise_if_any([fault for rank in ranks for fault in rank.faults])
+    raise_if_any(faults)
     return EXIT_DONE
 
 
@@ -121,35 +123,35 @@ def _holds_strategies(path: Path) -> bool:
     return bool(files) and all(map(is_strategy_file, files))
 
 
-def _why_not_run(path: Path) -> list[str]:
-    """Lists why a folder holds no model that can be run; empty where it does, or none is expected there."""
+def _model_config(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """config.json of a folder, {} where there is none that can be read; and why its model cannot be run.
+
+    No reason is given where no model is expected.
+    """
     if not path.is_dir():
-        return []
-    try:
-        if has_file(path, CONFIG_NAME):
-            chosen_type(read_config(path), "auto", str(path / CONFIG_NAME))
-        elif foreign := foreign_folder(path):
-            return [f"{path}: {foreign}"]
-    except CheckpointError as error:
-        return [*error.faults]
-    return []
+        return {}, []
+    if not has_file(path, CONFIG_NAME):
+        foreign = foreign_folder(path)
+        return {}, [f"{path}: {foreign}"] if foreign else []
+    config: dict[str, Any] = {}
+    reasons: list[str] = []
+    with collecting(reasons):
+        config = read_config(path)
+        chosen_type(config, "auto", str(path / CONFIG_NAME))
+    return config, reasons
 
 
-def _quantised_as(path: Path) -> str | None:
+def _quantised_as(path: Path, config: Mapping[str, Any]) -> str | None:
     """Names the quantization of a folder's matrices; None for floats.
 
     Raises:
         CheckpointError: they contradict that, or cannot be read.
     """
-    source = str(path / CONFIG_NAME)
-    if not path.is_dir() or not has_file(path, CONFIG_NAME):
-        return None
-    config = read_config(path)
     if QUANTIZATION not in config:
         return None
     from mindbatch.models.quantisation import open_whole  # NumPy, which other folders do not need
 
-    with open_whole(path, config, source) as folder:
+    with open_whole(path, config, str(path / CONFIG_NAME)) as folder:
         return folder.quantised
 
 
@@ -157,27 +159,41 @@ def _matches(name: str, config: InspectConfig) -> bool:
     return config.filter is None or fnmatchcase(name, config.filter)
 
 
-def _content(tensors: TensorSet, config: InspectConfig) -> RankContent:
-    """Lists a rank's tensors and texts; with digests=true everything is read."""
+def _content(rank: int, tensors: TensorSet, config: InspectConfig, faults: list[str]) -> RankContent:
+    """Lists a rank's tensors and texts; with digests=true everything is read.
+
+    faults: takes a line for what is damaged.
+    """
     names = [name for name in tensors.tensors if _matches(name, config)]
     computed = tensors.computed_digests(names) if config.digests else {}
-    recorded = {name: digest for name in names if (digest := tensors.digest(name)) is not None}
-    content = RankContent(
-        tensors.path,
-        [tensors.info(name) for name in names],
-        tensors.file_of,
-        recorded | computed,
-        {name: text for name, text in tensors.texts.items() if _matches(name, config)},
-        _witness(tensors),
-        tensors.damages(computed),
-    )
     if config.digests:
-        content.faults += tensors.checksum_faults()
-        content.faults = content.faults or tensors.head_faults()
-    return content
+        faults += tensors.damages(computed) + tensors.checksum_faults() or tensors.head_faults()
+    rows = [_tensor_json(tensors, name, computed.get(name, tensors.digest(name))) for name in names]
+    return {
+        "rank": rank,
+        "path": str(tensors.path),
+        "count": len(rows),
+        "bytes": sum(row["bytes"] for row in rows),
+        "tensors": rows,
+        "texts": {name: text for name, text in tensors.texts.items() if _matches(name, config)},
+        "witness": _witness(tensors),
+    }
+
+
+def _tensor_json(tensors: TensorSet, name: str, digest: str | None) -> dict[str, Any]:
+    tensor = tensors.info(name)
+    return {
+        "name": name,
+        "dtype": tensor.dtype,
+        "shape": [*tensor.shape],
+        "bytes": tensor.nbytes,
+        "file": tensors.file_of[name],
+        "sha256": digest,
+    }
 
 
 def _witness(tensors: TensorSet) -> str | None:
+    """Names what shows a changed bit; None where nothing does."""
     if tensors.digests is not None:
         return DIGESTS_NAME
     return "CRC-32" if all(file.crc for file in tensors.files.values()) else None
@@ -232,12 +248,8 @@ def how_it_runs(path: Path) -> tuple[HowItRuns | None, list[str]]:
     return how, []
 
 
-def nearest_lines(path: Path) -> Iterator[str]:
-    """Yields the type nearest to a folder that does not run, and what differs; nothing where none is near."""
-    try:
-        config = read_config(path)
-    except (CheckpointError, ConfigError):
-        return
+def nearest_lines(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the type nearest to a model that does not run, and what differs; nothing where none is near."""
     near = nearest_supported(config, CONFIG_NAME)
     if near is None or near.model_type == config.get("model_type"):
         return

@@ -1,13 +1,12 @@
 """Pages that `mindbatch inspect` prints, and the same for programs."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.folders.tensor_set import ITERATION, RANKS, Source
-from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.io.amounts import ranges, shape_text, table
 from mindbatch.io.screen_text import printable
@@ -23,25 +22,8 @@ _TITLES = {
 }
 
 
-@dataclass
-class RankContent:
-    """Tensors and texts of a rank that match the pattern.
-
-    files: of the tensors, by name. digests: recorded or computed ones. witness: what shows a changed bit:
-    digests.json, CRC-32, or None where nothing does. faults: what is damaged.
-    """
-
-    path: Path
-    tensors: list[StoredTensor]
-    files: Mapping[str, str]
-    digests: Mapping[str, str]
-    texts: dict[str, str]
-    witness: str | None
-    faults: list[str] = field(default_factory=list)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self.tensors)
+RankContent = dict[str, Any]
+"""Tensors and texts of a rank that match the pattern, in plain JSON types."""
 
 
 def source_page(
@@ -80,9 +62,10 @@ def source_page(
 def _rank_lines(ranks: Sequence[RankContent], number: str) -> list[str]:
     """A line for each rank, or each file of those that are no ranks."""
     rows = [[number, "tensors", "bytes", "file"]]
-    for rank, content in enumerate(ranks[:_MAX_RANKS_SHOWN]):
-        file = printable(f"{content.path.parent.name}/{content.path.name}")
-        rows.append([str(rank), str(len(content.tensors)), f"{content.nbytes:,}", file])
+    for rank in ranks[:_MAX_RANKS_SHOWN]:
+        path = Path(rank["path"])
+        file = printable(f"{path.parent.name}/{path.name}")
+        rows.append([str(rank["rank"]), str(rank["count"]), f"{rank['bytes']:,}", file])
     more = len(ranks) - _MAX_RANKS_SHOWN
     return [*table(rows, right=(0, 1, 2)), *([_more(more, number)] if more > 0 else [])]
 
@@ -93,22 +76,24 @@ def _more(count: int, noun: str) -> str:
 
 def _tensor_lines(ranks: Sequence[RankContent], limit: int, pattern: str | None, numbers: str) -> list[str]:
     """A line for each tensor; one that several ranks hold alike has one line, with these ranks."""
-    alike: dict[tuple[str, str, tuple[int, ...]], tuple[StoredTensor, list[int]]] = {}
-    for rank, content in enumerate(ranks):
-        for tensor in content.tensors:
-            key = (tensor.name, tensor.dtype, tensor.shape)
-            alike.setdefault(key, (tensor, []))[1].append(rank)
+    alike: dict[tuple[object, ...], list[int]] = {}
+    tensors: dict[tuple[object, ...], Mapping[str, Any]] = {}
+    for rank in ranks:
+        for tensor in rank["tensors"]:
+            key = (tensor["name"], tensor["dtype"], *tensor["shape"])
+            tensors.setdefault(key, tensor)
+            alike.setdefault(key, []).append(rank["rank"])
     if not alike:
         return ["no tensors" + (f" match filter={printable(pattern)}" if pattern else "")]
     several = len(ranks) > 1
     shown = []
-    for tensor, holders in islice(alike.values(), limit):
+    for key, tensor in islice(tensors.items(), limit):
         if several:
-            last = "all" if len(holders) == len(ranks) else ranges(holders)
+            last = "all" if len(alike[key]) == len(ranks) else ranges(alike[key])
         else:
-            last = ranks[0].digests.get(tensor.name, "")[:_DIGEST_SHOWN]
-        size, shape = f"{tensor.nbytes:,}", shape_text(tensor.shape)
-        shown.append([printable(tensor.name), tensor.dtype, shape, size, last])
+            last = (tensor["sha256"] or "")[:_DIGEST_SHOWN]
+        size, shape = f"{tensor['bytes']:,}", shape_text(tensor["shape"])
+        shown.append([printable(tensor["name"]), tensor["dtype"], shape, size, last])
     titles = ["tensor", "dtype", "shape", "bytes", numbers if several else "sha256"]
     if not several and not any(cells[-1] for cells in shown):
         titles, shown = titles[:-1], [cells[:-1] for cells in shown]
@@ -119,9 +104,9 @@ def _tensor_lines(ranks: Sequence[RankContent], limit: int, pattern: str | None,
 
 def _sums(ranks: Sequence[RankContent]) -> list[str]:
     sums: dict[str, list[int]] = {}
-    for tensor in (tensor for content in ranks for tensor in content.tensors):
-        count = sums.setdefault(tensor.dtype, [0, 0, 0])
-        for index, value in enumerate((1, tensor.nbytes // tensor.itemsize, tensor.nbytes)):
+    for tensor in (tensor for rank in ranks for tensor in rank["tensors"]):
+        count = sums.setdefault(tensor["dtype"], [0, 0, 0])
+        for index, value in enumerate((1, math.prod(tensor["shape"]), tensor["bytes"])):
             count[index] += value
     if not sums:
         return []
@@ -132,51 +117,21 @@ def _sums(ranks: Sequence[RankContent]) -> list[str]:
 
 
 def _texts(ranks: Sequence[RankContent]) -> list[str]:
-    texts = {name: text for content in reversed(ranks) for name, text in content.texts.items()}
+    texts = {name: text for rank in reversed(ranks) for name, text in rank["texts"].items()}
     return [f"{printable(name)} = {printable(text)}" for name, text in texts.items()]
 
 
 def _witnesses(ranks: Sequence[RankContent], is_compared: bool) -> list[str]:
     """For each kind of witness, the ranks that have it and whether it was asked."""
     kinds: dict[str | None, list[int]] = {}
-    for rank, content in enumerate(ranks):
-        kinds.setdefault(content.witness, []).append(rank)
+    for rank in ranks:
+        kinds.setdefault(rank["witness"], []).append(rank["rank"])
     asked = "was compared" if is_compared else "digests=true compares every tensor with it"
     return [
         (f"{'ranks' if len(numbers) > 1 else 'rank'} {ranges(numbers)}: " if len(kinds) > 1 else "")
         + (f"{kind}: {asked}" if kind else "no digests: nothing here tells of a changed bit in a tensor")
         for kind, numbers in kinds.items()
     ]
-
-
-def source_json(source: Source, ranks: Sequence[RankContent], limit: int) -> dict[str, Any]:
-    return {
-        "path": str(source.path),
-        "kind": source.kind,
-        "ranks": [
-            {
-                "rank": rank,
-                "path": str(content.path),
-                "count": len(content.tensors),
-                "bytes": content.nbytes,
-                "tensors": [_tensor_json(content, tensor) for tensor in content.tensors[:limit]],
-                "texts": content.texts,
-                "witness": content.witness,
-            }
-            for rank, content in enumerate(ranks)
-        ],
-    }
-
-
-def _tensor_json(content: RankContent, tensor: StoredTensor) -> dict[str, Any]:
-    return {
-        "name": tensor.name,
-        "dtype": tensor.dtype,
-        "shape": [*tensor.shape],
-        "bytes": tensor.nbytes,
-        "file": content.files[tensor.name],
-        "sha256": content.digests.get(tensor.name),
-    }
 
 
 def strategy_page(path: str, strategy: Strategy, layouts: Sequence[TensorLayout], limit: int) -> str:

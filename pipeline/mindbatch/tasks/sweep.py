@@ -20,9 +20,9 @@ from omegaconf import OmegaConf
 from mindbatch.config.composition import Composition
 from mindbatch.config.faults import shown
 from mindbatch.config.options import OptionFiles
-from mindbatch.config.overrides import FOLDER_KEYS, OUTPUT_FOLDER, json_value, key_of
+from mindbatch.config.overrides import FOLDER_KEYS, json_value, key_of
 from mindbatch.config.schema import TaskConfig, schema_keys, value_at
-from mindbatch.config.settings import OPTION
+from mindbatch.config.settings import OPTION, OUTPUT_FOLDER
 from mindbatch.io.amounts import table
 from mindbatch.io.children import command, spawn
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError

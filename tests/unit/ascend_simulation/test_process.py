@@ -10,7 +10,7 @@ import pytest
 
 import simulated_functions
 from mindbatch.ascend_simulation import process
-from mindbatch.ascend_simulation.process import SimulationLimits, simulate
+from mindbatch.ascend_simulation.process import simulate
 from mindbatch.ascend_simulation.stubs import AscendPlugin
 from mindbatch.io.errors import BackendError
 
@@ -96,11 +96,10 @@ def test_a_process_that_dies_is_told_with_its_last_line() -> None:
 
 
 def test_limits_are_kept() -> None:
-    short = failure(simulate(simulated_functions.count_and_wait, "0", limits=SimulationLimits(seconds=0.2)))
+    short = failure(simulate(simulated_functions.count_and_wait, "0", seconds=0.2))
     assert str(short).startswith("the simulation of Ascend has not ended after 0.2 s")
-    small = SimulationLimits(memory_bytes=1 << 30)
-    assert [*simulate(simulated_functions.take, str(1 << 20), limits=small)] == [1 << 20]
-    (line,) = failure(simulate(simulated_functions.take, str(1 << 31), limits=small)).faults
+    assert [*simulate(simulated_functions.take, str(1 << 20), memory_bytes=1 << 30)] == [1 << 20]
+    (line,) = failure(simulate(simulated_functions.take, str(1 << 31), memory_bytes=1 << 30)).faults
     assert line.endswith(": MemoryError")
 
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.ascend_simulation.compilation import CHUNK, DECODE, PROMPT, SampleStep, sample_steps
+from mindbatch.ascend_simulation.compilation import CHUNK, DECODE, PROMPT, sample_steps
 from mindbatch.ascend_simulation.saved_graphs import launched, refusal_of
 from mindbatch.engine.batch import flatten
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step import Step
 
 TYPES = """For primitive[ReshapeAndCache], argument[key] must be a type of {Tensor[BFloat16], Tensor[Int8]}.
 
@@ -47,30 +48,30 @@ BUILT = """subgraph @kernel_graph0() {
     ],
 )
 def test_the_operator_is_named_where_mindspore_names_it(text: str, operator: str, tmp_path: Path) -> None:
-    assert refusal_of(RuntimeError(text), tmp_path).operator == operator
+    assert refusal_of(RuntimeError(text), tmp_path)["operator"] == operator
 
 
 def test_the_rule_is_one_line_without_its_wrapping(tmp_path: Path) -> None:
-    assert refusal_of(TypeError(TYPES), tmp_path).rule == (
+    assert refusal_of(TypeError(TYPES), tmp_path)["rule"] == (
         "For primitive[ReshapeAndCache], argument[key] must be a type of {BFloat16, Int8}."
     )
-    assert refusal_of(TypeError(), tmp_path).rule == "TypeError"
+    assert refusal_of(TypeError(), tmp_path)["rule"] == "TypeError"
 
 
 def test_the_layer_is_where_the_analysis_ended(tmp_path: Path) -> None:
     left = tmp_path / "logs/rank_0/om/analyze_fail.ir"
     left.parent.mkdir(parents=True)
     left.write_text(FAILED)
-    assert refusal_of(TypeError(TYPES), tmp_path).layer == "decoder.blocks.3.attention.write"
+    assert refusal_of(TypeError(TYPES), tmp_path)["layer"] == "decoder.blocks.3.attention.write"
     assert not left.exists()  # the next failure has its own
-    assert refusal_of(TypeError(TYPES), tmp_path).layer == ""
+    assert refusal_of(TypeError(TYPES), tmp_path)["layer"] == ""
 
 
 def test_a_kernel_that_is_not_found_names_its_layer_itself(tmp_path: Path) -> None:
     refused = refusal_of(
         RuntimeError("no kernel for Default/decoder-Decoder/norm-AddNorm/Foo-op3."), tmp_path
     )
-    assert refused.layer == "decoder.norm"
+    assert refused["layer"] == "decoder.norm"
 
 
 def test_launches_are_counted_once_and_what_moves_no_data_is_none(tmp_path: Path) -> None:
@@ -86,35 +87,34 @@ def test_launches_are_counted_once_and_what_moves_no_data_is_none(tmp_path: Path
 SETTINGS = EngineSettings(batch_size=3, seq_length=20, block_size=4, num_blocks=9, max_batched_tokens=32)
 
 
-def of_kind(kind: str, settings: EngineSettings = SETTINGS) -> list[SampleStep]:
-    return [sample for sample in sample_steps(settings) if sample.kind == kind]
+def of_kind(kind: str, settings: EngineSettings = SETTINGS) -> list[Step]:
+    return [step for name, step in sample_steps(settings) if name == kind]
 
 
 def test_each_bucket_is_there_once() -> None:
-    assert [sample.tokens for sample in of_kind(DECODE)] == [1, 2, 3]
-    assert [sample.tokens for sample in of_kind(PROMPT)] == [2, 4, 8, 16, 24, 32]
-    assert [sample.tokens for sample in of_kind(CHUNK)] == [2, 4, 8, 16, 24, 32]
+    assert [step.num_tokens for step in of_kind(DECODE)] == [1, 2, 3]
+    assert [step.num_tokens for step in of_kind(PROMPT)] == [2, 4, 8, 16, 24, 32]
+    assert [step.num_tokens for step in of_kind(CHUNK)] == [2, 4, 8, 16, 24, 32]
 
 
 def test_a_step_is_as_long_as_it_says_and_within_the_limits() -> None:
-    for sample in sample_steps(SETTINGS):
-        step = sample.step
-        assert step.num_tokens == sample.tokens == sum(each.stop - each.start for each in step.scheduled)
+    for _, step in sample_steps(SETTINGS):
+        assert step.num_tokens == sum(each.stop - each.start for each in step.scheduled)
         for each in step.scheduled:
             assert each.stop <= SETTINGS.seq_length
             assert len(each.sequence.block_table) == SETTINGS.blocks_for(each.stop)
             assert {*each.sequence.block_table} <= {*range(SETTINGS.num_blocks)}
-        flatten(step, (sample.tokens, sample.tokens), SETTINGS.block_size, SETTINGS.blocks_per_sequence)
+        flatten(step, (step.num_tokens, step.num_tokens), SETTINGS.block_size, SETTINGS.blocks_per_sequence)
 
 
 def test_kinds_differ_in_where_sequences_begin_and_what_is_asked_of_them() -> None:
     starts = {
-        kind: {each.start for s in of_kind(kind) for each in s.step.scheduled} for kind in (PROMPT, CHUNK)
+        kind: {each.start for step in of_kind(kind) for each in step.scheduled} for kind in (PROMPT, CHUNK)
     }
     assert starts == {PROMPT: {0}, CHUNK: {1}}
-    for sample in of_kind(DECODE):
-        assert [each.num_logits for each in sample.step.scheduled] == [1] * sample.tokens
-    asked = itertools.chain.from_iterable(sample.step.scheduled for sample in of_kind(PROMPT))
+    for step in of_kind(DECODE):
+        assert [each.num_logits for each in step.scheduled] == [1] * step.num_tokens
+    asked = itertools.chain.from_iterable(step.scheduled for step in of_kind(PROMPT))
     assert not any(each.num_logits for each in asked)
 
 

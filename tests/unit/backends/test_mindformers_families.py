@@ -10,7 +10,6 @@ import pytest
 from mindbatch.backends.mindformers.families import (
     FAMILIES,
     MindFormersSpec,
-    all_layers,
     describe,
     layer_sample,
 )
@@ -181,9 +180,9 @@ def test_layers_of_each_kind_have_one_that_stands_for_them(
     counts: tuple[int, ...],
     layers_with_experts: tuple[int, ...] | None,
 ) -> None:
-    sample = layer_sample(architecture_of(given), given)
-    assert (sample.layers, sample.counts) == (layers, counts)
-    small = architecture_of(sample.config)
+    found, sample = layer_sample(architecture_of(given), given)
+    assert ((*found,), (*found.values(),)) == (layers, counts)
+    small = architecture_of(sample)
     assert small.num_layers == len(layers)
     assert (small.experts and small.experts.layers) == layers_with_experts
 
@@ -192,16 +191,15 @@ def test_lists_with_an_entry_for_each_layer_become_those_of_the_sample() -> None
     given = config(
         "deepseek_v3", num_hidden_layers=4, first_k_dense_replace=2, layer_types=["a", "b", "c", "d"]
     )
-    sample = layer_sample(
+    _, sample = layer_sample(
         architecture_of({**given, "layer_types": None}), {**given, "eos_token_id": [1, 2, 3, 4]}
     )
-    assert sample.config["layer_types"] == ["a", "c"]
-    assert sample.config["eos_token_id"] == [1, 2, 3, 4]
+    assert sample["layer_types"] == ["a", "c"]
+    assert sample["eos_token_id"] == [1, 2, 3, 4]
     published = config("qwen2", num_hidden_layers=9, layer_types=["full_attention"] * 9)
-    assert architecture_of(layer_sample(architecture_of(published), published).config).num_layers == 1
+    assert architecture_of(layer_sample(architecture_of(published), published)[1]).num_layers == 1
 
 
 def test_all_layers_are_no_sample() -> None:
     given = config("glm4_moe", num_hidden_layers=3)
-    every = all_layers(architecture_of(given), given)
-    assert (every.layers, every.counts, every.config) == ((0, 1, 2), (1, 1, 1), given)
+    assert layer_sample(architecture_of(given), given, all_layers=True) == ({0: 1, 1: 1, 2: 1}, given)

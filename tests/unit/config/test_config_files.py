@@ -111,6 +111,11 @@ def test_errors_of_added_options_name_their_files(options: Path, tmp_path: Path)
         f"{folder}/model/bad.yaml: model.dtype=[1]: must be one of auto, float32, float16, bfloat16",
         "decoding.top_k=x: must be a whole number",
     ]
+    (options / "worst").mkdir()
+    (options / "worst/a.yaml").write_text("# @package _global_\ndecoding: {top_k: x}\n")
+    assert faults(["+worst=a"], folder=options, tmp_path=tmp_path) == [
+        f"{folder}/worst/a.yaml: decoding.top_k=x: must be a whole number"
+    ]
 
 
 def test_options_that_build_on_each_other_are_refused(options: Path, tmp_path: Path) -> None:

@@ -144,39 +144,27 @@ FAMILIES: dict[str, Family] = {
 _DENSE_LAYERS = "first_k_dense_replace"
 
 
-@dataclass(frozen=True)
-class LayerSample:
-    """layers: of the whole model. counts: how many layers each stands for. config: with these layers only."""
+def layer_sample(
+    arch: Architecture, config: Mapping[str, Any], *, all_layers: bool = False
+) -> tuple[dict[int, int], Mapping[str, Any]]:
+    """Layers that stand for all, each with how many it stands for; and the config with these layers only.
 
-    layers: tuple[int, ...]
-    counts: tuple[int, ...]
-    config: Mapping[str, Any]
-
-
-def layer_sample(arch: Architecture, config: Mapping[str, Any]) -> LayerSample:
-    """The first layer, and the first with experts where that is another: all others are like one of them.
-
-    config: the content of config.json that `arch` was described from.
+    They are the first layer, and the first with experts where that is another: all are like one of them.
+    config: the content of config.json that `arch` was described from. all_layers: each stands for itself.
     """
     count = arch.num_layers
+    if all_layers:
+        return dict.fromkeys(range(count), 1), config
     dense = 0 if arch.experts is None else count - len(arch.experts.layers)
-    layers: tuple[int, ...] = (0,)
-    counts: tuple[int, ...] = (count,)
-    dense_count: dict[str, int] = {}
-    if 0 < dense < count:
-        layers, counts, dense_count = (0, dense), (dense, count - dense), {_DENSE_LAYERS: 1}
+    is_mixed = 0 < dense < count
+    counts = {0: dense, dense: count - dense} if is_mixed else {0: count}
     lists = {
-        key: [value[layer] for layer in layers]
+        key: [value[layer] for layer in counts]
         for key, value in config.items()
         if "layer" in key and isinstance(value, list) and len(value) == count  # one entry a layer
     }
-    return LayerSample(
-        layers, counts, {**config, **lists, FAMILIES[arch.model_type].layers_key: len(layers), **dense_count}
-    )
-
-
-def all_layers(arch: Architecture, config: Mapping[str, Any]) -> LayerSample:
-    return LayerSample(tuple(range(arch.num_layers)), (1,) * arch.num_layers, config)
+    numbers = {FAMILIES[arch.model_type].layers_key: len(counts)} | ({_DENSE_LAYERS: 1} if is_mixed else {})
+    return counts, {**config, **lists, **numbers}
 
 
 def stages_fault(stages: int) -> str:

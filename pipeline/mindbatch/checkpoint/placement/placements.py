@@ -5,8 +5,8 @@ which is how MindSpore counts devices.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import groupby
 
@@ -15,7 +15,6 @@ from mindbatch.checkpoint.placement.regions import (
     Placements,
     Region,
     Segment,
-    Shape,
     Shard,
     joined_segments,
 )
@@ -184,54 +183,6 @@ def with_replicas(by_name: Placements, model_parallel: int, data_parallel: int) 
         )
         for name, placement in by_name.items()
     }
-
-
-@dataclass(frozen=True)
-class LayoutRow:
-    """A tensor, its full shape, how it is cut in words, and what each rank stores of it, padding included."""
-
-    name: str
-    shape: Shape
-    itemsize: int
-    cut: str
-    local_shapes: tuple[Shape | None, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * self.itemsize
-
-    @property
-    def rank_bytes(self) -> tuple[int, ...]:
-        """Bytes on each rank, 0 where the tensor is not."""
-        return tuple(
-            0 if shape is None else math.prod(shape) * self.itemsize for shape in self.local_shapes
-        )  # fmt: skip
-
-
-def layout_rows(placements: Placements, itemsizes: Mapping[str, int]) -> list[LayoutRow]:
-    """A row for each tensor. itemsizes: bytes of an element, by the tensor's name."""
-    return [
-        LayoutRow(
-            name,
-            placement.shape,
-            itemsizes[name],
-            described_cut(placement),
-            tuple(shard.shape if shard else None for shard in placement.shards),
-        )
-        for name, placement in placements.items()
-    ]
-
-
-def rank_totals(rows: Iterable[LayoutRow]) -> list[tuple[int, int]]:
-    """(tensors, bytes) of each rank."""
-    totals: list[tuple[int, int]] = []
-    for row in rows:
-        totals = totals or [(0, 0)] * len(row.local_shapes)
-        totals = [
-            (tensors + (shape is not None), nbytes + more)
-            for (tensors, nbytes), shape, more in zip(totals, row.local_shapes, row.rank_bytes, strict=True)
-        ]
-    return totals
 
 
 def described_cut(placement: Placement) -> str:

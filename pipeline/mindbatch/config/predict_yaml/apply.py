@@ -10,16 +10,16 @@ from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.paths import LONGEST_SHOWN, resolve_path
 from mindbatch.config.predict_yaml import conversions as to
 from mindbatch.config.predict_yaml.conversions import (
+    CHECKPOINT,
     CPU,
+    DEVICE_TARGET,
     Agreed,
-    Checked,
     Entry,
     Facts,
     InPlaceOf,
     Sets,
     Unfit,
     WithoutEffect,
-    folder_config,
 )
 from mindbatch.config.predict_yaml.tables import IDLE, IDLE_MODEL, IDLE_PET, MODEL, PET, RUN, UNREAD
 from mindbatch.config.schema import SchemaKeys
@@ -28,12 +28,7 @@ from mindbatch.config.yaml_file import read_with_lines
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import did_you_mean
 
-CHECKPOINT, PROVIDER, DEVICE_TARGET = (
-    "model.checkpoint_name_or_path",
-    "model.provider",
-    "runtime.device_target",
-)
-WEIGHTS = ("load_checkpoint", "pretrained_model_dir", f"{to.MODEL_CONFIG}checkpoint_name_or_path")
+PROVIDER = "model.provider"
 
 TABLE: dict[str, Entry] = RUN | MODEL | PET
 """By dotted key. Where several set one key of ours, the first that is given does."""
@@ -94,7 +89,7 @@ def apply_table(
     content, lines = read_with_lines(path, UNREAD)
     applied = Applied(path, lines)
     values = {name: value for name, value in _flat(content, "", applied) if _is_plain(name, value, applied)}
-    facts = _facts_of(values, above or {}, keys, strategy)
+    facts = Facts(values, above or {}, strategy)
     for name in sorted(values, key=lambda name: _PLACES.get(name, len(_PLACES))):
         _look_up(name, values[name], facts, keys, applied)
     if DEVICE_TARGET not in {*facts.above, *applied.settings, *applied.doubtful} and facts.device == CPU:
@@ -129,33 +124,6 @@ def _is_plain(name: str, value: Any, applied: Applied) -> bool:
         return True
     applied.faults.append(f"{applied.place(name)}: ${{...}} is not replaced here; write the value itself")
     return False
-
-
-def _facts_of(values: Mapping[str, Any], above: Mapping[str, Any], keys: SchemaKeys, strategy: str) -> Facts:
-    written = above.get(DEVICE_TARGET, values.get("context.device_target"))
-    device = written if isinstance(written, str) else str(keys.keys[DEVICE_TARGET].default)
-    facts = Facts(values, above, device, strategy)
-    adapter = _adapter(facts)
-    weights = facts.value(*(key for key in WEIGHTS if adapter is None or key != "load_checkpoint"))
-    config = folder_config(above.get(CHECKPOINT, weights))
-    return Facts(values, above, device, strategy, config, adapter, _is_mcore(facts))
-
-
-def _adapter(facts: Facts) -> str | None:
-    """load_checkpoint, where the YAML has the model elsewhere and this holds none."""
-    path, model = facts.value("load_checkpoint"), facts.value("pretrained_model_dir")
-    is_asked = facts.value(f"{to.PET_CONFIG}pet_type") == "lora" and CHECKPOINT not in facts.above
-    if not is_asked or None in (path, model) or path == model:
-        return None
-    return None if folder_config(path) is not None else str(path)
-
-
-def _is_mcore(facts: Facts) -> bool:
-    """The newer form says so, or names no class and gives a Hugging Face folder."""
-    if "use_legacy" in facts.values:
-        return facts.values["use_legacy"] is False
-    named = facts.value("model.arch.type", f"{to.MODEL_CONFIG}type")
-    return named is None and facts.value("pretrained_model_dir") is not None
 
 
 def _look_up(name: str, value: Any, facts: Facts, keys: SchemaKeys, applied: Applied) -> None:
@@ -211,8 +179,8 @@ def _near(name: str, *, is_anywhere: bool) -> str:
 
 def _converted(entry: Entry, value: Any, facts: Facts, keys: SchemaKeys) -> tuple[str, Any]:
     """Our key and its value. Raises Agreed, WithoutEffect or Unfit."""
-    if isinstance(entry, Checked):
-        entry.check(value, facts)
+    if not isinstance(entry, Sets):
+        entry(value, facts)
     if entry.ours not in keys.keys:
         raise WithoutEffect(entry.absent)
     if entry.ours in facts.above:

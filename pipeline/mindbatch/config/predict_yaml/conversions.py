@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NoReturn, TypeGuard
 
 from mindbatch.config.paths import resolve_path
@@ -17,6 +18,11 @@ NOTHING: tuple[Any, ...] = (None, "", "None", False)
 LARGEST_CONFIG = 1 << 20
 _READER = StrictReader(max_depth=32)
 CPU = "CPU"
+CHECKPOINT, DEVICE_TARGET = "model.checkpoint_name_or_path", "runtime.device_target"
+MODEL_CONFIG = "model.model_config."
+GENERATION_CONFIG = "generation_config."
+PET_CONFIG = f"{MODEL_CONFIG}pet_config."
+WEIGHTS = ("load_checkpoint", "pretrained_model_dir", f"{MODEL_CONFIG}checkpoint_name_or_path")
 
 
 @dataclass(frozen=True)
@@ -27,25 +33,42 @@ class Facts:
     above: Mapping[str, Any]
     """Values by our key that go before the YAML's: of the command line, --config and chosen options."""
 
-    device: str
-    """runtime.device_target of the result."""
-
     strategy: str = ""
     """Setting given for how tokens are chosen, `decoding=top_p` for one; empty: the YAML says how."""
-
-    model_config: Mapping[str, Any] | None = None
-    """config.json of the model's folder; None where it is not there."""
-
-    adapter: str | None = None
-    """load_checkpoint, where that is a LoRA adapter (pet_config) of the model in pretrained_model_dir."""
-
-    is_mcore: bool = False
-    """True if the YAML is of the newer form (`use_legacy: False`)."""
 
     def value(self, *keys: str) -> Any:
         """The value of the first of the keys that asks for something, or None."""
         values = (self.values[key] for key in keys if self.values.get(key) not in NOTHING)
         return next(values, None)
+
+    @property
+    def device(self) -> str:
+        """runtime.device_target of the result."""
+        written = self.above.get(DEVICE_TARGET, self.values.get("context.device_target"))
+        return written if isinstance(written, str) else CPU
+
+    @cached_property
+    def model_config(self) -> Mapping[str, Any] | None:
+        """config.json of the model's folder; None where it is not there."""
+        weights = self.value(*(key for key in WEIGHTS if self.adapter is None or key != "load_checkpoint"))
+        return folder_config(self.above.get(CHECKPOINT, weights))
+
+    @cached_property
+    def adapter(self) -> str | None:
+        """load_checkpoint, where that is a LoRA adapter (pet_config) of the model in pretrained_model_dir."""
+        path, model = self.value("load_checkpoint"), self.value("pretrained_model_dir")
+        is_asked = self.value(f"{PET_CONFIG}pet_type") == "lora" and CHECKPOINT not in self.above
+        if not is_asked or None in (path, model) or path == model:
+            return None
+        return None if folder_config(path) is not None else str(path)
+
+    @property
+    def is_mcore(self) -> bool:
+        """True if the YAML is of the newer form: it says so, or names no class and gives a folder."""
+        if "use_legacy" in self.values:
+            return self.values["use_legacy"] is False
+        named = self.value("model.arch.type", f"{MODEL_CONFIG}type")
+        return named is None and self.value("pretrained_model_dir") is not None
 
 
 class WithoutEffect(Exception):
@@ -72,7 +95,7 @@ Conversion = Callable[[Any, Facts], Any]
 """From the YAML's value to that of our key. Raises Agreed, WithoutEffect or Unfit."""
 
 Check = Callable[[Any, Facts], NoReturn]
-"""Raises Agreed, WithoutEffect or Unfit."""
+"""Sets nothing. Raises Agreed, WithoutEffect or Unfit."""
 
 
 def folder_config(folder: object) -> Mapping[str, Any] | None:
@@ -108,19 +131,9 @@ class Sets:
     """Why it has no effect for a task without the key."""
 
 
-@dataclass(frozen=True)
-class Checked:
-    """Sets nothing; the check says what becomes of it."""
-
-    check: Check
+Entry = Sets | Check
 
 
-Entry = Sets | Checked
-
-
-MODEL_CONFIG = "model.model_config."
-GENERATION_CONFIG = "generation_config."
-PET_CONFIG = f"{MODEL_CONFIG}pet_config."
 PET_NAME = "pet_config"
 """The name in lora.adapters of the one adapter of `pet_type: lora`."""
 
@@ -203,8 +216,8 @@ def source_strategy(value: Any, facts: Facts) -> NoReturn:
     """Rejects the strategy that a checkpoint was sharded by, unless it has no effect."""
     if value in NOTHING:
         raise Agreed
-    if "model.checkpoint_name_or_path" in facts.above:
-        raise WithoutEffect("model.checkpoint_name_or_path is given")
+    if CHECKPOINT in facts.above:
+        raise WithoutEffect(f"{CHECKPOINT} is given")
     raise Unfit(
         "a checkpoint that is cut is made whole first: mindbatch reshard source=... source_strategy=..."
     )

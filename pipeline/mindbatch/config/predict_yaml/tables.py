@@ -8,7 +8,6 @@ from mindbatch.config.predict_yaml.conversions import (
     PET_CONFIG,
     PET_NAME,
     Agreed,
-    Checked,
     Entry,
     Facts,
     Sets,
@@ -34,47 +33,47 @@ UNREAD = dict.fromkeys(
 """Sections at the top that have no effect, whatever they hold."""
 
 RUN: dict[str, Entry] = {
-    "run_mode": Checked(to.only(("predict",), "only predict YAMLs are taken")),
+    "run_mode": to.only(("predict",), "only predict YAMLs are taken"),
     "use_legacy": Sets("model.provider", to.provider),
     "load_checkpoint": Sets("model.checkpoint_name_or_path", to.weights_folder),
     "pretrained_model_dir": Sets("model.checkpoint_name_or_path", to.model_folder),
-    "load_ckpt_format": Checked(to.only(("safetensors", "ckpt", None, ""), "must be safetensors or ckpt")),
-    "src_strategy_path_or_dir": Checked(to.source_strategy),
-    "only_save_strategy": Checked(
-        to.unless_asked("strategy files are made by mindbatch plan model.provider=mindformers layout.dir=DIR")
+    "load_ckpt_format": to.only(("safetensors", "ckpt", None, ""), "must be safetensors or ckpt"),
+    "src_strategy_path_or_dir": to.source_strategy,
+    "only_save_strategy": to.unless_asked(
+        "strategy files are made by mindbatch plan model.provider=mindformers layout.dir=DIR"
     ),
-    "input_data": Checked(to.unless_asked("give prompts, prompts_file or data.path")),
+    "input_data": to.unless_asked("give prompts, prompts_file or data.path"),
     "predict_batch_size": Sets("model.batch_size"),
-    "register_path": Checked(to.unless_asked(NO_CODE)),
-    "trust_remote_code": Checked(to.unless_asked(NO_CODE)),
+    "register_path": to.unless_asked(NO_CODE),
+    "trust_remote_code": to.unless_asked(NO_CODE),
     "seed": Sets("decoding.seed"),
-    "trainer.type": Checked(
-        to.only(("CausalLanguageModelingTrainer",), "only CausalLanguageModelingTrainer: models of text")
+    "trainer.type": to.only(
+        ("CausalLanguageModelingTrainer",), "only CausalLanguageModelingTrainer: models of text"
     ),
-    "use_parallel": Checked(to.only((True, False, None), "must be True or False")),
+    "use_parallel": to.only((True, False, None), "must be True or False"),
     "parallel_config.data_parallel": Sets("parallel.data_parallel", to.of_all_ranks),
     "parallel_config.model_parallel": Sets("parallel.model_parallel", to.of_all_ranks),
     "parallel_config.pipeline_stage": Sets("parallel.pipeline_stage", to.of_all_ranks),
-    "parallel_config.expert_parallel": Checked(
-        to.only((1, None), "experts are cut by model_parallel only; set it to 1")
+    "parallel_config.expert_parallel": to.only(
+        (1, None), "experts are cut by model_parallel only; set it to 1"
     ),
-    "parallel_config.context_parallel": Checked(to.only((1, None), "sequences are not cut; set it to 1")),
+    "parallel_config.context_parallel": to.only((1, None), "sequences are not cut; set it to 1"),
     "parallel_config.vocab_emb_dp": Sets("layout.vocab_emb_dp", absent=STRATEGIES),
-    "parallel.strategy_ckpt_load_file": Checked(
-        to.unless_asked("layers are cut by their own rules, and no strategy is read; remove it")
+    "parallel.strategy_ckpt_load_file": to.unless_asked(
+        "layers are cut by their own rules, and no strategy is read; remove it"
     ),
-    "moe_config.expert_num": Checked(
-        to.only((1, None), "models with experts run with use_legacy: False, from their config.json")
+    "moe_config.expert_num": to.only(
+        (1, None), "models with experts run with use_legacy: False, from their config.json"
     ),
     "context.device_target": Sets("runtime.device_target"),
-    "context.device_id": Checked(to.device_id),
+    "context.device_id": to.device_id,
     "context.max_device_memory": Sets(
         "runtime.device_memory",
         to.device_memory,
         "the cache takes runtime.cache_memory, and weights what they need",
     ),
     "context.runtime_num_threads": Sets("runtime.num_threads"),
-    "context.mode": Checked(to.only((0, 1, "0", "1", "GRAPH_MODE", "PYNATIVE_MODE"), "must be 0 or 1")),
+    "context.mode": to.only((0, 1, "0", "1", "GRAPH_MODE", "PYNATIVE_MODE"), "must be 0 or 1"),
 }
 
 IDLE: dict[str, str] = UNREAD | {
@@ -116,8 +115,8 @@ GENERATION: dict[str, Entry] = {
     "min_length": Sets("decoding.min_length"),
     "min_new_tokens": Sets("decoding.min_new_tokens"),
     "eos_token_id": Sets("decoding.eos_token_id"),
-    "parallel_decoding": Checked(to.unless_asked(LOOKAHEAD)),
-    "parallel_decoding_params": Checked(to.unless_asked(LOOKAHEAD)),
+    "parallel_decoding": to.unless_asked(LOOKAHEAD),
+    "parallel_decoding_params": to.unless_asked(LOOKAHEAD),
 }
 
 NETWORK: dict[str, Entry] = {
@@ -130,30 +129,30 @@ NETWORK: dict[str, Entry] = {
     "param_init_type": Sets("model.dtype", to.float_type),
     "checkpoint_name_or_path": Sets("model.checkpoint_name_or_path", to.weights_folder),
     "qkv_concat": Sets("layout.qkv_concat", absent="a choice of kernels that changes no result"),
-    "quant_config": Checked(to.unless_asked(QUANTISED)),
-    "quantization_config": Checked(to.unless_asked(QUANTISED)),
-    "quantization_bit": Checked(to.only((0, None), QUANTISED)),
-    "llm_backend": Checked(to.unless_asked("only the models of provider native or mindformers are run")),
-    "return_hidden_states": Checked(to.unless_asked("only text is given")),
-    "pre_seq_len": Checked(to.unless_asked("prefix tuning is not supported")),
-    "prefix_projection": Checked(to.unless_asked("prefix tuning is not supported")),
-    "auto_register": Checked(to.unless_asked(NO_CODE)),
-    "hidden_size_per_attention_head": Checked(to.only((None,), ONE_FORM)),
-    "activation_func": Checked(to.only(("GELU",), ONE_FORM)),
-    "layernorm_order": Checked(to.only(("post",), ONE_FORM)),
-    "use_final_layernorm": Checked(to.only((True,), ONE_FORM)),
-    "post_layernorm_residual": Checked(to.only((False, None), ONE_FORM)),
-    "use_moe": Checked(to.only((False, None), ONE_FORM)),
-    "expert_num": Checked(to.only((1, None), ONE_FORM)),
+    "quant_config": to.unless_asked(QUANTISED),
+    "quantization_config": to.unless_asked(QUANTISED),
+    "quantization_bit": to.only((0, None), QUANTISED),
+    "llm_backend": to.unless_asked("only the models of provider native or mindformers are run"),
+    "return_hidden_states": to.unless_asked("only text is given"),
+    "pre_seq_len": to.unless_asked("prefix tuning is not supported"),
+    "prefix_projection": to.unless_asked("prefix tuning is not supported"),
+    "auto_register": to.unless_asked(NO_CODE),
+    "hidden_size_per_attention_head": to.only((None,), ONE_FORM),
+    "activation_func": to.only(("GELU",), ONE_FORM),
+    "layernorm_order": to.only(("post",), ONE_FORM),
+    "use_final_layernorm": to.only((True,), ONE_FORM),
+    "post_layernorm_residual": to.only((False, None), ONE_FORM),
+    "use_moe": to.only((False, None), ONE_FORM),
+    "expert_num": to.only((1, None), ONE_FORM),
 }
 
 MODEL: dict[str, Entry] = {
-    "model.arch.type": Checked(to.model_class),
-    "model.arch.auto_register": Checked(to.unless_asked(NO_CODE)),
-    "model.trust_remote_code": Checked(to.unless_asked(NO_CODE)),
+    "model.arch.type": to.model_class,
+    "model.arch.auto_register": to.unless_asked(NO_CODE),
+    "model.trust_remote_code": to.unless_asked(NO_CODE),
     **{f"{to.GENERATION_CONFIG}{name}": entry for name, entry in GENERATION.items()},
     **{f"{to.MODEL_CONFIG}{name}": entry for name, entry in (GENERATION | NETWORK).items()},
-    "processor.tokenizer.trust_remote_code": Checked(to.unless_asked(NO_CODE)),
+    "processor.tokenizer.trust_remote_code": to.unless_asked(NO_CODE),
     "processor.tokenizer.vocab_file": Sets("model.tokenizer", to.folder_of_file),
     "processor.tokenizer.tokenizer_file": Sets("model.tokenizer", to.folder_of_file),
     "processor.tokenizer.merges_file": Sets("model.tokenizer", to.folder_of_file),
@@ -241,10 +240,10 @@ PET: dict[str, Entry] = {
     "adapter_id": Sets("lora.default", _adapter_id),
     f"{PET_CONFIG}pet_type": Sets("lora.default", _pet_type),
     f"{PET_CONFIG}adapter_path": Sets("lora.adapters", _adapter_path),
-    f"{PET_CONFIG}lora_rank": Checked(_scaling_part),
-    f"{PET_CONFIG}lora_alpha": Checked(_scaling_part),
-    f"{PET_CONFIG}lora_extra_vocab_size": Checked(
-        only((0, None), "tokens that are added are not supported; set it to 0")
+    f"{PET_CONFIG}lora_rank": _scaling_part,
+    f"{PET_CONFIG}lora_alpha": _scaling_part,
+    f"{PET_CONFIG}lora_extra_vocab_size": only(
+        (0, None), "tokens that are added are not supported; set it to 0"
     ),
 }
 

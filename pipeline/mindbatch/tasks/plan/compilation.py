@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 from mindbatch.checkpoint.folders.folder_files import existing_folder
 from mindbatch.config.machine import parse_bytes
-from mindbatch.config.model_schema import ParallelConfig, ignored_keys
+from mindbatch.config.model_schema import ignored_keys
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.io.screen_text import say
@@ -27,11 +27,10 @@ from mindbatch.models.registry import tensor_specs
 from mindbatch.models.stage_cut import even_in_time
 from mindbatch.parallel.topology import RankPart, TensorSlice, Topology
 from mindbatch.tasks.plan.compilation_report import (
-    CompiledGraph,
-    DeviceMemory,
     RankReport,
-    Report,
     compilation_page,
+    device_memory,
+    report_json,
 )
 from mindbatch.tasks.plan.layout import FindLayout, PlanPart, show_parts
 from mindbatch.tasks.plan.ranks import plan_ranks, write_layout
@@ -45,45 +44,26 @@ def run(config: PlanConfig) -> int:
     """Prints what was compiled and what was refused, and below it the layout where layout.dir is given.
 
     EXIT_FAILED where something was refused, or does not fit.
-    """
-    report, job = _plan(config)
-    find_layout = _prepare_layout(config) if config.layout.dir is not None else None
-    ranks = {rank.rank: rank for rank in report.ranks}
-    for answer in _answers(config, job):
-        _take(ranks[answer["rank"]], answer)
-    layout = None if find_layout is None else find_layout()
-    show_parts(config.report, PlanPart(report.as_json(), compilation_page(report)), layout=layout)
-    return EXIT_DONE if report.is_good else EXIT_FAILED
-
-
-def _plan(config: PlanConfig) -> tuple[Report, dict[str, Any]]:
-    """The report, without graphs yet, and what the simulation is told; nothing costly is done.
 
     Raises:
         ConfigError, CheckpointError: the model cannot be described, cut so, or run so.
     """
-    job, parallel = _compilation_job(config), config.parallel
-    stages = parallel.pipeline_stage
-    topology = Topology(parallel.data_parallel, parallel.model_parallel, stages, parallel.layer_counts)
+    job = _compilation_job(config)
     settings = engine_settings(job.spec, config.model, config.runtime)
-    dtype = kernel_dtype(config.model.dtype, "Ascend")
-    ranks = tuple(
-        _rank(rank, job, topology, config, settings) for rank in _chosen_ranks(config.ranks, parallel)
-    )
-    report = Report(job.spec.model_type, dtype.name, topology, job.spec.architecture.num_layers, ranks)
-    told = {
-        **job.told,
-        "dtype": config.model.dtype,
-        "settings": asdict(_compiled_settings(settings)),
-        "model_parallel": parallel.model_parallel,
-        "pipeline_stage": stages,
-        "ranks": [rank.rank for rank in ranks],
-    }
-    return report, told
+    ranks = {rank: _rank(rank, job, config, settings) for rank in _chosen_ranks(config)}
+    find_layout = _prepare_layout(config) if config.layout.dir is not None else None
+    for answer in _answers(config, job, settings, [*ranks]):
+        ranks[answer["rank"]].take(answer)
+    layout = None if find_layout is None else find_layout()
+    dtype = kernel_dtype(config.model.dtype, "Ascend").name
+    report = report_json(job.spec, dtype, config.parallel, ranks.values())
+    show_parts(config.report, PlanPart(report, compilation_page(report)), layout=layout)
+    return EXIT_DONE if report["is_good"] else EXIT_FAILED
 
 
-def _chosen_ranks(ranks: Any, parallel: ParallelConfig) -> list[int]:
+def _chosen_ranks(config: PlanConfig) -> list[int]:
     """The ranks to compile for; ALL are those of the first copy of the model, which the others are like."""
+    ranks, parallel = config.ranks, config.parallel
     if ranks == ALL:
         return [*range(parallel.model_parallel * parallel.pipeline_stage)]
     return [*ranks] if isinstance(ranks, list | tuple) else [ranks]
@@ -100,17 +80,27 @@ def _prepare_layout(config: PlanConfig) -> FindLayout:
     return partial(write_layout, config, ranks)
 
 
-def _rank(
-    rank: int, job: CompilationJob, topology: Topology, config: PlanConfig, settings: EngineSettings
-) -> RankReport:
-    stage, itemsize = topology.coordinates(rank).stage, kernel_dtype(config.model.dtype, "Ascend").itemsize
+def _rank(rank: int, job: CompilationJob, config: PlanConfig, settings: EngineSettings) -> RankReport:
+    parallel, itemsize = config.parallel, kernel_dtype(config.model.dtype, "Ascend").itemsize
+    topology = Topology(parallel.data_parallel, parallel.model_parallel, parallel.pipeline_stage)
+    _, stage, tensor_rank = topology.coordinates(rank)
     part = job.spec.stages[stage]
-    available = parse_bytes(config.runtime.device_memory) - RESERVE_BYTES
-    token_bytes = job.spec.cache_bytes_per_token(itemsize, "Ascend", part)
+    place = {
+        "rank": rank,
+        "stage": stage,
+        "tensor_rank": tensor_rank,
+        "stage_layers": [*part.layers],
+        "compiled_layers": [*job.layers[stage]],
+    }
     whole = replace(settings, num_blocks=settings.num_blocks * topology.pipeline_stage)  # of all engines
-    weights, adapters = job.weights(stage) * itemsize, job.adapter_numbers(stage) * itemsize
-    memory = DeviceMemory(available, weights, token_bytes, whole, adapters)
-    return RankReport(rank, part, topology.slice_of(rank), job.layers[stage], memory, job.counts)
+    memory = partial(
+        device_memory,
+        parse_bytes(config.runtime.device_memory) - RESERVE_BYTES,
+        adapters=job.adapter_numbers(stage) * itemsize,
+        bytes_per_token=job.spec.cache_bytes_per_token(itemsize, "Ascend", part),
+        settings=whole,
+    )
+    return RankReport(place, job.weights(stage) * itemsize, memory, job.counts)
 
 
 def _compiled_settings(settings: EngineSettings) -> EngineSettings:
@@ -119,31 +109,28 @@ def _compiled_settings(settings: EngineSettings) -> EngineSettings:
     return replace(settings, num_blocks=min(settings.num_blocks, needed))
 
 
-def _answers(config: PlanConfig, job: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _answers(
+    config: PlanConfig, job: CompilationJob, settings: EngineSettings, ranks: Sequence[int]
+) -> Iterator[Mapping[str, Any]]:
     from mindbatch.ascend_simulation.compilation import compile_ranks
-    from mindbatch.ascend_simulation.process import SimulationLimits, simulate
+    from mindbatch.ascend_simulation.process import simulate
 
-    limits = SimulationLimits(seconds=config.layout.timeout, seconds_key="layout.timeout")
+    told = {
+        **job.told,
+        "dtype": config.model.dtype,
+        "settings": asdict(_compiled_settings(settings)),
+        "model_parallel": config.parallel.model_parallel,
+        "pipeline_stage": config.parallel.pipeline_stage,
+        "ranks": ranks,
+    }
     current = None
-    for answer in simulate(compile_ranks, json.dumps(job), limits=limits, verbose=config.runtime.verbose):
+    for answer in simulate(
+        compile_ranks, json.dumps(told), seconds=config.layout.timeout, verbose=config.runtime.verbose
+    ):
         if answer["rank"] != current and sys.stderr.isatty():
             current = answer["rank"]
             say(f"compiling the graphs of rank {current}")
         yield answer
-
-
-def _take(rank: RankReport, answer: Mapping[str, Any]) -> None:
-    """A graph is told before it is compiled, and after; one that there was already is left out."""
-    content = {name: value for name, value in answer.items() if name != "rank"}
-    if "error" in content:
-        rank.end(str(content["error"]))
-    elif "layer_bytes" in content:
-        rank.weigh(content["other_bytes"], content["layer_bytes"])
-    elif "seconds" in content:
-        graph = CompiledGraph(**content)
-        rank.graphs[-1:] = [graph] if graph.kernels or graph.rule is not None else []
-    else:
-        rank.graphs.append(CompiledGraph(**content))
 
 
 @dataclass(frozen=True)
@@ -219,10 +206,9 @@ def _mindformers(config: PlanConfig, told: Mapping[str, Any]) -> CompilationJob:
         raise ConfigError(families.NOT_ON_ASCEND)
     shard, ignore = TensorSlice(0, config.parallel.model_parallel), ignored_keys(config.model)
     spec = families.describe(told["config"], told["source"], ignore=ignore, shard=shard)
-    choose = families.layer_sample if config.layers == "sample" else families.all_layers
-    sample = choose(spec.architecture, told["config"])
-    told = {**told, "config": sample.config}
-    return CompilationJob(spec, (sample.layers,), told, counts=sample.counts)
+    is_whole = config.layers == "all"
+    counts, sample = families.layer_sample(spec.architecture, told["config"], all_layers=is_whole)
+    return CompilationJob(spec, ((*counts,),), {**told, "config": sample}, counts=(*counts.values(),))
 
 
 def sampled_layers(arch: Architecture, layers: range) -> tuple[int, ...]:

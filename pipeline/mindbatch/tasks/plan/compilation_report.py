@@ -1,13 +1,15 @@
 """Outcome of compiling the graphs of ranks, its memory compared with that of an NPU, and the page of both."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from mindbatch.config.model_schema import ParallelConfig
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.io.amounts import ranges, size, table
 from mindbatch.io.screen_text import printable
-from mindbatch.parallel.topology import Stage, TensorSlice, Topology
+from mindbatch.models.model_spec import ModelSpec
+from mindbatch.tasks.plan.layout import sizes_json, sizes_line
 
 FUSED = frozenset(
     {
@@ -41,212 +43,169 @@ COLLECTIVES = frozenset({"AllGather", "AllReduce", "AllToAll", "Broadcast", "Red
 _TITLES = ["graph", "tokens", "seconds", "compiled: fused operators and collectives, or refused"]
 
 
-@dataclass(frozen=True)
-class DeviceMemory:
-    """Bytes on one NPU. available: to weights, adapters and cache."""
-
-    available: int
-    weights: int
-    bytes_per_token: int
-    settings: EngineSettings
-    adapters: int = 0
-
-    @property
-    def tokens(self) -> int:
-        """Tokens that the cache holds as it is configured."""
-        return self.settings.num_blocks * self.settings.block_size
-
-    @property
-    def cache(self) -> int:
-        """Bytes of the cache as it is configured; a block more than it holds is for padding."""
-        return (self.settings.num_blocks + 1) * self.settings.block_size * self.bytes_per_token
-
-    @property
-    def fits(self) -> bool:
-        return self.weights + self.adapters + self.cache <= self.available
-
-    @property
-    def most_tokens(self) -> int:
-        """Tokens of the largest cache beside weights and adapters."""
-        block = self.settings.block_size
-        blocks = (self.available - self.weights - self.adapters) // (block * self.bytes_per_token) - 1
-        return max(0, blocks * block)
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "available_bytes": self.available,
-            "weight_bytes": self.weights,
-            **({"adapter_bytes": self.adapters} if self.adapters else {}),
-            "cache_bytes": self.cache,
-            "cache_tokens": self.tokens,
-            "bytes_per_token": self.bytes_per_token,
-            "most_cache_tokens": self.most_tokens,
-            "fits": self.fits,
-        }
+Report = dict[str, Any]
+"""Of all ranks, in plain JSON types: what `report_json` makes and the page shows."""
 
 
-@dataclass(frozen=True)
-class CompiledGraph:
-    """One graph. kernels: how often each is launched.
+_GRAPH = {"kind": "", "tokens": 0, "seconds": 0.0, "kernels": {}, "operator": "", "layer": "", "rule": None}
+"""What the JSON has of a graph where the simulation told nothing of it. rule: why it was refused."""
 
-    rule: why it was refused; None where it was not. operator, layer: which, "" where MindSpore names none.
-    """
 
-    kind: str
-    tokens: int
-    seconds: float = 0.0
-    kernels: Mapping[str, int] = field(default_factory=dict)
-    operator: str = ""
-    layer: str = ""
-    rule: str | None = None
-
-    def counts(self, operators: frozenset[str]) -> dict[str, int]:
-        return {name: count for name, count in self.kernels.items() if name in operators}
-
-    def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "fused": self.counts(FUSED), "is_compiled": self.rule is None}
+def device_memory(
+    available: int, weights: int, adapters: int, bytes_per_token: int, settings: EngineSettings
+) -> dict[str, Any]:
+    """Bytes on one NPU, in plain JSON types. available: to weights, adapters and cache."""
+    block, left = settings.block_size, available - weights - adapters
+    cache = (settings.num_blocks + 1) * block * bytes_per_token  # a block more than it holds is for padding
+    return {
+        "available_bytes": available,
+        "weight_bytes": weights,
+        **({"adapter_bytes": adapters} if adapters else {}),
+        "cache_bytes": cache,
+        "cache_tokens": settings.num_blocks * block,
+        "bytes_per_token": bytes_per_token,
+        "most_cache_tokens": max(0, left // (block * bytes_per_token) - 1) * block,
+        "fits": cache <= left,
+    }
 
 
 @dataclass
 class RankReport:
     """One rank. error: why no more graphs were tried; None where all were.
 
-    stage, shard: what it holds of the model. layers: those of the stage that were compiled.
+    place: its number, what it holds of the model and which layers of that are compiled, in plain JSON types.
+    weights: bytes. memory: `device_memory` of these.
     counts: how many layers each compiled one stands for, where the rank's process tells their bytes.
     """
 
-    rank: int
-    stage: Stage
-    shard: TensorSlice
-    layers: tuple[int, ...]
-    memory: DeviceMemory
+    place: Mapping[str, Any]
+    weights: int
+    memory: Callable[[int], dict[str, Any]]
     counts: tuple[int, ...] = ()
-    graphs: list[CompiledGraph] = field(default_factory=list)
+    graphs: list[dict[str, Any]] = field(default_factory=list)
     error: str | None = None
+    _begun: Mapping[str, Any] | None = None
 
-    def weigh(self, others: int, layers: Sequence[int]) -> None:
-        """Its weights: bytes of each compiled layer, and of all that is outside of layers."""
-        of_layers = (count * nbytes for count, nbytes in zip(self.counts, layers, strict=True))
-        self.memory = replace(self.memory, weights=others + sum(of_layers))
+    def take(self, answer: Mapping[str, Any]) -> None:
+        """Takes an answer of `compile_ranks`.
 
-    def end(self, error: str) -> None:
-        """Its process ended over the graph that was told last, or before the first."""
-        self.error = error
-        if self.graphs and not self.graphs[-1].seconds:
-            self.graphs[-1] = replace(self.graphs[-1], rule=f"the process ended over it ({error})")
+        A graph is told before it is compiled, and after; one that there was already is left out.
+        """
+        if "error" in answer:
+            self.error = answer["error"]
+            if self._begun is not None:
+                self._add({**self._begun, "rule": f"the process ended over it ({self.error})"})
+        elif "layer_bytes" in answer:
+            of_layers = zip(self.counts, answer["layer_bytes"], strict=True)
+            self.weights = answer["other_bytes"] + sum(count * nbytes for count, nbytes in of_layers)
+        elif "seconds" in answer:
+            self._begun = None
+            if answer.get("kernels") or "rule" in answer:
+                self._add(answer)
+        else:
+            self._begun = answer
 
-    @property
-    def is_good(self) -> bool:
-        return self.error is None and self.memory.fits and all(graph.rule is None for graph in self.graphs)
+    def _add(self, answer: Mapping[str, Any]) -> None:
+        graph = {name: answer.get(name, default) for name, default in _GRAPH.items()}
+        fused = _counts(graph, FUSED)
+        self.graphs.append(graph | {"fused": fused, "is_compiled": graph["rule"] is None})
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "rank": self.rank,
-            "stage": self.stage.index,
-            "tensor_rank": self.shard.rank,
-            "stage_layers": [*self.stage.layers],
-            "compiled_layers": [*self.layers],
-            "memory": self.memory.as_json(),
-            "graphs": [graph.as_json() for graph in self.graphs],
+            **self.place,
+            "memory": self.memory(self.weights),
+            "graphs": self.graphs,
             "error": self.error,
         }
 
 
-@dataclass(frozen=True)
-class Report:
-    """All ranks that were compiled for. num_layers: of the model."""
+def _counts(graph: Mapping[str, Any], operators: frozenset[str]) -> dict[str, int]:
+    return {name: count for name, count in graph["kernels"].items() if name in operators}
 
-    model_type: str
-    dtype: str
-    topology: Topology
-    num_layers: int
-    ranks: tuple[RankReport, ...]
 
-    @property
-    def layers(self) -> list[int]:
-        """Those that were compiled, on any rank."""
-        return sorted({layer for rank in self.ranks for layer in rank.layers})
+def report_json(
+    model: ModelSpec, dtype: str, parallel: ParallelConfig, ranks: Iterable[RankReport]
+) -> Report:
+    """All ranks that were compiled for."""
+    rank_reports = [rank.as_json() for rank in ranks]
+    return {
+        "kind": "compilation",
+        "model_type": model.model_type,
+        "dtype": dtype,
+        **sizes_json(parallel),
+        "num_layers": model.architecture.num_layers,
+        "compiled_layers": sorted({layer for rank in rank_reports for layer in rank["compiled_layers"]}),
+        "ranks": rank_reports,
+        "is_good": all(map(_is_good, rank_reports)),
+    }
 
-    @property
-    def is_good(self) -> bool:
-        """True if every graph was compiled, and every rank fits its NPU."""
-        return all(rank.is_good for rank in self.ranks)
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "kind": "compilation",
-            "model_type": self.model_type,
-            "dtype": self.dtype,
-            "data_parallel": self.topology.data_parallel,
-            "model_parallel": self.topology.model_parallel,
-            "pipeline_stage": self.topology.pipeline_stage,
-            "num_layers": self.num_layers,
-            "compiled_layers": self.layers,
-            "ranks": [rank.as_json() for rank in self.ranks],
-            "is_good": self.is_good,
-        }
+def _is_good(rank: Mapping[str, Any]) -> bool:
+    """True if every graph was compiled, and the rank fits its NPU."""
+    is_compiled = all(graph["is_compiled"] for graph in rank["graphs"])
+    return rank["error"] is None and rank["memory"]["fits"] and is_compiled
 
 
 def compilation_page(report: Report) -> str:
-    blocks = [[*_head(report)], *([*_rank(rank)] for rank in report.ranks)]
+    blocks = [[*_head(report)], *([*_rank(rank, report)] for rank in report["ranks"])]
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
 def _head(report: Report) -> Iterator[str]:
-    topology = report.topology
-    yield f"{report.model_type} compiled for Ascend, simulated: {report.dtype}"
-    yield (
-        f"data_parallel {topology.data_parallel} x model_parallel {topology.model_parallel} x pipeline_stage "
-        f"{topology.pipeline_stage}: {topology.world_size} {'rank' if topology.world_size == 1 else 'ranks'}"
-    )
-    if topology.pipeline_stage == 1:
-        yield _layers(report.layers, range(report.num_layers))
+    yield f"{report['model_type']} compiled for Ascend, simulated: {report['dtype']}"
+    yield sizes_line(report)
+    if report["pipeline_stage"] == 1:
+        yield _layers(report["compiled_layers"], report["num_layers"])
     yield "shapes, types and the choice of kernels are proved; numbers, speed and kernels' insides are not"
 
 
-def _layers(compiled: Sequence[int], there: range) -> str:
-    if len(compiled) == 1 < len(there):
-        return f"layer {compiled[0]}, one of {len(there)}, was compiled and stands for all of them"
-    if len(compiled) < len(there):
-        return f"layers {ranges(compiled)} of {len(there)} were compiled and stand for all of them"
-    return f"all {len(there)} layers were compiled"
+def _layers(compiled: Sequence[int], num_layers: int) -> str:
+    if len(compiled) == 1 < num_layers:
+        return f"layer {compiled[0]}, one of {num_layers}, was compiled and stands for all of them"
+    if len(compiled) < num_layers:
+        return f"layers {ranges(compiled)} of {num_layers} were compiled and stand for all of them"
+    return f"all {num_layers} layers were compiled"
 
 
-def _rank(rank: RankReport) -> Iterator[str]:
-    if rank.stage.count == 1:
-        yield f"rank {rank.rank}"
+def _rank(rank: Mapping[str, Any], report: Report) -> Iterator[str]:
+    layers, stages = rank["stage_layers"], report["pipeline_stage"]
+    if stages == 1:
+        yield f"rank {rank['rank']}"
     else:
-        yield f"rank {rank.rank}: {rank.stage}, tensor rank {rank.shard.rank} of {rank.shard.size}"
-        yield _layers(rank.layers, rank.stage.layers)
-    if rank.graphs:
+        stage = f"stage {rank['stage']} of {stages}, layers {layers[0]} to {layers[-1]}"
+        tensor_rank = f"tensor rank {rank['tensor_rank']} of {report['model_parallel']}"
+        yield f"rank {rank['rank']}: {stage}, {tensor_rank}"
+        yield _layers(rank["compiled_layers"], len(layers))
+    graphs = rank["graphs"]
+    if graphs:
         rows = [
-            [graph.kind, f"{graph.tokens:,}", f"{graph.seconds:.1f}", _outcome(graph)]
-            for graph in rank.graphs
+            [graph["kind"], f"{graph['tokens']:,}", f"{graph['seconds']:.1f}", _outcome(graph)]
+            for graph in graphs
         ]
         yield from table([_TITLES, *rows], right=(1, 2))
-    refused = sum(graph.rule is not None for graph in rank.graphs)
-    yield f"{len(rank.graphs) - refused} graphs compiled, {refused} refused"
-    if rank.error is not None:
-        yield f"no more graphs were tried: {printable(rank.error)}"
-    yield _memory(rank.memory)
+    refused = sum(not graph["is_compiled"] for graph in graphs)
+    yield f"{len(graphs) - refused} graphs compiled, {refused} refused"
+    if rank["error"] is not None:
+        yield f"no more graphs were tried: {printable(rank['error'])}"
+    yield _memory(rank["memory"])
 
 
-def _outcome(graph: CompiledGraph) -> str:
-    if graph.rule is None:
-        shown = graph.counts(FUSED) | graph.counts(COLLECTIVES)
+def _outcome(graph: Mapping[str, Any]) -> str:
+    if graph["is_compiled"]:
+        shown = graph["fused"] | _counts(graph, COLLECTIVES)
         return ", ".join(f"{count} {name}" for name, count in shown.items()) or "none fused"
-    where = f" in {graph.layer}" if graph.layer else ""
-    return printable(f"refused: {graph.operator or 'an operator'}{where}: {graph.rule}")
+    where = f" in {graph['layer']}" if graph["layer"] else ""
+    return printable(f"refused: {graph['operator'] or 'an operator'}{where}: {graph['rule']}")
 
 
-def _memory(memory: DeviceMemory) -> str:
-    adapters = f", adapters {size(memory.adapters)}" if memory.adapters else ""
+def _memory(memory: Mapping[str, Any]) -> str:
+    adapters = f", adapters {size(memory['adapter_bytes'])}" if "adapter_bytes" in memory else ""
     taken = (
-        f"memory: weights {size(memory.weights)}{adapters}, cache {size(memory.cache)} "
-        f"({memory.tokens:,} tokens of {size(memory.bytes_per_token)})"
+        f"memory: weights {size(memory['weight_bytes'])}{adapters}, cache {size(memory['cache_bytes'])} "
+        f"({memory['cache_tokens']:,} tokens of {size(memory['bytes_per_token'])})"
     )
-    verdict = "fits" if memory.fits else "does NOT fit"
+    verdict = "fits" if memory["fits"] else "does NOT fit"
     return (
-        f"{taken}: {verdict} {size(memory.available)}, which would hold {memory.most_tokens:,} cached tokens "
-        "beside the weights"
+        f"{taken}: {verdict} {size(memory['available_bytes'])}, which would hold "
+        f"{memory['most_cache_tokens']:,} cached tokens beside the weights"
     )

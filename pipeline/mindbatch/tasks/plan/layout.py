@@ -1,11 +1,14 @@
 """The parts of what a plan shows, and the folder of the strategy files of layouts over ranks."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.strategy.strategy_file import MAX_STRATEGY_BYTES, strategy_in
+from mindbatch.config.model_schema import ParallelConfig
+from mindbatch.io.amounts import counted
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.screen_text import printable, show, show_json
@@ -31,6 +34,31 @@ def show_parts(report: str, first: PlanPart, **others: PlanPart | None) -> None:
         show_json(first.json | {name: part.json for name, part in there.items()})
     else:
         show("\n\n".join(part.page for part in (first, *there.values())))
+
+
+_SIZES = ("data_parallel", "model_parallel", "pipeline_stage")
+
+
+def layout_head(model_type: str, parallel: ParallelConfig, paths: Sequence[Path]) -> dict[str, Any]:
+    """The JSON of a layout but for its tensors. paths: of the strategy files."""
+    sizes = sizes_json(parallel)
+    return {
+        "kind": "layout",
+        "model_type": model_type,
+        **sizes,
+        "ranks": math.prod(sizes.values()),
+        "strategy_files": [str(path) for path in paths],
+    }
+
+
+def sizes_json(parallel: ParallelConfig) -> dict[str, int]:
+    return {name: getattr(parallel, name) for name in _SIZES}
+
+
+def sizes_line(content: Mapping[str, Any]) -> str:
+    """The numbers of ranks that the JSON of a plan has."""
+    sizes = " x ".join(f"{name} {content[name]}" for name in _SIZES)
+    return f"{sizes}: {counted(math.prod(content[name] for name in _SIZES), 'rank')}"
 
 
 def refuse_other_files(folder: Path, own: Iterable[str]) -> None:
@@ -81,11 +109,11 @@ def _says_the_same(path: Path, content: bytes) -> bool:
     return ({*old.layouts}, old.stage) == ({*wanted.layouts}, wanted.stage)
 
 
-def strategy_lines(paths: Sequence[Path]) -> list[str]:
+def strategy_lines(paths: Sequence[str]) -> list[str]:
     """Lists the strategy files and the MindSpore functions that take them."""
     if not paths:
         return ["layout.dir=FOLDER keeps MindSpore's strategy files"]
-    lines = [f"strategy file: {printable(str(path))}" for path in paths]
+    lines = [f"strategy file: {printable(path)}" for path in paths]
     if len(paths) == 1:
         return [*lines, "mindspore.transform_checkpoints takes it as dst_strategy_file or src_strategy_file"]
     return [

@@ -1,33 +1,35 @@
-"""`mindbatch plan model.provider=mindformers`: MindSpore's own layout of a model, and its strategy files."""
+"""`mindbatch plan model.provider=mindformers`: MindSpore's own layout of a model, and its strategy files.
 
+The layout of MindFormers' Llama over NPU ranks is worked out on this machine without any.
+"""
+
+import json
 import math
 import sys
-from collections.abc import Sequence
+from base64 import b64decode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.folders.folder_files import existing_folder
-from mindbatch.checkpoint.strategy.strategy_file import strategy_name
+from mindbatch.checkpoint.strategy.strategy import TensorLayout
+from mindbatch.checkpoint.strategy.strategy_file import strategy_in, strategy_name
 from mindbatch.config.model_schema import ignored_keys
-from mindbatch.io.amounts import counted, shape_text, table
-from mindbatch.io.errors import ConfigError
+from mindbatch.io.amounts import shape_text, table
+from mindbatch.io.errors import BackendError, ConfigError
 from mindbatch.io.screen_text import printable, say
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.described_folder import described_config
 from mindbatch.tasks.plan.layout import (
     FindLayout,
     PlanPart,
+    layout_head,
     refuse_other_files,
+    sizes_line,
     strategy_lines,
     write_strategies,
-)
-from mindbatch.tasks.plan.mindformers_layout import (
-    InferredLayout,
-    LayoutJob,
-    ParameterLayout,
-    infer_layouts,
-    llama_options,
 )
 from mindbatch.tasks.plan.schema import PlanConfig
 
@@ -41,6 +43,170 @@ _NOT_AS_COMPILED = (
     "compiled and in its memory"
 )
 _WAIT = "MindSpore works out the layout of {} ranks, which takes 10 s to some minutes ({} s at most)"
+SEQUENCE_LENGTH = 32
+"""Tokens of the network whose layout is worked out: no parameter's shape depends on it."""
+
+
+def llama_options(
+    arch: Architecture, data_parallel: int, model_parallel: int, *, qkv_concat: bool = False
+) -> dict[str, Any]:
+    """The keyword arguments of mindformers' LlamaConfig, but for the parallel ones.
+
+    qkv_concat: query, key and value are one parameter, and gate and up another.
+
+    Raises:
+        ConfigError: what its network does not have or cannot cut so, all of it.
+    """
+    sizes = {
+        "attention heads": arch.heads,
+        "key/value heads": arch.kv_heads,
+        "intermediate_size": arch.intermediate_size,
+    }
+    faults = [*_shape_faults(arch), *cut_faults(sizes, model_parallel)]
+    if faults:
+        raise ConfigError(f"model.provider=mindformers: {fault}" for fault in faults)
+    return {
+        "batch_size": data_parallel,
+        "seq_length": SEQUENCE_LENGTH,
+        "hidden_size": arch.hidden_size,
+        "num_layers": arch.num_layers,
+        "num_heads": arch.heads,
+        "n_kv_heads": arch.kv_heads,
+        "intermediate_size": arch.intermediate_size,
+        "vocab_size": arch.vocab_size,
+        "qkv_has_bias": arch.qkv_bias,
+        "attn_proj_has_bias": arch.output_bias,
+        "qkv_concat": qkv_concat,
+        "tie_word_embeddings": arch.tied,
+    }
+
+
+def _shape_faults(arch: Architecture) -> Iterator[str]:
+    """Lists what MindFormers' Llama cannot compute: a layout of it would be of another model."""
+    name = f"{arch.model_type} model"
+    if arch.rotary is None:
+        yield f"a {name} is no Llama; allowed are llama, mistral and qwen2"
+        return
+    if arch.qk_norm:
+        yield f"this {name} has norms of queries and keys, which MindFormers' Llama has not"
+    if arch.mlp_bias:
+        yield f"this {name} has mlp_bias=true, which MindFormers' Llama has not"
+    if arch.activation != "silu":
+        yield f"this {name} has hidden_act={arch.activation}; MindFormers' Llama has silu"
+    if any(arch.windows):
+        yield f"this {name} has sliding windows, which MindFormers' Llama has not"
+    if arch.heads * arch.head_dim != arch.hidden_size:
+        yield (
+            f"head_dim={arch.head_dim}: MindFormers' Llama has hidden_size={arch.hidden_size} divided by the "
+            f"{arch.heads} heads"
+        )
+
+
+def cut_faults(sizes: Mapping[str, int], ways: int) -> Iterator[str]:
+    """A line for each size, by its name, that so many ranks do not divide."""
+    for what, size in sizes.items():
+        if size % ways:
+            yield f"parallel.model_parallel={ways}: must divide {what}, {size}"
+
+
+@dataclass(frozen=True)
+class LayoutJob:
+    """A model, as keyword arguments of LlamaConfig, and how it shall be cut."""
+
+    model: Mapping[str, Any]
+    data_parallel: int = 1
+    model_parallel: int = 1
+    pipeline_stage: int = 1
+    vocab_emb_dp: bool = True
+
+    @property
+    def num_ranks(self) -> int:
+        return self.data_parallel * self.model_parallel * self.pipeline_stage
+
+    @property
+    def leaders(self) -> list[int]:
+        """The first rank of each stage: what it holds the others of the stage hold alike."""
+        return [*range(0, self.num_ranks, self.data_parallel * self.model_parallel)]
+
+    @property
+    def use_past(self) -> bool:
+        """True if it is compiled with its cache: MindFormers 1.9 cannot shard the slots over replicas."""
+        return self.data_parallel == 1
+
+    def as_json(self) -> dict[str, Any]:
+        """The job as the worker reads it."""
+        settled = {"num_ranks": self.num_ranks, "leaders": self.leaders, "use_past": self.use_past}
+        return {**vars(self), "model": {**self.model}, **settled}
+
+
+Parameter = Mapping[str, Any]
+"""A parameter as the ranks of a stage hold it, in plain JSON types."""
+
+
+@dataclass(frozen=True)
+class InferredLayout:
+    """All parameters, stage by stage in MindSpore's order, and the content of the strategy files by name.
+
+    borrowed: stages with parameters that they use and another one holds, such as a tied embedding.
+    """
+
+    parameters: tuple[Parameter, ...]
+    strategy_files: Mapping[str, bytes]
+    borrowed: tuple[tuple[int, str], ...] = ()
+
+
+def infer_layouts(
+    jobs: Sequence[LayoutJob], timeout: float, *, verbose: bool = False
+) -> Iterator[InferredLayout]:
+    """The layout of each model, by `infer_predict_layout` in the simulation of Ascend.
+
+    timeout: seconds, of all together.
+    verbose: what MindSpore and MindFormers say is printed to standard error.
+
+    Raises:
+        BackendError: Ascend cannot be simulated here, or the first failure, in one line.
+    """
+    from mindbatch.ascend_simulation import layouts
+    from mindbatch.ascend_simulation.process import simulate
+
+    order = json.dumps([job.as_json() for job in jobs])
+    answers = simulate(layouts.infer_layouts, order, seconds=timeout, verbose=verbose)
+    for job in jobs:
+        yield _read(job, [next(answers) for _ in job.leaders])
+    for _ in answers:
+        raise AssertionError("an answer for each leader and no more")
+
+
+def _read(job: LayoutJob, answers: Sequence[Mapping[str, Any]]) -> InferredLayout:
+    """Collects the leaders' answers: shapes of the compiler, all else as the strategy files have it."""
+    parameters: list[Parameter] = []
+    borrowed: list[tuple[int, str]] = []
+    files: dict[str, bytes] = {}
+    for stage, (rank, answer) in enumerate(zip(job.leaders, answers, strict=True)):
+        content = files[strategy_name(rank)] = b64decode(answer["strategy"])
+        layouts = strategy_in(content, Path(strategy_name(rank))).of_stage(stage)
+        borrowed += [(stage, name) for name in answer["shapes"] if name not in layouts]
+        parameters += [
+            parameter_json(stage, shape, layouts[name])
+            for name, shape in answer["shapes"].items()
+            if name in layouts
+        ]
+    lost = sorted({name for _, name in borrowed} - {parameter["name"] for parameter in parameters})
+    if lost:
+        raise BackendError(f"MindSpore's strategy files lack the parameter {lost[0]}")
+    return InferredLayout(tuple(parameters), files, tuple(borrowed))
+
+
+def parameter_json(stage: int, shape: Sequence[int], layout: TensorLayout) -> Parameter:
+    """shape: of the whole parameter."""
+    return {
+        "name": layout.name,
+        "stage": stage,
+        "shape": [*shape],
+        "local_shape": [*layout.local_shape(tuple(shape))],
+        "device_matrix": [*layout.device_matrix],
+        "tensor_map": [*layout.tensor_map],
+    }
 
 
 def prepare_layout(config: PlanConfig) -> FindLayout:
@@ -64,9 +230,9 @@ def _find_layout(config: PlanConfig, arch: Architecture, job: LayoutJob, folder:
         say(_WAIT.format(job.num_ranks, config.layout.timeout))
     (layout,) = infer_layouts([job], config.layout.timeout, verbose=config.runtime.verbose)
     paths = [] if folder is None else write_strategies(folder, layout.strategy_files, config.layout.replace)
-    page = layout_page(arch.model_type, job, layout, paths)
+    content = layout_head(arch.model_type, config.parallel, paths) | {"parameters": [*layout.parameters]}
     note = f"\n\n{_NOT_AS_COMPILED}" if config.compile and job.vocab_emb_dp and job.model_parallel > 1 else ""
-    return PlanPart(_as_json(arch, job, layout, paths), page + note)
+    return PlanPart(content, layout_page(job, content, layout) + note)
 
 
 def _job(config: PlanConfig, arch: Architecture) -> LayoutJob:
@@ -82,80 +248,58 @@ def _job(config: PlanConfig, arch: Architecture) -> LayoutJob:
     return LayoutJob(options, *sizes, parallel.pipeline_stage, vocab_emb_dp)
 
 
-def _as_json(arch: Architecture, job: LayoutJob, layout: InferredLayout, paths: list[Path]) -> dict[str, Any]:
-    return {
-        "kind": "layout",
-        "model_type": arch.model_type,
-        "data_parallel": job.data_parallel,
-        "model_parallel": job.model_parallel,
-        "pipeline_stage": job.pipeline_stage,
-        "ranks": job.num_ranks,
-        "strategy_files": [str(path) for path in paths],
-        "parameters": [_parameter_json(parameter) for parameter in layout.parameters],
-    }
+def layout_page(job: LayoutJob, content: Mapping[str, Any], layout: InferredLayout) -> str:
+    """Every parameter with its cut, what each rank holds, and where the strategy files are.
 
-
-def _parameter_json(parameter: ParameterLayout) -> dict[str, Any]:
-    return {
-        "name": parameter.name,
-        "stage": parameter.stage,
-        "shape": [*parameter.shape],
-        "local_shape": [*parameter.local_shape],
-        "device_matrix": [*parameter.layout.device_matrix],
-        "tensor_map": [*parameter.layout.tensor_map],
-    }
-
-
-def layout_page(model_type: str, job: LayoutJob, layout: InferredLayout, paths: Sequence[Path]) -> str:
-    """Every parameter with its cut, what each rank holds, and where the strategy files are."""
-    blocks = [_head(model_type, job), _parameters(layout), _sums(job, layout), strategy_lines(paths)]
-    return "\n\n".join("\n".join(block) for block in blocks if block)
-
-
-def _head(model_type: str, job: LayoutJob) -> list[str]:
-    return [
-        f"MindSpore's layout of MindFormers' Llama as {model_type}",
-        f"data_parallel {job.data_parallel} x model_parallel {job.model_parallel} x pipeline_stage "
-        f"{job.pipeline_stage}: {counted(job.num_ranks, 'rank')}",
+    content: the JSON.
+    """
+    head = [
+        f"MindSpore's layout of MindFormers' Llama as {content['model_type']}",
+        sizes_line(content),
         _WITH_CACHE if job.use_past else _WITHOUT_CACHE,
     ]
+    sums = [*_sums(layout.parameters, job.pipeline_stage), *_borrowed(layout)]
+    blocks = [head, _table(layout.parameters), sums, strategy_lines(content["strategy_files"])]
+    return "\n\n".join("\n".join(block) for block in blocks)
 
 
-def _parameters(layout: InferredLayout) -> list[str]:
+def _table(parameters: Sequence[Parameter]) -> list[str]:
     rows = [["stage", "parameter", "shape", "on a rank", "cut"]]
     rows += [
         [
-            str(parameter.stage),
-            printable(parameter.name),
-            shape_text(parameter.shape),
-            shape_text(parameter.local_shape),
+            str(parameter["stage"]),
+            printable(parameter["name"]),
+            shape_text(parameter["shape"]),
+            shape_text(parameter["local_shape"]),
             _cut(parameter),
         ]
-        for parameter in layout.parameters
+        for parameter in parameters
     ]
     return table(rows, right=(0,))
 
 
-def _cut(parameter: ParameterLayout) -> str:
+def _cut(parameter: Parameter) -> str:
+    sizes = zip(parameter["shape"], parameter["local_shape"], strict=True)
     cuts = [
         f"dimension {index} into {whole // part}"
-        for index, (whole, part) in enumerate(zip(parameter.shape, parameter.local_shape, strict=True))
+        for index, (whole, part) in enumerate(sizes)
         if whole != part
     ]
     return ", ".join(cuts) or "whole"
 
 
-def _sums(job: LayoutJob, layout: InferredLayout) -> list[str]:
-    lines: list[str] = []
-    for stage in range(job.pipeline_stage):
-        parameters = [parameter for parameter in layout.parameters if parameter.stage == stage]
-        here = sum(math.prod(parameter.local_shape) for parameter in parameters)
-        whole = sum(math.prod(parameter.shape) for parameter in parameters)
-        lines.append(
-            f"stage {stage}: {len(parameters)} parameters; a rank holds {here:,} of {whole:,} elements"
+def _sums(parameters: Sequence[Parameter], stages: int) -> Iterator[str]:
+    for stage in range(stages):
+        own = [parameter for parameter in parameters if parameter["stage"] == stage]
+        here, whole = (
+            sum(math.prod(parameter[key]) for parameter in own) for key in ("local_shape", "shape")
         )
-    lines += [
-        f"note: stage {stage} uses {printable(name)} too, which MindSpore's files have in another stage only"
-        for stage, name in layout.borrowed
-    ]
-    return lines
+        yield f"stage {stage}: {len(own)} parameters; a rank holds {here:,} of {whole:,} elements"
+
+
+def _borrowed(layout: InferredLayout) -> Iterator[str]:
+    for stage, name in layout.borrowed:
+        yield (
+            f"note: stage {stage} uses {printable(name)} too, which MindSpore's files have in another stage "
+            "only"
+        )

@@ -4,6 +4,7 @@ Only config.json is needed. Weights are opened where they are there, for their n
 their headers is read.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,12 +18,10 @@ from mindbatch.checkpoint.folders.weight_files import weights_in
 from mindbatch.checkpoint.formats.floats import STORED_FLOATS
 from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.checkpoint.placement.placements import (
-    LayoutRow,
     allowed_model_parallel,
     check_sizes,
-    layout_rows,
+    described_cut,
     placements,
-    rank_totals,
     with_replicas,
 )
 from mindbatch.checkpoint.placement.regions import Placement, Placements, Shard
@@ -39,7 +38,14 @@ from mindbatch.models.registry import tensor_specs
 from mindbatch.models.stage_cut import cut, even_in_time
 from mindbatch.models.tensor_spec import TensorSpec
 from mindbatch.parallel.topology import DeviceMap, Stage
-from mindbatch.tasks.plan.layout import PlanPart, refuse_other_files, strategy_lines, write_strategies
+from mindbatch.tasks.plan.layout import (
+    PlanPart,
+    layout_head,
+    refuse_other_files,
+    sizes_line,
+    strategy_lines,
+    write_strategies,
+)
 from mindbatch.tasks.plan.schema import PlanConfig
 
 _DTYPE_KEYS = ("dtype", "torch_dtype")
@@ -62,10 +68,6 @@ class RankPlan:
     is_cut: bool = False
 
     @property
-    def num_ranks(self) -> int:
-        return self.ranks_of_stage * self.parallel.pipeline_stage
-
-    @property
     def ranks_of_stage(self) -> int:
         return self.parallel.data_parallel * self.parallel.model_parallel
 
@@ -74,10 +76,6 @@ class RankPlan:
         """Device map that divides the layers of a run as they are divided here."""
         is_free = not self.is_cut and len(self.stages) > 1
         return tuple(len(stage.layers) for stage in self.stages) if is_free else None
-
-    @property
-    def rows(self) -> list[LayoutRow]:
-        return layout_rows(self.placements, {name: DTYPES[dtype] for name, dtype in self.dtypes.items()})
 
 
 def plan_ranks(config: PlanConfig) -> RankPlan:
@@ -121,7 +119,8 @@ def write_layout(config: PlanConfig, plan: RankPlan) -> PlanPart:
     folder, paths = config.layout.dir, list[Path]()
     if folder is not None:
         paths = write_strategies(Path(folder), plan.files, config.layout.replace)
-    return PlanPart(ranks_json(plan, paths), ranks_page(plan, paths))
+    content = ranks_json(plan, paths)
+    return PlanPart(content, ranks_page(plan, content))
 
 
 def _dtypes(
@@ -179,10 +178,12 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _TITLES = ["tensor", "shape", "cut", "ranks", "shape on a rank", "bytes on a rank", "bytes in all"]
 
 
-def ranks_page(plan: RankPlan, paths: Sequence[Path]) -> str:
-    """The tensors with their cuts, the sums by rank, and where the strategy files are."""
+def ranks_page(plan: RankPlan, content: Mapping[str, Any]) -> str:
+    """The tensors with their cuts, the sums by rank, and where the strategy files are. content: the JSON."""
+    paths = content["strategy_files"]
     files = strategy_lines(paths) if paths or _is_sayable(plan) else [_UNSAYABLE]
-    return "\n\n".join(["\n".join(_head(plan)), layout_page(plan.rows), "\n".join(files)])
+    layout = layout_page(content["tensors"], content["rank_sums"])
+    return "\n\n".join(["\n".join(_head(plan, content)), layout, "\n".join(files)])
 
 
 def _is_sayable(plan: RankPlan) -> bool:
@@ -191,14 +192,10 @@ def _is_sayable(plan: RankPlan) -> bool:
     return all(shard is None or (len(shard.segments) == 1 and not shard.padding) for shard in ends)
 
 
-def _head(plan: RankPlan) -> Iterator[str]:
-    parallel = plan.parallel
+def _head(plan: RankPlan, content: Mapping[str, Any]) -> Iterator[str]:
     yield f"layout of {plan.architecture.model_type}, elements {plan.dtype_from}"
-    yield (
-        f"data_parallel {parallel.data_parallel} x model_parallel {parallel.model_parallel} x pipeline_stage "
-        f"{parallel.pipeline_stage}: {plan.num_ranks} {'rank' if plan.num_ranks == 1 else 'ranks'}"
-    )
-    if parallel.pipeline_stage > 1:
+    yield sizes_line(content)
+    if plan.parallel.pipeline_stage > 1:
         for stage in plan.stages:
             first = stage.index * plan.ranks_of_stage
             ranks = ranges(range(first, first + plan.ranks_of_stage))
@@ -207,41 +204,34 @@ def _head(plan: RankPlan) -> Iterator[str]:
 
 def ranks_json(plan: RankPlan, paths: Sequence[Path]) -> dict[str, Any]:
     """Every tensor of every rank; ranks that hold the same of a tensor are listed together."""
-    parallel, rows = plan.parallel, plan.rows
+    tensors = [tensor_json(placement, plan.dtypes[name]) for name, placement in plan.placements.items()]
     return {
-        "kind": "layout",
-        "model_type": plan.architecture.model_type,
-        "data_parallel": parallel.data_parallel,
-        "model_parallel": parallel.model_parallel,
-        "pipeline_stage": parallel.pipeline_stage,
-        "ranks": plan.num_ranks,
+        **layout_head(plan.architecture.model_type, plan.parallel, paths),
         "dtype": plan.dtype_from,
-        "strategy_files": [str(path) for path in paths],
-        "rank_sums": [
-            {"rank": rank, "stage": rank // plan.ranks_of_stage, "tensors": tensors, "bytes": nbytes}
-            for rank, (tensors, nbytes) in enumerate(rank_totals(rows))
-        ],
-        "tensors": [_tensor_json(row, plan.placements[row.name], plan.dtypes[row.name]) for row in rows],
+        "rank_sums": rank_sums(tensors, plan.ranks_of_stage, plan.parallel.pipeline_stage),
+        "tensors": tensors,
     }
 
 
-def _tensor_json(row: LayoutRow, placement: Placement, dtype: str) -> dict[str, Any]:
+def tensor_json(placement: Placement, dtype: str) -> dict[str, Any]:
+    """A tensor and what ranks hold of it, padding included."""
     holders: dict[Shard, list[int]] = {}
     for rank in placement.holders:
         shard = placement.shards[rank]
         assert shard is not None
         holders.setdefault(shard, []).append(rank)
+    itemsize = DTYPES[dtype]
     return {
-        "name": row.name,
+        "name": placement.name,
         "dtype": dtype,
-        "shape": [*row.shape],
-        "bytes": row.nbytes,
-        "cut": row.cut,
+        "shape": [*placement.shape],
+        "bytes": math.prod(placement.shape) * itemsize,
+        "cut": described_cut(placement),
         "shares": [
             {
                 "ranks": ranks,
                 "shape": [*shard.shape],
-                "bytes": row.rank_bytes[ranks[0]],
+                "bytes": math.prod(shard.shape) * itemsize,
                 "pieces": [{"local": piece.local, "whole": piece.whole} for piece in shard.segments],
                 "padding": [*shard.padding],
             }
@@ -250,41 +240,52 @@ def _tensor_json(row: LayoutRow, placement: Placement, dtype: str) -> dict[str, 
     }
 
 
-def layout_page(rows: Sequence[LayoutRow]) -> str:
+def rank_sums(tensors: Iterable[Mapping[str, Any]], ranks_of_stage: int, stages: int) -> list[dict[str, int]]:
+    """Tensors and bytes of each rank."""
+    sums = [
+        {"rank": rank, "stage": rank // ranks_of_stage, "tensors": 0, "bytes": 0}
+        for rank in range(ranks_of_stage * stages)
+    ]
+    for share in (share for tensor in tensors for share in tensor["shares"]):
+        for rank in share["ranks"]:
+            sums[rank]["tensors"] += 1
+            sums[rank]["bytes"] += share["bytes"]
+    return sums
+
+
+def layout_page(tensors: Sequence[Mapping[str, Any]], sums: Sequence[Mapping[str, int]]) -> str:
     """The tensors, those of layers that are cut alike in one line, and the sums by rank.
 
     Layers of several stages share a line, too: each is on the ranks of its own stage.
     """
-    if not rows:
-        return "no tensors"
-    alike: dict[tuple[object, ...], list[LayoutRow]] = {}
-    for row in rows:
-        local = tuple(shape for shape in row.local_shapes if shape is not None)
-        key = (_family(row.name), row.shape, row.itemsize, row.cut, local)
-        alike.setdefault(key, []).append(row)
+    alike: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
+    for tensor in tensors:
+        local = tuple((shape, len(ranks)) for shape, ranks in _ranks_by_shape(tensor).items())
+        key = (_family(tensor["name"]), *tensor["shape"], tensor["bytes"], tensor["cut"], local)
+        alike.setdefault(key, []).append(tensor)
     cells = [line for group in alike.values() for line in _lines(group)]
-    return "\n".join([*table([_TITLES, *cells], right=(5, 6)), "", *_sums(rows)])
+    return "\n".join([*table([_TITLES, *cells], right=(5, 6)), "", *_sum_lines(tensors, sums)])
 
 
-def _lines(group: Sequence[LayoutRow]) -> list[list[str]]:
+def _lines(group: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """A line for each shape that ranks have of a tensor: one, unless it is cut unevenly."""
-    row = group[0]
+    tensor = group[0]
     lines: list[list[str]] = []
-    for shape, ranks in _ranks_by_shape(row).items():
-        nbytes = row.rank_bytes[ranks[0]]
+    for (shape, nbytes), ranks in _ranks_by_shape(tensor).items():
         numbers = [f"{nbytes:,}", f"{nbytes * len(ranks) * len(group):,}"]
-        places = {rank for other in group for rank in _ranks_by_shape(other)[shape]}
+        places = {rank for other in group for rank in _ranks_by_shape(other)[shape, nbytes]}
         by_stage = ", by stage" if len(places) > len(ranks) else ""
         where = f"{ranges(sorted(places))}{by_stage}"
-        lines.append([_names(group), shape_text(row.shape), row.cut, where, shape_text(shape), *numbers])
+        cells = [_names(group), shape_text(tensor["shape"]), tensor["cut"], where, shape_text(shape)]
+        lines.append([*cells, *numbers])
     return lines
 
 
-def _ranks_by_shape(row: LayoutRow) -> dict[tuple[int, ...], list[int]]:
-    by_shape: dict[tuple[int, ...], list[int]] = {}
-    for rank, shape in enumerate(row.local_shapes):
-        if shape is not None:
-            by_shape.setdefault(shape, []).append(rank)
+def _ranks_by_shape(tensor: Mapping[str, Any]) -> dict[tuple[tuple[int, ...], int], list[int]]:
+    """By shape and bytes of a shard, the ranks that hold one of these."""
+    by_shape: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    for share in tensor["shares"]:
+        by_shape.setdefault((tuple(share["shape"]), share["bytes"]), []).extend(share["ranks"])
     return by_shape
 
 
@@ -293,24 +294,24 @@ def _family(name: str) -> str:
     return _NUMBER.sub("[]", name) if len(_NUMBER.findall(name)) == 1 else name
 
 
-def _names(group: Sequence[LayoutRow]) -> str:
+def _names(group: Sequence[Mapping[str, Any]]) -> str:
     """The names of a group in one: model.layers.[0-3, 6].norm.weight."""
+    name = group[0]["name"]
     if len(group) == 1:
-        return printable(group[0].name)
-    layers = ranges(sorted(int(number) for row in group for number in _NUMBER.findall(row.name)))
-    return printable(_NUMBER.sub(f"[{layers}]", group[0].name))
+        return printable(name)
+    layers = ranges(sorted(int(number) for tensor in group for number in _NUMBER.findall(tensor["name"])))
+    return printable(_NUMBER.sub(f"[{layers}]", name))
 
 
-def _sums(rows: Sequence[LayoutRow]) -> list[str]:
-    totals = rank_totals(rows)
+def _sum_lines(tensors: Sequence[Mapping[str, Any]], sums: Sequence[Mapping[str, int]]) -> list[str]:
     alike: dict[tuple[int, int], list[int]] = {}
-    for rank, total in enumerate(totals):
-        alike.setdefault(total, []).append(rank)
+    for rank in sums:
+        alike.setdefault((rank["tensors"], rank["bytes"]), []).append(rank["rank"])
     lines = [["ranks", "tensors", "bytes on a rank"]]
     lines += [[ranges(ranks), f"{count:,}", f"{nbytes:,}"] for (count, nbytes), ranks in alike.items()]
-    stored, full = sum(nbytes for _, nbytes in totals), sum(row.nbytes for row in rows)
+    stored, full = sum(rank["bytes"] for rank in sums), sum(tensor["bytes"] for tensor in tensors)
     return [
         *table(lines, right=(1, 2)),
         "",
-        f"{len(rows):,} tensors of {full:,} bytes; {stored:,} bytes on {counted(len(totals), 'rank')}",
+        f"{len(tensors):,} tensors of {full:,} bytes; {stored:,} bytes on {counted(len(sums), 'rank')}",
     ]

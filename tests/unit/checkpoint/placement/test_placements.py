@@ -1,4 +1,4 @@
-"""Which rank holds what of a model's tensors, by its specs; the bytes of a layout, by tensor and rank."""
+"""Which rank holds what of a model's tensors, by its specs."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,9 +13,7 @@ from placed_arrays import numbered, scattered
 from mindbatch.checkpoint.placement.placements import (
     allowed_model_parallel,
     described_cut,
-    layout_rows,
     placements,
-    rank_totals,
 )
 from mindbatch.checkpoint.placement.plan import plan_copies
 from mindbatch.checkpoint.placement.proof import prove
@@ -199,28 +197,6 @@ def test_every_model_has_placements(model_type: str) -> None:
 def test_a_spec_of_no_known_stage_is_a_mistake_of_the_model() -> None:
     with pytest.raises(ValueError, match="extra.weight: neither a layer nor"):
         placements([*llama_specs(), TensorSpec("extra.weight", (Part("x", 1),))], 1)
-
-
-def test_bytes_of_each_rank_count_padding_and_copies() -> None:
-    specs = llama_specs(heads=8, kv_heads=2, vocabulary=11, layers=2)
-    names = source_shapes(specs)
-    rows = {row.name: row for row in layout_rows(placements(specs, 4, 2), dict.fromkeys(names, 2))}
-    table, key = rows["model.embed_tokens.weight"], rows["model.layers.1.self_attn.k_proj.weight"]
-    assert table.nbytes == 11 * 6 * 2
-    assert table.rank_bytes == (3 * 6 * 2,) * 4 + (0,) * 4
-    assert key.nbytes == 4 * 6 * 2
-    assert key.rank_bytes == (0,) * 4 + (2 * 6 * 2,) * 4
-    totals = rank_totals(rows.values())
-    assert sum(nbytes for _, nbytes in totals) == sum(sum(row.rank_bytes) for row in rows.values())
-    assert [tensors for tensors, _ in totals] == [10] * 4 + [11] * 4
-
-
-def test_a_full_checkpoint_has_its_own_bytes() -> None:
-    shapes = {"a": (3, 5), "scalar": (), "empty": (0, 4)}
-    rows = layout_rows(whole_placements(shapes), {"a": 4, "scalar": 8, "empty": 2})
-    assert [row.nbytes for row in rows] == [60, 8, 0]
-    assert rank_totals(rows) == [(3, 68)]
-    assert rank_totals([]) == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 from safetensors_writer import safetensors_bytes
 
 from mindbatch.ascend_simulation import process
-from mindbatch.ascend_simulation.process import SimulationLimits
 from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, ConfigError
 from mindbatch.tasks.plan import task as plan
@@ -47,9 +46,9 @@ class Simulation:
         self.seconds = 0.0
 
     def __call__(
-        self, function: object, job: str, *, limits: SimulationLimits, verbose: bool
+        self, function: object, job: str, *, seconds: float, verbose: bool
     ) -> Iterator[dict[str, Any]]:
-        self.job, self.seconds = json.loads(job), limits.seconds
+        self.job, self.seconds = json.loads(job), seconds
         return ({"rank": rank, **report} for rank in self.job["ranks"] for report in self.reports)
 
 

@@ -16,7 +16,7 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import describe
 from mindbatch.tasks.plan import mindformers
 from mindbatch.tasks.plan import task as plan
-from mindbatch.tasks.plan.mindformers_layout import InferredLayout, LayoutJob, ParameterLayout, llama_options
+from mindbatch.tasks.plan.mindformers import InferredLayout, LayoutJob, llama_options, parameter_json
 from mindbatch.tasks.registry import TASKS
 
 CONFIG = {
@@ -57,7 +57,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[LayoutJob]:
             )
             for stage, rank in enumerate(job.leaders)
         }
-        parameters = (ParameterLayout(0, (64, 32), COLUMNS), ParameterLayout(0, (64,), WHOLE))
+        parameters = (parameter_json(0, (64, 32), COLUMNS), parameter_json(0, (64,), WHOLE))
         return [InferredLayout(parameters, files, ((1, "tied"),) if job.pipeline_stage > 1 else ())]
 
     monkeypatch.setattr(mindformers, "infer_layouts", answer)

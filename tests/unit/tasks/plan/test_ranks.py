@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.placement.placements import LayoutRow, layout_rows, placements
+from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.regions import Placement, single_segment, whole_placements
 from mindbatch.checkpoint.strategy.placements import strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
@@ -17,7 +17,7 @@ from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import MindBatchError
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.tasks.plan import task as plan
-from mindbatch.tasks.plan.ranks import layout_page
+from mindbatch.tasks.plan.ranks import layout_page, rank_sums, tensor_json
 from mindbatch.tasks.registry import TASKS
 from reshard_models import LLAMA, MODELS, source_shapes_of, write_model, write_tensors
 
@@ -120,6 +120,7 @@ def test_padding_is_told(tmp_path: Path, model: str, capsys: CAPTURE) -> None:
     head = next(tensor for tensor in found["tensors"] if tensor["name"] == "lm_head.weight")
     assert head["cut"] == "dimension 0 in 2, padded to 68"
     assert [share["padding"] for share in head["shares"]] == [[], [[[33, 34], [0, 32]]]]
+    assert (head["bytes"], [share["bytes"] for share in head["shares"]]) == (67 * 64, [34 * 64] * 2)
 
 
 @pytest.mark.parametrize(
@@ -357,16 +358,15 @@ def cut_rows(name: str) -> Placement:
     return Placement(name, (4, 3), (*shards, None, None))
 
 
-def rows(*placements: Placement) -> list[LayoutRow]:
-    found = {placement.name: placement for placement in placements}
-    return layout_rows(found, dict.fromkeys(found, 4))
+def page_of(*placements: Placement) -> str:
+    """The page of float32 tensors in one stage."""
+    tensors = [tensor_json(placement, "F32") for placement in placements]
+    return layout_page(tensors, rank_sums(tensors, len(placements[0].shards), 1))
 
 
 def test_layers_that_are_cut_alike_share_a_line() -> None:
     whole = Placement("norm.weight", (1000,), (single_segment((1000,), ((0, 1000),)),) * 4)
-    page = layout_page(
-        rows(*(cut_rows(f"h.{layer}.w") for layer in (0, 1, 2, 5)), whole, cut_rows("h.1.x.2.w"))
-    )
+    page = page_of(*(cut_rows(f"h.{layer}.w") for layer in (0, 1, 2, 5)), whole, cut_rows("h.1.x.2.w"))
     assert page.splitlines() == [
         "tensor        shape   cut               ranks  shape on a rank  bytes on a rank  bytes in all",
         "h.[0-2, 5].w  [4, 3]  dimension 0 in 2  0-1    [2, 3]                        24           192",
@@ -384,7 +384,7 @@ def test_layers_that_are_cut_alike_share_a_line() -> None:
 def test_layers_of_several_stages_share_a_line() -> None:
     first = cut_rows("h.0.w")
     placements = (first, Placement("h.1.w", first.shape, first.shards[::-1]), cut_rows("t"))
-    lines = layout_page(rows(*placements)).splitlines()
+    lines = page_of(*placements).splitlines()
     assert lines[1].split("  ")[0] == "h.[0-1].w"
     assert lines[1].split()[7:] == ["0-3,", "by", "stage", "[2,", "3]", "24", "96"]
     assert lines[2].split()[7:] == ["0-1", "[2,", "3]", "24", "48"]
@@ -393,7 +393,7 @@ def test_layers_of_several_stages_share_a_line() -> None:
 
 def test_a_tensor_that_is_cut_unevenly_has_a_line_for_each_shape() -> None:
     shards = single_segment((1,), ((0, 1),)), single_segment((2,), ((1, 3),))
-    lines = layout_page(rows(Placement("w", (3,), shards))).splitlines()
+    lines = page_of(Placement("w", (3,), shards)).splitlines()
     assert [line.split() for line in lines[1:3]] == [
         ["w", "[3]", "unevenly", "0", "[1]", "4", "4"],
         ["w", "[3]", "unevenly", "1", "[2]", "8", "8"],
@@ -401,10 +401,6 @@ def test_a_tensor_that_is_cut_unevenly_has_a_line_for_each_shape() -> None:
 
 
 def test_names_cannot_act_on_the_terminal() -> None:
-    page = layout_page(layout_rows(whole_placements({"w\x1b[2J": (1,)}), {"w\x1b[2J": 4}))
+    page = page_of(*whole_placements({"w\x1b[2J": (1,)}).values())
     assert "\x1b" not in page
     assert page.endswith("1 tensors of 4 bytes; 4 bytes on 1 rank")
-
-
-def test_no_tensors() -> None:
-    assert layout_page([]) == "no tensors"
