@@ -7,7 +7,7 @@
 CHECKPOINT holds rank_N/*.ckpt or *.safetensors, or is one file. A strategy is a file, a folder of the files
 of all stages, or empty or None for a checkpoint that is not cut. NEW_FOLDER/rank_N/{prefix}N.ckpt appear all
 at once or not at all; killed, the same command goes on. With the second kind of flags the folder is
-FOLDER/NAME, with the name of CHECKPOINT. It needs Python, NumPy and protobuf, neither MindSpore nor a device.
+FOLDER/NAME, with the name of CHECKPOINT. It needs Python and NumPy, neither MindSpore nor a device.
 
 What differs from MindFormers' tools: nothing is written over, nor into the folder of strategies;
 --transform_process_num is the number of threads here, and the process of --rank_id 0 makes all ranks.

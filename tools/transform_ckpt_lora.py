@@ -6,7 +6,7 @@
 CHECKPOINT is a file with base weights and matrices side by side, or a folder of rank_N/*.ckpt (.safetensors).
 For one rank NEW_FOLDER/merged_lora.ckpt is made, for several NEW_FOLDER/rank_N/{prefix}N.ckpt, all at once or
 not at all; killed, the same command goes on. Each tensor is merged in float32 and rounded once. It needs
-Python, NumPy, protobuf and regex, neither MindSpore nor a device.
+Python, NumPy and regex, neither MindSpore nor a device.
 
 What differs from MindFormers' tool: all ranks are merged, not the first alone; the scaling is lora_alpha / r
 of adapter_config.json beside the checkpoint, and without one --lora_scaling must be given; matrices without

@@ -272,7 +272,7 @@ def _read_marker(path: Path) -> None:
 
 
 _LAYOUTS = (TensorLayout("w", (2, 4), (0, -1)), TensorLayout("v", (2, 4), ((1, 0), -1), opt_shard_size=-1))
-_WIRE = strategy_bytes(Strategy(_LAYOUTS, (OperatorStrategy("MatMul-op0", 0),)))
+_WIRE = strategy_bytes(Strategy(_LAYOUTS, (OperatorStrategy("MatMul-op0", 0, ((1, 4), (4, 1))),)))
 _CKPT = ckpt_bytes(TENSORS, 16)
 _CONFIGS = [each["config"] for each in descriptions().values()] + list(MODELS.values())
 _JOURNAL = (

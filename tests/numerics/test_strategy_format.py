@@ -41,7 +41,7 @@ def value_of(name):
 
 @pytest.fixture(scope="module")
 def strategy():
-    return Strategy(LAYOUTS, (OperatorStrategy("MatMul-op0", 0),))
+    return Strategy(LAYOUTS, (OperatorStrategy("MatMul-op0", 0, ((1, 4), (4, 1))),))
 
 
 @pytest.fixture(scope="module")

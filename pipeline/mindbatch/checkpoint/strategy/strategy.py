@@ -153,10 +153,11 @@ def _joined(cuts: Iterable[tuple[int, int]]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class OperatorStrategy:
-    """An operator, whose stage is that of the file; how it is sharded itself is not looked at."""
+    """Sharding of one operator; its stage is that of the file."""
 
     name: str
     stage: int
+    cuts: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,16 @@ with the same fields where its name ends in .json. In a merged one, parameters a
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.faults import MAX_LINES, collecting, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names
 from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS, ReadableFile
-from mindbatch.checkpoint.formats.wire_format import BYTES, VARINT, WireReader
+from mindbatch.checkpoint.formats.wire_format import BYTES, WireReader, bytes_field, number_field
 from mindbatch.checkpoint.json_object import parse_json_object
 from mindbatch.checkpoint.strategy.strategy import Axes, OperatorStrategy, Strategy, TensorLayout, checked
 from mindbatch.io.errors import CheckpointError
@@ -195,127 +195,95 @@ def _stage(name: str, item: object, where: str) -> int:
 
 
 MAX_ENTRIES = 200_000
-MAX_ENTRY_BYTES = 1 << 16
-
-# As in MindSpore's node_strategy.proto, which numbers fields in this order. Names are bytes and numbers have
-# 64 bits here: the same is written, and what is no text, or too large, is seen.
-_SCHEMA = {
-    "Numbers": ["repeated int64 dim"],
-    "Operator": ["required int64 stage", "repeated Numbers parallel_strategy"],
-    "OperatorItem": ["required bytes node_name", "required Operator parallel_strategys"],
-    "Layout": [
-        "repeated Numbers dev_matrix",
-        "repeated Numbers tensor_map",
-        "repeated Numbers param_split_shape",
-        "repeated Numbers indices_offset",
-        "required int64 field",
-        "required int64 opt_weight_shard_step",
-        "required int64 opt_weight_shard_size",
-    ],
-    "LayoutItem": ["required bytes param_name", "required Layout parallel_layouts"],
-    "Map": [
-        "required int64 current_stage",
-        "repeated OperatorItem parallel_strategy_item",
-        "repeated LayoutItem parallel_layout_item",
-    ],
-}
-
-
-@cache
-def _message(name: str) -> Any:
-    """The class of a message of the schema."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # few commands need it
-
-    file = descriptor_pb2.FileDescriptorProto(name="strategy.proto", package="mindbatch", syntax="proto2")
-    for message, fields in _SCHEMA.items():
-        declared = file.message_type.add(name=message)
-        for number, field in enumerate(fields, 1):
-            label, kind, field_name = field.split()
-            added = declared.field.add(name=field_name, number=number, label=f"LABEL_{label.upper()}")
-            if kind in _SCHEMA:
-                added.type_name = f".mindbatch.{kind}"
-            else:
-                added.type = added.Type.Value(f"TYPE_{kind.upper()}")
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"mindbatch.{name}"))
+MAX_INPUTS = 4096
+"""Most inputs of an operator."""
 
 
 def parse_strategy(data: bytes, where: str) -> Strategy:
-    """The strategy as written, names with their stages; `where` names its origin in the CheckpointError.
-
-    Entries are parsed one by one: a file of empty messages alone would take hundreds of times its size.
-    """
+    """The strategy as written, names with their stages; `where` names its origin in the CheckpointError."""
     layouts: list[TensorLayout] = []
     operators: list[OperatorStrategy] = []
     current_stage: int | None = None
     reader = WireReader.over(data, where)
-    while not reader.at_end:
-        tag = reader.tag()
-        if tag == (1, VARINT) and current_stage is None:
-            current_stage = reader.signed()
-        elif tag == (2, BYTES):
-            operators.append(_operator(reader.message()))
-        elif tag == (3, BYTES):
-            layouts.append(_layout_in(reader.message()))
+    for number, entry in _fields(reader):
+        if number == 1 and isinstance(entry, int) and current_stage is None:
+            current_stage = entry
+        elif number == 2 and isinstance(entry, WireReader):
+            operators.append(_operator(entry))
+        elif number == 3 and isinstance(entry, WireReader):
+            layouts.append(_layout_in(entry))
         else:
-            reader.refuse(f"field {tag[0]} is not one of a strategy file, or once too often")
+            reader.refuse(f"field {number} is not one of a strategy file, or once too often")
         if len(layouts) + len(operators) > MAX_ENTRIES:
             reader.refuse(f"more than {MAX_ENTRIES} entries; no more are allowed")
     return Strategy(tuple(layouts), tuple(operators), current_stage or 0)
 
 
-def _entry(reader: WireReader, kind: str) -> Any:
-    """An entry that is as protobuf writes it: every field is known, is there once, and in its order."""
-    from google.protobuf.message import DecodeError
+def _fields(reader: WireReader) -> Iterator[tuple[int, int | WireReader]]:
+    """The fields of a message: numbers, or readers of what they hold."""
+    while not reader.at_end:
+        number, kind = reader.tag()
+        yield number, reader.message() if kind == BYTES else reader.signed()
 
-    entry, content = _message(kind)(), reader.content(MAX_ENTRY_BYTES)
-    try:
-        entry.ParseFromString(content)
-    except DecodeError as error:
-        reader.refuse(f"truncated, or no entry of a strategy file ({error})")
-    if missing := entry.FindInitializationErrors():
-        reader.refuse(f"must have a name and what belongs to it; {', '.join(missing)} is missing")
-    entry.DiscardUnknownFields()
-    if entry.SerializeToString() != content:
-        reader.refuse("has a field that is not one of a strategy file, once too often, or out of its order")
-    return entry
+
+def _numbers(reader: WireReader) -> tuple[int, ...]:
+    """A message that is `repeated dim = 1`."""
+    values: list[int] = []
+    for number, value in _fields(reader):
+        if number != 1 or not isinstance(value, int) or len(values) >= MAX_DIMENSIONS:
+            reader.refuse(f"must be at most {MAX_DIMENSIONS} numbers")
+        values.append(value)
+    return tuple(values)
+
+
+def _item(reader: WireReader) -> tuple[str, WireReader]:
+    """A message of a name and a message."""
+    match list(islice(_fields(reader), 3)):
+        case [(1, WireReader() as name), (2, WireReader() as inner)]:
+            return name.text(4096), inner
+    reader.refuse("must have a name and what belongs to it")
 
 
 def _operator(reader: WireReader) -> OperatorStrategy:
-    entry = _entry(reader, "OperatorItem")
-    name, stage = _name(entry.node_name, reader), entry.parallel_strategys.stage
-    if not 0 <= stage < 1 << 20:
-        reader.refuse(f"operator {shown(name)}: stage {stage} must be a number from 0")
-    return OperatorStrategy(name, stage)
+    name, inner = _item(reader)
+    stage, cuts = 0, list[tuple[int, ...]]()
+    for number, entry in _fields(inner):
+        if number == 1 and isinstance(entry, int) and 0 <= entry < 1 << 20:
+            stage = entry
+        elif number == 2 and isinstance(entry, WireReader) and len(cuts) < MAX_INPUTS:
+            cuts.append(_numbers(entry))
+        else:
+            inner.refuse(
+                f"operator {shown(name)}: field {number} is not one of a strategy, or once too often"
+            )
+    return OperatorStrategy(name, stage, tuple(cuts))
 
 
 def _layout_in(reader: WireReader) -> TensorLayout:
-    entry = _entry(reader, "LayoutItem")
-    name, layout = _name(entry.param_name, reader), entry.parallel_layouts
-    lists = layout.dev_matrix, layout.tensor_map, layout.param_split_shape, layout.indices_offset
-    matrices, maps, splits, offsets = ([tuple(numbers.dim) for numbers in messages] for messages in lists)
-    if len(matrices) != 1 or not maps:
-        reader.refuse(f"parameter {shown(name)}: must have a device matrix and a tensor map")
-    if any(len(numbers) > MAX_DIMENSIONS for numbers in (*matrices, *maps, *splits, *offsets)):
-        reader.refuse(f"parameter {shown(name)}: must be at most {MAX_DIMENSIONS} numbers")
+    name, inner = _item(reader)
+    inner.source.subject = f"parameter {shown(name)}: "
+    lists: dict[int, list[tuple[int, ...]]] = {1: [], 2: [], 3: [], 4: []}
+    numbers: dict[int, int] = {}
+    for number, entry in _fields(inner):
+        if number in lists and isinstance(entry, WireReader) and len(lists[number]) <= MAX_DIMENSIONS:
+            lists[number].append(_numbers(entry))
+        elif number in (5, 6, 7) and isinstance(entry, int) and number not in numbers:
+            numbers[number] = entry
+        else:
+            inner.refuse(f"field {number} is not one of a layout, or once too often")
+    if len(lists[1]) != 1 or not lists[2] or set(numbers) != {5, 6, 7}:
+        inner.refuse("must have a device matrix, a tensor map, a field and an optimizer shard")
+    inner.source.subject = ""
     return TensorLayout(
         name,
-        device_matrix=matrices[0],
-        tensor_map=_tensor_map(maps),
-        param_split_shape=splits[0] if splits else (),
-        indices_offset=offsets[0] if offsets else (),
-        field=layout.field,
-        opt_shard_step=layout.opt_weight_shard_step,
-        opt_shard_size=layout.opt_weight_shard_size,
+        device_matrix=lists[1][0],
+        tensor_map=_tensor_map(lists[2]),
+        param_split_shape=next(iter(lists[3]), ()),
+        indices_offset=next(iter(lists[4]), ()),
+        field=numbers[5],
+        opt_shard_step=numbers[6],
+        opt_shard_size=numbers[7],
     )
-
-
-def _name(name: bytes, reader: WireReader) -> str:
-    try:
-        return name.decode()
-    except UnicodeDecodeError:
-        reader.refuse(f"{shown(name)} is not UTF-8 text")
 
 
 def _tensor_map(maps: Sequence[tuple[int, ...]]) -> tuple[Axes, ...]:
@@ -326,33 +294,40 @@ def _tensor_map(maps: Sequence[tuple[int, ...]]) -> tuple[Axes, ...]:
 
 
 def strategy_bytes(strategy: Strategy) -> bytes:
-    operators = [
-        {"node_name": operator.name.encode(), "parallel_strategys": {"stage": operator.stage}}
-        for operator in strategy.operators
-    ]
-    content: bytes = _message("Map")(
-        current_stage=strategy.current_stage,
-        parallel_strategy_item=operators,
-        parallel_layout_item=map(_layout_item, strategy.layouts),
-    ).SerializeToString()
-    return content
+    return b"".join(
+        [
+            number_field(1, strategy.current_stage),
+            *(bytes_field(2, _operator_bytes(operator)) for operator in strategy.operators),
+            *(bytes_field(3, _layout_bytes(layout)) for layout in strategy.layouts),
+        ]
+    )
 
 
-def _layout_item(layout: TensorLayout) -> dict[str, Any]:
+def _operator_bytes(operator: OperatorStrategy) -> bytes:
+    cuts = b"".join(bytes_field(2, _numbers_bytes(cut)) for cut in operator.cuts)
+    return bytes_field(1, operator.name.encode()) + bytes_field(2, number_field(1, operator.stage) + cuts)
+
+
+def _layout_bytes(layout: TensorLayout) -> bytes:
     """MindSpore reads the first of each list, so none may be missing."""
     name = layout.name if layout.stage is None else f"{layout.stage}-{layout.name}"
+    nested = any(isinstance(axes, tuple) for axes in layout.tensor_map)
     maps = [axes if isinstance(axes, tuple) else (axes,) for axes in layout.tensor_map]
-    if all(isinstance(axes, int) for axes in layout.tensor_map):
+    if not nested:
         maps = [tuple(axis for axes in maps for axis in axes)]
-    return {
-        "param_name": name.encode(),
-        "parallel_layouts": {
-            "dev_matrix": [{"dim": layout.device_matrix}],
-            "tensor_map": [{"dim": axes} for axes in maps],
-            "param_split_shape": [{"dim": layout.param_split_shape}],
-            "indices_offset": [{"dim": layout.indices_offset}],
-            "field": layout.field,
-            "opt_weight_shard_step": layout.opt_shard_step,
-            "opt_weight_shard_size": layout.opt_shard_size,
-        },
-    }
+    content = b"".join(
+        [
+            bytes_field(1, _numbers_bytes(layout.device_matrix)),
+            *(bytes_field(2, _numbers_bytes(axes)) for axes in maps),
+            bytes_field(3, _numbers_bytes(layout.param_split_shape)),
+            bytes_field(4, _numbers_bytes(layout.indices_offset)),
+            number_field(5, layout.field),
+            number_field(6, layout.opt_shard_step),
+            number_field(7, layout.opt_shard_size),
+        ]
+    )
+    return bytes_field(1, name.encode()) + bytes_field(2, content)
+
+
+def _numbers_bytes(values: Iterable[int]) -> bytes:
+    return b"".join(number_field(1, value) for value in values)
