@@ -54,10 +54,10 @@ def sizes_for(arch: Architecture) -> tuple[EngineSettings, CacheGeometry]:
 
 
 def samples(settings: EngineSettings) -> Iterator[tuple[str, Step]]:
-    """Steps of every kind, in which each sequence has a slot of its own."""
+    """Steps of every kind, in which each sequence has a slot of its own where the model has states."""
     for kind, step in sample_steps(settings):
         for slot, tokens in enumerate(step.scheduled):
-            tokens.sequence.state_table = [slot]
+            tokens.sequence.state_table = [slot] if settings.num_states else []
         yield kind, step
 
 
