@@ -316,13 +316,14 @@ def _why_unresolved(error: OmegaConfBaseException, text: str, key: Key) -> str:
 
 
 def _kept_value(key: Key, text: Any, value: Any) -> Any:
+    if key.is_path and isinstance(text, Mapping):
+        return {name: _kept_value(key, item, value[name]) for name, item in text.items()}
     if "${" in str(text):
         return text
     if key.is_path and isinstance(value, str) and value != STANDARD_INPUT:
         return _absolute(value)
-    if key.is_path and isinstance(value, Mapping):
-        texts = text if isinstance(text, Mapping) else value  # of a file that lists the paths
-        return {name: _kept_value(key, texts[name], item) for name, item in value.items()}
+    if key.is_path and isinstance(value, Mapping):  # of a file that lists the paths
+        return {name: _kept_value(key, item, item) for name, item in value.items()}
     return list(value) if isinstance(value, tuple) else value
 
 

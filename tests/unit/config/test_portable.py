@@ -115,6 +115,16 @@ def test_settings_are_whole_and_hold_no_secret(here: Path) -> None:
     assert names == {name for name, key in keys.items() if key.is_kept}
 
 
+def test_one_reference_leaves_the_other_paths_absolute(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two"):
+        (here / name).mkdir()
+        (here / name / "adapter_config.json").write_text("{}")
+    monkeypatch.setenv("ADAPTER", str(here / "two"))
+    given = ["data.path=rows.jsonl", "output.dir=a", "lora.adapters={one: one, two: '${oc.env:ADAPTER}'}"]
+    adapters = composed(*given).resolved_settings["lora"]["adapters"]
+    assert adapters == {"one": f"{here}/one", "two": "${oc.env:ADAPTER}"}
+
+
 def test_a_configuration_made_in_python_has_no_settings_of_another() -> None:
     assert BatchConfig().resolved_settings == {}
     assert BatchConfig().unresolved_yaml == ""
