@@ -11,8 +11,10 @@ from safetensors_writer import safetensors_bytes
 
 from mindbatch.ascend_simulation import process
 from mindbatch.config.compose import compose_task
+from mindbatch.engine.settings import EngineSettings
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, ConfigError
 from mindbatch.tasks.plan import task as plan
+from mindbatch.tasks.plan.compilation_report import device_memory
 from mindbatch.tasks.registry import TASKS
 from mindformers_configs import config
 
@@ -283,3 +285,11 @@ def test_a_model_of_mindformers_tells_its_weights_itself(
     assert found["ranks"][0]["memory"]["weight_bytes"] == 5 + 2 * 10 + 7 * 100
     assert simulation.job["network"] == "mindformers"
     assert simulation.job["config"] == content | {"num_hidden_layers": 2, "first_k_dense_replace": 1}
+
+
+def test_a_block_of_the_cache_is_for_padding() -> None:
+    settings = EngineSettings(1, 64, block_size=4, num_blocks=9)
+    memory = device_memory(1000, weights=200, adapters=0, bytes_per_token=20, settings=settings)
+    assert (memory["cache_bytes"], memory["cache_tokens"], memory["most_cache_tokens"]) == (800, 36, 36)
+    assert memory["fits"]
+    assert not device_memory(999, 200, 0, 20, settings)["fits"]
