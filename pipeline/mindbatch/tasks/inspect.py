@@ -167,7 +167,7 @@ def _content(rank: int, tensors: TensorSet, config: InspectConfig, faults: list[
     names = [name for name in tensors.tensors if _matches(name, config)]
     computed = tensors.computed_digests(names) if config.digests else {}
     if config.digests:
-        faults += tensors.damages(computed) + tensors.checksum_faults() or tensors.head_faults()
+        faults += tensors.damages(computed) + tensors.checksum_faults()
     rows = [_tensor_json(tensors, name, computed.get(name, tensors.digest(name))) for name in names]
     return {
         "rank": rank,

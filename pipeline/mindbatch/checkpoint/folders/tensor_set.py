@@ -141,10 +141,6 @@ class TensorSet(Closing):
         damaged = (name for name, digest in digests.items() if digest != recorded[name].lower())
         return [damage(self.file(name), name) for name in damaged]
 
-    def head_faults(self) -> list[str]:
-        """A line for each file that is changed around its tensors, if digests.json tells."""
-        return self.digests.head_faults(self.files) if self.digests else []
-
     def checksum_faults(self) -> list[str]:
         """A line for every file whose own checksum, if it has one, is not that of its bytes; reads them."""
         return [line for file in self.files.values() for line in _crc_faults(file)]
