@@ -24,14 +24,6 @@ NAME = "model.layers.0.mlp.down_proj.weight"
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 
-PICKLES = {
-    "pytorch_model.bin": "not a file of torch.save|or give a file of PyTorch itself",
-    "model.pt": "no model weights, only model.pt|or give a file of PyTorch itself",
-    "model.pth": "not a file of torch.save|or give a file of PyTorch itself",
-    "model.pkl": "pickles can run code and are never executed.*safe_serialization=True",
-}
-"""What must be said of safetensors under such a name, in a model folder or a rank's."""
-
 Arrays = Mapping[str, NDArray[Any]]
 
 
