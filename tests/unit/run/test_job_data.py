@@ -2,24 +2,18 @@
 
 import errno
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from harness.faulty_storage import FailingStorage
-from mindbatch.dataset.rows import DataRow
 from mindbatch.io.children import AnsweringProcess, ChildDied, ProcessorTimeUsedUp
 from mindbatch.io.errors import EXIT_DONE, ConfigError
 from mindbatch.io.storage import Storage, StorageError
-from mindbatch.ledger.entries import Entry
-from mindbatch.ledger.ledger import Place
 from mindbatch.run.index import RowIndex
-from mindbatch.run.survey import Selection, spool_standard_input
+from mindbatch.run.survey import spool_standard_input
 from stub_job import (
     interrupted,
     job_config,
@@ -27,6 +21,7 @@ from stub_job import (
     make_job,
     never,
     results,
+    write_rows,
 )
 
 
@@ -200,74 +195,15 @@ def test_what_was_there_stays_when_it_fails(
     assert path.read_bytes() == b"old"
 
 
-def data_row(key: str, text: str = "x", line: int = 1) -> DataRow:
-    return DataRow(key=key, source="rows.jsonl", line=line, content={"text": text})
-
-
-def outcome(item: DataRow, kind: str = "result", offset: int = 0) -> tuple[Entry, Place]:
-    return Entry(item.key, item.digest, kind, {}), Place(0, offset, 10)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def index(tmp_path: Path) -> Iterator[RowIndex]:
-    with RowIndex(tmp_path / "index.sqlite") as index:
-        yield index
-
-
-def fill(index: RowIndex, *keys: str) -> list[DataRow]:
-    rows = [data_row(key, line=line) for line, key in enumerate(keys, start=1)]
-    for position, item in enumerate(rows):
-        index.add(position, position, item)
-    index.close_loading()
-    return rows
-
-
-def pending(index: RowIndex) -> list[str]:
-    return [item.key for item in index.pending()]
-
-
-def test_what_the_ledger_has_of_the_same_content_is_not_pending(index: RowIndex) -> None:
-    rows = fill(index, "a", "b", "c", "d")
-    entries = [outcome(rows[0], "error"), outcome(rows[0], offset=50), outcome(rows[2], "error")]
-    other = [outcome(data_row("b", "other")), outcome(data_row("d", "other"), "error")]
-    assert index.settle([*entries, *other, outcome(data_row("gone"))]) == ([("b", "rows.jsonl:2")], 1, 1)
-    assert pending(index) == ["b", "d"]
-    assert (index.count("result"), index.count("error"), index.count(None)) == (1, 1, 2)
-    assert [place for _, place in index.in_order()][0] == Place(0, 50, 10)  # the last one holds
-
-
-def test_marks_take_rows_out_while_they_are_read(index: RowIndex) -> None:
-    fill(index, *map(str, range(1200)))
-    seen = []
-    for item in index.pending():
-        seen.append(item.key)
-        index.mark(item.key, "result", Place(1, 2, 3))
-    assert seen == [str(number) for number in range(1200)]
-    assert pending(index) == []
-    assert {place for _, place in index.in_order()} == {Place(1, 2, 3)}
-    assert index.count("result") == len(seen)
-
-
-def test_keys_that_stand_twice_name_both_lines_and_are_counted(index: RowIndex) -> None:
-    keys = [f"k{number}" for number in range(12)] * 2
+def test_keys_that_stand_twice_name_both_lines_and_are_counted(tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "rows.jsonl", 12)
+    data.write_bytes(data.read_bytes() * 2)
     with pytest.raises(ConfigError) as caught:
-        fill(index, *keys)
-    assert caught.value.faults[0].startswith("rows.jsonl:13: key 'k0' stands on line 1 of rows.jsonl already")
+        make_job(job_config(data, tmp_path / "run", key_column="id"), load=never).run()
+    first, *_, last = caught.value.faults
+    assert first.startswith("rows.jsonl:13: key 'row-0' stands on line 1 of rows.jsonl already")
+    assert last == "and 2 more keys stand twice"
     assert len(caught.value.faults) == 11
-    assert caught.value.faults[-1] == "and 2 more keys stand twice"
-
-
-@given(st.integers(0, 40), st.integers(0, 12), st.none() | st.integers(1, 12), st.none() | st.integers(0, 3))
-def test_a_choice_is_a_part_of_the_order(count: int, skip: int, limit: int | None, seed: int | None) -> None:
-    selection = Selection(shuffle_seed=seed, skip=skip, limit=limit)
-    order = sorted(range(count), key=selection.rank)
-    with RowIndex(Path(":memory:")) as index:
-        for position in range(count):
-            index.add(position, selection.rank(position), data_row(str(position)))
-        index.close_loading(skip, limit)
-        expected = order[skip:] if limit is None else order[skip : skip + limit]
-        assert pending(index) == [str(position) for position in expected]
-        assert [item.key for item, _ in index.in_order()] == [str(position) for position in sorted(expected)]
 
 
 def test_an_index_that_cannot_be_written_is_an_error_of_storage(tmp_path: Path) -> None:
