@@ -3,14 +3,10 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mindbatch.launch.given_servers import (
-    MOST_DEVICES,
     given_servers,
     parse_devices,
-    parse_range,
 )
 from mindbatch.launch.rank_table import Device, Server
 
@@ -65,16 +61,6 @@ def test_all_faults_at_once() -> None:
         assert (servers, len(faults)) == ([], 1)
 
 
-@given(
-    begin=st.integers(0, MOST_DEVICES - 1), size=st.integers(1, MOST_DEVICES), bracket=st.sampled_from(")]")
-)
-def test_the_end_is_exclusive_whatever_the_bracket(begin: int, size: int, bracket: str) -> None:
-    end = min(begin + size, MOST_DEVICES)
-    devices, note = parse_range(f"[{begin},{end}{bracket}")
-    assert devices == [*range(begin, end)]
-    assert (note is None) == (bracket == ")")
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -111,8 +97,3 @@ def test_anything_else_is_refused(text: str, fault: str) -> None:
     with pytest.raises(ValueError, match="^[a-z]") as caught:
         parse_devices(text)
     assert fault in str(caught.value)
-
-
-def test_a_tool_that_takes_ranges_takes_no_lists() -> None:
-    with pytest.raises(ValueError, match=r"^must be a range of devices like \[0,8\)$"):
-        parse_range("0,1")
