@@ -1,7 +1,6 @@
 """Sources of every kind: folders, files, rank folders, their digests, and what is refused."""
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -189,14 +188,6 @@ def test_check_reads_one_tensor(tmp_path: Path) -> None:
             source.ranks[0].verified("b.weight")
         with pytest.raises(CheckpointError, match="no tensor 'a.wieght'; did you mean 'a.weight'"):
             source.ranks[0].verified("a.wieght")
-
-
-def test_digests_of_other_files_do_not_disturb_one_file(tmp_path: Path) -> None:
-    (tmp_path / "w.ckpt").write_bytes(ckpt_bytes(TENSORS))
-    add_digests(tmp_path)
-    shutil.copy(tmp_path / "w.ckpt", tmp_path / "v.ckpt")
-    with open_verified(tmp_path / "v.ckpt") as source:
-        assert source.ranks[0].digests is None
 
 
 def test_the_own_checksum_of_a_ckpt_is_verified(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_merge
 from mindbatch.checkpoint.placement.regions import Segment, StoredShard, full_region
 from mindbatch.io.errors import CheckpointError
 from reshard_adapters import product_of
+from reshard_models import flip_a_bit
 
 NAME = "model.big.weight"
 OUTPUTS, INPUTS, RANK = TILE + 170, TILE * 2 + 30, 7
@@ -130,10 +131,7 @@ def test_other_weights_get_nothing(planned: Planned) -> None:
 def test_a_matrix_that_has_changed_is_refused(tmp_path: Path, merger: Merger) -> None:
     planned = Planned(tmp_path, inputs_first=False)
     edits = planned.everything()
-    path = tmp_path / "adapter_model.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    flip_a_bit(tmp_path / "adapter_model.safetensors", "base_model.model.model.big.lora_B.weight")
     with pytest.raises(CheckpointError, match="adapter_model.safetensors: tensor .* has changed meanwhile"):
         merger.apply("x", edits, 0, np.zeros((1, INPUTS), np.float32))
 
