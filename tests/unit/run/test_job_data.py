@@ -206,6 +206,13 @@ def test_keys_that_stand_twice_name_both_lines_and_are_counted(tmp_path: Path) -
     assert len(caught.value.faults) == 11
 
 
+def test_rows_of_the_index_come_in_pages(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_job(job_config(data, tmp_path / "whole")).run()
+    monkeypatch.setattr("mindbatch.run.index._ROWS_AT_ONCE", 4)
+    assert make_job(job_config(data, tmp_path / "run")).run() == EXIT_DONE
+    assert results(tmp_path / "run") == results(tmp_path / "whole")
+
+
 def test_an_index_that_cannot_be_written_is_an_error_of_storage(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="index of the rows cannot be written"):
         RowIndex(tmp_path / "nowhere/index.sqlite")

@@ -46,17 +46,6 @@ def copies(plans: list[TensorPlan], name: str) -> list[tuple[Copy, ...]]:
     return [tensor.copies for tensor in plans if tensor.name == name]
 
 
-def test_copies_are_as_few_as_may_be() -> None:
-    specs = gpt2_specs(heads=4, head_dim=2)
-    fused = "transformer.h.0.attn.c_attn.weight"
-    full, two, four = whole_files(source_shapes(specs)), cut_files(specs, 2), cut_files(specs, 4)
-    assert [len(made) for made in copies(plan_copies(full, two), fused)] == [3, 3]
-    assert [len(made) for made in copies(plan_copies(two, two), fused)] == [1, 1]
-    assert [len(made) for made in copies(plan_copies(two, four), fused)] == [3, 3, 3, 3]
-    assert [len(made) for made in copies(plan_copies(two, full), fused)] == [6]
-    assert all(len(tensor.copies) == 1 for tensor in plan_copies(full, full))
-
-
 @given(
     models(), st.tuples(st.integers(0, 7), st.integers(0, 7)), st.tuples(st.integers(1, 3), st.integers(1, 3))
 )
@@ -72,6 +61,17 @@ def test_any_cut_becomes_any_other(
     arrays = numbered(source_shapes(specs))
     plans = proved_copies(source, target)
     assert same(copied(plans, source, scattered(source, arrays)), scattered(target, arrays))
+
+
+def test_copies_are_as_few_as_may_be() -> None:
+    specs = gpt2_specs(heads=4, head_dim=2)
+    fused = "transformer.h.0.attn.c_attn.weight"
+    full, two, four = whole_files(source_shapes(specs)), cut_files(specs, 2), cut_files(specs, 4)
+    assert [len(made) for made in copies(plan_copies(full, two), fused)] == [3, 3]
+    assert [len(made) for made in copies(plan_copies(two, two), fused)] == [1, 1]
+    assert [len(made) for made in copies(plan_copies(two, four), fused)] == [3, 3, 3, 3]
+    assert [len(made) for made in copies(plan_copies(two, full), fused)] == [6]
+    assert all(len(tensor.copies) == 1 for tensor in plan_copies(full, full))
 
 
 def test_copies_are_in_order_of_the_target_whatever_the_order_of_the_ranks() -> None:
