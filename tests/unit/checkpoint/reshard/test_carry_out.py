@@ -84,6 +84,8 @@ def test_a_merge_needs_no_config(tmp_path: Path) -> None:
 def test_the_dtype_changes_on_the_way_as_at_once(tmp_path: Path, dtype: str, name: str) -> None:
     start = write_model(tmp_path / "start", LLAMA, "F32")
     reshard(start, tmp_path / "cut", target_model_parallel=4, target_dtype=dtype, verify=True)
+    _, (rows, _), padded = contents(tmp_path / "cut")[3]["lm_head.weight"]
+    assert padded.endswith(bytes(len(padded) // rows)), "its last row is padding"
     reshard(tmp_path / "cut", tmp_path / "whole")
     reshard(start, tmp_path / "at_once", target_dtype=dtype)
     assert contents(tmp_path / "whole") == contents(tmp_path / "at_once")
