@@ -276,7 +276,8 @@ TURNED = mindformers(model_parallel=2)
 
 @pytest.mark.parametrize("chunk_bytes", [1, 200, 5000])
 @pytest.mark.parametrize(
-    ("model", "named"), [("gpt2", TURNED), ("llama", {**TURNED, "target_qkv_concat": True})]
+    ("model", "named"),
+    [("gpt2", TURNED), ("pangu_alpha", TURNED), ("llama", {**TURNED, "target_qkv_concat": True})],
 )
 def test_bands_of_any_size_make_the_same_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, named: dict[str, Any], chunk_bytes: int
@@ -287,6 +288,8 @@ def test_bands_of_any_size_make_the_same_files(
     monkeypatch.setattr(write, "CHUNK_BYTES", chunk_bytes)
     reshard(start, tmp_path / "bands", **named, verify=True)
     assert contents(tmp_path / "bands") == contents(tmp_path / "at_once")
+    reshard(tmp_path / "bands", tmp_path / "whole", verify=True)
+    assert contents(tmp_path / "whole") == contents(start)
 
 
 def test_a_matrix_that_is_turned_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
