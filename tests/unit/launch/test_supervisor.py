@@ -149,6 +149,14 @@ def test_no_link_is_followed_and_nothing_else_written_over(processes: Supervisor
     assert processes.names == []
 
 
+def test_a_program_gets_its_arguments_as_they_are(processes: Supervisor) -> None:
+    arguments = ["$(id)", "a b", "it's", ";", "-x", "two\nlines", ""]
+    program = [sys.executable, "-c", "import sys; print(sys.argv[1:])", *arguments]
+    processes.start("msrun", program_command(program), os.environ)
+    [ended] = wait_for(processes.ended)
+    assert ended.last_lines == (str(arguments),)
+
+
 def test_a_program_that_is_not_there_says_so(processes: Supervisor) -> None:
     processes.start("msrun", program_command(["no-such-program"]), os.environ)
     [ended] = wait_for(processes.ended)

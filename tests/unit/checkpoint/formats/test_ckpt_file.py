@@ -88,6 +88,7 @@ def test_texts_are_read_and_are_no_tensors(opened: Opener) -> None:
 
 def test_a_checksum_is_seen_and_not_taken_for_a_tensor(opened: Opener) -> None:
     with opened(with_crc(SMALL_BYTES)) as file:
+        assert file.kind == "ckpt"
         assert file.crc is not None
         assert file.crc[0] == len(SMALL_BYTES)
         assert list(file.tensors) == list(SMALL)
