@@ -112,13 +112,8 @@ def test_a_line_that_counts_others_is_counted_as_these(where: str | None) -> Non
     ("data", "message"),
     [
         (b"", "f: not valid JSON"),
-        (b"{} {}", "Extra data"),
         (b"\xef\xbb\xbf{}", "BOM"),
         (b'{"a": "\xff"}', "f: not UTF-8 text (byte 7)"),
-        (b'{"a": {"b": 1, "b": 1}}', "the key 'b' appears twice"),
-        (b'{"a": Infinity}', "Infinity is no number of JSON"),
-        (b'{"a": -Infinity}', "-Infinity is no number of JSON"),
-        (b'{"a": 1e999}', "'1e999' is too large"),
         (b'{"a": ' + b"1" * 5000 + b"}", "5000 digits"),
         (b"[" * 200_000, "nested too deeply"),
         (b"[]", "holds a JSON array"),

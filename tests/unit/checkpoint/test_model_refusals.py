@@ -150,15 +150,9 @@ def test_the_file_and_the_fault_are_named(
 
 
 BAD_CONFIGS = (
-    (b"", "not valid JSON"),
     (b'{"model_type": "llama", ', "not valid JSON"),
-    (b'{"model_type": "llama", "model_type": "gpt2"}', "'model_type' appears twice"),
-    (b'{"a": ' + b"[" * 100_000, "nested too deeply"),
-    (b'{"a": [' + b"[]," * 500_000 + b"[]]}", "at most 1000000 are allowed"),
-    (b"[]", "must be an object"),
     (b"{}", "model_type is missing"),
     (LFS, "Git LFS"),
-    (b"\x80\x02}q\x00.", "pickle, which is never executed"),
     (json.dumps({**CONFIG, "hidden_size": "32"}).encode(), "hidden_size"),
     (json.dumps({**CONFIG, "num_hidden_layers": 2}).encode(), "'model.layers.1.[a-z_.]*' is missing"),
 )

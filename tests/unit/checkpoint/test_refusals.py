@@ -13,7 +13,6 @@ from bad_checkpoints import (
     ASTRAY,
     FAULTS,
     NAME,
-    PICKLES,
     PLACES,
     TENSORS,
     Fault,
@@ -29,7 +28,6 @@ import transform_ckpt_lora
 from mindbatch import cli
 from mindbatch.checkpoint.faults import MAX_LINES
 from mindbatch.checkpoint.folders import model_folder
-from mindbatch.checkpoint.folders.digests import record_digests
 
 FOLDER, SHARDS, ONE, RANKS, _ = PLACES
 
@@ -120,22 +118,6 @@ def test_the_file_and_the_fault_are_named(
         assert not (tmp_path / "made.part").exists()
 
 
-@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
-def test_a_flipped_bit_is_found_with_digests(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: Place
-) -> None:
-    home = tmp_path / "home"
-    file = place.write(home)
-    record_digests(home)
-    damaged = bytearray(file.read_bytes())
-    damaged[-1] ^= 1
-    file.write_bytes(damaged)
-    for command in (_inspect, _reshard, _transform):  # there is nothing to merge in these checkpoints
-        message = _refused(command, place, home, capsys)
-        assert f"{file}: tensor '{NAME}' is damaged" in message
-        shutil.rmtree(tmp_path / "made.part", ignore_errors=True)
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_flipped_bit_is_found_with_the_checksum_of_mindspore(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: Command
@@ -155,21 +137,6 @@ def test_an_index_that_leads_astray(
     home = tmp_path / "home"
     write_astray(home, target)
     assert re.search(said, _refused(command, SHARDS, home, capsys))
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("name", PICKLES)
-def test_names_of_pickles_are_refused_with_what_to_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: Command, name: str
-) -> None:
-    for place in (FOLDER, RANKS):
-        home = tmp_path / place.name / "home"
-        file = place.write(home)
-        file.rename(file.parent / name)
-        message = _refused(command, place, home, capsys)
-        assert str(file.parent) in message
-        assert name in message
-        assert re.search(PICKLES[name], message)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -16,10 +16,8 @@ from mindbatch.config.model_schema import DecodingConfig, ModelConfig, ParallelC
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.schema import INSTEAD, own_key, own_keywords, schema_keys
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.io.fault_lines import nearest
 from mindbatch.models.registry import MODEL_TYPES
 from mindbatch.run.batch_config import BatchConfig
-from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.registry import TASKS
 from mindbatch.tasks.reshard.schema import ReshardConfig
 
@@ -46,26 +44,6 @@ def test_sizes(text: str, size: int) -> None:
 def test_other_sizes_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be"):
         parse_bytes(text)
-
-
-def test_nearest_ignores_case_and_gives_nothing_far() -> None:
-    assert nearest("cpu", ["CPU", "Ascend"]) == "CPU"
-    assert nearest("tpu9000", ["CPU", "Ascend"]) is None
-    assert nearest("x", []) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("top_p", "decoding.top_p"),
-        ("model.top_p", "decoding.top_p"),
-        ("decoding.tempature", "decoding.temperature"),
-        ("strem", "stream"),
-        ("decoding.xyzzy", None),
-    ],
-)
-def test_the_key_that_was_meant(name: str, meant: str | None) -> None:
-    assert schema_keys(GenerateConfig).nearest(name) == meant
 
 
 def test_decoding_keys_are_those_of_decoding_params_with_the_same_defaults() -> None:
@@ -164,23 +142,6 @@ def test_every_name_of_the_table_stands_for_a_key() -> None:
     assert len(others) == len({*others})
     leaves = {key.rpartition(".")[2] for key in BATCH_KEYS}
     assert [name for name in (*others, *INSTEAD) if name in leaves] == []
-
-
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        ("tensor_parallel_size", "parallel.model_parallel"),
-        ("model.tensor_parallel_size", "parallel.model_parallel"),
-        ("n", "decoding.num_return_sequences"),
-        ("decoding.max_tokens", "decoding.max_new_tokens"),
-        ("checkpoint", "model.checkpoint_name_or_path"),
-        ("model.path", "model.checkpoint_name_or_path"),
-        ("dat.path", None),
-        ("tensor_parallel_sizes", None),
-    ],
-)
-def test_names_in_any_section(name: str, key: str | None) -> None:
-    assert own_key(name, BATCH_KEYS) == key
 
 
 def test_a_key_that_a_command_lacks_is_not_named() -> None:

@@ -7,7 +7,6 @@ import pytest
 from mindbatch.config.composition import save_config
 from mindbatch.config.schema import schema_keys
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.storage import StorageError
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.registry import TASKS
@@ -160,22 +159,6 @@ def test_a_saved_configuration_gives_the_same_one_back(model_folder: Path, tmp_p
     again = config_of("generate", file=saved)
     assert again == config
     assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
-
-
-def test_a_failed_save_leaves_what_was_there(
-    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saved = tmp_path / "config.yaml"
-    saved.write_text("before")
-
-    def full_disk(handle: int) -> None:
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr("os.fsync", full_disk)
-    with pytest.raises(StorageError, match=r"config\.yaml: cannot be written \(No space left"):
-        save_config(prompting(model_folder), saved)
-    assert saved.read_text() == "before"
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["config.yaml", model_folder.name]
 
 
 def test_values_of_the_environment_are_converted_to_the_type_of_the_key(

@@ -159,18 +159,6 @@ def test_any_object_is_read_back(row: dict[str, Any], ascii_only: bool) -> None:
     assert repr(parse_row(json.dumps(row, ensure_ascii=ascii_only))) == repr(row)
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_give_a_row_or_a_fault_for_each_line(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "any"
-    path.mkdir(exist_ok=True)
-    found = records(path, GOOD + b"\n" + content)[1:]
-    lines = content.split(b"\n")
-    assert [record.line for record in found] == list(range(2, len(lines) + (2 if lines[-1] else 1)))
-    assert all((record.columns is None) != (record.fault is None) for record in found)
-
-
 UNFINISHED = "the file ends before the array does; this element is incomplete"
 MISSING = "an element is missing beside a comma"
 STRAY = "a } stands where the array should go on or end; nothing after it was read"
@@ -265,20 +253,6 @@ def test_a_long_string_of_backslashes(tmp_path: Path) -> None:
     assert outcomes(tmp_path, json.dumps([{"a": text}]))[0] == "the element is longer than 1000 bytes"
     (record,) = records(tmp_path, json.dumps([{"a": text}]), limit=10**6, name="rows.json")
     assert record.columns == {"a": text}
-
-
-@given(
-    rows=st.lists(
-        st.dictionaries(st.text(max_size=3), st.text('\\"[]{},:a ', max_size=8), max_size=3), max_size=5
-    ),
-    size=st.integers(1, 9),
-)
-def test_an_array_reads_like_its_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, str]], size: int
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(text_formats, "BUFFER_BYTES", size)
-        assert outcomes(tmp_path, json.dumps(rows)) == rows
 
 
 @given(

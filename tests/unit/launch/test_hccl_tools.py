@@ -81,18 +81,6 @@ def test_a_range_may_cross_four(tool: Tool) -> None:
     assert "where these are groups of their own, both must be whole" in done.stderr
 
 
-def test_starts_of_two_digits_and_sixteen_devices(tool: Tool) -> None:
-    flags = ("--server_ip=a", "--device_num_per_node", "16", "--device_num")
-    assert tool.run(*flags, "[10,12)", found=answers(16)).stderr == ""
-    assert tool.run(*flags, "[0,16)", found=answers(16)).stderr == ""
-    tables = tool.tables()
-    assert entries(tables["hccl_2p_1011_a.json"]) == [
-        ("0", "10", "192.168.0.110"),
-        ("1", "11", "192.168.0.111"),
-    ]
-    assert len(entries(tables["hccl_16p_0123456789101112131415_a.json"])) == 16
-
-
 def test_visible_devices_are_asked_for_by_their_physical_ids(tool: Tool) -> None:
     flags = ("--server_ip=a", "--device_num", "[0,4)", "--visible_devices", "4,5,6,7")
     done = tool.run(*flags, found=answers(4, first=4))
@@ -228,17 +216,6 @@ def test_merged_tables_can_be_merged_and_keep_unknown_keys(here: Path) -> None:
         done.stderr
         == "merge_hccl.py: 2.json: server_list[0].container_ip: a key that HCCL does not document\n"
     )
-
-
-def test_the_same_server_twice_is_refused(here: Path) -> None:
-    merge(here, "0.json", "1.json")
-    done = merge(here, "0.json", "1.json", "hccl_2s_16p.json")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.splitlines() == [
-        'merge_hccl.py: hccl_2s_16p.json: server "10.0.0.1": is in 0.json, too',
-        'merge_hccl.py: hccl_2s_16p.json: server "10.0.0.2": is in 1.json, too',
-    ]
-    assert "hccl_4s_32p.json" not in os.listdir(here)
 
 
 def test_servers_of_different_sizes_merge_as_ever_and_it_is_said(here: Path) -> None:

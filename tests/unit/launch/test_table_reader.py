@@ -1,14 +1,11 @@
 """Rank tables read: correct ones as they are, and of others every fault."""
 
-import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mindbatch.launch.table_reader import Leave, RankTableError, examine, read_rank_table
 from rank_tables import Document, modelarts_table, plain_table, super_pod_table, write_json
@@ -264,38 +261,6 @@ def test_all_faults_of_a_file_are_raised_with_its_name(tmp_path: Path) -> None:
     path.write_text("[")
     with pytest.raises(RankTableError, match=f"^{path}: not valid JSON"):
         read_rank_table(path)
-
-
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-3, 9)
-    | st.text(max_size=3)
-    | st.sampled_from(["0", "1", "10.0.0.1"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(data=st.data(), value=VALUES, base=st.sampled_from([plain_table(2, 2), super_pod_table(2, 1, 2)]))
-def test_whatever_stands_in_a_place_of_the_table_is_answered(
-    data: st.DataObject, value: Any, base: Document
-) -> None:
-    document = copy.deepcopy(base)
-    holder: Any = document
-    while True:
-        key = data.draw(
-            st.sampled_from(sorted(holder) if isinstance(holder, dict) else [*range(len(holder))])
-        )
-        below = holder[key]
-        if not isinstance(below, dict | list) or data.draw(st.booleans()):
-            break
-        holder = below
-    holder[key] = value
-    table, found = examine(document)
-    assert all(len(line) < 300 and line.isprintable() for line in found.faults + found.notes)
-    if not found.faults:
-        assert examine(table.to_json())[1].faults == []
 
 
 @pytest.mark.parametrize(

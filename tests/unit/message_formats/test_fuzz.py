@@ -7,7 +7,7 @@ import jinja2
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from message_examples import EXAMPLES, Example, parsed, parsed_cut
+from message_examples import parsed, parsed_cut
 
 from mindbatch.message_formats.call_text import ParsedMessage
 from mindbatch.message_formats.formats import FORMATS
@@ -65,14 +65,6 @@ def test_any_text_gives_the_same_message_however_it_is_cut(
     message = parsed(name, text, in_reasoning=in_reasoning)
     assert message == parsed_cut(name, text, cuts, in_reasoning=in_reasoning)
     assert message == parsed_cut(name, text, range(len(text)), in_reasoning=in_reasoning)
-
-
-@given(st.sampled_from(EXAMPLES), st.data())
-def test_so_does_a_mutated_message(original: Example, data: st.DataObject) -> None:
-    start, end = sorted(data.draw(st.tuples(*[st.integers(0, len(original.text))] * 2)))
-    text = original.text[:start] + data.draw(_texts) + original.text[end:]
-    cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=20))
-    assert parsed(original.format, text) == parsed_cut(original.format, text, cuts)
 
 
 def _characters(text: str, name: str) -> str:

@@ -146,13 +146,6 @@ def test_what_is_no_call_stays_text_with_a_note(name: str, text: str, reason: st
     assert len(message.notes[0]) < 200
 
 
-@given(st.sampled_from(DAMAGED), st.data())
-def test_each_cut_of_it_gives_the_same_message(damaged: tuple[str, str, str], data: st.DataObject) -> None:
-    name, text, _ = damaged
-    cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=20))
-    assert parsed_cut(name, text, cuts) == parsed(name, text)
-
-
 @pytest.mark.parametrize("name", ["mistral", "llama3"])
 def test_the_last_token_is_no_text_of_a_broken_call_either(name: str) -> None:
     text = {"mistral": '[TOOL_CALLS]f[ARGS]{"a": "b', "llama3": '{"name": "f'}[name]

@@ -1,29 +1,19 @@
-"""What a batch job reads: standard input, chosen rows, templates, poisoned rows; its index of the rows."""
+"""What a batch job reads: standard input, chosen rows, templates; its index of the rows."""
 
 import errno
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from small_tokenizers import CHATML, byte_level, write_folder
 
 from harness.faulty_storage import FailingStorage
-from mindbatch.dataset.rows import DataRow
 from mindbatch.io.children import AnsweringProcess, ChildDied, ProcessorTimeUsedUp
-from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from mindbatch.io.errors import EXIT_DONE, ConfigError
 from mindbatch.io.storage import Storage, StorageError
-from mindbatch.ledger.entries import Entry
-from mindbatch.ledger.ledger import Place
-from mindbatch.prompts.chat import ChatLimits
-from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.index import RowIndex
-from mindbatch.run.survey import Selection, spool_standard_input
-from shadow_llm import END, greedy_tokens, make_llm
+from mindbatch.run.survey import spool_standard_input
 from stub_job import (
     interrupted,
     job_config,
@@ -31,6 +21,7 @@ from stub_job import (
     make_job,
     never,
     results,
+    write_rows,
 )
 
 
@@ -204,152 +195,22 @@ def test_what_was_there_stays_when_it_fails(
     assert path.read_bytes() == b"old"
 
 
-GOOD_BETWEEN = 99
-# By what is wrong: the line, and a part of the reason.
-POISON = {
-    "invalid UTF-8": (b'{"prompt": "\xff"}', "UTF-8"),
-    "NaN": (b'{"prompt": "a", "n": NaN}', "NaN"),
-    "lone surrogate": (b'{"prompt": "\\ud800"}', "surrogate"),
-    "30-digit whole number": (b'{"prompt": "a", "n": 123456789012345678901234567890}', "64 bits"),
-    "key twice": (b'{"prompt": "a", "prompt": "b"}', "twice"),
-    "empty line": (b"", "empty"),
-    "50 MB line": (b'{"prompt": "' + b"x" * (50 << 20) + b'"}', "longer than 10485760 bytes"),
-    "missing column": (b'{"promt": "a"}', "prompt"),
-    "no object": (b'["prompt"]', "object"),
-    "cut off": (b'{"prompt": "a', "JSON"),
-    "empty prompt": (b'{"prompt": ""}', "empty"),
-    "number for a prompt": (b'{"prompt": 7}', "7"),
-    "longer than the context": (b'{"prompt": "' + b"x " * 300 + b'"}', "tokens"),
-    "token outside the vocabulary": (b'{"prompt": [1, 100000]}', "vocabulary"),
-    "bad role": (b'{"messages": [{"role": "usr", "content": "a"}]}', "role"),
-    "template reaches for attributes": (
-        b'{"messages": [{"role": "user", "content": "ESCAPE"}]}',
-        "chat template",
-    ),
-    "template without an end": (b'{"messages": [{"role": "user", "content": "LOOP"}]}', "no result after"),
-    "giant text of the template": (b'{"messages": [{"role": "user", "content": "GIANT"}]}', "chat template"),
-}
-# What looks odd and is in order: U+2028 within a string, CRLF, special tokens' text.
-ODD = {
-    '{"prompt": "a\u2028b"}': "a\u2028b",
-    '{"prompt": "crlf"}\r': "crlf",
-    '{"prompt": "<|im_end|>"}': "<|im_end|>",
-}
-TRAPS = (
-    "{% if messages[0].content == 'ESCAPE' %}{{ ''.__class__.__mro__[1].__subclasses__() }}"
-    "{% elif messages[0].content == 'LOOP' %}{% for i in range(99999) %}{% for j in range(99999) %}"
-    "{% endfor %}{% endfor %}{% elif messages[0].content == 'GIANT' %}"
-    "{{ 'x' * (messages | length * 2000000000) }}{% endif %}"  # no constant: that is computed for every row
-)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": TRAPS + CHATML}
-    folder = write_folder(tmp_path_factory.mktemp("tokenizer"), byte_level(), settings)
-    tokenizer = Tokenizer.load(folder, ChatLimits(seconds=0.5))
-    assert tokenizer is not None
-    return tokenizer
-
-
-@pytest.mark.slow
-def test_poisoned_rows_are_named_and_all_others_done(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    lines: list[bytes] = []
-    poisoned: dict[int, str] = {}
-    for reason_line, reason in POISON.values():
-        lines += [orjson.dumps({"prompt": f"good {len(lines) + n}"}) for n in range(GOOD_BETWEEN)]
-        lines.append(reason_line)
-        poisoned[len(lines)] = reason
-    lines += [line.encode() for line in ODD]
-    data = tmp_path / "rows.jsonl"
-    data.write_bytes(b"\n".join(lines))  # no newline at the end
-    config = job_config(data, tmp_path / "run", decoding={"max_new_tokens": 2}, output={"token_ids": True})
-    job = make_job(config, load=lambda: make_llm(tokenizer, batch_size=8))
-    assert job.run() == EXIT_FAILED
-
-    errors = lines_of(tmp_path / "run/errors.jsonl")
-    assert [error["line"] for error in errors] == list(poisoned)
-    for error, reason in zip(errors, poisoned.values(), strict=True):
-        assert reason in error["reason"]
-        assert len(error["reason"]) < 1000
-    results = lines_of(tmp_path / "run/results.jsonl")
-    assert len(results) == len(POISON) * GOOD_BETWEEN + len(ODD)
-    assert [result["prompt"] for result in results[-len(ODD) :]] == list(ODD.values())
-    for result in results:
-        expected = greedy_tokens(tokenizer.encode(result["prompt"]), 2)
-        generated = result["generations"][0]["token_ids"]
-        assert generated == (expected[:1] if expected[0] == END else expected)
-    assert not set(tokenizer.encode("<|im_end|>")) & tokenizer.special_ids
-
-
-def data_row(key: str, text: str = "x", line: int = 1) -> DataRow:
-    return DataRow(key=key, source="rows.jsonl", line=line, content={"text": text})
-
-
-def outcome(item: DataRow, kind: str = "result", offset: int = 0) -> tuple[Entry, Place]:
-    return Entry(item.key, item.digest, kind, {}), Place(0, offset, 10)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def index(tmp_path: Path) -> Iterator[RowIndex]:
-    with RowIndex(tmp_path / "index.sqlite") as index:
-        yield index
-
-
-def fill(index: RowIndex, *keys: str) -> list[DataRow]:
-    rows = [data_row(key, line=line) for line, key in enumerate(keys, start=1)]
-    for position, item in enumerate(rows):
-        index.add(position, position, item)
-    index.close_loading()
-    return rows
-
-
-def pending(index: RowIndex) -> list[str]:
-    return [item.key for item in index.pending()]
-
-
-def test_what_the_ledger_has_of_the_same_content_is_not_pending(index: RowIndex) -> None:
-    rows = fill(index, "a", "b", "c", "d")
-    entries = [outcome(rows[0], "error"), outcome(rows[0], offset=50), outcome(rows[2], "error")]
-    other = [outcome(data_row("b", "other")), outcome(data_row("d", "other"), "error")]
-    assert index.settle([*entries, *other, outcome(data_row("gone"))]) == ([("b", "rows.jsonl:2")], 1, 1)
-    assert pending(index) == ["b", "d"]
-    assert (index.count("result"), index.count("error"), index.count(None)) == (1, 1, 2)
-    assert [place for _, place in index.in_order()][0] == Place(0, 50, 10)  # the last one holds
-
-
-def test_marks_take_rows_out_while_they_are_read(index: RowIndex) -> None:
-    fill(index, *map(str, range(1200)))
-    seen = []
-    for item in index.pending():
-        seen.append(item.key)
-        index.mark(item.key, "result", Place(1, 2, 3))
-    assert seen == [str(number) for number in range(1200)]
-    assert pending(index) == []
-    assert {place for _, place in index.in_order()} == {Place(1, 2, 3)}
-    assert index.count("result") == len(seen)
-
-
-def test_keys_that_stand_twice_name_both_lines_and_are_counted(index: RowIndex) -> None:
-    keys = [f"k{number}" for number in range(12)] * 2
+def test_keys_that_stand_twice_name_both_lines_and_are_counted(tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "rows.jsonl", 12)
+    data.write_bytes(data.read_bytes() * 2)
     with pytest.raises(ConfigError) as caught:
-        fill(index, *keys)
-    assert caught.value.faults[0].startswith("rows.jsonl:13: key 'k0' stands on line 1 of rows.jsonl already")
+        make_job(job_config(data, tmp_path / "run", key_column="id"), load=never).run()
+    first, *_, last = caught.value.faults
+    assert first.startswith("rows.jsonl:13: key 'row-0' stands on line 1 of rows.jsonl already")
+    assert last == "and 2 more keys stand twice"
     assert len(caught.value.faults) == 11
-    assert caught.value.faults[-1] == "and 2 more keys stand twice"
 
 
-@given(st.integers(0, 40), st.integers(0, 12), st.none() | st.integers(1, 12), st.none() | st.integers(0, 3))
-def test_a_choice_is_a_part_of_the_order(count: int, skip: int, limit: int | None, seed: int | None) -> None:
-    selection = Selection(shuffle_seed=seed, skip=skip, limit=limit)
-    order = sorted(range(count), key=selection.rank)
-    with RowIndex(Path(":memory:")) as index:
-        for position in range(count):
-            index.add(position, selection.rank(position), data_row(str(position)))
-        index.close_loading(skip, limit)
-        expected = order[skip:] if limit is None else order[skip : skip + limit]
-        assert pending(index) == [str(position) for position in expected]
-        assert [item.key for item, _ in index.in_order()] == [str(position) for position in sorted(expected)]
+def test_rows_of_the_index_come_in_pages(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_job(job_config(data, tmp_path / "whole")).run()
+    monkeypatch.setattr("mindbatch.run.index._ROWS_AT_ONCE", 4)
+    assert make_job(job_config(data, tmp_path / "run")).run() == EXIT_DONE
+    assert results(tmp_path / "run") == results(tmp_path / "whole")
 
 
 def test_an_index_that_cannot_be_written_is_an_error_of_storage(tmp_path: Path) -> None:

@@ -79,22 +79,6 @@ def test_digests_without_heads_are_enough(folder: Path) -> None:
     open_verified(folder).close()
 
 
-def test_changed_shape_or_dtype_of_the_same_size_is_refused(folder: Path) -> None:
-    for replacement in (TENSORS["a.weight"].reshape(2, 2), TENSORS["a.weight"].view(np.int64)[:2]):
-        (folder / "model.safetensors").unlink()
-        (folder / "model.safetensors").write_bytes(safetensors_bytes({**TENSORS, "a.weight": replacement}))
-        with pytest.raises(CheckpointError, match=r"model.safetensors: damaged"):
-            ModelFolder(folder)
-
-
-def test_verify_names_all_damaged_tensors(folder: Path) -> None:
-    for name in TENSORS:
-        flip(folder / "model.safetensors", ModelFolder(folder).info(name).extents[0].offset * 8)
-    with pytest.raises(CheckpointError) as caught:
-        open_verified(folder).close()
-    assert len(caught.value.faults) == 2
-
-
 def test_entries_must_be_exactly_the_tensors(folder: Path) -> None:
     zero = "0" * 64
     change_digests(

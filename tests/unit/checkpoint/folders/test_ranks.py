@@ -139,44 +139,6 @@ def test_an_unfinished_folder_is_refused(tmp_path: Path) -> None:
     assert "not finished" in refusal(home)
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "ckpt"])
-def test_a_changed_bit_of_a_tensor_is_found_when_it_is_read(tmp_path: Path, kind: str) -> None:
-    home = cut(tmp_path, model_parallel=2, format=kind)
-    with ModelFolder(home, TensorSlice(1, 2)) as whole:
-        place = whole.info(UP).extents[0].offset + 5
-        path = home / whole.file_name(UP)
-    data = bytearray(path.read_bytes())
-    data[place] ^= 1
-    path.write_bytes(data)
-    with ModelFolder(home, TensorSlice(1, 2)) as model:
-        model.floats("model.norm.weight")
-        with pytest.raises(CheckpointError, match=f"{path}: tensor '{UP}' is damaged"):
-            model.floats(UP, rows=slice(20, 22))
-    with ModelFolder(home, TensorSlice(0, 2)) as other:
-        other.floats(UP)
-
-
-def test_a_changed_header_is_found_at_once(tmp_path: Path) -> None:
-    home = cut(tmp_path, model_parallel=2)
-    path = home / "rank_0/model.safetensors"
-    path.write_bytes(path.read_bytes().replace(b'"format":"pt"', b'"format":"pu"'))
-    assert refusal(home).startswith(f"{path}: damaged: ")
-
-
-def test_a_dtype_that_no_layer_takes_is_refused(tmp_path: Path) -> None:
-    home = cut(tmp_path, model_parallel=2)
-    path = home / "rank_0/model.safetensors"
-    data = path.read_bytes()
-    start = data.index(b"F32", data.index(UP.encode()))
-    path.write_bytes(data[:start] + b"I32" + data[start + 3 :])
-    (home / "rank_0/digests.json").unlink()
-    with (
-        ModelFolder(home, TensorSlice(0, 2)) as model,
-        pytest.raises(CheckpointError, match="dtype I32; needed"),
-    ):
-        model.floats(UP)
-
-
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json", "rank_0/digests.json"])
 def test_a_refused_folder_is_closed_again(tmp_path: Path, name: str) -> None:
     home = cut(tmp_path, model_parallel=2)

@@ -74,16 +74,6 @@ def test_reads_every_tensor_however_it_is_cut(
             assert buffer == array.tobytes()[start : start + len(buffer)]
 
 
-def test_dtypes_and_shapes(opened: Opener) -> None:
-    with opened(SMALL_BYTES) as file:
-        assert {name: (info.dtype, info.shape) for name, info in file.tensors.items()} == {
-            "layer.0.weight": ("F32", (2, 3)),
-            "layer.0.bias": ("BF16", (3,)),
-            "step": ("I64", ()),
-        }
-        assert file.kind == "ckpt"
-
-
 def test_a_scalar_with_dims_0_and_an_empty_tensor(opened: Opener) -> None:
     with opened(value("old", [0], "Float32", FLOATS[:4]) + value("empty", [0], "Float32", b"")) as file:
         assert file.tensors["old"].shape == ()
@@ -98,6 +88,7 @@ def test_texts_are_read_and_are_no_tensors(opened: Opener) -> None:
 
 def test_a_checksum_is_seen_and_not_taken_for_a_tensor(opened: Opener) -> None:
     with opened(with_crc(SMALL_BYTES)) as file:
+        assert file.kind == "ckpt"
         assert file.crc is not None
         assert file.crc[0] == len(SMALL_BYTES)
         assert list(file.tensors) == list(SMALL)
@@ -233,20 +224,6 @@ def test_truncation_at_every_position_is_refused_or_ends_between_tensors(opened:
     ends = {len(ckpt_bytes(dict(list(SMALL.items())[:count]))) for count in (1, 2)}
     for length in set(range(len(SMALL_BYTES))) - ends:
         refusal(opened, SMALL_BYTES[:length])
-
-
-@given(st.data())
-def test_random_damage_never_crashes(opened: Opener, data: st.DataObject) -> None:
-    damaged = bytearray(ckpt_bytes(SMALL, 8) + text_value("note", "ab"))
-    for position in data.draw(st.lists(st.integers(0, len(damaged) * 8 - 1), min_size=1, max_size=8)):
-        damaged[position // 8] ^= 1 << position % 8
-    message = "w.ckpt: "
-    try:
-        with opened(bytes(damaged)) as file:
-            contents(file)
-    except CheckpointError as error:
-        message = str(error)
-    assert "w.ckpt: " in message
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:

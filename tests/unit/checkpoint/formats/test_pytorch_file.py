@@ -129,8 +129,8 @@ class Evil:
 
 COUNT = storage("0", 6)
 PICKLES = {
-    "os.system": (_called("os.system", "touch {}"), "GLOBAL 'os.system' is not one"),
-    "posix.system": (_called("posix.system", "touch {}"), "GLOBAL 'posix.system' is not one"),
+    "os.system": (_called("os.system", "touch executed"), "GLOBAL 'os.system' is not one"),
+    "posix.system": (_called("posix.system", "touch executed"), "GLOBAL 'posix.system' is not one"),
     "builtins": (_called("builtins.eval", "1"), "GLOBAL 'builtins.eval' is not one"),
     "torch.load": (_called("torch.load", "x"), "GLOBAL 'torch.load' is not one"),
     "dotted": (_called("torch.FloatStorage.x", "x"), "GLOBAL 'torch.FloatStorage.x' is not one"),
@@ -206,17 +206,6 @@ PICKLES = {
     "not text": (b"X\1\0\0\0\xff", "opcode BINUNICODE cannot be carried out .'utf-8'"),
     "long name": (b"c" + b"x" * 300, "GLOBAL 'xxx"),
 }
-
-
-@pytest.mark.parametrize("case", PICKLES)
-def test_what_torch_save_does_not_write_is_refused(tmp_path: Path, case: str) -> None:
-    value, said = PICKLES[case]
-    path, marker = tmp_path / "w.bin", tmp_path / "executed"
-    path.write_bytes(_pickled(value.replace(b"{}", bytes(marker))))
-    with pytest.raises(CheckpointError, match=said) as refused:
-        open_pytorch(path)
-    assert [line.startswith(f"{path}: ") and line.isprintable() for line in refused.value.faults] == [True]
-    assert not marker.exists()
 
 
 @pytest.mark.parametrize("protocol", range(6))
@@ -306,16 +295,6 @@ ZIPS = {
 }
 
 
-@pytest.mark.parametrize("case", ZIPS)
-def test_a_zip_file_that_is_not_exactly_right_is_refused(tmp_path: Path, case: str) -> None:
-    content, said = ZIPS[case]
-    path = tmp_path / "w.bin"
-    path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=said):
-        open_pytorch(path)
-    assert [*tmp_path.iterdir()] == [path]
-
-
 def test_a_directory_of_many_members_is_refused_at_once(tmp_path: Path) -> None:
     """It was read in a time that grew with the square of its bytes."""
     entry = struct.pack("<4s6H3I5H2I", b"PK\1\2", 20, 20, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 4)
@@ -338,10 +317,19 @@ OLDS = {
 }
 
 
-@pytest.mark.parametrize("case", OLDS)
-def test_an_old_file_that_is_not_exactly_right_is_refused(tmp_path: Path, case: str) -> None:
-    content, said = OLDS[case]
+REFUSED = {"zip " + name: case for name, case in ZIPS.items()} | OLDS
+REFUSED |= {"pickle " + name: (_pickled(value), said) for name, (value, said) in PICKLES.items()}
+
+
+@pytest.mark.parametrize(("content", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_torch_save_does_not_write_is_refused(
+    tmp_path: Path, content: bytes, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zip files, pickles in them, and old files; nothing runs."""
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "w.bin"
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=said) as refused:
         open_pytorch(path)
+    assert [line.startswith(f"{path}: ") and line.isprintable() for line in refused.value.faults] == [True]
+    assert [*tmp_path.iterdir()] == [path]

@@ -52,21 +52,6 @@ def test_every_way_leads_back_to_the_same_bytes(tmp_path: Path, model: str, dtyp
         assert (target / name).read_bytes() == (start / name).read_bytes()
 
 
-def test_the_slices_are_those_of_the_layers(start: Path, tmp_path: Path) -> None:
-    reshard(start, tmp_path / "cut", target_model_parallel=4)
-    whole = tensors_of(LLAMA)
-    for rank, held in enumerate(contents(tmp_path / "cut")):
-        up = whole["model.layers.1.mlp.up_proj.weight"][rank * 12 : rank * 12 + 12]
-        down = whole["model.layers.1.mlp.down_proj.weight"][:, rank * 12 : rank * 12 + 12]
-        key = whole["model.layers.1.self_attn.k_proj.weight"][rank // 2 * 4 : rank // 2 * 4 + 4]
-        rows = whole["model.embed_tokens.weight"][rank * 17 : rank * 17 + 17]
-        assert held["model.layers.1.mlp.up_proj.weight"] == ("F32", (12, 32), up.tobytes())
-        assert held["model.layers.1.mlp.down_proj.weight"] == ("F32", (32, 12), down.tobytes())
-        assert held["model.layers.1.self_attn.k_proj.weight"] == ("F32", (4, 32), key.tobytes())
-        padded = rows.tobytes() + bytes(4 * 32 * (17 - len(rows)))
-        assert held["model.embed_tokens.weight"] == ("F32", (17, 32), padded)
-
-
 @pytest.mark.parametrize("kind", ["model.safetensors", "model.ckpt"])
 @pytest.mark.parametrize("beside", [True, False])
 def test_a_full_file_is_a_source(tmp_path: Path, kind: str, beside: bool) -> None:
@@ -99,6 +84,8 @@ def test_a_merge_needs_no_config(tmp_path: Path) -> None:
 def test_the_dtype_changes_on_the_way_as_at_once(tmp_path: Path, dtype: str, name: str) -> None:
     start = write_model(tmp_path / "start", LLAMA, "F32")
     reshard(start, tmp_path / "cut", target_model_parallel=4, target_dtype=dtype, verify=True)
+    _, (rows, _), padded = contents(tmp_path / "cut")[3]["lm_head.weight"]
+    assert padded.endswith(bytes(len(padded) // rows)), "its last row is padding"
     reshard(tmp_path / "cut", tmp_path / "whole")
     reshard(start, tmp_path / "at_once", target_dtype=dtype)
     assert contents(tmp_path / "whole") == contents(tmp_path / "at_once")
@@ -131,16 +118,6 @@ def test_a_flipped_bit_of_the_source_is_found_on_the_way(tmp_path: Path, seed: i
     with pytest.raises(CheckpointError, match=f"{path}: tensor '{name}' is damaged"):
         reshard(tmp_path / "start", tmp_path / "cut", target_model_parallel=chance.choice([1, 2, 8]))
     assert not (tmp_path / "cut").exists()
-
-
-@pytest.mark.parametrize("rank", range(4))
-def test_a_flipped_bit_of_a_rank_is_found_on_the_way(tmp_path: Path, rank: int) -> None:
-    start = write_model(tmp_path / "start", {**MODELS["gpt2"], "n_layer": 1}, "F16")
-    reshard(start, tmp_path / "cut", target_model_parallel=4)
-    path = tmp_path / f"cut/rank_{rank}/model.safetensors"
-    flip_a_bit(path, "transformer.h.0.mlp.c_fc.weight", rank * 32 * 32 * 2 // 4)
-    with pytest.raises(CheckpointError, match=f"{path}: tensor 'transformer.h.0.mlp.c_fc.weight' is damaged"):
-        reshard(tmp_path / "cut", tmp_path / "whole")
 
 
 @pytest.mark.slow
@@ -192,16 +169,6 @@ def test_a_dry_run_writes_nothing(start: Path, tmp_path: Path, capsys: pytest.Ca
     assert "rank_3/model.safetensors: 30 tensors" in printed
     assert "rank 3: model.embed_tokens.weight of shape [17, 32]: zeros at [[16, 17], [0, 32]]" in printed
     assert "planned and proved: 4 ranks, 30 tensors" in printed
-
-
-def test_a_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:
-    start = write_model(tmp_path / "start", LLAMA, digests=False)
-    arrays = tensors_of(LLAMA)
-    arrays[NORM] = arrays[NORM][:31]
-    write_tensors(start / "model.safetensors", arrays, "F32")
-    with pytest.raises(CheckpointError, match=f"tensor '{NORM}' has shape .31., needed is .32."):
-        reshard(start, tmp_path / "cut", target_model_parallel=2)
-    assert os.listdir(tmp_path) == ["start"]
 
 
 def test_what_the_model_does_not_use_is_left_out_and_named(

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.folders.digests import record_digests
+from mindbatch.checkpoint.folders.digests import record_digests, tensor_digest
+from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.stored import ByteExtent
 from mindbatch.checkpoint.placement.plan import Copy
 from mindbatch.checkpoint.placement.regions import Region
@@ -21,7 +22,7 @@ from mindbatch.checkpoint.reshard.carry_out import do_jobs
 from mindbatch.checkpoint.reshard.folder import TargetFiles
 from mindbatch.checkpoint.reshard.job import Job, Reading, Writing, chunks_of
 from mindbatch.checkpoint.reshard.progress import PlainProgress
-from mindbatch.checkpoint.reshard.write import Sources, write_job
+from mindbatch.checkpoint.reshard.write import ReadCheck, Sources, write_job
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.storage import Storage
 from reshard_adapters import write_adapter_for
@@ -72,6 +73,19 @@ def test_a_band_is_as_large_as_it_may_be() -> None:
 
 def test_nothing_is_done_for_no_rows() -> None:
     assert list(chunks_of(cut_into([((0, 0), (0, 4))]))) == []
+
+
+def test_bytes_that_come_again_are_digested_once(tmp_path: Path) -> None:
+    array = np.arange(24, dtype=np.float32).reshape(6, 4)
+    path, data = tmp_path / "x.safetensors", memoryview(array.tobytes())
+    write_tensors(path, {"x": array}, "F32")
+    with open_tensor_file(path) as file:
+        reading = Reading(str(path), "x", "F32", (6, 4), (6, 4), digest=tensor_digest(file, "x"))
+    check = ReadCheck(reading)
+    for start, stop in ((0, 40), (16, 96), (0, 8)):
+        check.take(start, data[start:stop])
+    with Sources() as sources:
+        check.finish(sources)
 
 
 # ---- threads

@@ -198,21 +198,6 @@ def refused(tmp_path: Path, message: str, adapter: Path, source: Path | None = N
     assert not list(tmp_path.glob("made*"))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"r": 4}, r"shape \[3, 32\] must be \[r, inputs\] with r=4"),
-        ({"use_dora": True}, "use_dora is true, and it has no lora_magnitude_vector"),
-        ({"factor": 0.0}, "the adapter would have no effect"),
-        ({"factor": np.inf}, "has values that are infinite or no numbers"),
-    ],
-    ids=str,
-)
-def test_an_adapter_that_is_not_right(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    """Some of what test_adapter.py knows: in the settings, in the tensors, in their values."""
-    refused(tmp_path, message, write_adapter_for(tmp_path / "adapter", ONE_LAYER, **changes))
-
-
 def test_an_adapter_of_another_model(tmp_path: Path) -> None:
     deeper = write_adapter_for(tmp_path / "deeper", LLAMA)
     refused(tmp_path, "the model has no 'model.layers.1.self_attn.q_proj.weight'", deeper)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,23 @@ from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import dialect, heads_of
 from mindbatch.checkpoint.names.renamed_files import to_mindformers
 from mindbatch.checkpoint.placement.plan import plan_copies
+from mindbatch.checkpoint.reshard import write
+from mindbatch.checkpoint.reshard.job import Reading, chunks_of
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.models.registry import describe
 from reshard_adapters import reshard
-from reshard_models import LLAMA, MODELS, contents, stored, tensors_of, write_model, write_tensors
+from reshard_models import (
+    LLAMA,
+    MODELS,
+    contents,
+    flip_a_bit,
+    stored,
+    tensors_of,
+    write_model,
+    write_tensors,
+)
 
 FUSABLE = [model for model in MODELS if model not in ("gpt2", "pangu_alpha", "chatglm", "chatglm_6b")]
 CASES = [(model, {}) for model in MODELS] + [
@@ -253,3 +265,54 @@ def test_what_is_told_wrongly_is_found_before_a_byte_moves(
     monkeypatch.setattr("mindbatch.checkpoint.placement.proof.plan_copies", lambda *a: plan_copies(*a)[1:])
     with pytest.raises(CheckpointError, match="not made for target rank 0"):
         reshard(start, tmp_path / "cut", **mindformers(), dry_run=True)
+
+
+# ---- matrices that are stored the other way round, and tensors that are made of several
+
+FUSED, QUERIES = "transformer.h.1.attn.c_attn.weight", "backbone.blocks.1.attention.dense1.weight"
+TURNED = mindformers(model_parallel=2)
+"""GPT-2's fused matrix becomes three on each of two ranks."""
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 200, 5000])
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [("gpt2", TURNED), ("pangu_alpha", TURNED), ("llama", {**TURNED, "target_qkv_concat": True})],
+)
+def test_bands_of_any_size_make_the_same_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, named: dict[str, Any], chunk_bytes: int
+) -> None:
+    start = write_model(tmp_path / "start", MODELS[model])
+    reshard(start, tmp_path / "at_once", **named)
+    monkeypatch.setattr(write, "chunks_of", partial(chunks_of, chunk_bytes=chunk_bytes))
+    monkeypatch.setattr(write, "CHUNK_BYTES", chunk_bytes)
+    reshard(start, tmp_path / "bands", **named, verify=True)
+    assert contents(tmp_path / "bands") == contents(tmp_path / "at_once")
+    reshard(tmp_path / "bands", tmp_path / "whole", verify=True)
+    assert contents(tmp_path / "whole") == contents(start)
+
+
+def test_a_matrix_that_is_turned_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[tuple[int, int]] = []
+    rows_of_source = write.Sources.rows
+
+    def counting(self: write.Sources, reading: Reading, start: int, stop: int, *rest: Any) -> memoryview:
+        rows.extend([(start, stop)] if reading.name == FUSED else [])
+        return rows_of_source(self, reading, start, stop, *rest)
+
+    monkeypatch.setattr(write.Sources, "rows", counting)
+    monkeypatch.setattr(write, "CHUNK_BYTES", 8 * 96 * 4)
+    reshard(write_model(tmp_path / "start", MODELS["gpt2"]), tmp_path / "cut", **TURNED)
+    assert rows == [(start, start + 8) for start in range(0, 32, 8)]
+
+
+@pytest.mark.parametrize("place", [7, -5])
+def test_damage_is_found_though_a_matrix_is_turned(tmp_path: Path, place: int) -> None:
+    start = write_model(tmp_path / "start", MODELS["gpt2"])
+    reshard(start, tmp_path / "cut", **TURNED)
+    flip_a_bit(tmp_path / "cut/rank_1/model.safetensors", QUERIES, place)
+    with pytest.raises(CheckpointError, match=f"tensor '{QUERIES}' is not what its source is"):
+        reshard(start, tmp_path / "cut", **TURNED, verify=True)
+    flip_a_bit(start / "model.safetensors", FUSED, place)
+    with pytest.raises(CheckpointError, match=f"'{FUSED}' is damaged"):
+        reshard(start, tmp_path / "other", **TURNED)

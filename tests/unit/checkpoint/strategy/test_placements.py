@@ -149,14 +149,6 @@ def test_copies_come_first_in_the_matrix_and_shared_heads_last() -> None:
     assert found[f"{PREFIX}input_layernorm.weight"].tensor_map == (-1,)
 
 
-def test_a_padded_vocabulary_is_refused() -> None:
-    faults = refusal(placements(llama_specs(vocabulary=11), 2), 2)
-    assert faults == (
-        "tensors 'model.embed_tokens.weight', 'lm_head.weight': shape [11, 6] is padded with zeros to be cut "
-        "evenly; a strategy knows no padding",
-    )
-
-
 def test_a_fused_matrix_is_refused_but_not_a_whole_one() -> None:
     faults = refusal(placements(gpt2_specs(vocabulary=12), 2), 2)
     assert faults == (

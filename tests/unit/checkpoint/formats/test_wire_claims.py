@@ -1,4 +1,4 @@
-"""Any message of Protocol Buffers, right or wrong, is read as a .ckpt or a strategy, or refused; quickly."""
+"""Lengths and repetitions that a message of Protocol Buffers claims cost no memory; fuzz/ has the rest."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from ckpt_bytes import field, number, tensor, value, varint
-from hypothesis import given
-from hypothesis import strategies as st
+from ckpt_bytes import field, number, value, varint
 
 from mindbatch.checkpoint.formats.ckpt_file import open_ckpt
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
@@ -37,52 +35,6 @@ def _read_ckpt(path: Path) -> object:
 
 
 CKPT, STRATEGY = Reader("ckpt", _read_ckpt), Reader("strategy", read_strategy)
-
-integers = st.integers(0, 5) | st.sampled_from(CLAIMS) | st.integers(0, 2**64 - 1)
-texts = st.sampled_from([b"w", b"Float32", b"str", b"Int8", b"../x", b"\xff", b"1-w"]) | st.binary(max_size=9)
-
-
-def _one_field(inner: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """A field of either kind, or one with a length that is not its own."""
-    numbers = st.integers(0, 9)
-    lying = st.builds(
-        lambda tag, length, rest: varint(tag * 8 + 2) + varint(length) + rest, numbers, integers, inner
-    )
-    return (
-        st.builds(number, numbers, integers)
-        | st.builds(field, numbers, inner)
-        | st.builds(field, numbers, texts)
-        | lying
-    )
-
-
-messages = st.recursive(
-    st.lists(st.builds(number, st.integers(0, 9), integers), max_size=4).map(b"".join) | texts,
-    lambda inner: st.lists(_one_field(inner), max_size=5).map(b"".join),
-    max_leaves=12,
-)
-dims = st.lists(st.integers(-1, 4) | st.sampled_from(CLAIMS), max_size=4)
-kinds = st.sampled_from(["Float32", "Int8", "str", "BFloat16", "Float", ""])
-entries = st.builds(
-    value, st.sampled_from(["w", "v", "", "../x", "\n"]), dims, kinds, st.binary(max_size=16)
-)  # fmt: skip
-tensors = st.builds(tensor, dims, kinds, st.binary(max_size=8))
-odd_entries = st.builds(
-    lambda inner, more: field(1, field(1, b"w") + field(2, inner) + more), tensors, messages
-)
-files = st.lists(entries | odd_entries | messages, max_size=4).map(b"".join)
-
-rows = st.lists(st.builds(number, st.just(1), integers), max_size=4).map(b"".join)
-layout_fields = st.lists(
-    st.builds(field, st.integers(1, 4), rows) | st.builds(number, st.integers(5, 7), integers), max_size=9
-).map(b"".join)
-layouts = st.builds(
-    lambda name, inner: field(3, field(1, name) + field(2, inner)), texts, layout_fields | messages
-)
-operators = st.builds(lambda name, inner: field(2, field(1, name) + field(2, inner)), texts, messages)
-strategies = st.lists(layouts | operators | messages, max_size=4).map(
-    lambda parts: number(1, 0) + b"".join(parts)
-)
 
 
 @contextmanager
@@ -113,22 +65,6 @@ def _read_or_refused(reader: Reader, path: Path, content: bytes) -> str:
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fuzz") / "w.ckpt"
-
-
-@given(content=files)
-def test_any_ckpt_is_read_or_refused(path: Path, content: bytes) -> None:
-    _read_or_refused(CKPT, path, content)
-
-
-@given(content=strategies)
-def test_any_strategy_is_read_or_refused(path: Path, content: bytes) -> None:
-    _read_or_refused(STRATEGY, path, content)
-
-
-def test_what_is_right_is_read(path: Path) -> None:
-    assert not _read_or_refused(CKPT, path, value("w", [2], "Float32", bytes(8)))
-    layout = field(1, number(1, 2)) + field(2, number(1, 0)) + number(5, 0) + number(6, 0) + number(7, 0)
-    assert not _read_or_refused(STRATEGY, path, number(1, 0) + field(3, field(1, b"w") + field(2, layout)))
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
