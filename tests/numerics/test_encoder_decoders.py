@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from last_logits import Run
 from model_folders import ENCODERS, descriptions, fixture, ragged, write_folder
-from recording import load
+from recording import LastRun, load
 from safetensors.numpy import load_file, save_file
 from test_every_type_adapters import matrices_of, write_adapter
 
@@ -46,44 +45,45 @@ def llm(folder: Path) -> LLM:
     return load(folder, max_batched_tokens=64)
 
 
-def _expected(case: str, what: str) -> list[list[list[int]]]:
-    return [[row] for row in fixture(ENCODERS)[f"{case}.{what}"].tolist()]
+def _expected(case: str, what: str) -> list[list[int]]:
+    found: list[list[int]] = fixture(ENCODERS)[f"{case}.{what}"].tolist()
+    return found
 
 
 def test_logits_and_greedy_tokens_are_those_of_transformers(
     case: str, llm: LLM, record_property: pytest.RecordProperty
 ) -> None:
     prompt = ragged(case, ENCODERS)[0]
-    alone, [tokens] = Run(llm, [prompt], GREEDY), _expected(case, "tokens")[0]
+    alone, tokens = LastRun(llm, [prompt], GREEDY), _expected(case, "tokens")[0]
     ours = np.stack([alone.logits[(*prompt, 0, *tokens[:step])] for step in range(len(tokens))])
     gap = float(np.abs(ours - fixture(ENCODERS)[f"{case}.logits"]).max())
     record_property("largest difference", gap)
     assert gap <= 1e-4
-    assert alone.tokens == [[tokens]]
+    assert alone.tokens == [tokens]
 
 
 def test_a_ragged_batch_of_16_and_its_beams(case: str, llm: LLM) -> None:
     prompts = ragged(case, ENCODERS)
-    assert Run(llm, prompts, GREEDY).tokens == _expected(case, "tokens")
+    assert LastRun(llm, prompts, GREEDY).tokens == _expected(case, "tokens")
     beams = DecodingParams(max_new_tokens=24, num_beams=4)
-    assert Run(llm, prompts, beams).tokens == _expected(case, "beams")
+    assert LastRun(llm, prompts, beams).tokens == _expected(case, "beams")
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_companions_and_preemption_change_nothing(case: str, llm: LLM, name: str) -> None:
     prompts, params = ragged(case, ENCODERS)[:6], STRATEGIES[name]
-    together = Run(llm, prompts, params)
-    scarce = Run(llm, prompts, params, num_blocks=18)
+    together = LastRun(llm, prompts, params)
+    scarce = LastRun(llm, prompts, params, num_blocks=18)
     assert together.tokens == scarce.tokens
-    assert together.tokens[:1] == Run(llm, prompts[:1], params).tokens
+    assert together.outputs[:1] == LastRun(llm, prompts[:1], params).outputs
 
 
 def test_without_the_cache_and_by_lookup_the_tokens_are_the_greedy_ones(case: str, llm: LLM) -> None:
     prompts = ragged(case, ENCODERS)[:3]
     few = DecodingParams(max_new_tokens=24)
-    greedy = Run(llm, prompts, few)
-    assert greedy.tokens == Run(llm, prompts, few, use_past=False).tokens
-    assert greedy.tokens == Run(llm, prompts, STRATEGIES["lookup"]).tokens
+    greedy = LastRun(llm, prompts, few)
+    assert greedy.tokens == LastRun(llm, prompts, few, use_past=False).tokens
+    assert greedy.tokens == LastRun(llm, prompts, STRATEGIES["lookup"]).tokens
 
 
 @pytest.mark.parametrize("name", ["greedy", "beams", "lookup"])
@@ -91,7 +91,7 @@ def test_the_reference_kernels_give_the_same(folder: Path, case: str, llm: LLM, 
     """In graphs of MindSpore's operators, of which Ascend has the same."""
     params = GREEDY if name == "greedy" else STRATEGIES[name]
     plain, prompts = load(folder, max_batched_tokens=64, kernels="reference"), ragged(case, ENCODERS)[:3]
-    assert Run(plain, prompts, params).tokens == Run(llm, prompts, params).tokens
+    assert LastRun(plain, prompts, params).tokens == LastRun(llm, prompts, params).tokens
 
 
 @pytest.fixture(scope="module")
@@ -113,14 +113,14 @@ def test_rows_of_several_adapters_in_a_batch(
         [ragged(case, ENCODERS)[4]] * 3,
     )
     few, names = DecodingParams(max_new_tokens=12), [None, "encoder", "all"]
-    together = Run(adapted, prompts, few, adapter=names)
-    alone = [Run(adapted, prompts[:1], few, adapter=name) for name in names]
+    together = LastRun(adapted, prompts, few, adapter=names)
+    alone = [LastRun(adapted, prompts[:1], few, adapter=name) for name in names]
     assert together.tokens == [each.tokens[0] for each in alone]
-    assert together.tokens[0] == Run(llm, prompts[:1], few).tokens[0]
+    assert together.tokens[0] == LastRun(llm, prompts[:1], few).tokens[0]
     starts = [each.logits[(*prompts[0], 0)] for each in alone]
     assert all(np.abs(one - other).max() > 1e-3 for one, other in combinations(starts, 2))
     reference = load(folder, max_batched_tokens=64, lora_adapters=adapters, kernels="reference")
-    assert Run(reference, prompts, few, adapter=names).tokens == together.tokens
+    assert LastRun(reference, prompts, few, adapter=names).tokens == together.tokens
 
 
 def test_an_adapter_of_the_head_is_that_of_each_row(folder: Path, case: str, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_an_adapter_of_the_head_is_that_of_each_row(folder: Path, case: str, tmp
     prompts, few, names = [[7, 8, 9]] * 3, DecodingParams(max_new_tokens=6), ["tuned", None, "tuned"]
     write_adapter(tmp_path / "adapter", case, ["lm_head.weight"])
     runs = [
-        Run(
+        LastRun(
             load(folder, lora_adapters={"tuned": tmp_path / "adapter"}, kernels=kernels),
             prompts,
             few,
@@ -168,11 +168,11 @@ def test_an_adapter_of_the_embedding_is_merged_only(folder: Path, case: str, tmp
 def test_what_cannot_be_is_refused(llm: LLM) -> None:
     reason = "the input has 65 tokens that see each other, .*; set runtime.max_batched_tokens=65 or more"
     with pytest.raises(CacheBudgetError, match=reason):
-        Run(llm, [[5] * 65], GREEDY)
+        LastRun(llm, [[5] * 65], GREEDY)
     with pytest.raises(PromptError, match="the input of an encoder"):
-        Run(llm, [[5]], DecodingParams(prompt_logprobs=1))
+        LastRun(llm, [[5]], DecodingParams(prompt_logprobs=1))
     with pytest.raises(PromptError, match=r"decoding\.pooling: not of a model with an encoder"):
-        Run(llm, [[5]], DecodingParams(pooling="mean"))
+        LastRun(llm, [[5]], DecodingParams(pooling="mean"))
 
 
 def test_what_is_of_decoders_alone_is_refused(folder: Path) -> None:
@@ -186,12 +186,12 @@ def test_outputs_begin_with_the_token_of_generation_config(folder: Path, llm: LL
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     config = json.loads((folder / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "decoder_start_token_id": 5}))
-    expected = Run(load(tmp_path, max_batched_tokens=64), [[7, 8, 9]], GREEDY).logits[7, 8, 9, 5]
+    expected = LastRun(load(tmp_path, max_batched_tokens=64), [[7, 8, 9]], GREEDY).logits[7, 8, 9, 5]
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "generation_config.json").write_text('{"decoder_start_token_id": 5}')
-    found = Run(load(tmp_path, max_batched_tokens=64), [[7, 8, 9]], GREEDY).logits[7, 8, 9, 5]
+    found = LastRun(load(tmp_path, max_batched_tokens=64), [[7, 8, 9]], GREEDY).logits[7, 8, 9, 5]
     assert np.array_equal(found, expected)
-    assert not np.array_equal(found, Run(llm, [[7, 8, 9]], GREEDY).logits[7, 8, 9, 0])
+    assert not np.array_equal(found, LastRun(llm, [[7, 8, 9]], GREEDY).logits[7, 8, 9, 0])
     (tmp_path / "generation_config.json").write_text('{"decoder_start_token_id": 100000}')
     with pytest.raises(CheckpointError, match="decoder_start_token_id=100000: must be the id of a token"):
         load(tmp_path, max_batched_tokens=64)
