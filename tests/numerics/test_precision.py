@@ -161,17 +161,6 @@ def test_a_trained_model_keeps_its_accuracy(folder: Path, kind: str, variant: st
 
 
 @pytest.mark.parametrize("kind", ROUNDED)
-def test_a_row_has_the_same_bits_in_any_company(kind: str, variant: str) -> None:
-    """Alone, beside others, and in another order."""
-    model, rows = runner(TINY, ROUNDED[kind], variant), [(row[:40], 0) for row in texts(TINY)]
-    together = logits_of(model, rows)
-    turned = logits_of(model, rows[::-1])[::-1]
-    for row, one, other in zip(rows, together, turned, strict=True):
-        np.testing.assert_array_equal(one, logits_of(model, [row])[0])
-        np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize("kind", ROUNDED)
 def test_adapters_add_in_float32_to_the_rounded_product(kind: str, tmp_path: Path) -> None:
     """Rows without one have the bits of a model without any; others are near to those of float32."""
     base_folder = write_base(tmp_path / "base", "llama")
