@@ -12,6 +12,7 @@ from adapter_models import loaded, logits, logits_of
 from lora_cases import prompts, write_base, write_case
 from model_folders import STORIES
 from numpy.typing import NDArray
+from scipy.special import log_softmax
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.engine.model_runner import ModelRunner
@@ -110,15 +111,10 @@ def scored(folder: Path, kept: Kept, variant: str) -> Scored:
     rows = texts(folder)
     found = logits_of(runner(folder, kept, variant), [(row, 0) for row in rows])
     likelihoods = [
-        _log_softmax(each)[np.arange(len(row) - 1), row[1:]] for each, row in zip(found, rows, strict=True)
+        log_softmax(each.astype(np.float64), axis=1)[np.arange(len(row) - 1), row[1:]]
+        for each, row in zip(found, rows, strict=True)
     ]
     return Scored(np.concatenate(found), float(np.exp(-np.concatenate(likelihoods).mean())))
-
-
-def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    difference: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return difference
 
 
 @pytest.fixture(params=["amx", "avx512_vnni", "portable"])
