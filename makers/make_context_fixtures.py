@@ -1,6 +1,6 @@
 """Writes tests/numerics/fixtures/contexts.npz: tiny ChatGLM-6Bs, whose prompts have a context.
 
-Their reference is makers/chatglm_6b_twin.py. See make_model_fixtures.py.
+Their reference is makers/twins.py. See make_model_fixtures.py.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 from model_folders import CONTEXTS
 
-from chatglm_6b_twin import Chatglm6bTwin
 from make_model_fixtures import write_references
 from twin_models import twin_case
+from twins import Chatglm6bTwin
 
 MASK, GMASK, START = 90, 91, 94
 CHATGLM_6B: dict[str, Any] = {

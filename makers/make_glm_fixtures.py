@@ -1,6 +1,6 @@
 """Writes tests/numerics/fixtures/glm.npz: tiny models of GLM's types. See make_model_fixtures.py.
 
-chatglm has no class in transformers: its reference is makers/chatglm_twin.py.
+chatglm has no class in transformers: its reference is makers/twins.py.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from typing import Any
 
 from model_folders import GLM
 
-from chatglm_twin import ChatglmTwin
 from make_model_fixtures import GROUPED, YARN, cases_of, write_references
 from twin_models import twin_case
+from twins import ChatglmTwin
 
 HALF = GROUPED | {"head_dim": 12, "partial_rotary_factor": 0.5, "pad_token_id": None}
 CASES: dict[str, dict[str, Any]] = {

@@ -1,6 +1,6 @@
 """Writes tests/numerics/fixtures/pangu.npz: tiny models of PanGu-alpha. See make_model_fixtures.py.
 
-Their reference is makers/pangu_twin.py.
+Their reference is makers/twins.py.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 from model_folders import PANGU
 
 from make_model_fixtures import Case, write_references
-from pangu_twin import PanguTwin
 from twin_models import twin_case
+from twins import PanguTwin
 
 BASE: dict[str, Any] = {
     "model_type": "gpt_pangu",

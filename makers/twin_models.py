@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,14 +13,7 @@ from model_folders import random_tensor, stored
 from make_model_fixtures import Case, spread
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
-
-
-class Twin(Protocol):
-    """A network in NumPy, such as makers/chatglm_twin.py."""
-
-    def logits(self, ids: list[int]) -> np.ndarray:
-        """[tokens, vocabulary] of one sequence."""
-        ...
+from twins import Twin
 
 
 class TwinModel:
@@ -37,13 +29,8 @@ class TwinModel:
         return SimpleNamespace(logits=torch.from_numpy(logits).float())
 
 
-def twin_case(
-    make: Callable[[Mapping[str, Any], Mapping[str, np.ndarray]], Twin],
-    config: dict[str, Any],
-    dtype: str,
-    shards: int,
-) -> Case:
-    """A folder as its authors publish it. make: the twin of a configuration and its weights."""
+def twin_case(make: type[Twin], config: dict[str, Any], dtype: str, shards: int) -> Case:
+    """A folder as its authors publish it."""
     arch = describe(config)
     shapes = source_shapes(tensor_specs(arch))
     tensors = {key: [[*shape], spread("", key, [*shape], arch.tied)] for key, shape in shapes.items()}

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,21 +102,14 @@ def test_an_interrupted_run_says_how_it_goes_on(
 ) -> None:
     write_rows(own_process.here / "rows.jsonl", [{"prompt": "An increasing sequence: one,"}] * 3000)
     arguments = [MODEL, "data.path=rows.jsonl", "output.dir=runs/a", "model.batch_size=4"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mindbatch", "batch", *arguments],
-        cwd=own_process.here,
-        env={**os.environ, "HOME": str(own_process.home)},
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    process = own_process.started("batch", *arguments)
     ledger = own_process.here / "runs/a/ledger.jsonl"
     wait_until(lambda: ledger.exists() and ledger.stat().st_size >= 1000, process)
     process.send_signal(number)
     _, err = process.communicate()
     assert process.returncode == code
-    assert "of 3,000 rows done; the same command resumes" in err
-    assert "Traceback" not in err
+    assert b"of 3,000 rows done; the same command resumes" in err
+    assert b"Traceback" not in err
     manifest = json.loads((own_process.here / "runs/a/manifest.json").read_text())
     assert manifest["status"] == "interrupted"
     assert manifest["rows"]["done"] == len(ledger.read_text().splitlines()) - 1  # that of the session

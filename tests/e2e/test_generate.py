@@ -4,9 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -233,24 +230,6 @@ def test_token_ids_for_a_folder_without_a_tokenizer(
     assert streamed.err.startswith("mindbatch: stream=true: the model's folder has no tokenizer")
 
 
-def started(command: CommandLine, *arguments: str) -> "subprocess.Popen[bytes]":
-    """A run that is still going on; it is killed if it takes minutes."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mindbatch", "generate", *arguments],
-        cwd=command.here,
-        env={"PATH": os.environ["PATH"], "HOME": str(command.home)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        # Tests that run in a shell's background inherit an ignored SIGINT.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    overdue = threading.Timer(120, process.kill)
-    overdue.daemon = True
-    overdue.start()
-    return process
-
-
 @pytest.mark.parametrize(
     ("number", "ending"),
     [
@@ -265,7 +244,7 @@ def test_a_signal_while_mindspore_runs(
     prompts = json.dumps(["hello"] * 2000)
     model = f"model.checkpoint_name_or_path={small_gpt2}"
     arguments = (model, f"prompts={prompts}", "decoding.max_new_tokens=100", "decoding.eos_token_id=[]")
-    with started(own_process, *arguments, "output.file=out") as process:
+    with own_process.started("generate", *arguments, "output.file=out") as process:
         wait_until(lambda: bool(os.listdir(own_process.here)), process)
         process.send_signal(number)
         _, err = process.communicate()

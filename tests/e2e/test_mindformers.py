@@ -1,15 +1,11 @@
 """MindFormers' models from the command line: neither its messages nor its files are seen."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from command_line import CommandLine
 from small_qwen3 import write_small_qwen3
-
-HARNESS = Path(__file__).parents[1] / "harness"
 
 
 @pytest.mark.slow
@@ -22,17 +18,3 @@ def test_nothing_is_said_or_left_but_the_text(own_process: CommandLine, tmp_path
     assert done.stdout.startswith("Hello")
     assert len(done.stdout.splitlines()) == 1
     assert done.stderr == ""
-
-
-@pytest.mark.slow
-@pytest.mark.on_demand
-def test_a_killed_job_ends_like_an_unbroken_one(tmp_path: Path) -> None:
-    model = write_small_qwen3(tmp_path / "qwen3")
-    words = ("--kills", "3", "--rows", "200", "--model", str(model), "--settings")
-    done = subprocess.run(
-        [sys.executable, HARNESS / "engine_kills.py", tmp_path, *words, "model.provider=mindformers"],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.startswith("3 kills")

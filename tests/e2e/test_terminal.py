@@ -81,16 +81,7 @@ ANSWERS = {
 }
 
 
-def started(command: CommandLine, *overrides: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "mindbatch", "generate", "model=tiny_gpt2", "prompts=hello", *overrides],
-        cwd=command.here,
-        env={"PATH": os.environ["PATH"], "HOME": str(command.home)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        # Tests that run in a shell's background inherit an ignored SIGINT.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+GENERATE = ("generate", "model=tiny_gpt2", "prompts=hello")
 
 
 def has_mapped(process: "subprocess.Popen[bytes]", library: str) -> bool:
@@ -110,7 +101,7 @@ def has_mapped(process: "subprocess.Popen[bytes]", library: str) -> bool:
 def test_a_signal_while_libraries_are_imported(
     own_process: CommandLine, library: str, number: int, kernels: str
 ) -> None:
-    with started(own_process, f"runtime.kernels={kernels}") as process:
+    with own_process.started(*GENERATE, f"runtime.kernels={kernels}") as process:
         wait_until(lambda: has_mapped(process, library), process)
         process.send_signal(number)
         _, err = process.communicate()
@@ -124,7 +115,7 @@ def test_a_signal_at_any_moment(own_process: CommandLine) -> None:
     for seed in range(100):
         chance = random.Random(seed)
         number = chance.choice([*ANSWERS])
-        with started(own_process) as process:
+        with own_process.started(*GENERATE) as process:
             wait_until(lambda process=process: has_mapped(process, "_signal"), process)
             time.sleep(chance.uniform(0, 8))
             process.send_signal(number)

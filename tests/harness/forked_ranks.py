@@ -27,8 +27,8 @@ from mindbatch.parallel.connection import connect
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.replicas.messages import MODEL, READY, boot_id
 from mindbatch.replicas.rank_links import IDLE, STEPPING, FrontLink, serve
-from shadow_llm import PrefixLogits, PrefixRunner
-from shadow_ranks import KEY, make_engine
+from shadow_llm import PrefixLogits, PrefixRunner, make_engine
+from shadow_ranks import KEY
 
 STEP_SECONDS = 0.004
 _CLONE_NEWNET = 0x40000000

@@ -40,7 +40,8 @@ from mindbatch.replicas import rank_links, remote_engine, supervision
 from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.remote_engine import RemoteEngine
 from mindbatch.run.batch_config import BatchConfig
-from shadow_ranks import KEY, AdmitsAll, make_engine
+from shadow_llm import make_engine
+from shadow_ranks import KEY, AdmitsAll
 from stub_job import job_config, make_job, shared_tokenizer
 
 TOPOLOGY = Topology(data_parallel=2, model_parallel=2)

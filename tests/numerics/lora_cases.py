@@ -84,11 +84,6 @@ def live_logits(case: str) -> NDArray[np.float32]:
     return _fixture()[f"{case}.live"]
 
 
-def merged_logits(case: str) -> NDArray[np.float32]:
-    """What the model computes that merge_and_unload makes: [prefixes, vocabulary]."""
-    return _fixture()[f"{case}.merged"]
-
-
 def merged_projections(case: str) -> dict[str, NDArray[np.float32]]:
     """`projected` of each tensor that merge_and_unload changed, by its name."""
     start = f"{case}.projected."

@@ -1,4 +1,4 @@
-"""Engines over a loaded model that write down the logits after every prefix they compute."""
+"""Engines over a loaded model that write down the logits after the prefixes they compute."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -60,29 +60,49 @@ class Recorder:
         assert gap(known, logits) <= self._tolerance, f"another result for {prefix}"
 
 
+class LastRecorder(Recorder):
+    """Runs steps as they are and keeps only the logits from which tokens were chosen."""
+
+    def run(self, step: Step) -> StepOutput:
+        output, end = self._runner.run(step), 0
+        for tokens in step.scheduled:
+            end += tokens.stop - tokens.start
+            if tokens.num_logits:
+                self.logits[tuple(tokens.sequence.tokens(0, tokens.stop))] = output.logits([end - 1])[0]
+        return output
+
+
 class Run:
-    """What one engine made of some prompts."""
+    """What one engine made of some prompts.
+
+    params, adapter: of all prompts, or of each. first: numbers the prompts, which fixes their draws.
+    order: in which they are added. limits: change the engine's settings.
+    """
+
+    recorder: type[Recorder] = Recorder
 
     def __init__(
         self,
         llm: LLM,
         prompts: Sequence[Sequence[int]],
-        params: DecodingParams,
+        params: DecodingParams | Sequence[DecodingParams],
         *,
+        adapter: str | Sequence[str | None] | None = None,
         first: int = 0,
         order: Sequence[int] | None = None,
         tolerance: float = 1e-5,
         **limits: Any,
     ) -> None:
-        """`limits` change the engine's settings; `first` numbers the prompts, which fixes their draws; they
-        are added in `order`."""
         self.llm = llm
         engine = llm._model.engine
         settings: EngineSettings = replace(engine.settings, **limits)
-        recorder = Recorder(engine._runner, tolerance)
-        self.engine = Engine(recorder, settings)
+        recorder = self.recorder(engine._runner, tolerance)
+        known, slots = engine._adapters, engine.scheduler.adapters
+        self.engine = Engine(recorder, settings, adapters=known, slots=slots)
         for place in range(len(prompts)) if order is None else order:
-            self.engine.add(Request(str(first + place), tuple(prompts[place]), params))
+            asked = params if isinstance(params, DecodingParams) else params[place]
+            own = adapter if adapter is None or isinstance(adapter, str) else adapter[place]
+            self.engine.add(Request(str(first + place), tuple(prompts[place]), asked, adapter=own))
         done: dict[str, RequestOutput] = {}
         while self.engine.has_work:
             done |= {output.key: output for output in self.engine.step().finished}
@@ -92,11 +112,22 @@ class Run:
     @property
     def tokens(self) -> list[list[int]]:
         """The output tokens of every sample of every prompt."""
-        return [output.token_ids for result in self.results for output in result.outputs]
+        return [tokens for outputs in self.outputs for tokens in outputs]
+
+    @property
+    def outputs(self) -> list[list[list[int]]]:
+        """The same, by prompt."""
+        return [[output.token_ids for output in result.outputs] for result in self.results]
 
     @property
     def num_preemptions(self) -> int:
         return self.engine.scheduler.num_preemptions
+
+
+class LastRun(Run):
+    """A run of steps as they are."""
+
+    recorder = LastRecorder
 
 
 def gap(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:

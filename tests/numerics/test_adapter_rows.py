@@ -170,15 +170,6 @@ def test_a_run_that_ends_early_resumes_and_refuses_a_changed_adapter(
         job_of(config_of(tmp_path, own, "whole")).run()
 
 
-@pytest.mark.slow
-def test_rows_of_a_run_are_those_of_calls(llm: LLM, tmp_path: Path, adapters: dict[str, Path | None]) -> None:
-    rows_file(tmp_path, NAMES)
-    job_of(config_of(tmp_path, adapters, "run")).run()
-    for row in results(tmp_path / "run"):
-        [output] = llm.generate(row["prompt"], adapter=row["adapter"], max_new_tokens=6)
-        assert row["generations"][0]["text"] == output.outputs[0].text
-
-
 def test_all_faults_of_adapters_are_told_before_anything_is_loaded(
     tmp_path: Path, adapters: dict[str, Path | None]
 ) -> None:

@@ -80,17 +80,6 @@ LOOKED_UP = [case.name for case in CASES.values() if case.kind == "greedy"]
 # The same parameters with other logits: another random model and a trained one.
 OTHER_LOGITS = [pytest.mark.slow, pytest.mark.on_demand]
 MARKS = {"llama3": OTHER_LOGITS, "stories260K": OTHER_LOGITS}
-MIXED: dict[str, dict[str, Any]] = {
-    "greedy": {},
-    "sampling": {"do_sample": True, "num_return_sequences": 4, "top_p": 0.9},
-    "beam": {"num_beams": 4, "num_return_sequences": 2},
-    "beam_sampling": {"num_beams": 3, "do_sample": True, "num_return_sequences": 3},
-    "group_beam": {"num_beams": 6, "num_beam_groups": 3, "diversity_penalty": 0.7},
-    "contrastive": {"penalty_alpha": 0.6, "top_k": 4},
-    "sample_and_rank": {"do_sample": True, "best_of": 5, "num_return_sequences": 2},
-    "lookup": {"prompt_lookup_num_tokens": 3},
-    "sampled_lookup": {"prompt_lookup_num_tokens": 3, "do_sample": True, "temperature": 0.4},
-}
 
 
 def marked(names: Iterable[str]) -> list[Any]:
@@ -163,27 +152,3 @@ def test_prompt_lookup_accepts_tokens() -> None:
         result(case, "-lookup") for case in CASES.values() if case.name in LOOKED_UP and case.model == "gpt2"
     ]
     assert sum(output.num_accepted_tokens for each in found for output in each.outputs) > 100
-
-
-def shown(output: RequestOutput) -> list[tuple[Any, ...]]:
-    return [
-        (each.token_ids, each.finish_reason, each.score, each.rank, each.cumulative_logprob, each.logprobs)
-        for each in output.outputs
-    ]
-
-
-@pytest.mark.slow
-def test_a_mixed_batch_gives_each_row_what_it_gets_alone() -> None:
-    llm = load("gpt2")
-    rows = [
-        (f"{name}.{turn}", list(range(1 + turn, 6 + 4 * turn)), params | {"logprobs": 2, **limits})
-        for turn, limits in enumerate(
-            ({"max_new_tokens": 14}, {"max_new_tokens": 20, "eos_token_id": [5, 80]})
-        )
-        for name, params in MIXED.items()
-    ]
-    mixed = run(llm, rows)
-    for row in rows:
-        alone = run(llm, [row])[row[0]]
-        assert alone.error is None
-        assert shown(mixed[row[0]]) == shown(alone), row[0]

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from last_logits import Run
-from recording import load
+from recording import LastRun, load
 from type_cases import TYPE_CASES, prompts_of, type_of, write_case
 
 from mindbatch import LLM, DecodingParams
@@ -60,7 +59,7 @@ class Models:
     def __init__(self, folder: Path, case: str) -> None:
         self.prompts = prompts_of(case)
         self.model = cache(lambda kind: load(folder, max_batched_tokens=64, **KINDS[kind]))
-        self.together = cache(lambda kind: Run(self.model(kind), self.prompts, GREEDY))
+        self.together = cache(lambda kind: LastRun(self.model(kind), self.prompts, GREEDY))
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +77,9 @@ def test_tokens_and_logits_do_not_depend_on_companions_or_order(models: Models, 
     llm, rows, together = models.model(kind), models.prompts, models.together(kind)
     assert len(rows) == 16
     assert len({len(row) for row in rows}) > 10
-    _check_same(Run(llm, rows, GREEDY, order=range(len(rows))[::-1]), together)
+    _check_same(LastRun(llm, rows, GREEDY, order=range(len(rows))[::-1]), together)
     for row, tokens in zip(rows, together.tokens, strict=True):
-        alone = Run(llm, [row], GREEDY)
+        alone = LastRun(llm, [row], GREEDY)
         assert alone.tokens == [tokens]
         _check_bits(alone, together, alone.logits)
 
@@ -108,10 +107,10 @@ def test_beams_samples_and_greedy_rows_in_one_batch_with_and_without_caches(
     rows = [head + row[:6] for row in models.prompts[1:13]]
     params = [GREEDY, SAMPLES, BEAMS] * 4
     limits = {"batch_size": 6, "block_size": BLOCK}
-    found = Run(llm, rows, params, **limits)
-    _check_same(Run(llm, rows, params, **limits, prefix_caching=False), found)
-    _check_same(Run(llm, rows, params, **limits, use_past=False), found)
-    assert [len(outputs) for outputs in found.tokens] == [1, 2, 2] * 4
+    found = LastRun(llm, rows, params, **limits)
+    _check_same(LastRun(llm, rows, params, **limits, prefix_caching=False), found)
+    _check_same(LastRun(llm, rows, params, **limits, use_past=False), found)
+    assert [len(outputs) for outputs in found.outputs] == [1, 2, 2] * 4
     _check_reuse(llm, found)
 
 
@@ -124,28 +123,28 @@ def test_rows_of_all_strategies_alone_together_and_without_caches(
     llm = load(folder, max_batched_tokens=64, instruction_set=variant, **KINDS[kind])
     head = (prompts[0] * 2)[: 2 * BLOCK]
     rows, params = [head + row[:6] for row in prompts[1:11]], STRATEGIES * 2
-    together = Run(llm, rows, params, batch_size=12, block_size=BLOCK)
-    uncached = Run(llm, rows, params, batch_size=12, block_size=BLOCK, prefix_caching=False)
-    alone = [Run(llm, [row], [own]) for row, own in zip(rows[:5], STRATEGIES, strict=True)]
+    together = LastRun(llm, rows, params, batch_size=12, block_size=BLOCK)
+    uncached = LastRun(llm, rows, params, batch_size=12, block_size=BLOCK, prefix_caching=False)
+    alone = [LastRun(llm, [row], [own]) for row, own in zip(rows[:5], STRATEGIES, strict=True)]
     assert together.tokens == uncached.tokens
-    assert together.tokens[:5] == [tokens for run in alone for tokens in run.tokens]
+    assert together.outputs[:5] == [outputs for run in alone for outputs in run.outputs]
     for run in alone:
         _check_bits(run, together, run.logits)
 
 
-def _check_same(run: Run, expected: Run) -> None:
+def _check_same(run: LastRun, expected: LastRun) -> None:
     """The tokens, and every bit of the logits that they were chosen from."""
     assert run.tokens == expected.tokens
     assert run.logits.keys() == expected.logits.keys()
     _check_bits(run, expected, run.logits)
 
 
-def _check_bits(run: Run, expected: Run, prefixes: Iterable[tuple[int, ...]]) -> None:
+def _check_bits(run: LastRun, expected: LastRun, prefixes: Iterable[tuple[int, ...]]) -> None:
     for prefix in prefixes:
         np.testing.assert_array_equal(run.logits[prefix], expected.logits[prefix])
 
 
-def _check_reuse(llm: LLM, run: Run) -> None:
+def _check_reuse(llm: LLM, run: LastRun) -> None:
     """That beginnings were found in the cache; an encoder computes every input anew."""
     cached = run.engine.statistics.cached_prompt_tokens
     assert cached == 0 if not llm.continues_prompts else cached >= 6 * BLOCK

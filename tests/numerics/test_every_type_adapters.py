@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from last_logits import Run
 from model_folders import random_tensor
 from numpy.typing import NDArray
-from recording import gap, load
+from recording import LastRun, gap, load
 from safetensors.numpy import save_file
 from type_cases import TYPE_CASES, config_of, description_of, prompts_of
 
@@ -104,12 +103,12 @@ def home(case: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(folder: Path, case: str, **options: object) -> Run:
+def run(folder: Path, case: str, **options: object) -> LastRun:
     adapter = "tuned" if options.get("lora_mode") == "live" else None
-    return Run(load(folder, max_batched_tokens=64, **options), prompts_of(case), GREEDY, adapter=adapter)
+    return LastRun(load(folder, max_batched_tokens=64, **options), prompts_of(case), GREEDY, adapter=adapter)
 
 
-def largest_gap(one: Run, other: Run) -> float:
+def largest_gap(one: LastRun, other: LastRun) -> float:
     """The largest difference of logits after the same tokens; see `recording.gap`."""
     assert one.tokens == other.tokens
     assert one.logits.keys() == other.logits.keys()

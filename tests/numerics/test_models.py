@@ -87,14 +87,6 @@ def test_a_ragged_batch_of_16(case: str, llm: LLM) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.on_demand
-def test_the_reference_kernels(case: str, folder: Path) -> None:
-    prompts = prompts_of(case)[:1]
-    run = Run(load(folder, kernels="reference"), prompts, DecodingParams(max_new_tokens=8))
-    assert gap(case, run, len(prompts[0])) <= LARGEST_GAP
-
-
-@pytest.mark.slow
 def test_minimind_is_llama_under_another_name(tmp_path: Path) -> None:
     described = descriptions()["llama"]
     config = described["config"] | {"model_type": "minimind", "use_moe": False, "flash_attn": True}

@@ -20,6 +20,8 @@ from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import Layout, TensorSpec, shard_specs, source_shapes
 from mindbatch.parallel.topology import RankPart, TensorSlice
+from mindbatch.tasks.reshard.schema import ReshardConfig
+from mindbatch.tasks.reshard.task import run as run_reshard
 
 Array = NDArray[np.float32]
 # Of these an MLP has an odd size, or one that the number of heads does not share.
@@ -121,6 +123,41 @@ def test_every_rank_holds_what_its_layers_hold(case: str, kernels: str, tmp_path
                 elif spec.layout is Layout.PACKED and expected.ndim == 2:
                     expected = packed(chosen, expected)
                 assert found.tobytes() == expected.tobytes(), (spec.name, ways, rank)
+
+
+# Positions in a table, more ranks than key-value heads, a vocabulary that none divides.
+@pytest.mark.parametrize(
+    "case",
+    [
+        "gpt2",
+        *(
+            pytest.param(
+                each, marks=pytest.mark.slow if each in ("llama", "qwen2") else pytest.mark.on_demand
+            )
+            for each in descriptions()
+            if each != "gpt2"
+        ),
+    ],
+)
+def test_a_rank_loads_from_its_own_folder_what_it_loads_from_the_whole(case: str, tmp_path: Path) -> None:
+    """Of the folders that `mindbatch reshard` writes, in both formats."""
+    write_folder(tmp_path / "whole", descriptions()[case])
+    whole, kernels = ModelFolder(tmp_path / "whole"), choose_kernels("auto", "CPU")
+    arch = describe(whole.config)
+    for number, ways in enumerate(allowed_model_parallel(tensor_specs(arch))[1:]):
+        config = ReshardConfig(source=str(whole.path))
+        config.target.dir, config.target.model_parallel = str(tmp_path / f"cut_{ways}"), ways
+        config.target.format = ("safetensors", "ckpt")[number % 2]
+        assert run_reshard(config) == 0
+        for rank in range(ways):
+            shard = TensorSlice(rank, ways)
+            spec = ModelSpec.of(arch, RankPart(shard))
+            found, expected = (
+                load_weights(spec, folder, kernels).parameters
+                for folder in (ModelFolder(Path(config.target.dir), shard), whole)
+            )
+            assert found.keys() == expected.keys()
+            assert all(found[name].tobytes() == expected[name].tobytes() for name in expected), (ways, rank)
 
 
 @pytest.mark.parametrize("case", ["gpt2", "llama"])

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from last_logits import Run
-from recording import load
+from recording import LastRun, load
 from safetensors.numpy import load_file, save_file
 from type_cases import config_of, prompts_of, write_case
 
@@ -53,7 +52,7 @@ def test_logits_and_tokens_are_those_of_the_model_of_text(case: str, where: str,
     images = IMAGES if where == WHERE[0] else images
     save_file({names(name): each for name, each in tensors.items()} | images, nested / "model.safetensors")
     prompts = prompts_of(case)[:4]
-    expected, found = (Run(load(folder), prompts, GREEDY) for folder in (plain, nested))
+    expected, found = (LastRun(load(folder), prompts, GREEDY) for folder in (plain, nested))
     assert found.tokens == expected.tokens
     assert {key: each.tobytes() for key, each in found.logits.items()} == {
         key: each.tobytes() for key, each in expected.logits.items()

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -55,3 +56,18 @@ class CommandLine:
         return subprocess.CompletedProcess(
             result.args, result.returncode, result.stdout.decode(), result.stderr.decode()
         )
+
+    def started(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        """A run that is still going on, for signals; it is killed if it takes minutes."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mindbatch", *arguments],
+            cwd=self.here,
+            env={"PATH": os.environ["PATH"], "HOME": str(self.home)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=heed_signals,
+        )
+        overdue = threading.Timer(120, process.kill)
+        overdue.daemon = True
+        overdue.start()
+        return process

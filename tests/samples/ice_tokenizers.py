@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,19 @@ COMMANDS = ["[MASK]", "[gMASK]", "[sMASK]", "<unused_0>", "<sop>", "<eop>", "<EN
 BLANKS = {" " * count: f"<|blank_{count}|>" for count in range(80, 1, -1)}
 
 
+def trained(texts: Iterable[str], **settings: Any) -> bytes:
+    """A sentencepiece model of the texts."""
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts),
+        model_writer=written,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **settings,
+    )
+    return written.getvalue()
+
+
 @cache
 def model_file(**changes: Any) -> bytes:
     """A unigram model as ChatGLM-6B's is, but for its size."""
@@ -36,17 +49,9 @@ def model_file(**changes: Any) -> bytes:
         "control_symbols": COMMANDS,
         "user_defined_symbols": ["<n>", "<|tab|>", *BLANKS.values()],
         "pad_id": 3,
+        "character_coverage": 0.99,
     }
-    written = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(CORPUS * 20),
-        model_writer=written,
-        character_coverage=0.99,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        **settings | changes,
-    )
-    return written.getvalue()
+    return trained(CORPUS * 20, **settings | changes)
 
 
 class Published:
@@ -73,9 +78,9 @@ class Published:
         return text
 
 
-def write(folder: Path, data: bytes, **settings: Any) -> Path:
+def write(folder: Path, data: bytes, *, name: str = "ice_text.model", **settings: Any) -> Path:
     folder.mkdir(exist_ok=True)
-    (folder / "ice_text.model").write_bytes(data)
+    (folder / name).write_bytes(data)
     own = {"tokenizer_class": "ChatGLMTokenizer", "auto_map": {"AutoTokenizer": ["x.Y", None]}}
     (folder / "tokenizer_config.json").write_text(json.dumps(own | settings))
     return folder

@@ -1,6 +1,10 @@
 """A small config.json of each family that MindFormers runs."""
 
+import json
+from pathlib import Path
 from typing import Any
+
+PUBLISHED = Path(__file__).parents[1] / "unit/models/published_configs.jsonl"
 
 SIZES: dict[str, Any] = {
     "vocab_size": 96,
@@ -47,142 +51,9 @@ def config(family: str, **changes: Any) -> dict[str, Any]:
     return {"model_type": family} | CONFIGS[family] | changes
 
 
-_COMMON = {
-    "attention_dropout": 0.0,
-    "hidden_act": "silu",
-    "initializer_range": 0.02,
-    "rope_scaling": None,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-    "transformers_version": "4.51.0",
-    "use_cache": True,
-}
-PUBLISHED: dict[str, dict[str, Any]] = {
-    "Qwen3-30B-A3B": _COMMON
-    | {
-        "architectures": ["Qwen3MoeForCausalLM"],
-        "model_type": "qwen3_moe",
-        "attention_bias": False,
-        "bos_token_id": 151643,
-        "eos_token_id": 151645,
-        "decoder_sparse_step": 1,
-        "head_dim": 128,
-        "hidden_size": 2048,
-        "intermediate_size": 6144,
-        "max_position_embeddings": 40960,
-        "max_window_layers": 48,
-        "mlp_only_layers": [],
-        "moe_intermediate_size": 768,
-        "norm_topk_prob": True,
-        "num_attention_heads": 32,
-        "num_experts": 128,
-        "num_experts_per_tok": 8,
-        "num_hidden_layers": 48,
-        "num_key_value_heads": 4,
-        "output_router_logits": False,
-        "rms_norm_eps": 1e-06,
-        "rope_theta": 1000000.0,
-        "router_aux_loss_coef": 0.001,
-        "sliding_window": None,
-        "use_sliding_window": False,
-        "vocab_size": 151936,
-    },
-    "GLM-4-9B-0414": _COMMON
-    | {
-        "architectures": ["Glm4ForCausalLM"],
-        "model_type": "glm4",
-        "attention_bias": True,
-        "eos_token_id": [151329, 151336, 151338],
-        "pad_token_id": 151329,
-        "head_dim": 128,
-        "hidden_size": 4096,
-        "intermediate_size": 13696,
-        "max_position_embeddings": 32768,
-        "num_attention_heads": 32,
-        "num_hidden_layers": 40,
-        "num_key_value_heads": 2,
-        "partial_rotary_factor": 0.5,
-        "rms_norm_eps": 1e-05,
-        "rope_theta": 10000.0,
-        "vocab_size": 151552,
-    },
-    "GLM-4.5-Air": _COMMON
-    | {
-        "architectures": ["Glm4MoeForCausalLM"],
-        "model_type": "glm4_moe",
-        "attention_bias": True,
-        "eos_token_id": [151329, 151336, 151338],
-        "pad_token_id": 151329,
-        "first_k_dense_replace": 1,
-        "head_dim": 128,
-        "hidden_size": 4096,
-        "intermediate_size": 10944,
-        "max_position_embeddings": 131072,
-        "moe_intermediate_size": 1408,
-        "n_group": 1,
-        "n_routed_experts": 128,
-        "n_shared_experts": 1,
-        "norm_topk_prob": True,
-        "num_attention_heads": 96,
-        "num_experts_per_tok": 8,
-        "num_hidden_layers": 46,
-        "num_key_value_heads": 8,
-        "num_nextn_predict_layers": 1,
-        "partial_rotary_factor": 0.5,
-        "rms_norm_eps": 1e-05,
-        "rope_theta": 1000000,
-        "routed_scaling_factor": 1.0,
-        "topk_group": 1,
-        "use_qk_norm": False,
-        "vocab_size": 151552,
-    },
-    "DeepSeek-V3, converted to bfloat16": _COMMON
-    | {
-        "architectures": ["DeepseekV3ForCausalLM"],
-        "auto_map": {"AutoModelForCausalLM": "modeling_deepseek.DeepseekV3ForCausalLM"},
-        "model_type": "deepseek_v3",
-        "attention_bias": False,
-        "aux_loss_alpha": 0.001,
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-        "ep_size": 1,
-        "first_k_dense_replace": 3,
-        "hidden_size": 7168,
-        "intermediate_size": 18432,
-        "kv_lora_rank": 512,
-        "max_position_embeddings": 163840,
-        "moe_intermediate_size": 2048,
-        "moe_layer_freq": 1,
-        "n_group": 8,
-        "n_routed_experts": 256,
-        "n_shared_experts": 1,
-        "norm_topk_prob": True,
-        "num_attention_heads": 128,
-        "num_experts_per_tok": 8,
-        "num_hidden_layers": 61,
-        "num_key_value_heads": 128,
-        "num_nextn_predict_layers": 1,
-        "pretraining_tp": 1,
-        "q_lora_rank": 1536,
-        "qk_nope_head_dim": 128,
-        "qk_rope_head_dim": 64,
-        "rms_norm_eps": 1e-06,
-        "rope_scaling": {
-            "beta_fast": 32,
-            "beta_slow": 1,
-            "factor": 40,
-            "mscale": 1.0,
-            "mscale_all_dim": 1.0,
-            "original_max_position_embeddings": 4096,
-            "type": "yarn",
-        },
-        "rope_theta": 10000,
-        "routed_scaling_factor": 2.5,
-        "scoring_func": "sigmoid",
-        "seq_aux": True,
-        "topk_group": 4,
-        "topk_method": "noaux_tc",
-        "v_head_dim": 128,
-        "vocab_size": 129280,
-    },
-}
+def published(name: str) -> dict[str, Any]:
+    """The content of a published config.json, of those with every key."""
+    lines = PUBLISHED.read_text(encoding="utf-8").splitlines()
+    rows = {row["name"]: row["config"] for row in map(json.loads, lines)}
+    found: dict[str, Any] = rows[f"{name}, every key"]
+    return found

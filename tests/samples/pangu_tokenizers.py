@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import logging
 from collections.abc import Sequence
 from functools import cache
@@ -13,7 +11,7 @@ from typing import Any
 import jieba
 import sentencepiece
 
-from ice_tokenizers import CORPUS
+import ice_tokenizers
 
 jieba.setLogLevel(logging.WARNING)
 WRITTEN = str.maketrans(" \n", "\u2582\u2583")
@@ -33,17 +31,9 @@ def model_file(model_type: str = "bpe", **changes: Any) -> bytes:
         "model_type": model_type,
         "control_symbols": "<pad>,<eot>",
         "user_defined_symbols": "\u2582,\u2583",
+        "character_coverage": 0.98,
     }
-    written = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([prepared(text) for text in CORPUS * 20]),
-        model_writer=written,
-        character_coverage=0.98,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        **settings | changes,
-    )
-    return written.getvalue()
+    return ice_tokenizers.trained(map(prepared, ice_tokenizers.CORPUS * 20), **settings | changes)
 
 
 class Published:
@@ -61,8 +51,4 @@ class Published:
 
 
 def write(folder: Path, data: bytes, **settings: Any) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / "vocab.model").write_bytes(data)
-    own = {"tokenizer_class": CLASS, "auto_map": {"AutoTokenizer": ["x.Y", None]}}
-    (folder / "tokenizer_config.json").write_text(json.dumps(own | settings))
-    return folder
+    return ice_tokenizers.write(folder, data, name="vocab.model", **{"tokenizer_class": CLASS} | settings)

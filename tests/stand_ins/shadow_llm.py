@@ -70,9 +70,8 @@ def load_tokenizer(folder: Path, **config: Any) -> Tokenizer:
     return tokenizer
 
 
-def make_llm(tokenizer: Tokenizer | None, seq_length: int = 200, batch_size: int = 4) -> LLM:
-    """An LLM over the shadow model; prompts are token ids where there is no tokenizer."""
-
+def make_engine(tokenizer: Tokenizer | None, seq_length: int = 200, batch_size: int = 4) -> Engine:
+    """An engine over the shadow model."""
     settings = EngineSettings(batch_size=batch_size, seq_length=seq_length, block_size=16, num_blocks=100)
     make = None
     if tokenizer is not None:
@@ -80,5 +79,10 @@ def make_llm(tokenizer: Tokenizer | None, seq_length: int = 200, batch_size: int
         def make(prompt: tuple[int, ...], skip_special: bool) -> IncrementalDetokenizer:
             return IncrementalDetokenizer(tokenizer, prompt, skip_special)
 
-    engine = Engine(PrefixRunner(), settings, make, (END,))
+    return Engine(PrefixRunner(), settings, make, (END,))
+
+
+def make_llm(tokenizer: Tokenizer | None, seq_length: int = 200, batch_size: int = 4) -> LLM:
+    """An LLM over it; prompts are token ids where there is no tokenizer."""
+    engine = make_engine(tokenizer, seq_length, batch_size)
     return LLM.over(LoadedEngine(engine, tokenizer, 0, kernels="shadow"))

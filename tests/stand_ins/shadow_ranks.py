@@ -6,17 +6,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from mindbatch.engine.engine import Engine
-from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import Runner, Step, StepOutput
 from mindbatch.launch.job_ranks import EndedRank
 from mindbatch.parallel.connection import connect
 from mindbatch.parallel.topology import Topology
-from mindbatch.prompts.token_bytes import IncrementalDetokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.replicas.messages import FAILED, MODEL, READY, failure_fields
 from mindbatch.replicas.rank_links import FrontLink, RankLinks, serve
 from mindbatch.replicas.remote_engine import RemoteEngine
-from shadow_llm import END, VOCABULARY, PrefixRunner
+from shadow_llm import make_engine
 
 KEY = os.urandom(32)
 POISON = 13
@@ -154,19 +152,6 @@ class AdmitsAll:
 
     def forget(self, ranks: Iterable[int]) -> None:
         pass
-
-
-def make_engine(tokenizer: Tokenizer | None, batch_size: int = 4) -> Engine:
-    """An engine over the shadow model."""
-    settings = EngineSettings(batch_size=batch_size, seq_length=200, block_size=16, num_blocks=100)
-    make = None
-    if tokenizer is not None:
-
-        def make(prompt: tuple[int, ...], skip_special: bool) -> IncrementalDetokenizer:
-            return IncrementalDetokenizer(tokenizer, prompt, skip_special)
-
-    assert PrefixRunner.vocab_size == VOCABULARY
-    return Engine(PrefixRunner(), settings, make, (END,))
 
 
 def remote_engine(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp
 
-from goodness_of_fit import draws, p_value, survival
+from goodness_of_fit import draws, p_value
 from mindbatch.decoding.candidates import draw_by_weight, draw_without_replacement
 from mindbatch.decoding.row import token_logprobs
 from mindbatch.decoding.softmax import (
@@ -232,17 +232,3 @@ class TestWithoutReplacement:
         scores = np.arange(4, dtype=np.float32)
         draw_without_replacement(scores, np.full(4, 0.5))
         assert scores.tolist() == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("statistic", "degrees", "tail"),
-    [(3.8415, 1, 0.05), (5.9915, 2, 0.05), (7.8147, 3, 0.05), (29.588, 10, 0.001), (43.820, 19, 0.001)],
-)
-def test_tabulated_values(statistic: float, degrees: int, tail: float) -> None:
-    assert survival(statistic, degrees) == pytest.approx(tail, rel=1e-3)
-
-
-def test_counts_that_fit_and_counts_that_do_not() -> None:
-    assert p_value([25, 25, 50], [25, 25, 50]) == 1
-    assert p_value([22, 29, 49], [25, 25, 50]) > 0.5
-    assert p_value([10, 40, 50], [25, 25, 50]) < 1e-3

@@ -243,3 +243,10 @@ def run_all(engine: Engine, requests: Iterable[Request]) -> dict[str, RequestOut
     for item in requests:
         engine.add(item)
     return drain(engine)[0]
+
+
+def cached(engine: Engine, key: str, prompt: Sequence[int], **params: object) -> int:
+    """Runs one greedy request; how many of its prompt's tokens were found."""
+    output = run_all(engine, [request(key, prompt, max_new_tokens=3, **params)])[key]
+    assert output.outputs[0].token_ids == greedy_tokens(prompt, 3)
+    return output.num_cached_tokens

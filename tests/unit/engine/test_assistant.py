@@ -321,14 +321,6 @@ def test_greedy_output_is_that_without_an_assistant(
     assert assisted._assistant.blocks.num_free == settings(**assistant).num_blocks
 
 
-@pytest.mark.fast_cases(2)
-@pytest.mark.parametrize("changes", [{}, TIGHT])
-@pytest.mark.parametrize("params", [{}, {"do_sample": True, "temperature": 0.5}], ids=str)
-def test_output_is_that_without_prompt_lookup(changes: dict[str, int], params: dict[str, Any]) -> None:
-    plain = all_plain(run_all(engine(changes), requests(**params)))
-    assert all_plain(run_all(engine(changes), requests(prompt_lookup_num_tokens=3, **params))) == plain
-
-
 def test_samples_do_not_depend_on_how_the_engine_ran() -> None:
     params = {"num_assistant_tokens": 3, "do_sample": True, "num_return_sequences": 3}
     alike = all_plain(run_all(engine({}, {}), requests(**params)))

@@ -98,14 +98,6 @@ def test_ends_at_any_of_several_eos() -> None:
     assert output.token_ids == free
 
 
-def test_minimum_lengths_hold_eos_back() -> None:
-    free = greedy_tokens(PROMPT, 1)
-    for params in ({"min_new_tokens": 4}, {"min_length": len(PROMPT) + 4}):
-        output = one(make_engine(settings(), (free[0],)), PROMPT, max_new_tokens=20, **params).outputs[0]
-        assert free[0] not in output.token_ids[:4]
-        assert len(output.token_ids) >= 5 or output.finish_reason == "length"
-
-
 def test_a_minimum_that_no_request_can_have_is_refused() -> None:
     engine = make_engine(settings())
     most = engine.settings.seq_length

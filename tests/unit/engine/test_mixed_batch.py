@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from scipy.special import log_softmax
 from shadow_model import (
     STRATEGIES,
     VOCABULARY,
@@ -192,12 +192,6 @@ def test_dropping_requests_half_way_frees_their_blocks() -> None:
         assert [plain(results[row.key]) for row in rows] == expected
 
 
-def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    shifted = logits.astype(np.float64) - logits.max()
-    found: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum())
-    return found
-
-
 class Recomputed:
     """Sums over an output's tokens, from the model's logits alone."""
 
@@ -205,7 +199,7 @@ class Recomputed:
         self.params, prompt = asked.params, asked.prompt_token_ids
         tokens = output.token_ids
         states = fingerprints([*prompt, *tokens])[len(prompt) - 1 : -1]
-        raw = [log_softmax(logits_of(state)) for state in states]
+        raw = [log_softmax(logits_of(state).astype(np.float64)) for state in states]
         self.raw = sum(float(scores[token]) for scores, token in zip(raw, tokens, strict=True))
         names = {name for processors in PROCESSORS for name in processors}
         only = DecodingParams(**{name: getattr(self.params, name) for name in names})

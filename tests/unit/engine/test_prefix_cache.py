@@ -13,6 +13,7 @@ from shadow_model import (
     ShadowOutput,
     ShadowRunner,
     all_plain,
+    cached,
     drain,
     greedy_tokens,
     make_engine,
@@ -38,13 +39,6 @@ def steps_of(engine: Engine) -> list[list[tuple[str, int, int, bool]]]:
     runner = engine._runner
     assert isinstance(runner, ShadowRunner)
     return runner.steps
-
-
-def cached(engine: Engine, key: str, prompt: Sequence[int], **params: object) -> int:
-    """Runs one greedy request; returns how many of its prompt's tokens were found."""
-    output = run_all(engine, [request(key, prompt, max_new_tokens=3, **params)])[key]
-    assert output.outputs[0].token_ids == greedy_tokens(prompt, 3)
-    return output.num_cached_tokens
 
 
 def test_a_shared_beginning_is_computed_once() -> None:

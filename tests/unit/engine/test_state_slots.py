@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from shadow_model import greedy_tokens, make_engine, request, run_all, settings
+from shadow_model import cached, greedy_tokens, make_engine, request, run_all, settings
 
 from mindbatch.engine.block_manager import StateSlots
 from mindbatch.engine.engine import Engine
@@ -17,15 +17,6 @@ HEAD = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]  # two blocks of 4, and a half
 
 def recurrent(**changes: Any) -> Engine:
     return make_engine(settings(**({"num_states": 8} | changes)))
-
-
-def cached(engine: Engine, key: str, prompt: list[int]) -> int:
-    """Tokens of a prompt that were found, alone in the engine."""
-    output = run_all(engine, [request(key, prompt, max_new_tokens=3)])[key]
-    assert output.outputs[0].token_ids == greedy_tokens(prompt, 3)
-    found = output.num_cached_tokens
-    assert found is not None
-    return found
 
 
 def test_where_two_prompts_part_the_third_goes_on() -> None:

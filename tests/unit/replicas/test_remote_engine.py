@@ -13,8 +13,8 @@ from mindbatch.llm import LLM
 from mindbatch.loading.build import LoadedEngine
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.replicas.remote_engine import RemoteEngine
-from shadow_llm import make_llm
-from shadow_ranks import POISON, ShadowRanks, make_engine, remote_engine
+from shadow_llm import make_engine, make_llm
+from shadow_ranks import POISON, ShadowRanks, remote_engine
 
 PROMPTS = ["one", "two, three", "four five six", "", "seven"] * 3
 WAYS: list[dict[str, Any]] = [
