@@ -104,10 +104,10 @@ class Bench:
         with tempfile.TemporaryFile("w+") as errors:
             try:
                 self._measure(side, self._converted(side, errors), figures, round_number, errors)
-            except (SystemExit, subprocess.SubprocessError) as fault:
+            except (SystemExit, subprocess.SubprocessError) as error:
                 errors.seek(0)
                 lines = [line.strip() for line in errors if line.strip()]
-                figures.reason = f"{fault}; {lines[-1]}" if lines else str(fault)
+                figures.reason = f"{error}; {lines[-1]}" if lines else str(error)
 
     def _measure(
         self, side: Side, folder: Path, figures: Figures, round_number: int, errors: IO[str]

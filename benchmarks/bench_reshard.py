@@ -29,19 +29,19 @@ def main() -> None:
         bench = prepared(Path(name), options)
         ways = [*bench.ways()] if options.mindspore else [way for way in bench.ways() if way != MINDSPORE]
         found: dict[str, list[Measured]] = {way: [] for way in ways}
-        faults: list[str] = []
+        errors: list[str] = []
         for number in range(options.rounds):
             for way in ways:
                 found[way].append(bench.measured(way))
             if number == 0 and options.mindspore:
-                faults = differing(bench.made(OURS_CKPT), bench.made(MINDSPORE))
+                errors = differing(bench.made(OURS_CKPT), bench.made(MINDSPORE))
             bench.clear()
         print_table(found, bench.nbytes)
     copying = median(found[COPY])
     slow = [way for way in LIMITED if median(found[way]) > options.allowed * copying]
-    faults += [f"{way}: more than {options.allowed} times the copy" for way in slow]
-    if faults:
-        raise SystemExit("\n".join(faults))
+    errors += [f"{way}: more than {options.allowed} times the copy" for way in slow]
+    if errors:
+        raise SystemExit("\n".join(errors))
 
 
 def parse_options() -> argparse.Namespace:

@@ -132,7 +132,7 @@ def print_table(cases: dict[tuple[str, int], dict[str, Measured]]) -> None:
     """A row for each case and side. Raises SystemExit when greedy outputs differ."""
     print("| case              | side          | tokens/s | ratio | accepted | tokens a step | ms a step |")
     print("|:------------------|:--------------|---------:|------:|---------:|--------------:|----------:|")
-    faults = []
+    errors = []
     for (way, batch), sides in cases.items():
         speeds = {side: speed(found) for side, found in sides.items()}
         for side, found in sides.items():
@@ -142,11 +142,11 @@ def print_table(cases: dict[tuple[str, int], dict[str, Measured]]) -> None:
             per_step = f"{found.tokens / found.steps / batch:13.2f} | {step:9.2f}"
             print(f"| {f'{way}, batch {batch}':<17} | {side:<13} | {figures} | {per_step} |")
             if way == "greedy" and found.outputs != sides["plain"].outputs:
-                faults.append(f"{way}, batch {batch}: {side} has another output than plain decoding")
+                errors.append(f"{way}, batch {batch}: {side} has another output than plain decoding")
     ratio = speed(cases["greedy", 1]["assistant"]) / speed(cases["greedy", 1]["plain"])
     print(f"greedy, batch 1, assistant: {ratio:.2f} x plain; target {TARGET}")
-    if faults:
-        raise SystemExit("\n".join(faults))
+    if errors:
+        raise SystemExit("\n".join(errors))
 
 
 def speed(measured: Measured) -> float:

@@ -13,7 +13,7 @@ one is tried, and how many were refused is printed.
 Where transformers does other than MindBatch: its group beam search names the first end token for whichever
 ended a hypothesis (`any_end` marks such cases), and forced_bos_token_id only works on prompts of one token.
 Groups of beams that are done count as going on with the padding token, which is the first end token here,
-as it is there unless another is given. Two of its faults are kept out, see decoding_reference.py:
+as it is there unless another is given. Two of its errors are kept out, see decoding_reference.py:
 encoder_repetition_penalty that spares beams, and scores that are no numbers.
 """
 

@@ -23,8 +23,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # installed or not
 
 from mindbatch.config.paths import configs_folder
+from mindbatch.io.error_lines import shown, text_override, texts_override
 from mindbatch.io.errors import EXIT_USAGE, ConfigError
-from mindbatch.io.fault_lines import shown, text_override, texts_override
 from mindbatch.io.regular_file import open_regular
 from mindbatch.io.screen_text import run_tool, say
 from mindbatch.io.storage import reason_of
@@ -44,14 +44,14 @@ STAND_IN = texts_override("prompts", ["a prompt"])
 
 def main() -> None:
     """Runs `mindbatch generate` with what the flags ask for, in this process, which ends with it."""
-    options, faults = parser().parse_with_faults()
-    if faults:  # a word behind an unknown flag may be its value
+    options, errors = parser().parse_with_errors()
+    if errors:  # a word behind an unknown flag may be its value
         options.overrides = [word for word in options.overrides if "=" in word]
-    overrides = [*_model(options, faults), *_prompts(options, faults), *_decoding(options)]
-    overrides += [*_ranks(options, faults), *options.overrides]
-    _choose_device(options, faults)
-    if faults:
-        say(*faults, *_further_faults(overrides), name=NAME)
+    overrides = [*_model(options, errors), *_prompts(options, errors), *_decoding(options)]
+    overrides += [*_ranks(options, errors), *options.overrides]
+    _choose_device(options, errors)
+    if errors:
+        say(*errors, *_further_errors(overrides), name=NAME)
         sys.exit(EXIT_USAGE)
     sys.argv[1:] = ["generate", *overrides]
     from mindbatch.cli import entry_point  # after what is told at once
@@ -89,7 +89,7 @@ def _truth(text: str) -> bool:
     return text.lower() in TRUE
 
 
-def _further_faults(overrides: list[str]) -> Sequence[str]:
+def _further_errors(overrides: list[str]) -> Sequence[str]:
     """What `mindbatch generate` has against the rest, so that nobody needs two rounds."""
     from mindbatch.config.compose import compose_task
     from mindbatch.tasks.registry import TASKS
@@ -97,15 +97,15 @@ def _further_faults(overrides: list[str]) -> Sequence[str]:
     try:
         compose_task(TASKS["generate"], overrides).finish()
     except ConfigError as error:
-        return error.faults
+        return error.lines
     return ()
 
 
-def _model(options: argparse.Namespace, faults: list[str]) -> Iterator[str]:
+def _model(options: argparse.Namespace, errors: list[str]) -> Iterator[str]:
     """Where the model and its tokenizer are, and how much of it is used at once."""
     name, path = options.model_type, options.checkpoint_path
     if name is None:
-        faults.append("--model_type must be given: a shipped model, a folder, or a name like llama2_7b")
+        errors.append("--model_type must be given: a shipped model, a folder, or a name like llama2_7b")
         yield "model=tiny_gpt2" if path is None else text_override("model.checkpoint_name_or_path", path)
     elif os.path.isdir(name):
         yield text_override("model.checkpoint_name_or_path", path or name)
@@ -116,21 +116,21 @@ def _model(options: argparse.Namespace, faults: list[str]) -> Iterator[str]:
         if path is not None:
             yield text_override("model.checkpoint_name_or_path", path)
     else:
-        yield from _named_type(name, path, faults)
+        yield from _named_type(name, path, errors)
     yield f"model.batch_size={options.batch_size}"
     yield f"model.use_past={str(options.use_past).lower()}"
     if options.seq_length is not None:
         yield f"model.seq_length={options.seq_length}"
 
 
-def _named_type(name: str, path: str | None, faults: list[str]) -> Iterator[str]:
+def _named_type(name: str, path: str | None, errors: list[str]) -> Iterator[str]:
     """The longest known type with which the name begins: MindFormers' names have the size behind it."""
     known = max((each for each in MODEL_TYPES if name.startswith(each)), key=len, default=None)
     if known is None:
         types = ", ".join(MODEL_TYPES)
-        faults.append(f"--model_type {shown(name)}: no folder, and no name that begins with one of {types}")
+        errors.append(f"--model_type {shown(name)}: no folder, and no name that begins with one of {types}")
     elif path is None:
-        faults.append(f"--checkpoint_path must be given: the folder of the {known} model")
+        errors.append(f"--checkpoint_path must be given: the folder of the {known} model")
     if known is None or path is None:
         yield "model=tiny_gpt2" if path is None else text_override("model.checkpoint_name_or_path", path)
     else:
@@ -138,20 +138,20 @@ def _named_type(name: str, path: str | None, faults: list[str]) -> Iterator[str]
         yield text_override("model.checkpoint_name_or_path", path)
 
 
-def _prompts(options: argparse.Namespace, faults: list[str]) -> Iterator[str]:
+def _prompts(options: argparse.Namespace, errors: list[str]) -> Iterator[str]:
     data = options.input_data
     if data is None:
-        faults.append("--input_data must be given: a prompt, or a file with one on each line")
+        errors.append("--input_data must be given: a prompt, or a file with one on each line")
     elif os.path.isfile(data):
-        lines = _broken_lines(Path(data), faults)
+        lines = _broken_lines(Path(data), errors)
         yield text_override("prompts_file", data) if lines is None else texts_override("prompts", lines)
         return
     elif data.endswith(ENDINGS) and len(data.split()) == 1:
-        faults.append(f"--input_data {shown(data)}: no such file")
+        errors.append(f"--input_data {shown(data)}: no such file")
     yield STAND_IN if data is None else texts_override("prompts", [data])
 
 
-def _broken_lines(path: Path, faults: list[str]) -> list[str] | None:
+def _broken_lines(path: Path, errors: list[str]) -> list[str] | None:
     r"""The prompts of a file in which \n stands for line breaks; None where there is none, and it can be read
     as it is."""
     try:
@@ -161,9 +161,9 @@ def _broken_lines(path: Path, faults: list[str]) -> list[str] | None:
             file.seek(0)
             lines = [*text_lines(file)]
     except OSError as error:
-        faults.append(f"--input_data {path}: cannot be read ({reason_of(error)})")
+        errors.append(f"--input_data {path}: cannot be read ({reason_of(error)})")
         return None
-    faults += [f"{path}, line {line.number}: {line.fault}" for line in lines if line.text is None]
+    errors += [f"{path}, line {line.number}: {line.error}" for line in lines if line.text is None]
     return [line.text.replace(LINE_BREAK, "\n") for line in lines if line.text is not None]
 
 
@@ -178,24 +178,24 @@ def _decoding(options: argparse.Namespace) -> Iterator[str]:
             yield f"decoding.{name}={default if given is None else given}"
 
 
-def _ranks(options: argparse.Namespace, faults: list[str]) -> Iterator[str]:
+def _ranks(options: argparse.Namespace, errors: list[str]) -> Iterator[str]:
     for name in ("data_parallel", "model_parallel"):
         number = getattr(options, name)
         if number > 1 and not options.use_parallel:
-            faults.append(f"--{name} {number}: has no effect without --use_parallel True")
+            errors.append(f"--{name} {number}: has no effect without --use_parallel True")
         yield f"parallel.{name}={number}"
 
 
-def _choose_device(options: argparse.Namespace, faults: list[str]) -> None:
+def _choose_device(options: argparse.Namespace, errors: list[str]) -> None:
     """Names the NPU for MindSpore, which reads DEVICE_ID when the device is set."""
     number = options.device_id
     written = f"--device_id {number}"
     if number < 0:
-        faults.append(f"{written}: must not be negative")
+        errors.append(f"{written}: must not be negative")
     elif number and options.use_parallel:
-        faults.append(f"{written}: has no effect with --use_parallel True, where each process has its own")
+        errors.append(f"{written}: has no effect with --use_parallel True, where each process has its own")
     elif number and not ON_ASCEND & {*options.overrides}:
-        faults.append(f"{written}: a CPU has no number; give runtime=ascend for an NPU")
+        errors.append(f"{written}: a CPU has no number; give runtime=ascend for an NPU")
     elif number:
         os.environ["DEVICE_ID"] = str(number)
 

@@ -31,7 +31,7 @@ from mindbatch.launch.hccn import (
 from mindbatch.launch.rank_table import PLAIN, RESERVED_NIC, Device, RankTable, Server, table_rows
 from mindbatch.launch.table_files import name_for_server, write_table
 from mindbatch.launch.table_json import as_given
-from mindbatch.launch.table_reader import server_id_fault, verify
+from mindbatch.launch.table_reader import server_id_error, verify
 
 NAME = "hccl_tools.py"
 GROUP = 4
@@ -40,12 +40,12 @@ MOST_SECONDS = 3600
 
 @dataclass
 class Request:
-    """What the flags ask for, with every fault in them."""
+    """What the flags ask for, with every error in them."""
 
     server_id: str = ""
     logical: list[int] = field(default_factory=list)
     physical: list[int] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
         path = Path.cwd() / name_for_server(request.logical, request.server_id)
         write_table(table, path)
     except MindBatchError as error:
-        say(*error.faults, name=NAME)
+        say(*error.lines, name=NAME)
         return error.exit_code
     say(*request.notes, name=NAME)
     show("\n".join([*table_rows(table), f"Completed: the rank table is in: {path}"]))
@@ -85,21 +85,21 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read_request(options: argparse.Namespace) -> Request:
-    """What is asked for. Raises ConfigError with every fault in the flags."""
+    """What is asked for. Raises ConfigError with every problem in the flags."""
     request = Request()
     read_devices(options, request)
     if not 0 < options.hccn_timeout <= MOST_SECONDS:
-        request.faults.append(
+        request.errors.append(
             f"--hccn_timeout {options.hccn_timeout:g}: must be above 0, {MOST_SECONDS} at most"
         )
     try:
         request.server_id = options.server_ip or own_address()
-        if fault := server_id_fault(request.server_id):
-            request.faults.append(f"--server_ip {as_given(request.server_id)}: {fault}")
+        if problem := server_id_error(request.server_id):
+            request.errors.append(f"--server_ip {as_given(request.server_id)}: {problem}")
     except ValueError as error:
-        request.faults.append(f"--server_ip must be given: {error}")
-    if request.faults:
-        raise ConfigError(request.faults)
+        request.errors.append(f"--server_ip must be given: {error}")
+    if request.errors:
+        raise ConfigError(request.errors)
     request.notes += [note] if (note := loopback_note(request.server_id)) else []
     return request
 
@@ -110,19 +110,19 @@ def read_devices(options: argparse.Namespace, request: Request) -> None:
     try:
         request.logical, note = parse_range(options.device_num)
     except ValueError as error:
-        request.faults.append(f"{written}: {error}")
+        request.errors.append(f"{written}: {error}")
         return
     request.notes += [f"{written}: {note}"] if note else []
     end, most = request.logical[-1] + 1, options.device_num_per_node
     if end > most:
-        request.faults.append(
+        request.errors.append(
             f"{written}: must be within [0,{most}); give --device_num_per_node {end} for a server with more"
         )
     try:
         visible = None if options.visible_devices is None else parse_list(options.visible_devices)
         request.physical = physical_devices(request.logical, visible)
     except ValueError as error:
-        request.faults.append(f"--visible_devices {as_given(options.visible_devices)}: {error}")
+        request.errors.append(f"--visible_devices {as_given(options.visible_devices)}: {error}")
     request.notes += [f"{written}: {note}" for note in group_notes(request.physical)]
 
 

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # ins
 from mindbatch.io.errors import EXIT_DONE, MindBatchError
 from mindbatch.io.screen_text import run_tool, say, show
 from mindbatch.io.tool_parser import ToolParser
-from mindbatch.launch.rank_table import size_faults, table_rows
+from mindbatch.launch.rank_table import size_errors, table_rows
 from mindbatch.launch.table_files import merge_files, name_for_servers, write_table
 from mindbatch.launch.table_reader import Leave
 
@@ -32,9 +32,9 @@ def main(arguments: list[str] | None = None) -> int:
         path = Path.cwd() / name_for_servers(table)
         write_table(table, path)
     except MindBatchError as error:
-        say(*error.faults, name=NAME)
+        say(*error.lines, name=NAME)
         return error.exit_code
-    say(*notes, *size_faults(table), name=NAME)
+    say(*notes, *size_errors(table), name=NAME)
     show("\n".join([*table_rows(table), f"Completed: the rank table is in: {path}"]))
     return EXIT_DONE
 

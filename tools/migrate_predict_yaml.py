@@ -25,9 +25,9 @@ import yaml
 from omegaconf import OmegaConf
 
 from mindbatch.config.composition import assign
-from mindbatch.config.faults import FaultLog, shown
+from mindbatch.config.error_log import ErrorLog, shown
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.config.paths import output_file_fault
+from mindbatch.config.paths import output_file_error
 from mindbatch.config.predict_yaml.apply import Applied, apply_table
 from mindbatch.config.schema import SchemaKeys, schema_keys
 from mindbatch.config.settings import Assignment
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
             return EXIT_DONE
         write_whole(target, text.encode())
     except MindBatchError as error:
-        say(*error.faults, name=NAME)
+        say(*error.lines, name=NAME)
         return error.exit_code
     say(*applied.notes, name=NAME)
     show(printable(f"{target}: for mindbatch TASK --config {target}"))
@@ -73,8 +73,8 @@ def read_target(output: str | None) -> Path | None:
         return None
     path = Path(output)
     there = "is there already; give another name" if os.path.lexists(path) else None
-    if fault := there or output_file_fault(path):
-        raise ConfigError(f"--output {output}: {fault}")
+    if error := there or output_file_error(path):
+        raise ConfigError(f"--output {output}: {error}")
     return path
 
 
@@ -88,18 +88,18 @@ def migrated(path: Path) -> Applied:
     """
     keys = schema_keys(ModelTaskConfig)
     applied = apply_table(path, keys)
-    log = FaultLog()
-    for line in applied.faults:
+    log = ErrorLog()
+    for line in applied.errors:
         log.add(line)
     tree = OmegaConf.structured(ModelTaskConfig)
     assign(tree, applied.settings.values(), keys, log)
     log.origins = {name: setting.source for name, setting in applied.settings.items()}
-    log.add_consequences(_faults({name: OmegaConf.select(tree, name) for name in applied.settings}, keys))
+    log.add_consequences(_errors({name: OmegaConf.select(tree, name) for name in applied.settings}, keys))
     log.raise_if_any()
     return applied
 
 
-def _faults(values: dict[str, Any], keys: SchemaKeys) -> Iterator[str]:
+def _errors(values: dict[str, Any], keys: SchemaKeys) -> Iterator[str]:
     for name, value in values.items():
         if error := keys.keys[name].error(value):
             yield f"{name}={shown(value)}: {error}"
@@ -109,7 +109,7 @@ def _faults(values: dict[str, Any], keys: SchemaKeys) -> Iterator[str]:
     try:
         DecodingParams(**{name: _plain(value) for name, value in decoding.items()})
     except ConfigError as error:
-        yield from error.faults
+        yield from error.lines
 
 
 def _plain(value: Any) -> Any:

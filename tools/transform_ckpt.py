@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
             workers = worker_count(None if wanted == 1 else wanted, plan.nbytes)
             outcome = carry_out(replace(plan, workers=workers), progress=PlainProgress(NAME))
     except MindBatchError as error:
-        say(*error.faults, name=NAME)
+        say(*error.lines, name=NAME)
         return error.exit_code
     except KeyboardInterrupt:
         say("interrupted; the same command goes on", name=NAME)
@@ -97,45 +97,45 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read_request(options: argparse.Namespace) -> Request:
-    """What is asked for. Raises ConfigError with every fault in the flags."""
-    faults = list(flag_faults(options))
+    """What is asked for. Raises ConfigError with every error in the flags."""
+    errors = list(flag_errors(options))
     is_named = any(getattr(options, name) for name in NAMED)
     names = NAMED if is_named else PLAIN
     if is_named and any(getattr(options, name) for name in PLAIN):
-        faults.append(f"--{' --'.join(PLAIN)} and --{' --'.join(NAMED)}: must be of one kind")
+        errors.append(f"--{' --'.join(PLAIN)} and --{' --'.join(NAMED)}: must be of one kind")
     source, target, *strategies = (getattr(options, name) for name in names)
     source_strategy, target_strategy = (strategy_path(text) for text in strategies)
     if is_named and not target:
         target = "transformed_checkpoint"
-    faults += [
+    errors += [
         f"--{name} must be given" for name, text in zip(names, (source, target), strict=False) if not text
     ]
     if source_strategy is None and target_strategy is None:
-        faults.append(f"--{names[2]} and --{names[3]}: one of them must be given")
+        errors.append(f"--{names[2]} and --{names[3]}: one of them must be given")
     for name, path in zip(names[2:], (source_strategy, target_strategy), strict=True):
         if path is not None and not path.exists():
-            faults.append(f"--{name} {path}: no such file or folder")
-    if faults:
-        raise ConfigError(faults)
+            errors.append(f"--{name} {path}: no such file or folder")
+    if errors:
+        raise ConfigError(errors)
     folder = Path(target) / Path(source).resolve().name.split(".")[0] if is_named else Path(target)
     return Request(Path(source), folder, source_strategy, target_strategy)
 
 
-def flag_faults(options: argparse.Namespace) -> list[str]:
+def flag_errors(options: argparse.Namespace) -> list[str]:
     """What is wrong with the single flags."""
-    faults = []
+    errors = []
     if (
         not options.prefix
         or "/" in options.prefix
         or "\0" in options.prefix
         or options.prefix.startswith(".")
     ):
-        faults.append(f"--prefix {options.prefix!a}: must be the beginning of a file's name")
+        errors.append(f"--prefix {options.prefix!a}: must be the beginning of a file's name")
     if options.transform_process_num < 1:
-        faults.append(f"--transform_process_num {options.transform_process_num}: must be at least 1")
+        errors.append(f"--transform_process_num {options.transform_process_num}: must be at least 1")
     if options.rank_id < 0:
-        faults.append(f"--rank_id {options.rank_id}: must not be negative")
-    return faults
+        errors.append(f"--rank_id {options.rank_id}: must not be negative")
+    return errors
 
 
 def strategy_path(text: str) -> Path | None:

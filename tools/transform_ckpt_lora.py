@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
             workers = worker_count(None, plan.nbytes)
             outcome = carry_out(replace(plan, workers=workers), progress=PlainProgress(NAME))
     except MindBatchError as error:
-        say(*error.faults, name=NAME)
+        say(*error.lines, name=NAME)
         return error.exit_code
     except KeyboardInterrupt:
         say("interrupted; the same command goes on", name=NAME)
@@ -82,8 +82,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read_target(options: argparse.Namespace) -> Path:
-    """The folder to make. Raises ConfigError with every fault in the flags."""
-    faults = [
+    """The folder to make. Raises ConfigError with every error in the flags."""
+    errors = [
         f"--{name} must be given"
         for name in ("src_ckpt_path_or_dir", "dst_ckpt_dir")
         if not getattr(options, name)
@@ -91,17 +91,17 @@ def read_target(options: argparse.Namespace) -> Path:
     for name in ("src_ckpt_strategy", "dst_ckpt_strategy"):
         path = strategy_path(getattr(options, name))
         if path is not None and not path.exists():
-            faults.append(f"--{name} {path}: no such file or folder")
+            errors.append(f"--{name} {path}: no such file or folder")
     prefix, scaling = options.prefix, options.lora_scaling
     if not prefix or "/" in prefix or "\0" in prefix or prefix.startswith("."):
-        faults.append(f"--prefix {prefix!a}: must be the beginning of a file's name")
+        errors.append(f"--prefix {prefix!a}: must be the beginning of a file's name")
     if scaling is not None and not 0 < abs(scaling) < 1e9:
-        faults.append(f"--lora_scaling {scaling:g}: must be a number other than 0")
+        errors.append(f"--lora_scaling {scaling:g}: must be a number other than 0")
     target = Path(options.dst_ckpt_dir).resolve()
     if options.dst_ckpt_dir and target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        faults.append(f"--dst_ckpt_dir {target}: exists already; give another folder")
-    if faults:
-        raise ConfigError(faults)
+        errors.append(f"--dst_ckpt_dir {target}: exists already; give another folder")
+    if errors:
+        raise ConfigError(errors)
     return target
 
 

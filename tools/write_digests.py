@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
         for path in record_digests(options.folder, replace=options.replace):
             show(printable(path))
     except MindBatchError as error:
-        say(*error.faults, name=NAME)
+        say(*error.lines, name=NAME)
         return error.exit_code
     return EXIT_DONE
 

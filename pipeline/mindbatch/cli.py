@@ -14,8 +14,8 @@ from mindbatch.config.environment import own_the_process, prepare_environment
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder, expand_home
 from mindbatch.config.schema import Task
+from mindbatch.io.error_lines import did_you_mean
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, MindBatchError, is_panic
-from mindbatch.io.fault_lines import did_you_mean
 from mindbatch.io.interrupts import PUT_OFF, interrupt_outcome, signal_notes
 from mindbatch.io.screen_text import data_output, end_output, hold_libraries_back, say, show, shown_traceback
 from mindbatch.tasks.registry import TASKS, overview, task_page
@@ -136,7 +136,7 @@ def _report_error(error: BaseException, verbose: bool) -> int:
 
         shown_traceback(traceback.format_exception(error))
     if isinstance(error, MindBatchError):
-        say(*error.faults)
+        say(*error.lines)
         return error.exit_code
     text = " ".join(str(error).split())
     is_memory = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
@@ -270,7 +270,7 @@ def parse_command_line(arguments: list[str]) -> CommandLine:
 
     Raises ConfigError naming every flag that does not exist or lacks its value.
     """
-    line, faults = CommandLine(), []
+    line, errors = CommandLine(), []
     rest = iter(arguments)
     for argument in rest:
         if not argument.startswith("-"):
@@ -282,16 +282,16 @@ def parse_command_line(arguments: list[str]) -> CommandLine:
             line.switches.add(flag)
         elif flag in VALUED_FLAGS:
             value = value if has_value else next(rest, "")
-            faults += _take_value(flag, value, line)
+            errors += _take_value(flag, value, line)
         else:
-            faults.append(_unknown_flag(argument, flag))
-    if faults:
-        raise ConfigError(faults)
+            errors.append(_unknown_flag(argument, flag))
+    if errors:
+        raise ConfigError(errors)
     return line
 
 
 def _take_value(flag: str, value: str, line: CommandLine) -> list[str]:
-    """Notes the value of a flag; returns its faults."""
+    """Notes the value of a flag; returns its errors."""
     if not value or value.startswith("--"):
         return [f"{flag}: needs a {VALUED_FLAGS[flag][0]}"]
     if flag == "--cfg" and value not in _SHOWN_PARTS:

@@ -321,7 +321,7 @@ class LLM(Closing):
             for row in rows.prompts
         ]
         run = self.submit(named, inbox)
-        run.refused += [RequestOutput.failed(row.key, row.fault) for row in rows.errors]
+        run.refused += [RequestOutput.failed(row.key, row.error) for row in rows.errors]
         run.refused.sort(key=lambda failure: int(failure.key))
         for note in self.take_notes():
             warnings.warn(note, stacklevel=3)

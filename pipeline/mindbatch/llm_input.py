@@ -16,8 +16,8 @@ from mindbatch.config.schema import INSTEAD, Key, own_keywords, schema_keys
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.params import OTHER_NAMES
 from mindbatch.decoding.token_kinds import RANDOM
+from mindbatch.io.error_lines import did_you_mean, under_own_names
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.fault_lines import did_you_mean, under_own_names
 
 PromptInput = str | Sequence[int] | Sequence[Mapping[str, Any]]
 Prompts = PromptInput | Sequence[PromptInput]
@@ -94,12 +94,12 @@ def options_of(path: str | Path | None, arguments: Mapping[str, Any]) -> ModelTa
     parallel = ParallelConfig(**values(_PARALLEL_KEYWORDS))
     lora = LoraConfig(**values(_LORA_KEYWORDS))
     config = ModelTaskConfig(model=model, runtime=runtime, parallel=parallel, lora=lora)
-    faults = config.settle_paths()
-    faults += config.read_values(_KEYS).values()
-    if faults := faults or [*config.own_faults(_KEYS)]:
-        raise ConfigError(faults)
-    if faults := fetch_models(model):
-        raise ConfigError(faults)
+    errors = config.settle_paths()
+    errors += config.read_values(_KEYS).values()
+    if errors := errors or [*config.own_errors(_KEYS)]:
+        raise ConfigError(errors)
+    if errors := fetch_models(model):
+        raise ConfigError(errors)
     return config
 
 
@@ -145,7 +145,7 @@ def params_for_each(count: int, params: Params, keywords: Mapping[str, Any]) -> 
     Raises:
         ConfigError: they are something else, not as many as the prompts, or hold unknown names.
     """
-    keywords, faults = _parameters("", keywords)
+    keywords, errors = _parameters("", keywords)
     known = {name: value for name, value in keywords.items() if name in _NAMES}
     if isinstance(params, (list, tuple)):
         if len(params) != count:
@@ -153,12 +153,12 @@ def params_for_each(count: int, params: Params, keywords: Mapping[str, Any]) -> 
                 f"params: {len(params)} given for {count} prompts; give one for all or one for each"
             )
         by_prompt = [
-            _made(f"params[{i}]", prompt_params, known, faults) for i, prompt_params in enumerate(params)
+            _made(f"params[{i}]", prompt_params, known, errors) for i, prompt_params in enumerate(params)
         ]
     else:
-        by_prompt = [_made("params", {} if params is None else params, known, faults)] * count
-    if faults:
-        raise ConfigError(faults)
+        by_prompt = [_made("params", {} if params is None else params, known, errors)] * count
+    if errors:
+        raise ConfigError(errors)
     return by_prompt
 
 
@@ -179,20 +179,20 @@ def adapter_for_each(count: int, adapter: Any) -> Sequence[str | None]:
     return adapter
 
 
-def _made(place: str, values: Any, keywords: Mapping[str, Any], faults: list[str]) -> DecodingParams:
+def _made(place: str, values: Any, keywords: Mapping[str, Any], errors: list[str]) -> DecodingParams:
     if isinstance(values, DecodingParams):
         if not keywords:
             return values
         values = {name: getattr(values, name) for name in _NAMES}
     if not isinstance(values, Mapping):
         kind = type(values).__name__
-        faults.append(f"{place}: found {kind}; must be a DecodingParams or a dict, for all or each")
+        errors.append(f"{place}: found {kind}; must be a DecodingParams or a dict, for all or each")
         return DecodingParams()
     values, unfit = _parameters(f"{place}: ", values)
     if unfit:
-        faults += unfit
+        errors += unfit
     elif {**values, **keywords}.get("seed") == RANDOM:
-        faults.append(
+        errors.append(
             f"{place}: seed={RANDOM!r}: give DecodingParams(seed={RANDOM!r}, ...), whose seed then says what "
             "was drawn"
         )
@@ -200,7 +200,7 @@ def _made(place: str, values: Any, keywords: Mapping[str, Any], faults: list[str
         try:
             return DecodingParams(**{**values, **keywords})
         except ConfigError as error:
-            faults += [fault if place == "params" else f"{place}: {fault}" for fault in error.faults]
+            errors += [problem if place == "params" else f"{place}: {problem}" for problem in error.lines]
     return DecodingParams()
 
 

@@ -125,7 +125,7 @@ def _try(reader: Reader, folder: Path, files: dict[Path, bytes], number: int) ->
     try:
         reader.read(path)
     except MindBatchError as error:
-        _check(error.faults, None if reader.bare_lines else folder)
+        _check(error.lines, None if reader.bare_lines else folder)
     except BaseException as error:
         raise Fault(_described(error)) from error
     finally:

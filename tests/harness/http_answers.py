@@ -31,12 +31,12 @@ class Exchange:
     """What a server has answered to the bytes of one connection.
 
     ended: "closed", "reset" or "open", where it was not ended by the server.
-    fault: why the bytes are no HTTP; None where they are.
+    error: why the bytes are no HTTP; None where they are.
     """
 
     answers: list[Answer] = field(default_factory=list)
     ended: str = "open"
-    fault: str | None = None
+    error: str | None = None
     seconds: float = 0.0
 
 
@@ -71,7 +71,7 @@ def exchange(
     except TimeoutError:
         pass
     except h11.RemoteProtocolError as error:
-        result.fault = str(error)
+        result.error = str(error)
     except OSError:
         result.ended = "reset"
     result.answers, result.seconds = reader.answers, time.monotonic() - begun

@@ -149,7 +149,7 @@ class ServerFaults:
             patience = READ_SECONDS + 2.0
         count = None if sent.count is None else abs(sent.count)
         answered = watched.send(sent.wire if wire is None else wire, sent.method, count, patience)
-        if is_patient and answered.ended == "open" and answered.fault is None:
+        if is_patient and answered.ended == "open" and answered.error is None:
             self.findings.add("broken bytes keep a connection", f"number {number}", sent.wire)
         return answered
 
@@ -157,8 +157,8 @@ class ServerFaults:
         def found(what: str, detail: str = "") -> None:
             self.findings.add(what, f"number {number}: {detail}"[:500], sent.wire)
 
-        if answered.fault is not None and (sent.count is not None or sent.method != "HEAD"):
-            found("an answer is no HTTP", answered.fault)
+        if answered.error is not None and (sent.count is not None or sent.method != "HEAD"):
+            found("an answer is no HTTP", answered.error)
         for answer in answered.answers:
             for fault in faults(answer, sent.method, secrets):
                 found(fault, f"{sent.method} {sent.target[:80]}: {answer.body[:200]!r}")

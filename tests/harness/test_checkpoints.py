@@ -162,7 +162,7 @@ def test_a_disk_may_fail_at_an_operation(tmp_path: Path, number: int, lasting: b
             carry_out(plan, FailingStorage(place, number, lasting=lasting))
             assert name == "close", f"the failure of {name} at {place} went unnoticed"
         except StorageError as error:
-            (line,) = error.faults
+            (line,) = error.lines
             assert line.startswith(f"{target}"), f"{place} ({name}): {line}"
             assert line.endswith(f"cannot be written ({os.strerror(number)})")
         assert files_of(target) in ({}, unbroken)

@@ -64,7 +64,7 @@ def test_a_disk_may_fail_at_an_operation(tmp_path: Path, number: int, lasting: b
             make_job(config, storage=storage).run()
             assert name == "close", f"the failure of {name} at {place} went unnoticed"
         except StorageError as error:
-            (line,) = error.faults
+            (line,) = error.lines
             assert line.startswith(f"{run}"), f"{place} ({name}): {line}"
             assert f"cannot be written ({os.strerror(number)})" in line
             assert "\n" not in line

@@ -178,7 +178,7 @@ def test_all_faults_of_adapters_are_told_before_anything_is_loaded(
     (folders["b"] / "adapter_config.json").unlink()
     with pytest.raises(CheckpointError) as caught:
         LLM(TINY, lora_adapters=folders)
-    first, *rest = caught.value.faults
+    first, *rest = caught.value.lines
     assert first.startswith("lora.adapters.a: ")
     assert rest
     assert all(fault.startswith("lora.adapters.b: ") for fault in rest)

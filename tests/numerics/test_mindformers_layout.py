@@ -199,6 +199,6 @@ def test_each_pipeline_stage_has_its_strategy_file(tmp_path: Path, monkeypatch: 
 
 
 def test_a_model_that_mindspore_refuses_is_one_line(cuts: Cuts) -> None:
-    (line,) = cuts.refusal.faults
+    (line,) = cuts.refusal.lines
     assert line.startswith("the simulation of Ascend: rank 0 of 2: ")
     assert "7" in line

@@ -103,7 +103,7 @@ def test_what_was_not_loaded_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(FAMILIES, "glm4_moe", replace(FAMILIES["glm4_moe"], names=()))
     with pytest.raises(CheckpointError) as caught:
         load_mindformers(tmp_path)
-    lines = [line.removeprefix(f"{tmp_path}: ") for line in caught.value.faults]
+    lines = [line.removeprefix(f"{tmp_path}: ") for line in caught.value.lines]
     taken = "tensor 'model.layers.{}.self_attn.{}_norm.weight' was not taken by MindFormers' glm4_moe"
     assert lines[:4] == [taken.format(layer, which) for layer in (0, 1) for which in "qk"]
     left = "parameter 'decoder.layers.0.self_attention.k_layernorm.weight'"

@@ -38,7 +38,7 @@ def part(rank: int, number: int, shape: tuple[int, int]) -> Array:
     return np.random.default_rng([rank, number, *shape]).standard_normal(shape, np.float32)
 
 
-def faults_of(shard: TensorSlice, meeting: int, number: int, shape: tuple[int, int]) -> list[str]:
+def errors_of(shard: TensorSlice, meeting: int, number: int, shape: tuple[int, int]) -> list[str]:
     parts = [part(rank, number, shape) for rank in range(shard.size)]
     total = parts[0].copy()
     for each in parts[1:]:
@@ -87,7 +87,7 @@ def take_part(shard: TensorSlice, name: str) -> int:
     after = None if rank == shard.size - 1 else joined(f"{name}-{rank + 1}", TensorSlice(0, 2))
     for number in range(ROUNDS):
         for shape in SHAPES if number == 0 else SHAPES[:3]:
-            faults += faults_of(shard, meeting, number, shape)
+            faults += errors_of(shard, meeting, number, shape)
             faults += hand_on(rank, before, after, number, shape)
     print(*faults, sep="\n", end="", flush=True)
     return int(bool(faults))

@@ -20,7 +20,7 @@ def config_of(task: str, *overrides: str, file: Path | None = None, folder: Path
 def faults_of_task(task: str, *overrides: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         config_of(task, *overrides)
-    return list(caught.value.faults)
+    return list(caught.value.lines)
 
 
 def faults(*overrides: str) -> tuple[str, ...]:

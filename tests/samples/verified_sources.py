@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mindbatch.checkpoint.faults import collecting, raise_if_any
+from mindbatch.checkpoint.error_lines import collecting, raise_if_any
 from mindbatch.checkpoint.folders.tensor_set import Source, open_source
 
 
@@ -13,7 +13,7 @@ def open_verified(path: Path) -> Source:
     for tensors in source.ranks:
         with collecting(faults):
             damaged = tensors.damages(tensors.computed_digests(tensors.names))
-            faults += [*damaged, *tensors.checksum_faults()]
+            faults += [*damaged, *tensors.checksum_errors()]
     if faults:
         source.close()
     raise_if_any(faults)

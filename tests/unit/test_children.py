@@ -221,7 +221,7 @@ from mindbatch.prompts.chat import ChatTemplates
 from mindbatch.decoding.grammar import GrammarProcess
 sys.path[:0] = ["", {folder!r}]
 assert ChatTemplates({{"default": "text"}}).render([]) == "text"
-print(GrammarProcess().tried('%llguidance {{"no_forcing": true}}\\nstart: /a/').fault)
+print(GrammarProcess().tried('%llguidance {{"no_forcing": true}}\\nstart: /a/').error)
 job = {{"memory_bytes": 1 << 30, "module": "absent", "packages": "/absent", "import_path": "/absent"}}
 child = children.Child(process.run_job, json.dumps(job))
 print(child.connection.recv_bytes())

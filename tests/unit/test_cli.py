@@ -276,7 +276,7 @@ def test_all_bad_flags_are_named_at_once() -> None:
         parse_command_line(
             ["--confg", "--model", "--model.type=x", "--help=1", "--config", "--verbose", "-", "--config-dir"]
         )
-    assert caught.value.faults == (
+    assert caught.value.lines == (
         "--confg: unknown flag; did you mean --config?",
         "--model: unknown flag; keys are given without dashes: model=VALUE",
         "--model.type: unknown flag; keys are given without dashes: model.type=x",

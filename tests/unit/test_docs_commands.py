@@ -18,7 +18,7 @@ PLACEHOLDERS = {"...", "[KEY=VALUE", "...]", "[FLAGS]", "TASK"}
 MISSPELT = "runtime.cache_memry"  # on purpose: the README shows the answer
 
 
-def faults_of(words: list[str]) -> list[str]:
+def errors_of(words: list[str]) -> list[str]:
     """The words of a command that name no task, key, option or value that there is."""
     name, *rest = words
     if name in PLACEHOLDERS:
@@ -56,7 +56,7 @@ def is_known(word: str, schema: type) -> bool:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_name_what_there_is(page: Path) -> None:
-    faults = [fault for at, words in COMMANDS if at == page for fault in faults_of(words)]
+    faults = [fault for at, words in COMMANDS if at == page for fault in errors_of(words)]
     assert [fault for fault in faults if not fault.startswith(MISSPELT)] == []
 
 
@@ -80,14 +80,14 @@ def test_enough_commands_are_looked_at() -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_command_is_found(command: str, faults: list[str]) -> None:
-    assert [fault for words in commands_of(command) for fault in faults_of(words)] == faults
+    assert [fault for words in commands_of(command) for fault in errors_of(words)] == faults
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_examples_of_help_name_what_there_is(task: str) -> None:
     found = [words for example in TASKS[task].examples for words in commands_of(example)]
     assert len(found) == len(TASKS[task].examples)
-    assert [fault for words in found for fault in faults_of(words)] == []
+    assert [fault for words in found for fault in errors_of(words)] == []
 
 
 def test_keys_in_the_text_exist() -> None:

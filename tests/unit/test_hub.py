@@ -45,7 +45,7 @@ def refused(hub: Hub, monkeypatch: pytest.MonkeyPatch, *patterns: str, revision:
     with pytest.raises(MindBatchError) as error:
         fetch(hub, monkeypatch, *patterns, revision=revision)
     assert cached_model("org/model") is None
-    [line] = error.value.faults
+    [line] = error.value.lines
     return line
 
 

@@ -113,11 +113,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backends": {"config"} | BELOW_ENGINE | DECLARATIONS | LOWEST,
 }
 # The same within checkpoint/: which of its packages, and modules beside them, each may import.
-GROUND = {"faults", "json_object"}
+GROUND = {"error_lines", "json_object"}
 CHECKPOINT_MAY_IMPORT: dict[str, set[str]] = {
-    "io": set(),
-    "fields": {"io"},
-    "faults": set(),
+    "error_lines": set(),
     "json_object": GROUND,
     "formats": GROUND,
     "folders": GROUND | {"formats", "placement"},

@@ -119,7 +119,7 @@ def test_parameters_by_name_and_as_dicts(shadow_llm: LLM) -> None:
     assert len(list(shadow_llm.stream("a", max_new_tokens=5))) == 5
     with pytest.raises(ConfigError) as caught:
         shadow_llm.generate("a", {"tempature": 1}, max_token=5)
-    assert caught.value.faults == (
+    assert caught.value.lines == (
         "max_token: unknown decoding parameter; did you mean max_new_tokens?",
         "params: tempature: unknown decoding parameter; did you mean temperature?",
     )
@@ -140,7 +140,7 @@ def test_bad_prompts_are_all_named_and_nothing_runs(shadow_llm: LLM) -> None:
     for run in (shadow_llm.generate, shadow_llm.stream):
         with pytest.raises(PromptError) as caught:
             run(prompts, FEW)
-        faults = caught.value.faults
+        faults = caught.value.lines
         assert faults[0] == "prompts[1]: the prompt is empty"
         assert faults[1] == "prompts[2]: token id 999 is outside the vocabulary; allowed: 0 to 339"
         assert faults[2].startswith(
@@ -219,7 +219,7 @@ def test_a_call_after_a_streams_last_event_does_not_disturb_it(shadow_llm: LLM) 
 def test_options_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         LLM(tmp_path / "modl", batch_size=0, dtype="float8", tokenizer=tmp_path / "none", block_size="x")
-    said = "\n".join(caught.value.faults)
+    said = "\n".join(caught.value.lines)
     assert "model.checkpoint_name_or_path=" in said
     assert "no such folder" in said
     for key in ("model.batch_size=0", "model.dtype=float8", "model.tokenizer=", "runtime.block_size=x"):
@@ -277,7 +277,7 @@ def test_names_of_other_tools_are_taken(shadow_llm: LLM, seen: list[Any]) -> Non
         shadow_llm.generate("a", n=2, num_return_sequences=2)
     with pytest.raises(ConfigError) as caught:
         shadow_llm.generate(["a", "b"], [{"tempature": 1}, {"max_tokens": 2, "max_completion_tokens": 3}])
-    assert caught.value.faults == (
+    assert caught.value.lines == (
         "params[0]: tempature: unknown decoding parameter; did you mean temperature?",
         "params[1]: decoding.max_completion_tokens: max_tokens is given too, and means the same; remove one",
     )

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindbatch import cli
+from mindbatch.io.error_lines import as_typed, as_written, shown
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.fault_lines import as_typed, as_written, shown
 from mindbatch.io.screen_text import LONGEST_LINE, MOST_LINES, TerminalText, data_output, printable, say, show
 from mindbatch.io.tool_parser import ToolParser
 from small_gpt2 import write_small_gpt2

@@ -71,7 +71,7 @@ def test_a_new_file_has_the_mode_that_the_user_gives_to_files(path: Path) -> Non
 def test_a_failure_leaves_the_old_file_and_says_what_failed(path: Path, place: int, number: int) -> None:
     with pytest.raises(StorageError) as caught:
         write_whole(path, b"new", FailingStorage(place, number))
-    assert caught.value.faults == (f"{path}: cannot be written ({os.strerror(number)})",)
+    assert caught.value.lines == (f"{path}: cannot be written ({os.strerror(number)})",)
     if IN_ORDER[place] == "sync_folder":  # renamed already, though nobody knows whether for good
         assert path.read_bytes() == b"new"
         assert os.listdir(path.parent) == ["file"]
@@ -259,7 +259,7 @@ def test_a_probe_leaves_nothing_and_takes_what_killed_ones_left(
 ) -> None:
     monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY | os.O_EXCL | os.O_CREAT)  # a file system without it
     (tmp_path / f".mindbatch-{'1' * 16}").touch()
-    assert paths.run_folder_fault(tmp_path / "run") is None
+    assert paths.run_folder_error(tmp_path / "run") is None
     assert not [*tmp_path.iterdir()]
 
 

@@ -43,8 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
             done.append(result)
             show(printable(result.line))
     except MindBatchError as error:
-        say(*error.faults, name=NAME)
-        done += [Result("devices", "Ascend", "", FAILED, fault) for fault in error.faults]
+        say(*error.lines, name=NAME)
+        done += [Result("devices", "Ascend", "", FAILED, problem) for problem in error.lines]
     write_whole(Path(options.page), page(done, simulated=options.simulate).encode())
     show(printable(f"{options.page}: the page to send back"))
     return EXIT_FAILED if any(result.outcome == FAILED for result in done) else EXIT_DONE

@@ -74,11 +74,11 @@ def run_on_npus() -> Result:
 def judged(folder: Path, *words: str) -> Result:
     """Runs the job over two ranks and compares its tokens. words: keys that say where they run."""
     try:
-        faults = [*_differences(generated(folder, TWO, *words), recorded())]
+        errors = [*_differences(generated(folder, TWO, *words), recorded())]
     except CommandError as error:
         return _result(FAILED, str(error), *error.log)
-    if faults:
-        return _result(FAILED, "; ".join(faults), *last_lines(folder))
+    if errors:
+        return _result(FAILED, "; ".join(errors), *last_lines(folder))
     return _result(PASSED, "the tokens of one process on a CPU")
 
 
@@ -109,8 +109,8 @@ def compile_graphs() -> Result:
         return _result(FAILED, str(error), *error.log)
     except ValueError:
         return _result(FAILED, "the ranks could not be simulated")
-    if faults := [fault for rank in ranks for fault in _refusals(rank)]:
-        return _result(FAILED, "; ".join(faults))
+    if errors := [problem for rank in ranks for problem in _refusals(rank)]:
+        return _result(FAILED, "; ".join(errors))
     graphs = ", ".join(f"{len(rank['graphs'])} graphs of rank {rank['rank']}" for rank in ranks)
     return _result(COMPILED, graphs)
 

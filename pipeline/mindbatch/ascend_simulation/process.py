@@ -151,7 +151,7 @@ def _show(log: Path) -> None:
 
 
 _REPORT, _DONE, _FAILED = "report", "done", "failed"
-_LONGEST_FAULT = 2000
+_LONGEST_ERROR = 2000
 
 
 def run_job(connection: Connection, job: str) -> NoReturn:
@@ -238,6 +238,6 @@ def _send(connection: Connection, kind: str, value: Any) -> None:
 
 
 def _lines_of(error: BaseException) -> list[str]:
-    """The faults of an error of this project, or the first line of another's many."""
-    faults = getattr(error, "faults", [first_line(error)])
-    return [" ".join(str(fault).split())[:_LONGEST_FAULT] for fault in faults]
+    """The lines of an error of this project, or the first line of another's many."""
+    errors = getattr(error, "lines", [first_line(error)])
+    return [" ".join(str(problem).split())[:_LONGEST_ERROR] for problem in errors]

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.error_lines import shown
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.foreign_formats import foreign_format
 from mindbatch.io.regular_file import read_regular
-from mindbatch.io.strict_json import JsonFault, StrictReader, parts_fault
+from mindbatch.io.strict_json import JsonError, StrictReader, parts_error
 
 _READER = StrictReader(shown=shown)
 _KINDS = {bool: "boolean", list: "array", str: "string", int: "number", float: "number"}
@@ -37,11 +37,11 @@ def read_limited(path: Path, max_bytes: int) -> bytes:
 
 def parse_json_object(data: bytes, where: str) -> dict[str, Any]:
     """The object in `data`; `where` names its origin in the CheckpointError raised for anything else."""
-    if fault := parts_fault(data):
-        raise CheckpointError(f"{where}: {fault}")
+    if problem := parts_error(data):
+        raise CheckpointError(f"{where}: {problem}")
     try:
         value = _READER.parse(data)
-    except JsonFault as error:
+    except JsonError as error:
         raise CheckpointError(f"{where}: {error}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{where}: holds a JSON {_KINDS.get(type(value), 'null')}; must be an object")

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindbatch.checkpoint.faults import located, raise_if_any
+from mindbatch.checkpoint.error_lines import located, raise_if_any
 from mindbatch.checkpoint.folders.resharded import MERGED_KEY
 from mindbatch.checkpoint.folders.tensor_set import Source, open_source
 from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.regions import Placement, RankFiles, as_placed, whole_placements
 from mindbatch.checkpoint.reshard.job import jobs_of
 from mindbatch.checkpoint.reshard.plan import CKPT, ReshardPlan, layouts_of
-from mindbatch.checkpoint.reshard.replicas import digest_faults
+from mindbatch.checkpoint.reshard.replicas import digest_errors
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
@@ -56,9 +56,9 @@ def open_transform(source: Path, source_strategy: Path | None, target_strategy: 
     opened = open_source(source)
     with closed_on_error(opened):
         opened.check_sums()
-        raise_if_any(opened.dtype_faults())
+        raise_if_any(opened.dtype_errors())
         placed = _placements(opened, strategy)
-        raise_if_any(digest_faults(as_placed(placed, len(opened.ranks)), opened.ranks))
+        raise_if_any(digest_errors(as_placed(placed, len(opened.ranks)), opened.ranks))
         return Transform(opened, placed, target, target_strategy)
 
 

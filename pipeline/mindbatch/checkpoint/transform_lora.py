@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mindbatch.checkpoint.faults import raise_if_any
+from mindbatch.checkpoint.error_lines import raise_if_any
 from mindbatch.checkpoint.folders.folder_files import file_in, has_file
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, stored_segments
 from mindbatch.checkpoint.formats.stored import StoredTensor
@@ -10,7 +10,7 @@ from mindbatch.checkpoint.lora.adapter import (
     LoraAdapter,
     checked_modules,
     first_rank,
-    module_faults,
+    module_errors,
 )
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, read_lora_config
 from mindbatch.checkpoint.lora.modules import base_finder, stored_array
@@ -19,7 +19,7 @@ from mindbatch.checkpoint.lora.names import (
     find_modules,
     is_lora_name,
     is_of_training,
-    unused_faults,
+    unused_errors,
 )
 from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_merge
 from mindbatch.checkpoint.transform import Transform
@@ -39,15 +39,15 @@ def plan_beside(transform: Transform, scaling: float | None) -> LoraPlan:
     lora_names = [name for name in transform.placements if is_lora_name(name)]
     names = [name for name in lora_names if not is_of_training(name)]
     found_modules = find_modules(names)
-    if not found_modules.modules and not found_modules.faults:
+    if not found_modules.modules and not found_modules.errors:
         raise_if_any(["holds no lora_a and lora_b matrices"], str(path))
-    raise_if_any([*found_modules.faults, *unused_faults(found_modules.others)], str(path))
+    raise_if_any([*found_modules.errors, *unused_errors(found_modules.others)], str(path))
     if dropped := len(lora_names) - len(names):
         transform.notes.append(f"{dropped} tensors of the optimizer for the matrices are left out")
     dtypes = {name: transform.source.dtype(name) for name in transform.placements}
     settings = _settings(transform, found_modules, scaling)
     full = {name: StoredTensor(name, dtypes[name], transform.placements[name].shape, ()) for name in names}
-    raise_if_any(module_faults(found_modules, settings, full), str(path))
+    raise_if_any(module_errors(found_modules, settings, full), str(path))
     sets = transform.source.ranks
     arrays = {
         name: stored_array(name, full[name].shape, segments, _checked_digest)

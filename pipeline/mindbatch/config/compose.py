@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mindbatch.config import paths
 from mindbatch.config.composition import Composition, assign
-from mindbatch.config.faults import FaultLog
+from mindbatch.config.error_log import ErrorLog
 from mindbatch.config.hydra_tree import HydraTree, take_errors
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.overrides import read_command_line
@@ -47,9 +47,9 @@ def compose_task(
     config_name: another primary configuration than the task's own, of --config-dir.
     A task that continues a run begins with the configuration saved there, and without one raises ConfigError.
     Where a task takes a list of options, what is given beside the list goes for each of them.
-    Errors are noted in the composition's log; what is at fault is left out of its tree.
+    Errors are noted in the composition's log; what is wrong is left out of its tree.
     """
-    log, schema = FaultLog(), task.schema
+    log, schema = ErrorLog(), task.schema
     keys = schema_keys(schema)
     options = OptionFiles(paths.configs_folder(), config_dir)
     options.check_folder(log)
@@ -93,7 +93,7 @@ class _OptionContents:
     task: Task
     hydra: HydraTree
     reader: SettingReader
-    log: FaultLog
+    log: ErrorLog
     chosen_decoding: str | None = None
     hydra_yaml: Callable[[], str] = str
     """Gives Hydra's own node for the configuration that was composed."""
@@ -109,7 +109,7 @@ class _OptionContents:
         try:
             content, options = _composed(self.hydra, name, overrides)
         except ConfigError as error:
-            for line in error.faults:
+            for line in error.lines:
                 self.log.add(line, *groups)
             content, options = _composed(self.hydra, self.task.primary, ())
         for line in take_errors():

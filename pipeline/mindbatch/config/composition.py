@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationValidationError, MissingMandatoryValue, OmegaConfBaseException
 from omegaconf.resolvers import oc
 
-from mindbatch.config.faults import FaultLog, shown
+from mindbatch.config.error_log import ErrorLog, shown
 from mindbatch.config.paths import SHIPPED, STANDARD_INPUT
 from mindbatch.config.schema import Key, SchemaKeys, TaskConfig, value_at
 from mindbatch.config.settings import Assignment, Listed
@@ -69,7 +69,7 @@ class Composition:
     schema: type[TaskConfig]
     keys: SchemaKeys
     tree: DictConfig
-    log: FaultLog
+    log: ErrorLog
     listing: tuple[Listed, ...] = ()
     variants: dict[str, DictConfig] = field(default_factory=dict)
     set_keys: frozenset[str] = frozenset()
@@ -83,7 +83,7 @@ class Composition:
         return self._yaml({})
 
     def finish(self) -> TaskConfig:
-        """The typed, validated configuration. Raises ConfigError with every fault found up to here."""
+        """The typed, validated configuration. Raises ConfigError with every error found up to here."""
         config = self._build()
         config.notes = (*self.notes, *self._escape_notes(config))
         config.variants = {option: self._section(tree) for option, tree in self.variants.items()}
@@ -131,7 +131,7 @@ class Composition:
         for name, line in config.read_values(self.keys).items():
             self.log.add_consequences([line])
             self.log.distrust(name)
-        self.log.add_consequences(config.own_faults(self.keys))
+        self.log.add_consequences(config.own_errors(self.keys))
 
     def _fetch_models(self, config: "ModelTaskConfig") -> None:
         """Fetches the models that are given by a name on the hub, once nothing else is wrong."""
@@ -242,7 +242,7 @@ class Composition:
         )
 
 
-def assign(tree: DictConfig, assignments: Iterable[Assignment], schema: SchemaKeys, log: FaultLog) -> None:
+def assign(tree: DictConfig, assignments: Iterable[Assignment], schema: SchemaKeys, log: ErrorLog) -> None:
     """Puts each value into `tree`; one of the wrong type leaves it as it was and goes to `log`."""
     for setting in assignments:
         key = schema.keys[setting.key]
@@ -265,7 +265,7 @@ def _has_kind(value: Any, key: Key) -> bool:
     return key.type is Any or not isinstance(value, bool)
 
 
-def _resolved(tree: DictConfig, schema: SchemaKeys, log: FaultLog) -> dict[str, Any]:
+def _resolved(tree: DictConfig, schema: SchemaKeys, log: ErrorLog) -> dict[str, Any]:
     """The plain value of every key, with each ${...} replaced; one that has no value goes to `log`."""
     values = {}
     for key in schema.keys.values():

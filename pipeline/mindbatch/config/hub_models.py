@@ -3,17 +3,17 @@
 import sys
 from collections.abc import Iterator, Mapping
 
-from mindbatch.config.faults import shown
+from mindbatch.config.error_log import shown
 from mindbatch.config.machine import is_installed, missing
 from mindbatch.config.model_schema import ModelConfig
-from mindbatch.config.paths import Check, folder_fault, model_folder_fault, settled
+from mindbatch.config.paths import Check, folder_error, model_folder_error, settled
 from mindbatch.hub.models import MODEL_SCOPE, cached_model, fetch_model, fetched, is_name, is_revision
 from mindbatch.io.errors import MindBatchError
 
 FOLDERS: Mapping[str, Check] = {
-    "checkpoint_name_or_path": model_folder_fault,
-    "tokenizer": folder_fault,
-    "assistant": model_folder_fault,
+    "checkpoint_name_or_path": model_folder_error,
+    "tokenizer": folder_error,
+    "assistant": model_folder_error,
 }
 """The keys of the section `model` that name a folder."""
 
@@ -21,18 +21,18 @@ NO_MODEL = "model.checkpoint_name_or_path: must be given: the folder of a model 
 
 
 def settle_model_paths(model: ModelConfig) -> list[str]:
-    """Replaces `shipped:`, ~ and names of models in the hub's cache by what they mean; returns the faults.
+    """Replaces `shipped:`, ~ and names of models in the hub's cache by what they mean; returns the errors.
 
     What is `unfetched` stays as it is.
     """
-    faults = [] if model.checkpoint_name_or_path is not None else [NO_MODEL]
+    errors = [] if model.checkpoint_name_or_path is not None else [NO_MODEL]
     left = unfetched(model)
-    for name, fault_of in FOLDERS.items():
+    for name, error_of in FOLDERS.items():
         if name not in left:
             text, key = getattr(model, name), f"model.{name}"
-            path = settled(key, text, fault_of, faults, is_model=True, revision=model.revision, hub=model.hub)
+            path = settled(key, text, error_of, errors, is_model=True, revision=model.revision, hub=model.hub)
             setattr(model, name, path)
-    return faults
+    return errors
 
 
 def unfetched(model: ModelConfig) -> list[str]:
@@ -50,7 +50,7 @@ def _is_unfetched(text: str, model: ModelConfig) -> bool:
 
 
 def fetch_models(model: ModelConfig) -> list[str]:
-    """Fetches what is `unfetched`, and puts the folders in; returns their faults.
+    """Fetches what is `unfetched`, and puts the folders in; returns their errors.
 
     Raises:
         MindBatchError: one cannot be fetched.
@@ -64,12 +64,12 @@ def fetch_models(model: ModelConfig) -> list[str]:
                 text, model.revision, model.download_files, asks=not model.download, hub=model.hub
             )
         except MindBatchError as error:
-            raise MindBatchError(f"model.{name}={fault}" for fault in error.faults) from error
+            raise MindBatchError(f"model.{name}={problem}" for problem in error.lines) from error
         setattr(model, name, str(folder))
     return settle_model_paths(model)
 
 
-def hub_faults(model: ModelConfig) -> Iterator[str]:
+def hub_errors(model: ModelConfig) -> Iterator[str]:
     if model.revision is not None and not is_revision(model.revision):
         yield f"model.revision={shown(model.revision)}: must be the name of a branch or tag, or a commit"
     if model.hub == MODEL_SCOPE and model.download and not is_installed("modelscope_hub"):

@@ -19,8 +19,8 @@ from omegaconf.errors import OmegaConfBaseException
 from mindbatch.config.options import GLOBAL_PACKAGE, OptionFiles
 from mindbatch.config.settings import FIXED_SETTINGS
 from mindbatch.config.yaml_file import read_mapping
+from mindbatch.io.error_lines import did_you_mean, quoted
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.fault_lines import did_you_mean, quoted
 
 HYDRA_VERSION_BASE = "1.3"
 
@@ -63,7 +63,7 @@ def _content(file: Path) -> dict[str, Any]:
     try:
         return read_mapping(file, may_name_package=True)
     except ConfigError as error:
-        _errors.extend(error.faults)
+        _errors.extend(error.lines)
         return {}
 
 

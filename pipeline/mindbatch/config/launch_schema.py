@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mindbatch.config.faults import shown
+from mindbatch.config.error_log import shown
 from mindbatch.config.machine import is_installed, missing
 from mindbatch.config.model_schema import ParallelConfig
-from mindbatch.config.paths import input_file_fault, run_folder_fault, settled
+from mindbatch.config.paths import input_file_error, run_folder_error, settled
 from mindbatch.config.schema import option
 from mindbatch.fields import kinds as kind
 
@@ -84,17 +84,17 @@ def has_ranks(launch: LaunchConfig, parallel: ParallelConfig) -> bool:
     return world_size_of(parallel) > 1 or launch.launcher == "ray"
 
 
-def settle_launch_paths(launch: LaunchConfig, faults: list[str]) -> None:
-    """Replaces ~ in the paths by what it means; what is wrong with them is appended to `faults`."""
-    table_fault = input_file_fault("a rank table")
-    launch.rank_table = settled(given_as("rank_table"), launch.rank_table, table_fault, faults)
-    launch.log_dir = settled(given_as("log_dir"), launch.log_dir, run_folder_fault, faults)
+def settle_launch_paths(launch: LaunchConfig, errors: list[str]) -> None:
+    """Replaces ~ in the paths by what it means; what is wrong with them is appended to `errors`."""
+    table_error = input_file_error("a rank table")
+    launch.rank_table = settled(given_as("rank_table"), launch.rank_table, table_error, errors)
+    launch.log_dir = settled(given_as("log_dir"), launch.log_dir, run_folder_error, errors)
 
 
-def launch_faults(launch: LaunchConfig, parallel: ParallelConfig) -> Iterator[str]:
+def launch_errors(launch: LaunchConfig, parallel: ParallelConfig) -> Iterator[str]:
     """Yields validation errors of the keys, alone and together with the number of processes."""
     size = world_size_of(parallel)
-    if size < 1:  # a fault of its own key
+    if size < 1:  # an error of its own key
         return
     if launch.worker_num is not None and launch.worker_num != size:
         name = given_as("worker_num")
@@ -105,9 +105,9 @@ def launch_faults(launch: LaunchConfig, parallel: ParallelConfig) -> Iterator[st
             f"{size} process{'es' * (size > 1)}; set these to what is meant, or {other} {name}"
         )
     else:
-        yield from _node_faults(launch, size)
-    yield from _address_faults(launch)
-    yield from _ray_faults(launch)
+        yield from _node_errors(launch, size)
+    yield from _address_errors(launch)
+    yield from _ray_errors(launch)
     if launch.launcher == "rank_table" and launch.rank_table is None:
         yield (
             "launch.rank_table: must be given with launch=rank_table: the JSON file of mindbatch rank-table "
@@ -115,7 +115,7 @@ def launch_faults(launch: LaunchConfig, parallel: ParallelConfig) -> Iterator[st
         )
 
 
-def _node_faults(launch: LaunchConfig, size: int) -> Iterator[str]:
+def _node_errors(launch: LaunchConfig, size: int) -> Iterator[str]:
     """Checks that the processes fill their nodes, this one among them; below 1 is an error of its own key."""
     local, node = launch.local_worker_num, launch.node_rank
     if local is None or local < 1:
@@ -139,7 +139,7 @@ def _node_faults(launch: LaunchConfig, size: int) -> Iterator[str]:
                 yield f"launch.{name}: must be given where there are {nodes} nodes, the same on each of them"
 
 
-def _address_faults(launch: LaunchConfig) -> Iterator[str]:
+def _address_errors(launch: LaunchConfig) -> Iterator[str]:
     if launch.master_addr is not None and not is_host(launch.master_addr):
         name = given_as("master_addr")
         yield f"{name}={shown(launch.master_addr)}: must be a host name or an IP address"
@@ -147,7 +147,7 @@ def _address_faults(launch: LaunchConfig) -> Iterator[str]:
         yield f"{given_as('master_port')}={launch.master_port}: must be from 1 to {LARGEST_PORT}"
 
 
-def _ray_faults(launch: LaunchConfig) -> Iterator[str]:
+def _ray_errors(launch: LaunchConfig) -> Iterator[str]:
     if launch.launcher != "ray":
         if launch.ray_address is not None:
             yield f"launch.ray_address={shown(launch.ray_address)}: has no effect without launch=ray"

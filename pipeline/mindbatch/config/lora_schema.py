@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mindbatch.config.faults import shown
-from mindbatch.config.paths import adapter_fault, checkpoint_fault, settled
+from mindbatch.config.error_log import shown
+from mindbatch.config.paths import adapter_error, checkpoint_error, settled
 from mindbatch.config.schema import option
 from mindbatch.fields import kinds as kind
-from mindbatch.io.fault_lines import did_you_mean, unknown_adapter
+from mindbatch.io.error_lines import did_you_mean, unknown_adapter
 from mindbatch.io.regular_file import read_regular
-from mindbatch.io.strict_json import JsonFault, StrictReader
+from mindbatch.io.strict_json import JsonError, StrictReader
 
 LARGEST_SCALING = 1e9
 LONGEST_NAME = 100
@@ -79,43 +79,43 @@ class LoraConfig:
         return by_name
 
 
-def settle_lora_paths(lora: LoraConfig, faults: list[str]) -> None:
+def settle_lora_paths(lora: LoraConfig, errors: list[str]) -> None:
     """Replaces a list of adapters by what it holds, and `shipped:` and ~ in paths by what they mean.
 
-    The faults of all go to `faults`.
+    The errors of all go to `errors`.
     """
     if isinstance(lora.adapters, str | Path):
-        lora.adapters = _listed(str(lora.adapters), faults)
+        lora.adapters = _listed(str(lora.adapters), errors)
     if not isinstance(lora.adapters, Mapping):
         return
     resolved: dict[Any, Any] = {}
     for name, value in lora.adapters.items():
-        key = f"lora.adapters.{name if _name_fault(name) is None else shown(name)}"
+        key = f"lora.adapters.{name if _name_error(name) is None else shown(name)}"
         if isinstance(value, str | Path):
-            resolved[name] = settled(key, str(value), adapter_fault, faults)
+            resolved[name] = settled(key, str(value), adapter_error, errors)
         elif isinstance(value, Mapping) and isinstance(value.get("path"), str | Path):
-            path = settled(f"{key}.path", str(value["path"]), adapter_fault, faults)
+            path = settled(f"{key}.path", str(value["path"]), adapter_error, errors)
             resolved[name] = {**value, "path": path}
         else:
             resolved[name] = value
     lora.adapters = resolved
 
 
-def _listed(text: str, faults: list[str]) -> Any:
+def _listed(text: str, errors: list[str]) -> Any:
     """The adapters of MindFormers' list; `text` itself where it cannot be read."""
-    before = len(faults)
-    path = settled("lora.adapters", text, checkpoint_fault, faults)
-    if path is None or len(faults) > before:
+    before = len(errors)
+    path = settled("lora.adapters", text, checkpoint_error, errors)
+    if path is None or len(errors) > before:
         return text
     try:
         return read_adapter_list(Path(path))
     except ValueError as error:
-        faults.append(f"lora.adapters={shown(text)}: {error}")
+        errors.append(f"lora.adapters={shown(text)}: {error}")
         return text
 
 
-def lora_faults(lora: LoraConfig) -> Iterator[str]:
-    """Every fault in the values but those of paths, and of a list that they are in."""
+def lora_errors(lora: LoraConfig) -> Iterator[str]:
+    """Every error in the values but those of paths, and of a list that they are in."""
     if isinstance(lora.adapters, str | Path):
         return
     if lora.adapters is not None and not isinstance(lora.adapters, Mapping):
@@ -124,19 +124,19 @@ def lora_faults(lora: LoraConfig) -> Iterator[str]:
             "MindFormers' lora_adapter.json, or null"
         )
         return
-    faults = [*_adapter_faults(lora.adapters or {})]
-    yield from faults
+    errors = [*_adapter_errors(lora.adapters or {})]
+    yield from errors
     if lora.default is not None and lora.default not in lora.names:
         yield f"lora.default={shown(lora.default)}: {unknown_adapter(lora.default, lora.names)}"
-    if faults:
+    if errors:
         return
     if lora.is_merged:
-        yield from _merge_faults(lora)
+        yield from _merge_errors(lora)
     elif lora.max_loaded is not None and not lora.folders:
         yield f"lora.max_loaded={lora.max_loaded}: has no effect without a folder in lora.adapters; remove it"
 
 
-def idle_faults(lora: LoraConfig, naming: str = "") -> Iterator[str]:
+def idle_errors(lora: LoraConfig, naming: str = "") -> Iterator[str]:
     """Yields errors of adapters that no row names. naming: a key that would let rows name them."""
     if lora.folders and lora.row_default is None:
         names = [*lora.folders]
@@ -146,20 +146,20 @@ def idle_faults(lora: LoraConfig, naming: str = "") -> Iterator[str]:
         )
 
 
-def _adapter_faults(adapters: Mapping[Any, Any]) -> Iterator[str]:
+def _adapter_errors(adapters: Mapping[Any, Any]) -> Iterator[str]:
     if len(adapters) > MOST_ADAPTERS:
         yield f"lora.adapters: {len(adapters):,} adapters; at most {MOST_ADAPTERS:,} are taken"
         return
     for name, value in adapters.items():
-        if fault := _name_fault(name):
-            yield f"lora.adapters: {shown(name, notation=repr)}: {fault}"
+        if error := _name_error(name):
+            yield f"lora.adapters: {shown(name, notation=repr)}: {error}"
         elif isinstance(value, Mapping):
-            yield from _mapping_faults(f"lora.adapters.{name}", value)
+            yield from _mapping_errors(f"lora.adapters.{name}", value)
         elif not isinstance(value, str | Path | None):
             yield f"lora.adapters.{name}={shown(value)}: must be {_ALLOWED}"
 
 
-def _name_fault(name: Any) -> str | None:
+def _name_error(name: Any) -> str | None:
     if not isinstance(name, str) or not name:
         return "a name must be a text"
     if len(name) > LONGEST_NAME:
@@ -169,7 +169,7 @@ def _name_fault(name: Any) -> str | None:
     return None
 
 
-def _mapping_faults(key: str, value: Mapping[Any, Any]) -> Iterator[str]:
+def _mapping_errors(key: str, value: Mapping[Any, Any]) -> Iterator[str]:
     for unknown in (key for key in value if key not in ("path", "scaling")):
         near = did_you_mean(unknown, ("path", "scaling")) if isinstance(unknown, str) else ""
         yield f"{key}.{shown(unknown)}: unknown; there are path and scaling{near}"
@@ -183,7 +183,7 @@ def _mapping_faults(key: str, value: Mapping[Any, Any]) -> Iterator[str]:
         yield f"{key}.scaling={shown(scaling)}: must be a number other than 0, below {LARGEST_SCALING:g}"
 
 
-def _merge_faults(lora: LoraConfig) -> Iterator[str]:
+def _merge_errors(lora: LoraConfig) -> Iterator[str]:
     if not lora.names:
         yield f"lora.mode={MERGE}: has no effect without a folder in lora.adapters; remove it"
     elif len(lora.names) > 1 or not lora.folders:
@@ -217,7 +217,7 @@ def read_adapter_list(path: Path) -> dict[str, str]:
         content = _READER.parse(read_regular(file, _MAX_BYTES))
     except OSError as error:
         raise ValueError(f"{LIST_NAME} cannot be read ({error.strerror})") from error
-    except JsonFault as error:
+    except JsonError as error:
         raise ValueError(f"{file.name}: {error}") from error
     if not isinstance(content, dict) or not content:
         raise ValueError(f"{file.name} has {shown(content)}; must be an object of folders by name")

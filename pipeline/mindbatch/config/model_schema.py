@@ -206,7 +206,7 @@ class RuntimeConfig:
     verbose: bool = option(False, "show the messages of MindSpore and MindFormers, and tracebacks")
 
 
-def batch_fault(model: ModelConfig, runtime: RuntimeConfig) -> str | None:
+def batch_error(model: ModelConfig, runtime: RuntimeConfig) -> str | None:
     """Explains why a step has no room for the requested batch; one that is the default is made smaller."""
     if not 0 < runtime.max_batched_tokens < model.batch_size != DEFAULT_BATCH_SIZE:
         return None

@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from mindbatch.config.faults import shown
-from mindbatch.config.hub_models import hub_faults, settle_model_paths
-from mindbatch.config.launch_schema import LaunchConfig, launch_faults, settle_launch_paths, world_size_of
-from mindbatch.config.lora_schema import LoraConfig, lora_faults, settle_lora_paths
+from mindbatch.config.error_log import shown
+from mindbatch.config.hub_models import hub_errors, settle_model_paths
+from mindbatch.config.launch_schema import LaunchConfig, launch_errors, settle_launch_paths, world_size_of
+from mindbatch.config.lora_schema import LoraConfig, lora_errors, settle_lora_paths
 from mindbatch.config.machine import is_installed, missing, parse_bytes
 from mindbatch.config.model_schema import (
     DecodingConfig,
     ModelConfig,
     ParallelConfig,
     RuntimeConfig,
-    batch_fault,
+    batch_error,
     ignored_keys,
 )
 from mindbatch.config.schema import SchemaKeys, TaskConfig, section
-from mindbatch.decoding.parameter import shortest_fault
+from mindbatch.decoding.parameter import shortest_error
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.decoding.token_kinds import RANDOM, drawn_seed
 from mindbatch.io.errors import ConfigError
@@ -28,11 +28,11 @@ from mindbatch.kernels.memory import (
     DTYPES,
     FLOAT32,
     QUANTIZATIONS,
-    cache_fault,
+    cache_error,
     cache_type,
-    dtype_fault,
+    dtype_error,
     kernel_dtype,
-    quantization_fault,
+    quantization_error,
     weight_type,
 )
 
@@ -100,17 +100,17 @@ class ModelTaskConfig(TaskConfig):
             settings["seed"] = self.decoding.seed
 
     def settle_paths(self) -> list[str]:
-        faults = settle_model_paths(self.model)
-        settle_lora_paths(self.lora, faults)
-        settle_launch_paths(self.launch, faults)
-        return faults
+        errors = settle_model_paths(self.model)
+        settle_lora_paths(self.lora, errors)
+        settle_launch_paths(self.launch, errors)
+        return errors
 
-    def own_faults(self, keys: SchemaKeys) -> Iterable[str]:
-        yield from hub_faults(self.model)
-        yield from self.package_faults()
-        yield from self.run_faults(keys)
+    def own_errors(self, keys: SchemaKeys) -> Iterable[str]:
+        yield from hub_errors(self.model)
+        yield from self.package_errors()
+        yield from self.run_errors(keys)
 
-    def package_faults(self) -> Iterable[str]:
+    def package_errors(self) -> Iterable[str]:
         """Yields errors of what is not installed and the run needs.
 
         Native models on a CPU need neither MindSpore nor MindFormers (constraints-cpu.txt).
@@ -122,20 +122,20 @@ class ModelTaskConfig(TaskConfig):
         elif self.runtime.device_target == "Ascend" and not is_installed("mindspore"):
             yield f"runtime.device_target=Ascend: {missing('mindspore')}, or use runtime.device_target=CPU"
 
-    def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
+    def run_errors(self, keys: SchemaKeys) -> Iterable[str]:
         """Yields errors that keep the model from being run so; a task adds those of its own sections."""
-        yield from self.device_faults()
-        yield from launch_faults(self.launch, self.parallel)
-        yield from _runtime_faults(self.runtime, self.model)
-        yield from _decoding_faults(self)
-        yield from _speculation_faults(self)
+        yield from self.device_errors()
+        yield from launch_errors(self.launch, self.parallel)
+        yield from _runtime_errors(self.runtime, self.model)
+        yield from _decoding_errors(self)
+        yield from _speculation_errors(self)
 
-    def device_faults(self) -> Iterable[str]:
+    def device_errors(self) -> Iterable[str]:
         """Yields errors that keep the model from being run on this device and these ranks."""
-        yield from _model_faults(self.model, self.runtime)
-        yield from _reference_faults(self.model, self.runtime, self.parallel)
-        yield from _parallel_faults(self.parallel, self.model)
-        yield from lora_faults(self.lora)
+        yield from _model_errors(self.model, self.runtime)
+        yield from _reference_errors(self.model, self.runtime, self.parallel)
+        yield from _parallel_errors(self.parallel, self.model)
+        yield from lora_errors(self.lora)
 
 
 def rounded_cache(model: ModelConfig, device_target: str) -> str | None:
@@ -149,7 +149,7 @@ def kept_weights(model: ModelConfig, device_target: str) -> str:
     return weight_type(model.dtype, model.quantization, device_target).name
 
 
-def _model_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
+def _model_errors(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
     """Checks that the device computes in the types; an unknown type or device is an error of its own key."""
     known = {
         number_type.name for types in (*DTYPES.values(), *QUANTIZATIONS.values()) for number_type in types
@@ -159,18 +159,18 @@ def _model_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
         or runtime.device_target not in DTYPES
     ):
         return
-    of_dtype = dtype_fault(model.dtype, runtime.device_target)
-    faults = (
+    of_dtype = dtype_error(model.dtype, runtime.device_target)
+    errors = (
         of_dtype,
-        quantization_fault(model.quantization, model.dtype, runtime.device_target),
-        None if of_dtype else cache_fault(model.cache_dtype, model.dtype, runtime.device_target),
+        quantization_error(model.quantization, model.dtype, runtime.device_target),
+        None if of_dtype else cache_error(model.cache_dtype, model.dtype, runtime.device_target),
     )
-    yield from filter(None, faults)
-    if not any(faults) and runtime.device_target == "CPU":
-        yield from _rounding_faults(model, runtime)
+    yield from filter(None, errors)
+    if not any(errors) and runtime.device_target == "CPU":
+        yield from _rounding_errors(model, runtime)
 
 
-def _rounding_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
+def _rounding_errors(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
     """Yields errors where a provider or kernels of the CPU keep weights and cache in float32 only."""
     weights = weight_type(model.dtype, model.quantization, runtime.device_target)
     cache = cache_type(model.cache_dtype, model.dtype, model.quantization, runtime.device_target)
@@ -190,7 +190,7 @@ def _rounding_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str
             )
 
 
-def _reference_faults(model: ModelConfig, runtime: RuntimeConfig, parallel: ParallelConfig) -> Iterator[str]:
+def _reference_errors(model: ModelConfig, runtime: RuntimeConfig, parallel: ParallelConfig) -> Iterator[str]:
     """Yields errors of what NumPy's functions do not compute."""
     if runtime.kernels != "reference" or runtime.device_target != "CPU":
         return
@@ -201,13 +201,13 @@ def _reference_faults(model: ModelConfig, runtime: RuntimeConfig, parallel: Para
         yield f"{key}: computes a model in one process, and it is divided over several here; {allowed}"
 
 
-def _runtime_faults(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]:
+def _runtime_errors(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]:
     try:
         parse_bytes(runtime.cache_memory)
     except ValueError as error:
         yield f"runtime.cache_memory={shown(runtime.cache_memory)}: {error}"
-    if fault := batch_fault(model, runtime):
-        yield fault
+    if problem := batch_error(model, runtime):
+        yield problem
     if runtime.kernels != "auto" and runtime.device_target == "Ascend":
         yield (
             f"runtime.kernels={runtime.kernels}: not with runtime.device_target=Ascend, which has kernels of "
@@ -226,26 +226,26 @@ def _runtime_faults(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]
         )
 
 
-def _parallel_faults(parallel: ParallelConfig, model: ModelConfig) -> Iterator[str]:
+def _parallel_errors(parallel: ParallelConfig, model: ModelConfig) -> Iterator[str]:
     """Numbers of ranks that the model cannot be cut for; what MindFormers divides is found by its backend."""
-    of_map = [*device_map_faults(parallel)]
+    of_map = [*device_map_errors(parallel)]
     yield from of_map
     sizes = (parallel.model_parallel, parallel.pipeline_stage)
     if model.provider == "mindformers" or max(sizes) == 1 or min(sizes) < 1:
         return
     # Not needed for one process.
-    from mindbatch.models.described_folder import architecture_if_sound, division_faults
+    from mindbatch.models.described_folder import architecture_if_sound, division_errors
 
     ignore, folder, assistant = ignored_keys(model), model.checkpoint_name_or_path, model.assistant
     if folder and (arch := architecture_if_sound(Path(folder), model.type, ignore)):
-        yield from division_faults(arch, *sizes, None if of_map else parallel.layer_counts)
+        yield from division_errors(arch, *sizes, None if of_map else parallel.layer_counts)
     # Sliced like the model, and on one stage.
     if assistant and (arch := architecture_if_sound(Path(assistant), "auto", ignore)):
-        for fault in division_faults(arch, parallel.model_parallel):
-            yield f"model.assistant={assistant}: {fault}"
+        for error in division_errors(arch, parallel.model_parallel):
+            yield f"model.assistant={assistant}: {error}"
 
 
-def device_map_faults(parallel: ParallelConfig) -> Iterator[str]:
+def device_map_errors(parallel: ParallelConfig) -> Iterator[str]:
     """Checks that the map divides some model's layers; whether it is one of this model's is found later."""
     value, stages = parallel.device_map, parallel.pipeline_stage
     if value is None:
@@ -265,7 +265,7 @@ def widest(params: DecodingParams) -> int:
     return max(params.num_return_sequences, params.num_beams, params.best_of or 1, params.top_k)
 
 
-def _width_faults(params: DecodingParams, runtime: RuntimeConfig) -> Iterator[str]:
+def _width_errors(params: DecodingParams, runtime: RuntimeConfig) -> Iterator[str]:
     """Checks that a request's sequences, which go on together, fit one step."""
     if widest(params) * (1 + params.num_draft_tokens) <= max(1, runtime.max_batched_tokens):
         return
@@ -282,24 +282,24 @@ def _width_faults(params: DecodingParams, runtime: RuntimeConfig) -> Iterator[st
         )
 
 
-def _decoding_faults(config: ModelTaskConfig) -> Iterator[str]:
-    """Faults of the decoding parameters; those of some variants of several are named with them."""
+def _decoding_errors(config: ModelTaskConfig) -> Iterator[str]:
+    """Errors of the decoding parameters; those of some variants of several are named with them."""
     variants = config.variants if config.listed_group else {"": config.decoding}
-    names_by_fault: dict[str, list[str]] = {}
+    names_by_error: dict[str, list[str]] = {}
     for name, decoding in variants.items():
         try:
             params = DecodingParams(**dataclasses.asdict(decoding))
             _refuse_constraint(params)
-            faults = [*_width_faults(params, config.runtime), *_length_faults(params, config.model)]
+            errors = [*_width_errors(params, config.runtime), *_length_errors(params, config.model)]
         except ConfigError as error:
-            faults = [*error.faults]
-        for fault in faults:
-            names_by_fault.setdefault(fault, []).append(name)
-    for fault, names in names_by_fault.items():
-        yield fault if len(names) == len(variants) else f"{', '.join(names)}: {fault}"
+            errors = [*error.lines]
+        for problem in errors:
+            names_by_error.setdefault(problem, []).append(name)
+    for problem, names in names_by_error.items():
+        yield problem if len(names) == len(variants) else f"{', '.join(names)}: {problem}"
 
 
-def _length_faults(params: DecodingParams, model: ModelConfig) -> Iterator[str]:
+def _length_errors(params: DecodingParams, model: ModelConfig) -> Iterator[str]:
     """A shortest output that the model has no positions for."""
     if max(params.min_length, params.min_new_tokens) == 0:
         return
@@ -309,22 +309,22 @@ def _length_faults(params: DecodingParams, model: ModelConfig) -> Iterator[str]:
 
         arch = architecture_if_sound(Path(folder), model.type, ignored_keys(model))
         positions = None if arch is None else arch.max_positions
-    if positions is not None and (fault := shortest_fault(params, positions)):
-        yield fault
+    if positions is not None and (error := shortest_error(params, positions)):
+        yield error
 
 
 def _refuse_constraint(params: DecodingParams) -> None:
     """ConfigError for a regular expression or a schema that no output can follow."""
     if params.regex is None and params.json_schema is None:
         return
-    from mindbatch.decoding.grammar import constraint_fault  # starts processes
+    from mindbatch.decoding.grammar import constraint_error  # starts processes
 
-    if fault := constraint_fault(params.regex, params.json_schema):
-        raise ConfigError(fault)
+    if error := constraint_error(params.regex, params.json_schema):
+        raise ConfigError(error)
 
 
-def _speculation_faults(config: ModelTaskConfig) -> Iterator[str]:
-    """An assistant that nothing asks for is at fault where no row of data could ask for it either."""
+def _speculation_errors(config: ModelTaskConfig) -> Iterator[str]:
+    """An assistant that nothing asks for is wrong where no row of data could ask for it either."""
     decodings = [*config.variants.values()] or [config.decoding]
     wanted = max(decoding.num_assistant_tokens for decoding in decodings)
     looked_up = max(decoding.prompt_lookup_num_tokens for decoding in decodings)

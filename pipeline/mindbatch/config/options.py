@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
-from mindbatch.config.faults import FaultLog
+from mindbatch.config.error_log import ErrorLog
 from mindbatch.config.paths import near_sibling
 from mindbatch.config.settings import Choice
-from mindbatch.io.fault_lines import did_you_mean
+from mindbatch.io.error_lines import did_you_mean
 
 GLOBAL_PACKAGE = "_global_"
 
@@ -43,7 +43,7 @@ class OptionFiles:
     def file(self, group: str, option: str) -> Path | None:
         return self._files.get(group, {}).get(option)
 
-    def check_folder(self, log: FaultLog) -> None:
+    def check_folder(self, log: ErrorLog) -> None:
         """Notes an added folder that is missing or empty, and options that shipped ones would hide."""
         if self.added is not None and not self.added.is_dir():
             log.add(f"--config-dir {self.added}: no such folder{near_sibling(self.added)}")
@@ -55,7 +55,7 @@ class OptionFiles:
         for file in self.hidden:
             log.add(f"{file}: an option of this name is shipped; rename the file")
 
-    def exists(self, choice: Choice, log: FaultLog) -> bool:
+    def exists(self, choice: Choice, log: ErrorLog) -> bool:
         """True if the chosen option exists; if not, the options that do go to `log`."""
         group, option = choice.group, choice.option
         names = self.names(group)

@@ -15,12 +15,12 @@ from hydra.errors import HydraException
 from hydra.grammar.gen.OverrideLexer import OverrideLexer
 from hydra.grammar.gen.OverrideParser import OverrideParser
 
-from mindbatch.config.faults import FaultLog, shown
+from mindbatch.config.error_log import ErrorLog, shown
 from mindbatch.config.paths import LONGEST_SHOWN
 from mindbatch.config.schema import TaskConfig
 from mindbatch.config.settings import OUTPUT_FOLDER, Assignment, Choice, Layer, SettingReader
-from mindbatch.io.fault_lines import literal
-from mindbatch.io.strict_json import JsonFault, StrictReader, value_faults
+from mindbatch.io.error_lines import literal
+from mindbatch.io.strict_json import JsonError, StrictReader, value_errors
 
 MODEL_FOLDER = "model.checkpoint_name_or_path"
 FOLDER_KEYS = (OUTPUT_FOLDER, "hydra.run.dir", "hydra.sweep.dir")
@@ -38,7 +38,7 @@ _QUOTED_TEXTS = re.compile(rf"\[\s*{_QUOTED.pattern}(?:\s*,\s*{_QUOTED.pattern})
 
 
 def read_command_line(
-    arguments: list[str], schema: type[TaskConfig], reader: SettingReader, log: FaultLog
+    arguments: list[str], schema: type[TaskConfig], reader: SettingReader, log: ErrorLog
 ) -> Layer:
     """The settings of a command line in the order given, positional words first; errors go to `log`."""
     words, tokens = _positional(arguments, schema, log)
@@ -64,7 +64,7 @@ def json_value(token: str) -> Any:
         return _QUOTED.findall(written)
     try:
         return _READER.parse(written)
-    except JsonFault:
+    except JsonError:
         return None
 
 
@@ -74,7 +74,7 @@ def key_of(token: str) -> str:
 
 
 def _positional(
-    arguments: list[str], schema: type[TaskConfig], log: FaultLog
+    arguments: list[str], schema: type[TaskConfig], log: ErrorLog
 ) -> tuple[list[Assignment], list[str]]:
     """The settings that the words among `arguments` stand for, and the other arguments.
 
@@ -111,16 +111,16 @@ def _is_stray(token: str) -> bool:
 def _stray_words(tokens: list[str], first: int, reader: SettingReader) -> str:
     """The error of successive words that have no key: most often a text that was not quoted for the shell."""
     words = [*takewhile(_is_stray, tokens[first:])]
-    fault = f"{shown(' '.join(words))}: must be KEY=VALUE"
+    error = f"{shown(' '.join(words))}: must be KEY=VALUE"
     before = tokens[first - 1] if first else ""
     whole, key = " ".join([before, *words]), key_of(before)
     if (key == "prompts" or reader.takes_text(key)) and _is_plain(before) and len(whole) <= LONGEST_ECHO:
-        return f"{fault}; a text with spaces is quoted: {shlex.quote(whole)}"
+        return f"{error}; a text with spaces is quoted: {shlex.quote(whole)}"
     is_model = len(words) == 1 and reader.knows(MODEL_FOLDER) and os.path.isfile(f"{words[0]}/config.json")
-    return f"{fault}; a model's folder is given as {MODEL_FOLDER}={words[0]}" if is_model else fault
+    return f"{error}; a model's folder is given as {MODEL_FOLDER}={words[0]}" if is_model else error
 
 
-def _read_one(token: str, reader: SettingReader, log: FaultLog) -> Layer:
+def _read_one(token: str, reader: SettingReader, log: ErrorLog) -> Layer:
     key = key_of(token)
     if not key:
         log.add(f"{shown(token)}: has no key; write key=value")
@@ -129,10 +129,10 @@ def _read_one(token: str, reader: SettingReader, log: FaultLog) -> Layer:
         return _read_one(OUTPUT_FOLDER + token.partition(key)[2], reader, log)
     as_text = reader.takes_text(key) and not token.startswith("~")
     if not as_text and (value := json_value(token)) is not None:
-        faults = value_faults(value, key, _DEEPEST)
-        for line in faults:
+        errors = value_errors(value, key, _DEEPEST)
+        for line in errors:
             log.add(line, key)
-        return Layer() if faults else reader.read(key, value)
+        return Layer() if errors else reader.read(key, value)
     is_plain = as_text and _is_plain(token)
     try:
         override = _PARSER.parse_override(token)
@@ -141,11 +141,11 @@ def _read_one(token: str, reader: SettingReader, log: FaultLog) -> Layer:
         if override.is_sweep_override() and reader.takes_list(key):  # a comma, too
             return reader.read(key, [name.strip() for name in token.partition("=")[2].split(",")])
         if override.is_sweep_override():
-            fault: str | None = f"several values need --multirun; for one value, {_quoting_hint(token)}"
+            error: str | None = f"several values need --multirun; for one value, {_quoting_hint(token)}"
         elif override.is_delete() or override.package is not None:
             return _structural(override, token, reader, log)
         elif not as_text and (name := repeated_name(token)) is not None:
-            fault = f"{shown(name)} is given twice"
+            error = f"{shown(name)} is given twice"
         else:
             written = token if token.startswith("+") else ""
             return reader.read(key, _value(override, token, as_text), override=written)
@@ -156,12 +156,12 @@ def _read_one(token: str, reader: SettingReader, log: FaultLog) -> Layer:
             return reader.read(key, None)
         if (text := _beyond_ascii(token)) is not None:
             return reader.read(key, text)
-        fault = f"cannot be read; {_quoting_hint(token, as_text)}"
-    log.add(f"{shown(token)}: {fault}", key)
+        error = f"cannot be read; {_quoting_hint(token, as_text)}"
+    log.add(f"{shown(token)}: {error}", key)
     return Layer()
 
 
-def _structural(override: Override, token: str, reader: SettingReader, log: FaultLog) -> Layer:
+def _structural(override: Override, token: str, reader: SettingReader, log: ErrorLog) -> Layer:
     """Reads `~group`, `~key` and `group@package=option`: the first and the last are Hydra's."""
     key = override.key_or_group
     if key in reader.groups and (override.is_delete() or isinstance(override.value(), str)):

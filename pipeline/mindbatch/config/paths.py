@@ -12,9 +12,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mindbatch.config.faults import shown
+from mindbatch.config.error_log import shown
 from mindbatch.hub.models import HUGGING_FACE, cached_model, how_to_get
-from mindbatch.io.fault_lines import did_you_mean
+from mindbatch.io.error_lines import did_you_mean
 from mindbatch.io.foreign_formats import foreign_file, foreign_folder, ranks_without_config
 from mindbatch.io.regular_file import check_own
 from mindbatch.io.storage import remove_abandoned
@@ -106,14 +106,14 @@ Check = Callable[[Path], str | None]
 def settled(
     key: str,
     text: str | None,
-    fault_of: Check,
-    faults: list[str],
+    error_of: Check,
+    errors: list[str],
     *,
     is_model: bool = False,
     revision: str | None = None,
     hub: str = HUGGING_FACE,
 ) -> str | None:
-    """The path that `text` means; a reason from `fault_of` why it cannot be used is appended to `faults`.
+    """The path that `text` means; a reason from `error_of` why it cannot be used is appended to `errors`.
 
     is_model: it may also be the name of a model in the local cache of the hub, in this revision.
     """
@@ -123,39 +123,39 @@ def settled(
         path = resolve_path(text)
         if is_model and not path.exists():
             path = cached_model(text, revision, hub) or path
-        fault = fault_of(path) if text else "must not be empty"
-        if fault and not path.exists():
-            fault += near_shipped(text) or (how_to_get(text, hub) if is_model else "")
+        problem = error_of(path) if text else "must not be empty"
+        if problem and not path.exists():
+            problem += near_shipped(text) or (how_to_get(text, hub) if is_model else "")
     except OSError as error:  # no permission, a name that is too long
-        path, fault = Path(text), f"cannot be used ({error.strerror})"
+        path, problem = Path(text), f"cannot be used ({error.strerror})"
     except ValueError as error:  # no such home, a null byte
-        path, fault = Path(text), str(error)
-    if fault:
-        faults.append(f"{key}={shown(text, LONGEST_SHOWN)}: {fault}")
+        path, problem = Path(text), str(error)
+    if problem:
+        errors.append(f"{key}={shown(text, LONGEST_SHOWN)}: {problem}")
     return str(path)
 
 
-def settled_tools(key: str, tools: Any, faults: list[str]) -> Any:
+def settled_tools(key: str, tools: Any, errors: list[str]) -> Any:
     """Tools that are given as a text are the path of a file."""
     if not isinstance(tools, str):
         return tools
-    return settled(key, tools, input_file_fault("a JSON list of tools"), faults)
+    return settled(key, tools, input_file_error("a JSON list of tools"), errors)
 
 
 def any_path(path: Path) -> None:
     """Accepts any path, for keys that have no effect."""
 
 
-def model_folder_fault(path: Path) -> str | None:
+def model_folder_error(path: Path) -> str | None:
     if path.is_file() and (foreign := foreign_file(path)):
         return foreign
-    fault = folder_fault(path)
-    if fault is None and not (path / "config.json").is_file():
+    error = folder_error(path)
+    if error is None and not (path / "config.json").is_file():
         return foreign_folder(path) or ranks_without_config(path) or "the folder holds no config.json"
-    return fault
+    return error
 
 
-def folder_fault(path: Path) -> str | None:
+def folder_error(path: Path) -> str | None:
     if path.is_dir():
         return None
     if path.exists():
@@ -163,32 +163,32 @@ def folder_fault(path: Path) -> str | None:
     return f"no such folder{near_sibling(path)}"
 
 
-def adapter_fault(path: Path) -> str | None:
-    return None if path.is_file() and path.suffix in ADAPTER_SUFFIXES else folder_fault(path)
+def adapter_error(path: Path) -> str | None:
+    return None if path.is_file() and path.suffix in ADAPTER_SUFFIXES else folder_error(path)
 
 
-def checkpoint_fault(path: Path) -> str | None:
+def checkpoint_error(path: Path) -> str | None:
     """For a file or folder with tensors. What is in it is looked at later."""
     return None if path.exists() else f"no such file or folder{near_sibling(path)}"
 
 
-def input_file_fault(holds: str, hint: str = "") -> Check:
+def input_file_error(holds: str, hint: str = "") -> Check:
     """For a file to read, which `holds` something: `a prompt on each line`."""
 
-    def fault(path: Path) -> str | None:
+    def error(path: Path) -> str | None:
         if path.is_dir():
             return f"is a folder; give a file with {holds}"
         if not path.exists():
             return f"no such file{near_sibling(path)}"
         return None if path.is_file() else f"is no regular file; give a file with {holds}{hint}"
 
-    return fault
+    return error
 
 
-def prompts_file_fault(path: Path) -> str | None:
+def prompts_file_error(path: Path) -> str | None:
     """For a file with a prompt on each line, text or JSON lines."""
-    if fault := input_file_fault("a prompt on each line", ", or - for standard input")(path):
-        return fault
+    if error := input_file_error("a prompt on each line", ", or - for standard input")(path):
+        return error
     if path.suffix.lower() not in DATA_SUFFIXES:
         return None
     return (
@@ -197,7 +197,7 @@ def prompts_file_fault(path: Path) -> str | None:
     )
 
 
-def rows_fault(path: Path) -> str | None:
+def rows_error(path: Path) -> str | None:
     """For the rows of a dataset: a file, a folder or a pattern. What is in them is looked at later."""
     if path.exists():
         return None if os.access(path, os.R_OK) else "cannot be read (Permission denied)"
@@ -208,7 +208,7 @@ def rows_fault(path: Path) -> str | None:
     return None if glob(str(path)) else "no file fits this pattern"
 
 
-def output_file_fault(path: Path) -> str | None:
+def output_file_error(path: Path) -> str | None:
     if path.is_dir():
         return "is a folder; give the name of a file in it"
     try:
@@ -219,45 +219,45 @@ def output_file_fault(path: Path) -> str | None:
         return f"is not replaced ({reason_of(error)}); leave the key out, and lead standard output there"
     if not path.parent.is_dir():
         return f"the folder {path.parent} does not exist"
-    return _write_fault(path.parent) or _new_file_fault(path.parent)
+    return _write_error(path.parent) or _new_file_error(path.parent)
 
 
-def new_files_fault(*endings: str) -> Check:
+def new_files_error(*endings: str) -> Check:
     """For a file to write where none is, nor one of the same name with one of the `endings` after it."""
 
-    def fault(path: Path) -> str | None:
+    def error(path: Path) -> str | None:
         there = [name for ending in ("", *endings) if os.path.lexists(name := f"{path}{ending}")]
         where = "" if there[:1] == [str(path)] else f"{there[0]} " if there else ""
-        return output_file_fault(path) or (f"{where}{IS_THERE}" if there else None)
+        return output_file_error(path) or (f"{where}{IS_THERE}" if there else None)
 
-    return fault
+    return error
 
 
-def new_folder_fault(*names: str) -> Check:
+def new_folder_error(*names: str) -> Check:
     """For a folder of outputs that holds none of the `names` yet."""
 
-    def fault(path: Path) -> str | None:
+    def error(path: Path) -> str | None:
         there = [name for name in names if os.path.lexists(path / name)]
-        return run_folder_fault(path) or (f"{path / there[0]} {IS_THERE}" if there else None)
+        return run_folder_error(path) or (f"{path / there[0]} {IS_THERE}" if there else None)
 
-    return fault
+    return error
 
 
-def run_folder_fault(path: Path) -> str | None:
+def run_folder_error(path: Path) -> str | None:
     """For the folder of a run, which is made when it is not there."""
     for folder in (path, *path.parents):
         if folder.is_dir():
-            return _write_fault(folder) or (_new_file_fault(folder) if folder != path else None)
+            return _write_error(folder) or (_new_file_error(folder) if folder != path else None)
         if os.path.lexists(folder):
             return "is a file; give a folder" if folder == path else f"{folder} is a file, not a folder"
     return None
 
 
-def _write_fault(folder: Path) -> str | None:
+def _write_error(folder: Path) -> str | None:
     return None if os.access(folder, os.W_OK | os.X_OK) else f"the folder {folder} cannot be written"
 
 
-def _new_file_fault(folder: Path) -> str | None:
+def _new_file_error(folder: Path) -> str | None:
     """Rights do not tell it all: root has them everywhere, and in /proc nobody makes a file."""
     try:
         os.close(os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600))

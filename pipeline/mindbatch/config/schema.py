@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
-from mindbatch.config.faults import shown
+from mindbatch.config.error_log import shown
 from mindbatch.fields import kinds
 from mindbatch.fields.field import Field, declare, declared
 from mindbatch.fields.kinds import ValueKind
-from mindbatch.io.fault_lines import nearest, under_own_names
+from mindbatch.io.error_lines import nearest, under_own_names
 
 _KINDS: Mapping[type, ValueKind] = {
     bool: kinds.flag(),
@@ -114,7 +114,7 @@ class TaskConfig:
         return self.continues_run
 
     def settle_paths(self) -> list[str]:
-        """Replaces `shipped:` and ~ in the paths by what they mean; returns their faults."""
+        """Replaces `shipped:` and ~ in the paths by what they mean; returns their errors."""
         return []
 
     def unused(self, name: str) -> str | None:
@@ -138,7 +138,7 @@ class TaskConfig:
                     setattr(section, leaf, key.default)
         return errors
 
-    def own_faults(self, keys: "SchemaKeys") -> Iterable[str]:
+    def own_errors(self, keys: "SchemaKeys") -> Iterable[str]:
         """The errors in the values besides those of each key's kind; the paths are settled."""
         return ()
 

@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mindbatch.config.faults import FaultLog, shown
+from mindbatch.config.error_log import ErrorLog, shown
 from mindbatch.config.paths import (
     LONGEST_SHOWN,
     SAVED_CONFIG,
-    input_file_fault,
+    input_file_error,
     near_sibling,
     resolve_path,
     settled,
 )
 from mindbatch.config.schema import INSTEAD, SchemaKeys
 from mindbatch.config.yaml_file import HYDRA_NAME, is_hydra_key, read_mapping
+from mindbatch.io.error_lines import literal, nearest
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.fault_lines import literal, nearest
 from mindbatch.io.regular_file import open_regular
 
 JSON_SCHEMA = "decoding.json_schema"
@@ -109,7 +109,7 @@ class SettingReader:
     """
 
     def __init__(
-        self, schema: SchemaKeys, groups: frozenset[str], log: FaultLog, listed_group: str = ""
+        self, schema: SchemaKeys, groups: frozenset[str], log: ErrorLog, listed_group: str = ""
     ) -> None:
         self.schema = schema
         self.groups = groups
@@ -117,11 +117,11 @@ class SettingReader:
         self._log = log
 
     def read_file(self, path: Path) -> Layer:
-        """The settings of a --config file; its faults go to the log."""
+        """The settings of a --config file; its errors go to the log."""
         try:
             content = read_mapping(path)
         except ConfigError as error:
-            for line in error.faults:
+            for line in error.lines:
                 self._log.add_unread(line, self.schema.keys)
             return Layer()
         layer = self.read_all(content, lambda key: f"{path}: ")
@@ -164,16 +164,16 @@ class SettingReader:
         """Reads a schema's file into a setting: a run that is resumed does not depend on the file."""
         from mindbatch.decoding.grammar import MOST_CHARACTERS  # few give a schema
 
-        faults: list[str] = []
-        path = settled(JSON_SCHEMA, written.strip(), input_file_fault("a JSON schema"), faults)
-        if path is not None and not faults:
+        errors: list[str] = []
+        path = settled(JSON_SCHEMA, written.strip(), input_file_error("a JSON schema"), errors)
+        if path is not None and not errors:
             try:
                 with open(open_regular(Path(path)), encoding="utf-8") as file:
                     yield Assignment(JSON_SCHEMA, literal(file.read(MOST_CHARACTERS + 1)), source)
             except (OSError, ValueError) as error:
-                faults.append(f"{JSON_SCHEMA}={shown(written)}: cannot be read ({error})")
-        for fault in faults:
-            self._log.add(f"{source}{fault}", JSON_SCHEMA)
+                errors.append(f"{JSON_SCHEMA}={shown(written)}: cannot be read ({error})")
+        for problem in errors:
+            self._log.add(f"{source}{problem}", JSON_SCHEMA)
 
     def defaults_of(self, key: str) -> Layer:
         """The default of a key, or of each in a section; an unknown one goes to the log."""
@@ -245,21 +245,21 @@ NOT_CONTINUED = {"output.on_mismatch"}
 is not meant for the run made there since."""
 
 
-def read_saved(values_above: Mapping[str, Any], reader: SettingReader, log: FaultLog) -> Layer:
+def read_saved(values_above: Mapping[str, Any], reader: SettingReader, log: ErrorLog) -> Layer:
     """The settings saved in the folder that `values_above` name, wherever that was moved to.
 
-    Raises ConfigError when there are none: without them everything else would look like a fault, too.
+    Raises ConfigError when there are none: without them everything else would look like an error, too.
     """
-    num_faults = len(log.lines)
+    num_errors = len(log.lines)
     file = _saved_file(values_above, log)
     layer = reader.read_file(file) if file else Layer()
-    if len(log.lines) > num_faults:
+    if len(log.lines) > num_errors:
         log.raise_if_any()
     layer.assignments = [item for item in layer.assignments if item.key not in NOT_CONTINUED]
     return layer
 
 
-def _saved_file(values: Mapping[str, Any], log: FaultLog) -> Path | None:
+def _saved_file(values: Mapping[str, Any], log: ErrorLog) -> Path | None:
     if OUTPUT_FOLDER not in values:
         log.add(f"{OUTPUT_FOLDER}: must be given: the folder of the run", OUTPUT_FOLDER)
         return None

@@ -73,8 +73,8 @@ def _construct(text: str, path: Path, unread: Collection[str]) -> tuple[dict[str
         raise ConfigError(f"{path}: must hold a mapping of keys to values")
     nothing = yaml.ScalarNode("tag:yaml.org,2002:null", "")
     root.value = [(key, nothing if _is_one_of(key, unread) else value) for key, value in root.value]
-    if faults := [*_unsafe_keys(root, path)]:
-        raise ConfigError(faults)
+    if errors := [*_unsafe_keys(root, path)]:
+        raise ConfigError(errors)
     lines = dict(_key_lines(root, ""))
     content: dict[str, Any] = loader.construct_document(root)
     return content, lines
@@ -139,12 +139,12 @@ def _unsafe_keys(node: yaml.Node, path: Path) -> Iterator[str]:
     elif isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
-            if fault := _key_fault(key, seen):
-                yield f"{path}, line {key.start_mark.line + 1}: {fault}"
+            if error := _key_error(key, seen):
+                yield f"{path}, line {key.start_mark.line + 1}: {error}"
             yield from _unsafe_keys(value, path)
 
 
-def _key_fault(key: yaml.Node, seen: set[str]) -> str | None:
+def _key_error(key: yaml.Node, seen: set[str]) -> str | None:
     if key.tag != "tag:yaml.org,2002:str":
         return "a key must be text (quote it)"
     name: str = key.value

@@ -14,9 +14,9 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.params import FILTERS
 from mindbatch.decoding.params import PARAMETERS as DECODING
 from mindbatch.decoding.token_kinds import RANDOM
+from mindbatch.io.error_lines import did_you_mean, shown, unknown_adapter
 from mindbatch.io.errors import ConfigError, PromptError
-from mindbatch.io.fault_lines import did_you_mean, shown, unknown_adapter
-from mindbatch.io.strict_json import unicode_fault
+from mindbatch.io.strict_json import unicode_error
 from mindbatch.prompts.messages import NO_OPTIONS, ChatOptions, conversation_of
 from mindbatch.prompts.prompts import (
     TEMPLATE_KWARGS,
@@ -55,17 +55,17 @@ class ColumnRows:
             try:
                 read(record, draft)
             except ColumnError as error:
-                draft.row_faults += error.faults
+                draft.row_errors += error.lines
             except PromptError as error:
-                draft.prompt_faults += error.faults
+                draft.prompt_errors += error.lines
 
     def _read_key(self, record: Record, draft: RowDraft) -> None:
         name = self.data.key_column
         if name is None:
             return
         value = column(record, name, "data.key_column")
-        if fault := key_fault(value):
-            raise ColumnError(f"{name}{fault}")
+        if error := key_error(value):
+            raise ColumnError(f"{name}{error}")
         draft.key = str(value)
 
     def _read_decoding(self, record: Record, draft: RowDraft) -> None:
@@ -78,7 +78,7 @@ class ColumnRows:
         if not isinstance(cell, Mapping):
             allowed = "must be a mapping of decoding parameters, like {temperature: 0.7}, or null"
             raise ColumnError(f"{name}={shown(cell)}: {allowed}")
-        draft.row_faults += unknown_parameters(cell, name)
+        draft.row_errors += unknown_parameters(cell, name)
         # Null is what Parquet has where a row says nothing.
         draft.decoding = {key: cell[key] for key in PARAMETERS if cell.get(key) is not None}
         draft.shown_as = {key: f"{name}.{key}" for key in draft.decoding}
@@ -163,11 +163,11 @@ def _own_value(name: str | None, record: Record) -> object:
 def text_or_ids(
     value: object, name: str, *, chat: bool = False, options: ChatOptions = NO_OPTIONS
 ) -> dict[str, Any]:
-    """Reads a prompt as `content_of`; each fault line begins with the name of what holds the value."""
+    """Reads a prompt as `content_of`; each problem line begins with the name of what holds the value."""
     try:
         return content_of(value, chat=chat, options=options)
     except PromptError as error:
-        raise PromptError([f"{name}: {fault}" for fault in error.faults]) from error
+        raise PromptError([f"{name}: {problem}" for problem in error.lines]) from error
 
 
 def refuse_idle_options(content: Mapping[str, Any], options: ChatOptions) -> None:
@@ -177,13 +177,13 @@ def refuse_idle_options(content: Mapping[str, Any], options: ChatOptions) -> Non
         raise ColumnError([f"data.{name}{_NO_CHAT}" for name in names])
 
 
-def key_fault(value: object) -> str | None:
+def key_error(value: object) -> str | None:
     """Explains why this value cannot name a row, to be put after the name of its column; None if it can."""
     if isinstance(value, str):
-        fault = unicode_fault(value) if value else "is empty"
+        error = unicode_error(value) if value else "is empty"
         if len(value) > LONGEST_KEY:
-            fault = f"has {len(value):,} characters; at most {LONGEST_KEY:,} are allowed"
-        return f": the key {fault}" if fault else None
+            error = f"has {len(value):,} characters; at most {LONGEST_KEY:,} are allowed"
+        return f": the key {error}" if error else None
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST_KEY:
         return None
     return f"={shown(value)}: a key must be a text or a whole number"
@@ -235,7 +235,7 @@ class OverrideRules:
     def check(
         self, decoding: Mapping[str, Any], shown_as: Mapping[str, str]
     ) -> tuple[dict[str, Any], list[str]]:
-        """The overrides in the one form that equal ones have, and a line for each fault.
+        """The overrides in the one form that equal ones have, and a line for each problem.
 
         decoding: by parameter, all of them known. shown_as: how the row calls them; others are the run's.
         """
@@ -251,8 +251,8 @@ class OverrideRules:
                 self._known.clear()
                 self._known_bytes = len(known)
             self._known[known] = self._validated(decoding)
-        overrides, faults = self._known[known]
-        return dict(overrides), [_as_given(fault, shown_as) for fault in faults]
+        overrides, errors = self._known[known]
+        return dict(overrides), [_as_given(problem, shown_as) for problem in errors]
 
     def _validated(self, decoding: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         if decoding.get("seed") == RANDOM:
@@ -267,7 +267,7 @@ class OverrideRules:
         try:
             params = replace(self._base, **decoding)
         except ConfigError as error:
-            return {}, error.faults
+            return {}, error.lines
         return {name: _as_json(getattr(params, name)) for name in sorted(decoding)}, ()
 
 
@@ -276,5 +276,5 @@ def _as_json(value: Any) -> Any:
     return [_as_json(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _as_given(fault: str, shown_as: Mapping[str, str]) -> str:
-    return _OWN_NAME.sub(lambda match: shown_as.get(match[1], match[0]), fault)
+def _as_given(error: str, shown_as: Mapping[str, str]) -> str:
+    return _OWN_NAME.sub(lambda match: shown_as.get(match[1], match[0]), error)

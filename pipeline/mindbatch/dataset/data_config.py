@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mindbatch.config.faults import shown
+from mindbatch.config.error_log import shown
 from mindbatch.config.machine import parse_bytes
-from mindbatch.config.paths import STANDARD_INPUT, input_file_fault, rows_fault, settled, settled_tools
+from mindbatch.config.paths import STANDARD_INPUT, input_file_error, rows_error, settled, settled_tools
 from mindbatch.config.schema import option
 from mindbatch.fields import kinds as kind
 from mindbatch.io.amounts import DAY_RULE, is_day
@@ -95,30 +95,30 @@ class DataConfig:
     max_line_bytes: str = option("10MiB", "largest row that is read; a larger one is an error of that row")
 
 
-def settle_data(data: DataConfig, faults: list[str], no_data: str = NO_DATA) -> None:
-    """Replaces `shipped:` and ~ in the paths by what they mean; their faults are appended to `faults`.
+def settle_data(data: DataConfig, errors: list[str], no_data: str = NO_DATA) -> None:
+    """Replaces `shipped:` and ~ in the paths by what they mean; their errors are appended to `errors`.
 
-    no_data: the fault where no rows are given.
+    no_data: the error where no rows are given.
     """
     if data.path is None:
-        faults.append(no_data)
+        errors.append(no_data)
     if data.path != STANDARD_INPUT:
-        data.path = settled("data.path", data.path, rows_fault, faults)
-    settle_beside_rows(data, faults)
+        data.path = settled("data.path", data.path, rows_error, errors)
+    settle_beside_rows(data, errors)
     if isinstance(data.filter_keys, str):
-        fault_of = input_file_fault("a key on each line")
-        data.filter_keys = settled("data.filter_keys", data.filter_keys, fault_of, faults)
+        error_of = input_file_error("a key on each line")
+        data.filter_keys = settled("data.filter_keys", data.filter_keys, error_of, errors)
 
 
-def settle_beside_rows(data: DataConfig, faults: list[str]) -> None:
+def settle_beside_rows(data: DataConfig, errors: list[str]) -> None:
     """Settles paths as `settle_data`, of the files that say how a row becomes a prompt."""
-    fault_of = input_file_fault("the template")
-    data.template_file = settled("data.template_file", data.template_file, fault_of, faults)
-    data.tools = settled_tools("data.tools", data.tools, faults)
+    error_of = input_file_error("the template")
+    data.template_file = settled("data.template_file", data.template_file, error_of, errors)
+    data.tools = settled_tools("data.tools", data.tools, errors)
 
 
-def data_faults(data: DataConfig) -> Iterator[str]:
-    """Every fault in the values but those of its paths."""
+def data_errors(data: DataConfig) -> Iterator[str]:
+    """Every error in the values but those of its paths."""
     for name in (*COLUMNS, "template"):
         if getattr(data, name) == "":
             yield f"data.{name}: must not be empty"
@@ -126,13 +126,13 @@ def data_faults(data: DataConfig) -> Iterator[str]:
         yield "data.template, data.template_file: only one of these can be given"
     elif len(_sources(data)) > 1:
         yield f"{', '.join(_sources(data))}: a prompt comes from only one of these"
-    yield from date_faults(data)
-    yield from _filter_faults(data.filter_keys)
-    yield from _size_faults(data.max_line_bytes)
+    yield from date_errors(data)
+    yield from _filter_errors(data.filter_keys)
+    yield from _size_errors(data.max_line_bytes)
     yield from _no_effects(data)
 
 
-def date_faults(data: DataConfig) -> Iterator[str]:
+def date_errors(data: DataConfig) -> Iterator[str]:
     if data.date is not None and not is_day(data.date):
         yield f"data.date={shown(data.date)}: {DAY_RULE}"
 
@@ -141,7 +141,7 @@ def _sources(data: DataConfig) -> list[str]:
     return [f"data.{name}" for name in SOURCES if getattr(data, name) is not None]
 
 
-def _filter_faults(keys: Any) -> Iterator[str]:
+def _filter_errors(keys: Any) -> Iterator[str]:
     """A text is the path of a file, looked at with the other paths."""
     if keys is None or isinstance(keys, str):
         return
@@ -156,7 +156,7 @@ def _filter_faults(keys: Any) -> Iterator[str]:
             yield f"data.filter_keys: {shown(bad[0])}: a key is a text or a whole number; quote a text"
 
 
-def _size_faults(text: str) -> Iterator[str]:
+def _size_errors(text: str) -> Iterator[str]:
     try:
         if parse_bytes(text) > LARGEST_ROW:
             yield f"data.max_line_bytes={shown(text)}: must be at most 1GiB, for a row is read as a whole"

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from mindbatch.config.paths import near_sibling, resolve_path
+from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import ConfigError, MindBatchError
-from mindbatch.io.fault_lines import shown
 from mindbatch.io.regular_file import open_regular
 
 if TYPE_CHECKING:
@@ -136,21 +136,21 @@ def _in_folder(folder: Path, only: Format | None) -> list[Path]:
 
 def _described(paths: list[Path], forced: Format | None) -> list[DataFile]:
     base = Path(os.path.commonpath([path.parent for path in paths]))
-    files, faults = [], []
+    files, errors = [], []
     for path in paths:
         suffix, packed = _suffixes(path)
         file_format = forced or SUFFIXES.get(suffix)
         if file_format is None:
-            faults.append(
+            errors.append(
                 f"data.path: {path}: the name does not say what the file holds; known are {KNOWN}; or give "
                 "data.format"
             )
         elif file_format == "parquet" and packed:
-            faults.append(f"data.path: {path}: Parquet is compressed within; unpack the file first")
+            errors.append(f"data.path: {path}: Parquet is compressed within; unpack the file first")
         else:
             files.append(DataFile(path, _name(path, base), file_format, COMPRESSIONS.get(packed)))
-    if faults:
-        raise ConfigError(faults)
+    if errors:
+        raise ConfigError(errors)
     return files
 
 
@@ -186,7 +186,7 @@ def opened(file: DataFile) -> Iterator[io.BufferedReader]:
 
     No more is unpacked than is asked for, however much the file would become.
     """
-    with disk_faults(file.path), io.FileIO(open_regular(file.path), "rb") as disk:
+    with disk_errors(file.path), io.FileIO(open_regular(file.path), "rb") as disk:
         raw: io.RawIOBase = disk
         if file.compression == "gzip":
             raw = _Unpacked(gzip.GzipFile(fileobj=disk, mode="rb").read1, "gzip")
@@ -197,7 +197,7 @@ def opened(file: DataFile) -> Iterator[io.BufferedReader]:
 
 
 @contextmanager
-def disk_faults(path: Path) -> Iterator[None]:
+def disk_errors(path: Path) -> Iterator[None]:
     """Turns what the system says of a file into MindBatchError."""
     try:
         yield

@@ -11,22 +11,22 @@ from mindbatch.dataset.data_files import (
     DamagedData,
     DataFile,
     Format,
-    disk_faults,
+    disk_errors,
     find_files,
     opened,
 )
-from mindbatch.dataset.parquet_table import parquet_fault, parquet_rows
+from mindbatch.dataset.parquet_table import parquet_error, parquet_rows
 from mindbatch.dataset.records import (
     MOST_COLUMNS,
     Record,
-    columns_fault,
+    columns_error,
     is_request,
 )
 from mindbatch.dataset.text_formats import (
-    array_fault,
+    array_error,
     array_rows,
     json_line_rows,
-    table_fault,
+    table_error,
     table_rows,
     text_rows,
 )
@@ -52,7 +52,7 @@ class Dataset:
     """The rows of a file, of the files in a folder, or of those that match a pattern, in the order of names.
 
     format: "auto" goes by the names; "openai" means JSON lines that are OpenAI batch requests.
-    max_line_bytes: largest line (row, element) that is held in memory; a larger one is a fault of that row.
+    max_line_bytes: largest line (row, element) that is held in memory; a larger one is an error of that row.
     name: what a single file is called after if not its own name. Nothing is concluded from its name then:
         "auto" means JSON lines. For standard input, which was spooled to a file.
     outputs: the folder that the run writes to, which is no data (see `find_files`).
@@ -84,7 +84,7 @@ class Dataset:
 
     def records(self) -> Iterator[Record]:
         """Every row, good or bad, file after file; each call reads anew. No more than a row is held. Raises
-        MindBatchError: the disk fails. (Damage in a file is a row's fault, after which the file ends.)"""
+        MindBatchError: the disk fails. (Damage in a file is a row's error, after which the file ends.)"""
         for file in self.data_files:
             yield from self._file_records(file)
 
@@ -123,27 +123,27 @@ class Dataset:
             for record in _READERS[file.format](file, self._max_line_bytes):
                 line = record.line
                 if record.columns and len(record.columns) > MOST_COLUMNS:
-                    fault = columns_fault([*record.columns])
-                    record = Record(record.file, line, None, fault)
+                    error = columns_error([*record.columns])
+                    record = Record(record.file, line, None, error)
                 yield record
         except DamagedData as damage:
             yield Record(file.name, line + 1, None, f"{damage}; nothing after it was read")
 
     def _refuse_foreign_files(self) -> None:
-        faults = []
+        errors = []
         for file in self.data_files:
             try:
-                fault = file_fault(file, self._max_line_bytes)
+                problem = file_error(file, self._max_line_bytes)
             except MindBatchError as error:
-                faults += [f"data.path: {line}" for line in error.faults]
+                errors += [f"data.path: {line}" for line in error.lines]
             else:
-                faults += [f"data.path: {file.path}: {fault}"] if fault else []
-        if faults:
-            raise ConfigError(faults)
+                errors += [f"data.path: {file.path}: {problem}"] if problem else []
+        if errors:
+            raise ConfigError(errors)
 
 
 def _digest(path: Path) -> dict[str, int | str]:
-    with disk_faults(path):
+    with disk_errors(path):
         size, digest = size_and_digest(path)
     return {"bytes": size, "xxh3_128": digest}
 
@@ -161,18 +161,18 @@ _SIGNATURES = {
 }
 
 
-def file_fault(file: DataFile, max_row_bytes: int) -> str | None:
+def file_error(file: DataFile, max_row_bytes: int) -> str | None:
     """Explains why the file cannot be what its name or the given format says; None if it can. Raises
     MindBatchError: the file cannot be opened or read."""
     if foreign := _foreign(file):
         return f"is {foreign}"
     try:
         if file.format == "parquet":
-            return parquet_fault(file, max_row_bytes)
+            return parquet_error(file, max_row_bytes)
         if file.format == "json":
-            return array_fault(file)
+            return array_error(file)
         if file.format in ("csv", "tsv"):
-            return table_fault(file, max_row_bytes)
+            return table_error(file, max_row_bytes)
         with opened(file) as stream:
             stream.peek(1)
     except DamagedData as damage:
@@ -182,7 +182,7 @@ def file_fault(file: DataFile, max_row_bytes: int) -> str | None:
 
 def _foreign(file: DataFile) -> str | None:
     """Names the format that the file has instead, by its first bytes; None if they show no other."""
-    with disk_faults(file.path):
+    with disk_errors(file.path):
         head = first_bytes(file.path, _HEAD_BYTES)
     own = _OWN.get(file.compression or file.format)
     return next(

@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mindbatch.dataset.column_rows import key_fault, refuse_idle_options, text_or_ids
+from mindbatch.dataset.column_rows import key_error, refuse_idle_options, text_or_ids
 from mindbatch.dataset.records import REQUEST, ColumnError, Record, RowDraft
 from mindbatch.decoding.params import FILTERS
 from mindbatch.decoding.params import PARAMETERS as DECODING
+from mindbatch.io.error_lines import did_you_mean, shown, unknown_adapter
 from mindbatch.io.errors import PromptError
-from mindbatch.io.fault_lines import did_you_mean, shown, unknown_adapter
-from mindbatch.io.strict_json import unicode_fault
+from mindbatch.io.strict_json import unicode_error
 from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.messages import ChatOptions, conversation_of
 from mindbatch.prompts.prompts import TEMPLATE_KWARGS, TOOLS
@@ -60,7 +60,7 @@ def read_parameters(body: Mapping[str, Any], is_chat: bool, draft: RowDraft) -> 
 
 def _take(draft: RowDraft, parameter: str, value: Any, field: str) -> None:
     if draft.decoding.get(parameter, value) != value:
-        draft.row_faults.append(f"body.{field}={shown(value)}: contradicts {draft.shown_as[parameter]}")
+        draft.row_errors.append(f"body.{field}={shown(value)}: contradicts {draft.shown_as[parameter]}")
     draft.decoding[parameter] = value
     draft.shown_as[parameter] = f"body.{field}"
 
@@ -68,7 +68,7 @@ def _take(draft: RowDraft, parameter: str, value: Any, field: str) -> None:
 def _flag(fields: Mapping[str, Any], name: str, draft: RowDraft) -> bool:
     value = fields.get(name, False)
     if not isinstance(value, bool):
-        draft.row_faults.append(f"body.{name}={shown(value)}: must be true or false")
+        draft.row_errors.append(f"body.{name}={shown(value)}: must be true or false")
     return value is True
 
 
@@ -88,7 +88,7 @@ def _read_beams(fields: Mapping[str, Any], draft: RowDraft) -> None:
     """vLLM's beam search has n beams, or best_of, and draws nothing."""
     field = "best_of" if "best_of" in fields else "n"
     if fields.get(field, 1) == 1:
-        draft.row_faults.append(
+        draft.row_errors.append(
             "body.use_beam_search=true: needs n or best_of above 1: how many beams there are"
         )
         return
@@ -103,15 +103,15 @@ def _read_logprobs(fields: Mapping[str, Any], is_chat: bool, draft: RowDraft) ->
         if wanted is not None:
             _take(draft, "logprobs", wanted, "logprobs")
         if top is not None:
-            draft.row_faults.append("body.top_logprobs: belongs to chats; give the number as logprobs")
+            draft.row_errors.append("body.top_logprobs: belongs to chats; give the number as logprobs")
     elif not isinstance(wanted, (bool, type(None))):
-        draft.row_faults.append(
+        draft.row_errors.append(
             f"body.logprobs={shown(wanted)}: must be true or false; top_logprobs has the number"
         )
     elif wanted:
         _take(draft, "logprobs", 0 if top is None else top, "top_logprobs")
     elif top:
-        draft.row_faults.append(f"body.top_logprobs={shown(top)}: has no effect without logprobs=true")
+        draft.row_errors.append(f"body.top_logprobs={shown(top)}: has no effect without logprobs=true")
     elif wanted is False:
         draft.decoding["logprobs"] = None
 
@@ -124,7 +124,7 @@ def _read_ends(fields: Mapping[str, Any], draft: RowDraft) -> None:
         if not own:  # nothing ends the output before min_tokens
             draft.decoding |= {"min_new_tokens": 0, "min_length": 0}
     elif own != []:
-        draft.row_faults.append(
+        draft.row_errors.append(
             f"body.stop_token_ids={shown(own)}: needs ignore_eos=true; list the model's own end tokens too"
         )
 
@@ -134,7 +134,7 @@ def _read_constraints(fields: Mapping[str, Any], draft: RowDraft) -> None:
     constraints = [name for name in ("response_format", "guided_json", "guided_regex") if name in fields]
     if len(constraints) > 1:
         names = ", ".join(f"body.{name}" for name in constraints)
-        draft.row_faults.append(f"{names}: only one of these can be given")
+        draft.row_errors.append(f"{names}: only one of these can be given")
     elif constraints:
         [name] = constraints
         parameter = "regex" if name == "guided_regex" else "json_schema"
@@ -150,7 +150,7 @@ def _schema_of(form: Any, draft: RowDraft) -> Any:
         allowed = (
             "must be {type: text}, {type: json_object} or {type: json_schema, json_schema: {schema: ...}}"
         )
-        draft.row_faults.append(f"body.response_format={shown(form)}: {allowed}")
+        draft.row_errors.append(f"body.response_format={shown(form)}: {allowed}")
         return None
     if kind != "json_schema":
         return _FORMATS[kind]
@@ -161,7 +161,7 @@ def _schema_of(form: Any, draft: RowDraft) -> Any:
         or schema_form.keys() - _SCHEMA_FIELDS
     ):
         allowed = "must be a mapping with schema, and name, description and strict if need be"
-        draft.row_faults.append(f"body.response_format.json_schema={shown(schema_form)}: {allowed}")
+        draft.row_errors.append(f"body.response_format.json_schema={shown(schema_form)}: {allowed}")
         return None
     return schema_form["schema"]
 
@@ -188,7 +188,7 @@ _ONE_VALUE: dict[str, Any] = {
 _OF_EMBEDDINGS = {"encoding_format": "float", "dimensions": None}
 """Fields of embeddings, and the one value that each may have."""
 _OF_CHATS = (TOOLS, TEMPLATE_KWARGS, "tool_choice", "reasoning_effort")
-_MOST_FAULTS = 20
+_MOST_ERRORS = 20
 _DEFINITIONS = ("$defs", "definitions")
 _TOOL_CHOICES = (None, "none", "auto", "required")
 _CALL_ASKED = "must be auto, none, required or {type: function, function: {name: ...}}"
@@ -213,15 +213,15 @@ class OpenAIRequests:
     def read(self, position: int, record: Record, draft: RowDraft) -> None:
         """Fills in the draft of one request line, whatever its position: `custom_id` is its key."""
         columns = record.columns or {}
-        if not _id_fault(key := columns.get("custom_id")):
+        if not _id_error(key := columns.get("custom_id")):
             draft.key = key
         url, body = columns.get("url"), columns.get("body")
-        draft.row_faults += _line_faults(columns)
+        draft.row_errors += _line_errors(columns)
         if not isinstance(body, Mapping):
             return
         draft.extra = {"endpoint": url, "model": body.get("model")}
         endpoint = url if url in [*ENDPOINTS] else CHAT if "messages" in body else COMPLETION
-        draft.row_faults += _body_faults(body, endpoint)
+        draft.row_errors += _body_errors(body, endpoint)
         if endpoint == EMBEDDINGS:
             draft.decoding["pooling"] = self.pooling
         else:
@@ -237,9 +237,9 @@ class OpenAIRequests:
             if is_forced:
                 _force_call(choice, draft)
         except ColumnError as error:
-            draft.row_faults += error.faults
+            draft.row_errors += error.lines
         except PromptError as error:
-            draft.prompt_faults += error.faults
+            draft.prompt_errors += error.lines
 
     def _read_adapter(self, model: Any, draft: RowDraft) -> None:
         """Takes a model that is the name of an adapter for a request of that, as vLLM does."""
@@ -249,7 +249,7 @@ class OpenAIRequests:
             draft.asks_base = True
             return
         if model not in self.adapters:
-            draft.row_faults.append(f"body.model: {unknown_adapter(model, self.adapters)}")
+            draft.row_errors.append(f"body.model: {unknown_adapter(model, self.adapters)}")
         draft.adapter = model
 
     def _content(self, body: Mapping[str, Any], endpoint: str) -> dict[str, Any]:
@@ -342,50 +342,50 @@ def _is_schema(parameters: Any) -> bool:
     )
 
 
-def _line_faults(columns: Mapping[str, Any]) -> list[str]:
-    faults = [
+def _line_errors(columns: Mapping[str, Any]) -> list[str]:
+    errors = [
         f"{name}: missing; a request needs {', '.join(REQUEST)}" for name in REQUEST if name not in columns
     ]
-    faults += [f"{name}: unknown{did_you_mean(name, REQUEST)}" for name in columns if name not in REQUEST]
-    if "custom_id" in columns and (fault := _id_fault(columns["custom_id"])):
-        faults.append(f"custom_id{fault}")
+    errors += [f"{name}: unknown{did_you_mean(name, REQUEST)}" for name in columns if name not in REQUEST]
+    if "custom_id" in columns and (error := _id_error(columns["custom_id"])):
+        errors.append(f"custom_id{error}")
     if "method" in columns and columns["method"] != "POST":
-        faults.append(f"method={shown(columns['method'])}: must be POST")
+        errors.append(f"method={shown(columns['method'])}: must be POST")
     if "url" in columns and columns["url"] not in [*ENDPOINTS]:
         near = did_you_mean(columns["url"], ENDPOINTS) if isinstance(columns["url"], str) else ""
         allowed = f"must be {CHAT}, {COMPLETION} or {EMBEDDINGS}{near}"
-        faults.append(f"url={shown(columns['url'])}: {allowed}")
+        errors.append(f"url={shown(columns['url'])}: {allowed}")
     if "body" in columns and not isinstance(columns["body"], Mapping):
-        faults.append(f"body={shown(columns['body'])}: must be a mapping with the fields of the request")
-    return faults
+        errors.append(f"body={shown(columns['body'])}: must be a mapping with the fields of the request")
+    return errors
 
 
-def _id_fault(value: object) -> str | None:
-    return key_fault(value) if isinstance(value, str) else f"={shown(value)}: must be a text"
+def _id_error(value: object) -> str | None:
+    return key_error(value) if isinstance(value, str) else f"={shown(value)}: must be a text"
 
 
-def _body_faults(body: Mapping[str, Any], endpoint: str) -> list[str]:
+def _body_errors(body: Mapping[str, Any], endpoint: str) -> list[str]:
     known = {*_WITHOUT_EFFECT, "model", ENDPOINTS[endpoint]}
     known |= {*_OF_CHATS} if endpoint == CHAT else set()
     known |= set() if endpoint == EMBEDDINGS else {*PARAMETERS}
     one_value = _OF_EMBEDDINGS if endpoint == EMBEDDINGS else _ONE_VALUE
-    faults: list[str] = []
+    errors: list[str] = []
     for name, value in body.items():
-        if len(faults) == _MOST_FAULTS:  # near names are sought for each, which takes long
-            faults.append("and perhaps more")
+        if len(errors) == _MOST_ERRORS:  # near names are sought for each, which takes long
+            errors.append("and perhaps more")
             break
         if name in known or (name in one_value and value in (None, one_value[name])):
             continue
         if name in one_value:
-            faults.append(f"body.{name}={shown(value)}: not supported; leave it out")
+            errors.append(f"body.{name}={shown(value)}: not supported; leave it out")
         else:
-            faults.append(f"body.{name}: unknown{did_you_mean(name, known)}")
+            errors.append(f"body.{name}: unknown{did_you_mean(name, known)}")
     choice = body.get("tool_choice") if endpoint == CHAT else None
     if choice not in _TOOL_CHOICES and _named_function(choice) is None:
-        faults.append(f"body.tool_choice={shown(choice)}: {_CALL_ASKED}")
+        errors.append(f"body.tool_choice={shown(choice)}: {_CALL_ASKED}")
     model = body.get("model", "")
     if not isinstance(model, (str, type(None))):
-        faults.append(f"body.model={shown(model)}: must be a text")
-    elif fault := unicode_fault(model or ""):
-        faults.append(f"body.model: {fault}")
-    return faults
+        errors.append(f"body.model={shown(model)}: must be a text")
+    elif error := unicode_error(model or ""):
+        errors.append(f"body.model: {error}")
+    return errors

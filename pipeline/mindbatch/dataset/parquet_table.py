@@ -7,11 +7,11 @@ from typing import Any
 
 from mindbatch.dataset import parquet_worker
 from mindbatch.dataset.data_files import DamagedData, DataFile
-from mindbatch.dataset.records import Record, columns_fault
+from mindbatch.dataset.records import Record, columns_error
 from mindbatch.io.children import AnsweringProcess, ChildDied, Limits, ProcessorTimeUsedUp
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.screen_text import printable
-from mindbatch.prompts.prompt_lines import MAX_DEPTH, too_long_fault
+from mindbatch.prompts.prompt_lines import MAX_DEPTH, too_long_error
 
 _MEMORY_BYTES, _SECONDS = 4 << 30, 10.0
 _MEMORY_PER_ROW_BYTE, _SECONDS_PER_ROW_BYTE = 16, 1e-6
@@ -24,7 +24,7 @@ class _ReaderDied(DamagedData):
 
 
 def parquet_rows(file: DataFile, max_row_bytes: int) -> Iterator[Record]:
-    """A row from each row, numbered from 1. A row group that is damaged is one fault; the others go on."""
+    """A row from each row, numbered from 1. A row group that is damaged is one error; the others go on."""
     past = 1
     deaths = 0
     for group, num_rows in enumerate(_answer(file, max_row_bytes)["group_rows"]):
@@ -43,7 +43,7 @@ def parquet_rows(file: DataFile, max_row_bytes: int) -> Iterator[Record]:
                 raise DamagedData(f"{deaths} of its row groups ended the process that read them") from None
 
 
-def parquet_fault(file: DataFile, max_row_bytes: int) -> str | None:
+def parquet_error(file: DataFile, max_row_bytes: int) -> str | None:
     """Explains why the file as a whole cannot be read; None if it can."""
     try:
         about = _answer(file, max_row_bytes)
@@ -51,7 +51,7 @@ def parquet_fault(file: DataFile, max_row_bytes: int) -> str | None:
         return f"is not a Parquet file ({damage})"
     if about["depth"] > MAX_DEPTH:
         return f"has a column nested {about['depth']:,} levels deep; at most {MAX_DEPTH} are read"
-    return columns_fault(about["names"]) if about["names"] else "has no columns"
+    return columns_error(about["names"]) if about["names"] else "has no columns"
 
 
 def _answer(file: DataFile, max_row_bytes: int, **place: int) -> Any:
@@ -88,5 +88,5 @@ def _process(max_row_bytes: int) -> AnsweringProcess:
 
 def _record(name: str, number: int, row: list[Any] | None, max_row_bytes: int) -> Record:
     if row is None:
-        return Record(name, number, None, too_long_fault("row", max_row_bytes))
+        return Record(name, number, None, too_long_error("row", max_row_bytes))
     return Record(name, number, row[0], unusable=row[1])

@@ -163,7 +163,7 @@ _REFUSED = {
     bytes: _BINARY,
     datetime.timedelta: "holds a duration; must be a number or text",
 }
-_CONVERSION_FAULTS = (ValueError, KeyError, OverflowError, OSError)
+_CONVERSION_ERRORS = (ValueError, KeyError, OverflowError, OSError)
 """Bad UTF-8, an unknown zone, a year past 9999, a zone that is a folder of zones."""
 
 
@@ -185,7 +185,7 @@ def column_values(column: pyarrow.Array) -> list[Any]:
         return [None if is_null else Unusable(_BINARY) for is_null in column.is_null().to_pylist()]
     try:
         values = column.to_pylist()
-    except _CONVERSION_FAULTS:
+    except _CONVERSION_ERRORS:
         values = [_converted(cell) for cell in column]
     if pyarrow.types.is_string(column.type) or pyarrow.types.is_integer(column.type):
         return cast(list[Any], values)
@@ -197,8 +197,8 @@ def usable(value: Any) -> Any:
     `Unusable` where JSON knows none."""
     try:
         return _json_value(value)
-    except _NotJson as fault:
-        return Unusable(str(fault))
+    except _NotJson as error:
+        return Unusable(str(error))
 
 
 def split(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -220,7 +220,7 @@ def _converted(cell: pyarrow.Scalar) -> Any:
     """The Python value of one cell; not UTF-8, an unknown time zone and the like make it unusable."""
     try:
         return cell.as_py()
-    except _CONVERSION_FAULTS as error:
+    except _CONVERSION_ERRORS as error:
         reason = error.strerror if isinstance(error, OSError) else error
         return Unusable(f"cannot be read as {cell.type} ({reason})")
 

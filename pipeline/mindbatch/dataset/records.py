@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from mindbatch.io.error_lines import did_you_mean, shown
 from mindbatch.io.errors import PromptError
-from mindbatch.io.fault_lines import did_you_mean, shown
 
 MOST_COLUMNS = 10_000
 _MOST_TWICE = 5
@@ -19,7 +19,7 @@ REQUEST = ("custom_id", "method", "url", "body")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One row: either its columns, as plain JSON values, or a fault.
+    """One row: either its columns, as plain JSON values, or an error.
 
     file: the name of its file within the dataset.
     line: from 1: the line on which it begins; in a JSON array or a Parquet file, its number.
@@ -30,7 +30,7 @@ class Record:
     file: str
     line: int
     columns: dict[str, Any] | None
-    fault: str | None = None
+    error: str | None = None
     unusable: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -42,7 +42,7 @@ def is_request(columns: Mapping[str, Any]) -> bool:
     return all(name in columns for name in REQUEST)
 
 
-def columns_fault(names: Sequence[str]) -> str | None:
+def columns_error(names: Sequence[str]) -> str | None:
     """Explains why rows cannot have columns of these names: too many, or several of one; None if they can."""
     if len(names) > MOST_COLUMNS:
         return f"has {len(names):,} columns; at most {MOST_COLUMNS:,} are read"
@@ -60,7 +60,7 @@ class RowDraft:
     decoding: the row's own decoding parameters by their names in DecodingParams, not yet validated.
     adapter: the name of the adapter that the row asks for. asks_base: it asks for the model without any.
     shown_as: how the row itself calls each of them, for error lines.
-    row_faults, prompt_faults: what is wrong with the row's columns, and with what was found in them.
+    row_errors, prompt_errors: what is wrong with the row's columns, and with what was found in them.
     """
 
     key: str | None = None
@@ -70,8 +70,8 @@ class RowDraft:
     asks_base: bool = False
     shown_as: dict[str, str] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
-    row_faults: list[str] = field(default_factory=list)
-    prompt_faults: list[str] = field(default_factory=list)
+    row_errors: list[str] = field(default_factory=list)
+    prompt_errors: list[str] = field(default_factory=list)
 
 
 class ColumnError(PromptError):
@@ -101,7 +101,7 @@ class OptionalColumns:
         if len(self._found) < _MOST_KEPT:
             self._found |= dict.fromkeys(record.columns or ())
 
-    def faults(self) -> list[str]:
+    def errors(self) -> list[str]:
         """A line for each column that no row had; none where no row could be read."""
         present = tuple(self._found)
         return [

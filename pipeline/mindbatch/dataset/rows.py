@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 import orjson
 
-from mindbatch.config.lora_schema import LoraConfig, idle_faults
+from mindbatch.config.lora_schema import LoraConfig, idle_errors
 from mindbatch.dataset.column_rows import ColumnRows, OverrideRules
 from mindbatch.dataset.data_config import DataConfig, idle_with_openai
 from mindbatch.dataset.openai_request import OpenAIRequests
@@ -24,8 +24,8 @@ from mindbatch.prompts.prompts import Prompt
 Stage = Literal["read", "row", "prompt", "cancelled", "expired"]
 
 _DIGEST_BYTES = 16
-_LONGEST_FAULT = 500
-_MOST_FAULTS = 20
+_LONGEST_ERROR = 500
+_MOST_ERRORS = 20
 _MAY_LACK = ("decoding_column", "tools_column", "chat_template_kwargs_column", "adapter_column")
 
 
@@ -118,7 +118,7 @@ class RowMaker:
         be used, a key of `data` without effect, a bad system message."""
         idle = _idle_columns(data, columns) if is_openai else _idle_adapters(data, lora)
         options = chat_options(
-            data.system, data.tools, data.chat_template_kwargs, prefix="data.", faults=idle
+            data.system, data.tools, data.chat_template_kwargs, prefix="data.", errors=idle
         )
         source = template_source(data)
         self._template = None if source is None else DataTemplate(source, template_limits, is_finished)
@@ -148,14 +148,14 @@ class RowMaker:
         data.template ran out of time for several rows in a row."""
         if record.columns is None:
             key = str(position) if self._numbered else None
-            reason = _joined([record.fault or "cannot be read"])
+            reason = _joined([record.error or "cannot be read"])
             return RowFailure(key, record.file, record.line, "read", reason)
         self._optional.look_in(record)
         draft = RowDraft()
         overrides = self._filled(position, record, draft)
-        if draft.row_faults or draft.prompt_faults or draft.key is None:
-            stage: Stage = "row" if draft.row_faults else "prompt"
-            reason = _joined(draft.row_faults + draft.prompt_faults)
+        if draft.row_errors or draft.prompt_errors or draft.key is None:
+            stage: Stage = "row" if draft.row_errors else "prompt"
+            reason = _joined(draft.row_errors + draft.prompt_errors)
             return RowFailure(draft.key, record.file, record.line, stage, reason)
         return DataRow(
             key=draft.key,
@@ -169,7 +169,7 @@ class RowMaker:
 
     def missing_columns(self) -> list[str]:
         """A line for each column that was asked for and that none of the rows made so far had."""
-        return self._optional.faults()
+        return self._optional.errors()
 
     def close(self) -> None:
         if self._template is not None:
@@ -178,7 +178,7 @@ class RowMaker:
     def _carried(self, record: Record, draft: RowDraft) -> dict[str, Any]:
         """The columns for the results; null where the row has none."""
         bad = [name for name in self._columns if name in record.unusable]
-        draft.row_faults += [f"output.columns: {missing_column(name, record)}" for name in bad]
+        draft.row_errors += [f"output.columns: {missing_column(name, record)}" for name in bad]
         return {name: (record.columns or {}).get(name) for name in self._columns}
 
     def _filled(self, position: int, record: Record, draft: RowDraft) -> dict[str, Any]:
@@ -189,32 +189,32 @@ class RowMaker:
             if self._columns:
                 draft.extra["columns"] = self._carried(record, draft)
             if draft.decoding:
-                overrides, faults = self._overrides.check(draft.decoding, draft.shown_as)
-                draft.row_faults += faults
+                overrides, errors = self._overrides.check(draft.decoding, draft.shown_as)
+                draft.row_errors += errors
             if "text" not in draft.content:
                 orjson.dumps([draft.content, draft.extra])
         except TypeError as error:
-            draft.prompt_faults.append(f"cannot be kept as JSON: {error}")
+            draft.prompt_errors.append(f"cannot be kept as JSON: {error}")
         return overrides
 
 
 def _idle_columns(data: DataConfig, columns: Sequence[str]) -> list[str]:
-    columns_faults = ["output.columns: OpenAI's requests have no columns; remove it"] * bool(columns)
-    return [*idle_with_openai(data), *columns_faults]
+    columns_errors = ["output.columns: OpenAI's requests have no columns; remove it"] * bool(columns)
+    return [*idle_with_openai(data), *columns_errors]
 
 
 def _idle_adapters(data: DataConfig, lora: LoraConfig | None) -> list[str]:
     if lora is None or data.adapter_column is not None:
         return []
-    return [*idle_faults(lora, "data.adapter_column=COLUMN or ")]
+    return [*idle_errors(lora, "data.adapter_column=COLUMN or ")]
 
 
-def _joined(faults: Sequence[str]) -> str:
-    lines = [_bounded(fault) for fault in faults[:_MOST_FAULTS]]
-    more = [f"and {len(faults) - _MOST_FAULTS} more"] if len(faults) > _MOST_FAULTS else []
+def _joined(errors: Sequence[str]) -> str:
+    lines = [_bounded(error) for error in errors[:_MOST_ERRORS]]
+    more = [f"and {len(errors) - _MOST_ERRORS} more"] if len(errors) > _MOST_ERRORS else []
     return "; ".join(lines + more)
 
 
-def _bounded(fault: str) -> str:
-    cut = fault if len(fault) <= _LONGEST_FAULT else f"{fault[: _LONGEST_FAULT - 3]}..."
+def _bounded(error: str) -> str:
+    cut = error if len(error) <= _LONGEST_ERROR else f"{error[: _LONGEST_ERROR - 3]}..."
     return "".join(c if c.isprintable() else " " for c in cut)

@@ -10,7 +10,7 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.records import ColumnError, Record, missing_column
 from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.io.regular_file import first_bytes
-from mindbatch.io.strict_json import unicode_fault
+from mindbatch.io.strict_json import unicode_error
 from mindbatch.prompts.chat import ChatLimits, ChatProcess, TemplateLimit
 
 ALL_COLUMNS = "row"
@@ -75,7 +75,7 @@ class DataTemplate:
             self._names = self._process.names(source.text)
         except PromptError as error:
             self.close()
-            raise ConfigError(error.faults) from error
+            raise ConfigError(error.lines) from error
         if not self._names:
             self.close()
             raise ConfigError(f"{source.subject}: {_NO_NAMES}")
@@ -97,8 +97,8 @@ class DataTemplate:
             raise
         except PromptError as error:
             raise self._missing(str(error), record) or error from None
-        if fault := unicode_fault(text):
-            raise PromptError(f"{self.source.subject}: its output {fault}")
+        if problem := unicode_error(text):
+            raise PromptError(f"{self.source.subject}: its output {problem}")
         return text
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class DataTemplate:
         return variables
 
     def _missing(self, reason: str, record: Record) -> ColumnError | None:
-        """The fault in terms of columns, where an undefined name is one that the row might have had."""
+        """The error in terms of columns, where an undefined name is one that the row might have had."""
         columns = record.columns or {}
         absent = [name for name in self._names if name not in columns and f"'{name}' is undefined" in reason]
         if ALL_COLUMNS in self._names and ALL_COLUMNS not in columns:

@@ -13,8 +13,8 @@ from itertools import chain
 from typing import BinaryIO, NamedTuple
 
 from mindbatch.dataset.data_files import BUFFER_BYTES, DamagedData, DataFile, opened
-from mindbatch.dataset.records import Record, columns_fault
-from mindbatch.io.strict_json import JsonFault
+from mindbatch.dataset.records import Record, columns_error
+from mindbatch.io.strict_json import JsonError
 from mindbatch.prompts.prompt_lines import (
     BYTE_ORDER_MARK,
     EMPTY_LINE,
@@ -22,8 +22,8 @@ from mindbatch.prompts.prompt_lines import (
     parse_row,
     raw_lines,
     text_lines,
-    too_long_fault,
-    utf8_fault,
+    too_long_error,
+    utf8_error,
 )
 
 TEXT_COLUMN = "prompt"
@@ -34,7 +34,7 @@ def json_line_rows(file: DataFile, max_line_bytes: int) -> Iterator[Record]:
     with opened(file) as stream:
         for line in text_lines(stream, max_line_bytes):
             if line.text is None:
-                yield Record(file.name, line.number, None, line.fault)
+                yield Record(file.name, line.number, None, line.error)
             else:
                 yield _object(file.name, line.number, line.text)
 
@@ -44,14 +44,14 @@ def text_rows(file: DataFile, max_line_bytes: int) -> Iterator[Record]:
     with opened(file) as stream:
         for line in text_lines(stream, max_line_bytes):
             columns = None if line.text is None else {TEXT_COLUMN: line.text}
-            yield Record(file.name, line.number, columns, line.fault)
+            yield Record(file.name, line.number, columns, line.error)
 
 
 def _object(name: str, number: int, text: str) -> Record:
     try:
         return Record(name, number, parse_row(text))
-    except JsonFault as fault:
-        return Record(name, number, None, str(fault))
+    except JsonError as error:
+        return Record(name, number, None, str(error))
 
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
@@ -67,7 +67,7 @@ class _Row(NamedTuple):
 
     line: int
     fields: list[str]
-    fault: str | None
+    error: str | None
 
 
 def table_rows(file: DataFile, max_row_bytes: int) -> Iterator[Record]:
@@ -76,22 +76,22 @@ def table_rows(file: DataFile, max_row_bytes: int) -> Iterator[Record]:
     header = next(rows, None)
     for row in rows:
         assert header is not None
-        fault = row.fault or _fields_fault(row.fields, header.fields)
-        columns = None if fault else dict(zip(header.fields, row.fields, strict=True))
-        yield Record(file.name, row.line, columns, fault)
+        error = row.error or _fields_error(row.fields, header.fields)
+        columns = None if error else dict(zip(header.fields, row.fields, strict=True))
+        yield Record(file.name, row.line, columns, error)
 
 
-def table_fault(file: DataFile, max_row_bytes: int) -> str | None:
+def table_error(file: DataFile, max_row_bytes: int) -> str | None:
     """Explains why the file as a whole cannot be read; None if it can."""
     header = next(_rows(file, max_row_bytes), None)
     if header is None:
         return _NO_HEADER
-    if header.fault or not header.fields:
-        return f"the line that names the columns: {header.fault or EMPTY_LINE}"
-    return columns_fault(header.fields)
+    if header.error or not header.fields:
+        return f"the line that names the columns: {header.error or EMPTY_LINE}"
+    return columns_error(header.fields)
 
 
-def _fields_fault(fields: list[str], header: list[str]) -> str | None:
+def _fields_error(fields: list[str], header: list[str]) -> str | None:
     if len(fields) == len(header):
         return None
     if not fields:
@@ -116,7 +116,7 @@ def _rows(file: DataFile, max_row_bytes: int) -> Iterator[_Row]:
                 yield lines.row([], _reason(error))
             except _TooLong:
                 lines.skip_row()
-                yield lines.row([], too_long_fault("row", max_row_bytes))
+                yield lines.row([], too_long_error("row", max_row_bytes))
             except DamagedData as damage:
                 yield lines.row([], str(damage))
                 return
@@ -146,7 +146,7 @@ class _RowLines:
     def begin_row(self) -> None:
         self._first_line = self._last_line + 1
         self._size = self._num_quotes = 0
-        self._fault: str | None = None
+        self._error: str | None = None
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -169,11 +169,11 @@ class _RowLines:
             except StopIteration:
                 return
 
-    def row(self, fields: list[str], fault: str | None = None) -> _Row:
-        fault = fault or self._fault
-        if fault and self._last_line > self._first_line:
-            fault += f" (lines {self._first_line} to {self._last_line})"
-        return _Row(self._first_line, fields, fault)
+    def row(self, fields: list[str], error: str | None = None) -> _Row:
+        error = error or self._error
+        if error and self._last_line > self._first_line:
+            error += f" (lines {self._first_line} to {self._last_line})"
+        return _Row(self._first_line, fields, error)
 
     def _next_line(self) -> RawLine:
         line = next(self._lines)
@@ -187,12 +187,12 @@ class _RowLines:
     def _text(self, content: bytes) -> str:
         """The line's text. What cannot be used spoils its row, but does not change where the row ends."""
         if b"\0" in content:
-            self._fault = self._fault or "holds a NUL byte"
+            self._error = self._error or "holds a NUL byte"
             content = content.replace(b"\0", b"?")
         try:
             return content.decode("utf-8")
         except UnicodeDecodeError as error:
-            self._fault = self._fault or utf8_fault(error)
+            self._error = self._error or utf8_error(error)
             return content.decode("utf-8", "replace")
 
 
@@ -223,7 +223,7 @@ def array_rows(file: DataFile, max_row_bytes: int) -> Iterator[Record]:
             yield _record(file.name, number, element)
 
 
-def array_fault(file: DataFile) -> str | None:
+def array_error(file: DataFile) -> str | None:
     """Explains why the file as a whole cannot be read; None if it can."""
     with opened(file) as stream:
         return None if _first_chunk(stream).startswith(b"[") else NO_ARRAY
@@ -246,12 +246,12 @@ def _record(name: str, number: int, element: _Element) -> Record:
     try:
         text = element.decode("utf-8")
     except UnicodeDecodeError as error:
-        return Record(name, number, None, utf8_fault(error))
+        return Record(name, number, None, utf8_error(error))
     return _object(name, number, text)
 
 
 def _elements(chunks: Iterator[bytes], max_bytes: int) -> Iterator[_Element]:
-    """Every element of an array whose opening bracket has been read, and faults of its end."""
+    """Every element of an array whose opening bracket has been read, and errors of its end."""
     pieces: list[bytes] = []
     size = start = num_elements = 0
     for chunk, place in _borders(chunks):
@@ -264,7 +264,7 @@ def _elements(chunks: Iterator[bytes], max_bytes: int) -> Iterator[_Element]:
         start, closing = place + 1, chunk[place]
         content = b"".join(pieces).strip(_BLANK)
         if size > max_bytes:
-            yield too_long_fault("element", max_bytes)
+            yield too_long_error("element", max_bytes)
         elif content or closing == _COMMA or num_elements:
             yield content or _MISSING
         if closing != _COMMA:
@@ -299,7 +299,7 @@ def _borders(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, int]]:
 
 
 def _after(closing: int, rest: Iterator[bytes]) -> Iterator[_Element]:
-    """A fault if the array did not end as it should, or not there."""
+    """An error if the array did not end as it should, or not there."""
     if closing != _CLOSING:
         yield _STRAY
     elif any(chunk.strip(_BLANK) for chunk in rest):

@@ -28,8 +28,8 @@ def allowed_by_callable(row: Row) -> Processor:
 def obey_constraint(step: DecodingStep) -> None:
     """The row's regular expression or schema has the last word: nothing forces a token against it."""
     constraint = step.row.constraint
-    if constraint is not None and constraint.fault is not None:
-        raise NoTokenLeftError(f"{step.row.key}: {constraint.fault}")
+    if constraint is not None and constraint.error is not None:
+        raise NoTokenLeftError(f"{step.row.key}: {constraint.error}")
     allowed = step.allowed
     if allowed is not None:
         step.allow_only(allowed, "json_schema" if step.row.params.json_schema is not None else "regex")

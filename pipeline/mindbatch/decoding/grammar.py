@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple
 from mindbatch.decoding import grammar_worker
 from mindbatch.decoding.python_regex import translated
 from mindbatch.io.children import AnsweringProcess, ChildDied, Limits, ProcessorTimeUsedUp
-from mindbatch.io.fault_lines import shown, shown_parameter
-from mindbatch.io.strict_json import StrictReader, value_faults
+from mindbatch.io.error_lines import shown, shown_parameter
+from mindbatch.io.strict_json import StrictReader, value_errors
 
 MOST_CHARACTERS = 1 << 16
 """Most characters of a schema's text."""
@@ -40,8 +40,8 @@ def canonical_schema(value: object) -> str:
         value = _READER.parse(value)
     if not isinstance(value, Mapping | bool):
         raise ValueError(f"found {shown(value)}; a JSON schema is an object, or true or false")
-    if faults := value_faults(value, "schema", MOST_NESTING):
-        raise ValueError(faults[0])
+    if errors := value_errors(value, "schema", MOST_NESTING):
+        raise ValueError(errors[0])
     # What JSON has no type for is a mapping of another class now.
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=dict)
     if len(text) > MOST_CHARACTERS:
@@ -146,7 +146,7 @@ _KEPT_TRIALS = 1024
 class GrammarCheck(NamedTuple):
     """Result of compiling a grammar: the reason no row can follow it, or None, and the bytes it takes."""
 
-    fault: str | None
+    error: str | None
     nbytes: int = 0
 
 
@@ -177,13 +177,13 @@ _trials: dict[bytes, GrammarCheck] = {}
 """By the digest of a grammar's text, which may be long."""
 
 
-def constraint_fault(regex: str | None, json_schema: str | None) -> str | None:
+def constraint_error(regex: str | None, json_schema: str | None) -> str | None:
     """Error in a row's constraint, in one line, or None; it needs no model and no tokenizer."""
     try:
         grammar = grammar_of(regex, json_schema)
     except ValueError as error:
         return str(error)
-    return None if grammar is None else tried(grammar).fault
+    return None if grammar is None else tried(grammar).error
 
 
 def tried(grammar: Grammar) -> GrammarCheck:
@@ -191,8 +191,8 @@ def tried(grammar: Grammar) -> GrammarCheck:
     digest = blake2b(grammar.text.encode(), digest_size=16).digest()
     if digest not in _trials:
         trial = _process.tried(grammar.text)
-        if trial.fault is not None:
-            trial = trial._replace(fault=f"{grammar.name}: {plain_reason(trial.fault)}")
+        if trial.error is not None:
+            trial = trial._replace(error=f"{grammar.name}: {plain_reason(trial.error)}")
         if len(_trials) == _KEPT_TRIALS:
             _trials.clear()
         _trials[digest] = trial

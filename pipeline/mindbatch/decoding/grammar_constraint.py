@@ -121,15 +121,15 @@ class GrammarConstraint:
         self._matcher = compiled.matcher()
         self._token_ids: list[int] = []
         self._mask: NDArray[np.bool_] | None = None
-        self._fault: str | None = None
+        self._error: str | None = None
 
     def allowed(self, eos_token_ids: tuple[int, ...]) -> NDArray[np.bool_]:
         """Mask [V] of tokens that may follow, not to be changed; has end tokens where the output may end.
 
-        None is when the constraint is complete and there are no end tokens, and when it is at fault.
+        None is when the constraint is complete and there are no end tokens, and when it is wrong.
         """
         mask = self._next()
-        if self._fault is not None or not eos_token_ids:
+        if self._error is not None or not eos_token_ids:
             return mask
         ends = {token: self._may_end_with(token) for token in eos_token_ids if token < mask.size}
         if any(mask[token] != may_end for token, may_end in ends.items()):
@@ -140,17 +140,17 @@ class GrammarConstraint:
     @property
     def is_complete(self) -> bool:
         """True if the output fulfils it and no text can be added."""
-        return self.fault is None and self._matcher.is_accepting() and not self._next().any()
+        return self.error is None and self._matcher.is_accepting() and not self._next().any()
 
     @property
-    def fault(self) -> str | None:
+    def error(self) -> str | None:
         """Error of the row, in one line: no token fits, or its grammar takes too much to follow."""
         self._next()
-        return self._fault
+        return self._error
 
     def advance(self, token_id: int) -> None:
         """The row goes on with an allowed token; one without text, as end tokens are, changes nothing."""
-        if not self._compiled.vocabulary.shows_text(token_id) or self._fault is not None:
+        if not self._compiled.vocabulary.shows_text(token_id) or self._error is not None:
             return
         entry = self._compiled.vocabulary.entry(token_id, first=self._is_first)
         self._token_ids.append(token_id)
@@ -166,15 +166,15 @@ class GrammarConstraint:
 
     def _next(self) -> NDArray[np.bool_]:
         """Mask [V] of the tokens that may add text."""
-        if self._fault is not None:
+        if self._error is not None:
             return np.zeros(self._compiled.vocabulary.size, dtype=np.bool_)
         if self._mask is None:
             self._mask = self._computed()
             if self._matcher.is_error() and not self._is_stuck():
                 self._retry()
                 self._mask = self._computed()
-            if self._fault is None and not self._mask.any() and not self._matcher.is_accepting():
-                self._fault = self._reason()
+            if self._error is None and not self._mask.any() and not self._matcher.is_accepting():
+                self._error = self._reason()
             self._mask.flags.writeable = False
         return self._mask
 
@@ -205,7 +205,7 @@ class GrammarConstraint:
             entry = vocabulary.entry(token, first=begins and not place)
             if entry is not None and not self._matcher.try_consume_tokens([entry]):
                 refused = self._told(f"token {token} is not allowed there")
-                self._fault = self._reason() if self._matcher.is_error() else refused
+                self._error = self._reason() if self._matcher.is_error() else refused
                 return
 
     def _is_stuck(self) -> bool:

@@ -45,10 +45,10 @@ def trial_of(grammar: str, llguidance: Any, tokenizer: Any) -> "tuple[str | None
     before = _resident_bytes()
     limits = llguidance.LLParserLimits(precompute_large_lexemes=False, verbose_errors=False)
     matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
-    return _fault(matcher), max(0, _resident_bytes() - before)
+    return _error(matcher), max(0, _resident_bytes() - before)
 
 
-def _fault(matcher: Any) -> "str | None":
+def _error(matcher: Any) -> "str | None":
     if matcher.is_error():
         return str(matcher.get_error() or "it cannot be compiled")
     if warnings := matcher.get_grammar_warnings():

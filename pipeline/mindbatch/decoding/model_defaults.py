@@ -10,7 +10,7 @@ from mindbatch.decoding.parameter import parameters_of, strategies_asked
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.foreign_formats import foreign_format
 from mindbatch.io.regular_file import read_regular
-from mindbatch.io.strict_json import JsonFault, StrictReader, parts_fault
+from mindbatch.io.strict_json import JsonError, StrictReader, parts_error
 
 FILE_NAME = "generation_config.json"
 _MAX_BYTES = 1 << 20
@@ -31,14 +31,14 @@ def recommended(folder: Path) -> dict[str, Any]:
     path = folder / FILE_NAME
     try:
         data = read_regular(path, _MAX_BYTES)
-        if fault := foreign_format(data) or parts_fault(data):
-            raise JsonFault(fault)
+        if problem := foreign_format(data) or parts_error(data):
+            raise JsonError(problem)
         content = _READER.parse(data)
     except FileNotFoundError:
         raise ConfigError(f"{path}: not there, so the model has no decoding parameters of its own") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except ValueError as error:  # JsonFault; or a path that can be none
+    except ValueError as error:  # JsonError; or a path that can be none
         raise ConfigError(f"{path}: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: must be a JSON object")
@@ -74,13 +74,13 @@ def model_defaults(
             params(**{**overrides, **taken})
             return taken, notes
         except ConfigError as error:
-            named = [(name, fault) for fault in error.faults for name in _NAMED.findall(fault)]
-        blamed = [(name, fault) for name, fault in named if name in taken]
-        if not blamed:  # what is given is at fault by itself, which others report
+            named = [(name, problem) for problem in error.lines for name in _NAMED.findall(problem)]
+        blamed = [(name, problem) for name, problem in named if name in taken]
+        if not blamed:  # what is given is at problem by itself, which others report
             return taken, notes
-        name, fault = blamed[0]
+        name, problem = blamed[0]
         del taken[name]
-        notes.append(f"{folder / FILE_NAME}: left out: {fault}")
+        notes.append(f"{folder / FILE_NAME}: left out: {problem}")
 
 
 def sampling_advice(folder: Path, explicit: Mapping[str, Any], params: type) -> str | None:

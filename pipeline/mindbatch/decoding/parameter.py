@@ -7,8 +7,8 @@ from typing import Any, Literal, TypeVar
 
 from mindbatch.fields.field import Field, declare, declared
 from mindbatch.fields.kinds import ValueKind
+from mindbatch.io.error_lines import shown_parameter, under_own_names
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.fault_lines import shown_parameter, under_own_names
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Asks:
 class Parameter(Field):
     """Declaration of a parameter; its default is the value without effect.
 
-    needs: what another value than the default, or than `idle`, is at fault without.
+    needs: what another value than the default, or than `idle`, is wrong without.
     asks: the strategy that it asks for.
     is_filter: whether it narrows what sampling chooses among.
     widens: whether it makes a row take several tokens of a step.
@@ -126,7 +126,7 @@ FREE_BEGINNING = Need(
 SCORED_PROMPT = Need(lambda p: p.prompt_logprobs is not None, "prompt_logprobs", "set prompt_logprobs")
 
 
-def combination_faults(params: Any, parameters: Parameters) -> list[str]:
+def combination_errors(params: Any, parameters: Parameters) -> list[str]:
     """A line for each set of values that cannot go together."""
     asked = strategies_asked(params, parameters)
     return [
@@ -142,7 +142,7 @@ def combination_faults(params: Any, parameters: Parameters) -> list[str]:
     ]
 
 
-def shortest_fault(params: Any, most_tokens: int) -> str | None:
+def shortest_error(params: Any, most_tokens: int) -> str | None:
     """Reason why no request is as long as was asked for within `most_tokens`, the prompt included."""
     for name, allowed in (("min_length", most_tokens), ("min_new_tokens", most_tokens - 1)):
         if getattr(params, name) > allowed:

@@ -19,15 +19,15 @@ from mindbatch.decoding.parameter import (
     TOP_K,
     WARMTH,
     Asks,
-    combination_faults,
+    combination_errors,
     other_names,
     parameter,
     parameters_of,
     with_other_names,
 )
 from mindbatch.fields import kinds as kind
+from mindbatch.io.error_lines import shown_parameter
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.fault_lines import shown_parameter
 
 AllowedTokens = Callable[[str, Sequence[int]], Iterable[int]]
 DEFAULT_NEW_TOKENS = 128
@@ -55,7 +55,7 @@ def _users_own(default: Any, values: kind.ValueKind, meaning: str, **more: Any) 
 class DecodingParams:
     """Decoding parameters under their Hugging Face names; `parameter` says what is declared of each.
 
-    Raises ConfigError naming every fault at once, in the order of the parameters.
+    Raises ConfigError naming every error at once, in the order of the parameters.
     """
 
     do_sample: bool = parameter(
@@ -305,28 +305,28 @@ class DecodingParams:
     )
 
     def __post_init__(self) -> None:
-        faults: dict[str, str] = {}
+        errors: dict[str, str] = {}
         for name, declared in PARAMETERS.items():
             argument = getattr(self, name)
             try:
                 value = declared.kind.read(argument)
             except ValueError as error:
-                faults[name] = f"{shown_parameter(name, argument)}: {error}"
-                # The default stands in, so that faults among the others are named too.
+                errors[name] = f"{shown_parameter(name, argument)}: {error}"
+                # The default stands in, so that errors among the others are named too.
                 value = declared.default
             object.__setattr__(self, name, value)
-        refused = [f"decoding.{name}=" for name in faults]
+        refused = [f"decoding.{name}=" for name in errors]
         news = [
-            line for line in combination_faults(self, PARAMETERS) if not any(name in line for name in refused)
+            line for line in combination_errors(self, PARAMETERS) if not any(name in line for name in refused)
         ]
-        if faults or news:
-            raise ConfigError([*faults.values(), *news])
+        if errors or news:
+            raise ConfigError([*errors.values(), *news])
 
     @classmethod
     def from_model(cls, folder: str | Path, **overrides: Any) -> "DecodingParams":
         """Reads what the folder's generation_config.json recommends; given parameters override it.
 
-        Raises ConfigError where there is no such file or the given parameters are at fault.
+        Raises ConfigError where there is no such file or the given parameters are wrong.
         """
         return cls(**{**model_defaults(Path(folder), overrides, cls)[0], **overrides})
 

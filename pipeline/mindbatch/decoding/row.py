@@ -153,13 +153,13 @@ class RawScores:
         self.logits = logits
         self.likeliest, self.normalisers = likeliest, normalisers
         self._rows = rows
-        faults = [
+        errors = [
             f"{row.key}: the logits after {row.step} tokens of output {NOT_FINITE}"
             for row, normaliser in zip(rows, normalisers.tolist(), strict=True)
             if not math.isfinite(normaliser)
         ]
-        if faults:
-            raise NotFiniteError(dict.fromkeys(faults))
+        if errors:
+            raise NotFiniteError(dict.fromkeys(errors))
 
     @classmethod
     def of(cls, rows: Sequence[Row], logits: NDArray[np.float32], summary: Summary) -> RawScores:

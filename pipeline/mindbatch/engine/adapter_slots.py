@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mindbatch.io.fault_lines import unknown_adapter
+from mindbatch.io.error_lines import unknown_adapter
 
 PATIENCE = 64
 """Requests that may pass one whose adapter has no slot."""
@@ -112,9 +112,9 @@ class KnownAdapters:
     default: str | None = None
 
     def of(self, name: str | None) -> LiveAdapter | None:
-        """The adapter of a name without `fault`; None is that of no adapter."""
+        """The adapter of a name without `error`; None is that of no adapter."""
         return None if name is None else self.live[name]
 
-    def fault(self, name: str | None) -> str | None:
+    def error(self, name: str | None) -> str | None:
         """Reason why no request can have this name; None if it can."""
         return None if name is None or name in self.live else unknown_adapter(name, self.live)

@@ -133,7 +133,7 @@ class Assistant:
                 try:
                     draft = self._used(row)
                     draft.begin(possible)
-                except Exception:  # as in `guess`; a row that is at fault fails without a draft too
+                except Exception:  # as in `guess`; a row that is wrong fails without a draft too
                     self.forget(row)
                 else:
                     waiting.append((place, draft))

@@ -55,12 +55,12 @@ class ConstraintFactory:
 
         grammar = grammar_of(params.regex, params.json_schema)
         assert grammar is not None
-        if grammar not in self._compiled and (reason := tried(grammar).fault):
+        if grammar not in self._compiled and (reason := tried(grammar).error):
             raise PromptError(reason)
         first = last_text_token(self._tokenizer, prompt_token_ids) is None
         constraint = GrammarConstraint(self._grammar(grammar, self._tokenizer), first=first)
-        if constraint.fault is not None:
-            raise PromptError(constraint.fault)
+        if constraint.error is not None:
+            raise PromptError(constraint.error)
         return constraint
 
     def _grammar(self, grammar: Grammar, tokenizer: Tokenizer) -> CompiledGrammar:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.draws import row_hash
-from mindbatch.decoding.parameter import shortest_fault
+from mindbatch.decoding.parameter import shortest_error
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import NOT_FINITE, NotFiniteError, Row, row_error
 from mindbatch.decoding.speculative import propose as look_up
@@ -179,7 +179,7 @@ class Engine:
         return StepResult(events, finished)
 
     def _refuse_unsound(self, step: Step) -> None:
-        """MindBatchError when no row of the first step has logits: it is the model's fault, not the rows'."""
+        """MindBatchError when no row of the first step has logits: it is the model's error, not the rows'."""
         rows = {id(tokens.group): tokens.group for tokens in step.scheduled if tokens.num_logits}
         if self._is_sound or not rows:
             return
@@ -237,8 +237,8 @@ class Engine:
                 f"{key}: the prompt has {len(prompt)} tokens and prompt and output together may have "
                 f"{max_tokens}; {_longer(max_tokens, self.settings)}"
             )
-        if fault := shortest_fault(request.params, self.settings.seq_length):
-            raise PromptError(f"{key}: {fault}")
+        if error := shortest_error(request.params, self.settings.seq_length):
+            raise PromptError(f"{key}: {error}")
         if (start := request.params.prompt_logprobs_start) >= len(prompt):
             raise PromptError(
                 f"{key}: decoding.prompt_logprobs_start={start}: the prompt has {len(prompt)} tokens; "
@@ -262,8 +262,8 @@ class Engine:
                 f"{key}: decoding.num_assistant_tokens={request.params.num_assistant_tokens} needs an "
                 "assistant; give model.assistant=FOLDER or use prompt_lookup_num_tokens"
             )
-        if fault := self._adapters.fault(request.adapter):
-            raise PromptError(f"{key}: {fault}")
+        if error := self._adapters.error(request.adapter):
+            raise PromptError(f"{key}: {error}")
 
     def _text_of(self, request: Request, begun: tuple[int, ...]) -> SequenceText | None:
         if self._make_detokenizer is None:

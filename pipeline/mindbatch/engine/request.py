@@ -39,7 +39,7 @@ class Request:
 
     def reason(self, error: PromptError) -> str:
         """Reason in an error that the engine raised for this prompt."""
-        return "; ".join(fault.removeprefix(f"{self.key}: ") for fault in error.faults)
+        return "; ".join(problem.removeprefix(f"{self.key}: ") for problem in error.lines)
 
 
 @dataclass
@@ -136,9 +136,9 @@ def in_order(results: Iterable[RequestOutput], on_error: str) -> list[RequestOut
 
 def refuse_failed(results: Iterable[RequestOutput]) -> None:
     """Raises a PromptError with the errors of the results, if there are any."""
-    faults = [result.error for result in results if result.error is not None]
-    if faults:
-        raise PromptError(faults)
+    errors = [result.error for result in results if result.error is not None]
+    if errors:
+        raise PromptError(errors)
 
 
 STRATEGY_FIELDS = ("score", "rank", "drafted_tokens", "accepted_tokens")

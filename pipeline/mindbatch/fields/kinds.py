@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
-from mindbatch.io.fault_lines import did_you_mean
+from mindbatch.io.error_lines import did_you_mean
 
 LARGEST_COUNT = 2**31 - 1
 

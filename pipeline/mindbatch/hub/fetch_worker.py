@@ -44,7 +44,7 @@ def main(connection: Connection, request: str) -> None:
     """Answers `request`, JSON: hub, cache, name, revision, further patterns, the name of the record to write.
 
     Sends JSON objects: `files` with their bytes, and the commit; after a go-ahead `bytes` now and then, which
-    are there; at the end `folder`. Or `fault`, a line.
+    are there; at the end `folder`. Or `error`, a line.
     """
 
     def send(**fields: Any) -> None:
@@ -53,11 +53,11 @@ def main(connection: Connection, request: str) -> None:
     try:
         _fetch(send, connection, json.loads(request))
     except _Refused as refused:
-        send(fault=str(refused))
+        send(error=str(refused))
     except EOFError:  # nobody wants it any more
         pass
     except Exception as error:
-        send(fault=_reason(error, json.loads(request)["hub"]))
+        send(error=_reason(error, json.loads(request)["hub"]))
 
 
 def _fetch(send: Any, connection: Connection, request: dict[str, Any]) -> None:

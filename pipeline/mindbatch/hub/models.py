@@ -72,11 +72,11 @@ def cached_model(name: str, revision: str | None = None, hub: str = HUGGING_FACE
 
 def fetched(folder: Path) -> dict[str, Any] | None:
     """Reads the record of a folder that was fetched; None where it was not, or not to its end."""
-    from mindbatch.io.strict_json import JsonFault, StrictReader  # only where a model has a name
+    from mindbatch.io.strict_json import JsonError, StrictReader  # only where a model has a name
 
     try:
         record = StrictReader(max_depth=8).parse(first_bytes(folder / FETCHED, _LARGEST_RECORD))
-    except (OSError, ValueError, JsonFault):
+    except (OSError, ValueError, JsonError):
         return None
     return record if isinstance(record, dict) else None
 
@@ -160,13 +160,13 @@ def _followed(child: Child, name: str, total: int) -> str:
 
 
 def _next_message(child: Child, name: str) -> dict[str, Any]:
-    """The child's next message. Raises MindBatchError where it is a fault, or the child has ended."""
+    """The child's next message. Raises MindBatchError where it is an error, or the child has ended."""
     try:
         message: dict[str, Any] = json.loads(child.connection.recv_bytes())
     except (EOFError, OSError) as error:
         raise MindBatchError(f"{name}: the process that fetches it has ended ({child.death()})") from error
-    if "fault" in message:
-        raise MindBatchError(f"{name}: {printable(message['fault'])}")
+    if "error" in message:
+        raise MindBatchError(f"{name}: {printable(message['error'])}")
     return message
 
 

@@ -10,13 +10,13 @@ EXIT_TERMINATED = 143
 
 
 class MindBatchError(Exception):
-    """One or more faults, each a line that names what was found, where, and what is allowed."""
+    """One or more errors, each a line that names what was found, where, and what is allowed."""
 
     exit_code = EXIT_FAILED
 
-    def __init__(self, faults: str | Iterable[str]) -> None:
-        self.faults: tuple[str, ...] = (faults,) if isinstance(faults, str) else tuple(faults)
-        super().__init__("\n".join(self.faults))
+    def __init__(self, errors: str | Iterable[str]) -> None:
+        self.lines: tuple[str, ...] = (errors,) if isinstance(errors, str) else tuple(errors)
+        super().__init__("\n".join(self.lines))
 
 
 class ConfigError(MindBatchError):

@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from mindbatch.io.fault_lines import text_override
+from mindbatch.io.error_lines import text_override
 from mindbatch.io.regular_file import first_bytes
 
 _SIGNATURES = (

@@ -1,8 +1,8 @@
-"""The one gate to the terminal: text that acts on nothing, one fault a line, of bounded length and number.
+"""The one gate to the terminal: text that acts on nothing, one error a line, of bounded length and number.
 
 A command may find the standard streams closed, full, or without a reader. Text that standard output does not
 take ends it with a line and an exit code; messages that standard error does not take are lost, and it goes
-on. A reader that ends (BrokenPipeError) is no fault.
+on. A reader that ends (BrokenPipeError) is no error.
 """
 
 import errno
@@ -183,7 +183,7 @@ def run_tool(main: Callable[[], int | None], name: str) -> NoReturn:
         finally:
             sys.stdout.flush()
     except OutputError as error:
-        say(*error.faults, name=name)
+        say(*error.lines, name=name)
         code = error.exit_code
     except BrokenPipeError:
         code = EXIT_FAILED

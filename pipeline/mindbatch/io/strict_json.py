@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NoReturn
 
-from mindbatch.io.fault_lines import shown
+from mindbatch.io.error_lines import shown
 
 MAX_PARTS = 1_000_000
 """Lists, objects and commas: those of a safetensors header for 125,000 tensors of two dimensions."""
@@ -18,7 +18,7 @@ DEEPEST_VALUE = 64
 _SURE_DIGITS = 18  # any such number fits 64 bits
 
 
-class JsonFault(ValueError):
+class JsonError(ValueError):
     """JSON is refused; the message is the reason, in one line."""
 
 
@@ -49,21 +49,21 @@ class StrictReader:
         )
 
     def parse(self, data: bytes | str) -> Any:
-        """The value that `data` holds. Raises JsonFault for anything but one JSON value in UTF-8."""
+        """The value that `data` holds. Raises JsonError for anything but one JSON value in UTF-8."""
         try:
             text = data if isinstance(data, str) else data.decode("utf-8")
             if text.startswith("\ufeff") and isinstance(data, bytes):
                 raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
             value = self._decoder.decode(text)
         except UnicodeDecodeError as error:
-            raise JsonFault(f"not UTF-8 text (byte {error.start})") from error
+            raise JsonError(f"not UTF-8 text (byte {error.start})") from error
         except json.JSONDecodeError as error:
             what = error.msg.removesuffix(" at").rstrip(": ")
             is_one_line = error.doc.count("\n") == 0
             at = f"character {error.pos}" if is_one_line else f"line {error.lineno}, column {error.colno}"
-            raise JsonFault(f"not valid JSON: {what} at {at}") from error
+            raise JsonError(f"not valid JSON: {what} at {at}") from error
         except RecursionError as error:
-            raise JsonFault(self._too_deep) from error
+            raise JsonError(self._too_deep) from error
         if self._max_depth is not None and text.count("{") + text.count("[") > self._max_depth:
             self._check_depth(value, self._max_depth)
         return value
@@ -73,39 +73,39 @@ class StrictReader:
         if len(content) < len(pairs):
             counts = Counter(key for key, _ in pairs)
             repeated = next(key for key in content if counts[key] > 1)
-            raise JsonFault(f"the key {self._shown(repeated)} appears twice in one object")
+            raise JsonError(f"the key {self._shown(repeated)} appears twice in one object")
         return content
 
     def _integer(self, text: str) -> int:
         if len(text) <= _SURE_DIGITS:
             return int(text)
         if len(text) > self._max_digits:
-            raise JsonFault(
+            raise JsonError(
                 f"a number of the JSON has {len(text)} digits; at most {self._max_digits} are allowed"
             )
         number = int(text)
         if self._integers is not None and number not in self._integers:
-            raise JsonFault(f"the whole number {self._shown(text)} does not fit 64 bits; give it as text")
+            raise JsonError(f"the whole number {self._shown(text)} does not fit 64 bits; give it as text")
         return number
 
     def _finite(self, text: str) -> float:
         number = float(text)
         if not math.isfinite(number):
-            raise JsonFault(f"the number {self._shown(text)} is too large for 64 bits")
+            raise JsonError(f"the number {self._shown(text)} is too large for 64 bits")
         return number
 
     def _refuse_constant(self, name: str) -> NoReturn:
-        raise JsonFault(f"{name} is no number of JSON")
+        raise JsonError(f"{name} is no number of JSON")
 
     def _check_depth(self, value: Any, max_depth: int) -> None:
         level: list[Any] = [value]
         for _ in range(max_depth):
             level = [item for outer in level for item in _items(outer) if isinstance(item, (dict, list))]
         if level:
-            raise JsonFault(self._too_deep)
+            raise JsonError(self._too_deep)
 
 
-def parts_fault(data: bytes) -> str | None:
+def parts_error(data: bytes) -> str | None:
     """Reason why JSON could take too much memory, counted before anything of it is read; or None.
 
     A value of two bytes, such as an empty list, may take a hundred once it is read.
@@ -116,7 +116,7 @@ def parts_fault(data: bytes) -> str | None:
     )
 
 
-def unicode_fault(text: str) -> str | None:
+def unicode_error(text: str) -> str | None:
     """Reason why UTF-8 cannot hold a text, or None: JSON can write half a surrogate pair, no character."""
     try:
         text.encode("utf-8")
@@ -127,33 +127,33 @@ def unicode_fault(text: str) -> str | None:
     return None
 
 
-def value_faults(value: object, where: str, deepest: int = DEEPEST_VALUE, depth: int = 0) -> list[str]:
+def value_errors(value: object, where: str, deepest: int = DEEPEST_VALUE, depth: int = 0) -> list[str]:
     """A line for each value within `value` that is no JSON, or not valid Unicode.
 
     Where it came from JSON, it may still hold half a surrogate pair.
     """
     if isinstance(value, str):
-        fault = unicode_fault(value)
-        return [f"{where}: {fault}"] if fault else []
+        error = unicode_error(value)
+        return [f"{where}: {error}"] if error else []
     if isinstance(value, (Mapping, list, tuple)):
         if depth > deepest:
             return [f"{where}: nested more than {deepest} deep"]
-        nested = [value_faults(item, where + place, deepest, depth + 1) for place, item in _members(value)]
-        return [*_key_faults(value, where), *chain.from_iterable(nested)]
+        nested = [value_errors(item, where + place, deepest, depth + 1) for place, item in _members(value)]
+        return [*_key_errors(value, where), *chain.from_iterable(nested)]
     if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
         return []
     return [f"{where}={shown(value)}: must be text, a number, true, false, null, a list or a mapping"]
 
 
-def _key_faults(value: object, where: str) -> list[str]:
+def _key_errors(value: object, where: str) -> list[str]:
     if not isinstance(value, Mapping):
         return []
-    faults = {
-        key: unicode_fault(key) if isinstance(key, str) else "must be a string"
+    errors = {
+        key: unicode_error(key) if isinstance(key, str) else "must be a string"
         for key in value
         if not (isinstance(key, str) and key.isascii())
     }
-    return [f"{where}: key {shown(key)} {fault}" for key, fault in faults.items() if fault]
+    return [f"{where}: key {shown(key)} {error}" for key, error in errors.items() if error]
 
 
 def _members(value: Mapping[Any, Any] | Sequence[Any]) -> list[tuple[str, Any]]:

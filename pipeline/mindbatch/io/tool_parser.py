@@ -6,15 +6,15 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
+from mindbatch.io.error_lines import did_you_mean, shown
 from mindbatch.io.errors import EXIT_USAGE
-from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.io.screen_text import say
 
 _EXPECTED: dict[Any, str] = {int: "must be a whole number", float: "must be a number"}
 
 
 class ToolParser(argparse.ArgumentParser):
-    """argparse's parser, but that all faults are told, and what a user typed as `screen_text` shows it.
+    """argparse's parser, but that all errors are told, and what a user typed as `screen_text` shows it.
 
     A `type` raises ArgumentTypeError with what is allowed; the flag and what was found are put before it, and
     the default stands in for the value.
@@ -22,7 +22,7 @@ class ToolParser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._faults: list[str] = []
+        self._errors: list[str] = []
 
     @classmethod
     def of_page(cls, name: str, page: str | None) -> ToolParser:
@@ -38,19 +38,19 @@ class ToolParser(argparse.ArgumentParser):
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         arguments, unread = self.parse_known_args(args, namespace)
-        self._faults += self._unread(unread)
-        if self._faults:
+        self._errors += self._unread(unread)
+        if self._errors:
             self._end()
         return arguments
 
-    def parse_with_faults(self) -> tuple[argparse.Namespace, list[str]]:
+    def parse_with_errors(self) -> tuple[argparse.Namespace, list[str]]:
         """The process's arguments, flags and words in any order, and what is wrong with them so far."""
         arguments, unread = self.parse_known_intermixed_args()
-        return arguments, [*self._faults, *self._unread(unread)]
+        return arguments, [*self._errors, *self._unread(unread)]
 
     def error(self, message: str) -> NoReturn:
-        """Tells a fault that ends argparse's own reading, after those that were found before."""
-        self._faults.append(message.removeprefix("argument "))
+        """Tells an error that ends argparse's own reading, after those that were found before."""
+        self._errors.append(message.removeprefix("argument "))
         self._end()
 
     def _noting(self, name: str, convert: Callable[[str], Any], default: Any) -> Callable[[str], Any]:
@@ -61,7 +61,7 @@ class ToolParser(argparse.ArgumentParser):
                 allowed = str(error)
             except (TypeError, ValueError):
                 allowed = _EXPECTED[convert]
-            self._faults.append(f"{name} {shown(text)}: {allowed}")
+            self._errors.append(f"{name} {shown(text)}: {allowed}")
             return default
 
         return converted
@@ -77,5 +77,5 @@ class ToolParser(argparse.ArgumentParser):
             yield f"{shown(word)}: one too many"
 
     def _end(self) -> NoReturn:
-        say(*self._faults, name=self.prog)
+        say(*self._errors, name=self.prog)
         self.exit(EXIT_USAGE)

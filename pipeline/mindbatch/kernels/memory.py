@@ -43,14 +43,14 @@ REFUSED = {
 """By device: why it takes no other type, and what to use."""
 
 
-def dtype_fault(dtype: str, device_target: str) -> str | None:
+def dtype_error(dtype: str, device_target: str) -> str | None:
     """Reason why the device's kernels do not compute in the type of `model.dtype`; None if they do."""
     if dtype == "auto" or dtype in [allowed.name for allowed in DTYPES[device_target]]:
         return None
     return f"model.dtype={dtype}: not with runtime.device_target={device_target}, {REFUSED[device_target]}"
 
 
-def quantization_fault(quantization: str | None, dtype: str, device_target: str) -> str | None:
+def quantization_error(quantization: str | None, dtype: str, device_target: str) -> str | None:
     """Reason why the device's kernels do not keep weights so; None if they do, or nothing is asked."""
     if quantization is None:
         return None
@@ -70,8 +70,8 @@ def weight_type(dtype: str, quantization: str | None, device_target: str) -> Num
     Raises:
         ConfigError: the kernels of the device do not keep weights so.
     """
-    if fault := dtype_fault(dtype, device_target) or quantization_fault(quantization, dtype, device_target):
-        raise ConfigError(fault)
+    if error := dtype_error(dtype, device_target) or quantization_error(quantization, dtype, device_target):
+        raise ConfigError(error)
     known = (*DTYPES[device_target], *QUANTIZATIONS[device_target])
     return next(
         (number_type for number_type in known if number_type.name == (quantization or dtype)), known[0]
@@ -84,8 +84,8 @@ def kernel_dtype(dtype: str, device_target: str) -> FloatType:
     Raises:
         ConfigError: the kernels of the device do not compute in it.
     """
-    if fault := dtype_fault(dtype, device_target):
-        raise ConfigError(fault)
+    if error := dtype_error(dtype, device_target):
+        raise ConfigError(error)
     if device_target == "CPU":
         return FLOAT32
     allowed = DTYPES[device_target]
@@ -100,8 +100,8 @@ def cache_type(cache_dtype: str, dtype: str, quantization: str | None, device_ta
     Raises:
         ConfigError: see `kernel_dtype`; or the kernels do not keep a cache in it.
     """
-    if fault := cache_fault(cache_dtype, dtype, device_target):
-        raise ConfigError(fault)
+    if error := cache_error(cache_dtype, dtype, device_target):
+        raise ConfigError(error)
     if device_target != "CPU":
         return kernel_dtype(dtype, device_target)
     if cache_dtype == "auto":
@@ -109,7 +109,7 @@ def cache_type(cache_dtype: str, dtype: str, quantization: str | None, device_ta
     return BFLOAT16 if cache_dtype == BFLOAT16.name else FLOAT32
 
 
-def cache_fault(cache_dtype: str, dtype: str, device_target: str) -> str | None:
+def cache_error(cache_dtype: str, dtype: str, device_target: str) -> str | None:
     """Reason why the device's kernels do not keep a cache of `model.cache_dtype`; None if they do."""
     own = kernel_dtype(dtype, device_target).name
     allowed = ("auto", own, *([BFLOAT16.name] if device_target == "CPU" else []))

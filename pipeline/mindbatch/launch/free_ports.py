@@ -43,7 +43,7 @@ class HeldPort:
         self._socket.close()
 
 
-def port_fault(host: str, port: int) -> str | None:
+def port_error(host: str, port: int) -> str | None:
     """Explains why this process cannot listen there; None if it can."""
     with socket.socket(family_of(host)) as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

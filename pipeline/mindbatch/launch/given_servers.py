@@ -1,14 +1,14 @@
-"""Servers and devices written down by the user: what may be given for each, and every fault in it."""
+"""Servers and devices written down by the user: what may be given for each, and every error in it."""
 
 import re
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mindbatch.io.fault_lines import shown
+from mindbatch.io.error_lines import shown
 from mindbatch.launch.rank_table import Device, RankTable, Server
 from mindbatch.launch.table_json import LARGEST_PORT
-from mindbatch.launch.table_reader import server_id_fault
+from mindbatch.launch.table_reader import server_id_error
 
 
 def own_server(table: RankTable) -> Server:
@@ -72,40 +72,40 @@ _LISTS = {
 KEYS = ("server_id", "devices", *_TEXTS, *_LISTS)
 
 
-def given_servers(value: Any, nic: str | None, faults: list[str], notes: list[str]) -> list[Server]:
-    """Reads the list `servers`, in its order; a server with a fault is left out.
+def given_servers(value: Any, nic: str | None, errors: list[str], notes: list[str]) -> list[Server]:
+    """Reads the list `servers`, in its order; a server with an error is left out.
 
-    nic: `host_nic_ip` of each. faults, notes: are filled on the way.
+    nic: `host_nic_ip` of each. errors, notes: are filled on the way.
     """
     if not isinstance(value, list) or not value:
-        faults.append("servers: must be a list like [{server_id: 10.0.0.1, device_ips: [10.1.0.1]}]")
+        errors.append("servers: must be a list like [{server_id: 10.0.0.1, device_ips: [10.1.0.1]}]")
         return []
     servers = []
     for number, entry in enumerate(value):
-        num_faults = len(faults)
-        server = _server(f"servers[{number}]", entry, nic, faults, notes)
-        servers += [server] if server is not None and len(faults) == num_faults else []
+        num_errors = len(errors)
+        server = _server(f"servers[{number}]", entry, nic, errors, notes)
+        servers += [server] if server is not None and len(errors) == num_errors else []
     return servers
 
 
-def _server(place: str, entry: Any, nic: str | None, faults: list[str], notes: list[str]) -> Server | None:
+def _server(place: str, entry: Any, nic: str | None, errors: list[str], notes: list[str]) -> Server | None:
     if not isinstance(entry, Mapping):
-        faults.append(f"{place}: must have the keys server_id and device_ips, and may have others")
+        errors.append(f"{place}: must have the keys server_id and device_ips, and may have others")
         return None
     known = ", ".join(KEYS)
-    faults += [f"{place}.{key}: unknown key; there are {known}" for key in entry if key not in KEYS]
-    lists = {key: _list(place, entry.get(key), key, faults) for key in _LISTS}
+    errors += [f"{place}.{key}: unknown key; there are {known}" for key in entry if key not in KEYS]
+    lists = {key: _list(place, entry.get(key), key, errors) for key in _LISTS}
     most = max(map(len, lists.values()))
     if entry.get("devices") is not None:
-        numbers = _numbers(f"{place}.devices", entry["devices"], faults, notes)
+        numbers = _numbers(f"{place}.devices", entry["devices"], errors, notes)
     else:
         numbers = [*range(most)]  # one for each of `device_ips`
         if not most and "device_ips" not in entry:
-            faults.append(f"{place}: device_ips or devices must be given")
+            errors.append(f"{place}: device_ips or devices must be given")
     server_id = str(entry.get("server_id", ""))
-    if fault := server_id_fault(server_id):
-        faults.append(f"{place}.server_id={server_id}: {fault}")
-    faults += [
+    if error := server_id_error(server_id):
+        errors.append(f"{place}.server_id={server_id}: {error}")
+    errors += [
         f"{place}.{key}: {len(values)} for {len(numbers)} devices; give one for each"
         for key, values in lists.items()
         if values and numbers and len(values) != len(numbers)
@@ -114,28 +114,28 @@ def _server(place: str, entry: Any, nic: str | None, faults: list[str], notes: l
     return Server(server_id, _devices(numbers, lists), host_ip, nic, super_pod_id)
 
 
-def _list(place: str, values: Any, key: str, faults: list[str]) -> list[Any]:
-    """The values of a key, one for each device; none where they are missing or faulty."""
+def _list(place: str, values: Any, key: str, errors: list[str]) -> list[Any]:
+    """The values of a key, one for each device; none where they are missing or invalid."""
     kind = _LISTS[key][1]
     if values is None:
         return []
     if not isinstance(values, list) or not all(type(value) is kind for value in values):
         what = "addresses" if kind is str else "whole numbers"
-        faults.append(f"{place}.{key}: must be a list of {what}, one for each device")
+        errors.append(f"{place}.{key}: must be a list of {what}, one for each device")
         return []
     if "port" in key and not all(0 < value <= LARGEST_PORT for value in values):
-        faults.append(f"{place}.{key}: must be from 1 to {LARGEST_PORT}")
+        errors.append(f"{place}.{key}: must be from 1 to {LARGEST_PORT}")
     return values
 
 
-def _numbers(place: str, written: Any, faults: list[str], notes: list[str]) -> list[int]:
+def _numbers(place: str, written: Any, errors: list[str], notes: list[str]) -> list[int]:
     if isinstance(written, list):  # [0,8] could be meant as a range
-        faults.append(f"{place}: must be a text, like '[0,8)' or '0,2,4'")
+        errors.append(f"{place}: must be a text, like '[0,8)' or '0,2,4'")
         return []
     try:
         numbers, note = parse_devices(str(written))
     except ValueError as error:
-        faults.append(f"{place}={written}: {error}")
+        errors.append(f"{place}={written}: {error}")
         return []
     notes += [f"{place}={written}: {note}"] if note else []
     return numbers

@@ -10,7 +10,7 @@ from pathlib import Path
 from mindbatch.io.children import Finished, run
 from mindbatch.io.regular_file import first_bytes
 from mindbatch.io.storage import reason_of
-from mindbatch.launch.table_json import address_fault, as_given, shown
+from mindbatch.launch.table_json import address_error, as_given, shown
 from mindbatch.launch.table_reader import RankTableError
 
 AUTO = "auto"
@@ -37,21 +37,21 @@ def ask_hccn_tool(
         where = "cannot be run" if "/" in program else "not found on the PATH"
         raise RankTableError(f"{program}: {where}")
     addresses: dict[int, str] = {}
-    faults: list[str] = []
+    errors: list[str] = []
     for device in devices:
         asked = f"{program} -i {device} -ip -g"
         try:
             addresses[device] = _address_in(run([path, "-i", str(device), "-ip", "-g"], seconds, MOST_OUTPUT))
         except TimeoutError:
-            faults.append(f"{asked}: no answer in {seconds:g} s")
+            errors.append(f"{asked}: no answer in {seconds:g} s")
             break
         except OSError as error:
-            faults.append(f"{asked}: cannot be run ({reason_of(error)})")
+            errors.append(f"{asked}: cannot be run ({reason_of(error)})")
             break
         except ValueError as error:
-            faults.append(f"{asked}: {error}")
-    if faults:
-        raise RankTableError(faults)
+            errors.append(f"{asked}: {error}")
+    if errors:
+        raise RankTableError(errors)
     return addresses
 
 
@@ -65,8 +65,8 @@ def _address_in(finished: Finished) -> str:
     for line in lines:
         key, colon, value = line.partition(":")  # an IPv6 address has colons of its own
         if colon and key.strip().lower() == "ipaddr":
-            if fault := address_fault(value.strip()):
-                raise ValueError(f"{shown(value.strip())}: {fault}")
+            if error := address_error(value.strip()):
+                raise ValueError(f"{shown(value.strip())}: {error}")
             return value.strip()
     raise ValueError(f"no line ipaddr:ADDRESS in its answer{quoted}")
 
@@ -75,7 +75,7 @@ def read_hccn_conf(devices: Sequence[int], path: Path = Path(HCCN_CONF)) -> dict
     """Reads the lines `address_N=ADDRESS` of devices; of the other lines nothing is needed.
 
     Raises:
-        RankTableError: the file cannot be read, or with a line for each fault.
+        RankTableError: the file cannot be read, or with a line for each problem.
     """
     try:
         data = first_bytes(path, LARGEST_CONF + 1)
@@ -85,12 +85,12 @@ def read_hccn_conf(devices: Sequence[int], path: Path = Path(HCCN_CONF)) -> dict
     if len(data) > LARGEST_CONF:
         raise RankTableError(f"{path}: more than {LARGEST_CONF >> 20} MiB")
     addresses: dict[int, str] = {}
-    faults = [*_take_lines(data.decode(errors="replace"), {*devices}, addresses)]
+    errors = [*_take_lines(data.decode(errors="replace"), {*devices}, addresses)]
     missing = [str(device) for device in devices if device not in addresses]
-    if missing and not faults:
+    if missing and not errors:
         raise RankTableError(f"{path}: no line address_N=ADDRESS for N = {', '.join(missing)}")
-    if faults:
-        raise RankTableError(f"{path} {fault}" for fault in faults)
+    if errors:
+        raise RankTableError(f"{path} {problem}" for problem in errors)
     return addresses
 
 
@@ -102,8 +102,8 @@ def _take_lines(text: str, devices: set[int], addresses: dict[int, str]) -> Iter
             continue
         device, address = int(match[1]), match[2].strip()
         where = f"line {number}: address_{device}={as_given(address)}"
-        if fault := address_fault(address):
-            yield f"{where}: {fault}"
+        if error := address_error(address):
+            yield f"{where}: {error}"
         elif addresses.setdefault(device, address) != address:
             yield f"{where}: was {addresses[device]} above"
 
@@ -116,7 +116,7 @@ def find_addresses(
     source: AUTO, or the name of the one that is to be asked alone.
 
     Raises:
-        RankTableError: with the faults of all that was tried.
+        RankTableError: with the errors of all that was tried.
     """
     if source == "hccn_conf":
         return read_hccn_conf(devices, conf), None
@@ -128,8 +128,8 @@ def find_addresses(
         try:
             known = read_hccn_conf(devices, conf)
         except RankTableError as of_file:
-            raise RankTableError([*of_tool.faults, *of_file.faults]) from None
-        return known, f"{of_tool.faults[0]}; the addresses are those of {conf}"
+            raise RankTableError([*of_tool.lines, *of_file.lines]) from None
+        return known, f"{of_tool.lines[0]}; the addresses are those of {conf}"
 
 
 def own_address() -> str:

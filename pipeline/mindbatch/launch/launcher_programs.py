@@ -94,7 +94,7 @@ starts the ranks itself, on each node that the user, Slurm or Ray starts."""
 _ORIGINS = {"mpirun": "install OpenMPI", "msrun": "it comes with MindSpore"}
 
 
-def launcher_faults(launcher: str) -> Iterator[str]:
+def launcher_errors(launcher: str) -> Iterator[str]:
     """Yields the reasons why a launcher cannot be used on this machine."""
     if launcher not in PROGRAMS:
         return

@@ -10,8 +10,8 @@ from mindbatch.config.machine import is_installed, missing
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.kernels.native_library import find_library, library_text
-from mindbatch.launch.free_ports import port_fault
-from mindbatch.launch.launcher_programs import launcher_faults
+from mindbatch.launch.free_ports import port_error
+from mindbatch.launch.launcher_programs import launcher_errors
 from mindbatch.launch.process_plan import LOCAL_HOST, JobSetup, job_key
 from mindbatch.launch.rank_table import RankTable, counted
 from mindbatch.launch.started_as import CopyMeeting, LauncherEnvironment, port_of, started_as
@@ -31,39 +31,39 @@ def set_up(launch: LaunchConfig, topology: Topology, environment: Mapping[str, s
     """
     collected = _Collected()
     copy = collected.of(lambda: started_as(environment))
-    knows_copy = not collected.faults
+    knows_copy = not collected.errors
     table = None if launch.rank_table is None else collected.of(lambda: _table(launch, topology))
     is_here = collected.of(lambda: _is_on_one_host(copy)) if knows_copy else None
     job = None
     if is_here is not None:
         draft = _draft(launch, topology, copy, table)
         job = collected.of(lambda: _placed(launch, draft, is_on_one_host=is_here))
-    collected.faults += launcher_faults(launch.launcher)
+    collected.errors += launcher_errors(launch.launcher)
     if job is None:
-        raise ConfigError(collected.faults)
+        raise ConfigError(collected.errors)
     is_shared = job.num_nodes > 1 and not job.is_on_one_host
     key = collected.of(lambda: job_key(environment, is_shared=is_shared))
-    collected.faults += _port_faults(launch, job)
+    collected.errors += _port_errors(launch, job)
     if table is not None:
-        collected.faults += _node_faults(job, table, launch.rank_table)
-    if collected.faults or key is None:
-        raise ConfigError(collected.faults)
+        collected.errors += _node_errors(job, table, launch.rank_table)
+    if collected.errors or key is None:
+        raise ConfigError(collected.errors)
     ray_address = launch.ray_address or environment.get("RAY_ADDRESS") or None
     copies = CopyMeeting.next_of(copy.identity) if copy is not None and job.is_on_one_host else None
     return replace(job, key=key, ray_address=ray_address, copies=copies)
 
 
 class _Collected:
-    """Faults of several steps, none of which ends the others."""
+    """Errors of several steps, none of which ends the others."""
 
     def __init__(self) -> None:
-        self.faults: list[str] = []
+        self.errors: list[str] = []
 
     def of(self, step: Callable[[], Found]) -> Found | None:
         try:
             return step()
         except MindBatchError as error:
-            self.faults += error.faults
+            self.errors += error.lines
             return None
 
 
@@ -97,7 +97,7 @@ def _draft(
     local = launch.local_worker_num
     if local is None and copy is not None:
         local = size // copy.size or 1
-    if local is None and table is not None and table.num_ranks == size:  # else it is a fault of the table
+    if local is None and table is not None and table.num_ranks == size:  # else it is an error of the table
         local = len(table.servers[0].devices)
     node = copy.rank if copy is not None else 0
     return JobSetup(topology, local or size, node, launcher=launch.launcher, table=table, copy=copy)
@@ -109,21 +109,21 @@ def _placed(launch: LaunchConfig, job: JobSetup, *, is_on_one_host: bool) -> Job
     is_on_one_host: all copies are on this host.
 
     Raises:
-        ConfigError: with every fault: processes that do not fill the nodes, and what must be given.
+        ConfigError: with every error: processes that do not fill the nodes, and what must be given.
     """
-    if faults := [*_size_faults(launch, job)]:
-        raise ConfigError(faults)
+    if errors := [*_size_errors(launch, job)]:
+        raise ConfigError(errors)
     if is_on_one_host and not any((launch.node_rank, launch.master_addr, launch.master_port)):
         return replace(job, is_on_one_host=True)
     node = job.node if launch.node_rank is None else launch.node_rank
     host = launch.master_addr or (job.copy.master_addr if job.copy is not None else None)
     port = launch.master_port or _port_of(job.copy)
-    if faults := [*_meeting_faults(job.num_nodes, node, host, port)]:
-        raise ConfigError(faults)
+    if errors := [*_meeting_errors(job.num_nodes, node, host, port)]:
+        raise ConfigError(errors)
     return replace(job, node=node, meeting=(host or LOCAL_HOST, port or 0))
 
 
-def _size_faults(launch: LaunchConfig, job: JobSetup) -> Iterator[str]:
+def _size_errors(launch: LaunchConfig, job: JobSetup) -> Iterator[str]:
     topology, local, copy, table = job.topology, job.local_size, job.copy, job.table
     size, replica = topology.world_size, topology.replica_size
     processes = f"{size} process{'es' * (size > 1)}"
@@ -165,7 +165,7 @@ def _port_of(copy: LauncherEnvironment | None) -> int | None:
     return port_of(copy.job) if copy.job is not None else copy.master_port
 
 
-def _meeting_faults(nodes: int, node: int, host: str | None, port: int | None) -> Iterator[str]:
+def _meeting_errors(nodes: int, node: int, host: str | None, port: int | None) -> Iterator[str]:
     if nodes == 1:
         if node != 0:
             yield (
@@ -180,7 +180,7 @@ def _meeting_faults(nodes: int, node: int, host: str | None, port: int | None) -
             yield f"launch.{name}: must be given where there are {nodes} nodes, the same on each of them"
 
 
-def _node_faults(job: JobSetup, table: RankTable, path: str | None) -> Iterator[str]:
+def _node_errors(job: JobSetup, table: RankTable, path: str | None) -> Iterator[str]:
     """Nodes whose ranks are not those of one server."""
     servers = {device.rank_id: server.server_id for server in table.servers for device in server.devices}
     for node in range(job.num_nodes):
@@ -194,13 +194,13 @@ def _node_faults(job: JobSetup, table: RankTable, path: str | None) -> Iterator[
             )
 
 
-def _port_faults(launch: LaunchConfig, job: JobSetup) -> Iterator[str]:
+def _port_errors(launch: LaunchConfig, job: JobSetup) -> Iterator[str]:
     host, port = job.meeting
-    if job.is_front and port and (fault := port_fault(host, port)):
+    if job.is_front and port and (error := port_error(host, port)):
         is_msruns = job.copy is not None and job.copy.launcher == "msrun"
         host_name = given_as("master_addr", "MS_SCHED_HOST" if is_msruns and not launch.master_addr else "")
         port_name = given_as("master_port", "MS_SCHED_PORT" if is_msruns and not launch.master_port else "")
-        yield f"{host_name}={host}, {port_name}={port}: {fault}"
+        yield f"{host_name}={host}, {port_name}={port}: {error}"
 
 
 def shares_memory(job: JobSetup) -> bool:

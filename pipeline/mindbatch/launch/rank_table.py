@@ -26,7 +26,7 @@ DEVICE_KEYS = (
 """Keys that HCCL documents for a device, in the order of MindFormers' tools."""
 
 UNKNOWN = -1
-"""A number that a faulty table lacks; no table without faults has it."""
+"""A number that an invalid table lacks; no table without errors has it."""
 
 
 @dataclass(frozen=True)
@@ -156,25 +156,25 @@ Value = TypeVar("Value", bound=Hashable)
 Placed = Iterable[tuple[str, Value | None]]
 
 
-def relation_faults(table: RankTable) -> list[str]:
-    """A line for each fault; numbers that are UNKNOWN were reported where they were read."""
+def relation_errors(table: RankTable) -> list[str]:
+    """A line for each error; numbers that are UNKNOWN were reported where they were read."""
     places = list(_devices(table))
-    faults = [
+    errors = [
         *_repeated(
             ((f"server_list[{n}].server_id", s.server_id or None) for n, s in enumerate(table.servers))
         ),
         *_repeated((f"{place}.rank_id", _known(device.rank_id)) for place, _, device in places),
     ]
     for key in ("device_ip", "backup_device_ip"):
-        faults += _repeated(
+        errors += _repeated(
             (f"{place}.{key}", address)
             for place, _, device in places
             for address in same_addresses(getattr(device, key))
         )
     for number, server in enumerate(table.servers):
-        faults += _server_faults(f"server_list[{number}]", server)
-    faults += _address_faults(table)
-    return faults + [*_supernode_faults(table)]
+        errors += _server_errors(f"server_list[{number}]", server)
+    errors += _address_errors(table)
+    return errors + [*_supernode_errors(table)]
 
 
 def _devices(table: RankTable) -> Iterator[tuple[str, Server, Device]]:
@@ -197,7 +197,7 @@ def _repeated(placed: Placed[Value]) -> Iterator[str]:
         first.setdefault(value, place)
 
 
-def _server_faults(place: str, server: Server) -> Iterator[str]:
+def _server_errors(place: str, server: Server) -> Iterator[str]:
     devices = [(f"{place}.device[{number}]", device) for number, device in enumerate(server.devices)]
     yield from _repeated((f"{at}.device_id", _known(device.device_id)) for at, device in devices)
     yield from _repeated((f"{at}.host_port", device.host_port) for at, device in devices)
@@ -206,7 +206,7 @@ def _server_faults(place: str, server: Server) -> Iterator[str]:
             yield f"{at}.backup_device_ip: is its own device_ip; a backup is the other die's"
 
 
-def size_faults(table: RankTable) -> Iterator[str]:
+def size_errors(table: RankTable) -> Iterator[str]:
     """Servers with fewer devices than the one with the most: most likely one is missing."""
     most = max(table.servers, key=lambda server: len(server.devices), default=None)
     for number, server in enumerate(table.servers):
@@ -217,7 +217,7 @@ def size_faults(table: RankTable) -> Iterator[str]:
             )
 
 
-def rank_faults(table: RankTable) -> Iterator[str]:
+def rank_errors(table: RankTable) -> Iterator[str]:
     ranks = {device.rank_id for _, _, device in _devices(table)} - {UNKNOWN}
     complete = {*range(table.num_ranks)}
     allowed = f"the {table.num_ranks} devices must have the ranks {_spans(complete)}"
@@ -248,7 +248,7 @@ def _interleaved(table: RankTable) -> Iterator[str]:
             )
 
 
-def _address_faults(table: RankTable) -> Iterator[str]:
+def _address_errors(table: RankTable) -> Iterator[str]:
     """Several servers, or several supernodes, reach each other by the addresses of their devices."""
     apart = {server.super_pod_id if table.version == SUPER_POD else None for server in table.servers}
     if len(table.servers) < 2 or (table.version == SUPER_POD and len(apart) < 2 and None not in apart):
@@ -258,7 +258,7 @@ def _address_faults(table: RankTable) -> Iterator[str]:
             yield f"{place}.device_ip: is missing; devices of several servers need one"
 
 
-def _supernode_faults(table: RankTable) -> Iterator[str]:
+def _supernode_errors(table: RankTable) -> Iterator[str]:
     if table.version == PLAIN or all(server.super_pod_id is None for server in table.servers):
         return
     for number, server in enumerate(table.servers):

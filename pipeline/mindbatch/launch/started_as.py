@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
+from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import ConfigError, MindBatchError
-from mindbatch.io.fault_lines import shown
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.screen_text import say
 from mindbatch.io.storage import reason_of, write_whole
@@ -68,8 +68,8 @@ def started_as(environment: Mapping[str, str]) -> LauncherEnvironment | None:
     """
     read = _Variables(environment)
     copy = _by_msrun(read) or _by_mpirun(read) or _by_rank_table(read) or _by_srun(read)
-    if read.faults:
-        raise ConfigError(read.faults)
+    if read.errors:
+        raise ConfigError(read.errors)
     return copy if copy is not None and (copy.size > 1 or copy.is_scheduler) else None
 
 
@@ -100,11 +100,11 @@ def first_host(nodes: str) -> str | None:
 
 
 class _Variables:
-    """Reads variables; `faults` is filled on the way."""
+    """Reads variables; `errors` is filled on the way."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
-        self.faults: list[str] = []
+        self.errors: list[str] = []
 
     def text(self, name: str) -> str | None:
         """Value of a variable; None where it is empty, too."""
@@ -114,13 +114,13 @@ class _Variables:
         return all(self.text(name) is not None for name in names)
 
     def number(self, name: str, least: int, most: int, launcher: str) -> int:
-        """Number that a variable holds; `least` and a fault where it has none that is allowed."""
+        """Number that a variable holds; `least` and an error where it has none that is allowed."""
         text = self._environment.get(name, "")
         number = int(text) if _NUMBER.fullmatch(text) else -1
         if least <= number <= most:
             return number
-        fault = f"{name}={shown(text)}" if text else f"{name} is not set"
-        self.faults.append(f"{fault}: must be {least} to {most}; {launcher} sets it")
+        error = f"{name}={shown(text)}" if text else f"{name} is not set"
+        self.errors.append(f"{error}: must be {least} to {most}; {launcher} sets it")
         return least
 
     def optional(self, name: str, most: int, launcher: str) -> int | None:
@@ -129,7 +129,7 @@ class _Variables:
 
     def rank_of(self, rank: str, size: str, launcher: str) -> tuple[int, int]:
         num_copies = self.number(size, 1, LARGEST_SIZE, launcher)
-        known = not self.faults
+        known = not self.errors
         return self.number(rank, 0, num_copies - 1 if known else LARGEST_SIZE, launcher), num_copies
 
 
@@ -143,7 +143,7 @@ def _by_msrun(read: _Variables) -> LauncherEnvironment | None:
     elif role == "MS_WORKER":
         rank, size = read.rank_of("RANK_ID", "MS_WORKER_NUM", "msrun")
     else:
-        read.faults.append(f"MS_ROLE={shown(role)}: must be MS_WORKER or MS_SCHED, or not set")
+        read.errors.append(f"MS_ROLE={shown(role)}: must be MS_WORKER or MS_SCHED, or not set")
         return None
     return LauncherEnvironment(
         "msrun",

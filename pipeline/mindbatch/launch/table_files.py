@@ -14,37 +14,37 @@ from mindbatch.launch.table_reader import STRICT, Leave, RankTableError, examine
 
 ABSENT = object()
 MOST_LINES = 100
-"""Faults listed of one file."""
+"""Errors listed of one file."""
 
 
 @dataclass
 class CheckedFile:
-    """A file with its faults and notes; its table and content where they could be read."""
+    """A file with its errors and notes; its table and content where they could be read."""
 
     name: str
     table: RankTable | None = None
     content: Any = None
-    faults: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
     def is_correct(self) -> bool:
-        return not self.faults
+        return not self.errors
 
 
 def check_files(
     paths: Sequence[Path], num_ranks: int | None = None, leave: Leave = STRICT
 ) -> list[CheckedFile]:
-    """Every file with every fault. Several files are the copies of several servers: they must be the same.
+    """Every file with every error. Several files are the copies of several servers: they must be the same.
 
     num_ranks: the number of ranks that each must have.
     """
     checked = [_check(path, num_ranks, leave) for path in paths]
     readable = [file for file in checked if file.table is not None]
     for other in readable[1:]:
-        other.faults += _differences(readable[0], other)
+        other.errors += _differences(readable[0], other)
     for file in checked:
-        file.faults = _first(file.faults, "faults")
+        file.errors = _first(file.errors, "errors")
         file.notes = _first(file.notes, "notes")
     return checked
 
@@ -54,12 +54,12 @@ def _check(path: Path, num_ranks: int | None, leave: Leave) -> CheckedFile:
     try:
         checked.content = read_json(path)
     except ValueError as error:
-        checked.faults.append(str(error))
+        checked.errors.append(str(error))
         return checked
     checked.table, findings = examine(checked.content, leave)
-    checked.faults, checked.notes = findings.faults, findings.notes
+    checked.errors, checked.notes = findings.errors, findings.notes
     if num_ranks is not None and checked.table.num_ranks != num_ranks:
-        checked.faults.append(f"has {checked.table.num_ranks} ranks; num_ranks={num_ranks} is asked for")
+        checked.errors.append(f"has {checked.table.num_ranks} ranks; num_ranks={num_ranks} is asked for")
     return checked
 
 
@@ -105,18 +105,18 @@ def _first(lines: list[str], noun: str) -> list[str]:
 
 def merge_files(paths: Sequence[Path], leave: Leave) -> tuple[RankTable, list[str]]:
     """The table of all files, in their order, and notes on them. Raises RankTableError as `merge` does."""
-    tables, notes, faults = list[tuple[str, RankTable]](), list[str](), list[str]()
+    tables, notes, errors = list[tuple[str, RankTable]](), list[str](), list[str]()
     for path in paths:
         try:
             table, table_notes = read_rank_table(path, Leave(any_ranks=True, uneven=True))
         except RankTableError as error:
-            faults += error.faults
+            errors += error.lines
             continue
         tables.append((str(path), table))
         notes += [f"{path}: {note}" for note in table_notes]
         notes += _order_notes(str(path), table)
-    if faults:
-        raise RankTableError(dict.fromkeys(faults))
+    if errors:
+        raise RankTableError(dict.fromkeys(errors))
     return merge(tables, leave), notes
 
 
@@ -126,9 +126,9 @@ def merge(tables: Sequence[tuple[str, RankTable]], leave: Leave) -> RankTable:
     Raises RankTableError for a server or an address that is in two of them, for mixed versions, and for what
     cannot stand in one table.
     """
-    faults = [*_versions(tables), *_shared(tables)]
-    if faults:
-        raise RankTableError(faults)
+    errors = [*_versions(tables), *_shared(tables)]
+    if errors:
+        raise RankTableError(errors)
     merged = RankTable.numbered(
         tables[0][1].version, (server for _, table in tables for server in table.servers)
     )
@@ -158,16 +158,16 @@ def _versions(tables: Sequence[tuple[str, RankTable]]) -> list[str]:
 def _shared(tables: Sequence[tuple[str, RankTable]]) -> list[str]:
     """Lists what two files have in common; within one file it was found before."""
     homes: dict[object, str] = {}
-    faults = []
+    errors = []
     for name, table in tables:
         own: dict[object, str] = {}
         for server in table.servers:
             own[server.server_id] = f"server {shown(server.server_id)}"
             if server.server_id not in homes:  # of one that is there already the addresses are, too
                 own |= _addresses(server)
-        faults += [f"{name}: {what}: is in {homes[key]}, too" for key, what in own.items() if key in homes]
+        errors += [f"{name}: {what}: is in {homes[key]}, too" for key, what in own.items() if key in homes]
         homes |= {key: name for key in own if key not in homes}
-    return faults
+    return errors
 
 
 def _addresses(server: Server) -> dict[object, str]:

@@ -1,4 +1,4 @@
-"""JSON of a rank table: read bounded and strictly, every fault in a value or key named by its place."""
+"""JSON of a rank table: read bounded and strictly, every error in a value or key named by its place."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mindbatch.io import fault_lines
+from mindbatch.io import error_lines
 from mindbatch.io.regular_file import first_bytes
 from mindbatch.io.storage import reason_of
-from mindbatch.io.strict_json import JsonFault, StrictReader
+from mindbatch.io.strict_json import JsonError, StrictReader
 
 LARGEST_FILE = 8 << 20
 """Bytes of a table of about 50,000 devices."""
@@ -37,8 +37,8 @@ def parse_json(data: bytes) -> Any:
     """Parses `data`. Raises ValueError with one line."""
     try:
         return _READER.parse(data)
-    except JsonFault as fault:
-        raise ValueError(f"{fault}; JSON has no comments" if b"//" in data else str(fault)) from fault
+    except JsonError as error:
+        raise ValueError(f"{error}; JSON has no comments" if b"//" in data else str(error)) from error
 
 
 def at(place: str, key: str) -> str:
@@ -53,7 +53,7 @@ def _as_json(value: object) -> str:
     return json.dumps(value)
 
 
-shown = partial(fault_lines.shown, longest=LONGEST_SHOWN, notation=_as_json)
+shown = partial(error_lines.shown, longest=LONGEST_SHOWN, notation=_as_json)
 """A value as JSON on one short line of plain characters."""
 
 
@@ -77,9 +77,9 @@ IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 @dataclass
 class Findings:
-    """Faults make a table useless; notes are worth knowing."""
+    """Errors make a table useless; notes are worth knowing."""
 
-    faults: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -91,8 +91,8 @@ class Fields:
     place: str
     findings: Findings
 
-    def fault(self, key: str, fault: str) -> None:
-        self.findings.faults.append(f"{at(self.place, key)}: {fault}")
+    def error(self, key: str, error: str) -> None:
+        self.findings.errors.append(f"{at(self.place, key)}: {error}")
 
     def note(self, key: str, note: str) -> None:
         self.findings.notes.append(f"{at(self.place, key)}: {note}")
@@ -102,11 +102,11 @@ class Fields:
         if isinstance(value, str):
             return value
         if isinstance(value, int | float) and not isinstance(value, bool):
-            self.fault(key, f"a number; must be text, like {shown(str(value))}")
+            self.error(key, f"a number; must be text, like {shown(str(value))}")
         elif key in self.content:
-            self.fault(key, f"{shown(value)}; must be text")
+            self.error(key, f"{shown(value)}; must be text")
         elif required:
-            self.fault(key, "is missing")
+            self.error(key, "is missing")
         return None
 
     def number(self, key: str, least: int, most: int, required: bool = False) -> int | None:
@@ -117,7 +117,7 @@ class Fields:
         if _NUMBER.fullmatch(text) and least <= int(text) <= most:
             return int(text)
         like = f"must be a whole number from {least} to {most} as text, like {shown(str(least))}"
-        self.fault(key, f"{shown(text)}; {like}")
+        self.error(key, f"{shown(text)}; {like}")
         return None
 
     def port(self, key: str) -> int | None:
@@ -131,8 +131,8 @@ class Fields:
         """An IP address, or several with commas between them; None where there is none or it is empty."""
         text = self.text(key)
         for part in text.split(",") if text else []:
-            if fault := address_fault(part):
-                self.fault(key, f"{shown(part)}: {fault}")
+            if error := address_error(part):
+                self.error(key, f"{shown(part)}: {error}")
                 return None
         return text or None
 
@@ -141,17 +141,17 @@ class Fields:
         entries = self.content.get(key)
         if key not in self.content:
             if required:
-                self.fault(key, "is missing")
+                self.error(key, "is missing")
         elif not isinstance(entries, list) or not entries:
             what = "empty" if entries == [] else shown(entries)
-            self.fault(key, f"{what}; must be a list with one object or more")
+            self.error(key, f"{what}; must be a list with one object or more")
         else:
             for number, entry in enumerate(entries):
                 place = f"{at(self.place, key)}[{number}]"
                 if isinstance(entry, dict):
                     yield Fields(entry, place, self.findings)
                 else:
-                    self.findings.faults.append(f"{place}: {shown(entry)}; must be an object")
+                    self.findings.errors.append(f"{place}: {shown(entry)}; must be an object")
 
     def others(self, known: Collection[str]) -> dict[str, Any]:
         rest = {key: value for key, value in self.content.items() if key not in known}
@@ -160,7 +160,7 @@ class Fields:
         return rest
 
 
-def address_fault(text: str) -> str | None:
+def address_error(text: str) -> str | None:
     """Explains why `text` cannot be the address of a device; None if it can."""
     try:
         address = ipaddress.ip_address(text)

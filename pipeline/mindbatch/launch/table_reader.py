@@ -1,4 +1,4 @@
-"""Rank tables read from JSON: every fault in their keys and values is found, and then those between them.
+"""Rank tables read from JSON: every error in their keys and values is found, and then those between them.
 
 The formats are those of HCCL's user guide: "Rank Table Configuration" for Atlas A2 and A3
 (hiascend.com/document/detail/en/CANNCommunityEdition/900/API/hcclug/hcclug_000066.html).
@@ -22,9 +22,9 @@ from mindbatch.launch.rank_table import (
     Device,
     RankTable,
     Server,
-    rank_faults,
-    relation_faults,
-    size_faults,
+    rank_errors,
+    relation_errors,
+    size_errors,
 )
 from mindbatch.launch.table_json import (
     LARGEST_ID,
@@ -48,7 +48,7 @@ LONGEST_SERVER_ID = 64
 
 
 class RankTableError(MindBatchError):
-    """A rank table that cannot be used: a line for each fault."""
+    """A rank table that cannot be used: a line for each error."""
 
 
 @dataclass(frozen=True)
@@ -63,45 +63,45 @@ STRICT = Leave()
 
 
 def read_rank_table(path: Path, leave: Leave = STRICT) -> tuple[RankTable, list[str]]:
-    """The table in the file, and notes on it. Raises RankTableError with every fault."""
+    """The table in the file, and notes on it. Raises RankTableError with every error."""
     try:
         document = read_json(path)
     except ValueError as error:
         raise RankTableError(f"{path}: {error}") from error
     table, findings = examine(document, leave)
-    if findings.faults:
-        raise RankTableError(f"{path}: {fault}" for fault in findings.faults)
+    if findings.errors:
+        raise RankTableError(f"{path}: {problem}" for problem in findings.errors)
     return table, findings.notes
 
 
 def verify(table: RankTable, leave: Leave = STRICT) -> None:
     """Puts a table of our own to the test that a file has to pass. Raises RankTableError."""
     _, findings = examine(parse_json(table.to_bytes()), leave)
-    if findings.faults:
-        raise RankTableError(findings.faults)
+    if findings.errors:
+        raise RankTableError(findings.errors)
 
 
 def examine(document: Any, leave: Leave = STRICT) -> tuple[RankTable, Findings]:
-    """The table in parsed JSON, with what is wrong; only a table without faults is to be used."""
+    """The table in parsed JSON, with what is wrong; only a table without errors is to be used."""
     findings = Findings()
     if not isinstance(document, dict):
-        findings.faults.append(f"holds {shown(document)}; must be an object with server_list")
+        findings.errors.append(f"holds {shown(document)}; must be an object with server_list")
         return RankTable(PLAIN, ()), findings
     top = Fields(document, "", findings)
     if "group_list" in document and "server_list" not in document:
         table, places = _table_of_groups(top)
-        findings.faults += [_placed(fault, places) for fault in relation_faults(table)]
-        sizes = [_placed(fault, places) for fault in size_faults(table)]
-        (findings.notes if leave.uneven else findings.faults).extend(sizes)
+        findings.errors += [_placed(error, places) for error in relation_errors(table)]
+        sizes = [_placed(error, places) for error in size_errors(table)]
+        (findings.notes if leave.uneven else findings.errors).extend(sizes)
         return table, findings
     version = _version(top)
     pods = dict(_super_pods(top)) if version != PLAIN else {}
     servers = tuple(_server(fields, pods) for fields in top.objects("server_list"))
     table = RankTable(version, servers)
     _examine_top(top, len(servers), version)
-    findings.faults += relation_faults(table)
-    findings.faults += [] if leave.any_ranks else rank_faults(table)
-    (findings.notes if leave.uneven else findings.faults).extend(size_faults(table))
+    findings.errors += relation_errors(table)
+    findings.errors += [] if leave.any_ranks else rank_errors(table)
+    (findings.notes if leave.uneven else findings.errors).extend(size_errors(table))
     _examine_super_pods(top, table, pods)
     return table, findings
 
@@ -109,7 +109,7 @@ def examine(document: Any, leave: Leave = STRICT) -> tuple[RankTable, Findings]:
 def _version(top: Fields) -> str:
     version = top.text("version", required=True)
     if version is not None and version not in VERSIONS:
-        top.fault("version", f"{shown(version)}; must be one of {', '.join(map(shown, VERSIONS))}")
+        top.error("version", f"{shown(version)}; must be one of {', '.join(map(shown, VERSIONS))}")
     if version in VERSIONS:
         return version
     return SUPER_POD if "super_pod_list" in top.content else PLAIN
@@ -121,7 +121,7 @@ def _examine_top(top: Fields, num_servers: int, version: str) -> None:
     num_servers = len(entries) if isinstance(entries, list) else num_servers
     count = top.number("server_count", 1, MOST_SERVERS, required=version == PLAIN)
     if count is not None and num_servers and count != num_servers:
-        top.fault("server_count", f"{count}; server_list has {num_servers}")
+        top.error("server_count", f"{count}; server_list has {num_servers}")
     top.others(_TOP_KEYS)
 
 
@@ -157,18 +157,18 @@ def _examine_status(top: Fields) -> None:
     """Checks that the writer of the table has finished it."""
     status = top.text("status", required=True)
     if status not in (None, COMPLETED):
-        top.fault("status", f"{shown(status)}; must be {shown(COMPLETED)}")
+        top.error("status", f"{shown(status)}; must be {shown(COMPLETED)}")
 
 
 def _server_id_of(fields: Fields) -> str:
     """The name of a server; empty where it is missing."""
     server_id = fields.text("server_id", required=True)
-    if server_id is not None and (fault := server_id_fault(server_id)):
-        fields.fault("server_id", f"{shown(server_id)}: {fault}")
+    if server_id is not None and (error := server_id_error(server_id)):
+        fields.error("server_id", f"{shown(server_id)}: {error}")
     return server_id or ""
 
 
-def server_id_fault(server_id: str) -> str | None:
+def server_id_error(server_id: str) -> str | None:
     """Explains why `server_id` cannot name a server; None if it can."""
     if not 0 < len(server_id) <= LONGEST_SERVER_ID:
         return f"must have 1 to {LONGEST_SERVER_ID} characters"
@@ -184,20 +184,20 @@ def _device_id_of(fields: Fields) -> int:
 
 
 def _super_pods(top: Fields) -> Iterator[tuple[str, str]]:
-    """(server_id, super_pod_id) for each server of the list; faults of the list itself are noted."""
+    """(server_id, super_pod_id) for each server of the list; errors of the list itself are noted."""
     pods: dict[str, str] = {}
     homes: dict[str, str] = {}
     for fields in top.objects("super_pod_list", required=False):
         pod = fields.text("super_pod_id", required=True)
         if pod is not None and pod in pods:
-            fields.fault("super_pod_id", f"{shown(pod)}: is that of {pods[pod]}, too")
+            fields.error("super_pod_id", f"{shown(pod)}: is that of {pods[pod]}, too")
         if pod == "":
-            fields.fault("super_pod_id", "must not be empty")
+            fields.error("super_pod_id", "must not be empty")
         pods.setdefault(pod or "", fields.place)
         for member in fields.objects("server_list"):
             server = member.text("server_id", required=True)
             if server in homes:
-                top.findings.faults.append(f"{member.place}: {shown(server)} is in {homes[server]}, too")
+                top.findings.errors.append(f"{member.place}: {shown(server)} is in {homes[server]}, too")
             elif server is not None:
                 homes[server] = fields.place
                 yield server, pod or ""
@@ -207,21 +207,21 @@ def _super_pods(top: Fields) -> Iterator[tuple[str, str]]:
 
 def _examine_super_pods(top: Fields, table: RankTable, pods: dict[str, str]) -> None:
     if table.version == PLAIN:
-        fault = f"not in version {PLAIN}; supernodes need version {SUPER_POD}"
+        error = f"not in version {PLAIN}; supernodes need version {SUPER_POD}"
         if "super_pod_list" in top.content:
-            top.fault("super_pod_list", fault)
+            top.error("super_pod_list", error)
         if any(device.super_device_id is not None for server in table.servers for device in server.devices):
-            top.fault("super_device_id", fault)
+            top.error("super_device_id", error)
     elif "super_pod_list" not in top.content:
         top.note("super_pod_list", "is missing; HCCL will take the servers for single ones, not a supernode")
     names = {server.server_id for server in table.servers}
     for name in pods:
         if name not in names:
-            top.fault("super_pod_list", f"{shown(name)}: no server of server_list")
+            top.error("super_pod_list", f"{shown(name)}: no server of server_list")
 
 
 def _table_of_groups(top: Fields) -> tuple[RankTable, list[str]]:
-    """ModelArts' table (`jobstart_hccl.json`) in version 1.0; faults are noted.
+    """ModelArts' table (`jobstart_hccl.json`) in version 1.0; errors are noted.
 
     Its ranks are in the order of groups, instances and devices. Beside it the place of each server in the
     document.
@@ -236,9 +236,9 @@ def _table_of_groups(top: Fields) -> tuple[RankTable, list[str]]:
     return table, [place for _, place in servers]
 
 
-def _placed(fault: str, places: list[str]) -> str:
-    """A fault of a table in version 1.0, told with the places of the document that it was read from."""
-    return _SERVER_PLACE.sub(lambda match: places[int(match[1])] + (".devices" if match[2] else ""), fault)
+def _placed(error: str, places: list[str]) -> str:
+    """An error of a table in version 1.0, told with the places of the document that it was read from."""
+    return _SERVER_PLACE.sub(lambda match: places[int(match[1])] + (".devices" if match[2] else ""), error)
 
 
 def _group_servers(group: Fields) -> Iterator[tuple[Server, str]]:
@@ -263,4 +263,4 @@ def _instance_device(fields: Fields) -> Device:
 def _examine_count(fields: Fields, key: str, counted: int) -> None:
     count = fields.number(key, 1, MOST_SERVERS)
     if count is not None and counted and count != counted:
-        fields.fault(key, f"{count}; there are {counted}")
+        fields.error(key, f"{count}; there are {counted}")

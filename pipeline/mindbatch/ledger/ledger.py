@@ -103,13 +103,13 @@ class Ledger(Closing):
                 self._read = _Reading()
                 return iter(())
             with open(open_regular(path), "rb") as file:
-                fault = self._fault(unseal(file.readline()))
-        if fault is not None:
-            raise ConfigError(f"{path}: {fault}")
+                error = self._error(unseal(file.readline()))
+        if error is not None:
+            raise ConfigError(f"{path}: {error}")
         return self._recover()
 
-    def _fault(self, first: dict[str, object] | None) -> str | None:
-        """The fault of a file with this first line; a damaged one is none."""
+    def _error(self, first: dict[str, object] | None) -> str | None:
+        """The error of a file with this first line; a damaged one is none."""
         match first:
             case {"ledger": int(version)} if version != FORMAT:
                 return f"written in format {version} of the ledger; this mindbatch reads format {FORMAT}"

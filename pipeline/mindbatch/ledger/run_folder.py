@@ -100,17 +100,17 @@ class RunFolder:
 
     def _refuse_special(self) -> None:
         """ConfigError when something else than a file has the name of one of ours, or than a folder."""
-        faults = []
+        errors = []
         for path in self._files():
             try:
                 check_own(path)
             except OSError as error:
-                faults.append(f"{path}: must be a file of the run's own ({reason_of(error)}); move it away")
+                errors.append(f"{path}: must be a file of the run's own ({reason_of(error)}); move it away")
         for path in (self.tensorboard, self.logs):
             if path.is_symlink() or (path.exists() and not path.is_dir()):
-                faults.append(f"{path}: must be a folder of the run's own; move it away")
-        if faults:
-            raise ConfigError(faults)
+                errors.append(f"{path}: must be a folder of the run's own; move it away")
+        if errors:
+            raise ConfigError(errors)
 
     def _files(self) -> set[Path]:
         results = {self.results(format) for format in RESULT_NAMES}

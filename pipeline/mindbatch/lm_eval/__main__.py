@@ -22,7 +22,7 @@ def main() -> int:
     try:
         cli_evaluate()
     except MindBatchError as error:
-        say(*error.faults)
+        say(*error.lines)
         return error.exit_code
     return 0
 

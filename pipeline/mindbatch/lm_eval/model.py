@@ -284,8 +284,8 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
                 if self._on_progress is not None:
                     self._on_progress(title, len(by_key), len(rows))
         outputs = [by_key[str(number)] for number in range(len(rows))]
-        if faults := [output.error for output in outputs if output.error is not None]:
-            raise PromptError(faults)
+        if errors := [output.error for output in outputs if output.error is not None]:
+            raise PromptError(errors)
         return outputs
 
 

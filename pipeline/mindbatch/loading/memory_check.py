@@ -94,7 +94,7 @@ class MemoryDemand:
             sizes.append(f"{size(self.experts)} of experts' rows in a step")
         return f"{', '.join(sizes)} and {size(self.caches)} of runtime.cache_memory"
 
-    def fault(self, machine: MachineMemory) -> str | None:
+    def error(self, machine: MachineMemory) -> str | None:
         """Reason why a machine, of whose memory a part may be in use, does not hold it; or None."""
         there, free, runtime = machine.whole, machine.free, self.setup.runtime
         if self.caches > there:
@@ -187,5 +187,5 @@ def naming_exhaustion(demand: MemoryDemand | None, doing: str) -> Iterator[None]
 def refuse_beyond_memory(demand: MemoryDemand, machine: MachineMemory | None = None) -> None:
     """ConfigError when a machine does not hold what is demanded; None is this one."""
     machine = machine or memory_here()
-    if machine is not None and (fault := demand.fault(machine)):
-        raise ConfigError(fault)
+    if machine is not None and (error := demand.error(machine)):
+        raise ConfigError(error)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mindbatch.checkpoint.faults import located
+from mindbatch.checkpoint.error_lines import located
 from mindbatch.engine.adapter_slots import AdapterSlots, KnownAdapters, LiveAdapter
 from mindbatch.io.errors import CheckpointError, ConfigError
 
@@ -49,16 +49,16 @@ def open_adapters(lora: LoraConfig, base: Path | None = None) -> dict[str, LoraA
     Raises:
         CheckpointError: what is wrong with them, of all.
     """
-    faults: list[str] = []
+    errors: list[str] = []
     opened: dict[AdapterFolder, LoraAdapter] = {}
     for name, folder in lora.folders.items():
         try:
             if folder not in opened:
                 opened[folder] = _open_once(folder, None if base is None else str(base))
         except (CheckpointError, ConfigError) as error:
-            faults += [f"lora.adapters.{name}: {fault}" for fault in error.faults]
-    if faults:
-        raise CheckpointError(faults)
+            errors += [f"lora.adapters.{name}: {problem}" for problem in error.lines]
+    if errors:
+        raise CheckpointError(errors)
     return {name: opened[folder] for name, folder in lora.folders.items()}
 
 

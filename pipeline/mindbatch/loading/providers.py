@@ -108,7 +108,7 @@ def open_assistant(model: ModelConfig, shard: TensorSlice = WHOLE) -> OpenedFold
     try:
         return _open(model, model.assistant, "auto", RankPart(shard))
     except ConfigError as error:
-        raise ConfigError(f"model.assistant={model.assistant}: {fault}" for fault in error.faults) from error
+        raise ConfigError(f"model.assistant={model.assistant}: {line}" for line in error.lines) from error
 
 
 def _open(model: ModelConfig, path: str | None, model_type: str, part: RankPart) -> OpenedFolder:

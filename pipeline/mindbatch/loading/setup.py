@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from mindbatch.config.machine import parse_bytes
 from mindbatch.config.model_schema import DEFAULT_BATCH_SIZE, ModelConfig, RuntimeConfig
 from mindbatch.engine.settings import EngineSettings, affordable_blocks, affordable_states
+from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.io.fault_lines import shown
 from mindbatch.kernels.memory import NumberType, cache_type, kernel_dtype, weight_type
 from mindbatch.loading.prepared_adapters import NO_ADAPTERS, PreparedAdapters, prepare_adapters
 from mindbatch.loading.providers import OpenedFolder, find_assistant, open_model, provider_of
@@ -240,9 +240,9 @@ def token_bytes_of(model: ModelConfig, runtime: RuntimeConfig, *models: ModelSpe
 
 
 def _refuse_beyond_operators(block_size: int, *models: ModelSpec | None) -> None:
-    faults = [fault for spec in models if spec is not None for fault in spec.ascend_faults(block_size)]
-    if faults:
-        raise ConfigError(dict.fromkeys(faults))
+    errors = [error for spec in models if spec is not None for error in spec.ascend_errors(block_size)]
+    if errors:
+        raise ConfigError(dict.fromkeys(errors))
 
 
 def model_eos_ids(folder: ModelFolder, tokenizer: Tokenizer | None) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mindbatch.io.strict_json import JsonFault, StrictReader, value_faults
+from mindbatch.io.strict_json import JsonError, StrictReader, value_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ _JSON_END = json.JSONDecoder(parse_int=str, parse_float=str)
 """Finds where JSON ends; what it has read is thrown away."""
 
 
-class CallFault(ValueError):
+class CallError(ValueError):
     """Text that looked like a tool call is none; the message is the reason, in one line."""
 
 
 class CallText:
     """A text and the position up to which it was read.
 
-    At a CallFault the position is that of the first character that no call can have there: a broken call
+    At a CallError the position is that of the first character that no call can have there: a broken call
     swallows no call after it.
     """
 
@@ -98,10 +98,10 @@ class CallText:
         return literal
 
     def expect(self, literal: str) -> None:
-        """Reads a literal after whitespace. Raises CallFault where something else comes."""
+        """Reads a literal after whitespace. Raises CallError where something else comes."""
         self.run(BLANK)
         if not self.accept(literal):
-            raise CallFault(f"it ends before {literal}" if self.at_end else f"no {literal} where it must be")
+            raise CallError(f"it ends before {literal}" if self.at_end else f"no {literal} where it must be")
 
     def run(self, characters: re.Pattern[str]) -> str:
         """Reads as many characters as match. characters: a class of them, repeated."""
@@ -116,17 +116,17 @@ class CallText:
         return self._text[start : self.position]
 
     def before(self, literal: str) -> str:
-        """Reads up to a literal, and over it. Raises CallFault where it never comes."""
+        """Reads up to a literal, and over it. Raises CallError where it never comes."""
         text = self.until(literal)
         if not self.accept(literal):
-            raise CallFault(f"it ends before {literal}")
+            raise CallError(f"it ends before {literal}")
         return text
 
     def json(self, opening: str = "{") -> str:
-        """Reads an object, or list, after whitespace; `json_value` reads it strictly. Raises CallFault."""
+        """Reads an object, or list, after whitespace; `json_value` reads it strictly. Raises CallError."""
         self.run(BLANK)
         if not self.upcoming(opening):
-            raise CallFault(
+            raise CallError(
                 "it ends before its JSON" if self.at_end else "no JSON where its arguments must be"
             )
         start = self.position
@@ -138,40 +138,40 @@ class CallText:
             what = error.msg.removesuffix(" at").rstrip(": ")
             character = self._text[self.position : self.position + 1]
             place = f"{character!r} within its JSON ({what})" if character else "it ends within its JSON"
-            raise CallFault(place) from error
+            raise CallError(place) from error
         except RecursionError as error:
             self.position += 1
-            raise CallFault("JSON nested too deeply") from error
+            raise CallError("JSON nested too deeply") from error
         return self._text[start : self.position]
 
 
 def json_value(text: str) -> Any:
-    """The value of a JSON text, read strictly. Raises CallFault."""
+    """The value of a JSON text, read strictly. Raises CallError."""
     try:
         value = _JSON.parse(text)
-    except JsonFault as fault:
-        raise CallFault(str(fault)) from fault
-    if faults := value_faults(value, "its JSON", _MAX_DEPTH):
-        raise CallFault(faults[0])
+    except JsonError as error:
+        raise CallError(str(error)) from error
+    if errors := value_errors(value, "its JSON", _MAX_DEPTH):
+        raise CallError(errors[0])
     return value
 
 
 def named_call(name: object, arguments: object, text: str | None = None) -> ToolCall:
-    """text: the arguments as generated, where they stand alone. Raises CallFault where a part is amiss."""
+    """text: the arguments as generated, where they stand alone. Raises CallError where a part is amiss."""
     if not isinstance(name, str) or not name.strip():
-        raise CallFault("it has no name")
+        raise CallError("it has no name")
     if not isinstance(arguments, dict):
-        raise CallFault("its arguments are no JSON object")
+        raise CallError("its arguments are no JSON object")
     return ToolCall(name.strip(), json.dumps(arguments, ensure_ascii=False) if text is None else text)
 
 
 def call_of_object(value: object, *argument_keys: str) -> ToolCall:
     """The call of an object with a name and arguments, under one of some keys; others are ignored."""
     if not isinstance(value, dict):
-        raise CallFault("it is no JSON object")
+        raise CallError("it is no JSON object")
     keys = [key for key in argument_keys if key in value]
     if len(keys) != 1:
-        raise CallFault(f"it has {' and '.join(keys) or f'no {argument_keys[0]}'}")
+        raise CallError(f"it has {' and '.join(keys) or f'no {argument_keys[0]}'}")
     return named_call(value.get("name"), value[keys[0]])
 
 
@@ -184,11 +184,11 @@ def arguments_call(text: CallText, name: str) -> ToolCall:
 def tagged_call(name: str, values: list[tuple[str, str]], words: Mapping[str, str]) -> ToolCall:
     """The call of keys and values between tags: JSON where the text of a value is JSON, else a text.
 
-    words: texts that stand for JSON, though they are none. Raises CallFault.
+    words: texts that stand for JSON, though they are none. Raises CallError.
     """
     keys = [key for key, _ in values]
     if len({*keys}) < len(keys):
-        raise CallFault("an argument comes twice")
+        raise CallError("an argument comes twice")
     members = (f"{json.dumps(key, ensure_ascii=False)}: {_as_json(text, words)}" for key, text in values)
     return named_call(name, {}, f"{{{', '.join(members)}}}")
 
@@ -197,6 +197,6 @@ def _as_json(text: str, words: Mapping[str, str]) -> str:
     stripped = text.strip()
     try:
         json_value(stripped)
-    except CallFault:
+    except CallError:
         return words.get(stripped) or json.dumps(text, ensure_ascii=False)
     return stripped

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from mindbatch.message_formats import NAMES
 from mindbatch.message_formats.call_text import (
     BLANK,
-    CallFault,
+    CallError,
     CallText,
     ToolCall,
     arguments_call,
@@ -122,7 +122,7 @@ def _read_message(text: CallText) -> Iterator[ToolCall]:
         call = call_of_object(json_value(text.json()), "parameters", "arguments")
         text.run(BLANK)
         if not text.at_end and not text.upcoming(";", _PYTHON_TAG, *_LLAMA_ENDS):
-            raise CallFault("text follows its JSON")
+            raise CallError("text follows its JSON")
         yield call
         if not text.accept(";"):
             return
@@ -151,7 +151,7 @@ def _read_list_or_named(text: CallText) -> Iterator[ToolCall]:
     text.run(BLANK)
     if text.upcoming("["):
         if not (values := json_value(text.json("["))):
-            raise CallFault("its list is empty")
+            raise CallError("its list is empty")
         yield from [call_of_object(value, "arguments") for value in values]
         return
     name = text.run(_WORD)

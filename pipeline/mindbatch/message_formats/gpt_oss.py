@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from mindbatch.message_formats.call_text import (
     BLANK,
-    CallFault,
+    CallError,
     CallText,
     Content,
     Reasoning,
@@ -30,7 +30,7 @@ _FUNCTIONS = "functions."
 def _read_header(text: CallText) -> tuple[str, str]:
     """Reads up to a message's body: its channel, and its recipient or an empty text.
 
-    Raises CallFault where it is no header of an assistant's message.
+    Raises CallError where it is no header of an assistant's message.
     """
     texts: dict[str, str] = {}
     section = text.accept(_START, _CHANNEL) or _START
@@ -38,13 +38,13 @@ def _read_header(text: CallText) -> tuple[str, str]:
         texts[section] = text.run(_HEADER_TEXT)
         section = text.accept(_CHANNEL, _CONSTRAIN, _MESSAGE)
         if not section or section in texts:
-            raise CallFault(f"no {_MESSAGE} ends its header")
+            raise CallError(f"no {_MESSAGE} ends its header")
     role, channel = texts.get(_START, ""), texts.get(_CHANNEL, "")
     recipient = _RECIPIENT.search(f"{role} {channel}")
     if _RECIPIENT.sub("", role).strip() not in ("", "assistant"):
-        raise CallFault("it is no message of the assistant")
+        raise CallError("it is no message of the assistant")
     if channel.split()[:1] not in (["analysis"], ["commentary"], ["final"]):
-        raise CallFault("its channel is none of analysis, commentary, final")
+        raise CallError("its channel is none of analysis, commentary, final")
     return channel.split()[0], recipient[1] if recipient else ""
 
 
@@ -52,18 +52,18 @@ def _read_call(text: CallText) -> Iterator[ToolCall]:
     """Reads a call. The token that ends it may be missing: decoding may leave out a token that stops."""
     _, recipient = _read_header(text)
     if not recipient.startswith(_FUNCTIONS):
-        raise CallFault(f"{recipient} is no tool that was offered")
+        raise CallError(f"{recipient} is no tool that was offered")
     call = arguments_call(text, recipient.removeprefix(_FUNCTIONS))
     text.run(BLANK)
     if not text.at_end and not text.upcoming(*_BOUNDARIES):
-        raise CallFault("text follows its JSON")
+        raise CallError("text follows its JSON")
     text.accept(*_END_TOKENS)
     yield call
 
 
 def _refuse_call(text: CallText) -> Iterator[ToolCall]:
     _, recipient = _read_header(text)
-    raise CallFault(f"{recipient} is no tool that was offered")
+    raise CallError(f"{recipient} is no tool that was offered")
 
 
 class _Harmony(MessageFormat):

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from mindbatch.io.fault_lines import shown
+from mindbatch.io.error_lines import shown
 from mindbatch.message_formats.call_text import (
     BLANK,
-    CallFault,
+    CallError,
     CallText,
     Content,
     Piece,
@@ -26,7 +26,7 @@ _SHOWN = 60
 class MessageFormat:
     """A way that chat models write their messages: reasoning between tags, then text with calls in it.
 
-    calls: markers that begin a call; read_calls: reads from such a marker on, or raises CallFault.
+    calls: markers that begin a call; read_calls: reads from such a marker on, or raises CallError.
     end_tokens: dropped at the end of the message.
     whole_message_call: beginning of a call without a marker, where it begins the message.
     template_marks: regular expressions, all of which a chat template of the format has.
@@ -81,20 +81,20 @@ class MessageFormat:
                     message.add_content(content)
                     message.add_part(part)
                     content, start = "", reader.position
-            except CallFault as fault:
+            except CallError as error:
                 if not is_whole:
                     break
                 broken = text[start : reader.position]
-                message.add_note(broken, str(fault))
+                message.add_note(broken, str(error))
                 content += broken
             content += reader.until(*self.calls)
         message.finish(content, is_whole)
         return message.pieces
 
     def parts(self, text: CallText, is_whole: bool) -> Iterator[ToolCall | Reasoning | Content]:
-        """Reads from a marker on. Raises CallFault where no call can be read, or none yet."""
+        """Reads from a marker on. Raises CallError where no call can be read, or none yet."""
         if not is_whole:
-            raise CallFault("calls are read at the end of the message")
+            raise CallError("calls are read at the end of the message")
         return self.read_calls(text)
 
     @cached_property

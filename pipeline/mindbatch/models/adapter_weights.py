@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mindbatch.checkpoint.faults import collecting, located, raise_if_any, shown
+from mindbatch.checkpoint.error_lines import collecting, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.formats.open_file import OpenFiles, in_threads
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
@@ -99,18 +99,18 @@ def fit_beside(
     """
     acting = {part.source for spec in with_head(specs) if spec.is_linear for part in spec.parts}
     acting = acting.difference(mergeable)
-    faults: list[str] = []
+    errors: list[str] = []
     fitted: dict[str, LoraPlan] = {}
     for name, adapter in adapters.items():
-        with collecting(faults), located(f"lora.adapters.{name}"):
+        with collecting(errors), located(f"lora.adapters.{name}"):
             plan = plan_lora(adapter, base)
-            raise_if_any([*_beside_faults(plan.modules, acting)], str(adapter.path))
+            raise_if_any([*_beside_errors(plan.modules, acting)], str(adapter.path))
             fitted[name] = plan
-    raise_if_any(faults)
+    raise_if_any(errors)
     return FittedAdapters(fitted, min(max_loaded or len(fitted), len(fitted)))
 
 
-def _beside_faults(weights: Mapping[str, AdaptedModule], acting: Collection[str]) -> Iterator[str]:
+def _beside_errors(weights: Mapping[str, AdaptedModule], acting: Collection[str]) -> Iterator[str]:
     """Modules whose adapter can be merged, and cannot act beside the model. acting: tensors that can be."""
     for weight, module in weights.items():
         if weight not in acting:

@@ -56,7 +56,7 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("num_hidden_layers", [arch.num_layers])
     kv_heads = reader.positive("multi_query_group_num")
     if arch.heads % kv_heads:
-        reader.fault("multi_query_group_num", f"must divide num_attention_heads={arch.heads}")
+        reader.error("multi_query_group_num", f"must divide num_attention_heads={arch.heads}")
     rotary, qkv_bias = _read_rotary(reader, arch.head_dim), reader.flag("add_qkv_bias") or arch.qkv_bias
     return replace(arch, kv_heads=kv_heads, rotary=rotary, qkv_bias=qkv_bias)
 
@@ -64,7 +64,7 @@ def describe(reader: ConfigReader) -> Architecture:
 def _read_rotary(reader: ConfigReader, head_dim: int) -> Rotary:
     """Half of each head is rotated; rope_ratio multiplies the base of the angles, in all models but one."""
     if head_dim % 4:
-        reader.fault("kv_channels", "must be divisible by 4: half of a head is rotated, in pairs")
+        reader.error("kv_channels", "must be divisible by 4: half of a head is rotated, in pairs")
     ratio = reader.number("rope_ratio")
     theta, slower = (THETA, ratio) if ratio == INTERPOLATED else (THETA * ratio, 1.0)
     frequencies = plain_frequencies(theta, max(2, head_dim // 2)) / slower

@@ -34,7 +34,7 @@ START_ID = 130004  # bos_token_id of all releases but the earliest
 def describe(reader: ConfigReader) -> Architecture:
     arch = read_sizes(reader, KEYS, bias=True)
     if arch.head_dim % 4:
-        reader.fault(
+        reader.error(
             "hidden_size", "must give heads of a multiple of 4 numbers: each half is rotated in pairs"
         )
     reader.needs("position_encoding_2d", [True])
@@ -63,7 +63,7 @@ def _two_positions(reader: ConfigReader) -> BlockPositions2D:
     for key in ("gmask_token_id", "mask_token_id"):
         # The earliest release has other ids, and those of its masks in its code alone.
         if not reader.has(key) and start != START_ID:
-            reader.fault(key, f"must be given where bos_token_id is not {START_ID}")
+            reader.error(key, f"must be given where bos_token_id is not {START_ID}")
     return BlockPositions2D(start, (_token(reader, "gmask_token_id"), _token(reader, "mask_token_id")))
 
 

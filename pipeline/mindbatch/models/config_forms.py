@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.error_lines import shown
 
 ROPE, SCALING = "rope_parameters", "rope_scaling"
 THETA, LOCAL_THETA, SHARE = "rope_theta", "rope_local_base_freq", "partial_rotary_factor"
@@ -26,21 +26,21 @@ class OlderForm:
     """A configuration in the form of transformers 4.
 
     places: of keys that the file has elsewhere, where that is. read: keys of the file that others stand for.
-    faults: (key, its value, what is wrong with it). written_by: the release of transformers, (0,) if unknown.
+    errors: (key, its value, what is wrong with it). written_by: the release of transformers, (0,) if unknown.
     """
 
     content: dict[str, Any]
     written_by: tuple[int, ...] = (0,)
     places: dict[str, str] = field(default_factory=dict)
     read: set[str] = field(default_factory=set)
-    faults: list[tuple[str, Any, str]] = field(default_factory=list)
+    errors: list[tuple[str, Any, str]] = field(default_factory=list)
 
     def put(self, key: str, value: Any, place: str) -> None:
-        """Sets a key that the file has as `place`; a fault where it has both, and they differ."""
+        """Sets a key that the file has as `place`; an error where it has both, and they differ."""
         if self.content.get(key) is None:
             self.content[key], self.places[key] = value, place
         elif self.content[key] != value:
-            self.faults.append((key, self.content[key], f"is {shown(value)} in {place}; remove one of them"))
+            self.errors.append((key, self.content[key], f"is {shown(value)} in {place}; remove one of them"))
 
 
 def older_form(config: Mapping[str, Any], newer_names: Mapping[str, str] = NO_NAMES) -> OlderForm:
@@ -78,11 +78,11 @@ def _one(form: OlderForm, key: str, by_layer_type: Mapping[str, Any]) -> dict[st
     """The settings of the layers without a window."""
     full = by_layer_type.get(FULL)
     if {*by_layer_type} - {FULL, THETA, "rope_type"} or not isinstance(full, Mapping):
-        form.faults.append((key, by_layer_type, f"must have {FULL} and {SLIDING}, settings each, or be them"))
+        form.errors.append((key, by_layer_type, f"must have {FULL} and {SLIDING}, settings each, or be them"))
         return {}
     base = by_layer_type.get(THETA)
     if base not in (None, full.get(THETA)) and form.written_by < _FIRST_BY_LAYER_TYPE:
-        form.faults.append((f"{key}.{THETA}", base, f"is {shown(full.get(THETA))} in {FULL}; remove one"))
+        form.errors.append((f"{key}.{THETA}", base, f"is {shown(full.get(THETA))} in {FULL}; remove one"))
     return dict(full)
 
 
@@ -90,9 +90,9 @@ def _spread_local(form: OlderForm, key: str, local: Any) -> None:
     """The settings of the layers with a window, which have a base of their own and nothing else."""
     place = f"{key}.{SLIDING}"
     if not isinstance(local, Mapping) or local.keys() - {"rope_type", THETA}:
-        form.faults.append((place, local, "must have rope_theta, and rope_type default"))
+        form.errors.append((place, local, "must have rope_theta, and rope_type default"))
     elif local.get("rope_type", "default") != "default":
-        form.faults.append((place, local, "must have rope_type default, as Gemma 3 has"))
+        form.errors.append((place, local, "must have rope_type default, as Gemma 3 has"))
     elif THETA in local:
         form.put(LOCAL_THETA, local[THETA], f"{place}.{THETA}")
 

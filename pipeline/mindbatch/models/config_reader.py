@@ -12,9 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from mindbatch.checkpoint.faults import MAX_LINES, first_lines, shown
+from mindbatch.checkpoint.error_lines import MAX_LINES, first_lines, shown
+from mindbatch.io.error_lines import did_you_mean
 from mindbatch.io.errors import CheckpointError
-from mindbatch.io.fault_lines import did_you_mean
 from mindbatch.models.config_forms import NO_NAMES, older_form
 
 
@@ -88,11 +88,11 @@ NONE_IGNORED = IgnoredKeys()
 
 
 class ConfigReader:
-    """Takes typed values out of a configuration and gathers every fault on the way.
+    """Takes typed values out of a configuration and gathers every error on the way.
 
     It is read in one form, whichever release of transformers wrote it (`older_form`; newer_names: see there).
     defaults: what the model's own configuration class takes for a key that is absent. Null means what it
-    means there: no for a flag; for a size that cannot be null, a fault; for the rest the default.
+    means there: no for a flag; for a size that cannot be null, an error; for the rest the default.
     """
 
     def __init__(
@@ -109,24 +109,24 @@ class ConfigReader:
         self._defaults = defaults
         self._ignore = ignore
         self._seen = form.read
-        self.faults: list[str] = []
-        for key, value, problem in form.faults:
+        self.errors: list[str] = []
+        for key, value, problem in form.errors:
             place = shown(form.places.get(key, key))[1:-1]
-            self.faults.append(f"{source}: {place}={shown(value)}: {problem}")
+            self.errors.append(f"{source}: {place}={shown(value)}: {problem}")
 
-    def fault(self, key: str, problem: str) -> None:
-        """Records a fault of one key; `problem` says what is allowed."""
+    def error(self, key: str, problem: str) -> None:
+        """Records an error of one key; `problem` says what is allowed."""
         line = f"{self._source}: {self._shown(key)}: {problem}"
-        if line not in self.faults:
-            self.faults.append(line)
+        if line not in self.errors:
+            self.errors.append(line)
 
     def within(self, key: str, content: Any) -> ConfigReader:
-        """A reader of the settings that a key holds; its faults become this one's."""
+        """A reader of the settings that a key holds; its errors become this one's."""
         if not isinstance(content, Mapping):
-            self.fault(key, "must be settings with their keys")
+            self.error(key, "must be settings with their keys")
             content = {}
         inner = ConfigReader(content, f"{self._source}: {shown(key)[1:-1]}")
-        inner.faults = self.faults
+        inner.errors = self.errors
         return inner
 
     def _shown(self, key: str) -> str:
@@ -159,11 +159,11 @@ class ConfigReader:
         value = self.raw(key)
         value = if_null if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            self.fault(key, "must be a whole number above 0")
+            self.error(key, "must be a whole number above 0")
             return 1
         largest = _LARGEST.get(key, MAX_WIDTH)
         if value > largest:
-            self.fault(key, f"must be at most {largest}")
+            self.error(key, f"must be at most {largest}")
             return 1
         return value
 
@@ -171,7 +171,7 @@ class ConfigReader:
         """A positive number that float32, in which it is computed with, tells from 0 and infinity."""
         value = self.value(key)
         if not is_positive_float32(value):
-            self.fault(key, "must be a number above 0, and one of float32")
+            self.error(key, "must be a number above 0, and one of float32")
             return 1.0
         return float(value)
 
@@ -179,7 +179,7 @@ class ConfigReader:
         """true or false; null is false."""
         value = self.raw(key)
         if not isinstance(value, bool | None):
-            self.fault(key, "must be true or false")
+            self.error(key, "must be true or false")
         return value is True
 
     def token_id(self, key: str, problem: str) -> int:
@@ -187,14 +187,14 @@ class ConfigReader:
         value = self.value(key)
         if type(value) is int and 0 <= value < self.positive("vocab_size"):
             return value
-        self.fault(key, problem)
+        self.error(key, problem)
         return 0
 
     def choice(self, key: str, allowed: Mapping[str, str]) -> str:
         """One of `allowed`, translated to this project's name for it."""
         value = self.value(key)
         if not isinstance(value, str) or value not in allowed:
-            self.fault(key, f"must be one of {', '.join(sorted(allowed))}")
+            self.error(key, f"must be one of {', '.join(sorted(allowed))}")
             return next(iter(allowed.values()))
         return allowed[value]
 
@@ -205,13 +205,13 @@ class ConfigReader:
         """
         value = self.value(key)
         if value is not None and value not in allowed:
-            self.fault(key, f"not supported; allowed: {', '.join(map(shown, allowed))}")
+            self.error(key, f"not supported; allowed: {', '.join(map(shown, allowed))}")
 
     def finish(self) -> None:
-        """Refuses keys that nothing has read, then raises all faults.
+        """Refuses keys that nothing has read, then raises all errors.
 
         Raises:
-            CheckpointError: one line per fault.
+            CheckpointError: one line per error.
         """
         self._check_ignored()
         left_over = sorted(without_irrelevant(self._config.keys() - self._seen - {*self._ignore.names}))
@@ -219,18 +219,18 @@ class ConfigReader:
         names = ",".join(key for key in unknown[:MAX_LINES] if _may_be_ignored(key))
         way_out = f"; what certainly does not goes into {self._ignore.setting}=[{names or '...'}]"
         lines = first_lines(unknown, lambda key: self._unknown(key, way_out), noun="unknown keys")
-        self.faults += [f"{self._source}: {line}" for line in lines]
-        if self.faults:
-            raise CheckpointError(self.faults)
+        self.errors += [f"{self._source}: {line}" for line in lines]
+        if self.errors:
+            raise CheckpointError(self.errors)
 
     def _check_ignored(self) -> None:
-        """Faults of the keys that are to be passed over: of what is used, and of what is not there."""
+        """Errors of the keys that are to be passed over: of what is used, and of what is not there."""
         for key in self._ignore.names:
             name = f"{self._ignore.setting}: {shown(key)[1:-1]}"
             if key in self._seen:
-                self.faults.append(f"{name}: the model uses this key of {self._source}; remove it")
+                self.errors.append(f"{name}: the model uses this key of {self._source}; remove it")
             elif key not in self._config and not self._ignore.may_lack:
-                self.faults.append(f"{name}: {self._source} has no such key; remove it")
+                self.errors.append(f"{name}: {self._source} has no such key; remove it")
 
     def _unknown(self, key: str, way_out: str) -> str:
         hint = did_you_mean(key[:_MAX_COMPARED], self._seen, cutoff=0.8)

@@ -40,7 +40,7 @@ def with_yarn_scale(reader: ConfigReader, arch: Architecture) -> Architecture:
         return arch
     weight, context = scaling["mscale_all_dim"], scaling.get("factor", 1.0)
     if type(weight) not in (int, float) or not abs(weight) <= MAX_YARN_WEIGHT:
-        reader.fault(key, f"mscale_all_dim must be a number of at most {MAX_YARN_WEIGHT}")
+        reader.error(key, f"mscale_all_dim must be a number of at most {MAX_YARN_WEIGHT}")
         return arch
     if weight == 0 or not isinstance(context, (int, float)):
         return arch  # of a factor that is no number the rotary positions complain
@@ -52,7 +52,7 @@ def describe_latent(reader: ConfigReader, *, is_interleaved: bool) -> Architectu
     """Reads what both generations have in common. is_interleaved: of rotary positions."""
     rotated = reader.positive("qk_rope_head_dim")
     if rotated % 2:
-        reader.fault("qk_rope_head_dim", "must be even for rotary positions")
+        reader.error("qk_rope_head_dim", "must be even for rotary positions")
     reader.change_defaults(head_dim=rotated)  # as the class itself sets it
     reader.needs("head_dim", [rotated])
 
@@ -63,7 +63,7 @@ def describe_latent(reader: ConfigReader, *, is_interleaved: bool) -> Architectu
         reader, bias_key="attention_bias", rotary=rotary, is_interleaved=is_interleaved
     )
     if arch.kv_heads != arch.heads:
-        reader.fault("num_key_value_heads", f"must be num_attention_heads={arch.heads}")
+        reader.error("num_key_value_heads", f"must be num_attention_heads={arch.heads}")
     reader.needs("qk_head_dim", [rotated + reader.positive("qk_nope_head_dim")])
     query_rank = reader.raw("q_lora_rank")
     latent = Latent(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.error_lines import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.checkpoint.placement.placements import check_sizes
 from mindbatch.io.errors import CheckpointError, ConfigError
@@ -75,13 +75,13 @@ def check_division(
     check_sizes(tensor_specs(arch), model_parallel, pipeline_stage, device_map, keys="parallel.")
 
 
-def division_faults(
+def division_errors(
     arch: Architecture, model_parallel: int, pipeline_stage: int = 1, device_map: DeviceMap = None
 ) -> Sequence[str]:
     try:
         check_division(arch, model_parallel, pipeline_stage, device_map)
     except ConfigError as error:
-        return error.faults
+        return error.lines
     return ()
 
 
@@ -115,11 +115,11 @@ def as_stored(arch: Architecture, folder: ModelFolder | TensorSet) -> Architectu
     if arch.experts is not None and any(name.endswith(_FUSED_EXPERTS) for name in folder.names):
         arch = replace(arch, experts=replace(arch.experts, is_fused=True))
     copied = {names(name): names(own) for name, own in copies(arch).items()}
-    raise_if_any([*left_out_faults(copied, folder)])
+    raise_if_any([*left_out_errors(copied, folder)])
     return arch
 
 
-def left_out_faults(copied: Mapping[str, str], folder: ModelFolder | TensorSet) -> Iterator[str]:
+def left_out_errors(copied: Mapping[str, str], folder: ModelFolder | TensorSet) -> Iterator[str]:
     """A line for each tensor that is there and differs from the one that is taken in its place.
 
     copied: by the tensor's name, that of the other one.

@@ -54,13 +54,13 @@ def read_routing(
     is_normalised: bool,
     layers: Collection[int],
 ) -> Routing:
-    """A softmax over all experts and its best; faults are left in the reader."""
+    """A softmax over all experts and its best; errors are left in the reader."""
     experts, chosen = reader.positive(experts_key), reader.positive(chosen_key)
     if experts * max(1, len(layers)) > MAX_EXPERTS:
-        reader.fault(experts_key, f"must be at most {MAX_EXPERTS} over all layers")
+        reader.error(experts_key, f"must be at most {MAX_EXPERTS} over all layers")
         experts = 1
     if chosen > experts:
-        reader.fault(chosen_key, f"must be at most {experts_key}={experts}")
+        reader.error(chosen_key, f"must be at most {experts_key}={experts}")
         chosen = experts
     return Routing(experts, chosen, is_normalised=is_normalised)
 
@@ -69,17 +69,17 @@ def read_groups(reader: ConfigReader, routing: Routing, group_best: int) -> Rout
     """Restricts a routing to the experts of the best topk_group of n_group groups."""
     groups, chosen = reader.positive("n_group"), reader.positive("topk_group")
     if routing.experts % groups:
-        reader.fault("n_group", f"must divide the {routing.experts} experts")
+        reader.error("n_group", f"must divide the {routing.experts} experts")
         return routing
     if chosen > groups:
-        reader.fault("topk_group", f"must be at most n_group={groups}")
+        reader.error("topk_group", f"must be at most n_group={groups}")
         return routing
     size = routing.experts // groups
     if size < group_best:
-        reader.fault("n_group", f"must leave at least {group_best} experts in a group")
+        reader.error("n_group", f"must leave at least {group_best} experts in a group")
         return routing
     if size * chosen < routing.chosen:
-        reader.fault("topk_group", f"groups must have num_experts_per_tok={routing.chosen} experts together")
+        reader.error("topk_group", f"groups must have num_experts_per_tok={routing.chosen} experts together")
     return replace(routing, groups=groups, chosen_groups=chosen, group_best=group_best)
 
 
@@ -116,10 +116,10 @@ def read_further_layers(reader: ConfigReader) -> int:
 
 
 def read_count(reader: ConfigReader, key: str, largest: int) -> int:
-    """A whole number from 0 to `largest`; a fault is left in the reader."""
+    """A whole number from 0 to `largest`; an error is left in the reader."""
     count = reader.raw(key)
     if type(count) is not int or not 0 <= count <= largest:
-        reader.fault(key, f"must be a whole number from 0 to {largest}")
+        reader.error(key, f"must be a whole number from 0 to {largest}")
         return 0
     return count
 

@@ -20,7 +20,7 @@ def describe(reader: ConfigReader) -> Architecture:
     arch = read_sizes(reader, KEYS, bias=reader.flag("bias"))
     rotary = read_rotary(reader, arch.head_dim, arch.max_positions)
     if arch.head_dim % 2 and not has_alibi:
-        reader.fault("num_attention_heads", "must leave heads of an even size for rotary positions")
+        reader.error("num_attention_heads", "must leave heads of an even size for rotary positions")
     reader.needs("apply_residual_connection_post_layernorm", [False])
     reader.needs("n_embd", [arch.hidden_size])
     alibi = Alibi(alibi_slopes(arch.heads), arch.head_dim**-0.5, is_rounded=True)
@@ -40,7 +40,7 @@ def _kv_heads(reader: ConfigReader, heads: int) -> int:
         reader.ignore(["multi_query"])
         kv_heads = reader.positive("num_kv_heads", heads)
         if heads % kv_heads:
-            reader.fault("num_kv_heads", f"must divide num_attention_heads={heads}")
+            reader.error("num_kv_heads", f"must divide num_attention_heads={heads}")
         return kv_heads
     if reader.flag("multi_query"):
         reader.ignore(["num_kv_heads"])
@@ -55,7 +55,7 @@ def _shares_norm(reader: ConfigReader) -> bool:
     if is_second:
         reader.needs("parallel_attn", [True])
     if norms > (2 if is_second else 1):
-        reader.fault("num_ln_in_parallel_attn", "must be 1, or 2 with new_decoder_architecture")
+        reader.error("num_ln_in_parallel_attn", "must be 1, or 2 with new_decoder_architecture")
     return norms == 1 and reader.flag("parallel_attn")
 
 

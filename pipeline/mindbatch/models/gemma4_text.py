@@ -72,7 +72,7 @@ def read_kinds(reader: ConfigReader, layers: int) -> Sequence[str]:
     usual = [SLIDING if (layer + 1) % WINDOWS_BUT_EVERY else FULL for layer in range(layers - 1)]
     kinds = kinds_of_layers(reader, (FULL, SLIDING), [*usual, FULL])
     if kinds[-1] != FULL:
-        reader.fault("layer_types", f"must end with {FULL}")
+        reader.error("layer_types", f"must end with {FULL}")
     return kinds
 
 
@@ -83,7 +83,7 @@ def read_heads(reader: ConfigReader, arch: Architecture, kinds: Sequence[str]) -
         reader.ignore(["global_head_dim", "num_global_key_value_heads"])
         by_layer = config if isinstance(config, Mapping) else {}
         if by_layer is not config or by_layer.keys() - set(map(str, range(len(kinds)))):
-            reader.fault("per_layer_config", "must have settings by the number of a layer, as text")
+            reader.error("per_layer_config", "must have settings by the number of a layer, as text")
         return tuple(_own_heads(reader, arch, by_layer.get(str(layer), {})) for layer in range(len(kinds)))
     own = reader.flag("attention_k_eq_v") and reader.raw("num_global_key_value_heads") is not None
     kv_heads = reader.positive("num_global_key_value_heads") if own else arch.kv_heads
@@ -105,9 +105,9 @@ def _own_heads(reader: ConfigReader, arch: Architecture, settings: Any) -> HeadS
 
 def _check_heads(reader: ConfigReader, key: str, arch: Architecture, sizes: HeadSizes) -> None:
     if arch.heads % sizes.kv_heads:
-        reader.fault(key, f"key/value heads must divide num_attention_heads={arch.heads}")
+        reader.error(key, f"key/value heads must divide num_attention_heads={arch.heads}")
     if sizes.head_dim % 2:
-        reader.fault(key, "heads must have an even size for rotary positions")
+        reader.error(key, "heads must have an even size for rotary positions")
 
 
 def read_cache_layers(reader: ConfigReader, kinds: Sequence[str], shares: int) -> tuple[int, ...]:
@@ -115,7 +115,7 @@ def read_cache_layers(reader: ConfigReader, kinds: Sequence[str], shares: int) -
     first = len(kinds) - shares
     latest = {kind: layer for layer, kind in enumerate(kinds[:first])}
     if {*kinds[first:]} - latest.keys():
-        reader.fault("num_kv_shared_layers", "leaves layers without one of their kind to share with")
+        reader.error("num_kv_shared_layers", "leaves layers without one of their kind to share with")
         return tuple(range(len(kinds)))
     return tuple(layer if layer < first else latest[kind] for layer, kind in enumerate(kinds))
 
@@ -127,7 +127,7 @@ def read_per_layer(reader: ConfigReader, vocabulary: int) -> PerLayerInputs | No
     if size in (0, None):
         return None
     if rows < vocabulary:
-        reader.fault("vocab_size_per_layer_input", f"must be at least vocab_size={vocabulary}")
+        reader.error("vocab_size_per_layer_input", f"must be at least vocab_size={vocabulary}")
     return PerLayerInputs(reader.positive("hidden_size_per_layer_input"), rows)
 
 
@@ -141,10 +141,10 @@ def read_proportional(reader: ConfigReader, head_dim: int, max_positions: int) -
     """The rotary embedding of layers without a window: the frequencies of a whole head, the later ones 0."""
     scaling = reader.value("rope_scaling")
     if scaling != {"rope_type": "proportional"}:
-        reader.fault("rope_scaling", "must have rope_type proportional, as Gemma 4 has")
+        reader.error("rope_scaling", "must have rope_type proportional, as Gemma 4 has")
     share = reader.number("partial_rotary_factor")
     if share > 1:
-        reader.fault("partial_rotary_factor", "must be at most 1")
+        reader.error("partial_rotary_factor", "must be at most 1")
     frequencies = plain_frequencies(reader.number("rope_theta"), size := read_whole_size(reader, head_dim))
     frequencies[int(share * size // 2) :] = 0
     return Rotary(tuple(map(float, frequencies)))
@@ -157,7 +157,7 @@ def read_whole_size(reader: ConfigReader, head_dim: int) -> int:
         return reader.positive("global_head_dim")
     sizes = {own.get("head_dim", head_dim) for own in by_layer.values() if isinstance(own, Mapping)}
     if len(sizes) != 1 or type(size := sizes.pop()) is not int or size < 2:
-        reader.fault("per_layer_config", "must have one head_dim, of the layers without a window")
+        reader.error("per_layer_config", "must have one head_dim, of the layers without a window")
         return head_dim
     return int(size)
 

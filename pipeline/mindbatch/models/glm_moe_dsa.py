@@ -17,7 +17,7 @@ def describe(reader: ConfigReader) -> Architecture:
     arch = deepseek_v3.describe_attention(reader)
     kinds = reader.value("layer_types")
     if kinds is not None and kinds != ["indexed_attention"] * arch.num_layers:
-        reader.fault("layer_types", "must be indexed_attention for each layer")
+        reader.error("layer_types", "must be indexed_attention for each layer")
     sparse = glm4_moe_lite.read_sparse_layers(reader, arch.num_layers, first=None)
     return replace(
         arch,

@@ -16,7 +16,7 @@ NAMES = llama.LayerNames("transformer.h", "ln_1", "attn", "out_proj", up=("fc_in
 def describe(reader: ConfigReader) -> Architecture:
     arch, width = read_sizes(reader, gpt2.KEYS), reader.positive("rotary_dim")
     if width > arch.head_dim or width % 2:
-        reader.fault("rotary_dim", f"must be even and at most the {arch.head_dim} numbers of a head")
+        reader.error("rotary_dim", f"must be even and at most the {arch.head_dim} numbers of a head")
     reader.needs("rotary", [True])
     reader.needs("scale_attn_weights", [True])
     rotary = plain_rotary(10000.0, width, is_interleaved=True)

@@ -16,7 +16,7 @@ def describe(reader: ConfigReader) -> Architecture:
     arch = llama.MODEL.describe(reader)
     for key in FACTORS:
         if reader.raw(key) is None:
-            reader.fault(key, "must be a number above 0")
+            reader.error(key, "must be a number above 0")
     return replace(
         arch,
         attention_scales=(reader.number("attention_multiplier"),) * arch.num_layers,

@@ -43,7 +43,7 @@ def read_alpha_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -
         return read_rotary(reader, head_dim, max_positions)
     theta, alpha = reader.number("rope_theta"), scaling.get("alpha")
     if not is_positive_float32(alpha) or head_dim < 4 or scaling.keys() - _OF_OTHER_SCALINGS:
-        reader.fault(
+        reader.error(
             "rope_scaling", "of type dynamic needs an alpha above 0, heads of 4 numbers, and no other key"
         )
         return Rotary((1.0,))

@@ -81,9 +81,9 @@ def describe_family(
     kv_heads = reader.positive("num_key_value_heads", heads)
     head_dim = reader.positive("head_dim", hidden // heads or 2)
     if heads % kv_heads:
-        reader.fault("num_key_value_heads", f"must divide num_attention_heads={heads}")
+        reader.error("num_key_value_heads", f"must divide num_attention_heads={heads}")
     if head_dim % 2:
-        reader.fault("head_dim", "must be even for rotary positions")
+        reader.error("head_dim", "must be even for rotary positions")
     keys = SizeKeys(epsilon=epsilon_key, activation=activation_key)
     arch = read_sizes(reader, keys, head_dim=head_dim, default_inner=default_intermediate)
     positions = replace(rotary(reader, head_dim, arch.max_positions), is_interleaved=is_interleaved)

@@ -40,7 +40,7 @@ def read_chunks(reader: ConfigReader, rotated: Sequence[bool]) -> tuple[int, ...
     usual = [CHUNKED if is_rotated and chunk else FULL for is_rotated in rotated]
     kinds = kinds_of_layers(reader, (FULL, CHUNKED), usual)
     if not chunk and CHUNKED in kinds:
-        reader.fault("layer_types", "names layers with chunks, and attention_chunk_size is null")
+        reader.error("layer_types", "names layers with chunks, and attention_chunk_size is null")
     return tuple(chunk if kind == CHUNKED else 0 for kind in kinds)
 
 
@@ -48,7 +48,7 @@ def read_tempering(reader: ConfigReader) -> Tempering | None:
     """How queries of layers without positions grow; the release has 4 where its class has true."""
     is_tuned = reader.value("attn_temperature_tuning")
     if not isinstance(is_tuned, bool | int):
-        reader.fault("attn_temperature_tuning", "must be true or false")
+        reader.error("attn_temperature_tuning", "must be true or false")
     tempering = Tempering(reader.number("floor_scale"), reader.number("attn_scale"))
     return tempering if is_tuned else None
 

@@ -23,7 +23,7 @@ def describe(reader: ConfigReader) -> Architecture:
     arch = llama.describe_family(reader, rotary=read_rotary_dim)
     kinds = reader.value("attn_type_list") or []
     if not isinstance(kinds, list) or any(kind != 1 for kind in kinds):
-        reader.fault("attn_type_list", "must be 1, of full attention, for each layer")
+        reader.error("attn_type_list", "must be 1, of full attention, for each layer")
     further = 0
     if reader.has("num_mtp_modules"):
         further = experts.read_count(reader, "num_mtp_modules", experts.MAX_SHARED)
@@ -43,7 +43,7 @@ def read_rotary_dim(reader: ConfigReader, head_dim: int, max_positions: int) -> 
         return (read_partial_rotary if is_part else read_rotary)(reader, head_dim, max_positions)
     width = reader.positive("rotary_dim")
     if width % 2 or width > head_dim:
-        reader.fault("rotary_dim", f"must be even and at most the {head_dim} numbers of a head")
+        reader.error("rotary_dim", f"must be even and at most the {head_dim} numbers of a head")
         width = 2
     reader.needs("partial_rotary_factor", [width / head_dim])
     return read_rotary_of(reader, width, max_positions)

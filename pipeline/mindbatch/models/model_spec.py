@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 
-from mindbatch.kernels.ascend.step import is_plain, limit_faults, most_gathered_tokens, widened
+from mindbatch.kernels.ascend.step import is_plain, limit_errors, most_gathered_tokens, widened
 from mindbatch.kernels.memory import FLOAT32, padded_head
 from mindbatch.kernels.shapes import AttentionShape
 from mindbatch.layers.attention import attention_shape
@@ -149,14 +149,14 @@ class ModelSpec:
         """True where Ascend computes attention by plain operators: see `is_plain`."""
         return is_plain(self._shape)
 
-    def ascend_faults(self, block_size: int) -> Iterator[str]:
+    def ascend_errors(self, block_size: int) -> Iterator[str]:
         """Yields reasons why Ascend's operators do not take the model, or blocks of so many tokens."""
         if beyond := declaration(self.model_type).beyond_ascend:
             yield (
                 f"runtime.device_target=Ascend: {self.model_type} has {beyond}, which is not computed there; "
                 "allowed: CPU"
             )
-        yield from limit_faults(self.head_dim + self._alibi_numbers, block_size, is_gathered=self.is_gathered)
+        yield from limit_errors(self.head_dim + self._alibi_numbers, block_size, is_gathered=self.is_gathered)
 
     def most_tokens_of_step(self, device: str, seq_length: int) -> int | None:
         """Most tokens of a step, where attention's memory bounds them."""

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindbatch.checkpoint.faults import raise_if_any
+from mindbatch.checkpoint.error_lines import raise_if_any
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights, has_weights, is_cut
 from mindbatch.checkpoint.folders.resharded import noted_settings
@@ -73,7 +73,7 @@ def _naming_reshard(folder: ModelFolder) -> Iterator[None]:
         if folder.shard == WHOLE or "model_parallel" in noted_settings(folder.path):
             raise
         raise CheckpointError(
-            f"{folder.path}: rank folders that another tool has cut ({error.faults[0]}); make one model of "
+            f"{folder.path}: rank folders that another tool has cut ({error.lines[0]}); make one model of "
             f"them: `{reshard_command(folder.path)}`"
         ) from error
 
@@ -127,13 +127,13 @@ def fit_adapters(
     only_mergeable = () if arch.encoder is None else (embedding_of(specs),)
     fitted = fit_beside(specs, adapters, base_tensors(arch), max_loaded, only_mergeable)
     if arch.encoder is not None and arch.tied:
-        raise_if_any([*_offset_faults(fitted)])
+        raise_if_any([*_offset_errors(fitted)])
     by_stage = (rank_places(specs, fitted, spec.shard, stage) for stage in spec.stages)
     largest = (max(map(places.numbers, fitted.adapters.values())) for places in by_stage)
     return replace(fitted, slot_numbers=tuple(largest))
 
 
-def _offset_faults(fitted: FittedAdapters) -> Iterator[str]:
+def _offset_errors(fitted: FittedAdapters) -> Iterator[str]:
     """T5 scales what its tied head takes in, ours what it gives: a bias would be scaled too."""
     from mindbatch.models.adapter_weights import TIED_HEAD
 

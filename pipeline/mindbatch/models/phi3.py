@@ -38,9 +38,9 @@ def _read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rot
         return Rotary(tuple(map(float, frequencies)))
     original = reader.positive("original_max_position_embeddings")
     if not _is_long(scaling, original):
-        reader.fault("rope_scaling", f"must be null or {{type, {', '.join(_FACTORS)}}} with type {LONG[0]}")
+        reader.error("rope_scaling", f"must be null or {{type, {', '.join(_FACTORS)}}} with type {LONG[0]}")
     elif not all(_are_factors(scaling[key], pairs) for key in _FACTORS):
-        reader.fault("rope_scaling", f"short_factor and long_factor must be {pairs} numbers above 0 each")
+        reader.error("rope_scaling", f"short_factor and long_factor must be {pairs} numbers above 0 each")
     else:
         frequencies = frequencies / np.array(scaling["short_factor"], np.float32)
         return Rotary(tuple(map(float, frequencies)), _attention_factor(max_positions, original))

@@ -42,8 +42,8 @@ def read_layout(
         return None
     reader = ConfigReader(settings, f"{source}: {QUANTIZATION}")
     layout = read(reader)
-    if reader.faults:
-        raise CheckpointError(reader.faults)
+    if reader.errors:
+        raise CheckpointError(reader.errors)
     return layout
 
 
@@ -64,21 +64,21 @@ def _gptq(reader: ConfigReader) -> QuantisedLayout:
     has_order = reader.flag("desc_act")
     form = reader.value("checkpoint_format") or reader.value("format") or "gptq"
     if form not in ("gptq", "gptq_v2"):
-        reader.fault("checkpoint_format", "must be gptq or gptq_v2")
+        reader.error("checkpoint_format", "must be gptq or gptq_v2")
     reader.needs("pack_dtype", ["int32"])
     reader.needs("data_type", ["int"])
     if reader.value("dynamic"):
-        reader.fault("dynamic", "modules with settings of their own are not read")
+        reader.error("dynamic", "modules with settings of their own are not read")
     return Gptq(bits, group_size, form == "gptq", has_order)
 
 
 def _awq(reader: ConfigReader) -> QuantisedLayout:
     _bits(reader, "bits", (AWQ_BITS,))
     if not reader.flag("zero_point"):
-        reader.fault("zero_point", "must be true")
+        reader.error("zero_point", "must be true")
     form = reader.value("version") or reader.value("checkpoint_format") or "gemm"
     if str(form).lower() != "gemm":
-        reader.fault("version", "must be gemm")
+        reader.error("version", "must be gemm")
     return Awq(_group_size(reader))
 
 
@@ -87,7 +87,7 @@ def _bits(reader: ConfigReader, key: str, allowed: tuple[int, ...] = (4, 8)) -> 
     bits = reader.value(key)
     if isinstance(bits, int) and bits in allowed:
         return bits
-    reader.fault(key, f"must be {' or '.join(map(str, allowed))}")
+    reader.error(key, f"must be {' or '.join(map(str, allowed))}")
     return allowed[0]
 
 
@@ -99,13 +99,13 @@ def _compressed(reader: ConfigReader) -> QuantisedLayout:
     form = reader.choice("format", {form_name: form_name for form_name in _FORMATS})
     for key in ("kv_cache_scheme", "transform_config"):
         if reader.value(key):
-            reader.fault(key, "must be null")
+            reader.error(key, "must be null")
     sparsity = reader.value("sparsity_config")
     if isinstance(sparsity, Mapping) and sparsity.get("format", "dense") != "dense":
-        reader.fault("sparsity_config", "must be of format dense")
+        reader.error("sparsity_config", "must be of format dense")
     layouts = {_FORMATS[form](weights) for weights in _group_weights(reader, form)}
     if len(layouts) != 1:
-        reader.fault("config_groups", "must hold a group, and all must have the same weights")
+        reader.error("config_groups", "must hold a group, and all must have the same weights")
     return min(layouts, key=str, default=CompressedInt8())
 
 

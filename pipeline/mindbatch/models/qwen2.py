@@ -10,7 +10,7 @@ def read_windows(reader: ConfigReader) -> tuple[int, ...]:
     layers, window = reader.positive("num_hidden_layers"), asked_window(reader)
     first = reader.value("max_window_layers")
     if isinstance(first, bool) or not isinstance(first, int):
-        reader.fault("max_window_layers", "must be a whole number")
+        reader.error("max_window_layers", "must be a whole number")
         first = layers
     return windows_by_kind(reader, window, [FULL if layer < first else SLIDING for layer in range(layers)])
 

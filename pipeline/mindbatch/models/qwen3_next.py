@@ -52,7 +52,7 @@ def read_recurrence(reader: ConfigReader, layers: tuple[int, ...]) -> Recurrence
     keys, values = reader.positive("linear_num_key_heads"), reader.positive("linear_num_value_heads")
     sizes = reader.positive("linear_key_head_dim"), reader.positive("linear_value_head_dim")
     if values % keys:
-        reader.fault("linear_num_value_heads", f"must be a multiple of linear_num_key_heads={keys}")
+        reader.error("linear_num_value_heads", f"must be a multiple of linear_num_key_heads={keys}")
         values = keys
     count = 2 * keys * sizes[0] + values * sizes[1]
     kernel = read_kernel(reader, "linear_conv_kernel_dim")

@@ -8,8 +8,8 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mindbatch.io.error_lines import nearest
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.io.fault_lines import nearest
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_forms import text_part
 from mindbatch.models.config_reader import (
@@ -177,7 +177,7 @@ def _refuse_unknown(model_type: object, config: Mapping[str, Any], source: str) 
 
 @dataclass(frozen=True)
 class NearestType:
-    """differences: what a model of this type would have otherwise, as faults of the configuration."""
+    """differences: what a model of this type would have otherwise, as errors of the configuration."""
 
     model_type: str
     differences: tuple[str, ...]
@@ -185,7 +185,7 @@ class NearestType:
     def brief(self) -> str:
         """Lists for each difference what was found, in part of a line."""
         described = [
-            fault.partition(": ")[2].partition(";")[0] for fault in self.differences[:_MOST_IN_A_LINE]
+            error.partition(": ")[2].partition(";")[0] for error in self.differences[:_MOST_IN_A_LINE]
         ]
         more = len(self.differences) - len(described)
         what = ", ".join([*described, *([f"and {more} more"] if more else [])])
@@ -193,7 +193,7 @@ class NearestType:
 
 
 def nearest_supported(config: Mapping[str, Any], source: str) -> NearestType | None:
-    """The type that understands a configuration with the fewest faults; of several, with fewest other keys.
+    """The type that understands a configuration with the fewest errors; of several, with fewest other keys.
 
     None where it shares few keys with any. The weights are not looked at: tensors may differ, too.
     """
@@ -201,17 +201,17 @@ def nearest_supported(config: Mapping[str, Any], source: str) -> NearestType | N
     for model_type in MODEL_TYPES:
         keys = defaults(model_type).keys()
         if len(config.keys() & keys) >= LEAST_SHARED:
-            differences = _faults({**config, "model_type": model_type}, source)
+            differences = _errors({**config, "model_type": model_type}, source)
             others = len(keys - config.keys())
             candidates.append((len(differences), others, NearestType(model_type, differences)))
     return min(candidates, key=lambda candidate: candidate[:2])[2] if candidates else None
 
 
-def _faults(config: Mapping[str, Any], source: str) -> tuple[str, ...]:
+def _errors(config: Mapping[str, Any], source: str) -> tuple[str, ...]:
     try:
         describe(config, source=source)
     except (CheckpointError, ConfigError) as error:
-        return error.faults
+        return error.lines
     return ()
 
 
@@ -239,7 +239,7 @@ if TYPE_CHECKING:  # NumPy, which a mistake of the command line need not load
 class ModelType:
     """Models of one `model_type`.
 
-    describe: from config.json; faults are left in the reader.
+    describe: from config.json; errors are left in the reader.
     tree: its layers, which own the parameters.
     prefix: of the checkpoint's names; some checkpoints leave it out.
     unused_tensors: patterns of names that a checkpoint may hold though nothing reads them.

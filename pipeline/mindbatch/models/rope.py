@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mindbatch.checkpoint.faults import first_lines, shown
+from mindbatch.checkpoint.error_lines import first_lines, shown
 from mindbatch.models.architecture import Rotary
 from mindbatch.models.config_reader import ConfigReader
 
@@ -36,7 +36,7 @@ def read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rota
     """The rotary embedding of a configuration, of its rope_theta and rope_scaling.
 
     All of each head is rotated: transformers' Llama and most of its relatives cannot do with a part, either.
-    Faults go to the reader: an unknown rope_type, or a scaling without its parameters.
+    Errors go to the reader: an unknown rope_type, or a scaling without its parameters.
     """
     reader.needs("partial_rotary_factor", [1.0])
     return read_rotary_of(reader, head_dim, max_positions)
@@ -52,26 +52,26 @@ def read_rotary_of(reader: ConfigReader, width: int, max_positions: int) -> Rota
     key, theta = "rope_scaling", reader.number("rope_theta")
     settings = reader.raw(key) or {}  # null is none, whatever the class takes for an absent one
     if not isinstance(settings, Mapping):
-        reader.fault(key, "must be null or an object with a rope_type")
+        reader.error(key, "must be null or an object with a rope_type")
         settings = {}
     scaling = {name: settings[name] for name in settings if name not in _OF_IMAGES}
     old_kind = scaling.pop("type", None)
     kind = scaling.pop("rope_type", None) or old_kind or "default"
     if "factor" in scaling and not {"rope_type", "type"} & settings.keys():
-        reader.fault(key, "has a factor and no rope_type")
+        reader.error(key, "has a factor and no rope_type")
     frequencies = plain_frequencies(theta, width)
     if not isinstance(kind, str) or kind not in SCALINGS:
-        reader.fault(key, f"rope_type {kind!r} is not supported; allowed: {', '.join(sorted(SCALINGS))}")
+        reader.error(key, f"rope_type {kind!r} is not supported; allowed: {', '.join(sorted(SCALINGS))}")
         return Rotary(tuple(frequencies))
     try:
         with np.errstate(all="raise"):
             scaled, factor = SCALINGS[kind](frequencies, scaling, theta, max_positions)
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-        reader.fault(key, f"rope_type {kind!r} needs valid parameters: {error}")
+        reader.error(key, f"rope_type {kind!r} needs valid parameters: {error}")
         return Rotary(tuple(frequencies))
     if scaling:
         unknown = first_lines(sorted(map(shown, scaling)), str, noun="parameters")
-        reader.fault(key, f"unknown parameters of rope_type {kind!r}: {', '.join(unknown)}")
+        reader.error(key, f"unknown parameters of rope_type {kind!r}: {', '.join(unknown)}")
     return Rotary(tuple(float(value) for value in scaled), factor)
 
 
@@ -90,7 +90,7 @@ def rotary_width(reader: ConfigReader, head_dim: int, key: str = "partial_rotary
     """Counts the numbers of a head that are rotated, by the factor that `key` holds."""
     width = int(head_dim * min(reader.number(key), 1.0))
     if width < 2 or width % 2 or reader.number(key) > 1:
-        reader.fault(key, f"must leave an even number of a head's {head_dim} numbers")
+        reader.error(key, f"must leave an even number of a head's {head_dim} numbers")
         return 2
     return width
 

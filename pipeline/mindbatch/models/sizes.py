@@ -56,7 +56,7 @@ def read_sizes(
     """
     hidden, heads = reader.positive(keys.hidden), reader.positive(keys.heads)
     if not head_dim and hidden % heads:
-        reader.fault(keys.hidden, f"must be divisible by {keys.heads}={heads}")
+        reader.error(keys.hidden, f"must be divisible by {keys.heads}={heads}")
     if keys.inner_is_wide:
         default_inner = 4 * hidden
     return Architecture(
@@ -93,7 +93,7 @@ def layer_numbers(reader: ConfigReader, key: str) -> Sequence[int] | None:
     layers = reader.raw(key)
     if layers is None or (isinstance(layers, list) and all(type(layer) is int for layer in layers)):
         return layers
-    reader.fault(key, "must be a list of layers, counted from 0")
+    reader.error(key, "must be a list of layers, counted from 0")
     return None
 
 
@@ -101,7 +101,7 @@ def windows_by_kind(reader: ConfigReader, window: int, by_default: Sequence[str]
     """Window of each layer, 0 for none: by layer_types, or where that is absent or null by default."""
     kinds = kinds_of_layers(reader, (FULL, SLIDING), by_default)
     if not window and SLIDING in kinds and kinds is not by_default:
-        reader.fault("layer_types", "names layers with a sliding window, and there is none")
+        reader.error("layer_types", "names layers with a sliding window, and there is none")
     return tuple(window if kind == SLIDING else 0 for kind in kinds)
 
 
@@ -112,7 +112,7 @@ def kinds_of_layers(
     layers, kinds = len(by_default), reader.value(key)
     kinds = by_default if kinds is None else kinds
     if not isinstance(kinds, list) or len(kinds) != layers or any(str(kind) not in known for kind in kinds):
-        reader.fault(key, f"must name {layers} layers, each one of {', '.join(sorted(known))}")
+        reader.error(key, f"must name {layers} layers, each one of {', '.join(sorted(known))}")
         return [known[0]] * layers
     return kinds
 
@@ -121,7 +121,7 @@ def recurrent_layers(reader: ConfigReader, kinds: Sequence[str], recurrent: str)
     """Layers of the recurrent kind, which are not all: how long a sequence is shows in keys and values."""
     layers = tuple(layer for layer, kind in enumerate(kinds) if kind == recurrent)
     if len(layers) == len(kinds):
-        reader.fault("layer_types", f"must have at least one with {FULL}")
+        reader.error("layer_types", f"must have at least one with {FULL}")
     return layers
 
 
@@ -129,7 +129,7 @@ def read_kernel(reader: ConfigReader, key: str) -> int:
     """Inputs of each output of a convolution; one alone would be none."""
     kernel = reader.positive(key)
     if kernel < 2:
-        reader.fault(key, "must be at least 2")
+        reader.error(key, "must be at least 2")
     return max(kernel, 2)
 
 

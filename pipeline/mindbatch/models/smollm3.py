@@ -25,7 +25,7 @@ def rotated_layers(reader: ConfigReader, flags: Any) -> Sequence[bool]:
         return [(layer + 1) % interval > 0 for layer in range(layers)]
     reader.ignore(["no_rope_layer_interval"])
     if not isinstance(flags, list) or len(flags) < layers or any(flag not in (0, 1) for flag in flags):
-        reader.fault("no_rope_layers", f"must have 1 (rotated) or 0 for each of {layers} layers")
+        reader.error("no_rope_layers", f"must have 1 (rotated) or 0 for each of {layers} layers")
         return [True] * layers
     return [flag == 1 for flag in flags[:layers]]
 

@@ -56,7 +56,7 @@ def stage_specs(specs: Sequence[TensorSpec], stage: Stage) -> list[TensorSpec]:
     return [spec for spec in specs if holds(stage, spec, tied=tied)]
 
 
-def stage_faults(layers: int, stages: int, device_map: DeviceMap = None) -> Iterator[str]:
+def stage_errors(layers: int, stages: int, device_map: DeviceMap = None) -> Iterator[str]:
     """Yields reasons why so many layers cannot be divided so; each begins with a key of `parallel`.
 
     device_map: None for as many layers to each stage, AUTO, or the number of layers of each stage.
@@ -72,7 +72,7 @@ def stage_faults(layers: int, stages: int, device_map: DeviceMap = None) -> Iter
 
 
 def cut(specs: Sequence[TensorSpec], stages: int, device_map: DeviceMap = None) -> list[Stage]:
-    """The stages of a model in which `stage_faults` finds nothing."""
+    """The stages of a model in which `stage_errors` finds nothing."""
     layers = number_of_layers(specs)
     if isinstance(device_map, tuple):
         sizes = [*device_map]

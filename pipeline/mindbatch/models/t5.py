@@ -60,9 +60,9 @@ def _encoder(reader: ConfigReader, layers: int) -> Encoder:
     buckets = reader.positive("relative_attention_num_buckets")
     farthest = reader.positive("relative_attention_max_distance")
     if buckets % 4:
-        reader.fault("relative_attention_num_buckets", "must be a multiple of 4")
+        reader.error("relative_attention_num_buckets", "must be a multiple of 4")
     if farthest <= buckets // 2:
-        reader.fault("relative_attention_max_distance", f"must be above {buckets // 2}, half of the buckets")
+        reader.error("relative_attention_max_distance", f"must be above {buckets // 2}, half of the buckets")
     return Encoder(
         num_layers=layers,
         buckets=buckets,

@@ -30,10 +30,10 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("num_hidden_layers", [arch.num_layers])
     reader.needs("num_attention_heads", [heads])
     if hidden % heads or head_dim % 2:
-        reader.fault("n_head", f"must divide hidden_size={hidden} into heads of an even size")
+        reader.error("n_head", f"must divide hidden_size={hidden} into heads of an even size")
     kv_heads = reader.positive("num_key_value_heads", heads)
     if heads % kv_heads:
-        reader.fault("num_key_value_heads", f"must divide n_head={heads}")
+        reader.error("num_key_value_heads", f"must divide n_head={heads}")
     rotary = plain_rotary(reader.number("rope_theta"), max(2, head_dim))
     return replace(arch, kv_heads=kv_heads, max_positions=_positions(reader), rotary=rotary, output_bias=True)
 
@@ -46,10 +46,10 @@ def _positions(reader: ConfigReader) -> int:
     """
     trained, unscaled = reader.positive("training_seqlen"), reader.raw("base_seqlen")
     if unscaled is None:
-        reader.fault("base_seqlen", "TeleChat2's config.json has it; the first TeleChat is not run")
+        reader.error("base_seqlen", "TeleChat2's config.json has it; the first TeleChat is not run")
         return trained
     if trained > reader.positive("base_seqlen"):
-        reader.fault("training_seqlen", f"must be at most base_seqlen={unscaled}: rotations are not scaled")
+        reader.error("training_seqlen", f"must be at most base_seqlen={unscaled}: rotations are not scaled")
     return min(trained, reader.positive("max_position_embeddings", trained))
 
 

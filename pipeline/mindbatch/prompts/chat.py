@@ -205,7 +205,7 @@ class ChatProcess:
         try:
             request = json.dumps(question).encode("ascii")
         except (RecursionError, TypeError, ValueError) as error:
-            raise self._fault(f"what it is given is no plain JSON ({error})") from error
+            raise self._error(f"what it is given is no plain JSON ({error})") from error
         most_bytes = _BYTES_PER_CHARACTER * self.limits.max_characters + _MOST_OTHER_BYTES
         try:
             answer = process.ask(request, most_bytes)
@@ -217,8 +217,8 @@ class ChatProcess:
         if "needs" in answer:
             raise TemplateLimit(f"{self._subject}: needs {answer['needs']}")
         if wanted not in answer:
-            raise self._fault(answer["error"])
+            raise self._error(answer["error"])
         return answer[wanted]
 
-    def _fault(self, reason: str) -> PromptError:
+    def _error(self, reason: str) -> PromptError:
         return PromptError(f"{self._subject}: {reason}")

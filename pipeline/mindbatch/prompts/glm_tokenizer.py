@@ -16,18 +16,18 @@ from tokenizers.models import BPE, Unigram
 from tokenizers.processors import TemplateProcessing
 
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
+from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import CheckpointError
-from mindbatch.io.fault_lines import shown
 from mindbatch.prompts.sentencepiece_file import (
     CONTROL,
     SPACE,
     UNIGRAM,
     UNKNOWN,
     UNUSED,
-    faults_of,
+    errors_of,
     lowest_score,
     merges_of,
-    normalization_faults,
+    normalization_errors,
     normalized,
     parsed_model,
     sentencepiece_backend,
@@ -215,12 +215,12 @@ def ice_backend(data: bytes, path: Path, images: int) -> Backend:
         ("trainer_spec.byte_fallback", model.trainer_spec.byte_fallback, True),
         ("unused pieces", sum(piece.type == UNUSED for piece in model.pieces), 0),
     ]
-    faults = [*faults_of(model, own), *normalization_faults(model.normalizer_spec)]
+    errors = [*errors_of(model, own), *normalization_errors(model.normalizer_spec)]
     if missing := [token for token in (*ICE_SPECIAL, *_white_space().values()) if token not in pieces]:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        faults.append(f"no piece {', '.join(missing[:3])}{more}; a file of a later release has them")
-    if faults:
-        raise CheckpointError(f"{path}: {fault}" for fault in faults)
+        errors.append(f"no piece {', '.join(missing[:3])}{more}; a file of a later release has them")
+    if errors:
+        raise CheckpointError(f"{path}: {error}" for error in errors)
     with library_errors_as(CheckpointError, path):
         return _ice_built(model, pieces, images)
 

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.io.amounts import DAY_RULE, is_day
+from mindbatch.io.error_lines import did_you_mean, shown
 from mindbatch.io.errors import ConfigError, PromptError
-from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.io.regular_file import read_regular
-from mindbatch.io.strict_json import JsonFault, unicode_fault, value_faults
-from mindbatch.prompts.prompt_lines import parse_json, utf8_fault
+from mindbatch.io.strict_json import JsonError, unicode_error, value_errors
+from mindbatch.prompts.prompt_lines import parse_json, utf8_error
 
 Message = dict[str, Any]
 
 # "ipython" is Llama 3's name for a tool's answer; "function" the older OpenAI one.
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
-_MOST_FAULTS = 20
+_MOST_ERRORS = 20
 
 
 def checked_conversation(messages: object, where: str = "messages") -> list[Message]:
@@ -28,7 +28,7 @@ def checked_conversation(messages: object, where: str = "messages") -> list[Mess
     Keys other than role and content are handed to the template unchanged.
 
     Raises:
-        PromptError: one line per fault, each beginning with `where` and the position of the message.
+        PromptError: one line per error, each beginning with `where` and the position of the message.
     """
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
         raise PromptError(
@@ -36,21 +36,21 @@ def checked_conversation(messages: object, where: str = "messages") -> list[Mess
         )
     if not messages:
         raise PromptError(f"{where}: holds no message; at least one with role and content is needed")
-    faults: list[str] = []
-    checked = [_checked_message(message, f"{where}[{i}]", faults) for i, message in enumerate(messages)]
-    if faults:
-        raise PromptError(faults)
+    errors: list[str] = []
+    checked = [_checked_message(message, f"{where}[{i}]", errors) for i, message in enumerate(messages)]
+    if errors:
+        raise PromptError(errors)
     return checked
 
 
-def _checked_message(message: object, where: str, faults: list[str]) -> Message:
+def _checked_message(message: object, where: str, errors: list[str]) -> Message:
     if not isinstance(message, Mapping):
-        faults.append(f"{where}: found {shown(message)}; must be a mapping with role and content")
+        errors.append(f"{where}: found {shown(message)}; must be a mapping with role and content")
         return {}
     # A row's line names few of them, and near names take long to find.
-    faults.extend(_role_faults(message, where, seek=len(faults) < _MOST_FAULTS))
-    checked: Message = {**message, "content": _content(message, where, faults)}
-    faults.extend(value_faults(checked, where))
+    errors.extend(_role_errors(message, where, seek=len(errors) < _MOST_ERRORS))
+    checked: Message = {**message, "content": _content(message, where, errors)}
+    errors.extend(value_errors(checked, where))
     return checked
 
 
@@ -62,7 +62,7 @@ def with_joined_parts(message: Message) -> Message:
     return {**message, "content": "".join(part["text"] for part in content)}
 
 
-def _role_faults(message: Mapping[Any, Any], where: str, *, seek: bool) -> list[str]:
+def _role_errors(message: Mapping[Any, Any], where: str, *, seek: bool) -> list[str]:
     role = message.get("role")
     if role in ROLES:
         return []
@@ -73,7 +73,7 @@ def _role_faults(message: Mapping[Any, Any], where: str, *, seek: bool) -> list[
     return [f"{where}.role={shown(role)}: {allowed}{near}"]
 
 
-def _content(message: Mapping[Any, Any], where: str, faults: list[str]) -> str | list[Any] | None:
+def _content(message: Mapping[Any, Any], where: str, errors: list[str]) -> str | list[Any] | None:
     content = message.get("content")
     if isinstance(content, str):
         return content
@@ -81,16 +81,16 @@ def _content(message: Mapping[Any, Any], where: str, faults: list[str]) -> str |
         return None
     if isinstance(content, Sequence) and not isinstance(content, bytes):
         for i, part in enumerate(content):
-            faults.extend(_part_faults(part, f"{where}.content[{i}]"))
+            errors.extend(_part_errors(part, f"{where}.content[{i}]"))
         return list(content)
     excerpt = f"={shown(content)}" if "content" in message else ": missing"
-    faults.append(
+    errors.append(
         f'{where}.content{excerpt}; must be a string or a list of {{"type": "text", "text": ...}} parts'
     )
     return None
 
 
-def _part_faults(part: object, where: str) -> list[str]:
+def _part_errors(part: object, where: str) -> list[str]:
     if isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str):
         return []
     return [f'{where}={shown(part)}: must be {{"type": "text", "text": ...}}; only text is supported']
@@ -124,16 +124,16 @@ def sharegpt_messages(turns: Any, where: str) -> list[dict[str, Any]]:
     Raises:
         PromptError: a line for each turn of an unknown speaker or without a text.
     """
-    faults = []
+    errors = []
     for i, turn in enumerate(turns):
         if not isinstance(turn["from"], str) or turn["from"] not in SHAREGPT_ROLES:
             allowed = ", ".join(SHAREGPT_ROLES)
-            faults.append(f"{where}[{i}].from={shown(turn['from'])}: must be one of {allowed}")
+            errors.append(f"{where}[{i}].from={shown(turn['from'])}: must be one of {allowed}")
         if not isinstance(turn.get("value"), str):
             excerpt = f"={shown(turn['value'])}" if "value" in turn else ": missing"
-            faults.append(f"{where}[{i}].value{excerpt}; must be a text")
-    if faults:
-        raise PromptError(faults)
+            errors.append(f"{where}[{i}].value{excerpt}; must be a text")
+    if errors:
+        raise PromptError(errors)
     return [{"role": SHAREGPT_ROLES[turn["from"]], "content": turn["value"]} for turn in turns]
 
 
@@ -167,11 +167,11 @@ class ChatOptions:
         """With what a row says itself: its tools in place of these, its variables before these.
 
         Raises:
-            PromptError: a line for each fault, which begins with the name of the value.
+            PromptError: a line for each error, which begins with the name of the value.
         """
-        own_tools, own_kwargs, faults = _checked(tools, kwargs, tools_at, kwargs_at)
-        if faults:
-            raise PromptError(faults)
+        own_tools, own_kwargs, errors = _checked(tools, kwargs, tools_at, kwargs_at)
+        if errors:
+            raise PromptError(errors)
         merged = {**(self.chat_template_kwargs or {}), **own_kwargs}
         return replace(self, tools=own_tools or self.tools, chat_template_kwargs=merged or None)
 
@@ -190,7 +190,7 @@ def conversation_of(value: object, where: str, options: ChatOptions = NO_OPTIONS
     """The messages of one conversation with its options; one in ShareGPT's form is taken as well.
 
     Raises:
-        PromptError: a line for each fault, each beginning with `where`.
+        PromptError: a line for each error, each beginning with `where`.
     """
     messages = sharegpt_messages(value, where) if is_sharegpt(value) else value
     conversation = checked_conversation(messages, where)
@@ -206,53 +206,53 @@ def chat_options(
     date: str | None = None,
     *,
     prefix: str = "",
-    faults: Sequence[str] = (),
+    errors: Sequence[str] = (),
 ) -> ChatOptions:
     """The options of a run. `tools` may be the path of a JSON file.
 
-    prefix: goes before their names in fault lines. faults: those that were found already.
+    prefix: goes before their names in problem lines. errors: those that were found already.
 
     Raises:
-        ConfigError: a line for each fault.
+        ConfigError: a line for each problem.
     """
-    faults = [*faults]
-    if system is not None and (fault := unicode_fault(system) if system else "is empty; leave it out"):
-        faults.append(f"{prefix}system {fault}")
+    errors = [*errors]
+    if system is not None and (problem := unicode_error(system) if system else "is empty; leave it out"):
+        errors.append(f"{prefix}system {problem}")
     if date is not None and not is_day(date):
-        faults.append(f"{prefix}date={shown(date)}: {DAY_RULE}")
+        errors.append(f"{prefix}date={shown(date)}: {DAY_RULE}")
     try:
         tool_list = _file_value(Path(tools)) if isinstance(tools, str | Path) else tools
     except PromptError as error:
-        raise ConfigError([*faults, f"{prefix}tools={tools}: {error}"]) from error
+        raise ConfigError([*errors, f"{prefix}tools={tools}: {error}"]) from error
     names = f"{prefix}tools", f"{prefix}chat_template_kwargs"
     own_tools, kwargs, more = _checked(tool_list, chat_template_kwargs, *names)
-    if faults := faults + more:
-        raise ConfigError(faults)
+    if errors := errors + more:
+        raise ConfigError(errors)
     return ChatOptions(system=system, tools=own_tools or None, chat_template_kwargs=kwargs or None, date=date)
 
 
 def _checked(
     tools: object, kwargs: object, tools_at: str, kwargs_at: str
 ) -> tuple[list[Any], dict[str, Any], list[str]]:
-    """Returns both in their plain form, empty where nothing is given, and a line for each fault."""
+    """Returns both in their plain form, empty where nothing is given, and a line for each error."""
     own_tools: list[Any] = []
     own_kwargs: dict[str, Any] = {}
-    faults = []
+    errors = []
     if isinstance(tools, list | tuple) and all(isinstance(tool, Mapping) and tool for tool in tools):
         own_tools = list(tools)
-        faults += value_faults(own_tools, tools_at)
+        errors += value_errors(own_tools, tools_at)
     elif tools is not None:
-        faults.append(
+        errors.append(
             f"{tools_at}={shown(tools)}: must be a list of JSON objects like "
             '{"type": "function", "function": {"name": ..., "parameters": ...}}'
         )
     if isinstance(kwargs, Mapping):
         own_kwargs = dict(kwargs)
-        faults += [f"{kwargs_at}.{name}: no variable of a template" for name in kwargs if name in _RESERVED]
-        faults += value_faults(own_kwargs, kwargs_at)
+        errors += [f"{kwargs_at}.{name}: no variable of a template" for name in kwargs if name in _RESERVED]
+        errors += value_errors(own_kwargs, kwargs_at)
     elif kwargs is not None:
-        faults.append(f"{kwargs_at}={shown(kwargs)}: must be a mapping, like {{enable_thinking: false}}")
-    return own_tools, own_kwargs, faults
+        errors.append(f"{kwargs_at}={shown(kwargs)}: must be a mapping, like {{enable_thinking: false}}")
+    return own_tools, own_kwargs, errors
 
 
 def _file_value(path: Path) -> Any:
@@ -262,6 +262,6 @@ def _file_value(path: Path) -> Any:
     except OSError as error:
         raise PromptError(f"cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise PromptError(utf8_fault(error)) from error
-    except JsonFault as fault:
-        raise PromptError(str(fault)) from fault
+        raise PromptError(utf8_error(error)) from error
+    except JsonError as problem:
+        raise PromptError(str(problem)) from problem

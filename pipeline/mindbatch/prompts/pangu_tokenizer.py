@@ -28,9 +28,9 @@ from mindbatch.prompts.sentencepiece_file import (
     UNIGRAM,
     UNKNOWN,
     UNUSED,
-    faults_of,
+    errors_of,
     merges_of,
-    normalization_faults,
+    normalization_errors,
     normalized,
     parsed_model,
     unigram_scores,
@@ -85,7 +85,7 @@ def pangu_backend(data: bytes, path: Path) -> tuple[Backend, WordSplitter]:
     """
     model = parsed_model(data, path)
     spec, kind = model.normalizer_spec, model.trainer_spec.model_type
-    texts = [piece for piece in model.pieces if isinstance(piece.piece, str)]  # the others are a fault
+    texts = [piece for piece in model.pieces if isinstance(piece.piece, str)]  # the others are an error
     own = [
         ("trainer_spec.byte_fallback", model.trainer_spec.byte_fallback, False),
         ("normalizer_spec.remove_extra_whitespaces", spec.remove_extra_whitespaces, True),
@@ -94,11 +94,11 @@ def pangu_backend(data: bytes, path: Path) -> tuple[Backend, WordSplitter]:
         (f"pieces {SPACE}", sum(piece.piece == SPACE for piece in model.pieces), 1),
         ("other pieces that a word may hold", sum(_is_in_words(piece) for piece in texts), 0),
     ]
-    faults = [*faults_of(model, own), *normalization_faults(spec)]
+    errors = [*errors_of(model, own), *normalization_errors(spec)]
     if kind not in _KINDS:
-        faults.append(f"trainer_spec.model_type={kind}; allowed: {', '.join(map(str, _KINDS))}")
-    if faults:
-        raise CheckpointError(f"{path}: {fault}" for fault in faults)
+        errors.append(f"trainer_spec.model_type={kind}; allowed: {', '.join(map(str, _KINDS))}")
+    if errors:
+        raise CheckpointError(f"{path}: {error}" for error in errors)
     with library_errors_as(CheckpointError, path):
         return _built(model), WordSplitter(normalized(spec))
 

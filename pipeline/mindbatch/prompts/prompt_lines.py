@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
-from mindbatch.io.strict_json import JsonFault, StrictReader, value_faults
+from mindbatch.io.strict_json import JsonError, StrictReader, value_errors
 
 MAX_DEPTH = 100
 """Objects and arrays within each other; far above any real row, far below what later steps can take."""
@@ -17,10 +17,10 @@ _READER = StrictReader(integers=range(-(2**63), 2**64), max_depth=MAX_DEPTH)
 
 
 def parse_row(text: str) -> dict[str, Any]:
-    """The object that `text` holds. Raises JsonFault as `parse_json`, and for any other value."""
+    """The object that `text` holds. Raises JsonError as `parse_json`, and for any other value."""
     value = parse_json(text)
     if not isinstance(value, dict):
-        raise JsonFault(f"holds {_KINDS.get(type(value), 'null')}; must be a JSON object")
+        raise JsonError(f"holds {_KINDS.get(type(value), 'null')}; must be a JSON object")
     return value
 
 
@@ -28,14 +28,14 @@ def parse_json(text: str) -> Any:
     """The value that `text` holds.
 
     Raises:
-        JsonFault: anything but one JSON value; NaN, Infinity and numbers that 64 bits cannot hold; a key that
+        JsonError: anything but one JSON value; NaN, Infinity and numbers that 64 bits cannot hold; a key that
             stands twice; half a surrogate pair; values nested too deeply. Without the row's place.
     """
     if not text.strip(_BLANK):
-        raise JsonFault(EMPTY_LINE)
+        raise JsonError(EMPTY_LINE)
     value = _READER.parse(text)
-    if _SURROGATE.search(text) and (faults := value_faults(value, "value", MAX_DEPTH)):
-        raise JsonFault(faults[0])
+    if _SURROGATE.search(text) and (errors := value_errors(value, "value", MAX_DEPTH)):
+        raise JsonError(errors[0])
     return value
 
 
@@ -62,7 +62,7 @@ class Line:
 
     number: int
     text: str | None
-    fault: str | None = None
+    error: str | None = None
 
 
 def raw_lines(
@@ -91,12 +91,12 @@ def text_lines(stream: BinaryIO, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -
     r"""Yields the lines as text, without the b"\r\n" or b"\n" that ended them."""
     for number, content, too_long in raw_lines(stream, max_line_bytes):
         if too_long:
-            yield Line(number, None, too_long_fault("line", max_line_bytes))
+            yield Line(number, None, too_long_error("line", max_line_bytes))
             continue
         try:
             text = without_end(content).decode("utf-8")
         except UnicodeDecodeError as error:
-            yield Line(number, None, utf8_fault(error))
+            yield Line(number, None, utf8_error(error))
         else:
             yield Line(number, text) if text else Line(number, None, EMPTY_LINE)
 
@@ -106,12 +106,12 @@ def without_end(content: bytes) -> bytes:
     return content.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def too_long_fault(what: str, max_bytes: int) -> str:
+def too_long_error(what: str, max_bytes: int) -> str:
     """The reason why a line (or what else is named) of too many bytes cannot be used."""
     return f"the {what} is longer than {max_bytes} bytes"
 
 
-def utf8_fault(error: UnicodeDecodeError) -> str:
+def utf8_error(error: UnicodeDecodeError) -> str:
     """The reason why bytes cannot be used that failed to decode."""
     return f"not valid UTF-8: byte 0x{error.object[error.start]:02x} at position {error.start}"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeGuard
 
 from mindbatch.io.amounts import counted, today
+from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import ConfigError, PromptError, is_panic
-from mindbatch.io.fault_lines import shown
 from mindbatch.io.regular_file import open_regular
-from mindbatch.io.strict_json import JsonFault, unicode_fault
+from mindbatch.io.strict_json import JsonError, unicode_error
 from mindbatch.prompts.messages import (
     NO_OPTIONS,
     ChatOptions,
@@ -63,14 +63,14 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowError:
-    """One row that cannot be run: its key, where it stood and all its faults."""
+    """One row that cannot be run: its key, where it stood and all its errors."""
 
     key: str
     source: str
     reason: str
 
     @property
-    def fault(self) -> str:
+    def error(self) -> str:
         """The reason with its place, which that of a chat names already: messages[0].role=..."""
         return self.reason if self.reason.startswith(self.source) else f"{self.source}: {self.reason}"
 
@@ -123,12 +123,12 @@ def read_prompts(
             which no line can be run or more than MOST_ERRORS cannot, `system`, `tools` or
             `chat_template_kwargs` that cannot be used, or without a chat.
     """
-    faults = _source_faults({"prompts": prompts, "prompts_file": prompts_file, "messages": messages})
+    errors = _source_errors({"prompts": prompts, "prompts_file": prompts_file, "messages": messages})
     chat_values: dict[str, Any] = {"system": system, TOOLS: tools, TEMPLATE_KWARGS: chat_template_kwargs}
     chat_values["date"] = date
     if not (chat or may_hold_chats(prompts, prompts_file, messages)):
-        faults += [f"{name}{IDLE}" for name, value in chat_values.items() if value is not None]
-    options = chat_options(**{**chat_values, "date": date or today()}, faults=faults)
+        errors += [f"{name}{IDLE}" for name, value in chat_values.items() if value is not None]
+    options = chat_options(**{**chat_values, "date": date or today()}, errors=errors)
     read = partial(content_of, chat=chat, options=options)
     if prompts_file is not None:
         source_rows: _Source = _file_rows(prompts_file, max_line_bytes, stdin, read, options)
@@ -145,7 +145,7 @@ def read_prompts(
         try:
             rows.prompts.append(Prompt(key=key, source=source, **content()))
         except PromptError as error:
-            rows.errors.append(RowError(key=key, source=source, reason="; ".join(error.faults)))
+            rows.errors.append(RowError(key=key, source=source, reason="; ".join(error.lines)))
         if prompts_file is not None and len(rows.errors) > MOST_ERRORS:
             raise ConfigError(_too_many_errors(prompts_file, rows.errors[-1]))
     if prompts_file is not None and not rows.prompts:
@@ -177,7 +177,7 @@ def may_hold_chats(prompts: object, prompts_file: str | Path | None, messages: o
     return is_list(prompts) and any(map(is_conversation, prompts))
 
 
-def _source_faults(sources: Mapping[str, object]) -> list[str]:
+def _source_errors(sources: Mapping[str, object]) -> list[str]:
     sources_used = [name for name, value in sources.items() if value is not None]
     if len(sources_used) == 1:
         return []
@@ -246,7 +246,7 @@ def _file_rows(
 
     def content(line: Line) -> dict[str, Any]:
         if line.text is None:
-            raise PromptError(line.fault or "")
+            raise PromptError(line.error or "")
         value = _json_value(line.text) if is_json else line.text
         return _object_content(value, read, options) if isinstance(value, Mapping) else read(value)
 
@@ -268,8 +268,8 @@ def _is_json_lines(path: str | Path) -> bool:
 def _json_value(text: str) -> Any:
     try:
         return parse_json(text)
-    except JsonFault as fault:
-        raise PromptError(f"{fault}; {_JSON_ROW}") from fault
+    except JsonError as error:
+        raise PromptError(f"{error}; {_JSON_ROW}") from error
 
 
 def _opened(path: str | Path, stdin: BinaryIO | None) -> AbstractContextManager[BinaryIO]:
@@ -327,7 +327,7 @@ def content_of(value: object, *, chat: bool = False, options: ChatOptions = NO_O
     A list of mappings is a conversation. `chat` makes a text the one user message of a conversation.
 
     Raises:
-        PromptError: a line for each fault; those of a conversation begin with "prompt".
+        PromptError: a line for each error; those of a conversation begin with "prompt".
     """
     if isinstance(value, str):
         text = _checked_text(value)
@@ -361,8 +361,8 @@ def is_conversation(value: object) -> TypeGuard[Sequence[Any]]:
 def _checked_text(text: str) -> str:
     if not text:
         raise PromptError("the prompt is empty")
-    if fault := unicode_fault(text):
-        raise PromptError(f"the prompt {fault}")
+    if error := unicode_error(text):
+        raise PromptError(f"the prompt {error}")
     return text
 
 

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Regex, decoders, normalizers
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
-from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.error_lines import shown
 from mindbatch.io.errors import CheckpointError
 
 _KEY = "precompiled_charsmap"
@@ -93,8 +93,8 @@ def sentencepiece_backend(data: bytes, path: Path) -> Backend:
         ("normalizer_spec.remove_extra_whitespaces", spec.remove_extra_whitespaces, False),
         ("trainer_spec.byte_fallback", model.trainer_spec.byte_fallback, True),
     ]
-    if faults := faults_of(model, own):
-        raise CheckpointError(f"{path}: {fault}" for fault in faults)
+    if errors := errors_of(model, own):
+        raise CheckpointError(f"{path}: {error}" for error in errors)
     ids = {piece.piece: number for number, piece in enumerate(model.pieces)}
     scores = {piece.piece: piece.score for piece in model.pieces if piece.type in (NORMAL, USER_DEFINED)}
     unknown = next(piece.piece for piece in model.pieces if piece.type == UNKNOWN)
@@ -133,7 +133,7 @@ def parsed_model(data: bytes, path: Path) -> Any:
     return model
 
 
-def faults_of(model: Any, own: Iterable[tuple[str, Any, Any]]) -> list[str]:
+def errors_of(model: Any, own: Iterable[tuple[str, Any, Any]]) -> list[str]:
     """Lists why a model is not supported. own: more checks for a kind of model: setting, found, allowed."""
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     pieces = [piece.piece for piece in model.pieces]
@@ -189,7 +189,7 @@ def lowest_score(model: Any) -> float:
     return min((piece.score for piece in model.pieces if piece.type == NORMAL), default=0.0)
 
 
-def normalization_faults(spec: Any) -> list[str]:
+def normalization_errors(spec: Any) -> list[str]:
     """Lists the rules of a NormalizerSpec that `normalized` does not follow."""
     if spec.name in _NORMALIZATIONS:
         return []

@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import PreTokenizer
 
 from mindbatch.io.amounts import counted
 from mindbatch.io.errors import PromptError
-from mindbatch.io.strict_json import unicode_fault
+from mindbatch.io.strict_json import unicode_error
 from mindbatch.prompts.chat import ChatLimits, ChatTemplates
 from mindbatch.prompts.control_text import (
     CANNOT_ENCODE,
@@ -239,8 +239,8 @@ class Tokenizer:
     def _encode_text(
         self, text: str, add_special_tokens: bool = True, allow_special: bool | None = None
     ) -> Encoded:
-        if fault := unicode_fault(text):
-            raise PromptError(f"the text {fault}")
+        if error := unicode_error(text):
+            raise PromptError(f"the text {error}")
         parses = self._parses if allow_special is None else allow_special
         encoding = self._encoding(text, plain=not parses)
         if parses and allow_special is None:
@@ -286,8 +286,8 @@ class Tokenizer:
         self, messages: list[dict[str, Any]], variables: dict[str, Any], add_prompt: bool, date: str | None
     ) -> str:
         text = self._chat.render(messages, add_generation_prompt=add_prompt, variables=variables, date=date)
-        if fault := unicode_fault(text):
-            raise PromptError(f"chat template: its output {fault}")
+        if error := unicode_error(text):
+            raise PromptError(f"chat template: its output {error}")
         return text
 
     def _encode_marked(self, text: str, gap: str, slot: str) -> Encoded:

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.faults import collecting, raise_if_any
+from mindbatch.checkpoint.error_lines import collecting, raise_if_any
 from mindbatch.checkpoint.folders.folder_files import file_in, file_names, has_file
 from mindbatch.checkpoint.json_object import read_bounded
 from mindbatch.io.errors import CheckpointError, MindBatchError, is_panic
 from mindbatch.io.storage import TemporaryFolder
-from mindbatch.io.strict_json import parts_fault
-from mindbatch.prompts.prompt_lines import utf8_fault
+from mindbatch.io.strict_json import parts_error
+from mindbatch.prompts.prompt_lines import utf8_error
 from mindbatch.prompts.sentencepiece_file import refuse_false_charsmaps
 
 SETTINGS = "tokenizer_config.json"
@@ -57,8 +57,8 @@ def read_json_file(folder: Path, name: str) -> dict[str, Any]:
     if not has_file(folder, name):
         return {}
     path, data = folder / name, read_bounded(file_in(folder, name), _MAX_SETTINGS_BYTES)
-    if fault := parts_fault(data):
-        raise CheckpointError(f"{path}: {fault}")
+    if error := parts_error(data):
+        raise CheckpointError(f"{path}: {error}")
     return _object_in(data, path)
 
 
@@ -97,7 +97,7 @@ def refuse_damaged(folder: Path, name: str) -> None:
     if not has_file(folder, name):
         return
     data = read_bounded(file_in(folder, name), _MAX_VOCABULARY_BYTES)
-    if parts_fault(data) is None and not isinstance(_object_in(data, folder / name).get("model"), dict):
+    if parts_error(data) is None and not isinstance(_object_in(data, folder / name).get("model"), dict):
         raise CheckpointError(
             f"{folder / name}: has no object 'model'; must be the file of a whole tokenizer"
         )
@@ -121,23 +121,23 @@ def checked_files(folder: Path, vocabulary: Iterable[str]) -> dict[str, bytes]:
     Raises:
         CheckpointError: lists the files that are links out of the folder, pipes, too large or damaged.
     """
-    faults: list[str] = []
+    errors: list[str] = []
     contents: dict[str, bytes] = {}
     for name in vocabulary:
         if has_file(folder, name):
-            with collecting(faults):
+            with collecting(errors):
                 contents[name] = read_bounded(file_in(folder, name), _MAX_VOCABULARY_BYTES)
                 refuse_false_charsmaps(contents[name], folder / name)
     for name, known in ((SETTINGS, _KNOWN), (_SPECIAL, _TOKENS), (_ADDED, None)):
-        with collecting(faults):
+        with collecting(errors):
             if has_file(folder, name):
                 content = read_settings(folder) if name == SETTINGS else read_json_file(folder, name)
                 contents[name] = _encoded(content, known, folder / name)
     for name in _template_names(folder):
-        with collecting(faults):
+        with collecting(errors):
             contents[name] = read_bounded(file_in(folder, name), _MAX_TEMPLATE_BYTES)
             _refuse_other_text(contents[name], folder / name)
-    raise_if_any(faults)
+    raise_if_any(errors)
     return contents
 
 
@@ -156,7 +156,7 @@ def _refuse_other_text(template: bytes, path: Path) -> None:
     try:
         template.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path}: {utf8_fault(error)}") from error
+        raise CheckpointError(f"{path}: {utf8_error(error)}") from error
 
 
 def _encoded(content: Mapping[str, Any], known: frozenset[str] | None, path: Path) -> bytes:

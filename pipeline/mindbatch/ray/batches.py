@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from mindbatch.dataset.parquet_worker import column_values, split, usable
-from mindbatch.dataset.records import Record, columns_fault, missing_column
+from mindbatch.dataset.records import Record, columns_error, missing_column
 from mindbatch.dataset.rows import RowFailure
 from mindbatch.decoding import DecodingParams
 from mindbatch.io.errors import ConfigError
@@ -83,8 +83,8 @@ def columns_of(batch: Any) -> Columns:
         names, columns = [*map(str, batch)], [*batch.values()]
     else:
         names, columns = _pandas_columns(batch)
-    if fault := columns_fault(names):
-        raise ConfigError(f"the batch {fault}")
+    if error := columns_error(names):
+        raise ConfigError(f"the batch {error}")
     return {name: _as_arrow(column) for name, column in zip(names, columns, strict=True)}
 
 

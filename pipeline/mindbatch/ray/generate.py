@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindbatch.config.environment import prepare_environment
-from mindbatch.config.faults import shown
+from mindbatch.config.error_log import shown
 from mindbatch.config.model_schema import DecodingConfig
 from mindbatch.config.schema import schema_keys
 from mindbatch.dataset.data_config import DataConfig, settle_beside_rows
@@ -18,8 +18,8 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.token_kinds import RANDOM
 from mindbatch.engine.request import RequestOutput
 from mindbatch.io.amounts import is_day, today
+from mindbatch.io.error_lines import did_you_mean
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.fault_lines import did_you_mean
 from mindbatch.llm import LLM
 from mindbatch.llm_input import options_of
 from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig
@@ -63,7 +63,7 @@ class Generate:
 
     Raises:
         TypeError: an option that there is not.
-        ConfigError: every fault in the others, before the model is loaded.
+        ConfigError: every error in the others, before the model is loaded.
         CheckpointError: the folder is damaged or does not hold a supported model.
     """
 
@@ -195,33 +195,33 @@ def settings_of(
 
     Raises:
         TypeError: an option that there is not.
-        ConfigError: every fault in the rest, a line each.
+        ConfigError: every error in the rest, a line each.
     """
     config = BatchConfig()
-    faults = [
-        *_section_faults("data", DataConfig, data, dict.fromkeys(_OF_THE_DATASET, "the dataset says that")),
-        *_section_faults("decoding", DecodingConfig, decoding, {}),
-        *_section_faults("output", BatchOutputConfig, output, dict.fromkeys(_OF_FILES, "no file is written")),
+    errors = [
+        *_section_errors("data", DataConfig, data, dict.fromkeys(_OF_THE_DATASET, "the dataset says that")),
+        *_section_errors("decoding", DecodingConfig, decoding, {}),
+        *_section_errors("output", BatchOutputConfig, output, dict.fromkeys(_OF_FILES, "no file is written")),
     ]
     try:
         loaded = options_of(path, options)
         config.model, config.runtime = loaded.model, loaded.runtime
         config.parallel, config.lora = loaded.parallel, loaded.lora
     except ConfigError as error:
-        faults += error.faults
-    if not faults:
+        errors += error.lines
+    if not errors:
         config.data = DataConfig(**data or {})
         config.decoding = DecodingConfig(**decoding or {})
         config.output = BatchOutputConfig(**output or {})
-        settle_beside_rows(config.data, faults)
-        faults += [*config.own_faults(schema_keys(BatchConfig)), *_row_faults(config)]
-    if faults:
-        raise ConfigError(faults)
+        settle_beside_rows(config.data, errors)
+        errors += [*config.own_errors(schema_keys(BatchConfig)), *_row_errors(config)]
+    if errors:
+        raise ConfigError(errors)
     return config
 
 
-def _section_faults(name: str, schema: type, section: object, refused: Mapping[str, str]) -> Iterator[str]:
-    """Faults of what was given for a section, by the types of its keys; refused: keys that have no effect."""
+def _section_errors(name: str, schema: type, section: object, refused: Mapping[str, str]) -> Iterator[str]:
+    """Errors of what was given for a section, by the types of its keys; refused: keys that have no effect."""
     if section is None:
         return
     if not isinstance(section, Mapping):
@@ -238,7 +238,7 @@ def _section_faults(name: str, schema: type, section: object, refused: Mapping[s
             yield f"{place}={shown(value)}: {error}"
 
 
-def _row_faults(config: BatchConfig) -> Iterable[str]:
+def _row_errors(config: BatchConfig) -> Iterable[str]:
     from mindbatch.ray.batches import ERROR
 
     if config.data.key_column is None:

@@ -53,7 +53,7 @@ def patient_connection(
         try:
             return connect(meeting, key)
         except OSError as error:
-            fault = error.strerror or str(error)
+            problem = error.strerror or str(error)
             if error.errno is None and isinstance(error, ConnectionError):  # of `connect`, not of the system
                 raise MindBatchError(
                     f"launch: who listens at {meeting[0]}:{meeting[1]} has another {JOB_KEY}, or is not of "
@@ -61,7 +61,7 @@ def patient_connection(
                 ) from error
         if time.monotonic() >= deadline:
             raise MindBatchError(
-                f"launch: node 0 was not found at {meeting[0]}:{meeting[1]} in {seconds:.0f} s ({fault}); "
+                f"launch: node 0 was not found at {meeting[0]}:{meeting[1]} in {seconds:.0f} s ({problem}); "
                 "start the same command there, with the same launch.master_addr, launch.master_port and "
                 f"{JOB_KEY}"
             )
@@ -136,7 +136,7 @@ class _Agent:
         try:
             self.processes.start_specs([spec])
         except MindBatchError as error:
-            self._tell(EndedProcess(spec.name, "was not started", tuple(error.faults), is_lost=True))
+            self._tell(EndedProcess(spec.name, "was not started", tuple(error.lines), is_lost=True))
 
     def _spec(self, fields: dict[str, Any]) -> ProcessSpec:
         """The key of the job does not travel: it is here already."""
@@ -184,5 +184,5 @@ def main(text: str) -> int:
         processes = LocalProcesses(todo["commands"], Path(todo["logs"]), has_tables=bool(todo["table"]))
         return serve(connection, processes, key, range(rank, rank + 1), todo["world_size"], todo["table"])
     except (MindBatchError, OSError) as error:
-        say(*(error.faults if isinstance(error, MindBatchError) else [str(error)]))
+        say(*(error.lines if isinstance(error, MindBatchError) else [str(error)]))
         return EXIT_FAILED

@@ -166,7 +166,7 @@ class Dealing:
     """The unfinished requests of a job.
 
     Suspects, with which a process has ended, run again with nothing else beside them: each alone or,
-    where they are many, in a few groups. If the process ends again it is known better whose fault that is,
+    where they are many, in a few groups. If the process ends again it is known better whose error that is,
     and only who was alone is to blame.
 
     at_once: sequences that a replica computes at a time.

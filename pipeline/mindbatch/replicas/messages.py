@@ -111,12 +111,12 @@ def failure_fields(error: BaseException) -> dict[str, Any]:
     """Packs the error that ended a process, as the user is to read it."""
     if isinstance(error, MindBatchError):
         kinds: Iterable[type] = (kind for kind in type(error).__mro__ if kind.__name__ in _ERRORS)
-        return {"error": next(iter(kinds)).__name__, "faults": error.faults}
-    return {"error": MindBatchError.__name__, "faults": [" ".join(repr(error).split())]}
+        return {"error": next(iter(kinds)).__name__, "lines": error.lines}
+    return {"error": MindBatchError.__name__, "lines": [" ".join(repr(error).split())]}
 
 
 def failure_of(fields: Mapping[str, Any]) -> MindBatchError:
-    return _ERRORS.get(fields["error"], MindBatchError)(fields["faults"])
+    return _ERRORS.get(fields["error"], MindBatchError)(fields["lines"])
 
 
 class RankAdmission:
@@ -162,14 +162,14 @@ class RankAdmission:
             ConfigError: it needs more memory than its machine has beside those that are there already.
         """
         self._hosts[rank] = str(hello["host"])
-        faults = [
+        errors = [
             f"rank {rank} on {hello['host']}: {package} {theirs or 'is not installed'}, and here "
             f"{ours}; all hosts need the same"
             for package, ours in self._versions.items()
             if (theirs := hello["versions"].get(package)) != ours
         ]
-        if faults:
-            raise MindBatchError(faults)
+        if errors:
+            raise MindBatchError(errors)
         self._machines[rank] = f"{hello['host']} {hello.get('boot')}"
         if memory := hello.get("memory"):
             there = [other for other, name in self._machines.items() if name == self._machines[rank]]

@@ -124,7 +124,7 @@ def main() -> None:
     try:
         _take_part(take_rank_environment())
     except MindBatchError as error:
-        say(*error.faults)
+        say(*error.lines)
     except OSError as error:
         say(f"the process that coordinates the job cannot be reached ({error})")
     # MindSpore's threads, and the other ranks of a collective operation, are not waited for.

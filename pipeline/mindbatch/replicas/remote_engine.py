@@ -200,7 +200,7 @@ class RemoteEngine:
         if isinstance(error, CheckpointError | ConfigError):  # it would be the same again
             self._over = error
         else:
-            self._supervision.failed(rank, error.faults)
+            self._supervision.failed(rank, error.lines)
 
     def _recover(self, failure: Failure) -> list[RequestOutput]:
         """Starts a replica again, or ends the job at the next step; returns the results of those to blame."""

@@ -186,20 +186,20 @@ def _welcomed(
     """The node of an agent. Raises MindBatchError for one that does not belong to this job as it is here."""
     ranks = range(*map(int, hello.fields["ranks"]))
     host, follows = str(hello.fields["host"]), bool(hello.fields.get("follows"))
-    fault = None
+    error = None
     if ranks not in missing or hello.fields["world"] != world:
-        fault = (
+        error = (
             f"launch: {host} came for the ranks {_span(ranks)} of {hello.fields['world']}, which nobody "
             f"wants of the {world} here; give the same keys on every node, and each its own launch.node_rank"
         )
     elif hello.fields["table"] != table:
-        fault = (
+        error = (
             f"launch.rank_table: that of {host} is not the one of this node; HCCL wants the same on all: "
             "copy it there (`mindbatch rank-table check A B` lists what differs)"
         )
-    if fault is not None:
+    if error is not None:
         connection.close()
-        raise MindBatchError(fault)
+        raise MindBatchError(error)
     node = RemoteNode(connection, host, ranks, follows=follows)
     threading.Thread(target=node.listen, name="agent", daemon=True).start()
     return node

@@ -177,7 +177,7 @@ class Followers:
             raise MindBatchError(
                 f"ranks of one model differ: {ranks} of the replica computed other tokens than its leader in "
                 f"steps {self._steps - COMPARED_STEPS + 1} to {self._steps}; what they were given is the "
-                "same, so that memory, a device or the network between them is at fault"
+                "same, so that memory, a device or the network between them is wrong"
             )
 
     def _digest_of(self, rank: int) -> str:

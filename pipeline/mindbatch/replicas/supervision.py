@@ -49,7 +49,7 @@ class _Watched:
     *_not_running: the seconds of silence, and of the present step, in which its process did not run.
     process: its id, if it is on this machine. state: of that, where it was looked at in the last check.
     computed: processor seconds, as it said last.
-    running_until, disconnected, failed: of the clock; faults: why it has failed, as it said.
+    running_until, disconnected, failed: of the clock; errors: why it has failed, as it said.
     """
 
     def __init__(self, rank: int, replica: int) -> None:
@@ -64,7 +64,7 @@ class _Watched:
         self.computed: float | None = None
         self.running_until = 0.0
         self.disconnected = self.failed = NEVER
-        self.faults: Sequence[str] = ()
+        self.errors: Sequence[str] = ()
 
     @property
     def is_late(self) -> bool:
@@ -173,11 +173,11 @@ class Supervision:
         watched = self._of(rank)
         watched.disconnected = min(watched.disconnected, self._clock())
 
-    def failed(self, rank: int, faults: Sequence[str]) -> None:
+    def failed(self, rank: int, errors: Sequence[str]) -> None:
         """A rank has said why it ends. That may be the end of another rank of its replica."""
         watched = self._of(rank)
         if watched.failed == NEVER:
-            watched.failed, watched.faults = self._clock(), faults
+            watched.failed, watched.errors = self._clock(), errors
 
     def check(self) -> list[Failure]:
         """Lists the failures since the last call, one for each replica; looks every CHECK_SECONDS only."""
@@ -230,7 +230,7 @@ class Supervision:
                 continue  # how it has ended is yet to be told
             if not others or now - watched.failed > SECONDS_TO_EXPLAIN:
                 silent = [other for other in others if other.is_late]
-                reason, *more = (f"rank {watched.rank}: {fault}" for fault in watched.faults)
+                reason, *more = (f"rank {watched.rank}: {error}" for error in watched.errors)
                 more += [f"rank {other.rank} has not been heard from" for other in silent]
                 yield Failure(watched.replica, reason, tuple(more), may_be_a_row=not silent)
 

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 from omegaconf import OmegaConf
 
-from mindbatch.config.faults import shown
+from mindbatch.config.error_log import shown
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.config.paths import folder_fault, run_folder_fault, settled
+from mindbatch.config.paths import folder_error, run_folder_error, settled
 from mindbatch.config.schema import SchemaKeys, option, section
-from mindbatch.dataset.data_config import DataConfig, data_faults, settle_data
+from mindbatch.dataset.data_config import DataConfig, data_errors, settle_data
 from mindbatch.engine.request import GENERATION_FIELDS
 from mindbatch.fields import kinds as kind
 from mindbatch.message_formats import NAMES
@@ -85,22 +85,22 @@ class BatchConfig(ModelTaskConfig):
         return self.output.model or Path(self.model.checkpoint_name_or_path or "").name
 
     def settle_paths(self) -> list[str]:
-        faults = super().settle_paths()
-        settle_data(self.data, faults)
+        errors = super().settle_paths()
+        settle_data(self.data, errors)
         if self.output.dir is None:
-            faults.append(NO_RUN_FOLDER)
-        self.output.dir = settled("output.dir", self.output.dir, self.folder_fault, faults)
-        return faults
+            errors.append(NO_RUN_FOLDER)
+        self.output.dir = settled("output.dir", self.output.dir, self.folder_error, errors)
+        return errors
 
-    def folder_fault(self, path: Path) -> str | None:
+    def folder_error(self, path: Path) -> str | None:
         """Explains why `output.dir` cannot be used; None if it can."""
-        return run_folder_fault(path)
+        return run_folder_error(path)
 
-    def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
-        yield from super().run_faults(keys)
-        yield from data_faults(self.data)
-        yield from _output_faults(self.output, self.data)
-        yield from _adapter_faults(self)
+    def run_errors(self, keys: SchemaKeys) -> Iterable[str]:
+        yield from super().run_errors(keys)
+        yield from data_errors(self.data)
+        yield from _output_errors(self.output, self.data)
+        yield from _adapter_errors(self)
         if self.is_continued and self.output.on_mismatch != "refuse":
             yield (
                 f"output.on_mismatch={self.output.on_mismatch}: a run can only be continued as it was begun; "
@@ -132,11 +132,11 @@ class ReplayConfig(BatchConfig):
 
     key: str | None = option(None, "key of the row to run again")
 
-    def folder_fault(self, path: Path) -> str | None:
-        return folder_fault(path)  # it is only read
+    def folder_error(self, path: Path) -> str | None:
+        return folder_error(path)  # it is only read
 
-    def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
-        yield from super().run_faults(keys)
+    def run_errors(self, keys: SchemaKeys) -> Iterable[str]:
+        yield from super().run_errors(keys)
         if not self.key:
             yield "key: must be given: the key of the row to run again"
 
@@ -157,16 +157,16 @@ def save_as_written(made: BatchConfig, written: Mapping[str, Any]) -> None:
     made.unresolved_yaml = OmegaConf.to_yaml(OmegaConf.create(settings))
 
 
-def _output_faults(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]:
+def _output_errors(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]:
     if output.format == "openai" and data.format not in ("auto", "openai"):
         yield (
             f"output.format=openai: answers requests in OpenAI's format, not data.format={data.format}; "
             "use jsonl, parquet or csv"
         )
-    yield from _column_faults(output, data)
+    yield from _column_errors(output, data)
 
 
-def _adapter_faults(config: BatchConfig) -> Iterator[str]:
+def _adapter_errors(config: BatchConfig) -> Iterator[str]:
     column, has_adapters = config.data.adapter_column, bool(config.lora.adapters)
     if column is not None and not has_adapters:
         yield f"data.adapter_column={shown(column)}: has no effect without lora.adapters; remove it"
@@ -179,7 +179,7 @@ def _adapter_faults(config: BatchConfig) -> Iterator[str]:
         yield f"output.columns: {ADAPTER}: results have a field of that name already"
 
 
-def _column_faults(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]:
+def _column_errors(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]:
     names = output.columns
     if not names:
         return

@@ -17,7 +17,7 @@ from mindbatch.ledger.entries import Entry, Kind
 from mindbatch.ledger.ledger import Place
 
 MOST_NAMED = 10
-"""Faults of one kind that are named; the others are counted."""
+"""Errors of one kind that are named; the others are counted."""
 _ROWS_AT_ONCE = 500
 _PAGE_CACHE_KIB = 1024
 
@@ -71,7 +71,7 @@ class RowIndex(Closing):
     def __init__(self, path: Path) -> None:
         self._path = path
         path.unlink(missing_ok=True)
-        with _storage_faults(path):
+        with _storage_errors(path):
             self._database = sqlite3.connect(path, isolation_level=None)
             self._database.execute("PRAGMA journal_mode=OFF")
             self._database.execute("PRAGMA synchronous=OFF")
@@ -151,7 +151,7 @@ class RowIndex(Closing):
             "CREATE TEMP TABLE seen "
             "(key TEXT PRIMARY KEY, digest TEXT, kind TEXT, session, start, length) WITHOUT ROWID"
         )
-        with _storage_faults(self._path):
+        with _storage_errors(self._path):
             self._database.executemany(
                 "INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?, ?, ?)",
                 (
@@ -218,7 +218,7 @@ class RowIndex(Closing):
         )
 
     def _flush(self) -> None:
-        with _storage_faults(self._path):
+        with _storage_errors(self._path):
             self._database.execute("BEGIN")
             self._database.executemany(
                 "INSERT INTO rows (position, rank, key, source, line, row, digest, stage, reason) "
@@ -229,11 +229,11 @@ class RowIndex(Closing):
         self._waiting.clear()
 
     def _do(self, statement: str, values: tuple[object, ...] = ()) -> None:
-        with _storage_faults(self._path):
+        with _storage_errors(self._path):
             self._database.execute(statement, values).close()
 
     def _rows(self, statement: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        with _storage_faults(self._path), closing(self._database.execute(statement, values)) as cursor:
+        with _storage_errors(self._path), closing(self._database.execute(statement, values)) as cursor:
             return cursor.fetchall()
 
     def _number(self, statement: str, values: tuple[object, ...] = ()) -> int:
@@ -251,7 +251,7 @@ def _indexed(columns: tuple[Any, ...]) -> tuple[DataRow | RowFailure, Place | No
 
 
 @contextmanager
-def _storage_faults(path: Path) -> Iterator[None]:
+def _storage_errors(path: Path) -> Iterator[None]:
     """A full disk under the index is an error of storage like any other."""
     try:
         yield

@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from mindbatch.dataset.openai_request import ENDPOINTS
-from mindbatch.io.fault_lines import shown
+from mindbatch.io.error_lines import shown
 from mindbatch.io.regular_file import open_own
 from mindbatch.io.storage import StorageError
-from mindbatch.io.strict_json import unicode_fault
+from mindbatch.io.strict_json import unicode_error
 from mindbatch.server.batches import Batches
 from mindbatch.server.records import BatchRecord, FileRecord, Record, window_seconds
 from mindbatch.server.requests import ApiError, bad_request, json_body, refuse_unknown
@@ -46,8 +46,8 @@ async def upload(request: Request) -> Response:
         if not isinstance(file, UploadFile):
             raise bad_request("file: missing; a file of requests, a line each", "file")
         name = file.filename or "file"
-        if fault := unicode_fault(name):
-            raise bad_request(f"file: its name {fault}", "file")
+        if error := unicode_error(name):
+            raise bad_request(f"file: its name {error}", "file")
         record = await _stored(batches.files.add, file.file, name)
     return JSONResponse(record.object())
 
@@ -112,16 +112,16 @@ def _no_file(name: str) -> ApiError:
 async def create_batch(request: Request) -> Response:
     batches, body = batches_of(request), await json_body(request)
     refuse_unknown(body, _BATCH_KEYS)
-    faults = [f"{name}: missing" for name in _BATCH_KEYS[:3] if name not in body]
+    errors = [f"{name}: missing" for name in _BATCH_KEYS[:3] if name not in body]
     endpoint, window, metadata = (body.get(name) for name in _BATCH_KEYS[1:])
     if "endpoint" in body and endpoint not in [*ENDPOINTS]:
-        faults.append(f"endpoint={shown(endpoint)}: must be one of {', '.join(ENDPOINTS)}")
+        errors.append(f"endpoint={shown(endpoint)}: must be one of {', '.join(ENDPOINTS)}")
     seconds = window_seconds(window)
     if "completion_window" in body and seconds is None:
-        faults.append(f"completion_window={shown(window)}: must be a time like 24h, 30m or 7d")
-    faults += _metadata_faults(metadata)
-    if faults or seconds is None:
-        raise bad_request(faults)
+        errors.append(f"completion_window={shown(window)}: must be a time like 24h, 30m or 7d")
+    errors += _metadata_errors(metadata)
+    if errors or seconds is None:
+        raise bad_request(errors)
     name = body["input_file_id"]
     if not isinstance(name, str) or batches.files.find(name) is None:
         raise ApiError(
@@ -131,7 +131,7 @@ async def create_batch(request: Request) -> Response:
     return JSONResponse(record.object())
 
 
-def _metadata_faults(metadata: Any) -> list[str]:
+def _metadata_errors(metadata: Any) -> list[str]:
     if metadata is None:
         return []
     if not isinstance(metadata, Mapping) or not all(isinstance(value, str) for value in metadata.values()):
@@ -175,7 +175,7 @@ async def _stored(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return await asyncio.to_thread(function, *arguments)
     except StorageError as error:
-        raise ApiError(507, error.faults, "insufficient_storage") from error
+        raise ApiError(507, error.lines, "insufficient_storage") from error
 
 
 def _query(request: Request, known: Sequence[str]) -> dict[str, str]:

@@ -14,8 +14,8 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import RequestOutput
 from mindbatch.engine.statistics import EngineStatistics
+from mindbatch.io.error_lines import did_you_mean, shown
 from mindbatch.io.errors import MindBatchError
-from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompt_lines import EMPTY_LINE
 from mindbatch.prompts.prompts import Prompt
@@ -114,12 +114,12 @@ def line_errors(item: DataRow | RowFailure, endpoint: str, config: ServeConfig) 
     if item.extra["endpoint"] != endpoint:
         message = f"url={item.extra['endpoint']}: the batch's is {endpoint}"
         yield line_error("mismatched_endpoint", message, item.line)
-    for fault in (model_fault(item.extra.get("model"), config), count_fault(item, config)):
-        if fault is not None:
-            yield line_error("invalid_request", f"body.{fault}", item.line)
+    for error in (model_error(item.extra.get("model"), config), count_error(item, config)):
+        if error is not None:
+            yield line_error("invalid_request", f"body.{error}", item.line)
 
 
-def model_fault(model: str | None, config: ServeConfig) -> str | None:
+def model_error(model: str | None, config: ServeConfig) -> str | None:
     """Explains why a request cannot have a model of that name; None if it can."""
     names = [config.name, *config.lora.names]
     if model is None or model in names:
@@ -127,7 +127,7 @@ def model_fault(model: str | None, config: ServeConfig) -> str | None:
     return f"model={shown(model)}: not served here; there are {', '.join(names)}{did_you_mean(model, names)}"
 
 
-def count_fault(row: DataRow, config: ServeConfig) -> str | None:
+def count_error(row: DataRow, config: ServeConfig) -> str | None:
     """Explains why a request cannot have so many choices; None if it can."""
     if (count := row.overrides.get("num_return_sequences", 1)) > config.server.max_n:
         return f"n={count}: at most {config.server.max_n} choices"

@@ -229,7 +229,7 @@ class BatchWork:
             except Interrupted:
                 return
             except StorageError as error:
-                say(f"{self.record.id}: waits: {'; '.join(error.faults)}")
+                say(f"{self.record.id}: waits: {'; '.join(error.lines)}")
                 self._woken.clear()
                 self._woken.wait(_SECONDS_UNTIL_ROOM)
                 if self._ending == "interrupted":
@@ -253,7 +253,7 @@ class BatchWork:
             else:
                 raise ConfigError(f"{self.record.input_file_id}: its content is gone")
         except (ConfigError, CheckpointError) as error:
-            self._fail([line_error("invalid_batch", fault) for fault in error.faults[:MOST_ERRORS]])
+            self._fail([line_error("invalid_batch", problem) for problem in error.lines[:MOST_ERRORS]])
 
     def _checked(self, items: Items) -> Items:
         """Passes the lines of the file on to the run, and counts them; a batch with wrong ones has failed."""

@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from mindbatch.dataset.openai_request import CHAT, COMPLETION, EMBEDDINGS
 from mindbatch.dataset.rows import DataRow
 from mindbatch.engine.request import result_body
+from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import MindBatchError
-from mindbatch.io.fault_lines import shown
 from mindbatch.io.screen_text import say
 from mindbatch.run.openai_response import embeddings as embedding_list
 from mindbatch.run.result_rows import FinishedRow

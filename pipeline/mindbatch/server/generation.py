@@ -131,9 +131,9 @@ class OnlineRequest:
 
 def refuse(outputs: Iterable[RequestOutput]) -> None:
     """Raises an ApiError with the errors of results that have any."""
-    faults = [output.error.removeprefix("request:1: ") for output in outputs if output.error is not None]
-    if faults:
-        raise ApiError(400, faults, error_code(PROMPT_STAGE, "; ".join(faults)))
+    errors = [output.error.removeprefix("request:1: ") for output in outputs if output.error is not None]
+    if errors:
+        raise ApiError(400, errors, error_code(PROMPT_STAGE, "; ".join(errors)))
 
 
 class Stream:

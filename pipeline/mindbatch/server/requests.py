@@ -7,16 +7,16 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 
-from mindbatch.io.fault_lines import did_you_mean, shown
+from mindbatch.io.error_lines import did_you_mean, shown
 from mindbatch.io.screen_text import printable
-from mindbatch.io.strict_json import JsonFault, parts_fault
+from mindbatch.io.strict_json import JsonError, parts_error
 from mindbatch.prompts.prompt_lines import parse_row
 
 Result = TypeVar("Result")
 JSON = "application/json"
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 LONGEST_MESSAGE = 4000
-MOST_FAULTS = 20
+MOST_ERRORS = 20
 """Errors of one kind that are told; comparing each name with all that are known takes long."""
 
 
@@ -53,7 +53,7 @@ def bad_request(message: str | Sequence[str], param: str | None = None) -> ApiEr
 def refuse_unknown(content: Mapping[str, Any], known: Sequence[str], where: str = "") -> None:
     """Raises an ApiError that names every key which is not known, and the near one."""
     unknown = [name for name in content if name not in known]
-    lines = [f"{where}{shown(name)}: unknown{did_you_mean(name, known)}" for name in unknown[:MOST_FAULTS]]
+    lines = [f"{where}{shown(name)}: unknown{did_you_mean(name, known)}" for name in unknown[:MOST_ERRORS]]
     if unknown:
         more = len(unknown) - len(lines)
         raise bad_request(lines + [f"and {more} more"] * (more > 0))
@@ -69,14 +69,14 @@ async def json_body(request: Request) -> dict[str, Any]:
 
 def _object_in(data: bytes) -> dict[str, Any]:
     try:
-        if fault := parts_fault(data):
-            raise JsonFault(fault)
+        if problem := parts_error(data):
+            raise JsonError(problem)
         return parse_row(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise bad_request(f"the body is no UTF-8 text (byte {error.start})") from None
-    except JsonFault as fault:
+    except JsonError as problem:
         raise bad_request(
-            f"the body is {fault}" if str(fault).startswith("not ") else f"the body: {fault}"
+            f"the body is {problem}" if str(problem).startswith("not ") else f"the body: {problem}"
         ) from None
 
 

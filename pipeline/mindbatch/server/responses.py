@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from mindbatch.dataset.openai_request import CHAT
 from mindbatch.engine.request import RequestOutput, StreamEvent, num_generated_tokens, result_body
-from mindbatch.io.fault_lines import did_you_mean, shown
+from mindbatch.io.error_lines import did_you_mean, shown
 from mindbatch.message_formats.call_text import Content, Piece, Reasoning, ToolCall
 from mindbatch.run.openai_response import parser_of
 from mindbatch.server.completions import flag, json_response, streamed
@@ -247,18 +247,18 @@ def chat_body(body: Mapping[str, Any], earlier: list[dict[str, Any]]) -> dict[st
     """The body of a chat completion that stands for one of a response; `earlier`: messages before its own.
 
     Raises:
-        ApiError: for what is no part of a chat's body; faults of a chat's body are found with its row.
+        ApiError: for what is no part of a chat's body; errors of a chat's body are found with its row.
     """
     text = _settings(body, "text", ("format", "verbosity"))
     reasoning = _settings(body, "reasoning", ("effort", "summary"))
     values = {**body, "reasoning.summary": reasoning.get("summary")}
-    faults = [
+    errors = [
         f"{name}={shown(values[name])}: not supported; leave it out"
         for name, harmless in _WITHOUT_EFFECT.items()
         if values.get(name) not in (None, *harmless)
     ]
-    if faults:
-        raise bad_request(faults)
+    if errors:
+        raise bad_request(errors)
     if instructions := body.get("instructions"):
         earlier = [{"role": "system", "content": instructions}, *earlier]
     chat: dict[str, Any] = {

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mindbatch.config.faults import shown
+from mindbatch.config.error_log import shown
 from mindbatch.config.machine import SERVER_PACKAGES, is_installed, missing, parse_bytes
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.config.paths import input_file_fault, run_folder_fault, settled
+from mindbatch.config.paths import input_file_error, run_folder_error, settled
 from mindbatch.config.schema import SchemaKeys, option, section
 from mindbatch.fields import kinds as kind
 from mindbatch.run.batch_config import MESSAGE_FORMATS
@@ -96,29 +96,29 @@ class ServeConfig(ModelTaskConfig):
         return self.server.model_name or Path(self.model.checkpoint_name_or_path or "").name
 
     def settle_paths(self) -> list[str]:
-        faults, server = super().settle_paths(), self.server
-        server.batches_dir = settled("server.batches_dir", server.batches_dir, run_folder_fault, faults)
+        errors, server = super().settle_paths(), self.server
+        server.batches_dir = settled("server.batches_dir", server.batches_dir, run_folder_error, errors)
         for name, holds in (
             ("api_key_file", "a key on each line"),
             ("ssl_certfile", "a certificate"),
             ("ssl_keyfile", "a private key"),
         ):
-            fault_of = input_file_fault(holds)
-            setattr(server, name, settled(f"server.{name}", getattr(server, name), fault_of, faults))
-        return faults
+            error_of = input_file_error(holds)
+            setattr(server, name, settled(f"server.{name}", getattr(server, name), error_of, errors))
+        return errors
 
-    def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
-        yield from super().run_faults(keys)
-        yield from _server_faults(self.server)
+    def run_errors(self, keys: SchemaKeys) -> Iterable[str]:
+        yield from super().run_errors(keys)
+        yield from _server_errors(self.server)
 
-    def package_faults(self) -> Iterable[str]:
-        yield from super().package_faults()
+    def package_errors(self) -> Iterable[str]:
+        yield from super().package_errors()
         lacking = next((name for name in SERVER_PACKAGES if not is_installed(name)), None)
         if lacking is not None:  # one command brings all of them
             yield f"mindbatch serve: {missing(lacking)}"
 
 
-def _server_faults(server: ServerConfig) -> Iterator[str]:
+def _server_errors(server: ServerConfig) -> Iterator[str]:
     for name in ("max_body", "max_file"):
         try:
             parse_bytes(getattr(server, name))
@@ -134,10 +134,10 @@ def _server_faults(server: ServerConfig) -> Iterator[str]:
         except (OSError, ssl.SSLError) as error:
             reason = getattr(error, "reason", None) or error
             yield f"server.ssl_certfile, server.ssl_keyfile: are no certificate and its key ({reason})"
-    yield from _key_faults(server)
+    yield from _key_errors(server)
 
 
-def _key_faults(server: ServerConfig) -> Iterator[str]:
+def _key_errors(server: ServerConfig) -> Iterator[str]:
     """Yields errors of keys, none of which shows one."""
     if not server.has_key:
         if not server.is_local:

@@ -17,14 +17,14 @@ from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.token_kinds import drawn_seed
 from mindbatch.io.amounts import today
+from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import PromptError
-from mindbatch.io.fault_lines import shown
 from mindbatch.llm import LLM
 from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.prompts import Prompt, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.result_rows import OutputOptions
-from mindbatch.server.batch_rows import count_fault, model_fault
+from mindbatch.server.batch_rows import count_error, model_error
 from mindbatch.server.batches import Batches
 from mindbatch.server.metrics import Metrics
 from mindbatch.server.requests import ApiError, bad_request
@@ -106,14 +106,14 @@ class Service:
         """Raises an ApiError for a name that is neither the model's nor an adapter's."""
         if not isinstance(model, str | None):
             raise bad_request(f"model={shown(model)}: must be a text", "model")
-        if fault := model_fault(model, self.config):
-            raise ApiError(404, fault, "model_not_found", "model")
+        if error := model_error(model, self.config):
+            raise ApiError(404, error, "model_not_found", "model")
 
     async def rows(self, endpoint: str, bodies: Sequence[dict[str, Any]]) -> list[DataRow]:
         """The rows that the bodies of one request stand for; other requests go on meanwhile.
 
         Raises:
-            ApiError: naming every fault.
+            ApiError: naming every error.
         """
 
         def made() -> list[DataRow]:
@@ -129,8 +129,8 @@ class Service:
         item = self._maker.make(0, Record("request", 1, columns))
         if isinstance(item, RowFailure):
             raise bad_request(item.reason.replace("body.", ""))
-        if fault := count_fault(item, self.config):
-            raise bad_request(fault, "n")
+        if error := count_error(item, self.config):
+            raise bad_request(error, "n")
         return item
 
     @property
@@ -150,7 +150,7 @@ class Service:
         try:
             return await asyncio.wrap_future(self.engine.ask(encode))
         except PromptError as error:
-            raise bad_request(error.faults) from error
+            raise bad_request(error.lines) from error
 
     def num_choices(self, row: DataRow) -> int:
         return row.params(self._params).num_return_sequences

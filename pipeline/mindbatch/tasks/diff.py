@@ -11,7 +11,7 @@ from itertools import groupby, product, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from mindbatch.config.paths import folder_fault, settled
+from mindbatch.config.paths import folder_error, settled
 from mindbatch.config.schema import TaskConfig, option
 from mindbatch.fields import kinds as kind
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
@@ -55,10 +55,10 @@ class DiffConfig(TaskConfig):
 
     def settle_paths(self) -> list[str]:
         missing = [name for name in self.positional if getattr(self, name) is None]
-        faults = [NO_RUNS.format(", ".join(missing))] if missing else []
-        self.first = settled("first", self.first, folder_fault, faults)
-        self.second = settled("second", self.second, folder_fault, faults)
-        return faults
+        errors = [NO_RUNS.format(", ".join(missing))] if missing else []
+        self.first = settled("first", self.first, folder_error, errors)
+        self.second = settled("second", self.second, folder_error, errors)
+        return errors
 
 
 def run(config: DiffConfig) -> int:

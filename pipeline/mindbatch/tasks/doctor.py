@@ -64,19 +64,19 @@ class DoctorConfig(TaskConfig):
 
 def run(config: DoctorConfig) -> int:
     """Prints the findings; fails where a MindSpore that is installed cannot be imported."""
-    mindspore, fault = _import_mindspore()
-    findings = collect(mindspore, fault)
+    mindspore, error = _import_mindspore()
+    findings = collect(mindspore, error)
     if config.format == "json":
         show_json(findings)
     else:
         show(as_text(findings))
-    if fault:
-        say(f"mindspore cannot be imported: {fault}")
-    return EXIT_FAILED if fault else EXIT_DONE
+    if error:
+        say(f"mindspore cannot be imported: {error}")
+    return EXIT_FAILED if error else EXIT_DONE
 
 
-def collect(mindspore: ModuleType | None, fault: str | None) -> Findings:
-    """Everything that the task shows; `fault` says why there is no `mindspore`."""
+def collect(mindspore: ModuleType | None, error: str | None) -> Findings:
+    """Everything that the task shows; `error` says why there is no `mindspore`."""
     return {
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
         "machine": {
@@ -87,7 +87,7 @@ def collect(mindspore: ModuleType | None, fault: str | None) -> Findings:
             **{f"memory_{name}_gib": round(size / GIB, 1) for name, size in memory().items()},
         },
         "missing": missing_packages(),
-        "devices": {"CPU": True, "Ascend": _has_ascend(mindspore), "fault": fault},
+        "devices": {"CPU": True, "Ascend": _has_ascend(mindspore), "fault": error},
         "kernels": _kernels() | compilers(),
         "several_hosts": {"mpi4py": _version("mpi4py"), "mpirun": version_line("mpirun")},
         "threads": thread_settings(),

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mindbatch.checkpoint.faults import collecting, raise_if_any
+from mindbatch.checkpoint.error_lines import collecting, raise_if_any
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_names, has_file, read_config
 from mindbatch.checkpoint.folders.tensor_set import (
@@ -23,7 +23,7 @@ from mindbatch.checkpoint.iterations.metadata import placements
 from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.config.paths import checkpoint_fault, settled
+from mindbatch.config.paths import checkpoint_error, settled
 from mindbatch.config.schema import TaskConfig, option
 from mindbatch.fields import kinds as kind
 from mindbatch.io.amounts import size
@@ -31,7 +31,7 @@ from mindbatch.io.errors import EXIT_DONE, CheckpointError, ConfigError
 from mindbatch.io.foreign_formats import foreign_folder
 from mindbatch.io.screen_text import show, show_json
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8
-from mindbatch.models.described_folder import division_faults
+from mindbatch.models.described_folder import division_errors
 from mindbatch.models.foreign_models import QUANTIZATION
 from mindbatch.models.registry import chosen_type, nearest_supported
 from mindbatch.tasks.inspect_page import (
@@ -63,9 +63,9 @@ class InspectConfig(TaskConfig):
     verbose: bool = option(False, "show tracebacks")
 
     def settle_paths(self) -> list[str]:
-        faults = [] if self.path is not None else [NO_CHECKPOINT]
-        self.path = settled("path", self.path, checkpoint_fault, faults, is_model=True)
-        return faults
+        errors = [] if self.path is not None else [NO_CHECKPOINT]
+        self.path = settled("path", self.path, checkpoint_error, errors, is_model=True)
+        return errors
 
 
 def run(config: InspectConfig) -> int:
@@ -76,16 +76,16 @@ def run(config: InspectConfig) -> int:
         _show_strategy(config, read_strategy(path))
         return EXIT_DONE
     model_config, reasons = _model_config(path)
-    faults: list[str] = []
+    errors: list[str] = []
     try:
         stored_as = None if reasons else _quantised_as(path, model_config)
         with open_source(path) as source:
             if source.kind == ITERATION:
                 placements(source.path, source.ranks)  # what its metadata.json says is checked, too
-            ranks = [_content(rank, tensors, config, faults) for rank, tensors in enumerate(source.ranks)]
+            ranks = [_content(rank, tensors, config, errors) for rank, tensors in enumerate(source.ranks)]
             has_copies = source.kind == RANKS and seem_copies(source.ranks)
     except CheckpointError as error:
-        raise CheckpointError(dict.fromkeys([*reasons, *error.faults])) from None
+        raise CheckpointError(dict.fromkeys([*reasons, *error.lines])) from None
     how = None
     if not reasons and source.kind in (HUGGING_FACE, ITERATION) and "model_type" in model_config:
         how, reasons = how_it_runs(path)
@@ -100,7 +100,7 @@ def run(config: InspectConfig) -> int:
         closing += nearest_lines(model_config) if reasons and model_config else ()
         closing += [_COPIES] if has_copies else []
         show(source_page(source, ranks, closing, config.limit, config.digests, config.filter, stored_as))
-    raise_if_any(faults)
+    raise_if_any(errors)
     return EXIT_DONE
 
 
@@ -159,15 +159,15 @@ def _matches(name: str, config: InspectConfig) -> bool:
     return config.filter is None or fnmatchcase(name, config.filter)
 
 
-def _content(rank: int, tensors: TensorSet, config: InspectConfig, faults: list[str]) -> RankContent:
+def _content(rank: int, tensors: TensorSet, config: InspectConfig, errors: list[str]) -> RankContent:
     """Lists a rank's tensors and texts; with digests=true everything is read.
 
-    faults: takes a line for what is damaged.
+    errors: takes a line for what is damaged.
     """
     names = [name for name in tensors.tensors if _matches(name, config)]
     computed = tensors.computed_digests(names) if config.digests else {}
     if config.digests:
-        faults += tensors.damages(computed) + tensors.checksum_faults()
+        errors += tensors.damages(computed) + tensors.checksum_errors()
     rows = [_tensor_json(tensors, name, computed.get(name, tensors.digest(name))) for name in names]
     return {
         "rank": rank,
@@ -236,14 +236,14 @@ def how_it_runs(path: Path) -> tuple[HowItRuns | None, list[str]]:
     try:
         spec = open_model(ModelConfig(checkpoint_name_or_path=str(path))).spec
     except (CheckpointError, ConfigError) as error:
-        return None, [*error.faults]
+        return None, [*error.lines]
     how = HowItRuns(
         spec.model_type,
         spec.num_parameters,
         spec.max_positions,
         spec.cached_numbers,
-        tuple(ranks for ranks in NUMBERS_OF_RANKS if not division_faults(spec.architecture, ranks)),
-        tuple(spec.ascend_faults(RuntimeConfig().block_size)),
+        tuple(ranks for ranks in NUMBERS_OF_RANKS if not division_errors(spec.architecture, ranks)),
+        tuple(spec.ascend_errors(RuntimeConfig().block_size)),
     )
     return how, []
 

@@ -25,7 +25,7 @@ def run_in_job(config: TaskConfig, run: Run) -> int:
     """Runs a task that `is_launched`, if this process is the one to do it; returns the exit code.
 
     Raises:
-        ConfigError: with every fault of the section `launch` and of this machine.
+        ConfigError: with every error of the section `launch` and of this machine.
         MindBatchError: this node's part of the job has failed.
     """
     assert isinstance(config, ModelTaskConfig)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from mindbatch.config.faults import shown
-from mindbatch.config.paths import any_path, input_file_fault, output_file_fault, settled
+from mindbatch.config.error_log import shown
+from mindbatch.config.paths import any_path, input_file_error, output_file_error, settled
 from mindbatch.config.schema import SchemaKeys, TaskConfig, option, section, value_at
 from mindbatch.fields import kinds as kind
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
@@ -22,8 +22,8 @@ from mindbatch.launch.table_files import (
     name_for_servers,
     write_table,
 )
-from mindbatch.launch.table_json import address_fault
-from mindbatch.launch.table_reader import Leave, RankTableError, server_id_fault, verify
+from mindbatch.launch.table_json import address_error
+from mindbatch.launch.table_reader import Leave, RankTableError, server_id_error, verify
 
 WRITE, CHECK, MERGE = "write", "check", "merge"
 OF_ALL = ("action", "files", "num_ranks", "uneven", "verbose", "output.format")
@@ -103,20 +103,20 @@ class RankTableConfig(TaskConfig):
     )
 
     def settle_paths(self) -> list[str]:
-        faults: list[str] = []
+        errors: list[str] = []
         if isinstance(self.files, list | tuple):
-            fault_of = input_file_fault("a rank table")
-            self.files = tuple(settled("files", str(file), fault_of, faults) for file in self.files)
-        self.output.file = settled("output.file", self.output.file, output_file_fault, faults)
+            error_of = input_file_error("a rank table")
+            self.files = tuple(settled("files", str(file), error_of, errors) for file in self.files)
+        self.output.file = settled("output.file", self.output.file, output_file_error, errors)
         if self.hccn_tool.startswith("~"):  # else it may be a name on the PATH
-            self.hccn_tool = settled("hccn_tool", self.hccn_tool, any_path, faults) or self.hccn_tool
-        self.hccn_conf = settled("hccn_conf", self.hccn_conf, any_path, faults) or self.hccn_conf
-        return faults
+            self.hccn_tool = settled("hccn_tool", self.hccn_tool, any_path, errors) or self.hccn_tool
+        self.hccn_conf = settled("hccn_conf", self.hccn_conf, any_path, errors) or self.hccn_conf
+        return errors
 
-    def own_faults(self, keys: SchemaKeys) -> Iterable[str]:
+    def own_errors(self, keys: SchemaKeys) -> Iterable[str]:
         if self.action not in (WRITE, CHECK, MERGE):
             return
-        yield from _file_faults(self.action, self.files)
+        yield from _file_errors(self.action, self.files)
         used = {CHECK: OF_ALL, MERGE: OF_ALL + TO_A_FILE}.get(self.action, tuple(keys.keys))
         yield from _unused(self, keys, used, f"rank-table {self.action}")
         if self.action == WRITE and self.servers is not None:
@@ -129,7 +129,7 @@ class RankTableConfig(TaskConfig):
                     yield f"{name}: only in version 1.2; add version=1.2"
 
 
-def _file_faults(action: str, files: Any) -> Iterator[str]:
+def _file_errors(action: str, files: Any) -> Iterator[str]:
     if action == WRITE and files:
         yield "files: not read to write a table; mindbatch rank-table check FILE ... or merge FILE ..."
     elif action != WRITE and not files:
@@ -149,7 +149,7 @@ Assembled = tuple[RankTable, str, list[str]]
 
 
 def run(config: RankTableConfig) -> int:
-    """Runs the task; `check` fails when a table has a fault."""
+    """Runs the task; `check` fails when a table has an error."""
     if config.action == CHECK:
         return _check(config)
     table, name, notes = _merged(config) if config.action == MERGE else assemble(config)
@@ -203,15 +203,15 @@ def _as_json(checked: CheckedFile) -> dict[str, object]:
         "version": table.version if table else None,
         "servers": len(table.servers) if table else None,
         "ranks": table.num_ranks if table else None,
-        "faults": checked.faults,
+        "faults": checked.errors,
         "notes": checked.notes,
     }
 
 
 def _as_text(checked: CheckedFile) -> list[str]:
-    """A line for each fault and note, all with the file's name, as a compiler has them."""
+    """A line for each error and note, all with the file's name, as a compiler has them."""
     name = printable(checked.name)
-    lines = [f"{name}: {printable(fault)}" for fault in checked.faults]
+    lines = [f"{name}: {printable(error)}" for error in checked.errors]
     if checked.is_correct and checked.table:
         lines.append(f"{name}: correct: version {checked.table.version}, {counted(checked.table)}")
     return [*lines, *(f"{name}: note: {printable(note)}" for note in checked.notes)]
@@ -225,36 +225,36 @@ def assemble(config: RankTableConfig) -> Assembled:
 
 
 def _of_given_servers(config: RankTableConfig) -> Assembled:
-    faults: list[str] = []
+    errors: list[str] = []
     notes: list[str] = []
     nic = RESERVED_NIC if config.version == PLAIN else None
-    servers = given_servers(config.servers, nic, faults, notes)
-    if faults:
-        raise ConfigError(faults)
+    servers = given_servers(config.servers, nic, errors, notes)
+    if errors:
+        raise ConfigError(errors)
     table = RankTable.numbered(config.version, servers)
     return table, name_for_servers(table), notes
 
 
 def _of_this_server(config: RankTableConfig) -> Assembled:
-    faults: list[str] = []
+    errors: list[str] = []
     is_plain = config.version == PLAIN
-    server_id = _server_id(config.server_id, faults)
-    if config.host_ip is not None and (fault := address_fault(config.host_ip)):
-        faults.append(f"host_ip={config.host_ip}: {fault}")
+    server_id = _server_id(config.server_id, errors)
+    if config.host_ip is not None and (problem := address_error(config.host_ip)):
+        errors.append(f"host_ip={config.host_ip}: {problem}")
     text, visible = config.devices, config.visible_devices
     no_devices: tuple[list[int], str | None] = ([], None)
-    logical, range_note = _parsed(f"devices={text}", lambda: parse_devices(text), no_devices, faults)
+    logical, range_note = _parsed(f"devices={text}", lambda: parse_devices(text), no_devices, errors)
     physical: list[int] = _parsed(
         f"visible_devices={visible}",
         lambda: physical_devices(logical, None if visible is None else parse_list(visible)),
         [],
-        faults,
+        errors,
     )
     super_ids: list[int | None] = (
-        [None] * len(physical) if is_plain else _super_ids(config, len(physical), faults)
+        [None] * len(physical) if is_plain else _super_ids(config, len(physical), errors)
     )
-    if faults:
-        raise ConfigError(faults)
+    if errors:
+        raise ConfigError(errors)
     conf = Path(config.hccn_conf)
     try:
         addresses, address_note = find_addresses(
@@ -265,7 +265,7 @@ def _of_this_server(config: RankTableConfig) -> Assembled:
             "the addresses of this machine's NPUs are not known; give them, or those of other servers: "
             "servers='[{...}]' (see --help)"
         )
-        raise RankTableError([*error.faults, unknown]) from None
+        raise RankTableError([*error.lines, unknown]) from None
     devices = tuple(
         Device(device, device_ip=addresses[device], super_device_id=super_id)
         for device, super_id in zip(physical, super_ids, strict=True)
@@ -279,33 +279,33 @@ def _of_this_server(config: RankTableConfig) -> Assembled:
 Value = TypeVar("Value")
 
 
-def _parsed(given_as: str, parse: Callable[[], Value], default: Value, faults: list[str]) -> Value:
+def _parsed(given_as: str, parse: Callable[[], Value], default: Value, errors: list[str]) -> Value:
     try:
         return parse()
     except ValueError as error:
-        faults.append(f"{given_as}: {error}")
+        errors.append(f"{given_as}: {error}")
         return default
 
 
-def _server_id(name: str | None, faults: list[str]) -> str:
+def _server_id(name: str | None, errors: list[str]) -> str:
     try:
         server_id = own_address() if name is None else name
     except ValueError as error:
-        faults.append(f"server_id: must be given; {error}")
+        errors.append(f"server_id: must be given; {error}")
         return ""
-    if fault := server_id_fault(server_id):
-        faults.append(f"server_id={server_id}: {fault}")
+    if problem := server_id_error(server_id):
+        errors.append(f"server_id={server_id}: {problem}")
     return server_id
 
 
-def _super_ids(config: RankTableConfig, count: int, faults: list[str]) -> list[int | None]:
+def _super_ids(config: RankTableConfig, count: int, errors: list[str]) -> list[int | None]:
     parts = [part.strip() for part in (config.super_device_ids or "").split(",")]
     if not all(part.isascii() and part.isdecimal() for part in parts):
-        faults.append(
+        errors.append(
             "super_device_ids: must be given in version 1.2: a number for each device, like 0,1,2,3"
         )
     elif count and len(parts) != count:
-        faults.append(f"super_device_ids: {len(parts)} for {count} devices; give one for each")
+        errors.append(f"super_device_ids: {len(parts)} for {count} devices; give one for each")
     else:
         return [int(part) for part in parts]
     return []

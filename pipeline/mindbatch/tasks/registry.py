@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.schema import Key, SchemaKeys, Task, TaskConfig, schema_keys
-from mindbatch.io.fault_lines import as_typed
+from mindbatch.io.error_lines import as_typed
 
 _TASKS = (
     Task(

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import orjson
 
-from mindbatch.config.paths import folder_fault, settled
+from mindbatch.config.paths import folder_error, settled
 from mindbatch.config.schema import TaskConfig, option
 from mindbatch.fields import kinds as kind
 from mindbatch.io.amounts import per_second, table
@@ -44,9 +44,9 @@ class RunsConfig(TaskConfig):
     verbose: bool = option(False, "show tracebacks")
 
     def settle_paths(self) -> list[str]:
-        faults: list[str] = []
-        self.folder = settled("folder", self.folder, folder_fault, faults) or self.folder
-        return faults
+        errors: list[str] = []
+        self.folder = settled("folder", self.folder, folder_error, errors) or self.folder
+        return errors
 
 
 def run(config: RunsConfig) -> int:
@@ -76,18 +76,18 @@ def find_runs(top: Path) -> Iterator[Path]:
 
 
 def as_json(state: RunState) -> dict[str, Any]:
-    """The state in plain JSON types, without a fault where there is none."""
+    """The state in plain JSON types, without an error where there is none."""
     content = dataclasses.asdict(state)
     rows = {name: content.pop(name) for name in ("total", "done", "failed")}
-    fault = content.pop("fault")
+    error = content.pop("error")
     content |= {"rows": rows, "command": list(state.command)}
-    return content | ({"fault": fault} if fault else {})
+    return content | ({"fault": error} if error else {})
 
 
 def as_lines(states: Sequence[RunState]) -> list[str]:
     """A line for each run, and below it the command, which may be long, or what is wrong with the run."""
     heading, *rows = table([TITLES, *map(_cells, states)], right=NUMBERS)
-    below = (printable(state.fault or shlex.join(state.command)) for state in states)
+    below = (printable(state.error or shlex.join(state.command)) for state in states)
     return [heading, *(line for row, text in zip(rows, below, strict=True) for line in (row, f"    {text}"))]
 
 
@@ -119,7 +119,7 @@ class RunState:
     tokens_per_second: float | None = None
     created: str | None = None
     command: tuple[str, ...] = ()
-    fault: str | None = None
+    error: str | None = None
 
 
 def state_of(path: Path) -> RunState:
@@ -128,7 +128,7 @@ def state_of(path: Path) -> RunState:
     try:
         record = RunRecord.read(folder)
     except MindBatchError as error:
-        return RunState(folder=str(path), status="damaged", fault=str(error))
+        return RunState(folder=str(path), status="damaged", error=str(error))
     manifest, sample = read_manifest(folder), _last_sample(folder.metrics)
     status = _status(folder, manifest)
     counts = _of_manifest(manifest) if status in ("complete", "interrupted") else _of_sample(sample)

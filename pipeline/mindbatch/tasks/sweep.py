@@ -18,15 +18,15 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from mindbatch.config.composition import Composition
-from mindbatch.config.faults import shown
+from mindbatch.config.error_log import shown
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.overrides import FOLDER_KEYS, json_value, key_of
 from mindbatch.config.schema import TaskConfig, schema_keys, value_at
 from mindbatch.config.settings import OPTION, OUTPUT_FOLDER
 from mindbatch.io.amounts import table
 from mindbatch.io.children import command, spawn
+from mindbatch.io.error_lines import text_override
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
-from mindbatch.io.fault_lines import text_override
 from mindbatch.io.screen_text import printable, say, show
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.tasks.runs import state_of
@@ -183,7 +183,7 @@ def _errors(job: SweepJob, compose: Compose, outputs: dict[tuple[str, str], str]
     try:
         config = composition.finish()
     except ConfigError as error:
-        yield from error.faults
+        yield from error.lines
         return
     for key in () if config.continues_run else OUTPUTS:
         path = value_at(config, key) if key in composition.set_keys else None

@@ -65,10 +65,10 @@ def test_what_it_writes_does_not_reach_the_current_folder(tmp_path: Path) -> Non
 
 
 def test_an_error_is_the_line_that_says_it() -> None:
-    assert failure(simulate(simulated_functions.fail, "plain")).faults == (
+    assert failure(simulate(simulated_functions.fail, "plain")).lines == (
         "the simulation of Ascend: no such operator",
     )
-    assert failure(simulate(simulated_functions.fail, "ours")).faults == (
+    assert failure(simulate(simulated_functions.fail, "ours")).lines == (
         "the simulation of Ascend: first fault",
         "the simulation of Ascend: second fault",
     )
@@ -90,7 +90,7 @@ def test_ranks_are_forks(how: str, line: str) -> None:
 
 
 def test_a_process_that_dies_is_told_with_its_last_line() -> None:
-    (line,) = failure(simulate(simulated_functions.die)).faults
+    (line,) = failure(simulate(simulated_functions.die)).lines
     assert line.startswith("the simulation of Ascend ended with exit code 7, most likely out of")
     assert line.endswith("; its last line: the end is near")
 
@@ -99,7 +99,7 @@ def test_limits_are_kept() -> None:
     short = failure(simulate(simulated_functions.count_and_wait, "0", seconds=0.2))
     assert str(short).startswith("the simulation of Ascend has not ended after 0.2 s")
     assert [*simulate(simulated_functions.take, str(1 << 20), memory_bytes=1 << 30)] == [1 << 20]
-    (line,) = failure(simulate(simulated_functions.take, str(1 << 31), memory_bytes=1 << 30)).faults
+    (line,) = failure(simulate(simulated_functions.take, str(1 << 31), memory_bytes=1 << 30)).lines
     assert line.endswith(": MemoryError")
 
 

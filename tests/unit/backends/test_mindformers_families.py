@@ -24,7 +24,7 @@ from mindformers_configs import CONFIGS, YARN, config, published
 def fault(family: str, **changes: Any) -> str:
     with pytest.raises(CheckpointError) as caught:
         describe(config(family, **changes))
-    (line,) = caught.value.faults
+    (line,) = caught.value.lines
     return line.removeprefix("config.json: ")
 
 
@@ -159,7 +159,7 @@ def test_other_families_are_refused_with_what_runs_them() -> None:
     ):
         with pytest.raises(CheckpointError) as caught:
             describe({"model_type": model_type})
-        (line,) = caught.value.faults
+        (line,) = caught.value.lines
         assert line.startswith(
             f"config.json: model type {model_type!r}: model.provider=mindformers does not run it; {allowed}; "
             f"{way_out}"

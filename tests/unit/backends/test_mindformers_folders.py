@@ -41,7 +41,7 @@ def opened(folder: Path, model_type: str = "auto") -> ModelSpec:
 def faults(folder: Path) -> list[str]:
     with pytest.raises(CheckpointError) as caught:
         opened(folder)
-    return [fault.removeprefix(f"{folder}/").removeprefix(f"{folder}: ") for fault in caught.value.faults]
+    return [fault.removeprefix(f"{folder}/").removeprefix(f"{folder}: ") for fault in caught.value.lines]
 
 
 def test_sizes_are_those_of_the_folder(tmp_path: Path) -> None:

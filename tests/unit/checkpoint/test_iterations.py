@@ -174,7 +174,7 @@ def test_what_contradicts_itself_is_refused_by_name(case: str, tmp_path: Path) -
     path.write_text(json.dumps(content))
     with open_source(tmp_path / "b") as source, pytest.raises(CheckpointError) as error:
         placements(source.path, source.ranks)
-    assert any(fault.startswith(f"{path}: ") and line in fault for fault in error.value.faults)
+    assert any(problem.startswith(f"{path}: ") and line in problem for problem in error.value.lines)
 
 
 TORN: dict[str, tuple[Callable[[Path], object], str]] = {

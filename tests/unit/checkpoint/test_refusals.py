@@ -26,7 +26,7 @@ from ckpt_bytes import with_crc
 import transform_ckpt
 import transform_ckpt_lora
 from mindbatch import cli
-from mindbatch.checkpoint.faults import MAX_LINES
+from mindbatch.checkpoint.error_lines import MAX_LINES
 from mindbatch.checkpoint.folders import model_folder
 
 FOLDER, SHARDS, ONE, RANKS, _ = PLACES
@@ -186,7 +186,7 @@ def test_a_model_with_names_of_another_kind_is_refused_without_delay(
     file.write_bytes(FOLDER.content({f"other.{number}.weight": TENSORS[NAME] for number in range(300)}))
     message = _refused(_reshard, FOLDER, home, capsys)
     assert "'other.0.weight' of shape [32, 48] is not part of this model" in message
-    assert "more faults" in message
+    assert "more errors" in message
     assert 0 < len(asked) <= MAX_LINES
 
 

@@ -40,7 +40,7 @@ def faults(
 ) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         compose(overrides, file_text, folder, tmp_path=tmp_path)
-    return [line.replace(f"{tmp_path}/", "") for line in caught.value.faults]
+    return [line.replace(f"{tmp_path}/", "") for line in caught.value.lines]
 
 
 def test_the_command_line_goes_before_the_file_and_the_file_before_the_task(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_of_a_file_that_cannot_be_read_nothing_else_is_said_to_be_missing(text: 
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
         config_of("generate", "decoding.temperature=-1", "decoding.tok_k=3", file=file)
-    first, *others = caught.value.faults
+    first, *others = caught.value.lines
     assert first.startswith(f"{file}")
     assert others == [
         "decoding.tok_k: unknown key; did you mean decoding.top_k?",
@@ -208,7 +208,7 @@ BOMB = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n"
 def fault(path: Path) -> str:
     with pytest.raises(ConfigError) as caught:
         read_mapping(path)
-    return "\n".join(caught.value.faults)
+    return "\n".join(caught.value.lines)
 
 
 @pytest.mark.parametrize(

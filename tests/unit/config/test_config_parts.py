@@ -9,7 +9,7 @@ from hydra.core.config_store import ConfigStore
 
 from mindbatch.config import paths
 from mindbatch.config.compose import compose_task
-from mindbatch.config.faults import FaultLog
+from mindbatch.config.error_log import ErrorLog
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.machine import parse_bytes
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig, ParallelConfig, RuntimeConfig
@@ -77,7 +77,7 @@ def test_a_path_is_the_users_unless_it_is_shipped(monkeypatch: pytest.MonkeyPatc
 
 
 def test_consequences_of_a_fault_are_dropped_by_whole_names() -> None:
-    log = FaultLog()
+    log = ErrorLog()
     log.add("prompts: bad", "prompts")
     log.add("model=x: no such option", "model")
     log.trust("model.dtype")
@@ -90,12 +90,12 @@ def test_consequences_of_a_fault_are_dropped_by_whole_names() -> None:
 KEYS = schema_keys(ModelTaskConfig)
 
 
-def own_faults(**sections: Any) -> list[str]:
-    return [*ModelTaskConfig(**sections).own_faults(KEYS)]
+def own_errors(**sections: Any) -> list[str]:
+    return [*ModelTaskConfig(**sections).own_errors(KEYS)]
 
 
 def test_options_given_from_python_are_checked_too() -> None:
-    assert own_faults(runtime=RuntimeConfig(num_threads=2)) == []
+    assert own_errors(runtime=RuntimeConfig(num_threads=2)) == []
     model = ModelConfig(type="lama", batch_size=True, seq_length=0, use_past=1, tokenizer=3)  # type: ignore[arg-type]
     runtime = RuntimeConfig(block_size=None, kernels=None)  # type: ignore[arg-type]
     parallel, lora = ParallelConfig(data_parallel=0), LoraConfig(max_loaded=0)
@@ -111,7 +111,7 @@ def test_options_given_from_python_are_checked_too() -> None:
         "runtime.block_size=null: must be one of 8, 16, 32, 64, 128",
         "runtime.kernels=null: must be one of auto, native, reference",
     ]
-    (line,) = own_faults(runtime=RuntimeConfig(cache_memory="lots"))
+    (line,) = own_errors(runtime=RuntimeConfig(cache_memory="lots"))
     assert line.startswith("runtime.cache_memory=lots: must be bytes")
 
 
@@ -127,8 +127,8 @@ def test_every_task_and_python_have_the_same_batch() -> None:
     keys = [schema_keys(task.schema).keys for task in TASKS.values()]
     assert {key["model.batch_size"].default for key in keys if "model.batch_size" in key} == {32}
     small = RuntimeConfig(max_batched_tokens=16)
-    assert own_faults(runtime=small) == []
-    assert own_faults(model=ModelConfig(batch_size=17), runtime=small) == [
+    assert own_errors(runtime=small) == []
+    assert own_errors(model=ModelConfig(batch_size=17), runtime=small) == [
         "runtime.max_batched_tokens=16: must be at least model.batch_size=17, for each sequence takes one "
         "token of a step"
     ]

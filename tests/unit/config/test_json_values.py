@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from mindbatch.config.composition import save_config
 from mindbatch.config.model_schema import DecodingConfig
 from mindbatch.decoding import DecodingParams
+from mindbatch.io.error_lines import text_override, texts_override
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.fault_lines import text_override, texts_override
 from task_configs import config_of
 
 MODEL = "model=tiny_gpt2"
@@ -204,7 +204,7 @@ def test_early_stopping_may_be_a_word(model_folder: Path) -> None:
 def test_refused_on_the_command_line(override: str, said: str, model_folder: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         decoding(model_folder, f"decoding.{override}", "decoding.num_beams=2")
-    [fault] = caught.value.faults
+    [fault] = caught.value.lines
     assert said in fault
 
 

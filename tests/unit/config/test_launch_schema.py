@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mindbatch.config.compose import compose_task
-from mindbatch.config.launch_schema import LaunchConfig, is_host, launch_faults, settle_launch_paths
+from mindbatch.config.launch_schema import LaunchConfig, is_host, launch_errors, settle_launch_paths
 from mindbatch.config.model_schema import ParallelConfig
 from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.registry import TASKS
@@ -88,12 +88,12 @@ def test_each_fault_is_named(
     launch: dict[str, object], expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HAVE_RAY, lambda name: name)
-    assert [*launch_faults(LaunchConfig(**launch), FOUR)] == ([expected] if expected else [])  # type: ignore[arg-type]
+    assert [*launch_errors(LaunchConfig(**launch), FOUR)] == ([expected] if expected else [])  # type: ignore[arg-type]
 
 
 def test_ray_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HAVE_RAY, lambda name: None)
-    [fault] = launch_faults(LaunchConfig("ray"), FOUR)
+    [fault] = launch_errors(LaunchConfig("ray"), FOUR)
     assert fault == (
         "launch=ray: Ray is not installed here; pip install -e '.[ray]' -c constraints.txt in the checkout"
     )
@@ -101,7 +101,7 @@ def test_ray_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_messages_name_what_the_user_of_a_script_gave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINDBATCH_GIVEN_AS", "worker_num=RANK_SIZE,rank_table=RANK_TABLE")
-    [fault] = launch_faults(LaunchConfig(worker_num=2, master_port=1), ParallelConfig())
+    [fault] = launch_errors(LaunchConfig(worker_num=2, master_port=1), ParallelConfig())
     assert fault == (
         "RANK_SIZE=2: parallel.data_parallel=1 x model_parallel=1 x pipeline_stage=1 make 1 process; set "
         "these to what is meant, or give another RANK_SIZE"
@@ -110,7 +110,7 @@ def test_messages_name_what_the_user_of_a_script_gave(monkeypatch: pytest.Monkey
 
 def test_all_faults_are_told_at_once() -> None:
     launch = LaunchConfig("rank_table", local_worker_num=3, master_addr="$(id)", master_port=70000)
-    assert [fault.partition(":")[0].partition("=")[0] for fault in launch_faults(launch, FOUR)] == [
+    assert [fault.partition(":")[0].partition("=")[0] for fault in launch_errors(launch, FOUR)] == [
         "launch.local_worker_num",
         "launch.master_addr",
         "launch.master_port",
@@ -170,4 +170,4 @@ def test_faults_of_single_keys(override: str, expected: str, model_folder: Path)
     given = [f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi", override]
     with pytest.raises(ConfigError) as caught:
         config_of("generate", *given)
-    assert caught.value.faults[0].startswith(expected)
+    assert caught.value.lines[0].startswith(expected)

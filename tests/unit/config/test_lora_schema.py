@@ -8,9 +8,9 @@ from unittest.mock import patch
 
 import pytest
 
-from mindbatch.config.lora_schema import LIST_NAME, AdapterFolder, LoraConfig, lora_faults
+from mindbatch.config.lora_schema import LIST_NAME, AdapterFolder, LoraConfig, lora_errors
+from mindbatch.io.error_lines import unknown_adapter
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.fault_lines import unknown_adapter
 from mindbatch.llm_input import options_of
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.identity import _adapter_fields
@@ -37,10 +37,10 @@ def fields_of(*overrides: str) -> dict[str, Any]:
         return _adapter_fields(composed(*overrides), Path("llama-32-heads"))
 
 
-def faults_of(*overrides: str) -> tuple[str, ...]:
+def errors_of(*overrides: str) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
         composed(*overrides)
-    return tuple(caught.value.faults)
+    return tuple(caught.value.lines)
 
 
 def test_adapters_are_folders_by_name(here: Path) -> None:
@@ -70,21 +70,21 @@ def test_a_saved_configuration_has_absolute_folders(here: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("value", ["{law: law, law: med}", "{a: {path: law, path: med}}"])
 def test_a_name_that_is_given_twice_is_refused(here: Path, value: str) -> None:
-    [line] = faults_of(f"lora.adapters={value}")
+    [line] = errors_of(f"lora.adapters={value}")
     assert line.endswith(" is given twice")
-    assert faults_of('lora.adapters={"law": "law", "law": "med"}')
+    assert errors_of('lora.adapters={"law": "law", "law": "med"}')
 
 
 def test_neither_colons_in_values_nor_keys_of_mappings_are_names(here: Path) -> None:
     assert composed("lora.adapters={law: {path: law}, med: {path: med}}").lora.names == ("law", "med")
     both = "lora.adapters={one: shipped:examples/tiny_gpt2, two: shipped:examples/tiny_gpt2}"
     assert composed(both).lora.names == ("one", "two")
-    [line] = faults_of("lora.adapters={one: shipped:examples/tiny_gpt2, one: shipped:examples/tiny_gpt2}")
+    [line] = errors_of("lora.adapters={one: shipped:examples/tiny_gpt2, one: shipped:examples/tiny_gpt2}")
     assert line.endswith(": one is given twice")
 
 
 def test_all_faults_are_told_at_once(here: Path) -> None:
-    found = faults_of(
+    found = errors_of(
         "lora.adapters={law: lw, med: {path: med, scale: 2}, odd: 7, "
         "zero: {path: law, scaling: 0}, none: {}}",
         "lora.default=lau",
@@ -116,7 +116,7 @@ def test_all_faults_are_told_at_once(here: Path) -> None:
     ],
 )
 def test_names_are_short_and_can_be_printed(adapters: Any, fault: str) -> None:
-    [line] = lora_faults(LoraConfig(adapters))
+    [line] = lora_errors(LoraConfig(adapters))
     assert line.startswith("lora.adapters")
     assert fault in line
 
@@ -129,7 +129,7 @@ def test_names_are_short_and_can_be_printed(adapters: Any, fault: str) -> None:
     ],
 )
 def test_what_has_no_effect_is_refused(options: dict[str, Any], fault: str) -> None:
-    assert [*lora_faults(LoraConfig(**options))] == [fault]
+    assert [*lora_errors(LoraConfig(**options))] == [fault]
 
 
 def test_of_many_adapters_a_few_are_named() -> None:
@@ -195,7 +195,7 @@ def test_one_adapter_is_merged_for_every_row(here: Path) -> None:
     ],
 )
 def test_a_merge_gives_rows_no_choice(here: Path, overrides: list[str], fault: str) -> None:
-    assert faults_of("lora.mode=merge", *overrides) == (fault,)
+    assert errors_of("lora.mode=merge", *overrides) == (fault,)
 
 
 def test_a_list_of_mindformers_stands_for_its_adapters(here: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_list_of_mindformers_stands_for_its_adapters(here: Path) -> None:
         assert {name: folder.path for name, folder in config.lora.folders.items()} == expected
         assert f"law: {here}/law" in config.unresolved_yaml, "the list is needed no more"
     listed.write_text(json.dumps({"law": "lw"}))
-    assert faults_of("lora.adapters=lists") == ("lora.adapters.law=lw: no such folder; did you mean law?",)
+    assert errors_of("lora.adapters=lists") == ("lora.adapters.law=lw: no such folder; did you mean law?",)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_lists_that_are_none(here: Path, content: str | None, fault: str) -> Non
     (here / "lists").mkdir()
     if content is not None:
         (here / "lists" / LIST_NAME).write_text(content)
-    [line] = faults_of("lora.adapters=lists", "lora.default=law")
+    [line] = errors_of("lora.adapters=lists", "lora.default=law")
     assert fault in line
 
 
@@ -239,18 +239,18 @@ def test_an_adapter_may_be_a_file(here: Path) -> None:
     (here / "notes.txt").write_bytes(b"")
     found = composed("lora.adapters={law: {path: lora.ckpt, scaling: 2}}").lora.folders
     assert found == {"law": AdapterFolder(Path("lora.ckpt"), 2)}
-    [line] = faults_of("lora.adapters={law: notes.txt}")
+    [line] = errors_of("lora.adapters={law: notes.txt}")
     assert line == "lora.adapters.law=notes.txt: is a file; give the folder that holds it: ."
 
 
 def test_a_shipped_example_is_named_as_such(here: Path) -> None:
     """Commands of the documentation are typed where the examples are not."""
-    [line] = faults_of("lora.adapters={one: examples/tiny_gpt2}")
+    [line] = errors_of("lora.adapters={one: examples/tiny_gpt2}")
     assert line == (
         "lora.adapters.one=examples/tiny_gpt2: no such folder; did you mean shipped:examples/tiny_gpt2?"
     )
     assert not any(
-        "shipped:" in line for line in faults_of("lora.adapters={one: examples/../x, two: examples/x}")
+        "shipped:" in line for line in errors_of("lora.adapters={one: examples/../x, two: examples/x}")
     )
 
 

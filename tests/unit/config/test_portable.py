@@ -174,7 +174,7 @@ def test_a_value_of_the_wrong_type_is_refused_without_being_shown(
     monkeypatch.setenv("LENGTH", SECRET)
     with pytest.raises(ConfigError) as caught:
         prompting(model_folder, "model.seq_length=${oc.env:LENGTH}")
-    assert caught.value.faults == (
+    assert caught.value.lines == (
         "model.seq_length=${oc.env:LENGTH}: what it stands for must be a whole number, at least 1, or null",
     )
 
@@ -191,7 +191,7 @@ def test_a_prompt_that_looks_like_a_reference_is_told_how_to_be_written(
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         prompting(model_folder, f'prompts=["{text}"]')
-    (line,) = caught.value.faults
+    (line,) = caught.value.lines
     assert line.endswith("${ begins a reference; write \\${ for the characters themselves")
 
 

@@ -39,7 +39,7 @@ def applied(tmp_path: Path, text: str, above: dict[str, object] | None = None, s
 
 
 def values(result: Applied) -> dict[str, object]:
-    assert result.faults == []
+    assert result.errors == []
     return {key: setting.value for key, setting in result.settings.items()}
 
 
@@ -48,7 +48,7 @@ def reasons(result: Applied) -> dict[str, str]:
 
 
 def faults(tmp_path: Path, text: str, above: dict[str, object] | None = None) -> list[str]:
-    lines = applied(tmp_path, text, above).faults
+    lines = applied(tmp_path, text, above).errors
     return [line.removeprefix(f"{tmp_path}/p.yaml, ") for line in lines]
 
 
@@ -145,7 +145,7 @@ def test_the_yamls_that_mindformers_ships_are_known() -> None:
     files = sorted(Path(found.origin).parents[1].glob("configs/*/predict_*.yaml"))
     assert files
     for file in files:
-        assert apply_table(file, KEYS).faults == []
+        assert apply_table(file, KEYS).errors == []
 
 
 @pytest.mark.parametrize(("text", "config"), [(PANGU, PANGU_CONFIG), (CHATGLM_6B, CHATGLM_6B_CONFIG)])
@@ -219,7 +219,7 @@ def test_keys_that_nobody_knows_are_named_without_effect(tmp_path: Path, folder:
     text += "model: {model_config: {pet_config: {rank: 3}, use_flash_attention: True, hidden_dropout: 0.1}}"
     (folder / "config.json").write_text('{"hidden_dropout": 0.0}')
     result = applied(tmp_path, text)
-    assert result.faults == []
+    assert result.errors == []
     assert reasons(result) == {
         "quite_another_thing": "not used here",
         "context.of_tomorrow": "a setting of MindSpore's that MindBatch makes itself",
@@ -250,7 +250,7 @@ def test_a_description_of_another_model_is_refused(tmp_path: Path, folder: Path)
 def test_without_the_folder_there_is_nothing_to_compare(tmp_path: Path) -> None:
     result = applied(tmp_path, OLDER.replace("num_layers: 2", "num_layers: 3"))
     assert reasons(result)["model.model_config.num_layers"] == "config.json of the model's folder says it"
-    assert result.faults == []
+    assert result.errors == []
 
 
 def test_what_is_called_otherwise_is_the_same(tmp_path: Path, folder: Path) -> None:
@@ -270,7 +270,7 @@ def test_what_config_json_leaves_open(tmp_path: Path, folder: Path) -> None:
     why = "config.json, which counts, has no such key"
     names = ("intermediate_size", "rope_ratio")
     assert reasons(result) == {f"model.model_config.{name}": why for name in names}
-    assert result.faults == []
+    assert result.errors == []
 
 
 def test_scaled_positions_must_be_those_of_the_folder(tmp_path: Path, folder: Path) -> None:

@@ -30,7 +30,7 @@ def applied(pet: dict[str, object], top: str = "", above: dict[str, object] | No
 
 
 def of_interest(result: Applied) -> dict[str, object]:
-    assert result.faults == []
+    assert result.errors == []
     wanted = ("model.checkpoint_name_or_path", "model.tokenizer")
     return {
         key: setting.value
@@ -113,7 +113,7 @@ def test_what_is_given_goes_before_it() -> None:
     ],
 )
 def test_what_is_refused(pet: dict[str, object], top: str, fault: str) -> None:
-    [line] = applied(pet, top).faults
+    [line] = applied(pet, top).errors
     assert fault in line
 
 

@@ -71,9 +71,9 @@ def test_rows_before_a_cut_are_read_and_the_cut_is_a_fault(path: Path, packed: b
     if path.suffix == ".gz":
         assert len(good) == zlib.decompressobj(wbits=31).decompress(path.read_bytes()).count(b"\n")
     assert last.line == len(good) + 1
-    assert last.fault is not None
-    assert "data is damaged or cut off here (" in last.fault
-    assert last.fault.endswith("); nothing after it was read")
+    assert last.error is not None
+    assert "data is damaged or cut off here (" in last.error
+    assert last.error.endswith("); nothing after it was read")
 
 
 @pytest.mark.fast_cases(1)
@@ -82,7 +82,7 @@ def test_damage_within_and_after(path: Path, packed: bytes) -> None:
         path.write_bytes(content)
         *others, last = Dataset(path).records()
         assert [record.columns for record in others[:10_000]] == ROWS[:10_000]
-        assert "data is damaged or cut off here" in str(last.fault)
+        assert "data is damaged or cut off here" in str(last.error)
 
 
 CUT = {
@@ -99,9 +99,9 @@ def test_a_table_or_array_that_is_cut_says_where(name: str, tmp_path: Path, suff
     path = tmp_path / f"{name}{suffix}"
     path.write_bytes(packed[: len(packed) // 2])
     *good, last = Dataset(path).records()
-    assert all(record.fault is None for record in good)
+    assert all(record.error is None for record in good)
     assert last.line == good[-1].line + lines_per_row > 1000
-    assert "cut off" in str(last.fault)
+    assert "cut off" in str(last.error)
     if name == "a.json":
         assert [record.columns for record in good] == ROWS[: len(good)]
 
@@ -114,7 +114,7 @@ def test_a_file_that_is_not_packed_as_its_name_says_is_refused(
     path.write_bytes(LINES)
     with pytest.raises(ConfigError) as caught:
         Dataset(path)
-    (fault,) = caught.value.faults
+    (fault,) = caught.value.lines
     assert fault.startswith(f"data.path: {path}: the ")
     assert "data is damaged or cut off here (" in fault
     assert "\n" not in fault
@@ -148,7 +148,7 @@ def test_a_row_of_50_megabytes_is_not_held(tmp_path: Path, name: str) -> None:
     arrow_before = pa.total_allocated_bytes()
     try:
         for record in Dataset(path, max_line_bytes=10**6).records():
-            found.append((record.line, record.fault))
+            found.append((record.line, record.error))
             arrow = max(arrow, pa.total_allocated_bytes() - arrow_before)
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -184,13 +184,13 @@ def test_a_disk_that_fails_is_no_fault_of_a_row(
     monkeypatch.setattr(io, "FileIO", FailingFile)
     with pytest.raises(MindBatchError) as caught:
         list(dataset.records())
-    assert caught.value.faults == (f"{path}: cannot be read (Input/output error)",)
+    assert caught.value.lines == (f"{path}: cannot be read (Input/output error)",)
 
 
 def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         Dataset("/proc/self/mem", "jsonl")
-    assert caught.value.faults == ("data.path: /proc/self/mem: cannot be read (Input/output error)",)
+    assert caught.value.lines == ("data.path: /proc/self/mem: cannot be read (Input/output error)",)
     path = tmp_path / "a.jsonl"
     path.touch()
     dataset = Dataset(path)

@@ -22,7 +22,7 @@ def records(folder: Path, content: bytes | str, name: str = "rows.csv", limit: i
 
 def outcomes(folder: Path, content: bytes | str, **options: Any) -> list[tuple[int, Any]]:
     found = records(folder, content, **options)
-    return [(record.line, record.columns if record.fault is None else record.fault) for record in found]
+    return [(record.line, record.columns if record.error is None else record.error) for record in found]
 
 
 def test_rows_are_told_by_the_line_they_begin_on(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_table_without_usable_columns_is_refused_as_a_whole(
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         records(tmp_path, content)
-    assert caught.value.faults == (f"data.path: {tmp_path}/rows.csv: {fault}",)
+    assert caught.value.lines == (f"data.path: {tmp_path}/rows.csv: {fault}",)
 
 
 def test_fields_longer_than_the_csv_module_expects(tmp_path: Path) -> None:

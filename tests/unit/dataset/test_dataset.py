@@ -30,7 +30,7 @@ def write(path: Path, *rows: Any) -> Path:
 def faults(path: Path, *arguments: Any, **options: Any) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
         Dataset(path, *arguments, **options)
-    return caught.value.faults
+    return caught.value.lines
 
 
 def test_a_folder_of_every_format_is_one_stream(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_folder_of_every_format_is_one_stream(tmp_path: Path) -> None:
 def test_text_is_as_strict_as_other_lines(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfa\xe2\x80\xa8b\n\xff\n" + b"x" * 11 + b"\nlast")
     assert [
-        (record.line, record.columns, record.fault) for record in Dataset(tmp_path, "text", 10).records()
+        (record.line, record.columns, record.error) for record in Dataset(tmp_path, "text", 10).records()
     ] == [
         (1, {"prompt": "a\u2028b"}, None),
         (2, None, "not valid UTF-8: byte 0xff at position 0"),
@@ -102,7 +102,7 @@ def test_openai_requests_beside_other_rows_are_refused(tmp_path: Path, other: st
     (tmp_path / "c.jsonl").write_text("broken\n")
     with pytest.raises(ConfigError) as caught:
         _ = Dataset(tmp_path).is_openai
-    assert caught.value.faults == (
+    assert caught.value.lines == (
         f"data.path: {tmp_path}/a.jsonl holds OpenAI batch requests, {tmp_path}/{other} does not; give one "
         "kind at a time, or say with data.format which all of them are (openai, jsonl)",
     )
@@ -188,7 +188,7 @@ def test_columns_are_bounded_and_looked_through_once(tmp_path: Path) -> None:
         Dataset(tmp_path / "twice.csv")
     (tmp_path / "wide.jsonl").write_bytes(json.dumps(dict.fromkeys(names)).encode() + b'\n{"prompt": "a"}\n')
     wide, good = Dataset(tmp_path / "wide.jsonl").records()
-    assert (wide.columns, wide.fault) == (None, "has 40,000 columns; at most 10,000 are read")
+    assert (wide.columns, wide.error) == (None, "has 40,000 columns; at most 10,000 are read")
     assert good.columns == {"prompt": "a"}
 
 
@@ -220,7 +220,7 @@ def names(path: str | Path, given_format: str = "auto") -> list[str]:
 def fault(path: str | Path, given_format: str = "auto") -> str:
     with pytest.raises(ConfigError) as caught:
         find_files(path, given_format)
-    return "\n".join(caught.value.faults)
+    return "\n".join(caught.value.lines)
 
 
 @pytest.mark.parametrize(

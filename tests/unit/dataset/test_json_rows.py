@@ -121,7 +121,7 @@ def test_line_ends_and_the_end_of_the_file(tmp_path: Path) -> None:
         assert [(record.line, record.columns) for record in found] == [(n, json.loads(GOOD)) for n in (1, 2)]
     assert records(tmp_path, b"") == []
     empty = records(tmp_path, GOOD + b"\n\n")
-    assert [record.fault for record in empty] == [None, "the line is empty"], "at the end, too"
+    assert [record.error for record in empty] == [None, "the line is empty"], "at the end, too"
 
 
 def test_only_newline_bytes_split(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_nesting_up_to_the_limit_and_many_brackets_beside_each_other(tmp_path: P
     wide = json.dumps({"a": [[i] for i in range(200)]}).encode()
     very_deep = b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     found = records(tmp_path, b"\n".join([deep, wide, very_deep]), limit=10**6)
-    assert [record.fault for record in found] == [
+    assert [record.error for record in found] == [
         None,
         None,
         "JSON is nested too deeply; at most 100 levels are allowed",
@@ -150,7 +150,7 @@ def test_nesting_up_to_the_limit_and_many_brackets_beside_each_other(tmp_path: P
 def test_lines_up_to_the_limit(tmp_path: Path) -> None:
     line = b'{"a": "' + b"x" * (LIMIT - 9) + b'"}'
     assert len(line) == LIMIT
-    faults = [record.fault for record in records(tmp_path, line + b"\r\n" + line + b" \n" + line)]
+    faults = [record.error for record in records(tmp_path, line + b"\r\n" + line + b" \n" + line)]
     assert faults == [None, "the line is longer than 1000 bytes", None]
 
 
@@ -169,7 +169,7 @@ NO_ARRAY = "holds no JSON array of objects; for an object a line, name it .jsonl
 def outcomes(folder: Path, content: bytes | str) -> list[Any]:
     found = records(folder, content, name="rows.json")
     assert [record.line for record in found] == list(range(1, len(found) + 1))
-    return [record.columns if record.fault is None else record.fault for record in found]
+    return [record.columns if record.error is None else record.error for record in found]
 
 
 @pytest.fixture(params=[1, 2, 3, 7, 1 << 17])
@@ -237,7 +237,7 @@ def test_edges_of_the_array(tmp_path: Path, content: str, expected: list[Any]) -
 def test_a_file_that_holds_no_array_is_refused_as_a_whole(tmp_path: Path, content: str) -> None:
     with pytest.raises(ConfigError) as caught:
         records(tmp_path, content, name="rows.json")
-    assert caught.value.faults == (f"data.path: {tmp_path}/rows.json: {NO_ARRAY}",)
+    assert caught.value.lines == (f"data.path: {tmp_path}/rows.json: {NO_ARRAY}",)
 
 
 @pytest.mark.usefixtures("chunk_bytes")
@@ -245,7 +245,7 @@ def test_long_elements_around_the_limit(tmp_path: Path) -> None:
     elements = ['{"a": "' + "x" * (length - 9) + '"}' for length in (20, 21, 60, 20)]
     found = records(tmp_path, "[" + ",".join(elements) + "]", limit=20, name="rows.json")
     too_long = "the element is longer than 20 bytes"
-    assert [record.fault for record in found] == [None, too_long, too_long, None]
+    assert [record.error for record in found] == [None, too_long, too_long, None]
 
 
 def test_a_long_string_of_backslashes(tmp_path: Path) -> None:

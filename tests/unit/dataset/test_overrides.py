@@ -229,7 +229,7 @@ def test_a_request_names_an_adapter_as_its_model() -> None:
 def test_adapters_that_no_row_can_have_are_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         RowMaker(DataConfig(), DecodingParams(), False, lora=LoraConfig(LORA.adapters))
-    assert caught.value.faults == (
+    assert caught.value.lines == (
         "lora.adapters: law, med: no prompt would have one; give data.adapter_column=COLUMN or "
         "lora.default=law, or remove them",
     )

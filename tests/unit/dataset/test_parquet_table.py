@@ -84,7 +84,7 @@ def test_a_value_that_json_does_not_know_spoils_only_its_cell(
 ) -> None:
     table = pa.table({"prompt": ["a", "b"], "x": pa.array([value, None], kind)})
     first, second = records(tmp_path, table)
-    assert (first.columns, first.fault, first.unusable) == ({"prompt": "a"}, None, {"x": reason})
+    assert (first.columns, first.error, first.unusable) == ({"prompt": "a"}, None, {"x": reason})
     assert (second.columns, second.unusable) == ({"prompt": "b", "x": None}, {})
 
 
@@ -125,7 +125,7 @@ LARGE_CELLS = {
 @pytest.mark.parametrize("cells", LARGE_CELLS.values(), ids=LARGE_CELLS)
 def test_a_cell_that_is_too_large_makes_its_row_too_long(tmp_path: Path, cells: pa.Array) -> None:
     found = records(tmp_path, pa.table({"a": cells, "prompt": ["a", "b"]}))
-    assert [record.fault for record in found] == ["the row is longer than 1000 bytes", None]
+    assert [record.error for record in found] == ["the row is longer than 1000 bytes", None]
     assert found[1].columns == {"a": cells[1].as_py(), "prompt": "b"}
 
 
@@ -141,7 +141,7 @@ def test_a_row_that_only_unpacks_to_megabytes_is_too_long(tmp_path: Path) -> Non
     zeros = pa.ListArray.from_arrays(offsets, pa.array(np.zeros(10_000_000, np.int8)))
     found = records(tmp_path, pa.table({"a": zeros}), compression="zstd")
     assert (tmp_path / "rows.parquet").stat().st_size < 5000
-    assert [record.fault for record in found] == ["the row is longer than 1000 bytes"]
+    assert [record.error for record in found] == ["the row is longer than 1000 bytes"]
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_rows_that_are_too_long_are_told_one_by_one(tmp_path: Path) -> None:
     zeros = np.zeros(4_000_000, np.int8)
     lists = pa.ListArray.from_arrays(pa.array(range(0, 4_000_001, 1_000_000), pa.int32()), pa.array(zeros))
     found = records(tmp_path, pa.table({"a": lists}), 1_500_000)
-    assert [record.fault for record in found] == ["the row is longer than 1500000 bytes"] * 4
+    assert [record.error for record in found] == ["the row is longer than 1500000 bytes"] * 4
     assert [record.line for record in found] == [1, 2, 3, 4]
 
 
@@ -167,7 +167,7 @@ def test_a_row_group_that_only_unpacks_to_gigabytes_is_one_fault(tmp_path: Path)
     shared = pa.DictionaryArray.from_arrays(pa.array([*[0] * 2000, 1, 1], pa.int32()), texts)
     found = records(tmp_path, pa.table({"a": shared}), 999, row_group_size=2000, store_schema=False)
     assert (tmp_path / "rows.parquet").stat().st_size < 100_000
-    assert [record.fault for record in found] == [
+    assert [record.error for record in found] == [
         "rows 1 to 2000 cannot be read (needs more than 600 MiB of memory)",
         None,
         None,
@@ -203,7 +203,7 @@ def damaged(folder: Path) -> Path:
 def test_a_damaged_row_group_is_one_fault_and_the_others_go_on(tmp_path: Path) -> None:
     found = list(Dataset(damaged(tmp_path)).records())
     assert [record.line for record in found] == [*range(1, 1001), 1001, *range(2001, 3001)]
-    (fault,) = [record.fault for record in found if record.fault]
+    (fault,) = [record.error for record in found if record.error]
     assert fault.startswith("rows 1001 to 2000 cannot be read (")
     assert "\n" not in fault
 
@@ -220,7 +220,7 @@ def test_row_groups_that_end_the_reading_process_end_the_file(
 
     monkeypatch.setattr(AnsweringProcess, "ask", die)
     found = records(tmp_path, pa.table({"a": range(50)}), row_group_size=10)
-    assert [(record.line, record.fault) for record in found] == [
+    assert [(record.line, record.error) for record in found] == [
         (1, "rows 1 to 10 cannot be read (its process ended)"),
         (11, "rows 11 to 20 cannot be read (stopped after 10 s of processor time)"),
         (21, "rows 21 to 30 cannot be read (its process ended)"),
@@ -264,7 +264,7 @@ def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path, content: bytes) ->
     path.write_bytes(content)
     with pytest.raises(ConfigError) as caught:
         Dataset(path)
-    (fault,) = caught.value.faults
+    (fault,) = caught.value.lines
     assert fault.startswith(f"data.path: {path}: is not a Parquet file (Parquet")
     assert "\n" not in fault
 

@@ -341,7 +341,7 @@ OPENAI_COLUMNS: dict[str, Any] = {
 def test_columns_have_no_place_in_openai_requests(name: str):
     with pytest.raises(ConfigError, match=f"data.{name}=.*: has no effect") as caught:
         RowMaker(DataConfig(**{name: OPENAI_COLUMNS[name]}), DecodingParams(), True)
-    assert len(caught.value.faults) == 1
+    assert len(caught.value.lines) == 1
 
 
 def test_a_request_that_is_read_as_another_row_is_told_what_it_is() -> None:

@@ -179,7 +179,7 @@ BROKEN: dict[str, tuple[str, str]] = {
 def test_a_template_that_fits_no_row(template: str, said: str):
     with pytest.raises(ConfigError) as caught:
         maker_of(template)
-    assert len(caught.value.faults) == 1
+    assert len(caught.value.lines) == 1
     assert str(caught.value).startswith("data.template: ")
     assert said in str(caught.value)
 

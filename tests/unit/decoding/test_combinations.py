@@ -132,7 +132,7 @@ class TestRanges:
 def faults(**values: Any) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
         DecodingParams(**values)
-    return caught.value.faults
+    return caught.value.lines
 
 
 CANNOT_GO: dict[str, tuple[Any, ...]] = {

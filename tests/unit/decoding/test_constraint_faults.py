@@ -17,7 +17,7 @@ from mindbatch.decoding.grammar import (
     MOST_NESTING,
     GrammarProcess,
     canonical_schema,
-    constraint_fault,
+    constraint_error,
     grammar_of,
 )
 from mindbatch.decoding.python_regex import MOST_CHARACTERS as MOST_REGEX_CHARACTERS
@@ -46,8 +46,8 @@ MANY = {"allOf": [{"type": "string", "pattern": f"^(a|b)*a(a|b){{{30 + i}}}$"} f
     ],
 )
 def test_sound_patterns_have_no_fault_however_large_what_they_match(pattern: str) -> None:
-    assert constraint_fault(pattern, None) is None
-    assert constraint_fault(None, None) is None
+    assert constraint_error(pattern, None) is None
+    assert constraint_error(None, None) is None
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_sound_patterns_have_no_fault_however_large_what_they_match(pattern: str
     ],
 )
 def test_bad_patterns_are_named_with_the_reason(pattern: str, reason: str) -> None:
-    fault = constraint_fault(pattern, None)
+    fault = constraint_error(pattern, None)
     assert fault is not None
     assert fault.startswith(f"decoding.regex={pattern!r}"[:80])
     assert reason in fault
@@ -70,7 +70,7 @@ def test_bad_patterns_are_named_with_the_reason(pattern: str, reason: str) -> No
 
 @pytest.mark.slow
 def test_a_costly_schema_has_a_fault_before_it_is_compiled_beside_the_model() -> None:
-    fault = constraint_fault(None, json.dumps(COSTLY))
+    fault = constraint_error(None, json.dumps(COSTLY))
     assert fault is not None
     assert "compiling it" in fault
 
@@ -96,7 +96,7 @@ def test_parameters_are_made_without_compiling_a_grammar(monkeypatch: pytest.Mon
     ],
 )
 def test_sound_schemas_have_no_fault(schema: Any) -> None:
-    assert constraint_fault(None, json.dumps(schema)) is None
+    assert constraint_error(None, json.dumps(schema)) is None
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_sound_schemas_have_no_fault(schema: Any) -> None:
 )
 def test_bad_schemas_are_named_with_the_reason(schema: Any, reason: str) -> None:
     text = json.dumps(schema)
-    fault = constraint_fault(None, text)
+    fault = constraint_error(None, text)
     assert fault is not None
     assert fault.startswith(f"decoding.json_schema={text!r}"[:80])
     assert reason in fault
@@ -132,8 +132,8 @@ def test_bad_schemas_are_named_with_the_reason(schema: Any, reason: str) -> None
 
 
 def test_text_that_is_no_schema_is_a_fault_too() -> None:
-    assert "not valid JSON" in (constraint_fault(None, "{") or "")
-    assert (constraint_fault(None, '{"type":"x"}') or "").startswith(
+    assert "not valid JSON" in (constraint_error(None, "{") or "")
+    assert (constraint_error(None, '{"type":"x"}') or "").startswith(
         'decoding.json_schema=\'{"type":"x"}\': '
     )
 
@@ -147,16 +147,16 @@ def grammar(schema: Any) -> str:
 @pytest.mark.slow
 def test_a_schema_that_takes_too_long_is_given_up_and_the_next_one_is_served() -> None:
     process = GrammarProcess(Limits(seconds=0.5, memory_bytes=1 << 30))
-    assert process.tried(grammar(COSTLY)).fault == "compiling it takes more than 0.5 s of processor time"
-    assert process.tried(grammar({"type": "null"})).fault is None
+    assert process.tried(grammar(COSTLY)).error == "compiling it takes more than 0.5 s of processor time"
+    assert process.tried(grammar({"type": "null"})).error is None
     process.close()
 
 
 @pytest.mark.slow
 def test_a_schema_that_takes_too_much_memory_ends_the_child_alone() -> None:
     process = GrammarProcess(Limits(seconds=60.0, memory_bytes=1 << 28))
-    assert "out of memory (limit 256 MiB)" in (process.tried(grammar(MANY)).fault or "")
-    assert process.tried(grammar({"type": "null"})).fault is None
+    assert "out of memory (limit 256 MiB)" in (process.tried(grammar(MANY)).error or "")
+    assert process.tried(grammar({"type": "null"})).error is None
     process.close()
 
 

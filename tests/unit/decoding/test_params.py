@@ -246,7 +246,7 @@ def test_a_file_that_is_not_in_order(tmp_path: Path, text: str, fault: str) -> N
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         model_defaults(tmp_path, {}, DecodingParams)
-    assert caught.value.faults == (f"{path}: {fault}",)
+    assert caught.value.lines == (f"{path}: {fault}",)
     assert sampling_advice(tmp_path, {}, DecodingParams) is None
 
 

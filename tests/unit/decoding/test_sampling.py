@@ -152,7 +152,7 @@ class TestRefusal:
         logits[0, 5] = logits[2, 7] = bad
         with pytest.raises(NotFiniteError) as caught:
             advance([[row("a")], [row("b")], [row("c", [1], 4, do_sample=True)]], logits)
-        first, second = caught.value.faults
+        first, second = caught.value.lines
         assert first.startswith("a: the logits after 0 tokens of output are NaN")
         assert second.startswith("c: the logits after 1 tokens of output are NaN")
 

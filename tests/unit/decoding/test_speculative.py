@@ -146,7 +146,7 @@ class TestCertainDrafts:
         class Two:
             """Fulfilled by two tokens."""
 
-            fault = None
+            error = None
 
             def __init__(self, left: int) -> None:
                 self.left = left

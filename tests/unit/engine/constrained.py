@@ -60,7 +60,7 @@ def walk(
     """Random tokens under the constraint, and whether they ended; an end is taken half of the time."""
     tokens: list[int] = []
     while len(tokens) < most:
-        assert constraint.fault is None
+        assert constraint.error is None
         if constraint.is_complete:
             return tokens, True
         allowed = np.flatnonzero(constraint.allowed(eos))

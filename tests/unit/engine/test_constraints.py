@@ -240,7 +240,7 @@ def test_it_is_complete_when_nothing_can_be_added() -> None:
     assert np.flatnonzero(constraint.allowed((0,))).tolist() == [0]
     constraint.advance(0)
     assert constraint.is_complete
-    assert constraint.fault is None
+    assert constraint.error is None
     longer = make("byte_level", regex="[0-9]{2}|[0-9]{4}")
     for token in digits:
         longer.advance(token)
@@ -283,12 +283,12 @@ def test_a_token_that_is_not_allowed_is_a_fault_and_not_a_crash() -> None:
     constraint = make("byte_level", regex="[0-9]{2}")
     (letter,) = TOKENIZERS["byte_level"].encode("a", add_special_tokens=False)
     constraint.advance(letter)
-    assert constraint.fault is not None
-    assert constraint.fault.startswith("decoding.regex='[0-9]{2}': the output cannot go on after 1 tokens: ")
-    assert constraint.fault.endswith(f"token {letter} is not allowed there")
+    assert constraint.error is not None
+    assert constraint.error.startswith("decoding.regex='[0-9]{2}': the output cannot go on after 1 tokens: ")
+    assert constraint.error.endswith(f"token {letter} is not allowed there")
     assert not constraint.allowed((0,)).any()
     assert not constraint.is_complete
-    assert constraint.fork().fault == constraint.fault
+    assert constraint.fork().error == constraint.error
     constraint.advance(letter)
 
 
@@ -300,8 +300,8 @@ def test_a_text_that_the_vocabulary_cannot_write() -> None:
         constraint.allowed(())
     ).tolist()  # the space, which would not be shown, a and b
     constraint.advance(a)
-    assert constraint.fault is not None
-    assert constraint.fault.endswith("cannot go on after 1 tokens: no token of the model can follow")
+    assert constraint.error is not None
+    assert constraint.error.endswith("cannot go on after 1 tokens: no token of the model can follow")
 
 
 def test_without_a_tokenizer_no_text_can_be_asked_for() -> None:
@@ -357,7 +357,7 @@ def test_rows_that_share_a_grammar_do_not_use_up_each_others_room(monkeypatch: p
         constraint = factory.make(params)
         assert constraint is not None
         for _ in range(12):
-            assert constraint.fault is None
+            assert constraint.error is None
             allowed = np.flatnonzero(constraint.allowed(()))
             assert allowed.size
             constraint.advance(int(rng.choice(allowed)))

@@ -83,7 +83,7 @@ class Broken:
 class Anything:
     """A constraint that allows everything."""
 
-    fault, is_complete = None, False
+    error, is_complete = None, False
 
     def allowed(self, eos_token_ids: tuple[int, ...]) -> NDArray[np.bool_]:
         return np.ones(VOCABULARY, dtype=np.bool_)
@@ -298,7 +298,7 @@ def test_a_row_that_fails_before_it_starts_is_refused() -> None:
     with pytest.raises(PromptError, match="^unforeseen ValueError: no colour$"):
         engine.add(bad("greedy"))
     assert not engine.has_work
-    assert row_error(MemoryError("7 GiB"), "a").faults == ("out of memory: 7 GiB",)
+    assert row_error(MemoryError("7 GiB"), "a").lines == ("out of memory: 7 GiB",)
 
 
 def test_an_interrupt_is_no_rows_error() -> None:

@@ -110,7 +110,7 @@ class NarrowOutput(ShadowOutput):
 class Alternating:
     """A constraint: even tokens and odd ones in turn, five of them; 1 where there is none."""
 
-    fault = None
+    error = None
 
     def __init__(self, size: int, length: int = 0) -> None:
         self.size, self.length = size, length

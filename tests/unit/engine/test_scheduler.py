@@ -308,7 +308,7 @@ def test_what_can_never_fit_is_refused_with_the_numbers(
     scheduler = Scheduler(limits_of(**changes))
     with pytest.raises(CacheBudgetError) as refused:
         scheduler.add(group_of("row-7", 12, 8, samples))
-    assert len(refused.value.faults) == 1
+    assert len(refused.value.lines) == 1
     assert all(part in str(refused.value) for part in ["row-7", *numbers])
     assert not scheduler.has_work
 

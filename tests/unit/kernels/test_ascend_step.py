@@ -16,7 +16,7 @@ from mindbatch.kernels.ascend.step import (
     arrays_of,
     flash_is_legal,
     is_plain,
-    limit_faults,
+    limit_errors,
     most_gathered_tokens,
     rounded_sequences,
     shape_of,
@@ -136,7 +136,7 @@ def test_few_sizes_for_all_numbers_of_sequences(count: int, rounded: int) -> Non
     ],
 )
 def test_limits(head_dim: int, block_size: int, expected: str | None) -> None:
-    faults = list(limit_faults(head_dim, block_size))
+    faults = list(limit_errors(head_dim, block_size))
     assert len(faults) == (expected is not None)
     if expected:
         head, _, rest = expected.partition(".*")
@@ -152,8 +152,8 @@ def test_what_plain_operators_compute_has_no_limits_of_heads() -> None:
     rounded = Alibi((0.5, 0.25), is_rounded=True)
     for change in ({"head_dim": 257}, {"alibi": rounded}, {"softcap": 30.0}, {"has_sinks": True}):
         assert is_plain(replace(shape, **change))
-    assert list(limit_faults(576, 128, is_gathered=True)) == []
-    [fault] = limit_faults(576, 8, is_gathered=True)
+    assert list(limit_errors(576, 128, is_gathered=True)) == []
+    [fault] = limit_errors(576, 8, is_gathered=True)
     assert fault.startswith("runtime.block_size=8")
     assert most_gathered_tokens(2048, 2 * 4 * 256) == 128
 

@@ -14,10 +14,10 @@ from rank_tables import ANSWER, answers, executable, stand_in
 SHORT = 0.3  # seconds that a hanging stand-in is waited for
 
 
-def faults_of(ask: Callable[..., object], *arguments: object) -> list[str]:
+def errors_of(ask: Callable[..., object], *arguments: object) -> list[str]:
     with pytest.raises(RankTableError) as caught:
         ask(*arguments)
-    return [*caught.value.faults]
+    return [*caught.value.lines]
 
 
 def test_each_device_is_asked_for(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_an_ipv6_address_keeps_its_colons(tmp_path: Path) -> None:
 )
 def test_an_answer_without_an_address_is_told(tmp_path: Path, answer: str, code: int, fault: str) -> None:
     tool = stand_in(tmp_path / "bin", {0: answer, 1: ANSWER.format("10.0.0.1")}, {0: code})
-    first, *others = faults_of(ask_hccn_tool, [0, 1, 2], str(tool))
+    first, *others = errors_of(ask_hccn_tool, [0, 1, 2], str(tool))
     assert first.startswith(f"{tool} -i 0 -ip -g: {fault}")
     assert others == [f'{tool} -i 2 -ip -g: failed with exit code 1: "no such device 2"']
 
@@ -59,7 +59,7 @@ def test_a_tool_that_hangs_is_killed_with_its_children_and_not_asked_again(tmp_p
     tool = executable(
         tmp_path / "hccn_tool", f"echo $2 >> {tmp_path}/asked\nsleep 1000 &\necho $! > {tmp_path}/pid\nwait"
     )
-    assert faults_of(ask_hccn_tool, [0, 1, 2], str(tool), SHORT) == [
+    assert errors_of(ask_hccn_tool, [0, 1, 2], str(tool), SHORT) == [
         f"{tool} -i 0 -ip -g: no answer in 0.3 s"
     ]
     assert (tmp_path / "asked").read_text() == "0\n"
@@ -68,7 +68,7 @@ def test_a_tool_that_hangs_is_killed_with_its_children_and_not_asked_again(tmp_p
 
 def test_endless_output_is_cut(tmp_path: Path) -> None:
     tool = executable(tmp_path / "hccn_tool", "exec yes ipaddr")
-    assert "failed with exit code" in faults_of(ask_hccn_tool, [0], str(tool), 60)[0]
+    assert "failed with exit code" in errors_of(ask_hccn_tool, [0], str(tool), 60)[0]
 
 
 def test_a_tool_that_is_not_there_or_cannot_be_run(tmp_path: Path) -> None:
@@ -77,16 +77,16 @@ def test_a_tool_that_is_not_there_or_cannot_be_run(tmp_path: Path) -> None:
     broken.chmod(0o755)
     plain = tmp_path / "plain"
     plain.write_text("")
-    assert faults_of(ask_hccn_tool, [0], "no_such_tool") == ["no_such_tool: not found on the PATH"]
-    assert faults_of(ask_hccn_tool, [0], str(plain)) == [f"{plain}: cannot be run"]
-    assert faults_of(ask_hccn_tool, [0, 1], str(broken)) == [
+    assert errors_of(ask_hccn_tool, [0], "no_such_tool") == ["no_such_tool: not found on the PATH"]
+    assert errors_of(ask_hccn_tool, [0], str(plain)) == [f"{plain}: cannot be run"]
+    assert errors_of(ask_hccn_tool, [0, 1], str(broken)) == [
         f"{broken} -i 0 -ip -g: cannot be run (No such file or directory)"
     ]
 
 
 def test_no_shell_sees_the_name(tmp_path: Path) -> None:
     name = f"{tmp_path}/hccn_tool; touch {tmp_path}/broken_out; $(touch {tmp_path}/too)"
-    assert faults_of(ask_hccn_tool, [0], name) == [f"{name}: cannot be run"]
+    assert errors_of(ask_hccn_tool, [0], name) == [f"{name}: cannot be run"]
     odd = stand_in(tmp_path / "a b;$(c)'d", answers(1))
     assert ask_hccn_tool([0], str(odd)) == {0: "192.168.0.100"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a b;$(c)'d"]
@@ -111,7 +111,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 def conf_faults(tmp_path: Path, text: str, *devices: int) -> list[str]:
     path = written(tmp_path, text)
-    return [fault.removeprefix(f"{path}") for fault in faults_of(read_hccn_conf, devices, path)]
+    return [fault.removeprefix(f"{path}") for fault in errors_of(read_hccn_conf, devices, path)]
 
 
 def test_the_file_has_a_line_for_each_device(tmp_path: Path) -> None:
@@ -130,6 +130,6 @@ def test_what_is_wrong_in_the_file_is_told_with_its_line(tmp_path: Path) -> None
     [long] = conf_faults(tmp_path, f"address_0={'1' * 5000}", 0)
     assert long.endswith(": not an IPv4 or IPv6 address")
     assert len(long) < 200
-    assert faults_of(read_hccn_conf, [0], tmp_path) == [f"{tmp_path}: cannot be read (Is a directory)"]
+    assert errors_of(read_hccn_conf, [0], tmp_path) == [f"{tmp_path}: cannot be read (Is a directory)"]
     os.mkfifo(tmp_path / "pipe")
-    assert "pipe: cannot be read" in faults_of(read_hccn_conf, [0], tmp_path / "pipe")[0]
+    assert "pipe: cannot be read" in errors_of(read_hccn_conf, [0], tmp_path / "pipe")[0]

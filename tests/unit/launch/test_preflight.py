@@ -30,7 +30,7 @@ TWO_NODES = {"local_worker_num": 2, "master_addr": "127.0.0.1"}
 def faults(launch: LaunchConfig, environment: dict[str, str] = KEY, topology: Topology = FOUR) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         set_up(launch, topology, environment)
-    return [*caught.value.faults]
+    return [*caught.value.lines]
 
 
 def table_of(tmp_path: Path, *sizes: int, reverse: bool = False) -> str:

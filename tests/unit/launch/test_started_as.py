@@ -160,7 +160,7 @@ def test_variables_that_contradict_themselves_are_refused(
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         started_as(environment)
-    assert [*caught.value.faults] == faults
+    assert [*caught.value.lines] == faults
 
 
 @pytest.mark.parametrize(

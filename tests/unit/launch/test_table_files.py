@@ -89,7 +89,7 @@ def beside(first: Path, document: Document) -> list[str]:
     """The faults of a second file beside the first."""
     checked = check_files([first, write_json(first.with_name("b.json"), document)])
     assert checked[0].is_correct
-    return [fault.replace(f"{first.parent}/", "") for fault in checked[1].faults]
+    return [fault.replace(f"{first.parent}/", "") for fault in checked[1].errors]
 
 
 def test_copies_are_the_same_whatever_their_layout(first: Path) -> None:
@@ -131,13 +131,13 @@ def test_a_file_that_cannot_be_read_does_not_keep_the_others_from_being_compared
     other["server_list"][0]["device"][0]["device_ip"] = "10.9.9.9"
     paths = [broken, write_json(tmp_path / "1.json", same), write_json(tmp_path / "2.json", other)]
     checked = check_files([*paths, tmp_path / "3.json"])
-    assert [len(each.faults) for each in checked] == [1, 0, 1, 1]
-    assert checked[3].faults == ["cannot be read (No such file or directory)"]
+    assert [len(each.errors) for each in checked] == [1, 0, 1, 1]
+    assert checked[3].errors == ["cannot be read (No such file or directory)"]
 
 
 def test_the_number_of_ranks_can_be_asked_for(first: Path) -> None:
     assert check_files([first], 16)[0].is_correct
-    assert check_files([first], 8)[0].faults == ["has 16 ranks; num_ranks=8 is asked for"]
+    assert check_files([first], 8)[0].errors == ["has 16 ranks; num_ranks=8 is asked for"]
 
 
 def test_many_faults_are_counted(tmp_path: Path) -> None:
@@ -145,8 +145,8 @@ def test_many_faults_are_counted(tmp_path: Path) -> None:
     for device in table["server_list"][0]["device"]:
         device["device_ip"] = "x"
     (checked,) = check_files([write_json(tmp_path / "a.json", table)])
-    assert len(checked.faults) == MOST_LINES + 1
-    assert checked.faults[-1] == "... and 900 more faults"
+    assert len(checked.errors) == MOST_LINES + 1
+    assert checked.errors[-1] == "... and 900 more errors"
 
 
 def one_of(table: Document, number: int) -> Document:
@@ -168,7 +168,7 @@ def files(tmp_path: Path, *tables: Document) -> list[Path]:
 def faults(tmp_path: Path, *tables: Document, leave: Leave | None = None) -> list[str]:
     with pytest.raises(RankTableError) as caught:
         merge_files(files(tmp_path, *tables), leave or Leave())
-    return [fault.replace(f"{tmp_path}/", "") for fault in caught.value.faults]
+    return [fault.replace(f"{tmp_path}/", "") for fault in caught.value.lines]
 
 
 @pytest.mark.parametrize("whole", [plain_table(3), super_pod_table()])

@@ -17,7 +17,7 @@ FIRST, SECOND, OTHER = "server_list[0].device[0]", "server_list[0].device[1]", "
 
 
 def faults(document: Any, leave: Leave | None = None) -> list[str]:
-    return examine(document, leave or Leave())[1].faults
+    return examine(document, leave or Leave())[1].errors
 
 
 def device(document: Document, server: int, place: int) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def device(document: Document, server: int, place: int) -> dict[str, Any]:
 )
 def test_a_correct_table_has_no_faults_and_is_written_as_it_was(document: Document) -> None:
     table, found = examine(document)
-    assert (found.faults, found.notes) == ([], [])
+    assert (found.errors, found.notes) == ([], [])
     assert table.to_json() == document
     assert table.num_ranks == sum(len(server["device"]) for server in document["server_list"])
 
@@ -39,7 +39,7 @@ def test_a_correct_table_has_no_faults_and_is_written_as_it_was(document: Docume
 @pytest.mark.parametrize("size", [(1, 8), (2, 4)])
 def test_a_table_of_modelarts_is_one_of_version_1_0(size: tuple[int, int]) -> None:
     table, found = examine(modelarts_table(*size))
-    assert found.faults == []
+    assert found.errors == []
     assert [note.partition(",")[0] for note in found.notes] == ["group_list: ModelArts' form"]
     assert table.to_json() == plain_table(*size)
 
@@ -223,7 +223,7 @@ def test_notes_are_no_faults() -> None:
     device(document, 0, 0)["device_port"] = "80"
     document["x\n"] = 1
     table, found = examine(document)
-    assert found.faults == []
+    assert found.errors == []
     assert found.notes == [
         "server_list[0].device[0].device_port: 80 is one of the system's own ports",
         "server_list[0].container_ip: a key that HCCL does not document",
@@ -251,7 +251,7 @@ def test_all_faults_of_a_file_are_raised_with_its_name(tmp_path: Path) -> None:
     path = write_json(tmp_path / "t.json", document)
     with pytest.raises(RankTableError) as caught:
         read_rank_table(path)
-    assert caught.value.faults == (
+    assert caught.value.lines == (
         f'{path}: server_list[0].device[0].device_ip: "y": not an IPv4 or IPv6 address',
         f'{path}: status: "x"; must be "completed"',
     )

@@ -142,7 +142,7 @@ def test_every_operation_may_fail(tmp_path: Path, number: int, lasting: bool) ->
             run_session(run, FEW_ROWS, FailingStorage(place, number, lasting=lasting), GROUP, safe.add)
             assert name == "close", f"the failure of {name} at {place} went unnoticed"  # of a synced part
         except StorageError as error:
-            (line,) = error.faults
+            (line,) = error.lines
             assert line.startswith(f"{run}"), f"{place} ({name}): {line}"
             assert f"cannot be written ({os.strerror(number)})" in line
             assert "\n" not in line

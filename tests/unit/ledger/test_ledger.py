@@ -164,7 +164,7 @@ def test_rows_of_other_settings_are_refused_before_anything_is_read(folder: RunF
     write(folder, entry(0))
     with pytest.raises(ConfigError) as caught:
         Ledger(folder, "0" * 32).recover()
-    assert caught.value.faults == (
+    assert caught.value.lines == (
         f"{folder.ledger}: written with other settings (fingerprint {PRINT}; this run has {'0' * 32})",
     )
 

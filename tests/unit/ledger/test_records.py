@@ -65,7 +65,7 @@ def test_every_damaged_byte_is_noticed(written: RunFolder) -> None:
         try:
             assert RunRecord.read(written) == RECORD  # a changed space between members says the same
         except ConfigError as error:
-            (line,) = error.faults
+            (line,) = error.lines
             assert line.startswith(f"{written.run_file}: ")
             assert "\n" not in line
 

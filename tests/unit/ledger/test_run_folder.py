@@ -123,7 +123,7 @@ def test_linked_folders_under_our_names_are_refused(tmp_path: Path) -> None:
     folder.tensorboard.symlink_to(elsewhere)
     with pytest.raises(ConfigError) as caught:
         folder.make(CountingStorage())
-    assert [line.rpartition("/")[2] for line in caught.value.faults] == [
+    assert [line.rpartition("/")[2] for line in caught.value.lines] == [
         "tensorboard: must be a folder of the run's own; move it away",
         "logs: must be a folder of the run's own; move it away",
     ]

@@ -63,7 +63,7 @@ def fault(
     try:
         refuse_beyond_memory(MemoryDemand(setup, stages, **options))
     except ConfigError as error:
-        [line] = error.faults
+        [line] = error.lines
         return line
     return ""
 
@@ -151,7 +151,7 @@ def fault_of_8b(machine_gib: int, **options: Any) -> str:
     """Why a machine does not hold them with 1 GiB of cache; what it says that would do."""
     spec = sizes((NUMBERS,), 1 << 18)
     demand = MemoryDemand(setup_of(ModelConfig(**options), RuntimeConfig(), spec, 1))
-    return (demand.fault(MachineMemory(machine_gib * GIB, 0)) or "").partition("what would do: ")[2]
+    return (demand.error(MachineMemory(machine_gib * GIB, 0)) or "").partition("what would do: ")[2]
 
 
 def test_smaller_weights_go_before_more_machines() -> None:
@@ -186,7 +186,7 @@ def test_memory_that_runs_out_is_told_with_what_takes_less(error: Exception) -> 
     demand = MemoryDemand(setup_of(ModelConfig(), RuntimeConfig(), SPEC, 1, adapters=adapters))
     with pytest.raises(MindBatchError) as caught, naming_exhaustion(demand, "loading"):
         raise error
-    assert caught.value.faults == (f"out of memory while loading: {TAKEN}",)
+    assert caught.value.lines == (f"out of memory while loading: {TAKEN}",)
     with pytest.raises(type(error)), naming_exhaustion(None, "loading"):
         raise error
     with pytest.raises(FileNotFoundError), naming_exhaustion(demand, "loading"):

@@ -39,8 +39,8 @@ def test_faults_name_the_adapter(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         prepared({"law": good, "med": other, "sft": other})
     told = "tensor 'base_model.model.transformer.h.3.mlp.c_fc.lora_A.weight': the model has no"
-    assert len(caught.value.faults) == 2
-    for name, line in zip(("med", "sft"), caught.value.faults, strict=True):
+    assert len(caught.value.lines) == 2
+    for name, line in zip(("med", "sft"), caught.value.lines, strict=True):
         assert line.startswith(f"lora.adapters.{name}: {other}: {told}")
 
 

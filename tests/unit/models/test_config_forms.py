@@ -23,10 +23,10 @@ def newer(case: str) -> dict[str, Any]:
     return older | SAVED[case]["newer"]
 
 
-def faults_of(config: dict[str, Any]) -> list[str]:
+def errors_of(config: dict[str, Any]) -> list[str]:
     with pytest.raises(CheckpointError) as caught:
         describe(config)
-    return list(caught.value.faults)
+    return list(caught.value.lines)
 
 
 @pytest.mark.parametrize("case", SAVED)
@@ -36,7 +36,7 @@ def test_both_releases_describe_the_same_model(case: str) -> None:
 
 def test_every_key_that_is_elsewhere_is_named_with_its_place() -> None:
     config = newer("llama") | {"rope_parameters": {"rope_theta": "x", "partial_rotary_factor": 0.5}}
-    assert faults_of(config) == [
+    assert errors_of(config) == [
         "config.json: rope_parameters.partial_rotary_factor=0.5: not supported; allowed: 1.0",
         "config.json: rope_parameters.rope_theta='x': must be a number above 0, and one of float32",
     ]
@@ -55,7 +55,7 @@ def test_every_key_that_is_elsewhere_is_named_with_its_place() -> None:
     ],
 )  # fmt: skip
 def test_contradictions_are_refused(config: dict[str, Any], line: str) -> None:
-    assert any(line in fault for fault in faults_of(config))
+    assert any(line in fault for fault in errors_of(config))
 
 
 BARE_GEMMA = {key: value for key, value in GEMMA.items() if not key.startswith("rope_")}
@@ -76,7 +76,7 @@ def test_what_newer_releases_left_beside_does_not_count(version: str) -> None:
 
 def test_a_base_that_earlier_ones_computed_with_is_refused() -> None:
     left = BARE_GEMMA | {"rope_parameters": BASES | {"rope_theta": 2e4}, "transformers_version": "5.12.0"}
-    [line] = faults_of(left)
+    [line] = errors_of(left)
     expected = "rope_parameters.rope_theta=20000.0: is 1000000.0 in full_attention; remove one"
     assert line == f"config.json: {expected}"
     assert describe(left | {"rope_parameters": BASES | {"rope_theta": None, "rope_type": "default"}})
@@ -84,7 +84,7 @@ def test_a_base_that_earlier_ones_computed_with_is_refused() -> None:
 
 @pytest.mark.parametrize("key", ["rope_kind", "position_x", "post_norm", "attn_mask", "router_fn", "tie_x"])
 def test_keys_of_what_is_computed_are_never_offered_for_ignoring(key: str) -> None:
-    faults = dict(line.split(": ", 2)[1:] for line in faults_of(LLAMA | {key: "x", "zeal": 1}))
+    faults = dict(line.split(": ", 2)[1:] for line in errors_of(LLAMA | {key: "x", "zeal": 1}))
     assert faults[f"{key}='x'"] == "unknown key of what a model computes; not supported"
     assert faults["zeal=1"].endswith("goes into model.ignore_config_keys=[zeal]")
 
@@ -122,7 +122,7 @@ def test_mindformers_families_read_both(case: str) -> None:
         try:
             return families.describe(config | {"use_sliding_window": False, "layer_types": None} | without)
         except CheckpointError as error:
-            return list(error.faults)
+            return list(error.lines)
 
     assert described(newer(case)) == described(SAVED[case]["older"])
 
@@ -144,4 +144,4 @@ def test_longrope_in_every_form(change: dict[str, Any]) -> None:
         {"rope_type": "linear"},
         {},
     ):
-        assert "must be null or {type" in faults_of(older | {"rope_scaling": factors | wrong})[0]
+        assert "must be null or {type" in errors_of(older | {"rope_scaling": factors | wrong})[0]

@@ -19,12 +19,12 @@ def llama(**changes: Any) -> Architecture:
     return describe(LLAMA | changes)
 
 
-def faults_of(config: dict[str, Any]) -> list[str]:
+def errors_of(config: dict[str, Any]) -> list[str]:
     with pytest.raises(CheckpointError) as refused:
         describe(config, source="folder/config.json")
-    assert all(fault.startswith("folder/config.json: ") for fault in refused.value.faults)
-    assert all("\n" not in fault for fault in refused.value.faults)
-    return list(refused.value.faults)
+    assert all(fault.startswith("folder/config.json: ") for fault in refused.value.lines)
+    assert all("\n" not in fault for fault in refused.value.lines)
+    return list(refused.value.lines)
 
 
 def test_what_follows_from_other_keys() -> None:
@@ -36,17 +36,17 @@ def test_what_follows_from_other_keys() -> None:
 
 
 def test_an_unknown_key_is_refused_with_a_near_name_where_there_is_one() -> None:
-    [fault] = faults_of(LLAMA | {"num_key_value_head": 2})
+    [fault] = errors_of(LLAMA | {"num_key_value_head": 2})
     assert "num_key_value_head=2: unknown key" in fault
     assert fault.endswith("did you mean num_key_value_heads?")
-    [fault] = faults_of(LLAMA | {"final_logit_softcapping": 30.0})
+    [fault] = errors_of(LLAMA | {"final_logit_softcapping": 30.0})
     assert "final_logit_softcapping=30.0" in fault
     assert "did you mean" not in fault
 
 
 def test_the_user_says_what_changes_nothing() -> None:
     config = LLAMA | {"mystery": 1, "riddle": "x"}
-    faults = faults_of(config)
+    faults = errors_of(config)
     assert len(faults) == 2
     assert all(line.endswith("goes into model.ignore_config_keys=[mystery,riddle]") for line in faults)
     assert describe(config, ignore=IgnoredKeys(("mystery", "riddle"))) == llama()
@@ -87,7 +87,7 @@ def test_what_does_not_change_the_mathematics_passes() -> None:
 
 
 def test_all_faults_at_once() -> None:
-    faults = faults_of(
+    faults = errors_of(
         LLAMA | {"hidden_size": "wide", "num_key_value_heads": 3, "hidden_act": "softplus", "mystery": 1}
     )
     assert len(faults) == 4
@@ -124,7 +124,7 @@ def test_all_faults_at_once() -> None:
     ],
 )
 def test_bad_values_are_refused_by_name(key: str, value: object, allowed: str) -> None:
-    [fault] = faults_of(LLAMA | {key: value})
+    [fault] = errors_of(LLAMA | {key: value})
     assert f"{key}=" in fault
     assert allowed in fault
 
@@ -178,7 +178,7 @@ def test_windows_of_qwen(family: str, changes: dict[str, Any], windows: tuple[in
     ],
 )
 def test_bad_windows_of_qwen(changes: dict[str, Any]) -> None:
-    [fault] = faults_of(LLAMA | {"model_type": "qwen2", "num_key_value_heads": 2} | changes)
+    [fault] = errors_of(LLAMA | {"model_type": "qwen2", "num_key_value_heads": 2} | changes)
     assert next(iter(changes)) in fault
 
 
@@ -205,7 +205,7 @@ def test_bad_windows_of_qwen(changes: dict[str, Any]) -> None:
 )
 def test_keys_that_say_two_things_or_what_no_layer_computes(config: dict[str, Any], said: str) -> None:
     """Each changes what transformers computes."""
-    [fault] = faults_of(config)
+    [fault] = errors_of(config)
     assert re.search(said, fault)
 
 
@@ -222,11 +222,11 @@ def test_keys_that_say_one_thing_twice(config: dict[str, Any]) -> None:
 
 
 def test_mathematics_that_is_not_there_is_refused() -> None:
-    [fault] = faults_of(GPT2 | {"add_cross_attention": True})
+    [fault] = errors_of(GPT2 | {"add_cross_attention": True})
     assert "add_cross_attention=true: not supported; allowed: false" in fault
-    [fault] = faults_of(LLAMA | {"model_type": "minimind", "use_moe": "yes"})
+    [fault] = errors_of(LLAMA | {"model_type": "minimind", "use_moe": "yes"})
     assert "use_moe='yes'" in fault
-    [fault] = faults_of(GPT2 | {"n_head": 5})
+    [fault] = errors_of(GPT2 | {"n_head": 5})
     assert "n_embd=32: must be divisible by n_head=5" in fault
 
 
@@ -239,7 +239,7 @@ def test_scales_of_gpt2() -> None:
 def test_a_reader_that_is_not_finished_keeps_its_faults() -> None:
     reader = ConfigReader({"a": -1})
     assert reader.positive("a") == 1
-    assert reader.faults == ["config.json: a=-1: must be a whole number above 0"]
+    assert reader.errors == ["config.json: a=-1: must be a whole number above 0"]
 
 
 CHATGLM = LLAMA | {
@@ -272,13 +272,13 @@ def test_sizes_beyond_belief_are_refused_before_anything_is_made_of_them(model_t
             describe(config | {key: 10**10}, to_be_run=False)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert any(f"{key}=" in fault and "must be at most" in fault for fault in refused.value.faults)
+        assert any(f"{key}=" in fault and "must be at most" in fault for fault in refused.value.lines)
         assert peak < 10 << 20
 
 
 def test_many_and_long_unknown_keys_are_counted_and_cut() -> None:
-    faults = faults_of(LLAMA | {f"key_{number}": 1 for number in range(100_000)} | {"z" * 10**6: "y" * 10**6})
+    faults = errors_of(LLAMA | {f"key_{number}": 1 for number in range(100_000)} | {"z" * 10**6: "y" * 10**6})
     assert len(faults) == 11
     assert faults[-1].endswith("and 99991 more unknown keys")
-    [fault] = faults_of(LLAMA | {"z" * 10**6: ["y" * 10**6]})
+    [fault] = errors_of(LLAMA | {"z" * 10**6: ["y" * 10**6]})
     assert len(fault) < 300

@@ -107,4 +107,4 @@ def test_ranks_of_another_tool_are_told_with_the_reshard_that_makes_a_model_of_t
         CheckpointError, match=rf"make one model of them: `mindbatch reshard source={cut} "
     ) as told:
         open_model(ModelConfig(checkpoint_name_or_path=str(cut)), RankPart(TensorSlice(0, 2)))
-    assert len(told.value.faults) == 1
+    assert len(told.value.lines) == 1

@@ -101,8 +101,8 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
 def test_what_is_not_read_is_refused_by_its_setting(settings: dict[str, Any], said: list[str]) -> None:
     with pytest.raises(CheckpointError) as refused:
         describe(with_settings(settings), source="folder/config.json")
-    faults = "\n".join(refused.value.faults)
-    assert all(line.startswith("folder/config.json: quantization_config") for line in refused.value.faults)
+    faults = "\n".join(refused.value.lines)
+    assert all(line.startswith("folder/config.json: quantization_config") for line in refused.value.lines)
     assert [line for line in said if line not in faults] == []
 
 

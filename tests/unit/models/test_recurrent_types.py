@@ -147,7 +147,7 @@ def test_what_ascend_does_not_compute_is_refused_by_name() -> None:
     beyond = {name for name in MODEL_TYPES if declaration(name).beyond_ascend}
     assert beyond == {*RECURRENT, "gemma4_text"}
     for name in beyond:
-        faults = [*ModelSpec.of(described(name)).ascend_faults(16)]
+        faults = [*ModelSpec.of(described(name)).ascend_errors(16)]
         assert faults[0].startswith(f"runtime.device_target=Ascend: {name} has ")
         assert faults[0].endswith("which is not computed there; allowed: CPU")
 

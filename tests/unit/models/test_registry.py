@@ -115,7 +115,7 @@ def quantised(**settings: Any) -> dict[str, Any]:
 def test_what_it_is_is_said(config: dict[str, Any], said: str) -> None:
     with pytest.raises(CheckpointError) as refused:
         describe(config, source="folder/config.json")
-    [fault] = refused.value.faults
+    [fault] = refused.value.lines
     assert said in fault
     assert "did you mean" not in fault
 
@@ -123,14 +123,14 @@ def test_what_it_is_is_said(config: dict[str, Any], said: str) -> None:
 def test_the_nearest_type_is_told_and_what_differs() -> None:
     with pytest.raises(CheckpointError) as refused:
         describe(LLAMA | {"model_type": "mystery", "surprise": 3, "t": [1], "u": 5, "v": 5})
-    [fault] = refused.value.faults
+    [fault] = refused.value.lines
     assert "; the nearest is llama, where differs: surprise=3: unknown key that may change" in fault
     assert fault.endswith(", and 1 more")
     with pytest.raises(CheckpointError, match=r"the nearest is \w+, where differs: no key, but tensors may"):
         describe(LLAMA | {"model_type": "mystery"})
     with pytest.raises(CheckpointError) as refused:
         describe(LLAMA | {"model_type": "mamba"})
-    assert "nearest" not in refused.value.faults[0]
+    assert "nearest" not in refused.value.lines[0]
 
 
 @pytest.mark.parametrize("architectures", [["LlamaForCausalLM"], ["LlamaModel"], None, [], "odd", [3]])

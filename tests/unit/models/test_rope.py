@@ -43,7 +43,7 @@ def test_rope_parameters_is_the_same_under_its_later_name() -> None:
         {"rope_parameters": later | {"partial_rotary_factor": 1.0}}, defaults=defaults("llama")
     )
     assert read_rotary(reader, 64, 16384) == expected
-    assert not reader.faults
+    assert not reader.errors
 
 
 def test_how_a_yarn_model_was_made_is_left_aside() -> None:

@@ -18,7 +18,7 @@ from mindbatch.models.stage_cut import (
     even_in_time,
     is_tied,
     number_of_layers,
-    stage_faults,
+    stage_errors,
     stage_specs,
 )
 from mindbatch.models.tensor_spec import TensorSpec, shard_specs
@@ -118,8 +118,8 @@ def test_the_ends_of_a_model_are_on_the_ends_of_the_pipeline() -> None:
     ],
 )
 def test_what_a_model_cannot_be_cut_into(stages: int, device_map: tuple[int, ...] | None, fault: str) -> None:
-    assert [*stage_faults(2, stages, device_map)] == [fault]
-    assert not [*stage_faults(2, 2, device_map and (1, 1))]
+    assert [*stage_errors(2, stages, device_map)] == [fault]
+    assert not [*stage_errors(2, 2, device_map and (1, 1))]
 
 
 def test_a_stage_says_which_layers_it_has() -> None:

@@ -129,7 +129,7 @@ def refused(template: str, limits: ChatLimits = QUICK) -> str:
         chat.render(TALK)
     assert chat.render(TALK, variables={"tools": []}) == TALK[0]["content"]
     chat.close()
-    assert len(caught.value.faults) == 1
+    assert len(caught.value.lines) == 1
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
     return str(caught.value)

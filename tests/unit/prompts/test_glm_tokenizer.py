@@ -183,7 +183,7 @@ def test_other_sentencepiece_models_are_refused(changes: dict[str, Any], fault: 
     folder = write_chatglm(tmp_path, sentencepiece_model(**changes))
     with pytest.raises(CheckpointError) as refused:
         Tokenizer.load(folder)
-    assert [*refused.value.faults] == [f"{folder}/tokenizer.model: {fault}"]
+    assert [*refused.value.lines] == [f"{folder}/tokenizer.model: {fault}"]
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_special_files_are_refused_by_name(tmp_path: Path, name: str, kind: str)
     make(path)
     with pytest.raises(CheckpointError, match=said) as refused:
         load_tokenizer_files(folder)
-    assert len(refused.value.faults) == 1
+    assert len(refused.value.lines) == 1
     assert str(path) in str(refused.value)
 
 
@@ -287,7 +287,7 @@ def test_a_template_that_is_not_utf8_is_refused_by_name(
     (tmp_path / name).write_bytes("{{ 'é' }}".encode("latin-1"))
     with pytest.raises(CheckpointError) as caught:
         load_tokenizer_files(tmp_path)
-    assert caught.value.faults == (f"{tmp_path / name}: not valid UTF-8: byte 0xe9 at position 4",)
+    assert caught.value.lines == (f"{tmp_path / name}: not valid UTF-8: byte 0xe9 at position 4",)
 
 
 def test_a_post_processor_that_panics_is_a_prompt_error(tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def test_a_table_that_is_cut_off_is_refused_by_name(tmp_path: Path, make: Callab
     path = make(tmp_path)
     with pytest.raises(CheckpointError) as caught:
         Tokenizer.load(tmp_path)
-    assert caught.value.faults == (f"{path}: {REASON}",)
+    assert caught.value.lines == (f"{path}: {REASON}",)
 
 
 def test_a_whole_table_is_taken(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_a_file_of_which_no_line_can_be_run_is_refused(tmp_path: Path):
     path.write_text('{"question": "a"}\n' * 2000 + "{\n" + '{"question": "a"}\n' * 2)
     with pytest.raises(ConfigError) as refused:
         read_prompts(prompts_file=path)
-    first, second, none = refused.value.faults
+    first, second, none = refused.value.lines
     assert first.startswith(f"{path}:1: found an object with [question]; must have one of prompt")
     assert second.startswith(f"{path}:2001: not valid JSON")
     assert none == f"prompts_file={path}: none of its 2,003 lines can be run"
@@ -93,7 +93,7 @@ def test_a_file_of_ever_more_bad_lines_is_read_no_further(
     path.write_text("a\n\n\n\nb\n\n")
     with pytest.raises(ConfigError) as caught:
         read_prompts(prompts_file=path)
-    assert caught.value.faults == (
+    assert caught.value.lines == (
         f"prompts_file={path}: more than 3 lines cannot be run ({path}:6: the line is empty); with mindbatch "
         "batch, data.max_errors says how many may be errors",
     )
@@ -113,8 +113,8 @@ def test_a_line_of_json_has_one_prompt(tmp_path: Path):
 
 def test_a_fault_names_its_place_once():
     chat, text = read_prompts(messages=[{"role": "x", "content": "a"}]), read_prompts(prompts=["", "a"])
-    assert [row.fault for row in text.errors] == ["prompts[0]: the prompt is empty"]
-    assert [row.fault[:19] for row in chat.errors] == ["messages[0].role='x"]
+    assert [row.error for row in text.errors] == ["prompts[0]: the prompt is empty"]
+    assert [row.error[:19] for row in chat.errors] == ["messages[0].role='x"]
 
 
 def test_one_message_is_a_conversation():
@@ -217,13 +217,13 @@ USAGE: dict[str, tuple[dict[str, Any], str]] = {
 def test_usage_errors(arguments: dict[str, Any], said: str):
     with pytest.raises(ConfigError, match=said) as caught:
         read_prompts(**arguments)
-    assert len(caught.value.faults) == 1
+    assert len(caught.value.lines) == 1
 
 
 def test_all_usage_errors_at_once():
     with pytest.raises(ConfigError) as caught:
         read_prompts(system="")
-    assert len(caught.value.faults) == 3
+    assert len(caught.value.lines) == 3
 
 
 CALL = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}
@@ -278,7 +278,7 @@ BAD = {
 def test_one_line_that_says_where(messages: object, said: str):
     with pytest.raises(PromptError, match=said) as caught:
         checked_conversation(messages)
-    assert len(caught.value.faults) == 1
+    assert len(caught.value.lines) == 1
     assert "\n" not in str(caught.value)
 
 
@@ -290,7 +290,7 @@ def test_as_deep_as_allowed():
 def test_all_faults_at_once():
     with pytest.raises(PromptError) as caught:
         checked_conversation([{"role": "bot", "content": 1}, {"role": "user"}])
-    assert len(caught.value.faults) == 3
+    assert len(caught.value.lines) == 3
 
 
 def test_raw_lines_keep_their_ends_and_show_what_they_drop():

@@ -86,7 +86,7 @@ def test_no_text_at_all_gives_a_control_token(chinese: Tokenizer, parts: list[st
 def test_half_a_character_is_refused_in_one_line(chinese: Tokenizer):
     with pytest.raises(PromptError, match=r"lone surrogate U\+D83D at character 2") as caught:
         chinese.encode("ab\ud83d")
-    assert len(caught.value.faults) == 1
+    assert len(caught.value.lines) == 1
 
 
 def test_names_of_the_tokens(load):

@@ -37,7 +37,7 @@ def write_json(path: Path, value: object) -> None:
 def error_of(folder: Path) -> str:
     with pytest.raises(CheckpointError) as caught:
         Tokenizer.load(folder)
-    assert len(caught.value.faults) == 1
+    assert len(caught.value.lines) == 1
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

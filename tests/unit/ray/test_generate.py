@@ -179,7 +179,7 @@ def test_every_fault_is_said_before_a_model_is_loaded() -> None:
             output={"dir": "x", "format": "csv"},
             batch_size=0,
         )
-    assert [fault.partition(";")[0].partition(" (")[0] for fault in raised.value.faults] == [
+    assert [fault.partition(";")[0].partition(" (")[0] for fault in raised.value.lines] == [
         "data.limit: has no effect with Ray Data: the dataset says that",
         "data.prompt_colum: unknown key",
         "data.chat=1: must be true or false",

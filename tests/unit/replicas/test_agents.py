@@ -223,7 +223,7 @@ def test_an_agent_waits_for_the_front_and_says_where() -> None:
         host, port = nodes.address
     with pytest.raises(MindBatchError) as caught:
         patient_connection((host, port), KEY, 0.0, tried.append)
-    [fault] = caught.value.faults
+    [fault] = caught.value.lines
     assert fault.startswith(f"launch: node 0 was not found at 127.0.0.1:{port} in 0 s (Connection refused); ")
 
 
@@ -321,7 +321,7 @@ def test_when_the_driver_ends_all_ranks_have(cluster: Made) -> None:
 def test_a_driver_that_ends_before_it_serves_is_told(cluster: Made) -> None:
     with pytest.raises(MindBatchError) as caught, agent_of(cluster(drivers.gone)):
         pass
-    assert [*caught.value.faults] == [
+    assert [*caught.value.lines] == [
         "launch=ray: the job's Ray driver: exit code 3",
         "the cluster is gone",
     ]

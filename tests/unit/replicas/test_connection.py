@@ -277,9 +277,9 @@ def test_a_result_is_the_same_after_its_way() -> None:
 def test_an_error_is_raised_as_it_was(kind: type[MindBatchError]) -> None:
     found = failure_of(decoded(encoded("failed", failure_fields(kind(["one", "two"])))).fields)
     assert type(found) is kind
-    assert found.faults == ("one", "two")
+    assert found.lines == ("one", "two")
 
 
 def test_an_error_of_no_own_kind_is_one_of_its_base() -> None:
     assert type(failure_of(failure_fields(CacheBudgetError("full")))) is MindBatchError
-    assert failure_of(failure_fields(RuntimeError("a\nb"))).faults == ("RuntimeError('a\\nb')",)
+    assert failure_of(failure_fields(RuntimeError("a\nb"))).lines == ("RuntimeError('a\\nb')",)

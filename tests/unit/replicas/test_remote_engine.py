@@ -143,8 +143,8 @@ def test_a_rank_that_has_ended_is_named_with_its_last_lines(started: Start) -> N
     ranks.kill(1)
     with pytest.raises(MindBatchError) as caught:
         run(engine)
-    assert caught.value.faults[:2] == ("rank 1 ended with signal 9", "rank 1: a last line")
-    assert caught.value.faults[2].startswith("signal 9: killed, by the system where memory has run out; ")
+    assert caught.value.lines[:2] == ("rank 1 ended with signal 9", "rank 1: a last line")
+    assert caught.value.lines[2].startswith("signal 9: killed, by the system where memory has run out; ")
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def test_a_copy_is_told_that_the_model_is_loaded_or_why_not(script: Script) -> N
     script.copy.share(model="LLM('another')")
     with pytest.raises(MindBatchError, match=f"has other arguments than that of rank 0: {SAME_CALLS}"):
         script.following.wait_until_ready(notices.append, "LLM('path')")
-    script.copy.share(failure={"error": "CheckpointError", "faults": ["model.safetensors: too short"]})
+    script.copy.share(failure={"error": "CheckpointError", "lines": ["model.safetensors: too short"]})
     with pytest.raises(MindBatchError, match=r"model.safetensors: too short"):
         script.following.wait_until_ready(notices.append)
     script.copy.shared.put(None)

@@ -32,7 +32,7 @@ def composed(overrides: list[str], task: str = "batch") -> BatchConfig:
 def faults(overrides: list[str], task: str = "batch") -> list[str]:
     with pytest.raises(ConfigError) as caught:
         compose_task(TASKS[task], overrides).finish()
-    return list(caught.value.faults)
+    return list(caught.value.lines)
 
 
 def test_usable_overrides_have_no_fault(usable: list[str], tmp_path: Path) -> None:

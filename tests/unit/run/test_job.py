@@ -205,7 +205,7 @@ def test_bad_rows_stop_nothing(tmp_path: Path) -> None:
 def test_only_bad_rows_are_a_mistake_in_the_options(tmp_path: Path, data: Path) -> None:
     with pytest.raises(ConfigError, match="none of the 30 rows") as caught:
         make_job(job_config(data, tmp_path / "run", prompt_column="promt"), load=never).run()
-    assert len(caught.value.faults) == 2  # what is wrong with all of them, once
+    assert len(caught.value.lines) == 2  # what is wrong with all of them, once
     assert not (tmp_path / "run").exists()
 
 

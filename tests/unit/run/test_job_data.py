@@ -78,7 +78,7 @@ def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
     data.touch()
     with pytest.raises(ConfigError) as caught:
         keys_of(data, tmp_path / "a", skip=3)
-    assert caught.value.faults == (f"data.path: {data}: holds no row",)
+    assert caught.value.lines == (f"data.path: {data}: holds no row",)
 
 
 def test_the_order_of_the_rows_changes_no_result(tmp_path: Path, data: Path) -> None:
@@ -200,10 +200,10 @@ def test_keys_that_stand_twice_name_both_lines_and_are_counted(tmp_path: Path) -
     data.write_bytes(data.read_bytes() * 2)
     with pytest.raises(ConfigError) as caught:
         make_job(job_config(data, tmp_path / "run", key_column="id"), load=never).run()
-    first, *_, last = caught.value.faults
+    first, *_, last = caught.value.lines
     assert first.startswith("rows.jsonl:13: key 'row-0' stands on line 1 of rows.jsonl already")
     assert last == "and 2 more keys stand twice"
-    assert len(caught.value.faults) == 11
+    assert len(caught.value.lines) == 11
 
 
 def test_rows_of_the_index_come_in_pages(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def test_rows_that_cannot_be_read_end_the_job_before_the_model_is_loaded(
     config = job_config(bad_rows, tmp_path / "run", max_errors=most)
     with pytest.raises(ConfigError) as caught:
         make_job(config, load=never).run()
-    (fault,) = caught.value.faults
+    (fault,) = caught.value.lines
     assert fault.startswith(f"data.max_errors={most}: more rows than that are errors (rows.jsonl:{line}: ")
     assert fault.endswith("); give a larger number, or null for no limit")
 

@@ -15,7 +15,7 @@ from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder
 from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
-from mindbatch.config.paths import model_folder_fault
+from mindbatch.config.paths import model_folder_error
 from mindbatch.io.errors import CheckpointError
 from mindbatch.tasks.inspect import InspectConfig, run
 
@@ -238,15 +238,15 @@ def test_folders_of_others(name: str, said: str, tmp_path: Path) -> None:
         each.touch()
     with pytest.raises(CheckpointError) as refused:
         run(InspectConfig(path=str(tmp_path)))
-    assert said in refused.value.faults[0]
-    assert said in (model_folder_fault(tmp_path) or "")
+    assert said in refused.value.lines[0]
+    assert said in (model_folder_error(tmp_path) or "")
 
 
 @pytest.mark.parametrize("name", ["q4.gguf", "predict.yaml"])
 def test_files_of_others(name: str, tmp_path: Path) -> None:
     (tmp_path / name).touch()
-    reason = model_folder_fault(tmp_path / name)
-    assert reason == model_folder_fault(tmp_path)
+    reason = model_folder_error(tmp_path / name)
+    assert reason == model_folder_error(tmp_path)
     assert reason is not None
     with pytest.raises(CheckpointError, match=re.escape(reason)):
         run(InspectConfig(path=str(tmp_path / name)))

@@ -70,7 +70,7 @@ def test_values_of_a_sweep(token: str, values: list[str]) -> None:
 def test_no_sweep(overrides: list[str], line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         jobs_of(overrides, OPTIONS)
-    assert caught.value.faults[0].startswith(line)
+    assert caught.value.lines[0].startswith(line)
 
 
 def test_what_a_task_compares_becomes_its_columns() -> None:

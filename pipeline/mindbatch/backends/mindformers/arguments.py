@@ -16,7 +16,7 @@ _YARN_KEYS = {*YARN_DEFAULTS, *LATENT_SCALES, "type", "rope_type", "factor", _OR
 def of_qwen(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
     """Qwen2, and TeleChat3: Llama's sizes, without windows."""
     if any(arch.windows):
-        reader.fault("use_sliding_window", f"{NOT_COMPUTED}; allowed: false, or model.provider=native")
+        reader.error("use_sliding_window", f"{NOT_COMPUTED}; allowed: false, or model.provider=native")
     return _grouped(reader, arch) | _scaling(reader, arch)
 
 
@@ -36,7 +36,7 @@ def of_qwen3_moe(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
 def of_glm4(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
     """Half of each head is rotated."""
     if reader.number("partial_rotary_factor") != 0.5:
-        reader.fault("partial_rotary_factor", f"{NOT_COMPUTED}; allowed: 0.5")
+        reader.error("partial_rotary_factor", f"{NOT_COMPUTED}; allowed: 0.5")
     return _partly_rotated(reader, arch)
 
 
@@ -52,7 +52,7 @@ def of_deepseek_v3(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
     latent = arch.latent
     assert latent is not None, "every deepseek describes it"
     if not latent.query_rank:
-        reader.fault("q_lora_rank", "MindFormers 1.9 does not load queries that are not compressed")
+        reader.error("q_lora_rank", "MindFormers 1.9 does not load queries that are not compressed")
     arguments = _sizes(reader, arch) | _shared_experts(reader, arch) | _latent_scaling(reader, arch)
     return arguments | {
         "num_key_value_heads": arch.heads,
@@ -103,7 +103,7 @@ def _grouped(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
 
 def _partly_rotated(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
     if reader.value("rope_scaling"):
-        reader.fault("rope_scaling", f"{NOT_COMPUTED} for this family; allowed: null")
+        reader.error("rope_scaling", f"{NOT_COMPUTED} for this family; allowed: null")
     return _grouped(reader, arch) | {"partial_rotary_factor": reader.number("partial_rotary_factor")}
 
 
@@ -111,7 +111,7 @@ def _never(reader: ConfigReader, *keys: str) -> None:
     """Refuses keys that ask for something that MindFormers passes over in silence."""
     for key in keys:
         if reader.value(key):
-            reader.fault(key, f"{NOT_COMPUTED}; allowed: false, null")
+            reader.error(key, f"{NOT_COMPUTED}; allowed: false, null")
 
 
 def _scaling(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
@@ -123,11 +123,11 @@ def _scaling(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
     if kind == "default":
         return {}
     if kind != "yarn":
-        reader.fault("rope_scaling", f"rope_type {kind!r}: {NOT_COMPUTED}; allowed: default, yarn")
+        reader.error("rope_scaling", f"rope_type {kind!r}: {NOT_COMPUTED}; allowed: default, yarn")
         return {}
     others = sorted(key for key in rope_scaling.keys() - _YARN_KEYS if rope_scaling[key] is not None)
     if others:
-        reader.fault("rope_scaling", f"{', '.join(others)}: {NOT_COMPUTED}; remove it")
+        reader.error("rope_scaling", f"{', '.join(others)}: {NOT_COMPUTED}; remove it")
     settings = YARN_DEFAULTS | {
         "rope_type": "yarn",
         "factor": float(rope_scaling["factor"]),
@@ -148,7 +148,7 @@ def _latent_scaling(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
         return {"rotary_scaling_factor": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}
     scales = [arguments["rope_scaling"].get(key) for key in LATENT_SCALES]
     if not scales[0] or scales[0] != scales[1]:
-        reader.fault("rope_scaling", "mscale and mscale_all_dim must be equal and above 0")
+        reader.error("rope_scaling", "mscale and mscale_all_dim must be equal and above 0")
     return arguments
 
 
@@ -157,7 +157,7 @@ def _experts(reader: ConfigReader, arch: Architecture, count_key: str) -> dict[s
     assert experts is not None, "a family of mixtures"
     routing = experts.routing
     if routing.chosen < 2:
-        reader.fault("num_experts_per_tok", f"must be from 2 to {count_key}={routing.experts}")
+        reader.error("num_experts_per_tok", f"must be from 2 to {count_key}={routing.experts}")
     return {
         count_key: routing.experts,
         "moe_intermediate_size": experts.intermediate_size,
@@ -177,7 +177,7 @@ def _shared_experts(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
     allowed = [groups for groups in range(1, routing.groups + 1) if groups in (chosen / 2, routing.groups)]
     allowed = [groups for groups in allowed if chosen % groups == 0]
     if routing.chosen_groups not in allowed:
-        reader.fault(
+        reader.error(
             "topk_group",
             f"MindFormers rates a group by its best {chosen / routing.chosen_groups:.3g} experts, the model "
             f"by two; allowed with num_experts_per_tok={chosen} and n_group={routing.groups}: "

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindbatch.backends.mindformers import arguments
-from mindbatch.checkpoint.faults import raise_if_any
+from mindbatch.checkpoint.error_lines import raise_if_any
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import NONE_IGNORED, ConfigReader, IgnoredKeys
@@ -29,7 +29,7 @@ class Family:
 
     package, stem: mindformers.models.{package} has modules modeling_{stem}_infer and configuration_{stem}.
     network, configuration: their classes Inference{network}ForCausalLM and {configuration}Config.
-    arguments: of that configuration; what MindFormers does not compute is left in the reader as a fault.
+    arguments: of that configuration; what MindFormers does not compute is left in the reader as an error.
     names: of tensors that MindFormers' own list of names lacks, as (part of Hugging Face's, part of its own).
     layers_key: of config.json, which says the number of layers.
     """
@@ -99,7 +99,7 @@ def describe(
     arch = describe_native(config, source=source, ignore=ignore)
     reader = reader_of(arch.model_type, config, source, ignore)
     arguments = family.arguments(reader, arch)
-    raise_if_any(reader.faults)
+    raise_if_any(reader.errors)
     stage = Stage(range(arch.num_layers))
     return MindFormersSpec(arch, shard, stage, (stage,), arguments)
 
@@ -167,14 +167,14 @@ def layer_sample(
     return counts, {**config, **lists, **numbers}
 
 
-def stages_fault(stages: int) -> str:
+def stages_error(stages: int) -> str:
     return (
         f"parallel.pipeline_stage={stages}: not with model.provider=mindformers, whose networks are not "
         "divided by layers; allowed: 1 with parallel.model_parallel, or model.provider=native"
     )
 
 
-def division_faults(arch: Architecture, size: int) -> Iterator[str]:
+def division_errors(arch: Architecture, size: int) -> Iterator[str]:
     """Yields why a model cannot be divided over so many ranks: all that does not divide, and what would."""
     undivided = _undivided(arch, size)
     if undivided:

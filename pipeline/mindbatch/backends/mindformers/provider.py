@@ -16,11 +16,11 @@ from mindbatch.backends.mindformers.families import (
     PROVIDER,
     MindFormersSpec,
     describe,
-    division_faults,
+    division_errors,
     family_of,
-    stages_fault,
+    stages_error,
 )
-from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.error_lines import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights, match_tensors
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
@@ -31,7 +31,7 @@ from mindbatch.io.errors import ConfigError
 from mindbatch.io.interrupts import interruptible
 from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, fit_beside, rank_places
 from mindbatch.models.config_reader import IgnoredKeys
-from mindbatch.models.described_folder import left_out_faults
+from mindbatch.models.described_folder import left_out_errors
 from mindbatch.models.experts import ExpertNames
 from mindbatch.models.merged_adapter import planned_merge, prefix_renames
 from mindbatch.models.model_spec import ModelSpec
@@ -49,7 +49,7 @@ def open_folder(
     home: Path, model_type: str, ignore: IgnoredKeys, part: RankPart
 ) -> tuple[ModelFolder, ModelSpec]:
     if part.stages > 1:
-        raise ConfigError(stages_fault(part.stages))
+        raise ConfigError(stages_error(part.stages))
     source, config = str(home / CONFIG_NAME), read_config(home)
     family_of(config, source, ignore)  # before the weights: those of others may be of any form
     if model_type not in ("auto", config["model_type"]):
@@ -58,20 +58,20 @@ def open_folder(
             f"{PROVIDER} goes by; allowed: auto, {config['model_type']}"
         )
     spec = describe(config, source, ignore=ignore, shard=part.shard)
-    if faults := [*division_faults(spec.architecture, part.shard.size)]:
-        raise ConfigError(faults)
+    if errors := [*division_errors(spec.architecture, part.shard.size)]:
+        raise ConfigError(errors)
     folder, arch = ModelFolder(home), spec.architecture
     try:
         shapes = source_shapes(spec.parameters)
-        raise_if_any([*match_tensors(shapes, folder, unused_tensors(arch)), *_dtype_faults(folder)])
-        raise_if_any([*left_out_faults(tied_tensors(arch), folder)])
+        raise_if_any([*match_tensors(shapes, folder, unused_tensors(arch)), *_dtype_errors(folder)])
+        raise_if_any([*left_out_errors(tied_tensors(arch), folder)])
     except BaseException:
         folder.close()
         raise
     return folder, spec
 
 
-def _dtype_faults(folder: ModelFolder) -> Iterator[str]:
+def _dtype_errors(folder: ModelFolder) -> Iterator[str]:
     """The router's correction is float32 in every checkpoint; all else is of one type."""
     first: dict[str, str] = {}
     for name in folder.names:

@@ -7,7 +7,7 @@ from typing import Any
 from mindspore import nn
 
 from mindbatch.backends.mindformers.families import FAMILIES
-from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.error_lines import raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.formats.floats import FloatArray
 from mindbatch.io.interrupts import interruptible
@@ -89,17 +89,17 @@ def load_weights(
                 progress(done + 1, len(slices))
 
     loaded = network.model.load_weights(tensors(), network.generate_mapping(), is_hf_weight=True)
-    faults = [
+    errors = [
         f"tensor {shown(name)} was not taken by MindFormers' {arch.model_type}"
         for name, stored in slices.items()
         if not stored.was_read
     ]
     parameters = network.model.get_params_dict().keys() - loaded
-    faults += [
+    errors += [
         f"parameter {shown(name)} of MindFormers' {arch.model_type} was not loaded"
         for name in sorted(parameters)
     ]
-    raise_if_any(faults, str(folder.path))
+    raise_if_any(errors, str(folder.path))
     with interruptible():  # products are computed, see `interrupts.py`
         network.process_weights_after_loading(network.model)
 

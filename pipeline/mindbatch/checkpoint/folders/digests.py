@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
 
-from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
+from mindbatch.checkpoint.error_lines import collecting, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names, has_file
 from mindbatch.checkpoint.folders.weight_files import (
     MAP_NAME,
@@ -48,7 +48,7 @@ class Digests:
     files: Mapping[str, Mapping[str, str]]
     heads: Mapping[str, str]
 
-    def head_faults(self, files: Mapping[str, StoredFile]) -> list[str]:
+    def head_errors(self, files: Mapping[str, StoredFile]) -> list[str]:
         """A line for each file whose head does not match its digest."""
         return [
             f"{file.path}: damaged: the SHA-256 of what is around its tensors is not that of {DIGESTS_NAME}"
@@ -127,7 +127,7 @@ def read_digests(
         raise_if_any([f"heads has {shown(name)}, which has no tensors" for name in others], str(path))
     raise_if_any(_disagreements(listed, files), str(path))
     digests = Digests(listed, heads)
-    raise_if_any(digests.head_faults(files))
+    raise_if_any(digests.head_errors(files))
     return digests
 
 
@@ -199,7 +199,7 @@ def record_digests(path: str | os.PathLike[str], *, replace: bool = False) -> li
 
     Raises:
         ConfigError: no such folder; or there is a digests.json already, unless `replace`.
-        CheckpointError: lists the faults of the files, or a digests.json that cannot be written.
+        CheckpointError: lists the errors of the files, or a digests.json that cannot be written.
     """
     folder = existing_folder(path)
     names = {*file_names(folder)}
@@ -215,13 +215,13 @@ def record_digests(path: str | os.PathLike[str], *, replace: bool = False) -> li
     if MAP_NAME in names and not ranks:
         return [_written(folder, open_shards(folder, MAP_NAME))]
     files: list[Path] = []
-    faults: list[str] = []
+    errors: list[str] = []
     for home in homes:
-        with collecting(faults):
+        with collecting(errors):
             file, _ = checkpoint_in(home)
             open_tensor_file(file).close()
             files.append(file)
-    raise_if_any(faults)
+    raise_if_any(errors)
     return [_written(file.parent, {file.name: open_tensor_file(file)}) for file in files]
 
 
@@ -231,7 +231,7 @@ def _written(folder: Path, files: Mapping[str, StoredFile]) -> Path:
     try:
         write_whole(path, digests_of(files).as_json())
     except StorageError as error:
-        raise CheckpointError(error.faults) from error
+        raise CheckpointError(error.lines) from error
     finally:
         for file in files.values():
             file.close()

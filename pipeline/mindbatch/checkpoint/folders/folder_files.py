@@ -5,10 +5,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.faults import collecting, first_lines, raise_if_any
+from mindbatch.checkpoint.error_lines import collecting, first_lines, raise_if_any
 from mindbatch.checkpoint.json_object import read_json_object
+from mindbatch.io.error_lines import nearest, shown
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.io.fault_lines import nearest, shown
 from mindbatch.io.foreign_formats import HOW_TO_CONVERT, PYTORCH_SUFFIXES
 from mindbatch.io.regular_file import first_bytes
 
@@ -84,7 +84,7 @@ def _is_cache_blob(home: Path, target: Path) -> bool:
 
 
 def nothing_readable(folder: Path, what: str, needed: str, foreign: str | None = None) -> str:
-    """The fault line of a folder that lacks what is needed; names what it has instead.
+    """The error line of a folder that lacks what is needed; names what it has instead.
 
     foreign: what the folder is (see `foreign_folder`), where that is known.
     """
@@ -129,17 +129,17 @@ def read_config(folder: Path) -> dict[str, Any]:
 def read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """config.json, and generation_config.json or None where that is absent.
 
-    CheckpointError lists the faults of both.
+    CheckpointError lists the errors of both.
     """
-    faults: list[str] = []
+    errors: list[str] = []
     config: dict[str, Any] = {}
     generation: dict[str, Any] | None = None
-    with collecting(faults):
+    with collecting(errors):
         config = read_config(folder)
     if has_file(folder, GENERATION_CONFIG_NAME):
-        with collecting(faults):
+        with collecting(errors):
             generation = _read(folder, GENERATION_CONFIG_NAME)
-    raise_if_any(faults)
+    raise_if_any(errors)
     return config, generation
 
 

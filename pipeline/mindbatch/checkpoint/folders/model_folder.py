@@ -6,7 +6,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol
 
-from mindbatch.checkpoint.faults import MAX_LINES, collecting, did_you_mean, first_lines, raise_if_any, shown
+from mindbatch.checkpoint.error_lines import (
+    MAX_LINES,
+    collecting,
+    did_you_mean,
+    first_lines,
+    raise_if_any,
+    shown,
+)
 from mindbatch.checkpoint.folders.folder_files import (
     CONFIG_NAME,
     existing_folder,
@@ -88,15 +95,15 @@ class ModelFolder(TensorSet):
         """
         folder = existing_folder(path)
         self.shard, self.stages = rank or WHOLE, stages
-        faults: list[str] = []
+        errors: list[str] = []
         opened: TensorSet | None = None
-        with collecting(faults):
+        with collecting(errors):
             self.config, self.generation_config = read_configs(folder)
-        with collecting(faults):
+        with collecting(errors):
             opened = rank_tensors(folder, rank, (stage, stages)) if rank else model_tensors(folder)
-        if faults and opened is not None:
+        if errors and opened is not None:
             opened.close()
-        raise_if_any(faults)
+        raise_if_any(errors)
         assert opened is not None
         super().__init__(folder, opened.files, opened.digests)
         self.notes = code_notes(folder, self.config)
@@ -143,7 +150,7 @@ def match_tensors(
     optional_unexpected: Iterable[str] = (),
     dtypes: Collection[str] = FLOAT_DTYPES,
 ) -> list[str]:
-    """Fault lines, none when all is well: about ten, shared by the kinds of fault, and counts of the rest.
+    """Error lines, none when all is well: about ten, shared by the kinds of error, and counts of the rest.
 
     `expected` maps names to shapes. `optional_unexpected` are shell patterns (fnmatch, case-sensitive) of
     names that may be there without being needed, such as "*.attn.masked_bias". `dtypes` are allowed.
@@ -151,9 +158,9 @@ def match_tensors(
     patterns = tuple(optional_unexpected)
     present = set(folder.names)
     misfits = {
-        name: faults
+        name: errors
         for name, shape in expected.items()
-        if name in present and (faults := _misfits(folder.info(name), shape, dtypes))
+        if name in present and (errors := _misfits(folder.info(name), shape, dtypes))
     }
     missing = [name for name in expected if name not in present]
     unexpected = [
@@ -172,12 +179,12 @@ def match_tensors(
 
 
 def _misfits(info: StoredTensor, shape: tuple[int, ...], dtypes: Collection[str]) -> str:
-    faults = []
+    errors = []
     if info.shape != tuple(shape):
-        faults.append(f"has shape {[*info.shape]}, needed is {[*shape]}")
+        errors.append(f"has shape {[*info.shape]}, needed is {[*shape]}")
     if info.dtype not in dtypes:
-        faults.append(f"has dtype {info.dtype}, needed is one of {', '.join(dtypes)}")
-    return "; ".join(faults)
+        errors.append(f"has dtype {info.dtype}, needed is one of {', '.join(dtypes)}")
+    return "; ".join(errors)
 
 
 def _missing(folder: StoredWeights | TensorSet, name: str, shape: tuple[int, ...]) -> str:

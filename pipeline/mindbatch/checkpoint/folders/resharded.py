@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.error_lines import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import has_file
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source, seem_copies
 from mindbatch.checkpoint.folders.weight_files import rank_folders
@@ -75,14 +75,14 @@ def refuse_merged_before(digests: Mapping[str, str], source: Path) -> None:
     digests: `LoraPlan.digest` of each, by the key=value that gives it.
     """
     before = merged_before(source)
-    faults = [
+    errors = [
         f"{adapter}: {source} has this adapter merged already, with scaling {before[digest]:g} "
         f"({MARKER_NAME} says so); it would be added twice"
         for adapter, digest in digests.items()
         if digest in before
     ]
-    if faults:
-        raise ConfigError(faults)
+    if errors:
+        raise ConfigError(errors)
 
 
 def _is_there(path: Path, size: int | None) -> bool:
@@ -104,11 +104,11 @@ def rank_tensors(home: Path, needed: TensorSlice, place: tuple[int, int]) -> Ten
         raise CheckpointError(f"{home}: no rank_0, rank_1 ...; `mindbatch reshard` makes them")
     marker, (stage, stages) = read_marker(home), place
     settings = marker.settings if marker else {}
-    of_names = _names_faults(settings)
+    of_names = _names_errors(settings)
     if marker is None:
         _refuse_copies(home)
-    if of_cut := _cut_faults(home, settings, len(ranks), (needed.size, stages), fits=not of_names):
-        raise ConfigError(f"{home}: {fault}" for fault in [*of_names, *of_cut])
+    if of_cut := _cut_errors(home, settings, len(ranks), (needed.size, stages), fits=not of_names):
+        raise ConfigError(f"{home}: {error}" for error in [*of_names, *of_cut])
     raise_if_any(of_names, str(home))
     if len(ranks) != needed.size * stages:
         raise CheckpointError(
@@ -130,17 +130,17 @@ def _refuse_copies(home: Path) -> None:
             )
 
 
-def _names_faults(settings: Mapping[str, Any]) -> list[str]:
+def _names_errors(settings: Mapping[str, Any]) -> list[str]:
     names = settings.get("names", "hf")
     if names == "hf":
         return []
     return [f"has names={shown(names)}; needed are those of Hugging Face, target.names=hf"]
 
 
-def _cut_faults(
+def _cut_errors(
     home: Path, settings: Mapping[str, Any], num_ranks: int, asked: tuple[int, int], *, fits: bool
 ) -> list[str]:
-    """Faults of a folder cut for other ranks; without a marker the number of folders counts.
+    """Errors of a folder cut for other ranks; without a marker the number of folders counts.
 
     asked: model-parallel ranks of a stage, and stages. fits: whether the folder is right but for its cut.
     """

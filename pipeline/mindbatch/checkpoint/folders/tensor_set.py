@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from mindbatch.checkpoint.faults import collecting, did_you_mean, raise_if_any, shown
+from mindbatch.checkpoint.error_lines import collecting, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.folders.digests import Digests, damage, read_digests, tensor_digest
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_names
 from mindbatch.checkpoint.folders.weight_files import (
@@ -20,7 +20,7 @@ from mindbatch.checkpoint.folders.weight_files import (
     open_shards,
     open_weights,
     rank_folders,
-    step_faults,
+    step_errors,
     weight_files,
     weights_in,
 )
@@ -141,9 +141,9 @@ class TensorSet(Closing):
         damaged = (name for name, digest in digests.items() if digest != recorded[name].lower())
         return [damage(self.file(name), name) for name in damaged]
 
-    def checksum_faults(self) -> list[str]:
+    def checksum_errors(self) -> list[str]:
         """A line for every file whose own checksum, if it has one, is not that of its bytes; reads them."""
-        return [line for file in self.files.values() for line in _crc_faults(file)]
+        return [line for file in self.files.values() for line in _crc_errors(file)]
 
     def close(self) -> None:
         for file in self.files.values():
@@ -177,20 +177,20 @@ class Source(Closing):
     ranks: list[TensorSet]
 
     def dtype(self, name: str) -> str:
-        """The dtype of a tensor; all ranks that have it agree (see dtype_faults)."""
+        """The dtype of a tensor; all ranks that have it agree (see dtype_errors)."""
         return next(rank.tensors[name].dtype for rank in self.ranks if name in rank.tensors)
 
-    def dtype_faults(self, is_unused: Callable[[str], bool] = lambda name: False) -> list[str]:
+    def dtype_errors(self, is_unused: Callable[[str], bool] = lambda name: False) -> list[str]:
         """A line for each tensor, but for unused ones, that ranks have in several dtypes."""
-        faults: list[str] = []
+        errors: list[str] = []
         first: dict[str, tuple[str, Path]] = {}
         for rank in self.ranks:
             for name, info in rank.tensors.items():
                 path = rank.file(name).path
                 dtype, other = first.setdefault(name, (info.dtype, path))
                 if dtype != info.dtype and not is_unused(name):
-                    faults.append(f"{path}: tensor {shown(name)} is {info.dtype}; it is {dtype} in {other}")
-        return faults
+                    errors.append(f"{path}: tensor {shown(name)} is {info.dtype}; it is {dtype} in {other}")
+        return errors
 
     def identity(self) -> Any:
         """Identity of the source as JSON."""
@@ -207,7 +207,7 @@ class Source(Closing):
         CheckpointError names every changed file. A file with digests is not read for its CRC, too.
         """
         sets = (rank for rank in self.ranks if rank.digests is None)
-        raise_if_any([line for rank in sets for line in rank.checksum_faults()])
+        raise_if_any([line for rank in sets for line in rank.checksum_errors()])
 
     def close(self) -> None:
         for tensors in self.ranks:
@@ -234,7 +234,7 @@ def open_source(path: str | os.PathLike[str]) -> Source:
     if ranks := rank_folders(folder):
         source = Source(folder, RANKS, _all_opened(ranks, lambda rank: _single(*checkpoint_in(rank))))
         with closed_on_error(source):
-            raise_if_any(step_faults(folder, (tensors.step for tensors in source.ranks)))
+            raise_if_any(step_errors(folder, (tensors.step for tensors in source.ranks)))
         return source
     if (iteration := iteration_in(folder, names)) is not None:
         return Source(iteration, ITERATION, shard_sets(iteration))
@@ -251,17 +251,17 @@ def shard_sets(iteration: Path) -> list[TensorSet]:
 
 
 def _all_opened(paths: Sequence[Path], opened: Callable[[Path], TensorSet]) -> list[TensorSet]:
-    """Opens every one, or none: raises the faults of all."""
+    """Opens every one, or none: raises the errors of all."""
     allow_open_files(len(paths))
     sets: list[TensorSet] = []
-    faults: list[str] = []
+    errors: list[str] = []
     for path in paths:
-        with collecting(faults):
+        with collecting(errors):
             sets.append(opened(path))
-    if faults:
+    if errors:
         for tensors in sets:
             tensors.close()
-    raise_if_any(faults)
+    raise_if_any(errors)
     return sets
 
 
@@ -284,7 +284,7 @@ def _with_digests(
     return tensors
 
 
-def _crc_faults(file: StoredFile) -> list[str]:
+def _crc_errors(file: StoredFile) -> list[str]:
     if file.crc is None:
         return []
     end, expected = file.crc
@@ -309,7 +309,7 @@ def seem_copies(ranks: Sequence[TensorSet]) -> bool:
     )
 
 
-def copy_faults(ranks: Sequence[TensorSet]) -> list[str]:
+def copy_errors(ranks: Sequence[TensorSet]) -> list[str]:
     """A line for each tensor that differs between ranks which seem to be copies; everything is read."""
     first, *others = ranks
     pairs = [(other, name) for other in others for name in first.tensors]

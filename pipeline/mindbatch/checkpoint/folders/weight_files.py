@@ -17,7 +17,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from mindbatch.checkpoint.faults import collecting, first_lines, raise_if_any, shown
+from mindbatch.checkpoint.error_lines import collecting, first_lines, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in, file_names, nothing_readable
 from mindbatch.checkpoint.formats.open_file import SUFFIXES, open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile
@@ -45,18 +45,18 @@ def rank_folders(folder: Path) -> list[Path]:
         if match := _RANK.fullmatch(name):
             names_by_rank.setdefault(int(match[1]), []).append(name)
     missing = [rank for rank in range(max(names_by_rank, default=-1) + 1) if rank not in names_by_rank]
-    faults = [f"{' and '.join(names)} are one rank" for names in names_by_rank.values() if len(names) > 1]
-    faults += [
-        fault for names in names_by_rank.values() for name in names for fault in _folder_faults(folder, name)
+    errors = [f"{' and '.join(names)} are one rank" for names in names_by_rank.values() if len(names) > 1]
+    errors += [
+        error for names in names_by_rank.values() for name in names for error in _folder_errors(folder, name)
     ]
     if missing:
         ranks = ", ".join(first_lines(missing, str, noun="ranks"))
-        faults.append(f"ranks are missing: {ranks}; there must be rank_0 to rank_{max(names_by_rank)}")
-    raise_if_any(faults, str(folder))
+        errors.append(f"ranks are missing: {ranks}; there must be rank_0 to rank_{max(names_by_rank)}")
+    raise_if_any(errors, str(folder))
     return [folder / names_by_rank[rank][0] for rank in range(len(names_by_rank))]
 
 
-def _folder_faults(home: Path, name: str) -> list[str]:
+def _folder_errors(home: Path, name: str) -> list[str]:
     if not (home / name).is_dir():
         return [f"{name} is not a folder; must be one with the files of its rank"]
     target = Path(os.path.realpath(home / name))
@@ -90,8 +90,8 @@ def checkpoint_in(folder: Path) -> tuple[Path, Step | None]:
     return file_in(folder, newest), steps[newest]
 
 
-def step_faults(folder: Path, steps: Iterable[Step | None]) -> list[str]:
-    """Fault when the ranks' files are of different steps, as a killed training may leave them."""
+def step_errors(folder: Path, steps: Iterable[Step | None]) -> list[str]:
+    """Error when the ranks' files are of different steps, as a killed training may leave them."""
     ranks: dict[Step | None, int] = {}
     for rank, step in enumerate(steps):
         ranks.setdefault(step, rank)
@@ -148,7 +148,7 @@ def _is_plain_shard(file: object, suffix: str) -> bool:
     return len(file) <= _MAX_FILE_NAME and PurePosixPath(file).name == file == PureWindowsPath(file).name
 
 
-def shard_faults(
+def shard_errors(
     weight_map: Mapping[str, str], shards: Mapping[str, Collection[str]], where: str
 ) -> list[str]:
     """Every disagreement between the index and the names of the tensors in its (readable) shards."""
@@ -161,7 +161,7 @@ def shard_faults(
         f"{shown(name)} is in {file}, where the index does not put it"
         for name, file in sorted(stored - indexed)
     ]
-    return [f"{where}: tensor {fault}" for fault in (*absent, *others)]
+    return [f"{where}: tensor {error}" for error in (*absent, *others)]
 
 
 _NO_WEIGHTS = ("consolidated.", "rng_state")  # .pth files of Meta's own format, and of trainings
@@ -201,15 +201,15 @@ def open_shards(folder: Path, index: str = INDEX_NAME) -> dict[str, StoredFile]:
     """Opens the files that an index names; others are left alone. CheckpointError as of open_weights."""
     weight_map = read_weight_map(folder, index)
     shards: dict[str, StoredFile] = {}
-    faults: list[str] = []
+    errors: list[str] = []
     for file in sorted(set(weight_map.values())):
-        with collecting(faults):
+        with collecting(errors):
             shards[file] = open_tensor_file(file_in(folder, file))
-    faults += shard_faults(weight_map, {file: shard.tensors for file, shard in shards.items()}, str(folder))
-    if faults:
+    errors += shard_errors(weight_map, {file: shard.tensors for file, shard in shards.items()}, str(folder))
+    if errors:
         for shard in shards.values():
             shard.close()
-    raise_if_any(faults)
+    raise_if_any(errors)
     return shards
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import count, groupby
 from pathlib import Path
 
-from mindbatch.checkpoint.faults import MAX_LINES, raise_if_any, shown
+from mindbatch.checkpoint.error_lines import MAX_LINES, raise_if_any, shown
 from mindbatch.checkpoint.formats.stored import (
     DTYPES,
     MAX_DIMENSIONS,
@@ -27,9 +27,9 @@ from mindbatch.checkpoint.formats.stored import (
     FileLayout,
     StoredFile,
     StoredTensor,
-    entry_faults,
-    name_faults,
-    shape_faults,
+    entry_errors,
+    name_errors,
+    shape_errors,
 )
 from mindbatch.checkpoint.formats.wire_format import (
     BYTES,
@@ -82,7 +82,7 @@ def ckpt_layout(
     tensors without any element.
     """
     entries = [StoredTensor(*tensor) for tensor in tensors]
-    raise_if_any(entry_faults(entries) or _unloadable(entries))
+    raise_if_any(entry_errors(entries) or _unloadable(entries))
     head: list[tuple[int, bytes]] = []
     extents: dict[str, tuple[ByteExtent, ...]] = {}
     position = 0
@@ -99,14 +99,14 @@ def ckpt_layout(
 
 
 def _unloadable(entries: Iterable[StoredTensor]) -> list[str]:
-    faults = []
+    errors = []
     for entry in entries:
         where = f"tensor {shown(entry.name)}"
         if entry.dtype not in WRITTEN_TYPES:
-            faults.append(f"{where}: MindSpore loads no {entry.dtype} from .ckpt; must be safetensors")
+            errors.append(f"{where}: MindSpore loads no {entry.dtype} from .ckpt; must be safetensors")
         elif not entry.nbytes:
-            faults.append(f"{where}: shape {[*entry.shape]}; a .ckpt holds no tensor without elements")
-    return faults
+            errors.append(f"{where}: shape {[*entry.shape]}; a .ckpt holds no tensor without elements")
+    return errors
 
 
 def _before_content(entry: StoredTensor, nbytes: int) -> bytes:
@@ -152,13 +152,13 @@ class _Parser:
         self._tensors: dict[str, StoredTensor] = {}
         self._texts: dict[str, str] = {}
         self._names: set[str] = set()
-        self._faults: list[str] = []
+        self._errors: list[str] = []
 
     def parse(self) -> None:
         self._refuse_other_formats()
         for name, parts in groupby(self._values(), lambda value: value.name):
             self._take(name, [*parts])
-        raise_if_any(self._faults, self._where)
+        raise_if_any(self._errors, self._where)
         self._file.tensors, self._file.texts = self._tensors, self._texts
 
     def _refuse_other_formats(self) -> None:
@@ -191,21 +191,21 @@ class _Parser:
     def _take(self, name: str, parts: Sequence[_Value]) -> None:
         """A tensor, or a text, of Values that follow each other."""
         first, nbytes = parts[0], sum(part.content.nbytes for part in parts)
-        faults = [*name_faults(name), *_type_faults(first)]
+        errors = [*name_errors(name), *_type_errors(first)]
         is_text, shape = first.kind == TEXT_TYPE, _shape(first)
-        needed = first.content.nbytes if is_text or faults else math.prod(shape) * _itemsize(first)
+        needed = first.content.nbytes if is_text or errors else math.prod(shape) * _itemsize(first)
         others = [part for part in parts[1:] if (part.kind, part.dims) != (first.kind, first.dims)]
         is_whole_before = len(parts) > 1 and nbytes - parts[-1].content.nbytes >= needed
         if others or is_whole_before or name in self._names:
-            faults.append("is there twice")
+            errors.append("is there twice")
         elif nbytes != needed:
             described = f"shape {shown(first.dims)} of {first.kind}"
-            faults.append(f"{described} needs {needed} bytes, the file holds {nbytes}")
+            errors.append(f"{described} needs {needed} bytes, the file holds {nbytes}")
         self._names.add(name)
-        if faults:
-            self._faults += [f"tensor {shown(name)}: {fault}" for fault in faults]
-            if len(self._faults) > MAX_LINES:
-                raise_if_any(self._faults, self._where)
+        if errors:
+            self._errors += [f"tensor {shown(name)}: {error}" for error in errors]
+            if len(self._errors) > MAX_LINES:
+                raise_if_any(self._errors, self._where)
         elif is_text:
             self._texts[name] = self._text(name, first.content)
         else:
@@ -224,14 +224,14 @@ def _itemsize(value: _Value) -> int:
     return DTYPES[DTYPE_OF[value.kind]]
 
 
-def _type_faults(value: _Value) -> list[str]:
+def _type_errors(value: _Value) -> list[str]:
     if value.kind == TEXT_TYPE:
         if value.dims != [0] or value.content.nbytes % 4 or value.content.nbytes > _MAX_TEXT_BYTES:
             return [f"a string must have dims [0] and at most {_MAX_TEXT_BYTES} bytes of UTF-32"]
         return []
     if value.kind not in DTYPE_OF:
         return [f"type {shown(value.kind)} is unknown; known are {', '.join(DTYPE_OF)}, {TEXT_TYPE}"]
-    return shape_faults(value.dims, _itemsize(value))
+    return shape_errors(value.dims, _itemsize(value))
 
 
 def _shape(value: _Value) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.error_lines import shown
 from mindbatch.checkpoint.formats.stored import DTYPES, SLICE_BYTES, StoredFile, StoredTensor
 from mindbatch.io.errors import CheckpointError
 

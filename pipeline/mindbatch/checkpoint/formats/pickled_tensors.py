@@ -13,8 +13,8 @@ from io import BytesIO
 from math import prod
 from typing import Any
 
-from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.formats.stored import DTYPES, MAX_DIMENSIONS, MAX_SIZE, name_faults, shape_faults
+from mindbatch.checkpoint.error_lines import shown
+from mindbatch.checkpoint.formats.stored import DTYPES, MAX_DIMENSIONS, MAX_SIZE, name_errors, shape_errors
 from mindbatch.io.errors import CheckpointError
 
 MAX_OPERATIONS = 1_000_000
@@ -23,7 +23,7 @@ MAX_OPERATIONS = 1_000_000
 _PROTOCOL = 2  # of torch.save
 
 
-class PickleFault(ValueError):
+class PickleError(ValueError):
     """Refusal of a pickle; the message gives the reason in one line."""
 
 
@@ -39,7 +39,7 @@ class Ordered(dict[str, Any]):
 
 
 # What the library raises for values that are missing, of another type, or cut off.
-_LIBRARY_FAULTS = (pickle.UnpicklingError, struct.error, ValueError, AttributeError, LookupError, TypeError)
+_LIBRARY_ERRORS = (pickle.UnpicklingError, struct.error, ValueError, AttributeError, LookupError, TypeError)
 
 
 STORAGES = {
@@ -71,11 +71,11 @@ class TensorView:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
-    def faults(self, name: str) -> list[str]:
+    def errors(self, name: str) -> list[str]:
         """Checks a tensor's name and shape, and that its elements lie inside its storage, each once."""
         itemsize = DTYPES[self.storage.dtype]
-        if form_faults := [*name_faults(name), *shape_faults([*self.shape], itemsize)]:
-            return form_faults
+        if form_errors := [*name_errors(name), *shape_errors([*self.shape], itemsize)]:
+            return form_errors
         form = f"shape {shown([*self.shape])} with strides {shown([*self.strides])}"
         if len(self.strides) != len(self.shape):
             return [form]
@@ -139,21 +139,21 @@ class TensorUnpickler(pickle._Unpickler):
         try:
             value = super().load()
             if self.stack or self.metastack:
-                raise PickleFault("must end with one value")
+                raise PickleError("must end with one value")
             return value
         except EOFError:
             raise CheckpointError(f"{what}: truncated") from None
-        except PickleFault as error:
-            fault = str(error)
-        except _LIBRARY_FAULTS as error:
-            fault = f"opcode {_name(self.dispatch.code)} cannot be carried out ({error})"
-        raise CheckpointError(f"{what}: byte {self.dispatch.position}: {fault}")
+        except PickleError as error:
+            problem = str(error)
+        except _LIBRARY_ERRORS as error:
+            problem = f"opcode {_name(self.dispatch.code)} cannot be carried out ({error})"
+        raise CheckpointError(f"{what}: byte {self.dispatch.position}: {problem}")
 
     def find_class(self, module: str, name: str) -> Global:
         """The full name, if it is one that tensors are saved with."""
         name = f"{module}.{name}"
         if name not in _FUNCTIONS and name.removeprefix("torch.") not in STORAGES:
-            raise PickleFault(f"GLOBAL {shown(name)} is not one that tensors are saved with; never executed")
+            raise PickleError(f"GLOBAL {shown(name)} is not one that tensors are saved with; never executed")
         return Global(name)
 
     def persistent_load(self, pid: Any) -> TorchStorage:
@@ -165,12 +165,12 @@ class TensorUnpickler(pickle._Unpickler):
                 ):
                     if dtype := STORAGES.get(name.removeprefix("torch.")):
                         return self._storage(TorchStorage(key, dtype, count))
-        raise PickleFault("BINPERSID of what is not a storage as torch.save names it")
+        raise PickleError("BINPERSID of what is not a storage as torch.save names it")
 
     def _storage(self, storage: TorchStorage) -> TorchStorage:
         known = self.storages.setdefault(storage.key, storage)
         if known != storage:
-            raise PickleFault(
+            raise PickleError(
                 f"storage {storage.key} holds {storage.count} {storage.dtype}; before it held {known.count} "
                 f"{known.dtype}"
             )
@@ -179,19 +179,19 @@ class TensorUnpickler(pickle._Unpickler):
 
 def _protocol(machine: Any) -> None:
     if (protocol := machine.read(1)[0]) > _PROTOCOL:
-        raise PickleFault(f"pickle protocol {protocol}; must be {_PROTOCOL}, that of torch.save")
+        raise PickleError(f"pickle protocol {protocol}; must be {_PROTOCOL}, that of torch.save")
     machine.proto = protocol
 
 
 def _reduce(machine: Any) -> None:
     arguments, function = machine.stack.pop(), machine.stack[-1]
     if not isinstance(function, Global) or not isinstance(arguments, tuple):
-        raise PickleFault("REDUCE of what is no function and its arguments")
+        raise PickleError("REDUCE of what is no function and its arguments")
     # Arguments may be shared: how many there are is looked at first.
     meaning = _FUNCTIONS.get(function.name)
     value = meaning(arguments) if meaning and len(arguments) <= _MAX_ARGUMENTS else None
     if value is None:
-        raise PickleFault(f"REDUCE {function.name} with other arguments than torch.save gives it")
+        raise PickleError(f"REDUCE {function.name} with other arguments than torch.save gives it")
     machine.stack[-1] = value
 
 
@@ -200,7 +200,7 @@ def _build(machine: Any) -> None:
     state, target = machine.stack.pop(), machine.stack[-1]
     is_metadata = isinstance(state, dict) and len(state) == 1 and "_metadata" in state
     if not isinstance(target, Ordered) or not is_metadata:
-        raise PickleFault("BUILD of what is not the _metadata of a state_dict")
+        raise PickleError("BUILD of what is not the _metadata of a state_dict")
 
 
 def _set_one(machine: Any) -> None:
@@ -216,14 +216,14 @@ def _set_many(machine: Any) -> None:
 def _set(target: Any, values: list[Any]) -> None:
     """Keys are strings: the hash of tuples that share parts could take for ever."""
     if not isinstance(target, dict):
-        raise PickleFault("adds to what is no dict")
+        raise PickleError("adds to what is no dict")
     if len(values) % 2:
-        raise PickleFault("a key without its value")
+        raise PickleError("a key without its value")
     for key, value in zip(values[::2], values[1::2], strict=True):
         if type(key) is not str:
-            raise PickleFault(f"a key of type {type(key).__name__.lower()}; must be a string")
+            raise PickleError(f"a key of type {type(key).__name__.lower()}; must be a string")
         if key in target:
-            raise PickleFault(f"the key {shown(key)} is there twice")
+            raise PickleError(f"the key {shown(key)} is there twice")
         target[key] = value
 
 
@@ -257,11 +257,11 @@ class _Operations(dict[int, Callable[[Any], None]]):
         self.code, self.position = code, self._file.tell() - 1
         self._count += 1
         if self._count > MAX_OPERATIONS:
-            raise PickleFault(f"more than {MAX_OPERATIONS} operations; no more are allowed")
+            raise PickleError(f"more than {MAX_OPERATIONS} operations; no more are allowed")
         return super().__getitem__(code)
 
     def __missing__(self, code: int) -> Callable[[Any], None]:
-        raise PickleFault(f"opcode {_name(code)} is not one that tensors are saved with")
+        raise PickleError(f"opcode {_name(code)} is not one that tensors are saved with")
 
 
 def _name(code: int) -> str:

@@ -12,7 +12,7 @@ from io import BytesIO, FileIO
 from pathlib import Path
 from threading import Lock
 
-from mindbatch.checkpoint.faults import located, raise_if_any, shown
+from mindbatch.checkpoint.error_lines import located, raise_if_any, shown
 from mindbatch.checkpoint.formats.pickled_tensors import TensorUnpickler, TensorView, TorchStorage
 from mindbatch.checkpoint.formats.stored import (
     DTYPES,
@@ -20,7 +20,7 @@ from mindbatch.checkpoint.formats.stored import (
     ReadableFile,
     StoredFile,
     StoredTensor,
-    name_faults,
+    name_errors,
 )
 from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import CheckpointError
@@ -74,7 +74,7 @@ def stored_members(file: ReadableFile) -> Mapping[str, ByteExtent]:
 def _plain_name(entry: zipfile.ZipInfo) -> str:
     """A member's name, when every part of the path is a plain one and it is only bytes."""
     name = entry.orig_filename
-    if any(name_faults(part) or part == "." for part in name.split("/")):
+    if any(name_errors(part) or part == "." for part in name.split("/")):
         raise CheckpointError(f"zip member {shown(name)}: a name must be a plain path inside the file")
     is_special = entry.flag_bits & ~(_SIZE_LATER | _UTF_8) or entry.comment or entry.volume
     if is_special or entry.compress_type != zipfile.ZIP_STORED:
@@ -123,8 +123,8 @@ def open_pytorch(path: Path) -> StoredFile:
         head = file.fetch(0, 64)
         with located(path):
             views, extents = _views_and_storages(file, head)
-            faults = [(name, fault) for name, view in views.items() for fault in view.faults(name)]
-            raise_if_any([f"tensor {shown(name)}: {fault}" for name, fault in faults])
+            errors = [(name, error) for name, view in views.items() for error in view.errors(name)]
+            raise_if_any([f"tensor {shown(name)}: {error}" for name, error in errors])
         file.place(views, extents)
     return file
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
-from mindbatch.checkpoint.faults import did_you_mean, shown
+from mindbatch.checkpoint.error_lines import did_you_mean, shown
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.regular_file import open_regular
@@ -96,7 +96,7 @@ def byte_ranges(extents: Iterable[ByteExtent], start: int, count: int) -> Iterat
         raise ValueError(f"{count} bytes beyond the end of the tensor")
 
 
-def name_faults(name: str) -> list[str]:
+def name_errors(name: str) -> list[str]:
     """A name is printed and may become part of a path later: nothing unprintable and nothing that moves."""
     if not name or len(name) > MAX_NAME_LENGTH:
         return [f"a name must have 1 to {MAX_NAME_LENGTH} characters"]
@@ -105,7 +105,7 @@ def name_faults(name: str) -> list[str]:
     return []
 
 
-def dtype_faults(dtype: object) -> list[str]:
+def dtype_errors(dtype: object) -> list[str]:
     if isinstance(dtype, str) and dtype in DTYPES:
         return []
     return [f"dtype {shown(dtype)} is unknown; known are {', '.join(DTYPES)}"]
@@ -116,7 +116,7 @@ def are_sizes(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(item) is int and 0 <= item <= MAX_SIZE for item in value)
 
 
-def shape_faults(shape: object, itemsize: int) -> list[str]:
+def shape_errors(shape: object, itemsize: int) -> list[str]:
     """Checks that it is a list of sizes, which are neither too many nor too large."""
     if not are_sizes(shape) or len(shape) > MAX_DIMENSIONS:
         return [f"shape {shown(shape)} must be at most {MAX_DIMENSIONS} integers, none negative or huge"]
@@ -126,16 +126,16 @@ def shape_faults(shape: object, itemsize: int) -> list[str]:
     return []
 
 
-def entry_faults(tensors: Iterable[StoredTensor]) -> list[str]:
-    faults, seen = [], set[str]()
+def entry_errors(tensors: Iterable[StoredTensor]) -> list[str]:
+    errors, seen = [], set[str]()
     for tensor in tensors:
-        tensor_faults = name_faults(tensor.name)
+        tensor_errors = name_errors(tensor.name)
         if tensor.name in seen:
-            tensor_faults.append("is there twice")
-        tensor_faults += dtype_faults(tensor.dtype) or shape_faults([*tensor.shape], tensor.itemsize)
-        faults += [f"tensor {shown(tensor.name)}: {fault}" for fault in tensor_faults]
+            tensor_errors.append("is there twice")
+        tensor_errors += dtype_errors(tensor.dtype) or shape_errors([*tensor.shape], tensor.itemsize)
+        errors += [f"tensor {shown(tensor.name)}: {error}" for error in tensor_errors]
         seen.add(tensor.name)
-    return faults
+    return errors
 
 
 class ReadableFile(Closing):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.error_lines import shown
 from mindbatch.io.errors import CheckpointError
 
 VARINT, BYTES = 0, 2
@@ -43,12 +43,12 @@ class ByteSource:
             self.refuse(position, "truncated")
         return self._window[position - self._start]
 
-    def refuse(self, position: int, fault: str) -> NoReturn:
-        raise CheckpointError(f"{self.where}: {self.subject}byte {position}: {fault}")
+    def refuse(self, position: int, error: str) -> NoReturn:
+        raise CheckpointError(f"{self.where}: {self.subject}byte {position}: {error}")
 
 
 class WireReader:
-    """One message: the bytes from `position` to `end` of its source. CheckpointError names byte and fault."""
+    """One message: the bytes from `position` to `end` of its source. CheckpointError names byte and error."""
 
     def __init__(self, source: ByteSource, position: int, end: int) -> None:
         self.source = source
@@ -63,8 +63,8 @@ class WireReader:
     def at_end(self) -> bool:
         return self.position >= self.end
 
-    def refuse(self, fault: str) -> NoReturn:
-        self.source.refuse(self.position, fault)
+    def refuse(self, error: str) -> NoReturn:
+        self.source.refuse(self.position, error)
 
     def varint(self) -> int:
         """An unsigned number of at most 64 bits."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.faults import collecting, located, raise_if_any, shown
+from mindbatch.checkpoint.error_lines import collecting, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
 from mindbatch.checkpoint.folders.weight_files import COMMON, METADATA, holds_weights, iteration_name
 from mindbatch.checkpoint.formats.ckpt_file import DTYPE_OF, WRITTEN_TYPES
@@ -28,7 +28,7 @@ from mindbatch.checkpoint.placement.regions import (
     single_segment,
     whole_placements,
 )
-from mindbatch.checkpoint.strategy.strategy import TensorLayout, layout_faults
+from mindbatch.checkpoint.strategy.strategy import TensorLayout, layout_errors
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.foreign_formats import ITERATION_TRACKER
 
@@ -76,7 +76,7 @@ def placements(iteration: Path, files: Sequence[TensorSet]) -> dict[str, Placeme
     content = read_json_object(path, _LARGEST_FILE)
     reader = _MetadataReader(files)
     placed = reader.placed(content.get("state_dict_metadata"), content.get("storage_data"))
-    raise_if_any(reader.faults, str(path))
+    raise_if_any(reader.errors, str(path))
     return placed
 
 
@@ -85,21 +85,21 @@ class _MetadataReader:
         self._files = files
         self._names = [next(iter(tensors.files)) for tensors in files]
         self._number = {file: number for number, file in enumerate(self._names)}
-        self.faults: list[str] = []
+        self.errors: list[str] = []
 
     def placed(self, described: Any, stored: Any) -> dict[str, Placement]:
         if not isinstance(described, Mapping) or not isinstance(stored, Mapping):
-            self.faults.append("must have the objects state_dict_metadata and storage_data")
+            self.errors.append("must have the objects state_dict_metadata and storage_data")
             return {}
         places = self._places(stored)
         unknown = [name for name in places if name not in described]
-        self.faults += [f"{shown(name)}: is stored, and state_dict_metadata has it not" for name in unknown]
+        self.errors += [f"{shown(name)}: is stored, and state_dict_metadata has it not" for name in unknown]
         placed = {}
         for name, entry in described.items():
             if name in places:
-                with collecting(self.faults), located(shown(name)):
+                with collecting(self.errors), located(shown(name)):
                     placed[name] = self._placement(_tensor(name, entry), places[name])
-        self.faults += self._left_over(placed, places)
+        self.errors += self._left_over(placed, places)
         return placed
 
     def _places(self, stored: Mapping[str, Any]) -> dict[str, list[tuple[int, str, int]]]:
@@ -108,7 +108,7 @@ class _MetadataReader:
         for key, entries in stored.items():
             match = _STORED_KEY.fullmatch(key)
             if match is None or not isinstance(entries, list):
-                self.faults.append(
+                self.errors.append(
                     f"storage_data: {shown(key)}: must be ('NAME', (PIECE,)) with a list of files"
                 )
                 continue
@@ -116,7 +116,7 @@ class _MetadataReader:
                 file = entry.get("file_name") if isinstance(entry, Mapping) else None
                 rank = entry.get("storage_rank") if isinstance(entry, Mapping) else None
                 if not isinstance(file, str) or type(rank) is not int or rank < 0:
-                    self.faults.append(f"storage_data: {shown(key)}: must have file_name and storage_rank")
+                    self.errors.append(f"storage_data: {shown(key)}: must have file_name and storage_rank")
                 elif holds_weights(file):
                     places.setdefault(match[1], []).append((int(match[2]), file, rank))
         return places
@@ -193,8 +193,8 @@ def _tensor(name: str, entry: Any) -> _Tensor:
     if any(type(axis) is not int for axis in flat):
         raise CheckpointError("tensor_map: must be whole numbers, or lists of them")
     made = TensorLayout(name, _whole_numbers(layout, "device_matrix"), tensor_map)
-    if faults := layout_faults(made):
-        raise CheckpointError(faults[0])
+    if errors := layout_errors(made):
+        raise CheckpointError(errors[0])
     if made.num_devices != len(ranks):
         raise CheckpointError(f"rank_list has {len(ranks)} ranks, and the device matrix {made.num_devices}")
     return _Tensor(name, dtype, shape, pieces, made, ranks)
@@ -249,9 +249,9 @@ def descriptions(
         return others  # MindFormers writes no metadata.json either, and takes all files as they are
     described: dict[str, Any] = {}
     stored: dict[str, list[dict[str, Any]]] = {}
-    faults: list[str] = []
+    errors: list[str] = []
     for name, full in whole.ranks[0].items():
-        with collecting(faults):
+        with collecting(errors):
             pieces = _pieces(name, full, files)
             described[name] = _described(full.shard.shape, pieces, model_parallel, dtypes[name])
             for piece in sorted({place for _, place in pieces.values()}):
@@ -264,7 +264,7 @@ def descriptions(
                     }
                     for rank in ranks
                 ]
-    raise_if_any(faults)
+    raise_if_any(errors)
     content = {"state_dict_metadata": described, "storage_data": stored}
     return {**others, f"{home}/{METADATA}": _json(content)}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mindbatch.checkpoint.faults import collecting, first_lines, raise_if_any, shown
+from mindbatch.checkpoint.error_lines import collecting, first_lines, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, has_file, nothing_readable
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source, stored_segments
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray
@@ -25,7 +25,7 @@ from mindbatch.checkpoint.lora.names import (
     is_head,
     is_of_training,
     is_vocabulary,
-    unused_faults,
+    unused_errors,
 )
 from mindbatch.checkpoint.placement.regions import as_placed, whole_placements
 from mindbatch.io.errors import CheckpointError
@@ -71,18 +71,18 @@ def open_adapter(
     adapter_path = Path(path)
     folder = adapter_path.parent if adapter_path.is_file() else existing_folder(path)
     has_config = has_file(folder, ADAPTER_CONFIG)
-    faults: list[str] = []
+    errors: list[str] = []
     settings = None
     if has_config:
-        with collecting(faults):
+        with collecting(errors):
             settings = read_lora_config(file_in(folder, ADAPTER_CONFIG), scaling)
     elif scaling is None:
-        faults.append(
+        errors.append(
             f"{folder / ADAPTER_CONFIG}: missing; without it the scaling (lora_alpha / rank) must be given: "
             "{path: ..., scaling: ...} in lora.adapters, lora.scaling of mindbatch reshard"
         )
     with (
-        collecting(faults),
+        collecting(errors),
         open_source(adapter_path if adapter_path.is_file() else _file_of(folder)) as source,
     ):
         [tensors] = source.ranks
@@ -90,10 +90,10 @@ def open_adapter(
         found_modules = find_modules(stored)
         if not has_config and scaling is not None:
             settings = LoraSettings(first_rank(found_modules, tensors.shapes), 0.0, uniform_scaling=scaling)
-        raise_if_any(_found_faults(found_modules, settings, stored), str(tensors.path))
+        raise_if_any(_found_errors(found_modules, settings, stored), str(tensors.path))
         if settings is not None:
             modules = checked_modules(found_modules, settings, _arrays(tensors, found_modules), tensors.path)
-    raise_if_any(faults)
+    raise_if_any(errors)
     assert settings is not None
     warnings = [*config_warnings(settings, base)]
     if dropped := len(tensors.tensors) - len(stored):
@@ -101,12 +101,12 @@ def open_adapter(
     return LoraAdapter(adapter_path, settings, modules, tuple(f"{adapter_path}: {line}" for line in warnings))
 
 
-def _found_faults(
+def _found_errors(
     found_modules: FoundModules, settings: LoraSettings | None, stored: Mapping[str, StoredTensor]
 ) -> list[str]:
-    unused = first_lines(unused_faults(found_modules.others), str, limit=4)
-    of_modules = [] if settings is None else module_faults(found_modules, settings, stored)
-    return [*found_modules.faults, *unused, *of_modules]
+    unused = first_lines(unused_errors(found_modules.others), str, limit=4)
+    of_modules = [] if settings is None else module_errors(found_modules, settings, stored)
+    return [*found_modules.errors, *unused, *of_modules]
 
 
 def _file_of(folder: Path) -> Path:
@@ -127,12 +127,12 @@ def first_rank(found_modules: FoundModules, shapes: Mapping[str, tuple[int, ...]
     return next((shape[0] for shape in first if shape), 1)
 
 
-def module_faults(
+def module_errors(
     found_modules: FoundModules, settings: LoraSettings, stored: Mapping[str, StoredTensor]
 ) -> list[str]:
     """A line for each module, or tensor, that does not go with the settings or with the others."""
     try:
-        return [*_shape_faults(found_modules, settings, stored), *_setting_faults(found_modules, settings)]
+        return [*_shape_errors(found_modules, settings, stored), *_setting_errors(found_modules, settings)]
     except ValueError as error:
         return [f"{ADAPTER_CONFIG}: an expression {error}"]
 
@@ -151,7 +151,7 @@ def _arrays(tensors: TensorSet, found_modules: FoundModules) -> dict[str, Stored
 def checked_modules(
     found_modules: FoundModules, settings: LoraSettings, arrays: Mapping[str, StoredArray], where: Path
 ) -> dict[str, AdaptedModule]:
-    """Builds the modules by these settings, when `module_faults` has found nothing.
+    """Builds the modules by these settings, when `module_errors` has found nothing.
 
     arrays: by the names of their tensors.
 
@@ -163,20 +163,20 @@ def checked_modules(
         scaling = settings.scaling_of(module) if Role.A in names else 0.0
         stored = {role: arrays[name] for role, name in names.items()}
         modules[module] = AdaptedModule(module, stored, scaling, module in found_modules.embeddings)
-    faults = [*_effect_faults(modules.values())]
+    errors = [*_effect_errors(modules.values())]
     if settings.ties:
-        faults += _tied_faults(modules.values())
-    raise_if_any(faults, str(where))
+        errors += _tied_errors(modules.values())
+    raise_if_any(errors, str(where))
     return modules
 
 
-def _setting_faults(found_modules: FoundModules, settings: LoraSettings) -> Iterator[str]:
+def _setting_errors(found_modules: FoundModules, settings: LoraSettings) -> Iterator[str]:
     """Modules that the settings do not mean, and what they say to be there and is not."""
     low_rank = [module for module, roles in found_modules.modules.items() if Role.A in roles]
     if not found_modules.modules:
         yield "no pair of lora_A and lora_B"
     meant = [module for module in low_rank if not _follows(module, found_modules, settings)]
-    yield from settings.targets.faults(meant)
+    yield from settings.targets.errors(meant)
     if settings.targets.all_linear:
         for module in low_rank:
             if module in found_modules.embeddings or is_head(module):
@@ -185,7 +185,7 @@ def _setting_faults(found_modules: FoundModules, settings: LoraSettings) -> Iter
     for name in sorted(settings.targets.saved.names):
         if not any(f".{module}".endswith(f".{name}") for module in whole):
             yield f"modules_to_save has {shown(name)}, of which there is no weight"
-    yield from _role_faults(found_modules, low_rank, settings)
+    yield from _role_errors(found_modules, low_rank, settings)
 
 
 def _follows(module: str, found_modules: FoundModules, settings: LoraSettings) -> bool:
@@ -194,7 +194,7 @@ def _follows(module: str, found_modules: FoundModules, settings: LoraSettings) -
     return is_tied and settings.targets.meant_by(module) is None
 
 
-def _role_faults(
+def _role_errors(
     found_modules: FoundModules, low_rank: Iterable[str], settings: LoraSettings
 ) -> Iterator[str]:
     """Biases and magnitudes that the settings do not say, or say and are missing."""
@@ -211,7 +211,7 @@ def _role_faults(
                 yield f"module {shown(module)}: {key} is true, and it has no {what}"
 
 
-def _shape_faults(
+def _shape_errors(
     found_modules: FoundModules, settings: LoraSettings, stored: Mapping[str, StoredTensor]
 ) -> Iterator[str]:
     """Tensors of another rank than the settings say, that do not go together, or are no floats."""
@@ -250,7 +250,7 @@ def _fits(shape: tuple[int, ...], needed: tuple[int | None, ...]) -> bool:
     )
 
 
-def _effect_faults(modules: Iterable[AdaptedModule]) -> Iterator[str]:
+def _effect_errors(modules: Iterable[AdaptedModule]) -> Iterator[str]:
     """Values that are no numbers, and an adapter that changes nothing."""
     effective = False
     with OpenFiles() as files:
@@ -265,7 +265,7 @@ def _effect_faults(modules: Iterable[AdaptedModule]) -> Iterator[str]:
         yield "lora_A or lora_B of every module is zero: the adapter would have no effect (was it trained?)"
 
 
-def _tied_faults(modules: Iterable[AdaptedModule]) -> Iterator[str]:
+def _tied_errors(modules: Iterable[AdaptedModule]) -> Iterator[str]:
     """With ensure_weight_tying head and embedding must be adapted alike: PEFT keeps one of the two."""
     adapted = [module for module in modules if is_vocabulary(module.module)]
     heads = [module for module in adapted if is_head(module.module)]

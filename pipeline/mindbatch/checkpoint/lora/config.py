@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
+from mindbatch.checkpoint.error_lines import MAX_LINES, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.checkpoint.lora.targets import ModulePattern, Targets, targets_of
 from mindbatch.io.errors import CheckpointError
@@ -108,10 +108,10 @@ def read_lora_config(path: Path, scaling: float | None = None) -> LoraSettings:
         CheckpointError: lists every key that is wrong, not supported or not understood.
     """
     content = read_json_object(path, _MAX_BYTES)
-    faults = [*_kind_faults(content), *_number_faults(content, scaling)]
-    ranks, alphas = _patterns(content, "rank_pattern", faults), _patterns(content, "alpha_pattern", faults)
-    targets = targets_of(content, faults)
-    raise_if_any([*faults, *_other_faults(content)], str(path))
+    errors = [*_kind_errors(content), *_number_errors(content, scaling)]
+    ranks, alphas = _patterns(content, "rank_pattern", errors), _patterns(content, "alpha_pattern", errors)
+    targets = targets_of(content, errors)
+    raise_if_any([*errors, *_other_errors(content)], str(path))
     alpha, start = content.get("lora_alpha"), content.get("init_lora_weights")
     is_changed = isinstance(start, str) and start.lower().startswith(_CHANGED_BASES)
     settings = LoraSettings(
@@ -165,7 +165,7 @@ def _rank(content: Mapping[str, Any]) -> Any:
     return content.get("r", content.get("lora_rank"))
 
 
-def _kind_faults(content: Mapping[str, Any]) -> Iterator[str]:
+def _kind_errors(content: Mapping[str, Any]) -> Iterator[str]:
     kind, task = content.get("peft_type", "LORA"), content.get("task_type")
     if kind != "LORA":
         yield f"peft_type={shown(kind)}: must be 'LORA'"
@@ -181,7 +181,7 @@ def _kind_faults(content: Mapping[str, Any]) -> Iterator[str]:
         yield f"base_model_name_or_path={shown(base)}: must be a name or null"
 
 
-def _number_faults(content: Mapping[str, Any], scaling: float | None) -> Iterator[str]:
+def _number_errors(content: Mapping[str, Any], scaling: float | None) -> Iterator[str]:
     rank, alpha = _rank(content), content.get("lora_alpha")
     if not _is_rank(rank):
         yield f"r={shown(rank)}: must be a whole number of 1 to {MAX_RANK}"
@@ -194,21 +194,21 @@ def _number_faults(content: Mapping[str, Any], scaling: float | None) -> Iterato
             yield f"{key}={shown(content[key])}: must be true or false"
 
 
-def _patterns(content: Mapping[str, Any], key: str, faults: list[str]) -> Patterns:
+def _patterns(content: Mapping[str, Any], key: str, errors: list[str]) -> Patterns:
     patterns = content.get(key) or {}
     if not isinstance(patterns, dict) or len(patterns) > MAX_PATTERNS:
-        faults.append(f"{key}={shown(patterns)}: must be an object of at most {MAX_PATTERNS} expressions")
+        errors.append(f"{key}={shown(patterns)}: must be an object of at most {MAX_PATTERNS} expressions")
         return ()
     of_ranks = key == "rank_pattern"
     needed = f"a whole number of 1 to {MAX_RANK}" if of_ranks else "a number above 0"
     read: list[tuple[ModulePattern, float]] = []
     for pattern, value in patterns.items():
         if not (_is_rank(value) if of_ranks else _is_alpha(value)):
-            faults.append(f"{key}: {shown(pattern)} has {shown(value)}; must be {needed}")
+            errors.append(f"{key}: {shown(pattern)} has {shown(value)}; must be {needed}")
         try:
             read.append((ModulePattern(pattern), value))
         except ValueError as error:
-            faults.append(f"{key}: {shown(pattern)} {error}")
+            errors.append(f"{key}: {shown(pattern)} {error}")
     return tuple(read)
 
 
@@ -220,7 +220,7 @@ def _is_alpha(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9
 
 
-def _other_faults(content: Mapping[str, Any]) -> Iterator[str]:
+def _other_errors(content: Mapping[str, Any]) -> Iterator[str]:
     num_unknown = 0
     for key, value in content.items():
         if value in (None, False, [], {}, "") or key in _READ or key in _IRRELEVANT:

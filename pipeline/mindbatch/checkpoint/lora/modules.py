@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.error_lines import shown
 from mindbatch.checkpoint.folders.digests import digest_of
 from mindbatch.checkpoint.folders.tensor_set import StoredSegment, TensorSet, stored_segments
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray, read_region, widened

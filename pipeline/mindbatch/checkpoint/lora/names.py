@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.error_lines import shown
 
 # base_model.model.MODULE.lora_A.weight (PEFT), MODULE.mindpet_delta_lora_a, .tk_delta_lora_a (MindFormers)
 _PEFT = "base_model.model."
@@ -54,7 +54,7 @@ class FoundModules:
     modules: dict[str, dict[Role, str]] = field(default_factory=dict)
     embeddings: set[str] = field(default_factory=set)
     others: list[str] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
 
 def is_lora_name(name: str) -> bool:
@@ -76,7 +76,7 @@ def is_head(module: str) -> bool:
 
 
 def find_modules(names: Iterable[str]) -> FoundModules:
-    """Puts the tensors of each module together; a fault line for what lacks its other half, or is twice."""
+    """Puts the tensors of each module together; an error line for what lacks its other half, or is twice."""
     found_modules = FoundModules()
     for name in names:
         parsed = _parsed(name)
@@ -89,11 +89,11 @@ def find_modules(names: Iterable[str]) -> FoundModules:
         roles = found_modules.modules.setdefault(module, {})
         if roles.setdefault(role, name) != name:
             what = "matrix" if role in (Role.A, Role.B) else "tensor"
-            found_modules.faults.append(f"tensor {shown(name)}: module {shown(module)} has this {what} twice")
+            found_modules.errors.append(f"tensor {shown(name)}: module {shown(module)} has this {what} twice")
     for module, roles in [*found_modules.modules.items()]:
-        if faults := [*_half_faults(module, roles)]:
+        if errors := [*_half_errors(module, roles)]:
             del found_modules.modules[module]
-            found_modules.faults += faults
+            found_modules.errors += errors
     return found_modules
 
 
@@ -109,7 +109,7 @@ def _parsed(name: str) -> tuple[str, Role] | None:
     return None
 
 
-def _half_faults(module: str, roles: Mapping[Role, str]) -> Iterator[str]:
+def _half_errors(module: str, roles: Mapping[Role, str]) -> Iterator[str]:
     """Checks that a module has both matrices, or a full weight and nothing else."""
     is_whole, halves = Role.WEIGHT in roles, [roles[role] for role in (Role.A, Role.B) if role in roles]
     if len(halves) == 1:
@@ -123,7 +123,7 @@ def _half_faults(module: str, roles: Mapping[Role, str]) -> Iterator[str]:
         )
 
 
-def unused_faults(names: Iterable[str]) -> list[str]:
+def unused_errors(names: Iterable[str]) -> list[str]:
     """A line for each tensor of an adapter that would not be used, saying what it most likely is."""
     return [f"tensor {shown(name)}: {_kind(name)}" for name in names]
 

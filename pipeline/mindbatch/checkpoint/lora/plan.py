@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
+from mindbatch.checkpoint.error_lines import MAX_LINES, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.merge import Addition, ArrayEdit, Edit
@@ -156,23 +156,23 @@ def adapted_weights(adapter: LoraAdapter, base: BaseTensors) -> dict[str, Adapte
         CheckpointError: lists modules that the model has not got, shapes or orders that do not fit, targets
             that have matrices in some layers only.
     """
-    faults: list[str] = []
+    errors: list[str] = []
     by_weight: dict[str, AdaptedModule] = {}
     shapes = base.shapes_with_heads
     for name, module in adapter.modules.items():
         weight = base.renames.get(f"{name}.weight", f"{name}.weight")
         if weight not in shapes:
-            near = did_you_mean(weight, shapes) if len(faults) < MAX_LINES else ""
+            near = did_you_mean(weight, shapes) if len(errors) < MAX_LINES else ""
             tensor = next(iter(module.arrays.values())).name
-            faults.append(f"tensor {shown(tensor)}: the model has no {shown(weight)}{near}")
+            errors.append(f"tensor {shown(tensor)}: the model has no {shown(weight)}{near}")
             continue
         if weight in by_weight:
-            faults.append(f"module {shown(name)}: {shown(weight)} is adapted twice")
+            errors.append(f"module {shown(name)}: {shown(weight)} is adapted twice")
         by_weight[weight] = module
-        faults += _fit_faults(adapter, module, weight, base)
-    if not faults:
-        faults += _gaps(adapter, by_weight, base)
-    raise_if_any(faults, str(adapter.path))
+        errors += _fit_errors(adapter, module, weight, base)
+    if not errors:
+        errors += _gaps(adapter, by_weight, base)
+    raise_if_any(errors, str(adapter.path))
     return by_weight | _heads_of_saved_embeddings(adapter, by_weight, base.tied)
 
 
@@ -195,7 +195,7 @@ def _heads_of_saved_embeddings(
     return heads
 
 
-def _fit_faults(adapter: LoraAdapter, module: AdaptedModule, weight: str, base: BaseTensors) -> Iterator[str]:
+def _fit_errors(adapter: LoraAdapter, module: AdaptedModule, weight: str, base: BaseTensors) -> Iterator[str]:
     """Checks that whatever is added, or replaces the weight, has the weight's shape and orientation."""
     shape = base.shapes_with_heads[weight]
     for role in (Role.WEIGHT, Role.BASE):
@@ -255,9 +255,9 @@ def plan_merge(
             cannot be merged: biases of modules without one, one of two tied weights.
     """
     plan = plan_lora(adapter, base)
-    faults = [*_dtype_faults(plan.modules, base.shapes, dtypes), *_bias_faults(plan.modules, base.shapes)]
-    faults += _tied_faults(plan.modules, base.tied)
-    raise_if_any(faults, str(adapter.path))
+    errors = [*_dtype_errors(plan.modules, base.shapes, dtypes), *_bias_errors(plan.modules, base.shapes)]
+    errors += _tied_errors(plan.modules, base.tied)
+    raise_if_any(errors, str(adapter.path))
     normed = [weight for weight, module in plan.stored_modules.items() if module.has_magnitude]
     norms = {weight: find_base(weight, weight in plan.inputs_first) for weight in normed}
     return replace(plan, norms=norms)
@@ -267,7 +267,7 @@ def bias_of(weight: str) -> str:
     return weight.removesuffix("weight") + "bias"
 
 
-def _dtype_faults(
+def _dtype_errors(
     modules: Mapping[str, AdaptedModule], shapes: Mapping[str, Shape], dtypes: Mapping[str, Collection[str]]
 ) -> Iterator[str]:
     biases = (bias_of(weight) for weight, module in modules.items() if module.has_bias)
@@ -277,7 +277,7 @@ def _dtype_faults(
             yield f"{shown(name)} is {min(others)}, to which nothing can be added; allowed: {allowed}"
 
 
-def _bias_faults(modules: Mapping[str, AdaptedModule], shapes: Mapping[str, Shape]) -> Iterator[str]:
+def _bias_errors(modules: Mapping[str, AdaptedModule], shapes: Mapping[str, Shape]) -> Iterator[str]:
     for weight, module in modules.items():
         if module.has_bias and bias_of(weight) not in shapes:
             name = module.arrays[Role.BIAS].name
@@ -287,7 +287,7 @@ def _bias_faults(modules: Mapping[str, AdaptedModule], shapes: Mapping[str, Shap
             )
 
 
-def _tied_faults(modules: Mapping[str, AdaptedModule], tied: Mapping[str, str]) -> Iterator[str]:
+def _tied_errors(modules: Mapping[str, AdaptedModule], tied: Mapping[str, str]) -> Iterator[str]:
     """Adapters of the head or the embedding alone where both are one tensor."""
     for head, own in tied.items():
         both = [modules.get(name) for name in (head, own)]

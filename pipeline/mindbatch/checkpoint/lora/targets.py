@@ -9,7 +9,7 @@ from typing import Any
 
 import regex
 
-from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, shown
+from mindbatch.checkpoint.error_lines import MAX_LINES, did_you_mean, shown
 from mindbatch.checkpoint.lora.names import is_vocabulary
 from mindbatch.io.regex_tree import TOO_DEEP, regex_tree
 
@@ -132,7 +132,7 @@ class Targets:
             return self.wanted.text
         return sorted(self.wanted.names) if self.wanted else []
 
-    def faults(self, modules: Collection[str]) -> Iterator[str]:
+    def errors(self, modules: Collection[str]) -> Iterator[str]:
         """Modules that are adapted though no target, and targets of which nothing is there."""
         if self.wanted is None:
             return
@@ -183,16 +183,16 @@ def _ends(module: str) -> Iterator[str]:
         yield ".".join(parts[first:])
 
 
-def targets_of(content: Mapping[str, Any], faults: list[str]) -> Targets:
-    """The modules that an adapter_config.json means; a line in `faults` for each key that is not right."""
+def targets_of(content: Mapping[str, Any], errors: list[str]) -> Targets:
+    """The modules that an adapter_config.json means; a line in `errors` for each key that is not right."""
     targets, excludes = content.get("target_modules"), content.get("exclude_modules")
     layers, layer_names = content.get("layers_to_transform"), content.get("layers_pattern") or []
     is_all = isinstance(targets, str) and targets.lower() == ALL_LINEAR
-    wanted = _matcher("target_modules", targets, faults, at_last="peft_type" not in content)
-    excluded = _matcher("exclude_modules", None if excludes in ([], "") else excludes, faults)
-    num_faults = len(faults)
-    faults += [*_saved_faults(content.get("modules_to_save")), *_layer_faults(content)]
-    if len(faults) > num_faults:
+    wanted = _matcher("target_modules", targets, errors, at_last="peft_type" not in content)
+    excluded = _matcher("exclude_modules", None if excludes in ([], "") else excludes, errors)
+    num_errors = len(errors)
+    errors += [*_saved_errors(content.get("modules_to_save")), *_layer_errors(content)]
+    if len(errors) > num_errors:
         return Targets()
     return Targets(
         wanted=None if is_all else wanted,
@@ -205,7 +205,7 @@ def targets_of(content: Mapping[str, Any], faults: list[str]) -> Targets:
 
 
 def _matcher(
-    key: str, modules: Any, faults: list[str], *, at_last: bool = False
+    key: str, modules: Any, errors: list[str], *, at_last: bool = False
 ) -> Names | ModulePattern | None:
     """Matches the modules of a key; MindFormers writes the beginning of its expression before each name."""
     if modules is None:
@@ -216,22 +216,22 @@ def _matcher(
         try:
             matcher = ModulePattern(modules, at_last)
         except ValueError as error:
-            faults.append(f"{key}={shown(modules)}: {error}")
+            errors.append(f"{key}={shown(modules)}: {error}")
     elif isinstance(modules, list):
         listed = modules
         if modules and all(isinstance(name, str) and name for name in modules):
             matcher = Names(frozenset(name.removeprefix(_ANYTHING) for name in modules))
         else:
-            faults.append(f"{key}={shown(modules)}: must be names of modules")
+            errors.append(f"{key}={shown(modules)}: must be names of modules")
     else:
-        faults.append(f"{key}={shown(modules)}: must be names of modules, or a pattern")
+        errors.append(f"{key}={shown(modules)}: must be names of modules, or a pattern")
         return None
     if len(listed) > MAX_TARGETS:
-        faults.append(f"{key}: {len(listed)} names; at most {MAX_TARGETS} are allowed")
+        errors.append(f"{key}: {len(listed)} names; at most {MAX_TARGETS} are allowed")
     return matcher
 
 
-def _saved_faults(value: Any) -> Iterator[str]:
+def _saved_errors(value: Any) -> Iterator[str]:
     if value is None:
         return
     if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
@@ -243,7 +243,7 @@ def _saved_faults(value: Any) -> Iterator[str]:
         )
 
 
-def _layer_faults(content: Mapping[str, Any]) -> Iterator[str]:
+def _layer_errors(content: Mapping[str, Any]) -> Iterator[str]:
     layers, names = content.get("layers_to_transform"), content.get("layers_pattern")
     listed = layers if isinstance(layers, list) else [layers]
     if layers is not None and not all(

@@ -7,7 +7,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from functools import cache
 
-from mindbatch.checkpoint.faults import did_you_mean, shown
+from mindbatch.checkpoint.error_lines import did_you_mean, shown
 from mindbatch.io.errors import CheckpointError
 
 _LAYER, EXPERT = "{layer}", "{expert}"

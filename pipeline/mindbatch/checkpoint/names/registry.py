@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection
 from dataclasses import replace
 
-from mindbatch.checkpoint.faults import did_you_mean, shown
+from mindbatch.checkpoint.error_lines import did_you_mean, shown
 from mindbatch.checkpoint.names.dialect import (
     EXPERT,
     Dialect,

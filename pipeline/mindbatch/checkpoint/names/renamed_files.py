@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
+from mindbatch.checkpoint.error_lines import collecting, raise_if_any, shown
 from mindbatch.checkpoint.names.dialect import (
     EXPERT,
     Dialect,
@@ -68,14 +68,14 @@ def by_strategy(dialect: Dialect, heads: Heads, stored: Placements, num_ranks: i
     unused = unused_names(dialect, stored)
     used = {name: placement for name, placement in stored.items() if name not in unused}
     whole = to_huggingface(dialect, {name: placement.shape for name, placement in used.items()}, heads)
-    faults: list[str] = []
+    errors: list[str] = []
     ranks: list[dict[str, StoredShard]] = [{} for _ in range(num_ranks)]
     for rank, tensors in enumerate(ranks):
         for name, placement in used.items():
             if (shard := placement.shards[rank]) is not None:
-                with collecting(faults):
+                with collecting(errors):
                     tensors[name] = _unfused(placement, shard, rank, whole.ranks[0][name])
-    raise_if_any(faults)
+    raise_if_any(errors)
     return RankFiles(whole.shapes, tuple(ranks), is_renamed=True)
 
 
@@ -91,15 +91,15 @@ def _whole_files(
     """
     unused = unused_names(dialect, shapes)
     used = {name: shape for name, shape in shapes.items() if name not in unused}
-    faults: list[str] = []
+    errors: list[str] = []
     rules: dict[Rule, None] = {}
     for name in used:
-        with collecting(faults):
+        with collecting(errors):
             rules[rule_for(dialect, name, used, is_stored=is_stored)] = None
     originals: dict[str, Shape] = {}
     stored: dict[str, StoredShard] = {}
     for rule in rules:
-        with collecting(faults):
+        with collecting(errors):
             if rule.is_stacked:
                 shapes_of_experts, matrices = _stacked(rule, used, heads.experts, is_stored=is_stored)
                 originals |= shapes_of_experts
@@ -109,7 +109,7 @@ def _whole_files(
                 sizes = _read_sizes(known, used, heads.weights(rule.sections), _group_unit(rule, heads))
                 originals |= _shapes_of(rule.original, sizes)
                 stored |= _stored_tensors(rule, sizes)
-    raise_if_any(faults)
+    raise_if_any(errors)
     return RankFiles(originals, (stored,), is_renamed=True)
 
 

@@ -19,7 +19,7 @@ from mindbatch.checkpoint.placement.regions import (
     joined_segments,
 )
 from mindbatch.io.errors import ConfigError
-from mindbatch.models.stage_cut import cut, holds, is_tied, number_of_layers, stage_faults
+from mindbatch.models.stage_cut import cut, holds, is_tied, number_of_layers, stage_errors
 from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, source_shapes
 from mindbatch.parallel.topology import DeviceMap, Stage, TensorSlice
 
@@ -34,7 +34,7 @@ def placements(
 ) -> dict[str, Placement]:
     """Places each checkpoint tensor, by its name in the checkpoint, in order of the specs.
 
-    device_map: see `stage_faults`.
+    device_map: see `stage_errors`.
     keys: prefix of the names of the two numbers in messages, such as "target.".
 
     Raises:
@@ -71,12 +71,12 @@ def check_sizes(
 ) -> None:
     """Raises ConfigError with the number, what it does not divide, and the numbers that are allowed."""
     layers = number_of_layers(specs)
-    faults = [*_slice_faults(specs, model_parallel), *stage_faults(layers, pipeline_stage, device_map)]
-    if faults:
-        raise ConfigError(keys + fault for fault in faults)
+    errors = [*_slice_errors(specs, model_parallel), *stage_errors(layers, pipeline_stage, device_map)]
+    if errors:
+        raise ConfigError(keys + error for error in errors)
 
 
-def _slice_faults(specs: Sequence[TensorSpec], size: int) -> Iterator[str]:
+def _slice_errors(specs: Sequence[TensorSpec], size: int) -> Iterator[str]:
     """Yields what the number of ranks does not divide, each kind once by the first tensor that has it.
 
     Inputs are the outputs of another tensor, and are named where those divide.

@@ -8,7 +8,7 @@ from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
-from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
+from mindbatch.checkpoint.error_lines import MAX_LINES, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.placement.regions import (
     Location,
     Pair,
@@ -74,7 +74,7 @@ def plan_copies(source: RankFiles, target: RankFiles) -> list[TensorPlan]:
     Raises:
         CheckpointError: the two do not have the same full tensors; lists where.
     """
-    raise_if_any([*_name_faults(source, target), *_shape_faults(source, target)])
+    raise_if_any([*_name_errors(source, target), *_shape_errors(source, target)])
     is_renamed = source.is_renamed or target.is_renamed
     locations = first_locations(source)
     # Of renamed files sections stay apart; of others copies are joined to as few as may be.
@@ -167,7 +167,7 @@ def _joined(copies: Iterable[Copy]) -> Iterator[Copy]:
         yield from (Copy(rank, name, *pair) for pair in merged(regions))
 
 
-def _name_faults(source: RankFiles, target: RankFiles) -> Iterator[str]:
+def _name_errors(source: RankFiles, target: RankFiles) -> Iterator[str]:
     for told, name in enumerate(name for name in target.shapes if name not in source.shapes):
         near = did_you_mean(name, source.shapes) if told < MAX_LINES else ""
         yield f"tensor {shown(name)}: not in the source{near}"
@@ -176,7 +176,7 @@ def _name_faults(source: RankFiles, target: RankFiles) -> Iterator[str]:
         yield f"tensor {shown(name)}: has no place in the target{near}"
 
 
-def _shape_faults(source: RankFiles, target: RankFiles) -> Iterator[str]:
+def _shape_errors(source: RankFiles, target: RankFiles) -> Iterator[str]:
     for name in source.shapes.keys() & target.shapes.keys():
         shape, needed = source.shapes[name], target.shapes[name]
         if shape != needed:

@@ -11,7 +11,7 @@ from functools import cache
 from itertools import accumulate
 from typing import NamedTuple
 
-from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.error_lines import raise_if_any, shown
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan, plan_copies
 from mindbatch.checkpoint.placement.regions import (
     RankFiles,
@@ -46,9 +46,9 @@ def prove(plans: Sequence[TensorPlan], source: RankFiles, target: RankFiles) -> 
     Also shown: the files of both sides can be as they are said to be, and together hold all elements.
 
     Raises:
-        CheckpointError: the first faults, each with the tensor, the rank and the region.
+        CheckpointError: the first errors, each with the tensor, the rank and the region.
     """
-    raise_if_any([*side_faults("source", source), *side_faults("target", target)])
+    raise_if_any([*side_errors("source", source), *side_errors("target", target)])
     indexed = cache(_Indexed)
     sources = [
         {name: _Stored(stored.tensors, indexed(stored.shard)) for name, stored in tensors.items()}
@@ -56,28 +56,28 @@ def prove(plans: Sequence[TensorPlan], source: RankFiles, target: RankFiles) -> 
     ]
     right: set[object] = set()
     needed = {(name, rank) for rank, tensors in enumerate(target.ranks) for name in tensors}
-    faults: list[str] = []
+    errors: list[str] = []
     for plan in plans:
         if (plan.name, plan.rank) not in needed:
-            faults.append(f"{_place(plan)}: not wanted, or planned twice")
+            errors.append(f"{_place(plan)}: not wanted, or planned twice")
             continue
         needed.remove((plan.name, plan.rank))
         goal = target.ranks[plan.rank][plan.name]
         wanted = _Stored(goal.tensors, indexed(goal.shard))
         key = _key(plan, wanted, sources)
         if key not in right:
-            plan_faults = [f"{_place(plan)}: {line}" for line in _plan_faults(plan, wanted, sources)]
-            faults += plan_faults
-            right |= set() if plan_faults else {key}
+            plan_errors = [f"{_place(plan)}: {line}" for line in _plan_errors(plan, wanted, sources)]
+            errors += plan_errors
+            right |= set() if plan_errors else {key}
     missing = (f"tensor {shown(name)}: not made for target rank {rank}" for name, rank in sorted(needed))
-    raise_if_any([*faults, *missing])
+    raise_if_any([*errors, *missing])
 
 
 def _place(plan: TensorPlan) -> str:
     return f"tensor {shown(plan.name)}: target rank {plan.rank}"
 
 
-def side_faults(side: str, files: RankFiles) -> Iterator[str]:
+def side_errors(side: str, files: RankFiles) -> Iterator[str]:
     """Stored tensors that their segments do not fill, and elements that no rank holds."""
     stored_regions: dict[str, dict[Region, None]] = {name: {} for name in files.shapes}
     is_sound, right = True, set[object]()
@@ -85,10 +85,10 @@ def side_faults(side: str, files: RankFiles) -> Iterator[str]:
         for name, stored in tensors.items():
             key = (stored.shard, *(files.shapes.get(tensor) for tensor in stored.tensors))
             if key not in right:
-                faults = _stored_faults(stored, files)
-                is_sound = is_sound and not faults
-                yield from (f"tensor {shown(name)}: {side}: rank {rank}: {line}" for line in faults)
-                right |= set() if faults else {key}
+                errors = _stored_errors(stored, files)
+                is_sound = is_sound and not errors
+                yield from (f"tensor {shown(name)}: {side}: rank {rank}: {line}" for line in errors)
+                right |= set() if errors else {key}
             for tensor, segment in stored.segments:
                 stored_regions.setdefault(tensor, {})[segment.whole] = None
     lost = cache(lambda shape, regions: uncovered(full_region(shape), sorted(regions)))
@@ -97,22 +97,22 @@ def side_faults(side: str, files: RankFiles) -> Iterator[str]:
             yield f"tensor {shown(name)}: {side}: {shown_region(region)} of shape {[*shape]} is on no rank"
 
 
-def _stored_faults(stored: StoredShard, files: RankFiles) -> list[str]:
-    faults: list[str] = []
+def _stored_errors(stored: StoredShard, files: RankFiles) -> list[str]:
+    errors: list[str] = []
     for tensor, segment in stored.segments:
         where, shape = shown_region(segment.whole), files.shapes.get(tensor)
         if shape is None:
-            faults.append(f"holds a part of {shown(tensor)}, which there is not")
+            errors.append(f"holds a part of {shown(tensor)}, which there is not")
         elif not is_inside(segment.whole, full_region(shape)):
-            faults.append(f"{where} is outside the full shape {[*shape]}")
+            errors.append(f"{where} is outside the full shape {[*shape]}")
         if region_shape(oriented(segment.local, segment.transposed)) != region_shape(segment.whole):
-            faults.append(f"{shown_region(segment.local)} cannot hold {where}, which has other sizes")
+            errors.append(f"{shown_region(segment.local)} cannot hold {where}, which has other sizes")
     shard = stored.shard
     regions = [*(segment.local for segment in shard.segments), *shard.padding]
-    return faults or [*_tiling_faults(shard.view, regions, "filled")]
+    return errors or [*_tiling_errors(shard.view, regions, "filled")]
 
 
-def _tiling_faults(shape: Shape, regions: Sequence[Region], done: str) -> Iterator[str]:
+def _tiling_errors(shape: Shape, regions: Sequence[Region], done: str) -> Iterator[str]:
     whole = full_region(shape)
     for region in regions:
         if not is_inside(region, whole):
@@ -171,16 +171,16 @@ def _source_of(copy: Copy, sources: Sources) -> _Stored | None:
     return sources[copy.source_rank].get(copy.source_name) if is_rank else None
 
 
-def _plan_faults(plan: TensorPlan, wanted: _Stored, sources: Sources) -> list[str]:
+def _plan_errors(plan: TensorPlan, wanted: _Stored, sources: Sources) -> list[str]:
     shard = wanted.segments.shard
     if (plan.shape, plan.view, plan.padding) != (shard.shape, shard.view, shard.padding):
         return [f"has shape {[*plan.shape]} or padding, needed is {[*shard.shape]}, or other padding"]
-    faults = [line for copy in plan.copies for line in _copy_faults(copy, wanted, sources)]
+    errors = [line for copy in plan.copies for line in _copy_errors(copy, wanted, sources)]
     regions = [*(copy.target for copy in plan.copies), *plan.padding]
-    return faults or [*_tiling_faults(plan.view, regions, "written")]
+    return errors or [*_tiling_errors(plan.view, regions, "written")]
 
 
-def _copy_faults(copy: Copy, wanted: _Stored, sources: Sources) -> Iterator[str]:
+def _copy_errors(copy: Copy, wanted: _Stored, sources: Sources) -> Iterator[str]:
     """Checks that a copy stays inside both tensors and takes every element to where it belongs."""
     line = (
         f"copy of {shown_region(copy.source)} of {shown(copy.source_name)} of source rank "

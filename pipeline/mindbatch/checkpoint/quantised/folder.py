@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mindbatch.checkpoint.faults import collecting, located, raise_if_any, shown
+from mindbatch.checkpoint.error_lines import collecting, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, Array
 from mindbatch.checkpoint.formats.stored import StoredTensor
@@ -127,10 +127,10 @@ class QuantisedFolder(ModelFolder):
                 f"{self.path}: config.json says {self.quantised}; no tensor is stored so, as "
                 f"*{self._part('', self._layout.marks)}"
             )
-        raise_if_any([fault for module in self._modules.values() for fault in self._head_faults(module)])
-        raise_if_any([fault for module in self._modules.values() for fault in self._value_faults(module)])
+        raise_if_any([error for module in self._modules.values() for error in self._head_errors(module)])
+        raise_if_any([error for module in self._modules.values() for error in self._value_errors(module)])
 
-    def _head_faults(self, module: str) -> Iterator[str]:
+    def _head_errors(self, module: str) -> Iterator[str]:
         main, layout = self._main(module), self._layout
         if main not in self.tensors:
             yield self._missing(main)
@@ -143,8 +143,8 @@ class QuantisedFolder(ModelFolder):
         if (plain := f"{module}{layout.weight}") != main and plain in self.tensors:
             yield f"{self._place(plain)} is stored as {shown(main)}, too; one of them must go"
         size = self._size(module)
-        if fault := layout.size_fault(*size):
-            yield f"{self._place(main)}: {fault} for {self.quantised}"
+        if error := layout.size_error(*size):
+            yield f"{self._place(main)}: {error} for {self.quantised}"
         for end, needed in layout.needed(*size).items():
             needed = needed._replace(shape=(*self._stack(module), *needed.shape))
             yield from self._misfits(self._part(module, end), needed, size)
@@ -163,17 +163,17 @@ class QuantisedFolder(ModelFolder):
         if info.dtype not in needed.dtypes:
             yield f"{self._place(name)} has dtype {info.dtype}, needed is {' or '.join(needed.dtypes)}"
 
-    def _value_faults(self, module: str) -> list[str]:
+    def _value_errors(self, module: str) -> list[str]:
         size, main = self._size(module), self._main(module)
-        faults: list[str] = []
-        with collecting(faults):
+        errors: list[str] = []
+        with collecting(errors):
             small = {
                 end: self._values(self._part(module, end))
                 for end, needed in self._found(module, size)
                 if not needed.is_large
             }
-            faults += [f"{self._place(main)}: {fault}" for fault in self._layout.value_faults(small, *size)]
-        return faults
+            errors += [f"{self._place(main)}: {error}" for error in self._layout.value_errors(small, *size)]
+        return errors
 
     def _missing(self, name: str) -> str:
         return f"{self.path}: tensor {shown(name)} is missing; {self.quantised} needs it"

@@ -148,16 +148,16 @@ class QuantisedLayout(ABC):
     def needed(self, outputs: int, inputs: int) -> Mapping[str, Needed]:
         """Tensors that a matrix of this size needs, by the ends of their names."""
 
-    def size_fault(self, outputs: int, inputs: int) -> str | None:
+    def size_error(self, outputs: int, inputs: int) -> str | None:
         """Explains why no matrix of this size can be stored so; None if it can."""
         return None
 
-    def value_faults(self, small: Mapping[str, Array], outputs: int, inputs: int) -> Iterator[str]:
+    def value_errors(self, small: Mapping[str, Array], outputs: int, inputs: int) -> Iterator[str]:
         """Checks the values of the tensors that are not large."""
         if self.scales in small:
-            yield from _scale_faults(self.scales, small[self.scales])
+            yield from _scale_errors(self.scales, small[self.scales])
         if self.order in small:
-            yield from _group_faults(self.order, small[self.order], self.groups(inputs))
+            yield from _group_errors(self.order, small[self.order], self.groups(inputs))
 
     @abstractmethod
     def matrix(self, tensors: Mapping[str, Array], outputs: int, inputs: int) -> GroupedMatrix:
@@ -167,7 +167,7 @@ class QuantisedLayout(ABC):
         """
 
 
-def _scale_faults(end: str, values: Array) -> Iterator[str]:
+def _scale_errors(end: str, values: Array) -> Iterator[str]:
     bad = values[~((values > 0) & (values < np.inf))]
     if bad.size:
         shown = ", ".join(f"{value:g}" for value in bad[:MAX_SHOWN])
@@ -175,7 +175,7 @@ def _scale_faults(end: str, values: Array) -> Iterator[str]:
         yield f"{end}: {bad.size} of {values.size} scales are not above 0 and finite: {shown}{more}"
 
 
-def _group_faults(end: str, values: Array, groups: int) -> Iterator[str]:
+def _group_errors(end: str, values: Array, groups: int) -> Iterator[str]:
     bad = values[(values < 0) | (values >= groups)]
     if bad.size:
         yield (

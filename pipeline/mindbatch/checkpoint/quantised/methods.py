@@ -37,7 +37,7 @@ class Gptq(QuantisedLayout):
     def size(self, main: tuple[int, ...]) -> tuple[int, int]:
         return main[1], main[0] * self.in_word
 
-    def size_fault(self, outputs: int, inputs: int) -> str | None:
+    def size_error(self, outputs: int, inputs: int) -> str | None:
         whole = outputs % self.in_word == 0
         return None if whole else f"{outputs} outputs; must be a multiple of {self.in_word}"
 
@@ -232,8 +232,8 @@ class CompressedPacked(QuantisedLayout):
             needed["weight_g_idx"] = Needed(("I32", "I64"), (inputs,))
         return needed
 
-    def value_faults(self, small: Mapping[str, Array], outputs: int, inputs: int) -> Iterator[str]:
-        yield from super().value_faults(small, outputs, inputs)
+    def value_errors(self, small: Mapping[str, Array], outputs: int, inputs: int) -> Iterator[str]:
+        yield from super().value_errors(small, outputs, inputs)
         if small["weight_shape"].tolist() != [outputs, inputs]:
             yield f"weight_shape: {small['weight_shape'].tolist()}; weight_packed holds {[outputs, inputs]}"
 

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from threading import Event
 from typing import TypeVar
 
-from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.error_lines import shown
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, Digests
 from mindbatch.checkpoint.folders.resharded import JOURNAL_NAME, MARKER_NAME
 from mindbatch.checkpoint.formats.open_file import OpenFiles, allow_open_files
@@ -179,7 +179,7 @@ def _look_again(plan: ReshardPlan, folder: Path, progress: Progress) -> None:
         _read_back(plan, folder, progress)
     except CheckpointError as error:
         hint = f"unless the source is damaged, remove {folder}, and the same command makes it anew"
-        raise CheckpointError(f"{fault}; {hint}" for fault in error.faults) from None
+        raise CheckpointError(f"{problem}; {hint}" for problem in error.lines) from None
 
 
 def _read_back(plan: ReshardPlan, part: Path, progress: Progress) -> None:
@@ -223,8 +223,8 @@ def do_jobs(
             try:
                 return job, do(job, sources)
             except MemoryError:
-                fault = "not enough memory; fewer workers need less"
-                raise CheckpointError(f"tensor {shown(job.name)}: {fault}") from None
+                error = "not enough memory; fewer workers need less"
+                raise CheckpointError(f"tensor {shown(job.name)}: {error}") from None
             finally:
                 idle.put(sources)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from mindbatch.checkpoint.faults import first_lines, raise_if_any, shown
+from mindbatch.checkpoint.error_lines import first_lines, raise_if_any, shown
 from mindbatch.checkpoint.folders.resharded import JOURNAL_NAME, MARKER_NAME, Marker, read_marker
 from mindbatch.checkpoint.formats.stored import FileLayout, byte_ranges
 from mindbatch.checkpoint.reshard.job import Writing
@@ -162,12 +162,12 @@ def keep_name(plan: ReshardPlan, storage: Storage) -> None:
 
 def refuse_changed(plan: ReshardPlan) -> None:
     """CheckpointError when files of the source, of which no digests tell, are not as they were."""
-    faults = []
+    errors = []
     for path, stamp in plan.stamps.items():
         status = path.stat() if path.exists() else None
         if status is None or (status.st_size, status.st_mtime_ns) != stamp:
-            faults.append(f"{path}: was changed while it was read; the same command begins anew")
-    raise_if_any(faults)
+            errors.append(f"{path}: was changed while it was read; the same command begins anew")
+    raise_if_any(errors)
 
 
 def remove_displaced(plan: ReshardPlan, storage: Storage) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.error_lines import raise_if_any, shown
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
 from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.checkpoint.placement.plan import first_locations
@@ -37,16 +37,16 @@ class ReplicaPair:
         """Bytes compared, on one of the two sides."""
         return sum(volume(other) for _, other in self.regions) * DTYPES[self.other.dtype]
 
-    def fault(self) -> str:
+    def error(self) -> str:
         return (
             f"{self.other.path}: tensor {shown(self.other.name)} is not as in {self.first.path}, where it "
             "must be the same; one of the two files is damaged or of another checkpoint"
         )
 
 
-def digest_faults(files: RankFiles, sources: Sequence[TensorSet]) -> list[str]:
+def digest_errors(files: RankFiles, sources: Sequence[TensorSet]) -> list[str]:
     """A line for each whole tensor whose recorded digest is not that of the rank that holds the same."""
-    faults: list[str] = []
+    errors: list[str] = []
     known: dict[object, Reading] = {}
     for rank, source in enumerate(sources):
         for name, stored in files.ranks[rank].items():
@@ -55,8 +55,8 @@ def digest_faults(files: RankFiles, sources: Sequence[TensorSet]) -> list[str]:
                 continue
             first = known.setdefault((reading.dtype, reading.shape, stored), reading)
             if (first.digest or "").lower() != reading.digest.lower():
-                faults.append(ReplicaPair(first, reading, ()).fault())
-    return faults
+                errors.append(ReplicaPair(first, reading, ()).error())
+    return errors
 
 
 def replicas_of(files: RankFiles, sources: Sequence[TensorSet]) -> list[ReplicaPair]:
@@ -99,20 +99,20 @@ def compare(pairs: Sequence[ReplicaPair], progress: Progress = silent) -> None:
     by_files: dict[tuple[str, str], list[ReplicaPair]] = {}
     for pair in pairs:
         by_files.setdefault((pair.first.path, pair.other.path), []).append(pair)
-    faults: list[str] = []
+    errors: list[str] = []
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for differences, same in zip(pool.map(_differing, by_files.values()), by_files.values(), strict=True):
-            faults += differences
+            errors += differences
             done += sum(pair.nbytes for pair in same)
             progress("comparing what several ranks hold", done, total)
-    raise_if_any(faults)
+    raise_if_any(errors)
 
 
 def _differing(pairs: Sequence[ReplicaPair]) -> list[str]:
     """A line for each that differs; a thread has its own files and memory."""
     with Sources() as sources:
         return [
-            pair.fault()
+            pair.error()
             for pair in pairs
             if not all(_are_alike(pair, sources, *regions) for regions in pair.regions)
         ]

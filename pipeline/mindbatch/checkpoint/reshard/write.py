@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.error_lines import shown
 from mindbatch.checkpoint.folders.digests import damage, started_digest
 from mindbatch.checkpoint.formats.floats import Array, array_type, converted, widen
 from mindbatch.checkpoint.formats.open_file import OpenFiles

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from mindbatch.checkpoint.faults import collecting, first_lines, raise_if_any, shown
+from mindbatch.checkpoint.error_lines import collecting, first_lines, raise_if_any, shown
 from mindbatch.checkpoint.placement.regions import (
     Placement,
     Placements,
@@ -31,17 +31,17 @@ def strategy_placements(strategy: Strategy, shapes: Mapping[str, Shape]) -> dict
             f"the strategy names none of the tensors: it has {shown(min(named, default=''))}, "
             f"they are such as {shown(min(shapes))}"
         )
-    faults: list[str] = []
+    errors: list[str] = []
     by_name: dict[str, Placement] = {}
     for name, shape in shapes.items():
-        with collecting(faults):
+        with collecting(errors):
             shards = [
                 _shard(layouts.get(name), name in named, rank, shape)
                 for layouts in stages
                 for rank in range(strategy.num_devices)
             ]
             by_name[name] = Placement(name, shape, tuple(shards))
-    raise_if_any(faults)
+    raise_if_any(errors)
     return by_name
 
 
@@ -59,27 +59,27 @@ def full_shapes(strategy: Strategy, ranks: Sequence[Mapping[str, Shape]]) -> dic
                 "strategy for the source"
             )
         raise CheckpointError(f"{len(ranks)} ranks; the strategy is for {strategy.num_ranks}")
-    faults: list[str] = []
+    errors: list[str] = []
     full: dict[str, Shape] = {}
     named = {layout.name for layout in strategy.layouts}
     for rank, shapes in enumerate(ranks):
         layouts = strategy.of_rank(rank)
         for name, local in shapes.items():
             if name in named and name not in layouts:
-                faults.append(
+                errors.append(
                     f"tensor {shown(name)}: the strategy has it in another stage, not in that of rank {rank}"
                 )
                 continue
-            with collecting(faults):
+            with collecting(errors):
                 layout = layouts.get(name)
                 counts = parts_of(layout, len(local)) if layout else (1,) * len(local)
                 shape = tuple(size * count for size, count in zip(local, counts, strict=True))
                 if full.setdefault(name, shape) != shape:
-                    faults.append(
+                    errors.append(
                         f"tensor {shown(name)}: on rank {rank} {[*local]}, part of {[*shape]}; on the ranks "
                         f"before part of {[*full[name]]}"
                     )
-    raise_if_any([*faults, *_missing(strategy, ranks, full, named)])
+    raise_if_any([*errors, *_missing(strategy, ranks, full, named)])
     return full
 
 
@@ -126,7 +126,7 @@ def stage_strategies(by_name: Placements, model_parallel: int, stages: int) -> l
     Raises:
         CheckpointError: the tensors that a strategy cannot describe, those of one reason in one line.
     """
-    faults: dict[str, dict[str, None]] = {}
+    errors: dict[str, dict[str, None]] = {}
     made: list[Strategy] = []
     for stage in range(stages):
         layouts = []
@@ -134,16 +134,16 @@ def stage_strategies(by_name: Placements, model_parallel: int, stages: int) -> l
             shards = _of_stage(placement, stage, stages)
             if not shards:
                 continue
-            fault = _inexpressible(placement.shape, shards)
-            layout = None if fault else _layout(name, placement.shape, shards, model_parallel)
+            error = _inexpressible(placement.shape, shards)
+            layout = None if error else _layout(name, placement.shape, shards, model_parallel)
             if layout is not None and _matches(layout, placement.shape, shards):
                 layouts.append(layout)
             else:
-                reason = fault or "the ranks hold their parts in an order that no device matrix tells"
-                faults.setdefault(reason, {})[name] = None
+                reason = error or "the ranks hold their parts in an order that no device matrix tells"
+                errors.setdefault(reason, {})[name] = None
         made.append(Strategy(tuple(layouts), (OperatorStrategy(_OPERATOR, stage),)))
-    if faults:
-        raise CheckpointError(_lines(faults))
+    if errors:
+        raise CheckpointError(_lines(errors))
     return made
 
 
@@ -192,9 +192,9 @@ def _matches(layout: TensorLayout, shape: Shape, shards: Sequence[Shard]) -> boo
         return False
 
 
-def _lines(faults: Mapping[str, Mapping[str, None]]) -> list[str]:
+def _lines(errors: Mapping[str, Mapping[str, None]]) -> list[str]:
     lines = []
-    for reason, names in faults.items():
+    for reason, names in errors.items():
         listed = ", ".join(first_lines([*names], shown, limit=_MAX_SHOWN, noun="tensors"))
         lines.append(f"{'tensors' if len(names) > 1 else 'tensor'} {listed}: {reason}")
     return lines

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from mindbatch.checkpoint.faults import MAX_LINES, raise_if_any, shown
-from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS, name_faults
+from mindbatch.checkpoint.error_lines import MAX_LINES, raise_if_any, shown
+from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS, name_errors
 from mindbatch.io.errors import CheckpointError
 
 UNCUT = -1
@@ -108,26 +108,26 @@ class TensorLayout:
             raise self._unfit(shape, f"is cut into {parts} parts, which do not divide {size}")
         return slice(index * (size // parts), (index + 1) * (size // parts))
 
-    def _unfit(self, shape: tuple[int, ...], fault: str) -> CheckpointError:
-        return CheckpointError(f"layout of {shown(self.name)}: shape {[*shape]} {fault}")
+    def _unfit(self, shape: tuple[int, ...], error: str) -> CheckpointError:
+        return CheckpointError(f"layout of {shown(self.name)}: shape {[*shape]} {error}")
 
 
-def layout_faults(layout: TensorLayout) -> list[str]:
-    matrix, faults = layout.device_matrix, []
+def layout_errors(layout: TensorLayout) -> list[str]:
+    matrix, errors = layout.device_matrix, []
     if not matrix or len(matrix) > MAX_DIMENSIONS or min(matrix) < 1 or math.prod(matrix) > MAX_DEVICES:
-        faults.append(f"device matrix {shown([*matrix])} must be 1 to {MAX_DIMENSIONS} sizes above 0")
+        errors.append(f"device matrix {shown([*matrix])} must be 1 to {MAX_DIMENSIONS} sizes above 0")
     axes = [axis for entry in layout.tensor_map for axis in _cutting(entry)]
     if any(not 0 <= axis < len(matrix) for axis in axes) or len(set(axes)) < len(axes):
-        faults.append(
+        errors.append(
             f"tensor map {shown([*layout.tensor_map])} must hold axes below {len(matrix)}, each once, or -1"
         )
     if len(axes) > MAX_DIMENSIONS or len(layout.tensor_map) > MAX_DIMENSIONS:
-        faults.append(
+        errors.append(
             f"tensor map {shown([*layout.tensor_map])} must have at most {MAX_DIMENSIONS} dimensions"
         )
     if layout.opt_shard_size < UNCUT or layout.opt_shard_step < UNCUT:
-        faults.append(f"optimizer shard {layout.opt_shard_size} must be -1 or more")
-    return faults
+        errors.append(f"optimizer shard {layout.opt_shard_size} must be -1 or more")
+    return errors
 
 
 def _cutting(entry: Axes) -> tuple[int, ...]:
@@ -200,20 +200,20 @@ _STAGE_NAME = re.compile(r"(\d{1,6})-(.+)", re.DOTALL)
 
 
 def checked(strategy: Strategy, where: str) -> Strategy:
-    """The strategy with stages and names apart, all of them right. CheckpointError lists the faults."""
+    """The strategy with stages and names apart, all of them right. CheckpointError lists the errors."""
     layouts = tuple(_named(layout) for layout in strategy.layouts)
-    faults: list[str] = []
+    errors: list[str] = []
     seen: set[tuple[int | None, str]] = set()
     for layout in layouts:
-        layout_lines = [*name_faults(layout.name), *layout_faults(layout)]
+        layout_lines = [*name_errors(layout.name), *layout_errors(layout)]
         layout_lines += ["is there twice"] if (layout.stage, layout.name) in seen else []
         if not layout_lines and layout.num_devices != layouts[0].num_devices:
             layout_lines = [f"{layout.num_devices} devices; the first parameter has {layouts[0].num_devices}"]
-        faults += [f"parameter {shown(layout.name)}: {fault}" for fault in layout_lines]
+        errors += [f"parameter {shown(layout.name)}: {error}" for error in layout_lines]
         seen.add((layout.stage, layout.name))
-        if len(faults) > MAX_LINES:
+        if len(errors) > MAX_LINES:
             break
-    raise_if_any(faults, where)
+    raise_if_any(errors, where)
     return replace(strategy, layouts=layouts)
 
 

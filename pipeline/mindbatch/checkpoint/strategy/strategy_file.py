@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.faults import MAX_LINES, collecting, raise_if_any, shown
+from mindbatch.checkpoint.error_lines import MAX_LINES, collecting, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names
 from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS, ReadableFile
 from mindbatch.checkpoint.formats.wire_format import BYTES, WireReader, bytes_field, number_field
@@ -52,12 +52,12 @@ def read_strategy(path: str | os.PathLike[str]) -> Strategy:
     names = [name for name in names if not name.startswith("merged_ckpt_strategy")] or names
     if not names:
         raise CheckpointError(f"{folder}: no strategy file; needed are .ckpt or .json files")
-    faults: list[str] = []
+    errors: list[str] = []
     strategies: list[tuple[Path, Strategy]] = []
     for name in names:
-        with collecting(faults):
+        with collecting(errors):
             strategies.append((folder / name, _read_file(file_in(folder, name))))
-    raise_if_any(faults)
+    raise_if_any(errors)
     return _merged(strategies)
 
 
@@ -66,19 +66,19 @@ def _merged(files: Sequence[tuple[Path, Strategy]]) -> Strategy:
     if len(files) == 1:
         return files[0][1]
     stages: dict[int, tuple[Path, Strategy]] = {}
-    faults: list[str] = []
+    errors: list[str] = []
     for path, strategy in files:
         first, same = stages.setdefault(strategy.stage, (path, strategy))
         if same.layouts != strategy.layouts:
-            faults.append(f"{path}: stage {strategy.stage} is cut otherwise than in {first.name}")
+            errors.append(f"{path}: stage {strategy.stage} is cut otherwise than in {first.name}")
         if strategy.num_devices != files[0][1].num_devices:
-            faults.append(
+            errors.append(
                 f"{path}: {strategy.num_devices} devices a stage; {files[0][0].name} has "
                 f"{files[0][1].num_devices}"
             )
     if missing := sorted(set(range(len(stages))) - set(stages)):
-        faults.append(f"{files[0][0].parent}: no strategy file of stage {missing[0]}")
-    raise_if_any(faults)
+        errors.append(f"{files[0][0].parent}: no strategy file of stage {missing[0]}")
+    raise_if_any(errors)
     merged = [stages[stage][1] for stage in sorted(stages)]
     return Strategy(
         tuple(
@@ -131,12 +131,12 @@ def parse_strategy_json(data: bytes, where: str) -> Strategy:
         raise CheckpointError(
             f"{where}: not a MindSpore strategy file; parallel_layout_item must be an object of parameters"
         )
-    faults: list[str] = []
+    errors: list[str] = []
     for name, item in items.items():
-        faults += [f"parameter {shown(name)}: {fault}" for fault in _item_faults(item)]
-        if len(faults) > MAX_LINES:
+        errors += [f"parameter {shown(name)}: {error}" for error in _item_errors(item)]
+        if len(errors) > MAX_LINES:
             break
-    raise_if_any(faults, where)
+    raise_if_any(errors, where)
     current_stage = content.get("current_stage", 0)
     return Strategy(
         tuple(_layout(name, item) for name, item in items.items()),
@@ -145,12 +145,12 @@ def parse_strategy_json(data: bytes, where: str) -> Strategy:
     )
 
 
-def _item_faults(item: object) -> list[str]:
+def _item_errors(item: object) -> list[str]:
     if not isinstance(item, dict):
         return ["must be an object"]
-    faults = [f"{key} is missing" for key in _NEEDED if key not in item]
-    faults += [f"{key} must be a list of numbers" for key in _LISTS if not _is_list(item.get(key, []))]
-    return faults + [f"{key} must be a number" for key in _NUMBERS if not _is_number(item.get(key, 0))]
+    errors = [f"{key} is missing" for key in _NEEDED if key not in item]
+    errors += [f"{key} must be a list of numbers" for key in _LISTS if not _is_list(item.get(key, []))]
+    return errors + [f"{key} must be a number" for key in _NUMBERS if not _is_number(item.get(key, 0))]
 
 
 def _is_number(value: object) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mindbatch.config.faults import FaultLog, shown
+from mindbatch.config.error_log import ErrorLog, shown
 from mindbatch.config.paths import LONGEST_SHOWN, resolve_path
 from mindbatch.config.predict_yaml import conversions as to
 from mindbatch.config.predict_yaml.conversions import (
@@ -25,8 +25,8 @@ from mindbatch.config.predict_yaml.tables import IDLE, IDLE_MODEL, IDLE_PET, MOD
 from mindbatch.config.schema import SchemaKeys
 from mindbatch.config.settings import PREDICT_YAML, Assignment, resolved_text
 from mindbatch.config.yaml_file import read_with_lines
+from mindbatch.io.error_lines import did_you_mean
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.fault_lines import did_you_mean
 
 PROVIDER = "model.provider"
 
@@ -58,7 +58,7 @@ class Applied:
     unused: dict[str, list[str]] = field(default_factory=dict)
     """The YAML's keys without effect, by the reason."""
 
-    faults: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
     doubtful: set[str] = field(default_factory=set)
     """Our keys for which a value was refused."""
@@ -109,20 +109,20 @@ def _flat(content: Mapping[str, Any], prefix: str, applied: Applied) -> Iterator
     for leaf, value in content.items():
         name = prefix + leaf
         if "." in leaf:
-            applied.faults.append(f"{applied.place(name)}: unknown key; keys are nested, not dotted")
+            applied.errors.append(f"{applied.place(name)}: unknown key; keys are nested, not dotted")
         elif name not in SECTIONS or value is None:
             yield name, value
         elif isinstance(value, dict):
             yield from _flat(value, f"{name}.", applied)
         else:
-            applied.faults.append(f"{applied.place(name)}={shown(value)}: must hold keys")
+            applied.errors.append(f"{applied.place(name)}={shown(value)}: must hold keys")
 
 
 def _is_plain(name: str, value: Any, applied: Applied) -> bool:
     """Checks that the value has no reference in it, which would be replaced in a configuration."""
     if "${" not in str(value):
         return True
-    applied.faults.append(f"{applied.place(name)}: ${{...}} is not replaced here; write the value itself")
+    applied.errors.append(f"{applied.place(name)}: ${{...}} is not replaced here; write the value itself")
     return False
 
 
@@ -140,7 +140,7 @@ def _look_up(name: str, value: Any, facts: Facts, keys: SchemaKeys, applied: App
         applied.unused.setdefault(str(reason), []).append(name)
     except Unfit as reason:
         written = "" if isinstance(value, dict) else f"={shown(value)}"
-        applied.faults.append(f"{applied.place(name)}{written}: {reason}")
+        applied.errors.append(f"{applied.place(name)}{written}: {reason}")
         if isinstance(entry := TABLE.get(name), Sets):
             applied.doubtful.add(entry.ours)
 
@@ -201,24 +201,24 @@ def _set(key: str, value: Any, name: str, facts: Facts, applied: Applied) -> Non
 
 
 def predict_layer(
-    written: object, above: Mapping[str, Any], strategy: str, keys: SchemaKeys, log: FaultLog
+    written: object, above: Mapping[str, Any], strategy: str, keys: SchemaKeys, log: ErrorLog
 ) -> tuple[list[Assignment], list[str]]:
     """The settings of the predict YAML that `written` names, and a line for each reason why keys have none.
 
-    above, strategy: as of `apply_table`. Its faults go to `log`, and where each setting comes from.
+    above, strategy: as of `apply_table`. Its errors go to `log`, and where each setting comes from.
     """
     try:
         applied = apply_table(
             resolve_path(resolved_text(written, "a predict YAML of MindFormers")), keys, above, strategy
         )
     except ConfigError as error:
-        for line in error.faults:
+        for line in error.lines:
             log.add(line, CHECKPOINT)
         return [], []
     except ValueError as error:
         log.add(f"{PREDICT_YAML}={shown(written, LONGEST_SHOWN)}: {error}", CHECKPOINT)
         return [], []
-    for line in applied.faults:
+    for line in applied.errors:
         log.add(line, *applied.doubtful)
     settings = [*applied.settings.values()]
     log.origins |= {setting.key: setting.source for setting in settings}

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeGuard
 from mindbatch.config.paths import resolve_path
 from mindbatch.hub.models import cached_model
 from mindbatch.io.regular_file import first_bytes
-from mindbatch.io.strict_json import JsonFault, StrictReader
+from mindbatch.io.strict_json import JsonError, StrictReader
 from mindbatch.models.config_forms import older_form
 from mindbatch.models.registry import newer_names
 
@@ -109,7 +109,7 @@ def folder_config(folder: object) -> Mapping[str, Any] | None:
         path = resolve_path(folder)
         path = path if path.exists() else cached_model(folder) or path
         content = _READER.parse(first_bytes(path / "config.json", LARGEST_CONFIG).decode())
-    except (OSError, ValueError, JsonFault):
+    except (OSError, ValueError, JsonError):
         return None
     if not isinstance(content, dict):
         return None

@@ -52,7 +52,7 @@ def most_gathered_tokens(seq_length: int, numbers: int) -> int:
     return GATHERED_BYTES // (seq_length * numbers * FLOAT32.itemsize)
 
 
-def limit_faults(head_dim: int, block_size: int, *, is_gathered: bool = False) -> Iterator[str]:
+def limit_errors(head_dim: int, block_size: int, *, is_gathered: bool = False) -> Iterator[str]:
     """Yields reasons why the operators do not take these sizes, in the configuration's words.
 
     head_dim: numbers of a head in the cache. is_gathered: see `is_plain`.
@@ -64,10 +64,10 @@ def limit_faults(head_dim: int, block_size: int, *, is_gathered: bool = False) -
             f"{LARGEST_BLOCK}"
         )
     if not is_gathered:
-        yield from _head_faults(head_dim, block_size, where)
+        yield from _head_errors(head_dim, block_size, where)
 
 
-def _head_faults(head_dim: int, block_size: int, where: str) -> Iterator[str]:
+def _head_errors(head_dim: int, block_size: int, where: str) -> Iterator[str]:
     if head_dim > LARGEST_HEAD:
         yield (
             f"heads of {head_dim} numbers: {where} takes at most {LARGEST_HEAD}; allowed: CPU for this model"

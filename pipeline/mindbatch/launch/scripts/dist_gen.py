@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mindbatch.config.launch_schema import GIVEN_AS
+from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.fault_lines import shown
 from mindbatch.io.storage import write_whole
 from mindbatch.launch.given_servers import (
     address_of,
@@ -63,46 +63,46 @@ def main() -> None:
 
 
 def read_job(arguments: list[str], environment: Mapping[str, str]) -> ScriptJob:
-    """The job that the four arguments ask for. Raises ConfigError with every fault."""
+    """The job that the four arguments ask for. Raises ConfigError with every error."""
     text, table_path, devices, size = arguments
     path = Path(table_path).absolute()
-    faults: list[str] = []
+    errors: list[str] = []
     notes: list[str] = []
-    order = with_input(read_order(text, faults), environment.get("INPUT_DATA"), notes, faults)
-    placement = _placement(path, devices, size, environment.get(VISIBLE), faults)
+    order = with_input(read_order(text, errors), environment.get("INPUT_DATA"), notes, errors)
+    placement = _placement(path, devices, size, environment.get(VISIBLE), errors)
     if placement is not None and order.starts_its_ranks:
-        order = with_launch(order, NAME, _launch_values(path, placement), faults)
-    if faults or placement is None:
-        raise ConfigError(faults)
+        order = with_launch(order, NAME, _launch_values(path, placement), errors)
+    if errors or placement is None:
+        raise ConfigError(errors)
     ranks = None if order.starts_its_ranks else _ranks(order, path, placement)
     given_as = {GIVEN_AS: "worker_num=RANK_SIZE,rank_table=RANK_TABLE"}
     return ScriptJob(order, ranks, given_as, notes=tuple(notes))
 
 
 def _placement(
-    path: Path, devices: str, size: str, visible: str | None, faults: list[str]
+    path: Path, devices: str, size: str, visible: str | None, errors: list[str]
 ) -> DevicePlacement | None:
-    """Finds the ranks of this machine; adds to `faults` and returns None if something is invalid."""
-    num_faults = len(faults)
-    num_ranks = _rank_size(size, faults)
-    numbers = _numbers(devices, num_ranks, faults)
-    table = _table(path, num_ranks, faults)
-    if len(faults) > num_faults or table is None:
+    """Finds the ranks of this machine; adds to `errors` and returns None if something is invalid."""
+    num_errors = len(errors)
+    num_ranks = _rank_size(size, errors)
+    numbers = _numbers(devices, num_ranks, errors)
+    table = _table(path, num_ranks, errors)
+    if len(errors) > num_errors or table is None:
         return None
     try:
         server = own_server(table)
     except ValueError as error:
-        faults.append(f"{path}: {error}")
+        errors.append(f"{path}: {error}")
         return None
     try:
         physical = physical_devices(numbers, None if visible is None else parse_list(visible))
         ranks = ranks_of(server, physical)
     except ValueError as error:
         where = "" if visible is None else f" with {VISIBLE}={shown(visible)}"
-        faults.append(f"{devices}{where}: {error}")
+        errors.append(f"{devices}{where}: {error}")
         return None
     if len(ranks) != len(server.devices):
-        faults.append(
+        errors.append(
             f"{devices}: {len(ranks)} of the {len(server.devices)} devices that this server has in {path}; "
             "the job needs all of them"
         )
@@ -110,36 +110,36 @@ def _placement(
     return DevicePlacement(table, server, numbers, ranks)
 
 
-def _rank_size(text: str, faults: list[str]) -> int | None:
+def _rank_size(text: str, errors: list[str]) -> int | None:
     if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text) > 0:
         return int(text)
-    faults.append(f"RANK_SIZE {shown(text)}: must be a whole number above 0")
+    errors.append(f"RANK_SIZE {shown(text)}: must be a whole number above 0")
     return None
 
 
-def _numbers(devices: str, num_ranks: int | None, faults: list[str]) -> list[int]:
+def _numbers(devices: str, num_ranks: int | None, errors: list[str]) -> list[int]:
     """The devices of the range, which may not be more than the ranks."""
     try:
         numbers, note = parse_range(devices)
     except ValueError as error:
-        faults.append(f"{shown(devices)}: {error}")
+        errors.append(f"{shown(devices)}: {error}")
         return []
     if num_ranks is not None and len(numbers) > num_ranks:
-        faults.append(f"{devices}: {len(numbers)} devices for RANK_SIZE {num_ranks}")
+        errors.append(f"{devices}: {len(numbers)} devices for RANK_SIZE {num_ranks}")
     if num_ranks == len(numbers) + 1 and note is not None:
-        faults.append(f"{devices}: {note}")
+        errors.append(f"{devices}: {note}")
     return numbers
 
 
-def _table(path: Path, num_ranks: int | None, faults: list[str]) -> RankTable | None:
+def _table(path: Path, num_ranks: int | None, errors: list[str]) -> RankTable | None:
     """The rank table, if it is correct; it must be for so many ranks."""
     try:
         table, _ = read_rank_table(path, Leave(uneven=True))
     except RankTableError as error:
-        faults += error.faults
+        errors += error.lines
         return None
     if num_ranks is not None and table.num_ranks != num_ranks:
-        faults.append(f"RANK_SIZE {num_ranks}: {path} has {counted(table)}")
+        errors.append(f"RANK_SIZE {num_ranks}: {path} has {counted(table)}")
     return table
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from mindbatch.io.fault_lines import shown, text_override, texts_override
+from mindbatch.io.error_lines import shown, text_override, texts_override
 
 Kind = Literal["mindbatch", "generate_custom", "other"]
 
@@ -43,21 +43,21 @@ class ExecuteOrder:
         return replace(self, arguments=(*further, *self.arguments))
 
 
-def read_order(text: str, faults: list[str]) -> ExecuteOrder:
-    """The command in `text`; what is wrong with it is appended to `faults`.
+def read_order(text: str, errors: list[str]) -> ExecuteOrder:
+    """The command in `text`; what is wrong with it is appended to `errors`.
 
     `mindbatch` is run by this Python, and NAME.py by python, as msrun does it.
     """
     try:
         words = shlex.split(text)
     except ValueError as error:
-        faults.append(f"EXECUTE_ORDER {shown(text)}: {str(error).lower()}; it is split as a shell would")
+        errors.append(f"EXECUTE_ORDER {shown(text)}: {str(error).lower()}; it is split as a shell would")
         return ExecuteOrder((), ())
     if not words:
-        faults.append("EXECUTE_ORDER: holds no command")
+        errors.append("EXECUTE_ORDER: holds no command")
         return ExecuteOrder((), ())
     order = _recognised(words)
-    faults += [f"EXECUTE_ORDER {shown(text)}: {fault}" for fault in _program_faults(order.program[0])]
+    errors += [f"EXECUTE_ORDER {shown(text)}: {problem}" for problem in _program_errors(order.program[0])]
     return order
 
 
@@ -92,7 +92,7 @@ def _is_generate_custom(word: str) -> bool:
         return False
 
 
-def _program_faults(program: str) -> Iterator[str]:
+def _program_errors(program: str) -> Iterator[str]:
     if shutil.which(program) is None:
         name, equals, _ = program.partition("=")
         is_variable = equals and name.isidentifier()
@@ -100,7 +100,7 @@ def _program_faults(program: str) -> Iterator[str]:
         yield f"{shown(program)} is no program{hint}"
 
 
-def with_input(order: ExecuteOrder, data: str | None, notes: list[str], faults: list[str]) -> ExecuteOrder:
+def with_input(order: ExecuteOrder, data: str | None, notes: list[str], errors: list[str]) -> ExecuteOrder:
     """The order with INPUT_DATA, where that is given; a note tells which program of two names is run.
 
     Other programs get `--input_data` and the text at their end; mindbatch gets it as its prompt, or as the
@@ -118,7 +118,7 @@ def with_input(order: ExecuteOrder, data: str | None, notes: list[str], faults: 
         notes.append(f"INPUT_DATA: has no effect; only mindbatch {' and '.join(_PROMPT_TASKS)} take it")
         return order
     prompt_keys = [key for key in _keys(order) if key in _PROMPT_KEYS]
-    faults += [
+    errors += [
         f"INPUT_DATA and {key}= in EXECUTE_ORDER: only one of them can be given" for key in prompt_keys
     ]
     is_file = os.path.isfile(data)
@@ -127,12 +127,12 @@ def with_input(order: ExecuteOrder, data: str | None, notes: list[str], faults: 
 
 
 def with_launch(
-    order: ExecuteOrder, script: str, values: Mapping[str, str | int], faults: list[str]
+    order: ExecuteOrder, script: str, values: Mapping[str, str | int], errors: list[str]
 ) -> ExecuteOrder:
-    """An order of ours with `launch.KEY=VALUE` for each value; an order that gives one itself is at fault."""
+    """An order of ours with `launch.KEY=VALUE` for each value; an order that gives one itself is wrong."""
     keys = _keys(order)
     names = {key: "launch" if key == "launcher" else f"launch.{key}" for key in values}
-    faults += [f"EXECUTE_ORDER: {name}= is given by {script}" for name in names.values() if name in keys]
+    errors += [f"EXECUTE_ORDER: {name}= is given by {script}" for name in names.values() if name in keys]
     written = (
         text_override(f"launch.{key}", value) if isinstance(value, str) else f"launch.{key}={value}"
         for key, value in values.items()

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mindbatch.config.launch_schema import GIVEN_AS
+from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.fault_lines import shown
-from mindbatch.launch.free_ports import HeldPort, port_fault
+from mindbatch.launch.free_ports import HeldPort, port_error
 from mindbatch.launch.given_servers import is_own_address
 from mindbatch.launch.scripts.execute_order import ExecuteOrder, read_order, with_input, with_launch
 from mindbatch.launch.scripts.program_ranks import ProgramRanks, Script, ScriptJob, run_script
@@ -67,7 +67,7 @@ _LONGEST_SUFFIX = 100
 
 @dataclass
 class Settings:
-    """The arguments, with every fault in them. drawn_port: one that was drawn in place of the usual one."""
+    """The arguments, with every error in them. drawn_port: one that was drawn in place of the usual one."""
 
     workers: int
     local_workers: int
@@ -77,7 +77,7 @@ class Settings:
     logs: str
     is_shown: bool
     seconds: int
-    faults: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     drawn_port: HeldPort | None = None
 
 
@@ -86,34 +86,34 @@ def main() -> None:
 
 
 def read_job(arguments: list[str], environment: Mapping[str, str]) -> ScriptJob:
-    """The job that the arguments and the variables ask for. Raises ConfigError with every fault."""
+    """The job that the arguments and the variables ask for. Raises ConfigError with every error."""
     by_name = dict(zip(NAMES[len(arguments)], arguments, strict=True))
     notes: list[str] = []
     settings = read_settings(by_name)
-    faults = settings.faults
-    variables = log_variables(environment, settings, faults)
-    order = read_order(by_name["EXECUTE_ORDER"], faults)
-    if not faults and not order.starts_its_ranks:
+    errors = settings.errors
+    variables = log_variables(environment, settings, errors)
+    order = read_order(by_name["EXECUTE_ORDER"], errors)
+    if not errors and not order.starts_its_ranks:
         _settle_port(settings, "MASTER_PORT" in by_name, notes)
-    order = with_input(order, environment.get("INPUT_DATA"), notes, faults)
+    order = with_input(order, environment.get("INPUT_DATA"), notes, errors)
     if order.starts_its_ranks:
-        order = with_launch(order, NAME, _launch_values(by_name, settings), faults)
-    if faults:
-        raise ConfigError(faults)
+        order = with_launch(order, NAME, _launch_values(by_name, settings), errors)
+    if errors:
+        raise ConfigError(errors)
     if order.starts_its_ranks:
         return ScriptJob(order, None, variables | {GIVEN_AS: _GIVEN_AS}, tuple(notes))
     return ScriptJob(order, _ranks(order, settings, variables), notes=tuple(notes))
 
 
 def read_settings(by_name: Mapping[str, str]) -> Settings:
-    faults: list[str] = []
+    errors: list[str] = []
     texts = DEFAULTS | dict(by_name)
 
     def number(name: str, least: int, most: int) -> int:
         text = texts[name]
         if text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= most:
             return int(text)
-        faults.append(f"{name} {shown(text)}: must be a whole number from {least} to {most}")
+        errors.append(f"{name} {shown(text)}: must be a whole number from {least} to {most}")
         return least
 
     workers = number("WORKER_NUM", 1, _MOST_WORKERS)
@@ -126,17 +126,17 @@ def read_settings(by_name: Mapping[str, str]) -> Settings:
         logs=texts["LOG_DIR"],
         is_shown=texts["JOIN"].lower() == "true",
         seconds=number("CLUSTER_TIME_OUT", 1, _MOST_SECONDS),
-        faults=faults,
+        errors=errors,
     )
     if texts["JOIN"].lower() not in ("true", "false"):
-        faults.append(f"JOIN {shown(texts['JOIN'])}: must be True or False")
+        errors.append(f"JOIN {shown(texts['JOIN'])}: must be True or False")
     if not settings.logs or "\0" in settings.logs:
-        faults.append(f"LOG_DIR {shown(settings.logs)}: must be the path of a folder")
-    faults += _node_faults(settings) if not faults else []
+        errors.append(f"LOG_DIR {shown(settings.logs)}: must be the path of a folder")
+    errors += _node_errors(settings) if not errors else []
     return settings
 
 
-def _node_faults(settings: Settings) -> list[str]:
+def _node_errors(settings: Settings) -> list[str]:
     workers, local, node = settings.workers, settings.local_workers, settings.node
     if workers % local:
         return [f"LOCAL_WORKER {local}: {workers} workers cannot be dealt to nodes of {local}"]
@@ -145,18 +145,18 @@ def _node_faults(settings: Settings) -> list[str]:
     return []
 
 
-def log_variables(environment: Mapping[str, str], settings: Settings, faults: list[str]) -> dict[str, str]:
+def log_variables(environment: Mapping[str, str], settings: Settings, errors: list[str]) -> dict[str, str]:
     """The variables of MindFormers' and CANN's logs; the suffix is put behind LOG_DIR, too."""
     suffix = environment.get("MF_LOG_SUFFIX", "")
     if "/" in suffix or not suffix.isprintable() or len(suffix) > _LONGEST_SUFFIX:
-        faults.append(f"MF_LOG_SUFFIX={shown(suffix)}: must be the end of a folder's name")
+        errors.append(f"MF_LOG_SUFFIX={shown(suffix)}: must be the end of a folder's name")
     ending = f"_{suffix}" if suffix else ""
     settings.logs += ending
     output = Path.cwd() / "output"
     variables = {"LOG_MF_PATH": f"{environment.get('LOG_MF_PATH') or output / 'log'}{ending}"}
     redirect = environment.get("PLOG_REDIRECT_TO_OUTPUT") or "False"
     if redirect.lower() not in ("true", "false"):
-        faults.append(f"PLOG_REDIRECT_TO_OUTPUT={shown(redirect)}: must be True or False")
+        errors.append(f"PLOG_REDIRECT_TO_OUTPUT={shown(redirect)}: must be True or False")
     if redirect.lower() == "true":
         variables["ASCEND_PROCESS_LOG_PATH"] = f"{output / 'plog'}{ending}"
     return variables
@@ -167,15 +167,15 @@ def _settle_port(settings: Settings, is_given: bool, notes: list[str]) -> None:
     if settings.node or settings.workers == 1:
         return
     if not is_own_address(settings.address) and settings.address != "localhost":
-        settings.faults.append(
+        settings.errors.append(
             f"MASTER_ADDR {shown(settings.address)}: not this machine, which NODE_RANK 0 is"
         )
         return
-    fault = port_fault(settings.address, settings.port)
-    if fault is not None and is_given:
-        settings.faults.append(f"MASTER_PORT {settings.port}: {fault}")
-    elif fault is not None:
-        notes.append(f"port {settings.port}: {fault.partition(';')[0]}; another is taken")
+    error = port_error(settings.address, settings.port)
+    if error is not None and is_given:
+        settings.errors.append(f"MASTER_PORT {settings.port}: {error}")
+    elif error is not None:
+        notes.append(f"port {settings.port}: {error.partition(';')[0]}; another is taken")
         settings.drawn_port = HeldPort(settings.address)
         settings.port = settings.drawn_port.number
 

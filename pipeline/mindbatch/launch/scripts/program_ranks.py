@@ -128,14 +128,14 @@ class ScriptJob:
 def run_script(script: Script, read_job: Callable[[list[str], Mapping[str, str]], ScriptJob]) -> NoReturn:
     """Runs the script with the arguments of this process, and ends it.
 
-    read_job: the job that arguments and environment ask for. Raises MindBatchError with every fault.
+    read_job: the job that arguments and environment ask for. Raises MindBatchError with every error.
     """
     watch_streams()
     signal_notes.install()
     try:
         code = _run(script, read_job, sys.argv[1:])
     except MindBatchError as error:
-        say(*error.faults, name=script.name)
+        say(*error.lines, name=script.name)
         code = error.exit_code
     except KeyboardInterrupt as interrupt:
         _, code = interrupt_outcome(type(interrupt))

@@ -64,7 +64,7 @@ def run_strategies(
     seconds: dict[str, list[float]] = {name: [] for name in strategies}
     results: dict[str, list[RequestOutput]] = {}
     notes: list[str] = []
-    refused = [RequestOutput.failed(row.key, row.fault) for row in rows.errors]
+    refused = [RequestOutput.failed(row.key, row.error) for row in rows.errors]
     with MovingBar("comparing", Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         ended = count(1)
 

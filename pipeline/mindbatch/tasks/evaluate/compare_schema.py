@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mindbatch.config.model_schema import RuntimeConfig
-from mindbatch.config.paths import new_folder_fault, run_folder_fault, settled
+from mindbatch.config.paths import new_folder_error, run_folder_error, settled
 from mindbatch.config.schema import option, section
 from mindbatch.fields import kinds as kind
 from mindbatch.tasks.generate.schema import PromptTaskConfig
@@ -65,7 +65,7 @@ class CompareConfig(PromptTaskConfig):
     )
 
     def settle_paths(self) -> list[str]:
-        faults = super().settle_paths()
-        fault_of = run_folder_fault if self.output.overwrite else new_folder_fault(*COMPARISON_FILES)
-        self.output.dir = settled("output.dir", self.output.dir, fault_of, faults)
-        return faults
+        errors = super().settle_paths()
+        error_of = run_folder_error if self.output.overwrite else new_folder_error(*COMPARISON_FILES)
+        self.output.dir = settled("output.dir", self.output.dir, error_of, errors)
+        return errors

@@ -20,8 +20,8 @@ from rich.console import Console
 
 from mindbatch.config.composition import save_config
 from mindbatch.io.amounts import is_day, today
+from mindbatch.io.error_lines import did_you_mean, shown
 from mindbatch.io.errors import EXIT_DONE, ConfigError
-from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.io.moving_bar import MovingBar
 from mindbatch.io.screen_text import concealed, discarded_output, say
 from mindbatch.io.storage import make_folder, write_whole

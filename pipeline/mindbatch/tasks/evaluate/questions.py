@@ -17,8 +17,8 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.evaluation import metric_of
 from mindbatch.evaluation.answers import instruction
 from mindbatch.evaluation.extraction import EXTRACTIONS
+from mindbatch.io.error_lines import did_you_mean, shown
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.io.storage import TemporaryFolder
 from mindbatch.run.index import RowIndex
 from mindbatch.run.result_rows import columns_of
@@ -29,7 +29,7 @@ from mindbatch.tasks.evaluate.task_schema import AnswerConfig
 USUAL_REFERENCES = ("reference", "references", "answer", "target")
 USUAL_CORRECT = "answer"
 INSTRUCTED = ("prompt_level_strict_acc", "inst_level_strict_acc")
-MOST_FAULTS = 5
+MOST_ERRORS = 5
 SYSTEM = "system"
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -135,17 +135,17 @@ def read_questions(config: EvaluateConfig) -> list[Question]:
 
 def _column_names(config: EvaluateConfig, columns: Collection[str]) -> dict[str, str]:
     """The columns that the task reads. Raises ConfigError for each that the first row has not."""
-    task, needs, faults = config.task, needed(config.metric_names), list[str]()
+    task, needs, errors = config.task, needed(config.metric_names), list[str]()
     names: dict[str, str] = {}
 
     def read(key: str, column: str | None, usual: Sequence[str] = ()) -> None:
         name = column or next((usual_name for usual_name in usual if usual_name in columns), None)
         if name is None and usual:
             hint = f"must be given, for the data has no column {' or '.join(usual)}"
-            faults.append(f"task.{key}: {hint}; it has {', '.join(columns)}")
+            errors.append(f"task.{key}: {hint}; it has {', '.join(columns)}")
         elif name is not None and name not in columns:
             near = did_you_mean(name, columns)
-            faults.append(
+            errors.append(
                 f"task.{key}={shown(name)}: no column of the data, which has {', '.join(columns)}{near}"
             )
         elif name is not None:
@@ -155,12 +155,12 @@ def _column_names(config: EvaluateConfig, columns: Collection[str]) -> dict[str,
     follows = task.instructions_column is not None
     instructed = {*INSTRUCTED} & {*config.metric_names}
     if follows != bool(instructed) or (follows and len(instructed) < len(config.metric_names)):
-        faults.append(
+        errors.append(
             f"task.instructions_column: goes with the metrics {' and '.join(INSTRUCTED)}, and no others"
         )
     of_choices = "choices" in needs
     if of_choices and task.choices is None:
-        faults.append(
+        errors.append(
             "task.choices: must be given for acc and acc_norm: a list of texts, or the column of one"
         )
     if answered and not follows:
@@ -175,11 +175,11 @@ def _column_names(config: EvaluateConfig, columns: Collection[str]) -> dict[str,
     read("text_column", task.text_column)
     names.pop("text_column", None)  # a row's prompt, which it has anyway
     if task.text_column is not None and needs != {"likelihood"}:
-        faults.append(
+        errors.append(
             "task.text_column: a text as a whole has a likelihood only; use perplexity metrics alone"
         )
-    if faults:
-        raise ConfigError(faults)
+    if errors:
+        raise ConfigError(errors)
     return names
 
 
@@ -199,7 +199,7 @@ def _dataset(data: DataConfig) -> Dataset:
 
 def _each_row(data: DataConfig, names: Mapping[str, str], read: Callable[[DataRow], Item]) -> list[Item]:
     """Reads each chosen row. ConfigError names the first few rows that `read` raises ValueError for."""
-    items, faults = list[Item](), list[str]()
+    items, errors = list[Item](), list[str]()
     with ExitStack() as stack:
         columns = [*dict.fromkeys(names.values())]
         maker = stack.enter_context(closing(RowMaker(data, DecodingParams(), False, columns=columns)))
@@ -208,15 +208,15 @@ def _each_row(data: DataConfig, names: Mapping[str, str], read: Callable[[DataRo
         survey(_dataset(data), maker, selection_of(data), index)
         for row, _ in index.in_order():
             if isinstance(row, RowFailure):
-                faults.append(f"{row.place}: {row.reason}")
+                errors.append(f"{row.place}: {row.reason}")
                 continue
             try:
                 items.append(read(row))
             except ValueError as error:
-                faults.append(f"{row.source}:{row.line}: {error}")
-    if faults:
-        more = [f"and {len(faults) - MOST_FAULTS} more rows"] if len(faults) > MOST_FAULTS else []
-        raise ConfigError([*faults[:MOST_FAULTS], *more])
+                errors.append(f"{row.source}:{row.line}: {error}")
+    if errors:
+        more = [f"and {len(errors) - MOST_ERRORS} more rows"] if len(errors) > MOST_ERRORS else []
+        raise ConfigError([*errors[:MOST_ERRORS], *more])
     return items
 
 

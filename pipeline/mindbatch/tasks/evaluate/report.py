@@ -18,7 +18,7 @@ from mindbatch.evaluation.rendering import (
 )
 from mindbatch.evaluation.scores import MetricScores
 from mindbatch.io.amounts import counted, decimal
-from mindbatch.io.fault_lines import as_written
+from mindbatch.io.error_lines import as_written
 from mindbatch.tasks.evaluate.questions import Question
 from mindbatch.tasks.evaluate.requests import MeasuredColumn
 from mindbatch.tasks.evaluate.results import (

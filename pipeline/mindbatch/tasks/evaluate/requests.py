@@ -13,8 +13,8 @@ import orjson
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.evaluation.extraction import EXTRACTIONS, pattern_extraction
 from mindbatch.evaluation.metric import FACTS, Answer, ChoiceScores, Generated, TextLikelihood
+from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError, PromptError
-from mindbatch.io.fault_lines import shown
 from mindbatch.io.screen_text import say
 from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.ledger.run_folder import RunFolder
@@ -200,7 +200,7 @@ def _continued(question: Question, answer: str, continuations: Continuations) ->
     try:
         tokens, count = continuations.tokens(question.content, answer)
     except PromptError as error:
-        raise PromptError([f"{question.place}: {fault}" for fault in error.faults]) from error
+        raise PromptError([f"{question.place}: {problem}" for problem in error.lines]) from error
     if not count:
         raise ConfigError(
             f"{question.place}: the answer {shown(answer)} has no token whose likelihood counts"

@@ -9,32 +9,32 @@ from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mindbatch.config.faults import shown
+from mindbatch.config.error_log import shown
 from mindbatch.config.hub_models import NO_MODEL
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import (
-    folder_fault,
-    input_file_fault,
-    model_folder_fault,
-    output_file_fault,
-    run_folder_fault,
+    folder_error,
+    input_file_error,
+    model_folder_error,
+    output_file_error,
+    run_folder_error,
     settled,
 )
 from mindbatch.config.schema import SchemaKeys, option, section
-from mindbatch.dataset.data_config import SOURCES, DataConfig, data_faults, date_faults, settle_data
+from mindbatch.dataset.data_config import SOURCES, DataConfig, data_errors, date_errors, settle_data
 from mindbatch.decoding.params import PARAMETERS
 from mindbatch.evaluation import METRIC_NAMES
 from mindbatch.fields import kinds as kind
+from mindbatch.io.error_lines import as_written, did_you_mean
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.fault_lines import as_written, did_you_mean
 from mindbatch.tasks.evaluate.task_schema import (
     NAME,
     NAME_RULE,
     AnswerConfig,
     HarnessConfig,
-    answer_faults,
-    harness_faults,
+    answer_errors,
+    harness_errors,
 )
 
 OWN_MODEL = "model"
@@ -87,26 +87,26 @@ class EvaluateConfig(ModelTaskConfig):
     report: str | None = option(None, "file for the page of the report (HTML)", is_path=True)
 
     def settle_paths(self) -> list[str]:
-        faults = super().settle_paths()
+        errors = super().settle_paths()
         if self.checkpoints:  # they need no model beside them
-            faults = [fault for fault in faults if fault != NO_MODEL]
+            errors = [error for error in errors if error != NO_MODEL]
         if self.harness.tasks is None:
-            settle_data(self.data, faults)
+            settle_data(self.data, errors)
         if isinstance(self.checkpoints, Mapping):
             self.checkpoints = {
-                name: settled(f"checkpoints.{name}", folder, model_folder_fault, faults, is_model=True)
+                name: settled(f"checkpoints.{name}", folder, model_folder_error, errors, is_model=True)
                 if isinstance(folder, str)
                 else folder
                 for name, folder in self.checkpoints.items()
             }
-        self.report = settled("report", self.report, page_fault, faults)
+        self.report = settled("report", self.report, page_error, errors)
         harness, task = self.harness, self.task
-        harness.include_path = settled("harness.include_path", harness.include_path, folder_fault, faults)
-        fault_of = input_file_fault("rows to take examples from")
-        task.few_shot_path = settled("task.few_shot_path", task.few_shot_path, fault_of, faults)
+        harness.include_path = settled("harness.include_path", harness.include_path, folder_error, errors)
+        error_of = input_file_error("rows to take examples from")
+        task.few_shot_path = settled("task.few_shot_path", task.few_shot_path, error_of, errors)
         folder = self.output.dir or (str(Path(self.report).with_suffix("")) if self.report else "evaluation")
-        self.output.dir = settled("output.dir", folder, evaluation_folder_fault, faults)
-        return faults
+        self.output.dir = settled("output.dir", folder, evaluation_folder_error, errors)
+        return errors
 
     @property
     def rows_data(self) -> DataConfig:
@@ -139,21 +139,21 @@ class EvaluateConfig(ModelTaskConfig):
         metrics = self.task.metrics if self.metrics is None else self.metrics
         return [metrics] if isinstance(metrics, str) else metrics
 
-    def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
-        yield from super().run_faults(keys)
-        yield from _checkpoint_faults(self.checkpoints)
+    def run_errors(self, keys: SchemaKeys) -> Iterable[str]:
+        yield from super().run_errors(keys)
+        yield from _checkpoint_errors(self.checkpoints)
         if self.model.checkpoint_name_or_path is not None and OWN_MODEL in (self.checkpoints or ()):
             yield f"checkpoints.{OWN_MODEL}: is the column of `model` itself; give another name"
         if self.lora.default is not None:
             yield f"lora.default={shown(self.lora.default)}: each adapter is a column here; remove it"
-        yield from harness_faults(self.harness)
+        yield from harness_errors(self.harness)
         if self.harness.tasks is not None:
             yield from self._idle_with_harness()
-            yield from date_faults(self.data)
+            yield from date_errors(self.data)
             return
-        yield from data_faults(self.data)
-        yield from _metric_faults("task.metrics" if self.metrics is None else "metrics", self._metrics)
-        yield from answer_faults(self.task)
+        yield from data_errors(self.data)
+        yield from _metric_errors("task.metrics" if self.metrics is None else "metrics", self._metrics)
+        yield from answer_errors(self.task)
         if self.data.format == "openai":
             yield "data.format=openai: requests have no right answers beside them; use jsonl, csv or parquet"
 
@@ -181,7 +181,7 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _checkpoint_faults(checkpoints: Any) -> Iterator[str]:
+def _checkpoint_errors(checkpoints: Any) -> Iterator[str]:
     if checkpoints is None:
         return
     if not isinstance(checkpoints, Mapping):
@@ -194,7 +194,7 @@ def _checkpoint_faults(checkpoints: Any) -> Iterator[str]:
             yield f"checkpoints.{name}={shown(folder)}: must be the folder of a model"
 
 
-def _metric_faults(where: str, metrics: Any) -> Iterator[str]:
+def _metric_errors(where: str, metrics: Any) -> Iterator[str]:
     if not isinstance(metrics, list | tuple) or not metrics:
         yield f"{where}={shown(metrics)}: must be a list of metrics, like [exact_match, f1]"
         return
@@ -204,10 +204,10 @@ def _metric_faults(where: str, metrics: Any) -> Iterator[str]:
             yield f"{where}: {shown(name)}: no such metric; there are {', '.join(METRIC_NAMES)}{near}"
 
 
-def evaluation_folder_fault(path: Path) -> str | None:
+def evaluation_folder_error(path: Path) -> str | None:
     """For the folder of an evaluation: none yet, an empty one, or that of an earlier command."""
-    if (fault := run_folder_fault(path)) or not path.is_dir():
-        return fault
+    if (error := run_folder_error(path)) or not path.is_dir():
+        return error
     names = {*os.listdir(path)}
     if CONFIG in names or (names <= _NAMES and (not names or names & _RUNS)):
         return None
@@ -215,10 +215,10 @@ def evaluation_folder_fault(path: Path) -> str | None:
     return f"has {shown(strange)} in it but no evaluation; give a new or empty folder"
 
 
-def page_fault(path: Path) -> str | None:
+def page_error(path: Path) -> str | None:
     """For the page of a report: a name that is free, an empty file, or the page of an earlier command."""
-    if (fault := output_file_fault(path)) or not path.exists():
-        return fault
+    if (error := output_file_error(path)) or not path.exists():
+        return error
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     is_own = not head or f'content="{GENERATOR}"'.encode() in head

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mindbatch.config.faults import shown
+from mindbatch.config.error_log import shown
 from mindbatch.config.schema import option
 from mindbatch.evaluation import METRIC_NAMES
 from mindbatch.evaluation.extraction import EXTRACTIONS
@@ -96,7 +96,7 @@ class HarnessConfig:
     apply_chat_template: bool = option(False, "ask in the form of a chat, the examples as turns of it")
 
 
-def answer_faults(task: AnswerConfig) -> Iterator[str]:
+def answer_errors(task: AnswerConfig) -> Iterator[str]:
     if (task.extract == "pattern") != (task.extract_pattern is not None):
         yield "task.extract_pattern: goes with task.extract=pattern, which needs it"
     if task.extract_pattern is not None:
@@ -121,7 +121,7 @@ def answer_faults(task: AnswerConfig) -> Iterator[str]:
         yield f"task.name={shown(task.name)}: {NAME_RULE}"
 
 
-def harness_faults(harness: HarnessConfig) -> Iterator[str]:
+def harness_errors(harness: HarnessConfig) -> Iterator[str]:
     """Yields validation errors of the `harness` keys by themselves."""
     tasks = harness.tasks
     if tasks is None:

@@ -51,10 +51,10 @@ def _asked(stream: BinaryIO, *, at_terminal: bool) -> Iterator[str]:
     for line in text_lines(stream):
         if line.text is not None:
             yield line.text
-        elif line.fault == EMPTY_LINE:
+        elif line.error == EMPTY_LINE:
             return
         else:
-            say(f"your prompt: {line.fault}")
+            say(f"your prompt: {line.error}")
         _show("> " if at_terminal else "")
     _show("\n" if at_terminal else "")
 

@@ -4,15 +4,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mindbatch.config.faults import shown
-from mindbatch.config.lora_schema import idle_faults, lora_faults
+from mindbatch.config.error_log import shown
+from mindbatch.config.lora_schema import idle_errors, lora_errors
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import (
     SAVED_BESIDE,
     STANDARD_INPUT,
-    new_files_fault,
-    output_file_fault,
-    prompts_file_fault,
+    new_files_error,
+    output_file_error,
+    prompts_file_error,
     settled,
     settled_tools,
 )
@@ -79,15 +79,15 @@ class PromptTaskConfig(ModelTaskConfig):
         )
 
     def settle_paths(self) -> list[str]:
-        faults = super().settle_paths()
+        errors = super().settle_paths()
         if self.prompts_file != STANDARD_INPUT:
-            self.prompts_file = settled("prompts_file", self.prompts_file, prompts_file_fault, faults)
-        self.tools = settled_tools("tools", self.tools, faults)
-        return faults
+            self.prompts_file = settled("prompts_file", self.prompts_file, prompts_file_error, errors)
+        self.tools = settled_tools("tools", self.tools, errors)
+        return errors
 
-    def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
+    def run_errors(self, keys: SchemaKeys) -> Iterable[str]:
         """Prompts come from exactly one place, and every option about them has an effect."""
-        yield from super().run_faults(keys)
+        yield from super().run_errors(keys)
         inputs = self.given_inputs()
         if not inputs:
             yield (
@@ -101,8 +101,8 @@ class PromptTaskConfig(ModelTaskConfig):
         for name in () if self._may_chat() else ("system", "tools", "chat_template_kwargs", "date"):
             if getattr(self, name) is not None:
                 yield f"{name}: has no effect without chat=true or messages; set chat=true or remove it"
-        if not [*lora_faults(self.lora)]:
-            yield from idle_faults(self.lora)
+        if not [*lora_errors(self.lora)]:
+            yield from idle_errors(self.lora)
 
     def _may_chat(self) -> bool:
         """True if prompts may be conversations: by themselves too, which read_prompts knows better."""
@@ -135,15 +135,15 @@ class GenerateConfig(PromptTaskConfig):
         return super().given_inputs() + (["interactive"] if self.interactive else [])
 
     def settle_paths(self) -> list[str]:
-        faults = super().settle_paths()
-        fault_of = output_file_fault if self.output.overwrite else new_files_fault(SAVED_BESIDE)
-        self.output.file = settled("output.file", self.output.file, fault_of, faults)
-        return faults
+        errors = super().settle_paths()
+        error_of = output_file_error if self.output.overwrite else new_files_error(SAVED_BESIDE)
+        self.output.file = settled("output.file", self.output.file, error_of, errors)
+        return errors
 
-    def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
-        yield from super().run_faults(keys)
+    def run_errors(self, keys: SchemaKeys) -> Iterable[str]:
+        yield from super().run_errors(keys)
         if self.interactive:
-            yield from self._conversation_faults()
+            yield from self._conversation_errors()
         if self.output.format == "json":
             for name in ("stream", "interactive"):
                 if getattr(self, name):
@@ -151,7 +151,7 @@ class GenerateConfig(PromptTaskConfig):
                         f"{name}=true: cannot go with output.format=json, which is written when a row is done"
                     )
 
-    def _conversation_faults(self) -> Iterator[str]:
+    def _conversation_errors(self) -> Iterator[str]:
         if self.output.file is not None:
             yield "output.file: has no effect with interactive=true, which answers on the screen; remove it"
         samples = self.decoding.num_return_sequences

@@ -61,7 +61,7 @@ def _generate(config: GenerateConfig, params: DecodingParams, rows: PromptRows, 
     if config.stream and llm.tokenizer is None:
         raise ConfigError(STREAM_NEEDS_TEXT)
     run = llm.submit((row, params) for row in rows.prompts)
-    failures = run.refused + [RequestOutput.failed(row.key, row.fault) for row in rows.errors]
+    failures = run.refused + [RequestOutput.failed(row.key, row.error) for row in rows.errors]
     keys = sorted([request.key for request in run.requests] + [failure.key for failure in failures], key=int)
     labelled = len(keys) > 1 or params.num_return_sequences > 1
     with destination(config.output.file) as file:

@@ -111,8 +111,8 @@ def _memory_notes(config: PlanConfig, plan: Plan) -> Iterator[str]:
 
 
 def _machine_notes(demand: MemoryDemand, machine: MachineMemory) -> Iterator[str]:
-    if fault := demand.fault(machine):
-        yield fault
+    if error := demand.error(machine):
+        yield error
     elif demand.setup.runtime.device_target == "CPU" and demand.total > machine.free:
         yield (
             f"memory: {demand.parts()} take {size(demand.total)}, and {size(machine.free)} of memory are "

@@ -62,9 +62,9 @@ def llama_options(
         "key/value heads": arch.kv_heads,
         "intermediate_size": arch.intermediate_size,
     }
-    faults = [*_shape_faults(arch), *cut_faults(sizes, model_parallel)]
-    if faults:
-        raise ConfigError(f"model.provider=mindformers: {fault}" for fault in faults)
+    errors = [*_shape_errors(arch), *cut_errors(sizes, model_parallel)]
+    if errors:
+        raise ConfigError(f"model.provider=mindformers: {error}" for error in errors)
     return {
         "batch_size": data_parallel,
         "seq_length": SEQUENCE_LENGTH,
@@ -81,7 +81,7 @@ def llama_options(
     }
 
 
-def _shape_faults(arch: Architecture) -> Iterator[str]:
+def _shape_errors(arch: Architecture) -> Iterator[str]:
     """Lists what MindFormers' Llama cannot compute: a layout of it would be of another model."""
     name = f"{arch.model_type} model"
     if arch.rotary is None:
@@ -102,7 +102,7 @@ def _shape_faults(arch: Architecture) -> Iterator[str]:
         )
 
 
-def cut_faults(sizes: Mapping[str, int], ways: int) -> Iterator[str]:
+def cut_errors(sizes: Mapping[str, int], ways: int) -> Iterator[str]:
     """A line for each size, by its name, that so many ranks do not divide."""
     for what, size in sizes.items():
         if size % ways:

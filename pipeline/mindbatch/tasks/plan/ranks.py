@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.error_lines import shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, file_names
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, is_cut
 from mindbatch.checkpoint.folders.weight_files import weights_in
@@ -156,7 +156,7 @@ def _files(specs: Sequence[TensorSpec], parallel: ParallelConfig, copies: Placem
     except CheckpointError as error:
         able = ", ".join(map(str, _writable(specs, stages)))
         hint = f"allowed with layout.dir: parallel.model_parallel={able}; without it there is the table"
-        raise ConfigError(f"layout.dir: {fault}; {hint}" for fault in error.faults) from None
+        raise ConfigError(f"layout.dir: {problem}; {hint}" for problem in error.lines) from None
     devices = parallel.data_parallel * size
     return {
         strategy_name(stage * devices): strategy_bytes(strategy) for stage, strategy in enumerate(strategies)

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mindbatch.config.faults import shown
+from mindbatch.config.error_log import shown
 from mindbatch.config.hub_models import settle_model_paths
-from mindbatch.config.lora_schema import lora_faults, settle_lora_paths
+from mindbatch.config.lora_schema import lora_errors, settle_lora_paths
 from mindbatch.config.machine import GIB, parse_bytes
-from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig, batch_fault
-from mindbatch.config.model_task import device_map_faults
-from mindbatch.config.paths import any_path, run_folder_fault, settled
+from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig, batch_error
+from mindbatch.config.model_task import device_map_errors
+from mindbatch.config.paths import any_path, run_folder_error, settled
 from mindbatch.config.schema import SchemaKeys, option, section, value_at
 from mindbatch.dataset.data_config import NO_DATA, settle_data
 from mindbatch.fields import kinds as kind
@@ -137,29 +137,29 @@ class PlanConfig(BatchConfig):
         return _without_effect(self, name)
 
     def settle_paths(self) -> list[str]:
-        faults = settle_model_paths(self.model)
+        errors = settle_model_paths(self.model)
         if self.needs_data:
-            settle_data(self.data, faults, NO_DATA + _OR_RANKS)
-            self.output.dir = settled("output.dir", self.output.dir, any_path, faults)  # nothing is written
+            settle_data(self.data, errors, NO_DATA + _OR_RANKS)
+            self.output.dir = settled("output.dir", self.output.dir, any_path, errors)  # nothing is written
         if self.needs_data or self.compile:
-            settle_lora_paths(self.lora, faults)
-        self.layout.dir = settled("layout.dir", self.layout.dir, run_folder_fault, faults)
-        return faults
+            settle_lora_paths(self.lora, errors)
+        self.layout.dir = settled("layout.dir", self.layout.dir, run_folder_error, errors)
+        return errors
 
-    def package_faults(self) -> Iterable[str]:
+    def package_errors(self) -> Iterable[str]:
         is_compiled = self.compile or self.asks_mindspore  # all else is arithmetic, on any laptop
-        return super().package_faults() if is_compiled else ()
+        return super().package_errors() if is_compiled else ()
 
-    def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
-        yield from _layout_faults(self, keys)
+    def run_errors(self, keys: SchemaKeys) -> Iterable[str]:
+        yield from _layout_errors(self, keys)
         if self.compile:
-            yield from _compile_faults(self.model, self.parallel, self.runtime)
-            yield from _device_memory_faults(self.runtime.device_memory)
-            yield from _chosen_ranks_faults(self.ranks, self.parallel)
-            yield from lora_faults(self.lora)
+            yield from _compile_errors(self.model, self.parallel, self.runtime)
+            yield from _device_memory_errors(self.runtime.device_memory)
+            yield from _chosen_ranks_errors(self.ranks, self.parallel)
+            yield from lora_errors(self.lora)
         if not self.needs_data:  # nothing is run: the rest of the keys has no part in it
             return
-        yield from super().run_faults(keys)
+        yield from super().run_errors(keys)
         if self.rate is not None and not (math.isfinite(self.rate) and self.rate > 0):
             yield f"rate={shown(self.rate)}: must be above 0, in generated tokens/s"
         if self.rate is not None and self.calibrate:
@@ -168,8 +168,8 @@ class PlanConfig(BatchConfig):
             yield "calibrate=true: measures one process, and parallel.* makes several; give rate, of all"
 
 
-def _layout_faults(config: PlanConfig, keys: SchemaKeys) -> Iterator[str]:
-    """Every fault but those of single values and of paths; an option that would be ignored is one."""
+def _layout_errors(config: PlanConfig, keys: SchemaKeys) -> Iterator[str]:
+    """Every error but those of single values and of paths; an option that would be ignored is one."""
     for name, key in keys.keys.items():
         value = value_at(config, name)
         if key.default == (tuple(value) if isinstance(value, list) else value):  # YAML has lists
@@ -179,7 +179,7 @@ def _layout_faults(config: PlanConfig, keys: SchemaKeys) -> Iterator[str]:
         reason = _without_effect(config, name)
         if reason:
             yield f"{name}={shown(value)}: {reason}"
-    yield from _rank_faults(config)
+    yield from _rank_errors(config)
     has_run = config.compile or config.data.path is not None
     if config.layout.dir is not None and has_run and config.parallel.device_map is not None:
         device_map = shown(config.parallel.device_map)
@@ -214,7 +214,7 @@ def _without_effect_to_compile(config: PlanConfig, name: str) -> str | None:
     return "has no effect with compile=true; remove it"
 
 
-def _rank_faults(config: PlanConfig) -> Iterator[str]:
+def _rank_errors(config: PlanConfig) -> Iterator[str]:
     parallel = config.parallel
     ranks = parallel.data_parallel * parallel.model_parallel * parallel.pipeline_stage
     if ranks > MOST_RANKS:
@@ -224,26 +224,26 @@ def _rank_faults(config: PlanConfig) -> Iterator[str]:
         )
 
 
-def _compile_faults(model: ModelConfig, parallel: ParallelConfig, runtime: RuntimeConfig) -> Iterator[str]:
+def _compile_errors(model: ModelConfig, parallel: ParallelConfig, runtime: RuntimeConfig) -> Iterator[str]:
     if runtime.device_target != "Ascend":
         yield (
             f"runtime.device_target={runtime.device_target}: compile=true compiles for Ascend; set "
             "runtime.device_target=Ascend, or runtime=ascend for larger blocks and cache, too"
         )
     if parallel.pipeline_stage > 1 and model.provider == "mindformers":
-        from mindbatch.backends.mindformers.families import stages_fault
+        from mindbatch.backends.mindformers.families import stages_error
 
-        yield stages_fault(parallel.pipeline_stage)
-    yield from device_map_faults(parallel)
-    if fault := batch_fault(model, runtime):
-        yield fault
+        yield stages_error(parallel.pipeline_stage)
+    yield from device_map_errors(parallel)
+    if problem := batch_error(model, runtime):
+        yield problem
     try:
         parse_bytes(runtime.cache_memory)
     except ValueError as error:
         yield f"runtime.cache_memory={shown(runtime.cache_memory)}: {error}"
 
 
-def _device_memory_faults(text: str) -> Iterator[str]:
+def _device_memory_errors(text: str) -> Iterator[str]:
     try:
         size = parse_bytes(text)
     except ValueError as error:
@@ -253,7 +253,7 @@ def _device_memory_faults(text: str) -> Iterator[str]:
         yield (f"runtime.device_memory={text}: must be above {RESERVE}, left to all but weights and cache")
 
 
-def _chosen_ranks_faults(ranks: Any, parallel: ParallelConfig) -> Iterator[str]:
+def _chosen_ranks_errors(ranks: Any, parallel: ParallelConfig) -> Iterator[str]:
     size = parallel.data_parallel * parallel.model_parallel * parallel.pipeline_stage
     if ranks == ALL:
         return

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.error_lines import shown
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray
 from mindbatch.checkpoint.iterations.folder import IterationFolder
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
@@ -121,9 +121,9 @@ class LogitsCheck:
         ignored = self.config.ignore_config_keys
         target = ReshardConfig(source=str(folder), ignore_config_keys=ignored, verbose=self.config.verbose)
         self.difference = LogitDifference.of(source, logits_of(target, self.architecture))
-        fault = difference_fault(self.difference, self.allowed)
-        if fault:
-            raise CheckpointError(f"{folder}: {fault}; to begin anew, remove the folder")
+        error = difference_error(self.difference, self.allowed)
+        if error:
+            raise CheckpointError(f"{folder}: {error}; to begin anew, remove the folder")
 
 
 def logits_check(config: ReshardConfig, opened: ReshardSource, plan: ReshardPlan) -> LogitsCheck:
@@ -132,9 +132,9 @@ def logits_check(config: ReshardConfig, opened: ReshardSource, plan: ReshardPlan
     Raises:
         ConfigError: why the logits cannot be compared, all reasons at once.
     """
-    faults = [*_faults(opened)]
-    if faults:
-        raise ConfigError(f"verify=logits: {fault}; {_OTHERWISE}" for fault in faults)
+    errors = [*_errors(opened)]
+    if errors:
+        raise ConfigError(f"verify=logits: {error}; {_OTHERWISE}" for error in errors)
     assert opened.model is not None
     exact = all(
         writing.dtype in (reading.dtype, "F32")
@@ -146,7 +146,7 @@ def logits_check(config: ReshardConfig, opened: ReshardSource, plan: ReshardPlan
     return LogitsCheck(config, opened.model.architecture, allowed, nbytes=plan.nbytes)
 
 
-def difference_fault(difference: LogitDifference, allowed: float | None) -> str | None:
+def difference_error(difference: LogitDifference, allowed: float | None) -> str | None:
     """Explains why a difference is too great; `allowed`: part of the largest logit, None if none may be."""
     if difference.is_equal:
         return None
@@ -157,7 +157,7 @@ def difference_fault(difference: LogitDifference, allowed: float | None) -> str 
     return None
 
 
-def _faults(opened: ReshardSource) -> Iterator[str]:
+def _errors(opened: ReshardSource) -> Iterator[str]:
     if opened.model is None:
         yield f"no config.json says what model {opened.source.path} is; give source_config=FOLDER"
         return
@@ -204,7 +204,7 @@ def answer_with_logits(connection: Connection) -> None:
         with WholeCheckpoint(config) as model:
             connection.send(first_logits(architecture, model))
     except MindBatchError as error:
-        connection.send(error.faults)
+        connection.send(error.lines)
     except MemoryError:
         connection.send((f"{config.source}: not enough memory to run the model",))
     except Exception as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.error_lines import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_in, has_file, read_config
 from mindbatch.checkpoint.folders.resharded import MERGED_KEY, merged_before
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, STORED_FLOATS
@@ -153,7 +153,7 @@ def _wanted(config: ReshardConfig, opened: ReshardSource) -> Placements:
 
 def _dtypes(config: ReshardConfig, opened: ReshardSource, target: RankFiles) -> dict[str, str]:
     wanted = STORED_FLOATS.get(config.target.dtype)
-    faults, dtypes = [], {}
+    errors, dtypes = [], {}
     for name, sources in _made_of(opened, target).items():
         read = {opened.source.dtype(source): source for source in sources}
         if wanted is not None and read.keys() <= {*FLOAT_DTYPES}:
@@ -162,13 +162,13 @@ def _dtypes(config: ReshardConfig, opened: ReshardSource, target: RankFiles) -> 
         dtypes[name] = min(read)
         if len(read) > 1:
             listed = ", ".join(f"{shown(source)} is {dtype}" for dtype, source in sorted(read.items()))
-            faults.append(f"tensor {shown(name)}: is made of several dtypes: {listed}; give target.dtype")
+            errors.append(f"tensor {shown(name)}: is made of several dtypes: {listed}; give target.dtype")
         elif wanted is not None and min(read).startswith(("F", "C")):
-            faults.append(
+            errors.append(
                 f"tensor {shown(name)}: {min(read)} is not changed to {config.target.dtype}; changed are "
                 f"{', '.join(FLOAT_DTYPES)}, and target.dtype=keep changes none"
             )
-    raise_if_any(faults)
+    raise_if_any(errors)
     return dtypes
 
 

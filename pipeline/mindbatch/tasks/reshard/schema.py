@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindbatch.config.faults import shown
+from mindbatch.config.error_log import shown
 from mindbatch.config.lora_schema import LARGEST_SCALING
 from mindbatch.config.paths import (
-    adapter_fault,
+    adapter_error,
     any_path,
-    checkpoint_fault,
-    model_folder_fault,
-    run_folder_fault,
+    checkpoint_error,
+    model_folder_error,
+    run_folder_error,
     settled,
 )
 from mindbatch.config.schema import SchemaKeys, TaskConfig, option, section
@@ -129,28 +129,28 @@ class ReshardConfig(TaskConfig):
         return bool(self.verify == "logits")
 
     def settle_paths(self) -> list[str]:
-        faults = [] if self.source is not None else [NO_SOURCE]
+        errors = [] if self.source is not None else [NO_SOURCE]
         if self.target.dir is None and not self.dry_run:
-            faults.append(NO_TARGET)
-        self.source = settled("source", self.source, checkpoint_fault, faults, is_model=True)
+            errors.append(NO_TARGET)
+        self.source = settled("source", self.source, checkpoint_error, errors, is_model=True)
         self.source_config = settled(
-            "source_config", self.source_config, model_folder_fault, faults, is_model=True
+            "source_config", self.source_config, model_folder_error, errors, is_model=True
         )
-        self.source_strategy = settled("source_strategy", self.source_strategy, checkpoint_fault, faults)
-        self.lora.merge = settled("lora.merge", self.lora.merge, adapter_fault, faults)
-        fault_of = any_path if self.dry_run else run_folder_fault
-        self.target.dir = settled("target.dir", self.target.dir, fault_of, faults)
-        return faults
+        self.source_strategy = settled("source_strategy", self.source_strategy, checkpoint_error, errors)
+        self.lora.merge = settled("lora.merge", self.lora.merge, adapter_error, errors)
+        error_of = any_path if self.dry_run else run_folder_error
+        self.target.dir = settled("target.dir", self.target.dir, error_of, errors)
+        return errors
 
-    def own_faults(self, keys: SchemaKeys) -> Iterable[str]:
-        yield from reshard_faults(self)
+    def own_errors(self, keys: SchemaKeys) -> Iterable[str]:
+        yield from reshard_errors(self)
 
 
-def reshard_faults(config: ReshardConfig) -> Iterator[str]:
-    """Every fault but those of single values and of missing paths."""
+def reshard_errors(config: ReshardConfig) -> Iterator[str]:
+    """Every error but those of single values and of missing paths."""
     target = config.target
-    yield from _name_faults(config)
-    yield from _lora_faults(config.lora)
+    yield from _name_errors(config)
+    yield from _lora_errors(config.lora)
     if not isinstance(config.verify, bool) and config.verify != "logits":
         yield f"verify={shown(config.verify)}: must be true, false or logits"
     if config.compares_logits and config.lora.merge is not None:
@@ -166,7 +166,7 @@ def reshard_faults(config: ReshardConfig) -> Iterator[str]:
         yield from _overlaps(Path(config.source).resolve(), Path(target.dir).resolve())
 
 
-def _lora_faults(lora: ReshardLoraConfig) -> Iterator[str]:
+def _lora_errors(lora: ReshardLoraConfig) -> Iterator[str]:
     if lora.scaling is None:
         return
     if lora.merge is None:
@@ -175,7 +175,7 @@ def _lora_faults(lora: ReshardLoraConfig) -> Iterator[str]:
         yield f"lora.scaling={shown(lora.scaling)}: must be a number other than 0, below {LARGEST_SCALING:g}"
 
 
-def _name_faults(config: ReshardConfig) -> Iterator[str]:
+def _name_errors(config: ReshardConfig) -> Iterator[str]:
     """Options of MindFormers' names where there are none, or nothing is fused."""
     target = config.target
     if target.format == ITERATION_FORMAT and target.names != "mcore":

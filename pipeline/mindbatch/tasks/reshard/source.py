@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
-from mindbatch.checkpoint.faults import first_lines, located, raise_if_any, shown
+from mindbatch.checkpoint.error_lines import first_lines, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
 from mindbatch.checkpoint.folders.model_folder import match_tensors
 from mindbatch.checkpoint.folders.resharded import noted_settings
@@ -16,7 +16,7 @@ from mindbatch.checkpoint.folders.tensor_set import (
     RANKS,
     SINGLE_FILE,
     Source,
-    copy_faults,
+    copy_errors,
     open_source,
     seem_copies,
 )
@@ -30,7 +30,7 @@ from mindbatch.checkpoint.placement.regions import (
     as_placed,
     whole_placements,
 )
-from mindbatch.checkpoint.reshard.replicas import digest_faults
+from mindbatch.checkpoint.reshard.replicas import digest_errors
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.io.closing import closed_on_error
@@ -137,8 +137,8 @@ def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
             f"{source.path}: the rank folders hold copies of one checkpoint, all the same; the first is read"
         )
     _note_names(opened)
-    raise_if_any(_faults(opened))
-    raise_if_any(digest_faults(opened.files, source.ranks))
+    raise_if_any(_errors(opened))
+    raise_if_any(digest_errors(opened.files, source.ranks))
     return opened
 
 
@@ -147,7 +147,7 @@ def _are_copies(config: ReshardConfig, source: Source) -> bool:
     is_known = config.source_strategy is not None or bool(noted_settings(source.path))
     if source.kind != RANKS or is_known or not seem_copies(source.ranks):
         return False
-    raise_if_any(copy_faults(source.ranks))
+    raise_if_any(copy_errors(source.ranks))
     return True
 
 
@@ -248,9 +248,9 @@ def _note_names(opened: ReshardSource) -> None:
         opened.notes.append(f"{opened.source.path}: left out, for the model does not use them: {listed}")
 
 
-def _faults(opened: ReshardSource) -> list[str]:
+def _errors(opened: ReshardSource) -> list[str]:
     """Checks that each rank has what it should, and all have it in one dtype."""
-    faults: list[str] = []
+    errors: list[str] = []
     for number, rank in enumerate(opened.source.ranks):
-        faults += match_tensors(opened.files.stored_shapes(number), rank, opened.unused, DTYPES)
-    return faults + opened.source.dtype_faults(opened.is_unused)
+        errors += match_tensors(opened.files.stored_shapes(number), rank, opened.unused, DTYPES)
+    return errors + opened.source.dtype_errors(opened.is_unused)

@@ -86,7 +86,7 @@ def test_entries_must_be_exactly_the_tensors(folder: Path) -> None:
     )
     with pytest.raises(CheckpointError) as caught:
         ModelFolder(folder)
-    assert [fault.split("digests.json: ")[1] for fault in caught.value.faults] == [
+    assert [fault.split("digests.json: ")[1] for fault in caught.value.lines] == [
         "no digest for tensor 'b.weight' of 'model.safetensors'",
         "tensor 'c' is not in 'model.safetensors'",
         "tensor 'd' is not in 'x.safetensors'",
@@ -176,12 +176,12 @@ def test_digests_of_rank_folders_and_of_one_file(tmp_path: Path, names: list[str
         flip(tmp_path / name, (tmp_path / name).stat().st_size * 8 - 1)
     with pytest.raises(CheckpointError, match="is damaged") as refused:
         open_verified(tmp_path)
-    assert [any(str(tmp_path / name) in line for line in refused.value.faults) for name in names] == [
+    assert [any(str(tmp_path / name) in line for line in refused.value.lines) for name in names] == [
         True for _ in names
     ]
     with pytest.raises(ConfigError, match="exists already; remove it, or give --replace") as kept:
         record_digests(tmp_path)
-    assert len(kept.value.faults) == len(names)
+    assert len(kept.value.lines) == len(names)
     assert record_digests(tmp_path, replace=True) == written
     open_verified(tmp_path).close()
 
@@ -201,7 +201,7 @@ def test_no_digests_where_a_rank_is_damaged(tmp_path: Path) -> None:
         (tmp_path / f"rank_{rank}/m.ckpt").write_bytes(content)
     with pytest.raises(CheckpointError) as refused:
         record_digests(tmp_path)
-    assert ["rank_1" in line or "rank_2" in line for line in refused.value.faults] == [True, True]
+    assert ["rank_1" in line or "rank_2" in line for line in refused.value.lines] == [True, True]
     assert not list(tmp_path.rglob("digests.json"))
 
 

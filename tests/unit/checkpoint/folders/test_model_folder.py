@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 def refusal(folder: Path, kind: type[ConfigError] | type[CheckpointError] = CheckpointError) -> str:
     with pytest.raises(kind) as caught:
         ModelFolder(folder)
-    assert all("\n" not in fault for fault in caught.value.faults)
+    assert all("\n" not in fault for fault in caught.value.lines)
     return str(caught.value)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, match_tensors
 from mindbatch.checkpoint.folders.tensor_set import open_source, seem_copies
-from mindbatch.config.paths import model_folder_fault
+from mindbatch.config.paths import model_folder_error
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.foreign_formats import reshard_command
 from mindbatch.models.registry import describe, tensor_specs
@@ -74,15 +74,15 @@ def test_specs_of_a_rank_are_its_tensors(tmp_path: Path, model: str) -> None:
 def refusal(home: Path, rank: int = 0, size: int = 2) -> str:
     with pytest.raises(CheckpointError) as error:
         ModelFolder(home, TensorSlice(rank, size))
-    assert len(error.value.faults) == 1
-    return error.value.faults[0]
+    assert len(error.value.lines) == 1
+    return error.value.lines[0]
 
 
 def cut_refusal(home: Path, rank: TensorSlice, stages: int = 1) -> str:
     with pytest.raises(ConfigError) as error:
         ModelFolder(home, rank, stages=stages)
-    (fault,) = error.value.faults
-    return fault
+    (problem,) = error.value.lines
+    return problem
 
 
 def test_another_cut_is_refused_with_the_keys_that_fit(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_refused_folder_is_closed_again(tmp_path: Path, name: str) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(CheckpointError) as refused:
         ModelFolder(home, TensorSlice(0, 2))
-    assert refused.value.faults
+    assert refused.value.lines
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -205,7 +205,7 @@ def test_copies_are_not_run_as_slices(copies: Path) -> None:
     for needed in (TensorSlice(0, 2), TensorSlice(0, 1)):
         with pytest.raises(ConfigError) as error:
             ModelFolder(copies, needed)
-        assert error.value.faults[0].startswith(expected)
+        assert error.value.lines[0].startswith(expected)
 
 
 @pytest.mark.parametrize("name", ["copies", "it's a folder"])
@@ -215,7 +215,7 @@ def test_the_command_is_as_a_shell_takes_it(
     home = copies.rename(tmp_path / name)
     monkeypatch.chdir(tmp_path)
     (home / "config.json").unlink()
-    assert (model_folder_fault(home) or "").startswith(
+    assert (model_folder_error(home) or "").startswith(
         "holds rank folders of a checkpoint and no config.json; "
     )
     assert "source_config=MODEL_FOLDER" in reshard_command(home)

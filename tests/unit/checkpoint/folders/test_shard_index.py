@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 def refusal(folder: Path) -> str:
     with pytest.raises(CheckpointError) as caught:
         ModelFolder(folder)
-    assert all("\n" not in fault for fault in caught.value.faults)
+    assert all("\n" not in fault for fault in caught.value.lines)
     return str(caught.value)
 
 

@@ -76,7 +76,7 @@ def test_special_files_are_refused_by_name(tmp_path: Path, name: str, make: Call
     for opened in openers if "config" in name or "adapter" in name else [*openers, open_source]:
         with pytest.raises(CheckpointError, match=f"m/{name}") as refused:
             opened(folder)
-        assert len(refused.value.faults) == 1
+        assert len(refused.value.lines) == 1
 
 
 @pytest.mark.parametrize("make", [pipe, device])
@@ -99,9 +99,9 @@ def test_many_targets_and_keys_of_an_adapter_are_compared_once(
             lambda name, candidates: searches.append(name) or "",
         )
     targets = [f"t{number}" for number in range(1000)]
-    with pytest.raises(CheckpointError, match="and 994 more faults"):
+    with pytest.raises(CheckpointError, match="and 994 more errors"):
         open_adapter(write_adapter(tmp_path / "a", target_modules=targets))
-    with pytest.raises(CheckpointError, match="more faults"):
+    with pytest.raises(CheckpointError, match="more errors"):
         open_adapter(write_adapter(tmp_path / "b", **dict.fromkeys(targets, 1)))
     assert len(searches) == 20
     assert open_adapter(write_adapter(tmp_path / "c", target_modules=["self_attn.q_proj", "v_proj"])).modules

@@ -85,7 +85,7 @@ def test_what_no_reader_takes_is_not_written(layout_of: Layout) -> None:
     ]  # fmt: skip
     with pytest.raises(CheckpointError) as caught:
         layout_of(tensors)
-    assert [fault.split(":")[0] for fault in caught.value.faults] == [
+    assert [fault.split(":")[0] for fault in caught.value.lines] == [
         "tensor '../x'", "tensor 'a'", "tensor 'b'", "tensor 'c'", "tensor ''", "tensor 'd'",
     ]  # fmt: skip
 
@@ -93,7 +93,7 @@ def test_what_no_reader_takes_is_not_written(layout_of: Layout) -> None:
 def test_what_mindspore_does_not_load_is_not_written_as_ckpt() -> None:
     with pytest.raises(CheckpointError) as caught:
         ckpt_layout([("a", "C64", (1,)), ("b", "F32", (0, 3))])
-    assert len(caught.value.faults) == 2
+    assert len(caught.value.lines) == 2
     assert safetensors_layout([("a", "C64", (1,)), ("b", "F32", (0, 3))]).total_bytes > 8
 
 

@@ -331,5 +331,5 @@ def test_what_torch_save_does_not_write_is_refused(
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=said) as refused:
         open_pytorch(path)
-    assert [line.startswith(f"{path}: ") and line.isprintable() for line in refused.value.faults] == [True]
+    assert [line.startswith(f"{path}: ") and line.isprintable() for line in refused.value.lines] == [True]
     assert [*tmp_path.iterdir()] == [path]

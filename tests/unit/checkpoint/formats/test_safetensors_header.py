@@ -21,10 +21,10 @@ def parse(header: object, data_bytes: int) -> dict[str, StoredTensor]:
     return parse_header(content, 8 + len(content) + data_bytes, "w.safetensors")
 
 
-def faults_of(header: object, data_bytes: int) -> str:
+def errors_of(header: object, data_bytes: int) -> str:
     with pytest.raises(CheckpointError) as caught:
         parse(header, data_bytes)
-    assert all(fault.startswith("w.safetensors: ") and "\n" not in fault for fault in caught.value.faults)
+    assert all(fault.startswith("w.safetensors: ") and "\n" not in fault for fault in caught.value.lines)
     return str(caught.value)
 
 
@@ -85,7 +85,7 @@ def test_header_may_be_padded_and_in_any_order_and_carry_metadata() -> None:
     ],
 )
 def test_malformed_header_is_refused(header: object, data_bytes: int, message: str) -> None:
-    assert message in faults_of(header, data_bytes)
+    assert message in errors_of(header, data_bytes)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_malformed_header_is_refused(header: object, data_bytes: int, message: s
     ["../../x", "/etc/passwd", "a/b", "..", "a\\b", "", "a\nb", "\x1b[2J", "\u202eabc", "\ud800", "x" * 513],
 )
 def test_unsafe_tensor_name_is_refused(name: str) -> None:
-    message = faults_of({name: entry("U8", [1], 0, 1)}, 1)
+    message = errors_of({name: entry("U8", [1], 0, 1)}, 1)
     assert "a name must" in message
     assert message.isascii()
     assert len(message) < 300
@@ -101,14 +101,14 @@ def test_unsafe_tensor_name_is_refused(name: str) -> None:
 
 def test_all_faults_are_named_at_once() -> None:
     header = {"a": entry("F31", [-1], 0, 4), "../b": entry("U8", [1], 4, 5), "c": entry("U8", [9], 5, 6)}
-    message = faults_of(header, 6)
+    message = errors_of(header, 6)
     assert all(part in message for part in ("'F31'", "[-1]", "'../b'", "needs 9 bytes"))
 
 
 def test_many_faults_are_counted() -> None:
-    lines = faults_of({f"t{i}": [] for i in range(500)}, 0).splitlines()
+    lines = errors_of({f"t{i}": [] for i in range(500)}, 0).splitlines()
     assert len(lines) == 11
-    assert lines[-1] == "w.safetensors: ... and 490 more faults"
+    assert lines[-1] == "w.safetensors: ... and 490 more errors"
 
 
 def test_header_length_beyond_the_limit_is_refused() -> None:

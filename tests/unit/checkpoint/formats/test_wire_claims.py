@@ -54,7 +54,7 @@ def _read_or_refused(reader: Reader, path: Path, content: bytes) -> str:
     try:
         reader.read(path)
     except CheckpointError as error:
-        faults = error.faults or ("a refusal without a word",)
+        faults = error.lines or ("a refusal without a word",)
     for line in faults:
         assert str(path) in line
         assert line.isprintable()

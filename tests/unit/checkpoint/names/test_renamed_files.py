@@ -15,7 +15,7 @@ from mindbatch.checkpoint.names.registry import dialect, heads_of
 from mindbatch.checkpoint.names.renamed_files import as_mindformers, to_huggingface, to_mindformers
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan, plan_copies
-from mindbatch.checkpoint.placement.proof import prove, side_faults
+from mindbatch.checkpoint.placement.proof import prove, side_errors
 from mindbatch.checkpoint.placement.regions import RankFiles, Region, as_placed
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.registry import describe, tensor_specs
@@ -50,7 +50,7 @@ def test_there_and_back_is_the_same(model, options):
     rules, heads = rules_and_heads(model, options)
     there = to_mindformers(rules, source_shapes_of(MODELS[model]), heads)
     assert there.shapes == source_shapes_of(MODELS[model])
-    assert not [*side_faults("target", there)]
+    assert not [*side_errors("target", there)]
     assert to_huggingface(rules, there.stored_shapes(0), heads) == there
 
 

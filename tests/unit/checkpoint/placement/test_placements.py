@@ -138,7 +138,7 @@ def expected(spec: TensorSpec, part: Part, arrays: dict[str, np.ndarray], piece:
 def test_what_cannot_be_cut_is_refused_with_what_can() -> None:
     with pytest.raises(ConfigError) as caught:
         placements(llama_specs(heads=4, kv_heads=2, layers=2), 3, 5, keys="target.")
-    assert caught.value.faults == (
+    assert caught.value.lines == (
         f"target.model_parallel=3: does not divide the 4 heads of {LAYER}.self_attn.q_proj.weight, "
         f"the 2 heads of {LAYER}.self_attn.k_proj.weight; "
         "allowed for this model: 1, 2, 4",

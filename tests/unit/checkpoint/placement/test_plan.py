@@ -109,7 +109,7 @@ def test_other_names_and_shapes_are_refused_all_at_once() -> None:
     target = whole_files({"a.weigth": (2,), "norm.weight": (4,), "b": (1,)})
     with pytest.raises(CheckpointError) as caught:
         plan_copies(source, target)
-    assert caught.value.faults == (
+    assert caught.value.lines == (
         "tensor 'a.weigth': not in the source; did you mean 'a.weight'?",
         "tensor 'a.weight': has no place in the target; did you mean 'a.weigth'?",
         "tensor 'norm.weight': has shape [3] in the source, [4] in the target",
@@ -130,7 +130,7 @@ def test_large_tensors_cost_no_more_than_small_ones() -> None:
 def test_layers_that_are_cut_alike_are_planned_and_proved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a model of a hundred layers over a hundred ranks takes a second."""
     done: list[str] = []
-    for module, name in ((planning, "_joined"), (proof, "_plan_faults"), (proof, "_stored_faults")):
+    for module, name in ((planning, "_joined"), (proof, "_plan_errors"), (proof, "_stored_errors")):
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *all, name=name, real=real: done.append(name) or real(*all))
     counts = []
@@ -159,7 +159,7 @@ def faults(
 ) -> tuple[str, ...]:
     with pytest.raises(CheckpointError) as caught:
         prove(plans, source, target)
-    return caught.value.faults
+    return caught.value.lines
 
 
 def with_copies(*copies: Copy) -> list[TensorPlan]:

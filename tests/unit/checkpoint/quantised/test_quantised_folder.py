@@ -228,7 +228,7 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
         change(made)
     with pytest.raises(CheckpointError) as refused:
         checked(made.write(tmp_path), made.config)
-    assert len(refused.value.faults) == 3
+    assert len(refused.value.lines) == 3
 
 
 @pytest.mark.parametrize(("method", "change", "said"), REFUSED)

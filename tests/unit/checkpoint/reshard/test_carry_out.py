@@ -15,7 +15,7 @@ from mindbatch.checkpoint.reshard.folder import locked
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.tasks.reshard.schema import ReshardConfig, reshard_faults
+from mindbatch.tasks.reshard.schema import ReshardConfig, reshard_errors
 from reshard_adapters import reshard
 from reshard_models import (
     LLAMA,
@@ -293,10 +293,10 @@ def test_a_target_is_not_within_its_source(start: Path) -> None:
     config = ReshardConfig(source=str(start))
     for target in (start / "rank_2", start / "cut/rank_2"):
         config.target.dir = str(target)
-        assert [*reshard_faults(config)] == [
+        assert [*reshard_errors(config)] == [
             f"target.dir={target}: is within the source {start}, which stays as it is; give another folder"
         ]
     config.target.dir = str(start.with_name(f"{start.name}-cut"))
-    assert [*reshard_faults(config)] == []
+    assert [*reshard_errors(config)] == []
     config.source, config.target.dir = str(start / "model.safetensors"), str(start / "cut")
-    assert [*reshard_faults(config)] == []
+    assert [*reshard_errors(config)] == []

@@ -11,7 +11,7 @@ from each_once import each_once
 from mindbatch.checkpoint.reshard import write
 from mindbatch.checkpoint.reshard.job import chunks_of
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.tasks.reshard.schema import ReshardConfig, reshard_faults
+from mindbatch.tasks.reshard.schema import ReshardConfig, reshard_errors
 from reshard_adapters import (
     ALPHA,
     RANK,
@@ -230,12 +230,12 @@ def test_the_scaling_is_given_where_the_config_has_none(tmp_path: Path) -> None:
 def test_options_without_effect() -> None:
     config = ReshardConfig()
     config.lora.scaling = 0.0
-    lines = [*reshard_faults(config)]
+    lines = [*reshard_errors(config)]
     assert lines[0].startswith("lora.scaling: has no effect without lora.merge")
     assert lines[1].startswith("lora.scaling=0.0: must be a number other than 0")
     config.lora.merge, config.lora.scaling = "adapter", 1.0
     config.target.overflow = "infinity"
-    assert [*reshard_faults(config)] == []
+    assert [*reshard_errors(config)] == []
 
 
 # ---- what is found on the way

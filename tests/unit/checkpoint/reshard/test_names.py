@@ -235,7 +235,7 @@ def test_refusals(tmp_path: Path, model: str | None, options: dict[str, Any], me
         (start / "config.json").unlink()
     with pytest.raises((CheckpointError, ConfigError), match=message) as caught:
         reshard(start, tmp_path / "cut", **options)
-    assert all(len(line) < 400 for line in caught.value.faults)
+    assert all(len(line) < 400 for line in caught.value.lines)
     assert not (tmp_path / "cut").exists()
 
 

@@ -10,7 +10,7 @@ from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, tensor_digest
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.placement.regions import Placement, Segment, Shard, as_placed, single_segment
-from mindbatch.checkpoint.reshard.replicas import compare, digest_faults, replicas_of
+from mindbatch.checkpoint.reshard.replicas import compare, digest_errors, replicas_of
 from mindbatch.io.errors import CheckpointError
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import open_reshard_source
@@ -55,7 +55,7 @@ def test_a_replica_that_is_another_is_refused(
         reshard(cut, tmp_path / "unverified")  # nobody reads it
     with pytest.raises(CheckpointError) as caught:
         reshard(cut, tmp_path / "whole", verify=not digest)
-    assert caught.value.faults == (
+    assert caught.value.lines == (
         f"{path}: tensor '{name}' is not as in {cut}/rank_{first}/model.safetensors, where it must be the "
         "same; one of the two files is damaged or of another checkpoint",
     )
@@ -67,7 +67,7 @@ def test_all_are_named_at_once(cut: Path, tmp_path: Path) -> None:
         change(cut / f"rank_{rank}", name, digest=True)
     with pytest.raises(CheckpointError) as caught:
         reshard(cut, tmp_path / "whole")
-    assert len(caught.value.faults) == 3
+    assert len(caught.value.lines) == 3
 
 
 def test_bytes_that_are_compared_count(cut: Path) -> None:
@@ -103,7 +103,7 @@ def test_boxes_may_overlap_in_part(tmp_path: Path, row: int, is_shared: bool) ->
     }
     with open_source(tmp_path) as source:
         replicas = replicas_of(as_placed(placements, 2), source.ranks)
-        assert digest_faults(as_placed(placements, 2), source.ranks) == []
+        assert digest_errors(as_placed(placements, 2), source.ranks) == []
     assert {pair.other.name for pair in replicas} == {"w", "scale"}
     if not is_shared:
         compare(replicas)

@@ -86,7 +86,7 @@ def test_files_that_do_not_fit_the_strategy() -> None:
     wrong = [right[0], {"first": (3, 3)}, {**right[2], "first": (2, 3)}, {**right[3], "scale": ()}]
     with pytest.raises(CheckpointError) as caught:
         full_shapes(TWO_STAGES, wrong)
-    assert caught.value.faults == (
+    assert caught.value.lines == (
         "tensor 'first': on rank 1 [3, 3], part of [6, 3]; on the ranks before part of [4, 3]",
         "tensor 'first': the strategy has it in another stage, not in that of rank 2",
         "tensor 'scale': rank 0 lacks it",
@@ -99,7 +99,7 @@ def test_files_that_do_not_fit_the_strategy() -> None:
 def test_layouts_that_do_not_fit_the_tensors() -> None:
     with pytest.raises(CheckpointError) as caught:
         strategy_placements(TWO_BY_TWO, SHAPES | {"columns": (7, 6), "norm": (6, 1)})
-    assert len(caught.value.faults) == 2
+    assert len(caught.value.lines) == 2
     with pytest.raises(CheckpointError, match="names none of the tensors: it has 'both', they .* as 'a.b'"):
         strategy_placements(TWO_BY_TWO, {"a.b": (2,)})
 
@@ -115,7 +115,7 @@ def layouts(specs: list[TensorSpec], ways: int, copies: int = 1) -> Mapping[str,
 def refusal(found: Mapping[str, Placement], ways: int) -> tuple[str, ...]:
     with pytest.raises(CheckpointError) as caught:
         stage_strategies(found, ways, 1)
-    return caught.value.faults
+    return caught.value.lines
 
 
 @given(models(), st.data())

@@ -246,7 +246,7 @@ END = 3
 class Only:
     """A constraint that allows the same tokens always."""
 
-    fault: str | None = None
+    error: str | None = None
 
     is_complete = False
 
@@ -327,7 +327,7 @@ def test_a_constraint_keeps_the_scores_of_what_it_allows() -> None:
 
 def test_a_constraint_that_no_token_can_go_on_with_says_why() -> None:
     constraint = Only(0, 2)
-    constraint.fault = "decoding.regex='a.': no token of the model continues 'a'"
+    constraint.error = "decoding.regex='a.': no token of the model continues 'a'"
     row = Row(DecodingParams(), [0], [], (END,), row_hash=1, key="r", constraint=constraint)
     with pytest.raises(NoTokenLeftError, match="^r: decoding.regex='a.': no token"):
         adjust(np.zeros(5, dtype=np.float32), row)

@@ -41,7 +41,7 @@ def ranks_of(order: str, devices: str, size: str, **environment: str) -> Program
 def refused(order: str, devices: str, size: str, **environment: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         job_of(order, devices, size, **environment)
-    return [*caught.value.faults]
+    return [*caught.value.lines]
 
 
 def variables(rank: int, device: int, size: int, here: Path) -> dict[str, str]:

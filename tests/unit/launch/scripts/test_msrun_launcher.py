@@ -49,7 +49,7 @@ def ranks_of(*arguments: object, **environment: str) -> ProgramRanks:
 def refused(*arguments: object, **environment: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         job_of(*arguments, **environment)
-    return [*caught.value.faults]
+    return [*caught.value.lines]
 
 
 def test_two_arguments_start_workers_and_their_scheduler(here: Path) -> None:

@@ -65,8 +65,8 @@ def test_checkpoints_need_no_model_beside_them() -> None:
 def test_no_model_at_all_or_two_of_one_name(overrides: list[str], faults: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         composed(*overrides)
-    assert len(caught.value.faults) == len(faults)
-    assert all(fault in line for fault, line in zip(faults, caught.value.faults, strict=True))
+    assert len(caught.value.lines) == len(faults)
+    assert all(fault in line for fault, line in zip(faults, caught.value.lines, strict=True))
 
 
 def test_one_metric_needs_no_list() -> None:
@@ -74,7 +74,7 @@ def test_one_metric_needs_no_list() -> None:
     config = EvaluateConfig(metrics="f1")
     assert config.metric_names == ("f1",)
     config.metrics = "f2"
-    assert any("metrics: f2: no such metric" in fault for fault in config.run_faults(keys))
+    assert any("metrics: f2: no such metric" in fault for fault in config.run_errors(keys))
 
 
 def test_what_is_no_pattern_is_refused() -> None:

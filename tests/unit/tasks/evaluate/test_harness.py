@@ -66,7 +66,7 @@ def test_what_others_print_is_hidden_and_our_warnings_are_not(capfd: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    ("overrides", "fault"),
+    ("overrides", "problem"),
     [
         ([*OURS, "metrics=[bleu]"], "metrics: has no effect with harness.tasks"),
         ([*OURS, "data.path=pyproject.toml"], "data.path: has no effect with harness.tasks"),
@@ -81,10 +81,10 @@ def test_what_others_print_is_hidden_and_our_warnings_are_not(capfd: pytest.Capt
         ([*OURS, "harness.include_path=missing_folder"], "no such folder"),
     ],
 )
-def test_what_has_no_effect_is_refused(overrides: list[str], fault: str) -> None:
+def test_what_has_no_effect_is_refused(overrides: list[str], problem: str) -> None:
     with pytest.raises(ConfigError) as error:
         compose_task(TASKS["evaluate"], overrides).finish()
-    assert any(fault in line for line in error.value.faults), error.value.faults
+    assert any(problem in line for line in error.value.lines), error.value.lines
 
 
 def test_results_are_those_of_the_same_things_only(tmp_path: Path) -> None:
@@ -139,5 +139,5 @@ def test_evaluate_says_that_it_is_missing_before_a_model_is_loaded() -> None:
     config.harness.tasks = ["mine"]
     with mock.patch("mindbatch.tasks.evaluate.runs.LLM") as llm, pytest.raises(ConfigError) as error:
         run_harness(config)
-    assert error.value.faults == (f"harness.tasks: {MISSING}",)
+    assert error.value.lines == (f"harness.tasks: {MISSING}",)
     assert not llm.mock_calls

@@ -67,7 +67,7 @@ def test_examples_that_are_too_few_are_refused(configured: Configured, rows: Pat
 def test_columns_that_are_not_there_are_named_all_at_once(configured: Configured) -> None:
     with pytest.raises(ConfigError) as caught:
         read_questions(configured(("f1", "acc"), reference_column="refrence", cluster_column="set"))
-    assert [line.partition(":")[0] for line in caught.value.faults] == [
+    assert [line.partition(":")[0] for line in caught.value.lines] == [
         "task.choices",
         "task.reference_column='refrence'",
         "task.cluster_column='set'",
@@ -79,16 +79,16 @@ def test_bad_rows_are_named_and_counted(configured: Configured) -> None:
     lines = [{"prompt": "a", "answer": None}, {"prompt": "b", "answer": ["c"]}, {"answer": "d"}]
     with pytest.raises(ConfigError) as caught:
         read_questions(configured(asked=lines * 4))
-    assert len(caught.value.faults) == 6
-    assert "asked.jsonl:1: answer=null: must be the right answer" in caught.value.faults[0]
-    assert caught.value.faults[-1] == "and 3 more rows"
+    assert len(caught.value.lines) == 6
+    assert "asked.jsonl:1: answer=null: must be the right answer" in caught.value.lines[0]
+    assert caught.value.lines[-1] == "and 3 more rows"
 
 
 def test_a_reference_without_an_answer_is_refused(configured: Configured) -> None:
     asked = [{"prompt": "a", "answer": "no number"}, {"prompt": "b", "answer": ["none", "or 7"]}]
     with pytest.raises(ConfigError) as caught:
         read_questions(configured(asked=asked, extract="number"))
-    [line] = caught.value.faults
+    [line] = caught.value.lines
     assert "asked.jsonl:1: answer='no number': task.extract=number reads no answer out of it" in line
 
 
@@ -109,7 +109,7 @@ def test_a_text_as_a_whole_has_a_likelihood_only(configured: Configured) -> None
 def test_data_without_a_row_are_called_empty(configured: Configured, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         read_questions(configured(asked=[]))
-    assert caught.value.faults == (f"data.path: {tmp_path}/asked.jsonl: holds no row",)
+    assert caught.value.lines == (f"data.path: {tmp_path}/asked.jsonl: holds no row",)
 
 
 LETTERED = {"A": "Rome", "B": "Oslo", "C": "Lima", "D": "Bern"}

@@ -10,7 +10,7 @@ import pytest
 
 from mindbatch.io.errors import ConfigError
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.tasks.evaluate.schema import EvaluateConfig, evaluation_folder_fault, page_fault
+from mindbatch.tasks.evaluate.schema import EvaluateConfig, evaluation_folder_error, page_error
 from mindbatch.tasks.evaluate.task import run
 from shadow_llm import load_tokenizer, logits_after, make_llm
 from stub_job import lines_of, shared_tokenizer
@@ -199,23 +199,23 @@ def test_a_column_that_is_added_has_the_seed_that_was_drawn(
 def test_a_folder_with_somebody_elses_files_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("precious")
     expected = f"has {name} in it but no evaluation; give a new or empty folder"
-    assert evaluation_folder_fault(tmp_path) == expected
+    assert evaluation_folder_error(tmp_path) == expected
 
 
 @pytest.mark.parametrize("names", [[], ["requests"], ["columns", "logs", "results.json"]])
 def test_an_empty_folder_and_an_interrupted_evaluation_are_taken(tmp_path: Path, names: list[str]) -> None:
     for name in names:
         (tmp_path / name).touch()
-    assert evaluation_folder_fault(tmp_path) is None
-    assert evaluation_folder_fault(tmp_path / "new") is None
+    assert evaluation_folder_error(tmp_path) is None
+    assert evaluation_folder_error(tmp_path / "new") is None
 
 
 @pytest.mark.parametrize("content", ['{"id": 1}\n', "<!doctype html><title>ours?</title>"])
 def test_a_file_that_is_no_report_is_not_replaced(tmp_path: Path, content: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(content)
-    assert page_fault(path) == "is there already and is no report; give another name"
-    assert page_fault(tmp_path / "new.html") is None
+    assert page_error(path) == "is there already and is no report; give another name"
+    assert page_error(tmp_path / "new.html") is None
 
 
 @pytest.mark.usefixtures("shadow")
@@ -223,5 +223,5 @@ def test_the_same_command_writes_its_own_files_again(configured: Configured, tmp
     config = configured()
     config.report = str(tmp_path / "report.html")
     assert run(config) == 0
-    assert page_fault(Path(config.report)) is None
-    assert evaluation_folder_fault(Path(config.output.dir or "")) is None
+    assert page_error(Path(config.report)) is None
+    assert evaluation_folder_error(Path(config.output.dir or "")) is None

@@ -68,7 +68,7 @@ def run(words: list[str]) -> int:
 def faults(words: list[str]) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
         run(words)
-    return caught.value.faults
+    return caught.value.lines
 
 
 def test_the_page(given: list[str], simulation: Simulation, capsys: pytest.CaptureFixture[str]) -> None:

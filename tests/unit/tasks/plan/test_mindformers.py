@@ -71,7 +71,7 @@ def run(words: list[str]) -> int:
 def faults(words: list[str]) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
         run(words)
-    return caught.value.faults
+    return caught.value.lines
 
 
 def test_the_page_has_every_parameter(
@@ -227,7 +227,7 @@ def arch(**changes: Any) -> Architecture:
 def option_faults(described: Architecture, ways: int = 1) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         llama_options(described, 1, ways)
-    return [fault.removeprefix("model.provider=mindformers: ") for fault in caught.value.faults]
+    return [fault.removeprefix("model.provider=mindformers: ") for fault in caught.value.lines]
 
 
 def test_a_llama_keeps_its_sizes() -> None:

@@ -47,7 +47,7 @@ def run(*words: str) -> int:
 def faults(*words: str) -> tuple[str, ...]:
     with pytest.raises(MindBatchError) as caught:
         run(*words)
-    return caught.value.faults
+    return caught.value.lines
 
 
 def as_json(capsys: CAPTURE, *words: str) -> dict[str, Any]:

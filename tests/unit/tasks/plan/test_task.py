@@ -78,7 +78,7 @@ def test_adapters_are_found_as_by_a_batch(folder: Path) -> None:
     words += ["output.dir=runs/a", "lora.adapters={a: nowhere, tiny: 'shipped:examples/tiny_gpt2'}"]
     with pytest.raises(ConfigError) as caught:
         compose_task(TASKS["plan"], words).finish()
-    assert caught.value.faults == ("lora.adapters.a=nowhere: no such folder",)
+    assert caught.value.lines == ("lora.adapters.a=nowhere: no such folder",)
 
 
 def test_without_a_rate_no_time_is_guessed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,7 +131,7 @@ def test_what_a_run_would_be_refused_for_is_said(
     (note,) = planned(config(folder), capsys)["notes"]
     with pytest.raises(ConfigError) as caught:
         LLM(str(folder), batch_size=32)
-    assert [note] == [*caught.value.faults]
+    assert [note] == [*caught.value.lines]
     assert note.startswith("memory: the model needs 1.0 GiB, 119.6 KiB of weights in float32 and 1.0 GiB of ")
     there["total"] = 1 << 40
     (note,) = planned(config(folder), capsys)["notes"]

@@ -237,7 +237,7 @@ def test_words_are_the_action_and_then_the_files(here: Path) -> None:
     assert config.files == ("check", f"{here}/x=1", "${y}")
     with pytest.raises(ConfigError) as caught:
         compose_task(TASKS["rank-table"], ["check", "check", "files=[a]", "action=check"]).finish()
-    assert caught.value.faults == (
+    assert caught.value.lines == (
         "action: given twice, as check and as action=",
         "files: given twice, as check and as files=",
     )

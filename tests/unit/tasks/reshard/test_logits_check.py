@@ -19,8 +19,8 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import describe
 from mindbatch.tasks.reshard import logits_check
 from mindbatch.tasks.reshard import task as reshard
-from mindbatch.tasks.reshard.logits_check import LogitDifference, WholeCheckpoint, difference_fault, logits_of
-from mindbatch.tasks.reshard.schema import ReshardConfig, reshard_faults
+from mindbatch.tasks.reshard.logits_check import LogitDifference, WholeCheckpoint, difference_error, logits_of
+from mindbatch.tasks.reshard.schema import ReshardConfig, reshard_errors
 from reshard_adapters import reshard as run_reshard
 from reshard_models import LLAMA, MODELS, flip_a_bit, stored, tensors_of, write_model, write_tensors
 from tensor_files import write_tensor_file
@@ -56,7 +56,7 @@ def test_differences_are_measured() -> None:
 )
 def test_what_rounding_may_change(logits: Array, allowed: float | None, fault: str | None) -> None:
     difference = LogitDifference.of(LOGITS, logits)
-    assert difference_fault(difference, allowed) == (None if fault is None else f"{difference}{fault}")
+    assert difference_error(difference, allowed) == (None if fault is None else f"{difference}{fault}")
 
 
 def test_prompts_are_fixed_and_from_all_of_the_vocabulary() -> None:
@@ -182,10 +182,10 @@ def test_logits_that_are_no_numbers_show_nothing(tmp_path: Path, runs: Runs) -> 
 def refusal(config: ReshardConfig) -> str:
     with pytest.raises(ConfigError) as error:
         reshard.run(config)
-    assert len(error.value.faults) == 1
+    assert len(error.value.lines) == 1
     assert not Path(str(config.target.dir)).exists()
     assert not Path(f"{config.target.dir}.part").exists()
-    return error.value.faults[0]
+    return error.value.lines[0]
 
 
 def test_what_cannot_run_is_refused_before_anything_is_written(
@@ -213,20 +213,20 @@ def test_dtypes_that_do_not_run_are_refused(tmp_path: Path) -> None:
 )
 def test_values_of_verify(value: Any, reads_back: int, runs_both: int) -> None:
     config = ReshardConfig(verify=value)
-    assert [*reshard_faults(config)] == []
+    assert [*reshard_errors(config)] == []
     assert (config.reads_back, config.compares_logits) == (bool(reads_back), bool(runs_both))
 
 
 @pytest.mark.parametrize("value", ["true", "logit", 1, None, ["logits"]])
 def test_other_values_of_verify_are_refused(value: Any) -> None:
-    (fault,) = reshard_faults(ReshardConfig(verify=value))
+    (fault,) = reshard_errors(ReshardConfig(verify=value))
     assert fault.endswith(": must be true, false or logits")
 
 
 def test_an_adapter_is_refused() -> None:
     config = ReshardConfig(verify="logits")
     config.lora.merge = "adapter"
-    (fault,) = reshard_faults(config)
+    (fault,) = reshard_errors(config)
     assert fault.startswith("verify=logits: not with lora.merge, ")
 
 

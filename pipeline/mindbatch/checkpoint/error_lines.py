@@ -1,4 +1,4 @@
-"""Fault lines about checkpoints: short, printable, counted, and collected into CheckpointError."""
+"""Error lines about checkpoints: short, printable, counted, and collected into CheckpointError."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -6,21 +6,21 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
-from mindbatch.io import fault_lines
+from mindbatch.io import error_lines
 from mindbatch.io.errors import CheckpointError
 
 MAX_LINES = 10
 
 # Names of others' files are told in ASCII: letters that look alike must not hide what is different.
-shown = partial(fault_lines.shown, longest=80, notation=partial(fault_lines.as_written, text_notation=ascii))
-did_you_mean = partial(fault_lines.did_you_mean, notation=shown)
+shown = partial(error_lines.shown, longest=80, notation=partial(error_lines.as_written, text_notation=ascii))
+did_you_mean = partial(error_lines.did_you_mean, notation=shown)
 
 Item = TypeVar("Item")
 _COUNTING = re.compile(r"(?:^|: )\.\.\. and ([0-9]{1,9}) more ")
 
 
 def first_lines(
-    items: Sequence[Item], describe: Callable[[Item], str], limit: int = MAX_LINES, noun: str = "faults"
+    items: Sequence[Item], describe: Callable[[Item], str], limit: int = MAX_LINES, noun: str = "errors"
 ) -> list[str]:
     """A line for each of the first `limit` items, and one more that counts the rest."""
     lines = [describe(item) for item in items[:limit]]
@@ -29,16 +29,16 @@ def first_lines(
     return lines
 
 
-def raise_if_any(faults: Sequence[str], where: str | None = None) -> None:
-    """Raises CheckpointError with the first faults, each after the file name `where`, if there are any.
+def raise_if_any(errors: Sequence[str], where: str | None = None) -> None:
+    """Raises CheckpointError with the first errors, each after the file name `where`, if there are any.
 
     A line that counts others, of `first_lines`, is counted as these.
     """
-    if not faults:
+    if not errors:
         return
-    lines, rest = [*faults[:MAX_LINES]], sum(map(_number, faults[MAX_LINES:]))
+    lines, rest = [*errors[:MAX_LINES]], sum(map(_number, errors[MAX_LINES:]))
     if rest:
-        lines.append(f"... and {rest} more fault{'s' * (rest > 1)}")
+        lines.append(f"... and {rest} more error{'s' * (rest > 1)}")
     prefix = f"{where}: " if where else ""
     raise CheckpointError(prefix + line for line in lines)
 
@@ -54,13 +54,13 @@ def located(where: object) -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:
-        raise CheckpointError(f"{where}: {line}" for line in error.faults) from error
+        raise CheckpointError(f"{where}: {line}" for line in error.lines) from error
 
 
 @contextmanager
-def collecting(faults: list[str]) -> Iterator[None]:
-    """Turns a CheckpointError of the block into entries of `faults`, so that later parts are checked too."""
+def collecting(errors: list[str]) -> Iterator[None]:
+    """Turns a CheckpointError of the block into entries of `errors`, so that later parts are checked too."""
     try:
         yield
     except CheckpointError as error:
-        faults.extend(error.faults)
+        errors.extend(error.lines)

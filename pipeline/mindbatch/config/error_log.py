@@ -1,20 +1,20 @@
-"""The collected faults of one configuration: all are found before any is reported."""
+"""The collected errors of one configuration: all are found before any is reported."""
 
 import re
 from collections.abc import Iterable
 from functools import partial
 
-from mindbatch.io import fault_lines
+from mindbatch.io import error_lines
 from mindbatch.io.errors import ConfigError
 
-shown = partial(fault_lines.shown, notation=fault_lines.as_typed)
-"""A value for a fault line, as typed on a command line."""
+shown = partial(error_lines.shown, notation=error_lines.as_typed)
+"""A value for an error line, as typed on a command line."""
 
 _NAME = re.compile(r"\w+(?:\.\w+)*")
 
 
-class FaultLog:
-    """Fault lines in the order in which they were found, and the keys that have no trusted value for them."""
+class ErrorLog:
+    """Error lines in the order in which they were found, and the keys that have no trusted value for them."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -25,7 +25,7 @@ class FaultLog:
         """By key: what to put before a line on a value that the user gave under another name."""
 
     def add(self, line: str, *doubtful: str) -> None:
-        """Notes a fault that leaves `doubtful` without a trusted value: keys (`decoding.top_p`) or groups."""
+        """Notes an error that leaves `doubtful` without a trusted value: keys or groups."""
         self.lines.append(line)
         self._doubtful.update(doubtful)
 
@@ -44,7 +44,7 @@ class FaultLog:
         self._given.add(key)
 
     def add_consequences(self, lines: Iterable[str]) -> None:
-        """Notes faults found in the values, except those that name a key without a trusted value.
+        """Notes errors found in the values, except those that name a key without a trusted value.
 
         A refused value was not taken: what the default in its place contradicts is no news to the user.
         """

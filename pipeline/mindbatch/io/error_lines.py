@@ -1,4 +1,4 @@
-"""The parts of a fault line: values shown shortly or as overrides, the name nearest to a misspelt one."""
+"""The parts of an error line: values shown shortly or as overrides, the name nearest to a misspelt one."""
 
 import json
 import re
@@ -75,7 +75,7 @@ def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
 def did_you_mean(
     word: str, names: Iterable[str], cutoff: float = 0.6, notation: Callable[[str], object] = str
 ) -> str:
-    """The end of a fault line: `; did you mean NAME?` with the name nearest to `word`, or nothing."""
+    """The end of an error line: `; did you mean NAME?` with the name nearest to `word`, or nothing."""
     name = nearest(word, names, cutoff)
     return "" if name is None else f"; did you mean {notation(name)}?"
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from adapter_folders import write_adapter
 
-from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, first_lines, located, raise_if_any
+from mindbatch.checkpoint.error_lines import MAX_LINES, did_you_mean, first_lines, located, raise_if_any
 from mindbatch.checkpoint.json_object import parse_json_object, read_json_object
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.plan import BaseTensors, adapted_weights
@@ -90,7 +90,7 @@ def test_targets_have_an_end(tmp_path_factory: pytest.TempPathFactory, targets: 
 def test_each_line_gets_its_place() -> None:
     with pytest.raises(CheckpointError) as told, located("a/b"):
         raise CheckpointError(["one", "two"])
-    assert told.value.faults == ("a/b: one", "a/b: two")
+    assert told.value.lines == ("a/b: one", "a/b: two")
 
 
 @pytest.mark.parametrize("where", [None, "a.safetensors"])
@@ -99,13 +99,13 @@ def test_a_line_that_counts_others_is_counted_as_these(where: str | None) -> Non
     with pytest.raises(CheckpointError) as first:
         raise_if_any(shared, where)
     with pytest.raises(CheckpointError) as again:
-        raise_if_any(first.value.faults)
-    assert first.value.faults[-1].endswith("... and 20 more faults")
-    assert len(again.value.faults) == MAX_LINES + 1
-    assert again.value.faults[-1] == "... and 20 more faults"
+        raise_if_any(first.value.lines)
+    assert first.value.lines[-1].endswith("... and 20 more errors")
+    assert len(again.value.lines) == MAX_LINES + 1
+    assert again.value.lines[-1] == "... and 20 more errors"
     with pytest.raises(CheckpointError) as single:
         raise_if_any(["x"] * (MAX_LINES + 1))
-    assert single.value.faults[-1] == "... and 1 more fault"
+    assert single.value.lines[-1] == "... and 1 more error"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_refused(data: bytes, message: str) -> None:
     with pytest.raises(CheckpointError) as caught:
         parse_json_object(data, "f")
     assert message in str(caught.value)
-    assert len(caught.value.faults) == 1
+    assert len(caught.value.lines) == 1
     assert "\n" not in str(caught.value)
 
 
