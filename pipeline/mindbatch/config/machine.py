@@ -2,9 +2,10 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from decimal import Decimal
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -151,6 +152,15 @@ _EXTRAS = {"ray": "[ray]", "mpi4py": "[mpi]", "modelscope_hub": "[modelscope]"} 
 def is_installed(package: str) -> bool:
     """True if a package can be found; it is not imported."""
     return find_spec(package) is not None
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Versions by package; those that are not installed are left out."""
+    installed = {}
+    for package in packages:
+        with suppress(PackageNotFoundError):
+            installed[package] = version(package)
+    return installed
 
 
 def missing(package: str) -> str:

@@ -192,12 +192,13 @@ def run_tool(main: Callable[[], int | None], name: str) -> NoReturn:
 
 
 def end_output() -> None:
-    """Writes what is left of standard output; if that cannot be, which has been reported, it is dropped, so
-    that the interpreter's last flush does not complain too."""
-    try:
-        sys.stdout.flush()
-    except (OSError, OutputError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Writes what is left of both outputs; if that cannot be, which has been reported, it is dropped, so that
+    the interpreter's last flush does not complain too."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, OutputError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextmanager

@@ -2,13 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.folders.digests import folder_digest
 from mindbatch.config.lora_schema import LoraConfig
-from mindbatch.config.machine import MachineMemory, lines
+from mindbatch.config.machine import MachineMemory, lines, versions
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.params import PARAMETERS
@@ -16,18 +15,8 @@ from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import CompletionOutput, Request, RequestOutput, StreamEvent
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
 
-
-def versions() -> dict[str, str]:
-    """By package; those that are not installed are left out."""
-    installed = {}
-    for package in ("mindbatch", "mindspore"):
-        try:
-            installed[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return installed
-
-
+COMPARED = ("mindbatch", "mindspore")
+"""Packages whose versions all ranks share."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -147,7 +136,7 @@ class RankAdmission:
             "parallel": dataclasses.asdict(parallel),
             "lora": dataclasses.asdict(lora),
         }
-        self._versions = versions()
+        self._versions = versions(COMPARED)
         self._folders = compared_folders(model, lora)
         self._digests = [folder_digest(folder) for folder in self._folders]
         self._hosts: dict[int, str] = {}

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from mindbatch.checkpoint.folders.digests import folder_digest
 from mindbatch.config.environment import prepare_environment
 from mindbatch.config.lora_schema import LoraConfig
-from mindbatch.config.machine import memory_here
+from mindbatch.config.machine import memory_here, versions
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.engine.engine import StepEngine
 from mindbatch.engine.step import StageRunner
@@ -30,6 +30,7 @@ from mindbatch.loading.setup import EngineSetup, prepare
 from mindbatch.parallel.connection import MessageConnection, connect
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.messages import (
+    COMPARED,
     FAILED,
     MODEL,
     PEERS,
@@ -37,7 +38,6 @@ from mindbatch.replicas.messages import (
     boot_id,
     compared_folders,
     failure_fields,
-    versions,
 )
 from mindbatch.replicas.rank_links import IDLE, STEPPING, WAITING, FrontLink, serve
 from mindbatch.replicas.replica_steps import (
@@ -146,7 +146,7 @@ def _take_part(environment: RankEnvironment) -> None:
         "host": socket.gethostname(),
         "boot": boot_id(),
         "memory": memory_here(),
-        "versions": versions(),
+        "versions": versions(COMPARED),
     }
     link = FrontLink(connect(environment.front, environment.key), hello)
     job = link.receive()

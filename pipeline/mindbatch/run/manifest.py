@@ -4,12 +4,12 @@ import platform
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
 import orjson
 import xxhash
 
+from mindbatch.config.machine import versions
 from mindbatch.config.model_task import ModelTaskConfig, kept_weights
 from mindbatch.io.amounts import counted, per_second
 from mindbatch.io.storage import Storage, write_whole
@@ -133,7 +133,7 @@ def write_manifest(
         "dataset": record.dataset,
         "computed_with": [{"rows": count, **kind} for kind, count in results_by_kind(index, ledger)],
         "settings": config.resolved_settings,
-        "versions": {"python": platform.python_version()} | dict(_versions(PACKAGES)),
+        "versions": {"python": platform.python_version()} | versions(PACKAGES),
         "sessions": sessions,
     }
     write_whole(folder.manifest, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n", storage)
@@ -174,11 +174,3 @@ def _earlier_sessions(folder: RunFolder) -> list[dict[str, Any]]:
         return [asdict(Session(**session)) for session in read_manifest(folder).get("sessions", [])]
     except TypeError:
         return []
-
-
-def _versions(packages: Iterable[str]) -> Iterable[tuple[str, str]]:
-    for package in packages:
-        try:
-            yield package, version(package)
-        except PackageNotFoundError:
-            continue

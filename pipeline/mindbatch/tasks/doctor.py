@@ -4,7 +4,6 @@ import importlib
 import platform
 import shutil
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +18,7 @@ from mindbatch.config.machine import (
     memory,
     missing,
     usable_cores,
+    versions,
 )
 from mindbatch.config.paths import data_root
 from mindbatch.config.schema import TaskConfig, option
@@ -78,7 +78,7 @@ def run(config: DoctorConfig) -> int:
 def collect(mindspore: ModuleType | None, error: str | None) -> Findings:
     """Everything that the task shows; `error` says why there is no `mindspore`."""
     return {
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "versions": {"python": platform.python_version()} | dict.fromkeys(PACKAGES) | versions(PACKAGES),
         "machine": {
             "platform": platform.platform(),
             "processor": processor(),
@@ -89,7 +89,7 @@ def collect(mindspore: ModuleType | None, error: str | None) -> Findings:
         "missing": missing_packages(),
         "devices": {"CPU": True, "Ascend": _has_ascend(mindspore), "fault": error},
         "kernels": _kernels() | compilers(),
-        "several_hosts": {"mpi4py": _version("mpi4py"), "mpirun": version_line("mpirun")},
+        "several_hosts": {"mpi4py": versions(["mpi4py"]).get("mpi4py"), "mpirun": version_line("mpirun")},
         "threads": thread_settings(),
         "folders": {"configs_and_examples": str(data_root()), "cache": str(cache_folder())},
     }
@@ -152,13 +152,6 @@ def _kernels() -> dict[str, str | None]:
         return {"attention": library_text(), "faster": faster()}
     except (ImportError, OSError) as error:  # OSError: a library built for another machine
         return {"attention": f"not available: {error}", "faster": None}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def processor(cpuinfo: Path = CPUINFO) -> str:

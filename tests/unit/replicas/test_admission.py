@@ -10,14 +10,14 @@ import pytest
 
 from mindbatch.checkpoint.folders.digests import folder_digest
 from mindbatch.config.lora_schema import LoraConfig
-from mindbatch.config.machine import GIB, MachineMemory
+from mindbatch.config.machine import GIB, MachineMemory, versions
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import data_root
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
 from mindbatch.loading import memory_check
 from mindbatch.replicas import load
-from mindbatch.replicas.messages import RankAdmission, versions
+from mindbatch.replicas.messages import COMPARED, RankAdmission
 
 RUNTIME, PARALLEL = RuntimeConfig(num_threads=3), ParallelConfig(data_parallel=2)
 
@@ -37,7 +37,7 @@ def admission(path: Path) -> RankAdmission:
 
 
 def hello(**found: str) -> dict[str, Any]:
-    return {"host": "far", "versions": {**versions(), **found}}
+    return {"host": "far", "versions": {**versions(COMPARED), **found}}
 
 
 def test_a_rank_of_the_same_versions_is_told_the_job(tmp_path: Path) -> None:
@@ -68,7 +68,9 @@ def test_another_adapter_is_refused(tmp_path: Path) -> None:
     ("theirs", "said"), [("2.8.0", "mindspore 2.8.0"), ("", "mindspore is not installed")]
 )
 def test_other_versions_are_refused(tmp_path: Path, theirs: str, said: str) -> None:
-    with pytest.raises(MindBatchError, match=f"^rank 3 on far: {said}, and here {versions()['mindspore']};"):
+    with pytest.raises(
+        MindBatchError, match=f"^rank 3 on far: {said}, and here {versions(COMPARED)['mindspore']};"
+    ):
         admission(folder(tmp_path / "model")).job(3, hello(mindspore=theirs))
 
 

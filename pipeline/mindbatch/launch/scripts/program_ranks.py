@@ -142,16 +142,7 @@ def run_script(script: Script, read_job: Callable[[list[str], Mapping[str, str]]
     except BrokenPipeError:
         code = EXIT_FAILED
     end_output()
-    _end_messages()
     sys.exit(code)
-
-
-def _end_messages() -> None:
-    """Points standard error at nothing if nobody reads it: the exit of the interpreter would fail."""
-    try:
-        sys.stderr.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _run(
