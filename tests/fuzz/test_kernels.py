@@ -33,6 +33,7 @@ BUFFERS = {
     "norm": "x residual weight bias settings y sum",
     "rotary": "qkv cos sin query_norm key_norm settings out",
     "activation": "x settings y",
+    "xielu": "x positive negative settings y",
     "adapters": "x weights bias slots arena table widths y",
     "adapted_embed": "ids weights slots arena table sizes y",
     "experts": "x router correction up down router_bias up_bias down_bias scale logits settings y",

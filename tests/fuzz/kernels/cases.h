@@ -127,6 +127,7 @@ int mb_latent_heads(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_adapted_linear(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_adapted_embed(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_embed(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_xielu(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_capped(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_attention(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_attention_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);

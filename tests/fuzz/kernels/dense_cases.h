@@ -186,6 +186,22 @@ inline void cap_case(Random& random, int64_t rows, int64_t width) {
   compare(y, expected);
 }
 
+// Squares above zero, exponentials below, far from it too.
+inline void xielu_case(Random& random, int64_t rows, int64_t width) {
+  running = "xielu " + std::to_string(rows) + "x" + std::to_string(width);
+  std::vector<float> values = numbers(random, rows * width);
+  for (size_t i = 0; i < values.size(); i += 3) values[i] *= 50;
+  const Floats x("xielu.x", {rows, width}, values), settings("xielu.settings", {2}, {0.5f, -1e-6f});
+  const Floats positive("xielu.positive", {1}, {0.3f}), negative("xielu.negative", {1}, {-2.0f});
+  const Floats y = empty("xielu.y", {rows, width});
+  require(call(mb_xielu, {x, positive, negative, settings, y}) == 0, "failed");
+  const double above = std::log1p(std::exp(0.3)), below = 0.5 + std::log1p(std::exp(-2.0));
+  std::vector<double> expected;
+  for (const double value : values)
+    expected.push_back((value > 0 ? above * value * value : below * (std::expm1(value) - value)) + 0.5 * value);
+  compare(y, expected);
+}
+
 inline void activation_case(Random& random, int64_t rows, int64_t width, int32_t kind, bool gated) {
   running = "activation " + std::to_string(kind) + " " + std::to_string(rows) + "x" + std::to_string(width);
   std::vector<float> values = numbers(random, rows * width * (gated ? 2 : 1));
