@@ -12,7 +12,6 @@ import pytest
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, match_tensors
 from mindbatch.checkpoint.folders.tensor_set import open_source, seem_copies
-from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.config.paths import model_folder_error
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.foreign_formats import reshard_command
@@ -21,7 +20,7 @@ from mindbatch.models.tensor_spec import shard_specs, source_shapes
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
-from reshard_models import LLAMA, MODELS, contents, flip_a_bit, tensors_of, write_model
+from reshard_models import LLAMA, MODELS, contents, tensors_of, write_model
 
 UP = "model.layers.1.mlp.up_proj.weight"
 
@@ -189,12 +188,11 @@ def test_slices_are_no_copies(tmp_path: Path, whole: Path, capsys: pytest.Captur
     assert "copies" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("place", [0, -1])
-def test_a_copy_that_differs_is_named(tmp_path: Path, copies: Path, place: int) -> None:
+def test_a_copy_that_differs_is_named(tmp_path: Path, copies: Path) -> None:
     path = copies / "rank_1/model.safetensors"
-    with open_tensor_file(path) as file:
-        name = max(file.tensors)
-    flip_a_bit(path, name, place)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"rank_1/model\.safetensors: tensor '[\w.]+' is not as in "):
         reshard(copies, tmp_path / "made")
     assert not (tmp_path / "made").exists()
