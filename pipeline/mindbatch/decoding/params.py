@@ -267,7 +267,7 @@ class DecodingParams:
         openai=("min_tokens",),
     )
     stop: tuple[str, ...] = _users_own(
-        (), token_kinds.texts(), "texts that end the output; they are cut off it", openai=("stop",)
+        (), token_kinds.stop_texts(), "texts that end the output; they are cut off it", openai=("stop",)
     )
     eos_token_id: tuple[int, ...] | None = _users_own(
         None, token_kinds.token_ids(optional=True), "end tokens; null: the model's own; []: none"

@@ -119,7 +119,7 @@ def function(arguments: str) -> ValueKind:
     return of(f"a function of {arguments}, or null", lambda value: value is None or callable(value))
 
 
-def texts() -> ValueKind:
+def stop_texts() -> ValueKind:
     """Texts; one stands for a list of it."""
     takes = "a text or a list of texts, none of them empty"
 

@@ -82,6 +82,11 @@ EXTRACTIONS: Mapping[str, Extraction] = {
 }
 
 
+def reference_extraction(extract: str) -> Extraction:
+    """Returns how `task.extract` reads a reference; no pattern searches those."""
+    return EXTRACTIONS.get(extract, str.strip)
+
+
 def pattern_extraction(pattern: str) -> Extraction:
     """The last match of a regular expression, or of its first group."""
     compiled = re.compile(pattern)

@@ -216,8 +216,9 @@ class TargetFiles(Closing):
 
     def prepare(self, layouts: Mapping[str, FileLayout]) -> None:
         """Makes the files that are missing; all get their full size, with all but the tensors in them."""
+        for folder in dict.fromkeys((self._folder / name).parent for name in layouts):
+            make_folders(folder, self._storage)
         for name, layout in layouts.items():
-            make_folders((self._folder / name).parent, self._storage)
             with writing(self._folder / name):
                 if not (self._folder / name).exists():
                     self._files[name] = self._storage.create(self._folder / name)

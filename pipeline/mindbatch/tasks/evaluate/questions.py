@@ -16,7 +16,7 @@ from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.evaluation import metric_of
 from mindbatch.evaluation.answers import instruction
-from mindbatch.evaluation.extraction import EXTRACTIONS
+from mindbatch.evaluation.extraction import reference_extraction
 from mindbatch.io.error_lines import did_you_mean, shown
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.storage import TemporaryFolder
@@ -257,7 +257,7 @@ def _question(task: AnswerConfig, names: Mapping[str, str], examples: Examples, 
         references = _instructions(columns, names["instructions_column"], names["arguments_column"])
     elif "reference_column" in names:
         references = _references(columns, names["reference_column"])
-        extract = EXTRACTIONS.get(task.extract, str.strip)
+        extract = reference_extraction(task.extract)
         if all(extract(reference) is None for reference in references):
             raise ValueError(
                 f"{names['reference_column']}={shown(references[0])}: task.extract={task.extract} reads no "

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from mindbatch.dataset.data_config import DataConfig
-from mindbatch.evaluation.extraction import EXTRACTIONS, pattern_extraction
+from mindbatch.evaluation.extraction import pattern_extraction, reference_extraction
 from mindbatch.evaluation.metric import FACTS, Answer, ChoiceScores, Generated, TextLikelihood
 from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError, PromptError
@@ -293,8 +293,8 @@ def _take_generations(
     column.num_tokens = sum(line["generated_tokens"] for line in lines)
     if not lines:
         return
-    of_output = of_reference = EXTRACTIONS.get(task.extract, str.strip)
-    if task.extract_pattern is not None:  # no pattern searches the references
+    of_output = of_reference = reference_extraction(task.extract)
+    if task.extract_pattern is not None:
         of_output = pattern_extraction(task.extract_pattern)
     if task.instructions_column is not None:  # they are no texts that an answer is read out of
         of_reference = str.strip
