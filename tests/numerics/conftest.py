@@ -11,6 +11,17 @@ from mindbatch.kernels.native_library import NativeLibrary, find_library
 LIBRARY = find_library()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Lets one machine show what others would compute."""
+    parser.addoption("--instruction-set", help="of the C++ kernels; otherwise the best one of this machine")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Uses the instruction set that was asked for: bounds must hold with each."""
+    if (name := config.getoption("--instruction-set")) is not None and LIBRARY is not None:
+        LIBRARY.set_variant(name)
+
+
 @pytest.fixture(scope="session")
 def ascend_simulation() -> None:
     """Skips where Ascend cannot be simulated: without MindSpore's plugin, a C compiler or nm."""

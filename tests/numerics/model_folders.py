@@ -59,6 +59,13 @@ def ragged(case: str, path: Path = FIXTURE) -> list[list[int]]:
     return [flat[end - size : end].tolist() for end, size in zip(ends, lengths, strict=True)]
 
 
+def random_bits(name: str, count: int) -> NDArray[np.uint64]:
+    """Words of 64 random bits, from a name alone."""
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+    bits: NDArray[np.uint64] = np.random.PCG64(seed).random_raw(count)
+    return bits
+
+
 def random_tensor(
     name: str, shape: list[int], spread: float, centre: float | None = None
 ) -> NDArray[np.float32]:
@@ -66,8 +73,7 @@ def random_tensor(
 
     Raw generator bits are used: NumPy promises that they stay the same, its distributions it does not.
     """
-    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
-    bits = np.random.PCG64(seed).random_raw(int(np.prod(shape))) >> np.uint64(40)
+    bits = random_bits(name, int(np.prod(shape))) >> np.uint64(40)
     uniform = bits.astype(np.float32) / np.float32(1 << 23) - np.float32(1)
     if centre is None:
         centre = 1 if name.endswith(("weight", "layer_scalar")) and len(shape) == 1 else 0
@@ -81,14 +87,35 @@ def stored(array: NDArray[np.float32], dtype: str) -> NDArray[Any]:
     return array.astype(dtype)
 
 
+def loaded(array: NDArray[Any]) -> NDArray[np.float32]:
+    """A stored array as float32."""
+    if array.dtype == np.uint16:
+        return (array.astype(np.uint32).reshape(-1) << 16).view(np.float32).reshape(array.shape)
+    return array.astype(np.float32)
+
+
 def write_folder(folder: Path, description: Mapping[str, Any]) -> str:
     """Writes config.json and the weights; returns the digest of the weights."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(description["config"]))
-    tensors = {
+    return write_tensors(folder, description, stored_tensors(description))
+
+
+def stored_tensors(description: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """The weights of a description by name, as its files keep them."""
+    return {
         name: stored(random_tensor(name, *drawn), description["dtype"])
         for name, drawn in description["tensors"].items()
     }
+
+
+def weights_of(description: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
+    """The same in float32."""
+    return {name: loaded(array) for name, array in stored_tensors(description).items()}
+
+
+def write_tensors(folder: Path, description: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> str:
+    """Writes config.json and these numbers, as they are stored; returns their digest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(description["config"]))
     shards = description["shards"]
     names = [list(tensors)[start::shards] for start in range(shards)]
     files = {
