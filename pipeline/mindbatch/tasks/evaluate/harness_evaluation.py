@@ -7,8 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 import orjson
 
+from mindbatch.evaluation.chance import Interval
 from mindbatch.evaluation.metric import Answer, ChoiceScores, Generated, Metric, by_sample, ratio
-from mindbatch.evaluation.scores import Estimate, Interval, MetricScores, scores_of
+from mindbatch.evaluation.scores import Estimate, MetricScores, scores_of
 from mindbatch.evaluation.texts import exp_ratio, log2_ratio
 from mindbatch.io.amounts import decimal, table
 from mindbatch.io.screen_text import concealed, printable

@@ -105,7 +105,7 @@ def _is_better(scores: MetricScores, difference: float) -> bool:
 
 def _findings(evaluation: Evaluation) -> Iterator[str]:
     """Yields the findings in sentences: differences beyond chance, or that there are none."""
-    base, level = evaluation.baseline, []
+    base, level, unknown = evaluation.baseline, list[str](), list[str]()
     for scores in evaluation.scores:
         beyond = {name: diff for name, diff in scores.differences.items() if diff.is_beyond_chance}
         for name, diff in beyond.items():
@@ -115,9 +115,13 @@ def _findings(evaluation: Evaluation) -> Iterator[str]:
                 first, second = (name, base) if is_better else (base, name)
                 verdict = f"{toward} with {first} than with {second}"
             yield f"{scores.metric.title}: {verdict}: {difference_text(scores.metric, diff)}."
-        level += [scores.metric.title] if scores.differences and not beyond else []
+        if scores.differences and not beyond:
+            can_tell = any(difference.adjusted is not None for difference in scores.differences.values())
+            (level if can_tell else unknown).append(scores.metric.title)
     if level:
         yield f"No column differs from {base} by more than noise in: {', '.join(level)}."
+    if unknown:
+        yield f"Too few questions to tell a difference from noise in: {', '.join(unknown)}."
     yield from (f"{sentence}." for sentence in evaluation.alike)
 
 

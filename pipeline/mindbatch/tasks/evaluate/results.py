@@ -12,17 +12,9 @@ from typing import Any
 import orjson
 
 from mindbatch.evaluation import metric_of
+from mindbatch.evaluation.chance import CONFIDENCE, POWER, Interval, rows_needed, smallest_difference
 from mindbatch.evaluation.metric import Generated, Metric
-from mindbatch.evaluation.scores import (
-    CONFIDENCE,
-    POWER,
-    Difference,
-    Interval,
-    MetricScores,
-    rows_needed,
-    scores_of,
-    smallest_difference,
-)
+from mindbatch.evaluation.scores import Difference, MetricScores, scores_of
 from mindbatch.io.amounts import counted, decimal, in_parts, table
 from mindbatch.io.screen_text import printable
 from mindbatch.io.storage import make_folder, write_whole
@@ -301,6 +293,7 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
         if left_out and scores.rows:
             count = counted(left_out, "question")
             yield f"{scores.metric.name}: {count} left out, which not every column could run"
+        yield from _without_interval(scores) if len(evaluation.scores) <= FULL_METRICS else ()
     yield from map(printable, evaluation.alike)
     differences = [difference for scores in evaluation.scores for difference in scores.differences.values()]
     if len(evaluation.scores) > FULL_METRICS:
@@ -311,6 +304,15 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
     elif any(difference.adjusted is not None for difference in differences):
         yield "p: of no difference, after Holm's correction for the number of columns"
     yield from filter(None, map(power_text, evaluation.scores))
+
+
+def _without_interval(scores: MetricScores) -> Iterator[str]:
+    """Says of which columns the questions differ too little for an interval."""
+    ran = {name: estimate for name, estimate in scores.estimates.items() if estimate.num_rows}
+    unsure = [printable(name) for name, estimate in ran.items() if estimate.interval is None]
+    if unsure:
+        names = f" of {', '.join(unsure)}" if len(unsure) < len(ran) else ""
+        yield f"{scores.metric.name}{names}: too few differing questions to tell an interval"
 
 
 def power_text(scores: MetricScores) -> str:

@@ -175,7 +175,7 @@ def test_a_column_that_varies_more_is_told_from_one_that_does_not() -> None:
     assert found["varied"].is_beyond_chance
     assert found["varied"].value > 0
     assert not found["dull_too"].is_beyond_chance
-    intervals = [each.interval for each in scores("distinct_2", a=column(3), b=column(9)).estimates.values()]
+    intervals = [each.interval for each in scores("distinct_2", a=column(5), b=column(10)).estimates.values()]
     (_, highest), (lowest, _) = (interval or (0, 0) for interval in intervals)
     assert highest < lowest
 
