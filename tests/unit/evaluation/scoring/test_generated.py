@@ -168,14 +168,16 @@ def test_a_column_that_varies_more_is_told_from_one_that_does_not() -> None:
     """Beyond chance over thirty questions; and two columns that draw alike are not told apart."""
     draw = np.random.default_rng(1)
 
-    def column(words: int) -> list[list[Generated]]:
-        return [[output(draw.integers(0, words, 20).tolist())] for _ in range(30)]
+    def column(words: int, length: int = 20) -> list[list[Generated]]:
+        return [[output(draw.integers(0, words, length).tolist())] for _ in range(30)]
 
     found = scores("distinct_2", dull=column(3), dull_too=column(3), varied=column(9)).differences
     assert found["varied"].is_beyond_chance
     assert found["varied"].value > 0
     assert not found["dull_too"].is_beyond_chance
-    intervals = [each.interval for each in scores("distinct_2", a=column(5), b=column(10)).estimates.values()]
+    intervals = [
+        each.interval for each in scores("distinct_2", a=column(4, 4), b=column(10, 4)).estimates.values()
+    ]
     (_, highest), (lowest, _) = (interval or (0, 0) for interval in intervals)
     assert highest < lowest
 
