@@ -1,5 +1,6 @@
 """Requests of a task: files of prompts to continue, and of tokens to score; what their results measure."""
 
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -287,11 +288,13 @@ def measured(
 
 
 def _take_generations(
-    column: MeasuredColumn, lines: Sequence[Row], task: AnswerConfig, questions: Sequence[Question]
+    column: MeasuredColumn, lines: Iterable[Row], task: AnswerConfig, questions: Sequence[Question]
 ) -> None:
-    column.outputs = {int(line["key"]): tuple(map(_generated, line["generations"])) for line in lines}
-    column.num_tokens = sum(line["generated_tokens"] for line in lines)
-    if not lines:
+    column.num_tokens = 0
+    for line in lines:
+        column.outputs[int(line["key"])] = tuple(map(_generated, line["generations"]))
+        column.num_tokens += line["generated_tokens"]
+    if not column.outputs:
         return
     of_output = of_reference = reference_extraction(task.extract)
     if task.extract_pattern is not None:
@@ -309,11 +312,12 @@ def _take_generations(
 
 def _generated(line: Row) -> Generated:
     facts = {name: line.get(name) for name in FACTS}
-    return Generated(line["text"], line.get("token_ids", ()), line["cumulative_logprob"], facts)
+    token_ids = array("I", line.get("token_ids", ()))  # a ninth of a list of numbers
+    return Generated(line["text"], token_ids, line["cumulative_logprob"], facts)
 
 
 def _take_scored(
-    column: MeasuredColumn, lines: Sequence[Row], kind: str, questions: Sequence[Question]
+    column: MeasuredColumn, lines: Iterable[Row], kind: str, questions: Sequence[Question]
 ) -> None:
     """Takes the questions all of whose parts were scored."""
     scored: dict[int, dict[int, list[float]]] = defaultdict(dict)
@@ -346,5 +350,8 @@ def _logprobs(line: Row) -> list[float]:
     return [logprobs[str(token)] for token, logprobs in zip(tokens, likely, strict=True)]
 
 
-def _json_lines(path: Path) -> list[Row]:
-    return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []
+def _json_lines(path: Path) -> Iterator[Row]:
+    """The rows of a file, of which one at a time is in memory; none where there is no file."""
+    if path.is_file():
+        with path.open("rb") as file:
+            yield from map(orjson.loads, file)

@@ -17,7 +17,7 @@ from mindbatch.evaluation.metric import Generated, Metric
 from mindbatch.evaluation.scores import Difference, MetricScores, scores_of
 from mindbatch.io.amounts import counted, decimal, in_parts, table
 from mindbatch.io.screen_text import printable
-from mindbatch.io.storage import make_folder, write_whole
+from mindbatch.io.storage import WholeFile, make_folder, write_whole
 from mindbatch.tasks.evaluate.questions import Question
 from mindbatch.tasks.evaluate.requests import MeasuredColumn
 from mindbatch.tasks.evaluate.schema import RESULTS
@@ -158,8 +158,9 @@ def write_results(evaluation: Evaluation, folder: Path, *, samples: bool) -> lis
         make_folder(home)
         write_json(home / RESULTS, _harness(evaluation, name))
         if samples:
-            lines = (orjson.dumps(line) + b"\n" for line in _samples(evaluation, name))
-            write_whole(home / f"samples_{evaluation.task}.jsonl", b"".join(lines))
+            with WholeFile(home / f"samples_{evaluation.task}.jsonl") as file:
+                for line in _samples(evaluation, name):
+                    file.write(orjson.dumps(line) + b"\n")
     return written
 
 
