@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).parent / "templates"
 
-LONGEST_NAME = 15
+LONGEST_NAME = 44
 
 
 def rendered(template: str, **values: object) -> Markup:
@@ -83,11 +83,25 @@ class Ranked:
     def is_known(self) -> bool:
         return self.value is not None and math.isfinite(self.value)
 
-    @property
-    def short_name(self) -> str:
-        """Its beginning and its end, where names that begin alike differ."""
-        half, name = LONGEST_NAME // 2, self.name
-        return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[1 - half :]}"
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """The names, of which long ones lose what all of them begin and end with, and never what differs."""
+    start = len(commonprefix(names)) if len(names) > 1 else 0
+    end = len(commonprefix([name[start:][::-1] for name in names])) if len(names) > 1 else 0
+    return [_short(name, start, len(name) - end) for name in names]
+
+
+def _short(name: str, start: int, end: int) -> str:
+    """Cuts a long name to what lies between two places; that in its middle, where it is long itself."""
+    if len(name) <= LONGEST_NAME:
+        return name
+    spare = max(0, LONGEST_NAME - 2 - (end - start))
+    start, end = max(0, start - spare // 2), min(len(name), end + spare // 2)
+    part = name[start:end]
+    if len(part) > LONGEST_NAME:
+        half = LONGEST_NAME // 2
+        part = f"{part[:half]}…{part[1 - half :]}"
+    return f"{'…' * (start > 0)}{part}{'…' * (end < len(name))}"
 
 
 def ranking(scale: Scale, columns: Sequence[Ranked]) -> Markup:
@@ -107,7 +121,14 @@ def ranking(scale: Scale, columns: Sequence[Ranked]) -> Markup:
         return way if sign > 0 else 1 - way
 
     listed = ", ".join(f"{column.name} {scale.written(column.value)}" for column in ordered)
-    return rendered("ranking.svg.j2", scale=scale, description=listed, columns=ordered, share=share)
+    labels = short_names([column.name for column in ordered])
+    return rendered(
+        "ranking.svg.j2",
+        scale=scale,
+        description=listed,
+        columns=[*zip(ordered, labels, strict=True)],
+        share=share,
+    )
 
 
 FEWEST = 3

@@ -33,7 +33,7 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Difference:
-    """A system's score less that of the base, on the same rows.
+    """A system's score less that of another, `base`, on the same rows.
 
     p_value: of no difference; None where it cannot be told. test: how it was found.
     interval: None where too few rows differ to tell.
@@ -41,6 +41,7 @@ class Difference:
     adjusted: the p-value after Holm's correction for the other comparisons. stderr: of the value.
     """
 
+    base: str
     value: float
     interval: Interval | None
     p_value: float | None
@@ -56,9 +57,12 @@ class Difference:
 
 
 def compared(
-    metric: Metric, systems: Mapping[str, FloatArray], clusters: Sequence[Hashable], baseline: str
+    metric: Metric,
+    systems: Mapping[str, FloatArray],
+    clusters: Sequence[Hashable],
+    baselines: Mapping[str, str],
 ) -> tuple[dict[str, Estimate], dict[str, Difference]]:
-    """Estimates of all systems, and the differences of all others from the baseline.
+    """Estimates of all systems, and their differences from their baselines, which have themselves.
 
     systems: the sums [rows, k] of the same rows in the same order; without rows a system has no score and no
     difference. clusters: of each row.
@@ -70,9 +74,10 @@ def compared(
     differences = {}
     for name, rows in known.items():
         estimates[name] = _estimate(metric, rows, resamples[name], by_cluster[name])
-        if name != baseline and baseline in known:
-            pair = _Pair(rows, known[baseline], by_cluster[name], by_cluster[baseline])
-            differences[name] = _difference(metric, pair, resamples[name] - resamples[baseline])
+        base = baselines[name]
+        if name != base and base in known:
+            pair = _Pair(base, rows, known[base], by_cluster[name], by_cluster[base])
+            differences[name] = _difference(metric, pair, resamples[name] - resamples[base])
     adjusted = holm({name: difference.p_value for name, difference in differences.items()})
     return estimates, {
         name: replace(difference, adjusted=adjusted[name]) for name, difference in differences.items()
@@ -91,6 +96,7 @@ def _estimate(metric: Metric, rows: FloatArray, resamples: FloatArray, clusters:
 class _Pair(NamedTuple):
     """Sums of the same rows of two systems, [rows, k], and of their clusters."""
 
+    base_name: str
     system: FloatArray
     base: FloatArray
     system_clusters: FloatArray
@@ -112,9 +118,10 @@ def _difference(metric: Metric, pair: _Pair, resamples: FloatArray) -> Differenc
     if gained is not None and lost is not None and not pair.has_clusters:
         if len(resamples):
             interval = paired_interval(pair.system[:, 0], pair.base[:, 0])
-        return Difference(value, interval, mcnemar(gained, lost), "mcnemar", gained, lost, stderr=stderr)
+        exact = mcnemar(gained, lost)
+        return Difference(pair.base_name, value, interval, exact, "mcnemar", gained, lost, stderr=stderr)
     p_value = randomized(metric, pair.system_clusters, pair.base_clusters)
-    return Difference(value, interval, p_value, "randomization", gained, lost, stderr=stderr)
+    return Difference(pair.base_name, value, interval, p_value, "randomization", gained, lost, stderr=stderr)
 
 
 def _changes(metric: Metric, system: FloatArray, base: FloatArray) -> tuple[int | None, int | None]:
@@ -132,7 +139,7 @@ class MetricScores:
     rows: the numbers of the questions that every column has, which alone are counted; but for columns without
     any, of which nothing is scored.
     per_row: each column's score of each of these, where the metric has such.
-    differences: of every column but the baseline, with p-values adjusted for their number.
+    differences: of every column from its baseline, with p-values adjusted for their number.
     """
 
     metric: Metric
@@ -150,12 +157,12 @@ def scores_of(
     metric: Metric,
     columns: Mapping[str, Mapping[int, Row]],
     clusters: Sequence[str | None],
-    baseline: str,
+    baselines: Mapping[str, str],
 ) -> MetricScores:
     """Measures the columns by a metric.
 
     columns: what it measures of each column, by the number of the question. clusters: of each question; None
-    where it belongs to no other.
+    where it belongs to no other. baselines: what each column is compared with, by its name.
     """
     ran = [set(measured) for measured in columns.values() if measured]
     rows = tuple(sorted(set.intersection(*ran))) if ran else ()
@@ -164,7 +171,7 @@ def scores_of(
     sums = {name: metric.sums_of([]) for name in columns}
     sums |= {name: metric.sums_of(system) for name, system in zip(scored, items, strict=True)}
     groups = [row if clusters[row] is None else clusters[row] for row in rows]
-    estimates, differences = compared(metric, sums, groups, baseline)
+    estimates, differences = compared(metric, sums, groups, baselines)
     per_row: dict[str, Mapping[int, float]] = dict.fromkeys(columns, {})
     for name in scored if metric.is_of_rows and rows else ():
         per_row[name] = dict(zip(rows, map(float, metric.value(sums[name])), strict=True))

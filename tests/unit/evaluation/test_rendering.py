@@ -144,8 +144,37 @@ def test_what_is_missing_has_no_point_but_is_named() -> None:
     assert root.attrib["role"] == "img"
 
 
-def test_a_long_name_is_cut_and_kept_in_the_hint() -> None:
-    name = "a_name_that_is_too_long_for_its_column"
-    svg = ranking(SPEED, [Ranked(name, 1.0)])
-    assert [each.text for each in ElementTree.fromstring(svg).iter("title")][1] == f"{name}: 1.0"
-    assert "a_name_…" in svg
+def test_long_names_keep_what_tells_them_apart() -> None:
+    """Their beginnings and ends are alike; where they are alone, a part of the middle is cut."""
+    start, end = (
+        "an_adapter_trained_for_a_long_time+sampled_t=",
+        "_with_top_p=0.95_and_no_other_filter_at_all",
+    )
+    long = [f"{start}{value}{end}" for value in ("0.5", "0.75")]
+    svg = ranking(SPEED, [Ranked(name, 1.0, (0.5, 2.0)) for name in long])
+    hints = [each.text for each in ElementTree.fromstring(svg).iter("title")][1:]
+    assert hints == [f"{name}: 1.0 (0.5 to 2.0)" for name in long]
+    first, second = names(svg)
+    assert first != second
+    assert "sampled_t=0.5_" in str(first)
+    assert "sampled_t=0.75_" in str(second)
+    assert max(len(str(name)) for name in (first, second)) <= rendering.LONGEST_NAME
+    [alone] = names(ranking(SPEED, [Ranked(long[0], 1.0)]))
+    assert str(alone).startswith("an_adapter")
+    assert str(alone).endswith("at_all")
+    assert "…" in str(alone)
+
+
+@given(st.lists(st.text("ab+", min_size=1, max_size=90), unique=True, min_size=1, max_size=4))
+def test_short_names_are_short_and_differ(long: list[str]) -> None:
+    short = rendering.short_names(long)
+    assert max(map(len, short)) <= rendering.LONGEST_NAME
+    assert all(
+        name == cut for name, cut in zip(long, short, strict=True) if len(name) <= rendering.LONGEST_NAME
+    )
+
+
+def test_a_value_has_its_interval_beside_it() -> None:
+    svg = ranking(SPEED, [Ranked("a", 1.0, (0.5, 2.0)), Ranked("b", 3.0)])
+    values = ["".join(each.itertext()) for each in ElementTree.fromstring(svg).iter("text")]
+    assert values[1::2] == ["3.0", "1.0 (0.5 to 2.0)"]

@@ -121,13 +121,13 @@ def compared(
     """
     questions = [_question(results) for results in zip(*(run.results for run in runs), strict=True)]
     columns = {run.name: _measured(run, has_text) for run in runs}
-    baseline = runs[0].name
+    baselines = dict.fromkeys(columns, runs[0].name)
     return Evaluation(
         task="comparison",
         questions=questions,
         columns=columns,
-        baseline=baseline,
-        scores=scores_by(REFERENCE_FREE, columns, questions, baseline),
+        baselines=baselines,
+        scores=scores_by(REFERENCE_FREE, columns, questions, baselines),
         settings=concealed(config.resolved_settings),
         how_timed=_how_timed(config, runs, num_warmed_up),
     )

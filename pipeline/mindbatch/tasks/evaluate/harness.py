@@ -40,7 +40,7 @@ from mindbatch.tasks.evaluate.schema import (
     RESULTS,
     Column,
     EvaluateConfig,
-    baseline_of,
+    baselines_of,
     columns_of,
 )
 from mindbatch.tasks.evaluate.task_schema import HarnessConfig
@@ -76,7 +76,7 @@ def run_harness(config: EvaluateConfig) -> int:
     folder = config.harness.include_path
     columns, home = columns_of(config), Path(config.output.dir or "")
     date = config.data.date or _begun_on(home)
-    baseline_of(config, columns)
+    baselines_of(config, columns)
     with _quiet(config):
         tasks = read_tasks(config.harness.tasks, None if folder is None else Path(folder))
     scores: dict[str, Scores] = {}

@@ -16,7 +16,7 @@ from mindbatch.io.screen_text import concealed, printable
 from mindbatch.tasks.evaluate.questions import Question
 from mindbatch.tasks.evaluate.requests import MeasuredColumn
 from mindbatch.tasks.evaluate.results import Evaluation
-from mindbatch.tasks.evaluate.schema import RESULTS, Column, EvaluateConfig, baseline_of
+from mindbatch.tasks.evaluate.schema import RESULTS, Column, EvaluateConfig, baselines_of
 
 UNFILTERED = "none"
 _OF_95_PERCENT = 1.96
@@ -90,13 +90,13 @@ def harness_evaluation(config: EvaluateConfig, columns: Sequence[Column]) -> Eva
         (task, sample["doc_id"]): _question(task, sample) for task, lines in first.items() for sample in lines
     }
     numbers = {key: number for number, key in enumerate(questions)}
-    asked, baseline = [*questions.values()], baseline_of(config, columns)
+    asked, baselines = [*questions.values()], baselines_of(config, columns)
     return Evaluation(
         task=", ".join(config.harness.tasks),
         questions=asked,
         columns={column.name: _measured(column, samples[column.name], numbers, asked) for column in columns},
-        baseline=baseline,
-        scores=[_scored(score, scores, results, samples, numbers, baseline) for score in _scores(scores)],
+        baselines=baselines,
+        scores=[_scored(score, scores, results, samples, numbers, baselines) for score in _scores(scores)],
         settings=concealed(config.resolved_settings),
         few_shot=config.harness.num_fewshot or 0,
     )
@@ -156,7 +156,7 @@ def _scored(
     results: Mapping[str, Mapping[str, Any]],
     samples: Mapping[str, Samples],
     numbers: Mapping[tuple[str, int], int],
-    baseline: str,
+    baselines: Mapping[str, str],
 ) -> MetricScores:
     """A score of all columns; with differences where it follows from those of the questions."""
     columns = {
@@ -178,7 +178,7 @@ def _scored(
         columns[name] and math.isclose(metric.of([*columns[name].values()]), estimate.value, rel_tol=1e-6)
         for name, estimate in harness.items()
     ):
-        return scores_of(metric, columns, [None] * len(numbers), baseline)
+        return scores_of(metric, columns, [None] * len(numbers), baselines)
     return MetricScores(metric, (), dict.fromkeys(harness, {}), harness, {})
 
 

@@ -30,6 +30,8 @@ from mindbatch.tasks.evaluate.results import (
 )
 from mindbatch.tasks.evaluate.schema import GENERATOR
 
+FIRST_FINDINGS = 3
+"""Sentences before the charts; the others are folded behind them."""
 OPEN = 3
 """Questions that are shown unfolded."""
 MOST_QUESTIONS = 400
@@ -51,6 +53,7 @@ def report_page(evaluation: Evaluation) -> str:
         title=f"{evaluation.task}: {counted(len(evaluation.columns), 'column')} evaluated",
         evaluation=evaluation,
         findings=[*_findings(evaluation)],
+        num_findings=FIRST_FINDINGS,
         charts=[*_charts(evaluation)],
         view=view,
         chosen=chosen,
@@ -87,7 +90,7 @@ def _charts(evaluation: Evaluation) -> Iterator[tuple[str, str, Markup]]:
 
 
 def _ranked(scores: MetricScores) -> list[Ranked]:
-    """A point and an interval for each column; empty where it is worse than the baseline beyond chance."""
+    """A point and an interval for each column; empty where it is worse than its baseline beyond chance."""
     worse = {
         name
         for name, difference in scores.differences.items()
@@ -105,11 +108,11 @@ def _is_better(scores: MetricScores, difference: float) -> bool:
 
 def _findings(evaluation: Evaluation) -> Iterator[str]:
     """Yields the findings in sentences: differences beyond chance, or that there are none."""
-    base, level, unknown = evaluation.baseline, list[str](), list[str]()
+    level, unknown = list[str](), list[str]()
     for scores in evaluation.scores:
         beyond = {name: diff for name, diff in scores.differences.items() if diff.is_beyond_chance}
         for name, diff in beyond.items():
-            is_better = _is_better(scores, diff.value)
+            is_better, base = _is_better(scores, diff.value), diff.base
             verdict = f"{name} is {'better' if is_better else 'worse'} than {base}"
             if toward := scores.metric.toward:
                 first, second = (name, base) if is_better else (base, name)
@@ -119,6 +122,7 @@ def _findings(evaluation: Evaluation) -> Iterator[str]:
             can_tell = any(difference.adjusted is not None for difference in scores.differences.values())
             (level if can_tell else unknown).append(scores.metric.title)
     if level:
+        base = evaluation.baseline or "its baseline"
         yield f"No column differs from {base} by more than noise in: {', '.join(level)}."
     if unknown:
         yield f"Too few questions to tell a difference from noise in: {', '.join(unknown)}."
@@ -128,7 +132,7 @@ def _findings(evaluation: Evaluation) -> Iterator[str]:
 def _what_was_scored(evaluation: Evaluation) -> str:
     """The text that likelihoods are those of; empty where there are none."""
     needs = {scores.metric.needs for scores in evaluation.scores}
-    continuations = evaluation.columns[evaluation.baseline].continuations
+    continuations = next(iter(evaluation.columns.values())).continuations
     if any(question.text is not None for question in evaluation.questions):
         return (
             "Scored: every token of a text, long texts in windows; the first one only behind a begin token."
@@ -154,7 +158,6 @@ class _QuestionView:
 
     def __init__(self, evaluation: Evaluation) -> None:
         self._evaluation = evaluation
-        self._baseline = evaluation.columns[evaluation.baseline]
         self._judges = [scores for scores in evaluation.scores if scores.metric.is_right_or_wrong]
         self._classes = [self._classes_of(number) for number in range(len(evaluation.questions))]
 
@@ -167,10 +170,11 @@ class _QuestionView:
     def filters(self, chosen: Sequence[int]) -> Iterator[tuple[str, str, int]]:
         """Yields the filters of the page: name, label and how many of the chosen questions match."""
         yield "all", "all", len(chosen)
+        base = self._evaluation.baseline or "its baseline"
         labels = {
             "disagree": "columns disagree",
-            "gained": f"right, where {self._evaluation.baseline} is wrong",
-            "lost": f"wrong, where {self._evaluation.baseline} is right",
+            "gained": f"right, where {base} is wrong",
+            "lost": f"wrong, where {base} is right",
             "wrong": "wrong everywhere",
         }
         for name, label in labels.items():
@@ -188,10 +192,11 @@ class _QuestionView:
         column, question = self._evaluation.columns[name], self._evaluation.questions[number]
         return " · ".join([*self._scores(name, number), *_facts(column, number, question)])
 
-    def stretches(self, column: MeasuredColumn, number: int, text: str) -> list[Stretch]:
-        """A text in pieces that the answer of the baseline shares and pieces that it does not."""
-        text, other = _cut(text), _text(self._baseline, number)
-        if column is self._baseline or other is None or not text.strip():
+    def stretches(self, name: str, number: int, text: str) -> list[Stretch]:
+        """A column's text in pieces that the answer of its baseline shares and pieces that it does not."""
+        base = self._evaluation.baselines[name]
+        text, other = _cut(text), _text(self._evaluation.columns[base], number)
+        if name == base or other is None or not text.strip():
             return [Stretch(text or "(no text)", True)]
         return stretches(text, _cut(other))
 
@@ -208,15 +213,15 @@ class _QuestionView:
 
     def _classes_of(self, number: int) -> list[str]:
         """Lists the filters that the question matches."""
-        base = self._is_right(self._evaluation.baseline, number)
-        if base is None:
+        right = {name: self._is_right(name, number) for name in self._evaluation.columns}
+        if None in right.values():
             texts = {_text(column, number) for column in self._evaluation.columns.values()}
             return ["disagree"] if len(texts) > 1 else []
-        right = [self._is_right(name, number) for name in self._evaluation.columns]
-        classes = ["disagree"] if len({*right}) > 1 else []
-        classes += ["gained"] if not base and any(right) else []
-        classes += ["lost"] if base and not all(right) else []
-        return classes + (["wrong"] if not any(right) else [])
+        changes = {(right[base], right[name]) for name, base in self._evaluation.baselines.items()}
+        classes = ["disagree"] if len({*right.values()}) > 1 else []
+        classes += ["gained"] if (False, True) in changes else []
+        classes += ["lost"] if (True, False) in changes else []
+        return classes + (["wrong"] if not any(right.values()) else [])
 
 
 def _facts(column: MeasuredColumn, number: int, question: Question) -> Iterator[str]:

@@ -35,17 +35,26 @@ def _now() -> str:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All of an evaluation. columns: by their names. settings: plain JSON, secrets as written."""
+    """All of an evaluation.
+
+    columns: by their names. baselines: what each is compared with. settings: plain JSON, secrets as written.
+    """
 
     task: str
     questions: Sequence[Question]
     columns: Mapping[str, MeasuredColumn]
-    baseline: str
+    baselines: Mapping[str, str]
     scores: Sequence[MetricScores]
     settings: Mapping[str, Any]
     few_shot: int = 0
     how_timed: str = ""
     created: str = field(default_factory=_now)
+
+    @property
+    def baseline(self) -> str | None:
+        """The one column that all others are compared with; None where there are several."""
+        names = {base for name, base in self.baselines.items() if base != name}
+        return next(iter(names or self.baselines)) if len(names) < 2 else None
 
     @property
     def alike(self) -> list[str]:
@@ -67,24 +76,25 @@ def scores_by(
     metrics: Sequence[str],
     columns: Mapping[str, MeasuredColumn],
     questions: Sequence[Question],
-    baseline: str,
+    baselines: Mapping[str, str],
 ) -> list[MetricScores]:
     """Measures the columns by each of the metrics."""
     clusters = [question.cluster for question in questions]
     scores = []
     for metric in map(metric_of, metrics):
         samples = {name: getattr(column, metric.needs) for name, column in columns.items()}
-        scores.append(scores_of(metric, samples, clusters, baseline))
+        scores.append(scores_of(metric, samples, clusters, baselines))
     return scores
 
 
 def as_json(evaluation: Evaluation) -> dict[str, Any]:
-    """results.json: the scores of every column, its differences from the baseline, and the settings."""
+    """results.json: the scores of every column, its differences from its baseline, and the settings."""
     return {
         "task": evaluation.task,
         "created": evaluation.created,
         "questions": len(evaluation.questions),
         "baseline": evaluation.baseline,
+        "baselines": evaluation.baselines,
         "columns": {name: _column(evaluation, name) for name in evaluation.columns},
         "settings": evaluation.settings,
     }
@@ -126,6 +136,7 @@ def harness_scores(evaluation: Evaluation, column: str) -> dict[str, Any]:
 
 def _difference(difference: Difference) -> dict[str, Any]:
     return {
+        "against": difference.base,
         "value": _number(difference.value),
         "interval": _listed(difference.interval),
         "test": difference.test,
@@ -239,6 +250,9 @@ def evaluation_page(evaluation: Evaluation) -> str:
 def _table(evaluation: Evaluation, scores: Sequence[MetricScores]) -> list[str]:
     measured = evaluation.columns
     columns, numbers = [["", *map(printable, measured)]], list[int]()
+    if evaluation.baseline is None:
+        own = (base if base != name else "" for name, base in evaluation.baselines.items())
+        columns.append(["baseline", *map(printable, own)])
     for metric_scores in scores:
         metric, estimates = metric_scores.metric, metric_scores.estimates
         differences = [metric_scores.differences.get(name) for name in measured]
@@ -252,13 +266,17 @@ def _table(evaluation: Evaluation, scores: Sequence[MetricScores]) -> list[str]:
         columns.append([f"{CONFIDENCE:.0%}", *intervals])
         if metric_scores.differences:
             texts = [difference_text(metric, compared) if compared else "" for compared in differences]
-            columns.append([f"against {printable(evaluation.baseline)}", *texts])
+            columns.append([f"against {_baseline_name(evaluation)}", *texts])
     is_last = scores[-1:] == evaluation.scores[-1:]
     if is_last and any(column.speeds for column in measured.values()):
         numbers += (len(columns), len(columns) + 1)
         columns.append(["tokens/s", *(speed_text(column.speed) for column in measured.values())])
         columns.append(["tokens", *(f"{column.num_tokens or 0:,}" for column in measured.values())])
     return table([*zip(*columns, strict=True)], numbers, ruled=True)
+
+
+def _baseline_name(evaluation: Evaluation) -> str:
+    return "its baseline" if evaluation.baseline is None else printable(evaluation.baseline)
 
 
 def _marked(value: str, difference: Difference | None) -> str:
@@ -299,7 +317,7 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
     differences = [difference for scores in evaluation.scores for difference in scores.differences.values()]
     if len(evaluation.scores) > FULL_METRICS:
         if any(difference.is_beyond_chance for difference in differences):
-            yield f"{BEYOND_CHANCE} differs from {printable(evaluation.baseline)} by more than chance"
+            yield f"{BEYOND_CHANCE} differs from {_baseline_name(evaluation)} by more than chance"
         elif differences and all(difference.p_value is None for difference in differences):
             yield f"{counted(len(evaluation.questions), 'question')}: too few to tell differences from chance"
     elif any(difference.adjusted is not None for difference in differences):

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import product
@@ -82,7 +82,11 @@ class EvaluateConfig(ModelTaskConfig):
     metrics: Any = option(
         None, "metrics in place of those of the task", kind.described("name, list of names, or null")
     )
-    baseline: str | None = option(None, "column that the others are compared with; null: the first")
+    baseline: str | None = option(
+        None,
+        "column that the others are compared with; null: for each the first with its decoding, for that the "
+        "first of all",
+    )
     output: EvaluateOutputConfig = section(EvaluateOutputConfig)
     report: str | None = option(None, "file for the page of the report (HTML)", is_path=True)
 
@@ -263,15 +267,25 @@ def columns_of(config: EvaluateConfig) -> list[Column]:
     return columns
 
 
-def baseline_of(config: EvaluateConfig, columns: Iterable[Column]) -> str:
-    """The column that the others are compared with. Raises ConfigError where there is none of its name."""
+def baselines_of(config: EvaluateConfig, columns: Sequence[Column]) -> dict[str, str]:
+    """The column that each is compared with, by names; a column of its own name with none.
+
+    Raises:
+        ConfigError: there is no column of the name that is asked for.
+    """
     names = [column.name for column in columns]
     if config.baseline is None:
-        return names[0]
+        return {column.name: _baseline_of(column, columns).name for column in columns}
     if config.baseline not in names:
         baseline, near = shown(config.baseline, notation=as_written), did_you_mean(config.baseline, names)
         raise ConfigError(f"baseline={baseline}: no such column; there are {', '.join(names)}{near}")
-    return config.baseline
+    return dict.fromkeys(names, config.baseline)
+
+
+def _baseline_of(column: Column, columns: Sequence[Column]) -> Column:
+    """The first that decodes alike, as the base of an adapter does; for that one the first of all."""
+    alike = next(other for other in columns if other.decoding == column.decoding)
+    return columns[0] if alike is column else alike
 
 
 def model_of(config: EvaluateConfig, column: Column) -> ModelConfig:

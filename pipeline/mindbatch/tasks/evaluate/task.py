@@ -10,7 +10,7 @@ from mindbatch.io.storage import write_whole
 from mindbatch.tasks.evaluate.questions import read_questions
 from mindbatch.tasks.evaluate.results import Evaluation, evaluation_page, scores_by, write_results
 from mindbatch.tasks.evaluate.runs import run_columns
-from mindbatch.tasks.evaluate.schema import CONFIG, EvaluateConfig, baseline_of, columns_of
+from mindbatch.tasks.evaluate.schema import CONFIG, EvaluateConfig, baselines_of, columns_of
 
 
 def run(config: EvaluateConfig) -> int:
@@ -24,15 +24,15 @@ def run(config: EvaluateConfig) -> int:
 
         return run_harness(config)
     asked = columns_of(config)
-    baseline = baseline_of(config, asked)
+    baselines = baselines_of(config, asked)
     questions = read_questions(config)
     columns = run_columns(config, asked, questions)
     evaluation = Evaluation(
         task=config.task.name or Path(config.data.path or "").name.partition(".")[0] or "task",
         questions=questions,
         columns=columns,
-        baseline=baseline,
-        scores=scores_by(config.metric_names, columns, questions, baseline),
+        baselines=baselines,
+        scores=scores_by(config.metric_names, columns, questions, baselines),
         settings=concealed(config.resolved_settings),
         few_shot=config.task.few_shot,
     )

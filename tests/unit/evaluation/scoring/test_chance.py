@@ -21,11 +21,13 @@ def shares(values: list[float] | FloatArray) -> FloatArray:
 
 def estimate(metric: Metric, rows: FloatArray, clusters: Sequence[int] | None = None) -> Estimate:
     """The score of rows; without clusters each is one."""
-    return compared(metric, {"a": rows}, range(len(rows)) if clusters is None else clusters, "a")[0]["a"]
+    return compared(metric, {"a": rows}, range(len(rows)) if clusters is None else clusters, {"a": "a"})[0][
+        "a"
+    ]
 
 
 def difference(metric: Metric, system: FloatArray, base: FloatArray) -> Difference:
-    return compared(metric, {"a": base, "b": system}, range(len(base)), "a")[1]["b"]
+    return compared(metric, {"a": base, "b": system}, range(len(base)), {"a": "a", "b": "a"})[1]["b"]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,9 @@ def test_rows_of_a_cluster_are_one_and_have_no_exact_test() -> None:
     rows = shares([1, 0, 1, 1, 0, 0, 1])
     assert sums_of_clusters(rows[:3], ["a", "b", "a"]).tolist() == [[2, 2], [0, 1]]
     systems = {"a": rows, "b": shares(1 - rows[:, 0])}
-    assert compared(EXACT, systems, [0, 0, 1, 2, 3, 4, 5], "a")[1]["b"].test == "randomization"
+    assert (
+        compared(EXACT, systems, [0, 0, 1, 2, 3, 4, 5], {"a": "a", "b": "a"})[1]["b"].test == "randomization"
+    )
 
 
 def test_too_few_rows_have_no_interval() -> None:
@@ -174,7 +178,7 @@ RIGHT, WRONG = (Answer("a", ("a",)),), (Answer("b", ("a",)),)
 
 
 def scores(columns: dict[str, dict[int, tuple[Answer, ...]]], baseline: str) -> MetricScores:
-    return scores_of(metric_of("exact_match"), columns, [None] * 8, baseline)
+    return scores_of(metric_of("exact_match"), columns, [None] * 8, dict.fromkeys(columns, baseline))
 
 
 def test_a_column_of_which_nothing_ran_leaves_the_others_their_scores() -> None:
@@ -198,8 +202,8 @@ def test_samples_of_a_question_count_as_one_question() -> None:
     base = {number: RIGHT * 4 if number < 5 else WRONG * 4 for number in range(10)}
     once = {number: answers[:1] for number, answers in base.items()}
     half = dict.fromkeys(range(10), RIGHT * 2 + WRONG * 2)
-    found = scores_of(metric_of("exact_match"), {"a": base, "b": half}, [None] * 10, "a")
-    alone = scores_of(metric_of("exact_match"), {"a": once}, [None] * 10, "a")
+    found = scores_of(metric_of("exact_match"), {"a": base, "b": half}, [None] * 10, {"a": "a", "b": "a"})
+    alone = scores_of(metric_of("exact_match"), {"a": once}, [None] * 10, {"a": "a", "b": "a"})
     assert found.estimates["a"].stderr == alone.estimates["a"].stderr
     assert (found.estimates["b"].value, found.estimates["b"].stderr) == (0.5, 0.0)
     assert (found.differences["b"].test, found.differences["b"].gained) == ("randomization", None)

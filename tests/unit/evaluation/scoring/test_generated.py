@@ -25,7 +25,7 @@ def output(tokens: Sequence[int], logprob: float = -1.0, text: str | None = None
 def scores(name: str, **columns: list[list[Generated]]) -> MetricScores:
     by_number = {column: dict(enumerate(rows)) for column, rows in columns.items()}
     count = max(map(len, columns.values()))
-    return scores_of(metric_of(name), by_number, [None] * count, next(iter(columns)))
+    return scores_of(metric_of(name), by_number, [None] * count, dict.fromkeys(columns, next(iter(columns))))
 
 
 def value(name: str, *rows: list[Generated]) -> float | None:

@@ -11,7 +11,7 @@ from mindbatch.config.schema import schema_keys
 from mindbatch.io.errors import ConfigError
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.tasks.evaluate.runs import adapters_of, run_config
-from mindbatch.tasks.evaluate.schema import EvaluateConfig, baseline_of, columns_of, model_of
+from mindbatch.tasks.evaluate.schema import Column, EvaluateConfig, baselines_of, columns_of, model_of
 from mindbatch.tasks.registry import TASKS
 
 from .conftest import Configured
@@ -45,11 +45,22 @@ def test_checkpoints_need_no_model_beside_them() -> None:
     config = composed(f"checkpoints={{one: {TINY}, two: {TINY}}}")
     columns = columns_of(config)
     assert [column.name for column in columns] == ["one", "two"]
-    assert baseline_of(config, columns) == "one"
+    assert {*baselines_of(config, columns).values()} == {"one"}
     assert [Path(model_of(config, each).checkpoint_name_or_path or "").name for each in columns] == [
         *["tiny_gpt2"] * 2
     ]
     assert [column.name for column in columns_of(composed(f"checkpoints={{sft: {TINY}}}"))] == ["sft"]
+
+
+def test_an_adapter_is_compared_with_the_base_that_decodes_alike() -> None:
+    """And the base's other decodings with its first."""
+    config = composed("model=tiny_gpt2", "decoding=[greedy,top_p]")
+    names = ("base+greedy", "base+top_p", "tuned+greedy", "tuned+top_p")
+    columns = [Column(name, "model", name.split("+")[1], name.split("+")[0]) for name in names]
+    base, hot, _, _ = names
+    assert baselines_of(config, columns) == dict(zip(names, (base, base, base, hot), strict=True))
+    config.baseline = hot
+    assert {*baselines_of(config, columns).values()} == {hot}
 
 
 @pytest.mark.parametrize(
