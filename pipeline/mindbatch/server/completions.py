@@ -134,7 +134,8 @@ async def model(request: Request) -> Response:
 
 
 def _model(name: str, service: Service) -> dict[str, Any]:
-    parent = None if name == service.model_name else service.model_name
+    is_adapter = (service.config.lora.adapters or {}).get(name) is not None  # null: the model without one
+    parent = service.model_name if is_adapter and name != service.model_name else None
     return {
         "id": name,
         "object": "model",
