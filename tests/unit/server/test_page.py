@@ -1,4 +1,4 @@
-"""The page of the server, with answers in place of a server: batches and their files, and its width on a phone."""
+"""The page of the server, with answers in place of a server: batches, their files, its width on a phone."""
 
 import json
 import re
