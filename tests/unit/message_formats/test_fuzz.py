@@ -7,7 +7,7 @@ import jinja2
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from message_examples import parsed, parsed_cut
+from message_examples import ANY_TOOLS, parsed, parsed_cut
 
 from mindbatch.message_formats.call_text import ParsedMessage
 from mindbatch.message_formats.formats import FORMATS
@@ -19,8 +19,22 @@ DROPPED = {
     "qwen3_coder": ("<think>", "</think>"),
     "glm4": ("<think>", "</think>"),
     "deepseek": ("<think>", "</think>"),
-    "llama3": ("<|eot_id|>", "<|eom_id|>"),
-    "mistral": ("[THINK]", "[/THINK]", "</s>"),
+    "llama3": ("<|eot_id|>", "<|eom_id|>", "<|im_end|>"),
+    "mistral": ("[THINK]", "[/THINK]", "</s>", "<|im_end|>"),
+    "kimi_k2": ("<think>", "</think>", "<|im_end|>", "[EOS]"),
+    "lfm2": ("<think>", "</think>", "<|im_end|>"),
+    "granite": ("<think>", "</think>", "<|end_of_text|>", "<|end|>"),
+    "seed_oss": ("<seed:think>", "</seed:think>"),
+    **dict.fromkeys(("deepseek_v32", "minimax_m2", "hunyuan", "olmo3", "nemotron"), ("<think>", "</think>")),
+    "cohere": (
+        *("<|START_THINKING|>", "<|END_THINKING|>", "<|END_OF_TURN_TOKEN|>"),
+        *("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    ),
+    **dict.fromkeys(("command_r", "functools"), ()),
+    "apertus": ("<|inner_prefix|>", "<|inner_suffix|>", "<|assistant_end|>"),
+    "gemma4": ("<|channel>thought\n", "<channel|>", "<turn|>", "<|tool_response>", "<eos>"),
+    "pythonic": ("<|eot_id|>", "<|eom_id|>", "<|im_end|>"),
+    "gigachat": ("<|message_sep|>", "</s>"),
     "gpt_oss": (
         *("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>"),
         *("assistant", "analysis", "commentary", "final"),
@@ -44,6 +58,16 @@ BITS = (
         "\\",
         ";",
     ),
+    *("<|tool_calls_section_begin|>", "<|tool_call_begin|>", "functions.f:0", "<|tool_call_argument_begin|>"),
+    *("<|tool_call_end|>", "<|tool_calls_section_end|>", "<|tool_call_start|>", "<|python_start|>"),
+    *("f(", "a=", ")", "'", "(", ",", "None", "<function_calls>", "</function_calls>", "<|tool_call|>"),
+    *("<seed:tool_call>", "</seed:tool_call>", "<minimax:tool_call>", "</minimax:tool_call>"),
+    *('<invoke name="f">', '<parameter name="a">', "</invoke>", "<tool_calls>", "</tool_calls>"),
+    *("<｜DSML｜function_calls>", '<｜DSML｜invoke name="f">', '<｜DSML｜parameter name="a" string="true">'),
+    *("</｜DSML｜parameter>", "</｜DSML｜invoke>", "</｜DSML｜function_calls>", "<|START_ACTION|>"),
+    *("<|END_ACTION|>", '"tool_name": "f", ', "Action:\n```json", "<|tools_prefix|>", "<|tools_suffix|>"),
+    *("<|tool_call>", "call:f{", "a:", '<|"|>', "<tool_call|>", "<TOOLCALL>", "</TOOLCALL>"),
+    *("functools[", "<|function_call|>", "function call<|role_sep|>"),
     *("<", "</", "<|", "[", "\n", " ", "\x00", "\ud800", "x"),
 )
 _texts = (
@@ -78,7 +102,7 @@ def _characters(text: str, name: str) -> str:
 @example("deepseek", "<｜tool▁calls▁begin｜><｜tool▁calls▁end｜>", True)
 @example("mistral", "[THINK]a</s>b</s>[/THINK]</s>c</s>", False)
 def test_no_character_is_lost_but_separators_and_markers(name: str, text: str, with_tools: bool) -> None:
-    message = parsed(name, text, with_tools=with_tools)
+    message = parsed(name, text, tools=ANY_TOOLS if with_tools else ())
     if not message.tool_calls:
         kept = f"{message.reasoning or ''}{message.content or ''}"
         # gpt-oss may come back to reasoning after content.

@@ -3,11 +3,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from message_examples import EXAMPLES, Example, parsed, parsed_cut
+from message_examples import ANY_TOOLS, EXAMPLES, Example, parsed, parsed_cut
 
 from mindbatch.message_formats import NAMES
 from mindbatch.message_formats.call_text import Content, Reasoning, ToolCall
-from mindbatch.message_formats.formats import FORMATS, detect
+from mindbatch.message_formats.detection import detect
+from mindbatch.message_formats.formats import FORMATS
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.format)
@@ -24,7 +25,7 @@ def test_each_cut_gives_the_same_message(example: Example) -> None:
 
 
 def test_text_comes_as_soon_as_it_is_no_marker_and_from_the_first_call_on_at_the_end() -> None:
-    parser = FORMATS["qwen3"].parser(in_reasoning=True, with_tools=True)
+    parser = FORMATS["qwen3"].parser(in_reasoning=True, tools=ANY_TOOLS)
     parts = ["Hm", "\n</thi", "nk>\n\nHi", " <tool", "box>", '<tool_call>{"name": "f", "arguments": {}}']
     assert [parser.push(part) for part in parts] == [
         [Reasoning("Hm")],
@@ -40,7 +41,7 @@ def test_text_comes_as_soon_as_it_is_no_marker_and_from_the_first_call_on_at_the
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.format)
 def test_without_tools_no_call_is_looked_for_but_reasoning_is(example: Example) -> None:
-    message = parsed(example.format, example.text, in_reasoning=example.in_reasoning, with_tools=False)
+    message = parsed(example.format, example.text, in_reasoning=example.in_reasoning, tools=())
     assert (message.reasoning, message.tool_calls) == (example.reasoning, ())
     assert all(name in (message.content or "") for name, _ in example.calls)
 
@@ -210,8 +211,12 @@ TEMPLATES = [
     (None, "{{ message.content }}"),
     (None, "<|im_start|>{{ message.role }}<|im_end|>"),
     (None, "{{ '<|start_header_id|>' + message.role + '<|end_header_id|>' }}"),
-    (None, "<seed:tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>"),
-    (None, "<think> <tool_calls><tool_call>name\n```json"),
+    ("seed_oss", "<seed:tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>"),
+    ("hunyuan", "<think> <tool_calls><tool_call>name\n```json"),
+    ("granite", "respond only with <|tool_call|> followed by a JSON list of tools used"),
+    ("granite", "{{- '<|tool|>' }}{{- tools | tojson }}{{- '<|/tool|>' }}"),
+    ("lfm2", """{{- "List of tools: <|tool_list_start|>[" }}"""),
+    ("lfm2", """{%- set ns.system_prompt = "List of tools: [" -%}"""),
 ]
 
 
@@ -250,8 +255,9 @@ def test_a_prompt_that_ends_in_an_open_tag_begins_in_reasoning(
 def test_each_format_has_its_own_name_and_flags() -> None:
     assert tuple(FORMATS) == NAMES == tuple(message_format.name for message_format in FORMATS.values())
     assert {name for name in FORMATS if FORMATS[name].needs_special_tokens} == {
-        "llama3",
-        "mistral",
-        "gpt_oss",
+        *("llama3", "mistral", "gpt_oss", "kimi_k2", "lfm2", "granite", "cohere", "apertus", "gemma4"),
+        *("pythonic", "gigachat"),
     }
-    assert {name for name in FORMATS if not FORMATS[name].reasoning_opening} == {"llama3", "hermes"}
+    assert {name for name in FORMATS if not FORMATS[name].reasoning_opening} == {
+        *("llama3", "hermes", "command_r", "pythonic", "gigachat", "functools"),
+    }
