@@ -95,7 +95,10 @@ class ArgumentTypes:
 
 def type_of(text: CallText, function: str, argument: str) -> ArgumentType:
     """The type of an argument of a call that is read from a text."""
-    return ANY if text.types is None else text.types.of(function.strip(), argument)
+    if text.argument_type is None:
+        return ANY
+    type: ArgumentType = text.argument_type(function.strip(), argument)
+    return type
 
 
 def json_call(name: str, values: Sequence[tuple[str, str]]) -> ToolCall:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mindbatch.io.strict_json import JsonError, StrictReader, value_errors
-
-if TYPE_CHECKING:
-    from mindbatch.message_formats.argument_types import ArgumentTypes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +76,16 @@ class CallText:
     """A text and the position up to which it was read.
 
     At a CallError the position is that of the first character that no call can have there: a broken call
-    swallows no call after it. types: of the arguments that come as text; None where nothing says them.
+    swallows no call after it. argument_type: the `ArgumentType` of a function's argument, both by name; None
+    where nothing says it.
     """
 
-    def __init__(self, text: str, position: int = 0, types: ArgumentTypes | None = None) -> None:
+    def __init__(
+        self, text: str, position: int = 0, argument_type: Callable[[str, str], Any] | None = None
+    ) -> None:
         self._text = text
         self.position = position
-        self.types = types
+        self.argument_type = argument_type
 
     @property
     def at_end(self) -> bool:

@@ -54,8 +54,8 @@ def detect(source: str, render: Render = lambda messages, tools: None) -> Messag
 
 
 def _written(render: Render) -> Iterator[str]:
-    """What the template makes of a call. Templates differ in what they take: arguments as an object or as
-    text, a content or none, a call that has no result yet."""
+    """Renders a call in every form that a template may take: arguments as an object or as text, a content or
+    none, with or without its result."""
     for answered in (False, True):
         for content in ("", None):
             for arguments in (_ARGUMENTS, json.dumps(_ARGUMENTS)):
@@ -79,12 +79,13 @@ def _conversation(content: str | None, arguments: Any, answered: bool) -> list[d
 
 def _reads(format: MessageFormat, text: str, header: str | None) -> bool:
     """True if the format finds the call in a text. header: what stands before a message; None: not known."""
+    types = ArgumentTypes(_TOOLS)
     markers = [marker for marker in (*format.calls, format.whole_message_call) if marker]
     for match in re.finditer("|".join(map(re.escape, markers)), text):
         is_whole_message = match[0] == format.whole_message_call
         if is_whole_message and header is not None and _end(text[: match.start()]) != _end(header):
             continue
-        reader = CallText(text, match.start(), ArgumentTypes(_TOOLS))
+        reader = CallText(text, match.start(), types.of)
         try:
             calls = [*format.read_calls(reader)]
         except CallError:

@@ -226,11 +226,11 @@ FUNCTOOLS = MessageFormat(
 )
 """Phi-4-mini as vLLM asks it, and Firefunction: a list of objects after a word."""
 
-_GIGACHAT = ("<|function_call|>", "function call<|role_sep|>")
+_GIGACHAT = ("<|function_call|>", "<|message_sep|>\n\nfunction call<|role_sep|>")
 GIGACHAT = MessageFormat(
     "gigachat",
     _GIGACHAT,
-    JsonCalls(_GIGACHAT, needs_closing=False),
+    JsonCalls(_GIGACHAT, "<|message_sep|>", needs_closing=False),
     end_tokens=("<|message_sep|>", "</s>"),
     template_marks=(r"<\|function_call\|>|function call<\|role_sep\|>",),
 )
@@ -272,7 +272,7 @@ GEMMA4 = MessageFormat(
     "gemma4",
     (GEMMA_TAG,),
     gemma_calls,
-    *("<|channel>thought\n", "<channel|>"),
+    *("<|channel>thought", "<channel|>"),
     end_tokens=("<turn|>", "<|tool_response>", "<eos>"),
     template_marks=(re.escape(GEMMA_TAG),),
     traces=("<tool_call|>",),

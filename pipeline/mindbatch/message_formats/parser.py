@@ -72,7 +72,7 @@ class MessageFormat:
 
     def pieces(self, text: str, types: ArgumentTypes, *, is_whole: bool) -> list[Piece]:
         """The pieces of a message; where more text may come, those before its first call."""
-        message, reader = _Message(), CallText(text, types=types)
+        message, reader = _Message(), CallText(text, argument_type=types.of)
         content = reader.run(BLANK)
         if self.reasoning_closing and reader.accept(self.reasoning_opening):
             # Later, the opening tag is content: a message may tell of it.

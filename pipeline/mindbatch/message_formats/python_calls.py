@@ -52,7 +52,8 @@ class PythonCalls:
         while text.accept(",") or (not closing and text.looks(_NAME)):
             calls.append(_call(text))
             text.run(BLANK)
-        text.expect(closing)
+        if closing:
+            text.expect(closing)
         return calls
 
 

@@ -50,7 +50,7 @@ class SchemaReferences:
         return None if base is None else base + fragment
 
     def target(self, schema: Mapping[str, Any], reference: str) -> Any:
-        """What a reference means; None where that is nothing in here."""
+        """Looks up the schema that a reference means; None where that is nothing in here."""
         pointer = self.pointer(schema, reference)
         return None if pointer is None else _at(self._schema, pointer)
 
