@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -51,6 +51,18 @@ class MessageFormat:
     def needs_special_tokens(self) -> bool:
         """True if markers are special tokens, which decoding must not skip; end tokens are text then too."""
         return bool(self.end_tokens)
+
+    def with_special_tokens(self, tokens: Collection[str], ends: Sequence[str]) -> MessageFormat:
+        """The format for a tokenizer, of whose special tokens markers may be.
+
+        ends: those that end a message, which are text where markers are.
+        """
+        markers = (*self.calls, *self.traces, *self.wrappers, self.reasoning_opening, self.reasoning_closing)
+        if not self.needs_special_tokens and not {*markers} & {*tokens}:
+            return self
+        return replace(
+            self, end_tokens=(*self.end_tokens, *(end for end in ends if end not in self.end_tokens))
+        )
 
     def parser(self, *, in_reasoning: bool, tools: Sequence[Any]) -> MessageParser:
         """A parser of one message.

@@ -122,6 +122,11 @@ class Tokenizer:
         )
 
     @property
+    def special_tokens(self) -> dict[int, str]:
+        """The text of each special token, by id."""
+        return dict(self._special)
+
+    @property
     def has_chat_template(self) -> bool:
         return bool(self._chat)
 

@@ -83,13 +83,22 @@ def result_format(asked: str, is_openai: bool) -> str:
 
 def message_format(name: str, tokenizer: Tokenizer | None) -> MessageFormat | None:
     """The format of that name; auto is the one that the chat template writes, none is None."""
-    if name != "auto":
-        return FORMATS.get(name)
-    if tokenizer is None or (template := tokenizer.tool_template) is None:
+    format = FORMATS.get(name) if name != "auto" or tokenizer is None else _format_of(tokenizer)
+    if format is None or tokenizer is None:
+        return format
+    special = tokenizer.special_tokens
+    return format.with_special_tokens(
+        special.values(), [special[i] for i in tokenizer.eos_token_ids if i in special]
+    )
+
+
+def _format_of(tokenizer: Tokenizer) -> MessageFormat | None:
+    template = tokenizer.tool_template
+    if template is None:
         return None
     try:
         return detect(template, tokenizer.try_chat)
-    except TemplateLimit:  # of rows that need no less it is told
+    except TemplateLimit:  # rows that need as much are told of it
         return detect(template)
 
 

@@ -1,12 +1,14 @@
 """Formats are told by their templates; messages are taken apart, what is no valid call stays text."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from message_examples import ANY_TOOLS, EXAMPLES, Example, parsed, parsed_cut
 
 from mindbatch.message_formats import NAMES
-from mindbatch.message_formats.call_text import Content, Reasoning, ToolCall
+from mindbatch.message_formats.call_text import Content, ParsedMessage, Reasoning, ToolCall
 from mindbatch.message_formats.detection import detect
 from mindbatch.message_formats.formats import FORMATS
 
@@ -145,6 +147,46 @@ def test_what_is_no_call_stays_text_with_a_note(name: str, text: str, reason: st
     assert reason in message.notes[0]
     assert "\n" not in message.notes[0]
     assert len(message.notes[0]) < 200
+
+
+REST = "<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
+ONE = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+TRACES = [
+    ("qwen3_coder", "Looking.\n\n" + REST, "'<function=f>"),
+    ("hermes", '{"name": "f", "arguments": {}}\n</tool_call>', "'</tool_call>'"),
+    ("glm4", "f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>", "'<arg_key>"),
+    ("kimi_k2", "functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>", "'<|tool_call_arg"),
+    ("lfm2", "[f()]<|tool_call_end|>", "'<|tool_call_end|>'"),
+    ("deepseek_v32", '<｜DSML｜invoke name="f">\n</｜DSML｜invoke>', "'<｜DSML｜invoke"),
+    ("mistral", "f[ARGS]{}", "'[ARGS]"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "shown"), TRACES)
+def test_a_call_whose_beginning_is_missing_stays_text_with_one_note(name: str, text: str, shown: str) -> None:
+    message = parsed_cut(name, text, range(len(text)))
+    assert (message.content, message.tool_calls) == (text, ())
+    [note] = message.notes
+    assert note.startswith(shown)
+    assert note.endswith(f"stays text: no {FORMATS[name].calls[0]} before it")
+    assert parsed(name, text, tools=()) == replace(message, notes=())
+
+
+def test_traces_of_a_call_are_noted_after_another_and_not_for_a_broken_one_again() -> None:
+    message = parsed("hermes", f'{ONE}\n{{"name": "g"}}</tool_call>\n{ONE} and </tool_call>')
+    assert len(message.tool_calls) == len(message.notes) == 2
+    assert len(parsed("qwen3_coder", f"<tool_call>\nf\n{REST}").notes) == 1
+
+
+def test_markers_that_are_special_tokens_are_kept_as_text_and_so_are_the_ends() -> None:
+    hermes = FORMATS["hermes"]
+    assert hermes.with_special_tokens(["<s>", "</s>"], ["</s>"]) is hermes
+    special = hermes.with_special_tokens(["<tool_call>", "</s>"], ["</s>"])
+    assert special.needs_special_tokens
+    parser = special.parser(in_reasoning=False, tools=ANY_TOOLS)
+    message = ParsedMessage.of_pieces(parser.push(f"Hi {ONE}</s>") + parser.finish())
+    assert (message.content, len(message.tool_calls)) == ("Hi ", 1)
+    assert FORMATS["llama3"].with_special_tokens([], ["<end>"]).end_tokens[-1] == "<end>"
 
 
 @pytest.mark.parametrize("name", ["mistral", "llama3"])
