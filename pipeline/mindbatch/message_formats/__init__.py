@@ -14,6 +14,6 @@ NAMES = (
         "lfm2",
     ),
     *("seed_oss", "granite", "deepseek_v32", "minimax_m2", "hunyuan", "cohere", "command_r", "apertus"),
-    *("gemma4", "olmo3", "pythonic", "nemotron", "gigachat", "functools"),
+    *("gemma4", "olmo3", "pythonic", "nemotron", "gigachat", "functools", "glm"),
 )
 """The formats; what they are, `formats.py` says."""

@@ -81,6 +81,7 @@ class ArgumentTypes:
             for function in functions
             if isinstance(function, Mapping) and isinstance(function.get("name"), str)
         }
+        self.functions = tuple(self._parameters)
         self._readers: dict[str, _SchemaTypes] = {}
 
     def of(self, function: str, argument: str) -> ArgumentType:

@@ -80,6 +80,7 @@ def _conversation(content: str | None, arguments: Any, answered: bool) -> list[d
 def _reads(format: MessageFormat, text: str, header: str | None) -> bool:
     """True if the format finds the call in a text. header: what stands before a message; None: not known."""
     types = ArgumentTypes(_TOOLS)
+    format = format.for_functions(types.functions)
     markers = [marker for marker in (*format.calls, format.whole_message_call) if marker]
     for match in re.finditer("|".join(map(re.escape, markers)), text):
         is_whole_message = match[0] == format.whole_message_call

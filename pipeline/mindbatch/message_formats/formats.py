@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from mindbatch.message_formats import NAMES
 from mindbatch.message_formats.call_text import CallText, ToolCall, call_of_object, json_value
+from mindbatch.message_formats.glm import GLM
 from mindbatch.message_formats.gpt_oss import GPT_OSS
 from mindbatch.message_formats.json_calls import (
     DEEPSEEK_MARKERS,
@@ -288,7 +289,20 @@ FORCED_CALL = MessageFormat("forced", (), _read_object, whole_message_call="{")
 
 BY_MARKS = (
     *(GPT_OSS, DEEPSEEK, DEEPSEEK_V32, KIMI_K2, LFM2, SEED_OSS, MINIMAX_M2, GEMMA4, COHERE, APERTUS, GRANITE),
-    *(MISTRAL, NEMOTRON, GIGACHAT, FUNCTOOLS, GLM4, QWEN3_CODER, HUNYUAN, OLMO3, COMMAND_R, PYTHONIC, LLAMA3),
+    *(
+        MISTRAL,
+        NEMOTRON,
+        GIGACHAT,
+        FUNCTOOLS,
+        GLM4,
+        QWEN3_CODER,
+        HUNYUAN,
+        OLMO3,
+        COMMAND_R,
+        GLM,
+        PYTHONIC,
+        LLAMA3,
+    ),
     *(QWEN3, HERMES),
 )
 """The first whose marks a template has applies."""

@@ -70,7 +70,13 @@ class MessageFormat:
         in_reasoning: the prompt ends within reasoning. tools: those that the request offers; where there are
         none, no calls are looked for.
         """
-        return MessageParser(self if tools else self.without_tools(), in_reasoning, ArgumentTypes(tools))
+        types = ArgumentTypes(tools)
+        format = self.for_functions(types.functions) if tools else self.without_tools()
+        return MessageParser(format, in_reasoning, types)
+
+    def for_functions(self, names: Collection[str]) -> MessageFormat:
+        """The format where these functions may be called; another one where their names begin a call."""
+        return self
 
     def begins_in_reasoning(self, prompt_end: str) -> bool:
         """True if a rendered prompt leaves reasoning open, so that the generated text goes on with it.

@@ -30,6 +30,7 @@ DROPPED = {
     "gemma4": ("<|channel>thought", "<channel|>", "<turn|>", "<|tool_response>", "<eos>"),
     "pythonic": ("<|eot_id|>", "<|eom_id|>", "<|im_end|>"),
     "gigachat": ("<|message_sep|>", "</s>"),
+    "glm": (),
     "gpt_oss": (
         *("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>"),
         *("assistant", "analysis", "commentary", "final"),

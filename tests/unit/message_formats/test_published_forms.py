@@ -257,6 +257,7 @@ TEMPLATES = [
     ("hunyuan", "<think> <tool_calls><tool_call>name\n```json"),
     ("granite", "respond only with <|tool_call|> followed by a JSON list of tools used"),
     ("granite", "{{- '<|tool|>' }}{{- tools | tojson }}{{- '<|/tool|>' }}"),
+    ("glm", "[gMASK]<sop>{%- if tools -%}<|system|>\n# 可用工具{%- endif -%} <|observation|>"),
     ("lfm2", """{{- "List of tools: <|tool_list_start|>[" }}"""),
     ("lfm2", """{%- set ns.system_prompt = "List of tools: [" -%}"""),
 ]
@@ -298,8 +299,8 @@ def test_each_format_has_its_own_name_and_flags() -> None:
     assert tuple(FORMATS) == NAMES == tuple(message_format.name for message_format in FORMATS.values())
     assert {name for name in FORMATS if FORMATS[name].needs_special_tokens} == {
         *("llama3", "mistral", "gpt_oss", "kimi_k2", "lfm2", "granite", "cohere", "apertus", "gemma4"),
-        *("pythonic", "gigachat"),
+        *("pythonic", "gigachat", "glm"),
     }
     assert {name for name in FORMATS if not FORMATS[name].reasoning_opening} == {
-        *("llama3", "hermes", "command_r", "pythonic", "gigachat", "functools"),
+        *("llama3", "hermes", "command_r", "pythonic", "gigachat", "functools", "glm"),
     }

@@ -11,8 +11,10 @@ from written_messages import TEMPLATES, written
 
 from mindbatch.message_formats.call_text import ParsedMessage
 
-NO_REASONING = (*("hermes", "llama3", "mistral list", "pythonic", "functools", "command_r", "gigachat"),)
-NO_CONTENT_BESIDE = ("llama3", "pythonic")
+NO_REASONING = (
+    *("hermes", "llama3", "mistral list", "pythonic", "functools", "command_r", "gigachat", "glm"),
+)
+NO_CONTENT_BESIDE = ("llama3", "pythonic", "glm")
 VALUES_AS_TEXT = ("qwen3_coder", "glm4", "seed_oss", "minimax_m2")
 KEYS_ARE_NAMES = (*VALUES_AS_TEXT, "deepseek_v32", "lfm2", "olmo3", "pythonic", "gemma4")
 

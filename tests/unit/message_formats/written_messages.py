@@ -161,6 +161,10 @@ TEMPLATES = {
 <|tool_call>call:{{ name }}{{ "{" }}{% for key, value in arguments.items() -%}
 {{ "," if not loop.first }}{{ key }}:{{ gemma(value) }}{% endfor %}{{ "}" }}<tool_call|>
 {%- endfor %}<turn|>""",
+    "glm": """{% if not calls %}{{ content }}{% endif %}{% for name, arguments in calls -%}
+{{ "<|assistant|>" if not loop.first }}{{ name }}
+{{ json(arguments) }}
+{%- endfor %}<|observation|>""",
     "gigachat": """{{ content }}{% for name, arguments in calls -%}
 <|function_call|>{"name": "{{ name }}", "arguments": {{ json(arguments) }}}<|message_sep|>
 {%- endfor %}""",
