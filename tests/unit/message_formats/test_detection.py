@@ -54,7 +54,8 @@ _AS_TEXT = """{% for c in m.tool_calls %}{% set f = c.function %}{{ '<tool_call>
 {{- '", "arguments": ' + f.arguments + "}</tool_call>" }}{% endfor %}"""
 _WITHOUT_CONTENT = "{% if m.content is none %}" + _PIECES + "{% endif %}"
 _ANSWERED = "{% if messages | length > 2 %}" + _PIECES + "{% else %}{{ 1 + 'x' }}{% endif %}"
-_WITHIN = '{% for c in m.tool_calls %}CALL: {"name": "{{ c.function.name }}", "arguments": {}}{% endfor %}'
+_WITHIN = """{% for c in m.tool_calls %}{% set f = c.function %}CALL: {{ '{"name": "' + f.name }}
+{{- '", "arguments": ' }}{{- f.arguments | tojson }}{{- "}" }}{% endfor %}"""
 
 
 @pytest.mark.parametrize("source", [_PIECES, _AS_TEXT, _WITHOUT_CONTENT, _ANSWERED])
