@@ -13,14 +13,22 @@ from mindbatch.message_formats.call_text import CallError, CallText, ToolCall, j
 from mindbatch.message_formats.literals import PYTHON, read_literal
 from mindbatch.message_formats.schema_references import REFERENCES, SchemaReferences
 
+_MAX_DEPTH = 50
+"""References and alternatives that are followed one after another."""
 _NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 Kinds = frozenset[str]
 _OF_TYPE: dict[str, Kinds] = {
-    **{kind: frozenset({kind}) for kind in ("null", "boolean", "integer", "string", "array", "object")},
-    "number": frozenset({"integer", "number"}),
+    "null": frozenset({"null"}),
+    **dict.fromkeys(("boolean", "bool"), frozenset({"boolean"})),
+    **dict.fromkeys(("integer", "int"), frozenset({"integer"})),
+    **dict.fromkeys(("number", "float", "double"), frozenset({"integer", "number"})),
+    **dict.fromkeys(("string", "str", "text"), frozenset({"string"})),
+    **dict.fromkeys(("array", "list", "tuple"), frozenset({"array"})),
+    **dict.fromkeys(("object", "dict"), frozenset({"object"})),
 }
-_WORDS = {"true": "boolean", "false": "boolean", "null": "null", "none": "null"}
+"""By name of a type; as Python calls them, too, for many tools are written so."""
+_WORDS = {"true": "true", "false": "false", "null": "null", "none": "null"}
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class ArgumentType:
         stripped = text.strip()
         for candidate in self._spelt(stripped, words):
             kind = _kind(candidate)
-            if kind is not None and (self.kinds is None or kind in self.kinds):
+            if kind is not None and (self.kinds is None or kind in self.kinds - _OF_TYPE["string"]):
                 return candidate
         return _quoted(text)
 
@@ -60,7 +68,7 @@ class ArgumentType:
         if self.kinds is None or "string" in self.kinds:
             return  # another spelling may as well be meant as a text
         if (word := text.lower()) in _WORDS:
-            yield "null" if word == "none" else word
+            yield _WORDS[word]
         if _NUMBER.fullmatch(text):
             yield str(int(text)) if text.lstrip("+-").isdecimal() else repr(float(text))
         if text.startswith(("[", "{", "(")):
@@ -126,30 +134,31 @@ class _SchemaTypes:
             self._types[name] = _all(self._type(schema, {}) for schema in schemas) if schemas else ANY
         return self._types[name]
 
-    def _property(self, schema: Any, name: str, seen: set[int]) -> Iterator[Any]:
+    def _property(self, schema: Any, name: str, seen: set[int], depth: int = 0) -> Iterator[Any]:
         """The schemas that hold for a property; those of alternatives as one."""
-        if not isinstance(schema, Mapping) or id(schema) in seen:
+        if not isinstance(schema, Mapping) or id(schema) in seen or depth > _MAX_DEPTH:
             return
         seen.add(id(schema))
         yield from _declared(schema, name)
         for part in (*self._targets(schema), *_listed(schema, "allOf")):
-            yield from self._property(part, name, seen)
+            yield from self._property(part, name, seen, depth + 1)
         for key in ("anyOf", "oneOf"):
-            branches = [[*self._property(part, name, seen)] for part in _listed(schema, key)]
+            branches = [[*self._property(part, name, seen, depth + 1)] for part in _listed(schema, key)]
             if any(branches):
                 yield {"anyOf": [{"allOf": branch} for branch in branches if branch]}
 
-    def _type(self, schema: Any, known: dict[int, ArgumentType]) -> ArgumentType:
+    def _type(self, schema: Any, known: dict[int, ArgumentType], depth: int = 0) -> ArgumentType:
         """known: types of schemas that were met before, ANY while they are looked at."""
-        if not isinstance(schema, Mapping):
+        if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
             return ANY
         if id(schema) not in known:
             known[id(schema)] = ANY
             parts = [_own_type(schema)]
-            parts += [self._type(part, known) for part in (*self._targets(schema), *_listed(schema, "allOf"))]
+            required = (*self._targets(schema), *_listed(schema, "allOf"))
+            parts += [self._type(part, known, depth + 1) for part in required]
             for key in ("anyOf", "oneOf"):
                 if branches := [*_listed(schema, key)]:
-                    parts.append(_any(self._type(part, known) for part in branches))
+                    parts.append(_any(self._type(part, known, depth + 1) for part in branches))
             known[id(schema)] = _nullable(_all(parts), schema)
         return known[id(schema)]
 
@@ -174,7 +183,7 @@ def _listed(schema: Mapping[str, Any], key: str) -> list[Any]:
 def _own_type(schema: Mapping[str, Any]) -> ArgumentType:
     types = schema.get("type")
     names = [types] if isinstance(types, str) else types if isinstance(types, list) else []
-    kinds = [_OF_TYPE[name] for name in names if isinstance(name, str) and name in _OF_TYPE]
+    kinds = [_OF_TYPE[name.lower()] for name in names if isinstance(name, str) and name.lower() in _OF_TYPE]
     typed = ArgumentType(frozenset[str]().union(*kinds) if kinds and len(kinds) == len(names) else None)
     values = [schema["const"]] if "const" in schema else _listed(schema, "enum")
     if not values:

@@ -64,6 +64,8 @@ TYPED = [
     ("2", {"$ref": "#n"}, 2),
     ("90210", {"anyOf": [STRING, NULL]}, "90210"),
     ("null", {"anyOf": [STRING, NULL]}, None),
+    ('"q"', {"anyOf": [STRING, NULL]}, '"q"'),
+    ('"q"', {}, "q"),
     ("null", {"type": "string", "nullable": True}, None),
     ("true", {"oneOf": [{"type": "boolean"}, STRING]}, True),
     ("yes", {"oneOf": [{"type": "boolean"}, STRING]}, "yes"),
@@ -79,6 +81,8 @@ TYPED = [
     ("2", {"$ref": "#/$defs/absent"}, 2),
     ("2", {"$ref": "#/properties/a"}, 2),
     ("2", {"type": "whole"}, 2),
+    ("2", {"type": "str"}, "2"),
+    ("2", {"type": "STRING"}, "2"),
     ("2", True, 2),
 ]
 
@@ -105,6 +109,15 @@ def test_a_text_is_of_the_type_that_the_schema_says(text: str, schema: Any, valu
 )
 def test_a_property_is_looked_for_wherever_a_schema_may_declare_it(parameters: dict[str, Any]) -> None:
     assert _argument("2", {}, **parameters) == "2"
+
+
+@pytest.mark.parametrize("key", ["allOf", "anyOf"])
+def test_a_schema_of_a_thousand_references_is_no_danger(key: str) -> None:
+    names = range(3000)
+    chain = {str(number): {key: [{"$ref": f"#/$defs/{number + 1}"}]} for number in names}
+    assert _argument("2", {"$ref": "#/$defs/0"}, **{"$defs": chain}) == 2
+    wide = {str(number): {key: [{"$ref": f"#/$defs/{other}"} for other in range(40)]} for number in range(40)}
+    assert _argument("2", {"$ref": "#/$defs/0"}, **{"$defs": wide, "allOf": [{"$ref": "#/$defs/0"}]}) == 2
 
 
 @pytest.mark.parametrize("tools", [[{}], [{"type": "function", "function": {"name": "g"}}], ["f", 1]])
