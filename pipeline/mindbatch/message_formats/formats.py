@@ -159,18 +159,18 @@ OLMO3 = MessageFormat(
 )
 
 _LLAMA_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|eot|>", "<|eom|>", *_CHATML_ENDS)
-_PYTHON_TAG = "<|python_tag|>"
+_PYTHON_START = ("<|python_start|>", "<|python_end|>")
+_PYTHON_TAGS = ("<|python_tag|>", _PYTHON_START[0])
 LLAMA3 = MessageFormat(
     "llama3",
-    (_PYTHON_TAG,),
-    MessageCalls(_PYTHON_TAG, _LLAMA_ENDS),
+    _PYTHON_TAGS,
+    MessageCalls(_PYTHON_TAGS, _PYTHON_START[1], _LLAMA_ENDS),
     end_tokens=_LLAMA_ENDS,
     whole_message_call="{",
-    template_marks=(r"<\|start_header_id\|>", '"parameters": '),
+    template_marks=(r"<\|(?:start_header_id|header_start)\|>", '"parameters": '),
 )
-"""Llama 3.1 to 3.3: a message that is JSON with name and parameters, or several parted by semicolons."""
+"""Llama 3.1 to 4: a message that is JSON with name and parameters, or several parted by semicolons."""
 
-_PYTHON_START = ("<|python_start|>", "<|python_end|>")
 PYTHONIC = MessageFormat(
     "pythonic",
     _PYTHON_START[:1],

@@ -102,18 +102,20 @@ def hunyuan_calls(text: CallText) -> Iterator[ToolCall]:
 class MessageCalls:
     """Reads calls up to the end of the message: JSON with other text after it is an answer, not a call.
 
-    ends: tokens that may follow.
+    tags: may begin it. closing: may end it. ends: tokens that may follow.
     """
 
-    tag: str
+    tags: tuple[str, ...]
+    closing: str
     ends: tuple[str, ...]
 
     def __call__(self, text: CallText) -> Iterator[ToolCall]:
-        text.accept(self.tag)
+        text.accept(*self.tags)
         while True:
             call = call_of_object(json_value(text.json()), "parameters", "arguments")
             text.run(BLANK)
-            if not text.at_end and not text.upcoming(";", "{", self.tag, *self.ends):
+            text.accept(self.closing)
+            if not text.at_end and not text.upcoming(";", "{", *self.tags, *self.ends):
                 raise CallError("text follows its JSON")
             yield call
             if not text.accept(";") and not text.upcoming("{"):

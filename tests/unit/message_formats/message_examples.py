@@ -143,6 +143,11 @@ EXAMPLES = [
         '{"x": ";"}}<|eom_id|>',
         calls=(("a", "{}"), ("b", '{"x": ";"}')),
     ),
+    Example(
+        "llama3",
+        '<|python_start|>{"name": "a", "parameters": {}}{"name": "b", "parameters": {}}<|python_end|><|eom|>',
+        calls=(("a", "{}"), ("b", "{}")),
+    ),
     Example("llama3", "Braces {like these} are text.<|eot_id|>", content="Braces {like these} are text."),
     Example(
         "mistral",

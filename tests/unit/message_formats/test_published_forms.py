@@ -247,6 +247,7 @@ TEMPLATES = [
     ("qwen3_coder", r"""<think>{{- '<tool_call>\n<function=example_function_name>\n<parameter=a>' }}"""),
     ("deepseek", "{{'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + name + '<｜tool▁sep｜>'}}</think>"),
     ("glm4", "<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n{{ '\\n<think></think>' }}"),
+    ("llama3", """{{- '<|header_start|>assistant' }}{{- '{"name": "' }}{{- '"parameters": ' }}"""),
     ("llama3", """{{- '<|start_header_id|>assistant' }}{{- '{"name": "' }}{{- '"parameters": ' }}"""),
     ("mistral", """{{- "[TOOL_CALLS]" + tool["name"] + "[ARGS]" + arguments }}"""),
     ("gpt_oss", '{{- "<|start|>assistant<|channel|>analysis<|message|>" + message.thinking + "<|end|>" }}'),
