@@ -86,4 +86,4 @@ def gemma_calls(text: CallText) -> Iterator[ToolCall]:
     text.expect("{")
     values = read_members(text, GEMMA)
     text.expect("<tool_call|>")
-    yield json_call(name, values)
+    yield json_call(name, [(key, type_of(text, name, key).json_like(value)) for key, value in values])
