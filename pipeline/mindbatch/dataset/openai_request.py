@@ -15,6 +15,7 @@ from mindbatch.io.error_lines import did_you_mean, shown, unknown_adapter
 from mindbatch.io.errors import PromptError
 from mindbatch.io.strict_json import unicode_error
 from mindbatch.message_formats.parser import MessageFormat
+from mindbatch.message_formats.schema_references import SchemaReferences
 from mindbatch.prompts.messages import ChatOptions, conversation_of
 from mindbatch.prompts.prompts import TEMPLATE_KWARGS, TOOLS
 
@@ -189,7 +190,6 @@ _OF_EMBEDDINGS = {"encoding_format": "float", "dimensions": None}
 """Fields of embeddings, and the one value that each may have."""
 _OF_CHATS = (TOOLS, TEMPLATE_KWARGS, "tool_choice", "reasoning_effort")
 _MOST_ERRORS = 20
-_DEFINITIONS = ("$defs", "definitions")
 _TOOL_CHOICES = (None, "none", "auto", "required")
 _CALL_ASKED = "must be auto, none, required or {type: function, function: {name: ...}}"
 
@@ -315,31 +315,18 @@ def _force_call(choice: object, draft: RowDraft) -> None:
 def _call_schema(functions: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON schema of a call of one of the functions, by name, each with the schema of its parameters.
 
-    Definitions stand at the top, where references look for them.
-
     Raises:
-        ValueError: parameters are no schema of an object, or define the same name in different ways.
+        ValueError: parameters are no schema of an object.
     """
     calls: list[dict[str, Any]] = []
-    tops: dict[str, dict[str, Any]] = {}
     for name, parameters in functions.items():
-        if not _is_schema(parameters):
+        if not isinstance(parameters, Mapping):
             raise ValueError(f"the parameters of {name} are no JSON schema of an object")
-        own = {key: part for key, part in parameters.items() if key not in _DEFINITIONS}
+        own = SchemaReferences(parameters).rebased(f"/anyOf/{len(calls)}/properties/arguments")
         properties = {"name": {"const": name}, "arguments": {"type": "object", **own}}
         call = {"type": "object", "properties": properties, "required": [*properties]}
         calls.append({**call, "additionalProperties": False})
-        for key in _DEFINITIONS:
-            for definition, schema in parameters.get(key, {}).items():
-                if tops.setdefault(key, {}).setdefault(definition, schema) != schema:
-                    raise ValueError(f"{definition} is defined in several ways; name one function")
-    return {"anyOf": calls, **tops}
-
-
-def _is_schema(parameters: Any) -> bool:
-    return isinstance(parameters, Mapping) and all(
-        isinstance(parameters.get(key, {}), Mapping) for key in _DEFINITIONS
-    )
+    return {"anyOf": calls}
 
 
 def _line_errors(columns: Mapping[str, Any]) -> list[str]:

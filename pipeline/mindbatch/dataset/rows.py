@@ -136,6 +136,8 @@ class RowMaker:
             else ColumnRows(data, self._template, options, adapters)
         )
         self._overrides = OverrideRules(decoding)
+        self.has_offered_tools = False
+        """A row that was made offers tools, of which a call is not forced."""
         self._numbered = not is_openai and data.key_column is None
         self._columns = columns
         self._optional = OptionalColumns(
@@ -157,6 +159,8 @@ class RowMaker:
             stage: Stage = "row" if draft.row_errors else "prompt"
             reason = _joined(draft.row_errors + draft.prompt_errors)
             return RowFailure(draft.key, record.file, record.line, stage, reason)
+        if draft.content.get("tools") and not draft.extra.get("call_is_forced"):
+            self.has_offered_tools = True
         return DataRow(
             key=draft.key,
             source=record.file,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,12 +76,16 @@ class CallText:
     """A text and the position up to which it was read.
 
     At a CallError the position is that of the first character that no call can have there: a broken call
-    swallows no call after it.
+    swallows no call after it. argument_type: the `ArgumentType` of a function's argument, both by name; None
+    where nothing says it.
     """
 
-    def __init__(self, text: str, position: int = 0) -> None:
+    def __init__(
+        self, text: str, position: int = 0, argument_type: Callable[[str, str], Any] | None = None
+    ) -> None:
         self._text = text
         self.position = position
+        self.argument_type = argument_type
 
     @property
     def at_end(self) -> bool:
@@ -90,6 +94,10 @@ class CallText:
     def upcoming(self, *literals: str) -> str:
         """The literal that comes next, which stays unread; empty where none does."""
         return next((literal for literal in literals if self._text.startswith(literal, self.position)), "")
+
+    def looks(self, pattern: re.Pattern[str]) -> bool:
+        """True if what comes next matches; it stays unread."""
+        return pattern.match(self._text, self.position) is not None
 
     def accept(self, *literals: str) -> str:
         """Reads the literal that comes next, if any does."""
@@ -105,9 +113,14 @@ class CallText:
 
     def run(self, characters: re.Pattern[str]) -> str:
         """Reads as many characters as match. characters: a class of them, repeated."""
-        match = characters.match(self._text, self.position)
-        self.position += len(match[0]) if match else 0
+        match = self.match(characters)
         return match[0] if match else ""
+
+    def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """Reads what matches, if anything does."""
+        match = pattern.match(self._text, self.position)
+        self.position = match.end() if match else self.position
+        return match
 
     def until(self, *markers: str) -> str:
         """Reads the text before the next marker, which stays unread; all text where none comes."""
@@ -165,38 +178,17 @@ def named_call(name: object, arguments: object, text: str | None = None) -> Tool
     return ToolCall(name.strip(), json.dumps(arguments, ensure_ascii=False) if text is None else text)
 
 
-def call_of_object(value: object, *argument_keys: str) -> ToolCall:
+def call_of_object(value: object, *argument_keys: str, name_key: str = "name") -> ToolCall:
     """The call of an object with a name and arguments, under one of some keys; others are ignored."""
     if not isinstance(value, dict):
         raise CallError("it is no JSON object")
     keys = [key for key in argument_keys if key in value]
     if len(keys) != 1:
         raise CallError(f"it has {' and '.join(keys) or f'no {argument_keys[0]}'}")
-    return named_call(value.get("name"), value[keys[0]])
+    return named_call(value.get(name_key), value[keys[0]])
 
 
 def arguments_call(text: CallText, name: str) -> ToolCall:
     """Reads a call's arguments, where its name has been read before; they are given as generated."""
     arguments = text.json()
     return named_call(name, json_value(arguments), arguments)
-
-
-def tagged_call(name: str, values: list[tuple[str, str]], words: Mapping[str, str]) -> ToolCall:
-    """The call of keys and values between tags: JSON where the text of a value is JSON, else a text.
-
-    words: texts that stand for JSON, though they are none. Raises CallError.
-    """
-    keys = [key for key, _ in values]
-    if len({*keys}) < len(keys):
-        raise CallError("an argument comes twice")
-    members = (f"{json.dumps(key, ensure_ascii=False)}: {_as_json(text, words)}" for key, text in values)
-    return named_call(name, {}, f"{{{', '.join(members)}}}")
-
-
-def _as_json(text: str, words: Mapping[str, str]) -> str:
-    stripped = text.strip()
-    try:
-        json_value(stripped)
-    except CallError:
-        return words.get(stripped) or json.dumps(text, ensure_ascii=False)
-    return stripped

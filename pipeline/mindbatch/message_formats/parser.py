@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from mindbatch.io.error_lines import shown
+from mindbatch.message_formats.argument_types import ArgumentTypes
 from mindbatch.message_formats.call_text import (
     BLANK,
     CallError,
@@ -30,6 +32,8 @@ class MessageFormat:
     end_tokens: dropped at the end of the message.
     whole_message_call: beginning of a call without a marker, where it begins the message.
     template_marks: regular expressions, all of which a chat template of the format has.
+    wrappers: stand around an answer, and are left out.
+    traces: markers that stand within calls only: elsewhere they are what is left of one.
     """
 
     name: str
@@ -40,18 +44,39 @@ class MessageFormat:
     end_tokens: tuple[str, ...] = ()
     whole_message_call: str = ""
     template_marks: tuple[str, ...] = ()
+    wrappers: tuple[str, ...] = ()
+    traces: tuple[str, ...] = ()
 
     @property
     def needs_special_tokens(self) -> bool:
         """True if markers are special tokens, which decoding must not skip; end tokens are text then too."""
         return bool(self.end_tokens)
 
-    def parser(self, *, in_reasoning: bool, with_tools: bool) -> MessageParser:
+    def with_special_tokens(self, tokens: Collection[str], ends: Sequence[str]) -> MessageFormat:
+        """The format for a tokenizer, of whose special tokens markers may be.
+
+        ends: those that end a message, which are text where markers are.
+        """
+        markers = (*self.calls, *self.traces, *self.wrappers, self.reasoning_opening, self.reasoning_closing)
+        if not self.needs_special_tokens and not {*markers} & {*tokens}:
+            return self
+        return replace(
+            self, end_tokens=(*self.end_tokens, *(end for end in ends if end not in self.end_tokens))
+        )
+
+    def parser(self, *, in_reasoning: bool, tools: Sequence[Any]) -> MessageParser:
         """A parser of one message.
 
-        in_reasoning: the prompt ends within reasoning; with_tools: calls are looked for.
+        in_reasoning: the prompt ends within reasoning. tools: those that the request offers; where there are
+        none, no calls are looked for.
         """
-        return MessageParser(self if with_tools else self.without_tools(), in_reasoning)
+        types = ArgumentTypes(tools)
+        format = self.for_functions(types.functions) if tools else self.without_tools()
+        return MessageParser(format, in_reasoning, types)
+
+    def for_functions(self, names: Collection[str]) -> MessageFormat:
+        """The format where these functions may be called; another one where their names begin a call."""
+        return self
 
     def begins_in_reasoning(self, prompt_end: str) -> bool:
         """True if a rendered prompt leaves reasoning open, so that the generated text goes on with it.
@@ -61,11 +86,11 @@ class MessageFormat:
         return bool(self.reasoning_opening) and prompt_end.rstrip().endswith(self.reasoning_opening)
 
     def without_tools(self) -> MessageFormat:
-        return replace(self, calls=(), whole_message_call="")
+        return replace(self, calls=(), whole_message_call="", traces=())
 
-    def pieces(self, text: str, *, is_whole: bool) -> list[Piece]:
+    def pieces(self, text: str, types: ArgumentTypes, *, is_whole: bool) -> list[Piece]:
         """The pieces of a message; where more text may come, those before its first call."""
-        message, reader = _Message(), CallText(text)
+        message, reader = _Message(), CallText(text, argument_type=types.of)
         content = reader.run(BLANK)
         if self.reasoning_closing and reader.accept(self.reasoning_opening):
             # Later, the opening tag is content: a message may tell of it.
@@ -73,7 +98,7 @@ class MessageFormat:
             message.add_part(Reasoning(reader.until(self.reasoning_closing)))
             reader.accept(self.reasoning_closing)
         if not reader.upcoming(self.whole_message_call):
-            content += reader.until(*self.calls)
+            content += self._content(reader, message if is_whole else None)
         while not reader.at_end:
             start = reader.position
             try:
@@ -86,10 +111,26 @@ class MessageFormat:
                     break
                 broken = text[start : reader.position]
                 message.add_note(broken, str(error))
-                content += broken
-            content += reader.until(*self.calls)
+                content += broken + self._content(reader)
+                continue
+            content += self._content(reader, message)
         message.finish(content, is_whole)
         return message.pieces
+
+    def _content(self, text: CallText, message: _Message | None = None) -> str:
+        """Reads up to a marker that begins a call, and leaves wrappers out.
+
+        message: gets a note where the text has traces of a call; None: it goes on after a broken one.
+        """
+        content = text.until(*self.calls, *self.wrappers)
+        while text.accept(*self.wrappers):
+            content += text.until(*self.calls, *self.wrappers)
+        if message is not None and self.traces:
+            reader = CallText(content)
+            reader.until(*self.traces)
+            if not reader.at_end:
+                message.add_note(content[reader.position :], f"no {self.calls[0]} before it")
+        return content
 
     def parts(self, text: CallText, is_whole: bool) -> Iterator[ToolCall | Reasoning | Content]:
         """Reads from a marker on. Raises CallError where no call can be read, or none yet."""
@@ -104,7 +145,7 @@ class MessageFormat:
     @cached_property
     def _marker_beginnings(self) -> set[str]:
         tags = self.reasoning_opening, self.reasoning_closing, self.whole_message_call
-        markers = (*self.calls, *self.end_tokens, *tags)
+        markers = (*self.calls, *self.end_tokens, *self.wrappers, *tags)
         return {marker[:end] for marker in markers for end in range(1, len(marker) + 1)}
 
     def certain_text(self, text: str) -> str:
@@ -125,8 +166,8 @@ class MessageParser:
     handed out. One that holds none goes on where the last one was.
     """
 
-    def __init__(self, format: MessageFormat, in_reasoning: bool) -> None:
-        self._format, self._in_reasoning = format, in_reasoning
+    def __init__(self, format: MessageFormat, in_reasoning: bool, types: ArgumentTypes) -> None:
+        self._format, self._in_reasoning, self._types = format, in_reasoning, types
         self._text = ""
         self._num_certain = 0
         self._within: type[Reasoning | Content] | None = None
@@ -160,7 +201,7 @@ class MessageParser:
         opening = self._format.reasoning_opening
         if self._in_reasoning and not text.lstrip().startswith(opening):
             text = opening + text
-        return [*self._new(self._format.pieces(text, is_whole=is_whole))]
+        return [*self._new(self._format.pieces(text, self._types, is_whole=is_whole))]
 
     def _new(self, pieces: list[Piece]) -> Iterator[Piece]:
         """The pieces without the text that was handed out before."""

@@ -44,6 +44,11 @@ class ChatTemplates:
         """The template of chats without tools; None where there is none."""
         return self._templates.get("default")
 
+    @property
+    def with_tools(self) -> str | None:
+        """The template of chats with tools; None where there is none."""
+        return self._templates.get("tool_use", self.usual)
+
     def render(
         self,
         messages: Sequence[Message],

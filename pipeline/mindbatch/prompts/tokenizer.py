@@ -14,7 +14,7 @@ from tokenizers.pre_tokenizers import PreTokenizer
 from mindbatch.io.amounts import counted
 from mindbatch.io.errors import PromptError
 from mindbatch.io.strict_json import unicode_error
-from mindbatch.prompts.chat import ChatLimits, ChatTemplates
+from mindbatch.prompts.chat import ChatLimits, ChatTemplates, TemplateLimit
 from mindbatch.prompts.control_text import (
     CANNOT_ENCODE,
     ControlText,
@@ -122,12 +122,32 @@ class Tokenizer:
         )
 
     @property
+    def special_tokens(self) -> dict[int, str]:
+        """The text of each special token, by id."""
+        return dict(self._special)
+
+    @property
     def has_chat_template(self) -> bool:
         return bool(self._chat)
 
     @property
     def chat_template(self) -> str | None:
         return self._chat.usual
+
+    @property
+    def tool_template(self) -> str | None:
+        """The template of chats with tools."""
+        return self._chat.with_tools
+
+    def try_chat(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str | None:
+        """The text of a conversation with tools, its control tokens spelt out; None where the template
+        refuses it. Raises TemplateLimit."""
+        try:
+            return self._rendered(messages, {"tools": tools}, False, None)
+        except TemplateLimit:
+            raise
+        except PromptError:
+            return None
 
     def chat_text(
         self,

@@ -43,7 +43,13 @@ from mindbatch.run.manifest import (
     written_results,
 )
 from mindbatch.run.progress import Monitor, reading_line
-from mindbatch.run.result_files import message_format, output_options, result_format, write_result_files
+from mindbatch.run.result_files import (
+    calls_stay_text,
+    message_format,
+    output_options,
+    result_format,
+    write_result_files,
+)
 from mindbatch.run.survey import DataInput, Items, selection_of, survey, too_many_errors
 
 MOST_FOLDERS = 1000
@@ -136,6 +142,8 @@ class BatchJob:
         )
         with closing(maker), reading_line(self.config.progress) as on_row:
             survey(dataset, maker, selection_of(self.config.data), index, on_row, self.check)
+        if dataset.is_openai and maker.has_offered_tools and self._message_format is None:
+            self._say(*calls_stay_text("output", self.config.output.message_format))
         record = RunRecord(
             created=now(),
             command=concealed([*self.command]),
@@ -247,7 +255,7 @@ class BatchJob:
     @cached_property
     def _message_format(self) -> MessageFormat | None:
         name = self.config.output.message_format
-        return message_format(name, self._tokenizer if name == "auto" else None)
+        return message_format(name, None if name == "none" else self._tokenizer)
 
     def _say(self, *lines: str) -> None:
         if self.config.progress != "none":

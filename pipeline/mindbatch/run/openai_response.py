@@ -37,12 +37,12 @@ def end_of(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
 def parser_of(row: DataRow, options: OutputOptions) -> MessageParser | None:
     """The parser of one output of a row; None where the model's messages are plain text."""
     if row.extra.get("call_is_forced"):
-        return FORCED_CALL.parser(in_reasoning=False, with_tools=True)
+        return FORCED_CALL.parser(in_reasoning=False, tools=row.content["tools"])
     format = options.message_format
     if format is None or "messages" not in row.content:
         return None
     in_reasoning = bool(format.reasoning_opening) and format.begins_in_reasoning(options.prompt_end(row))
-    return format.parser(in_reasoning=in_reasoning, with_tools=bool(row.content.get("tools")))
+    return format.parser(in_reasoning=in_reasoning, tools=row.content.get("tools") or ())
 
 
 def chat_message(

@@ -12,8 +12,10 @@ from mindbatch.io.storage import Storage, WholeFile
 from mindbatch.ledger.ledger import Ledger, Place
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
-from mindbatch.message_formats.formats import FORMATS, detect
+from mindbatch.message_formats.detection import detect
+from mindbatch.message_formats.formats import FORMATS
 from mindbatch.message_formats.parser import MessageFormat
+from mindbatch.prompts.chat import TemplateLimit
 from mindbatch.prompts.prompts import token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
@@ -81,10 +83,37 @@ def result_format(asked: str, is_openai: bool) -> str:
 
 def message_format(name: str, tokenizer: Tokenizer | None) -> MessageFormat | None:
     """The format of that name; auto is the one that the chat template writes, none is None."""
+    format = FORMATS.get(name) if name != "auto" or tokenizer is None else _format_of(tokenizer)
+    if format is None or tokenizer is None:
+        return format
+    special = tokenizer.special_tokens
+    return format.with_special_tokens(
+        special.values(), [special[i] for i in tokenizer.eos_token_ids if i in special]
+    )
+
+
+def _format_of(tokenizer: Tokenizer) -> MessageFormat | None:
+    template = tokenizer.tool_template
+    if template is None:
+        return None
+    try:
+        return detect(template, tokenizer.try_chat)
+    except TemplateLimit:  # rows that need as much are told of it
+        return detect(template)
+
+
+def calls_stay_text(section: str, name: str) -> list[str]:
+    """A line for whoever offers tools to a model whose format is not known; none where that is asked for.
+
+    section: of the configuration that has message_format. name: its value.
+    """
     if name != "auto":
-        return FORMATS.get(name)
-    template = None if tokenizer is None else tokenizer.chat_template
-    return None if template is None else detect(template)
+        return []
+    key = f"{section}.message_format"
+    return [
+        "tools are offered, but the chat template writes calls in no format that is known: they stay text; "
+        f"{key}=NAME reads those of a format, {key}=none leaves them without this line"
+    ]
 
 
 def output_options(

@@ -19,10 +19,12 @@ from mindbatch.decoding.token_kinds import drawn_seed
 from mindbatch.io.amounts import today
 from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import PromptError
+from mindbatch.io.screen_text import say
 from mindbatch.llm import LLM
 from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.prompts import Prompt, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.run.result_files import calls_stay_text
 from mindbatch.run.result_rows import OutputOptions
 from mindbatch.server.batch_rows import count_error, model_error
 from mindbatch.server.batches import Batches
@@ -79,6 +81,7 @@ class Service:
         self._params = decoding
         self.fingerprint = f"fp_{self.started:x}"  # of this process of the server, in answers
         self.conversations = Conversations()
+        self._has_told = False  # that calls stay text
         self._making = threading.Lock()  # of rows: what makes them remembers what it has checked
         data = DataConfig(format="openai")
         self.model_name = self.config.name
@@ -118,9 +121,17 @@ class Service:
 
         def made() -> list[DataRow]:
             with self._making:
-                return [self._row(endpoint, body, str(place)) for place, body in enumerate(bodies)]
+                rows = [self._row(endpoint, body, str(place)) for place, body in enumerate(bodies)]
+                self._tell_of_calls()
+                return rows
 
         return await asyncio.to_thread(made)
+
+    def _tell_of_calls(self) -> None:
+        """Says once that calls stay text, when the first request offers tools."""
+        if self.format is None and self._maker.has_offered_tools and not self._has_told:
+            self._has_told = True
+            say(*calls_stay_text("server", self.config.server.message_format))
 
     def _row(self, endpoint: str, body: dict[str, Any], key: str) -> DataRow:
         """The row that a request's body stands for; checked as a line of a batch is."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from mindbatch.message_formats.call_text import ParsedMessage, Piece, ToolCall
 from mindbatch.message_formats.formats import FORMATS
@@ -25,24 +26,35 @@ class Example:
         return ParsedMessage(self.content, self.reasoning, calls, ())
 
 
-def parsed(name: str, text: str, *, in_reasoning: bool = False, with_tools: bool = True) -> ParsedMessage:
-    pieces = pieces_of(name, [text], in_reasoning=in_reasoning, with_tools=with_tools)
-    return ParsedMessage.of_pieces(pieces)
+ANY_TOOLS: list[Any] = [{}]
+
+
+def parsed(
+    name: str, text: str, *, in_reasoning: bool = False, tools: Sequence[Any] = ANY_TOOLS
+) -> ParsedMessage:
+    return ParsedMessage.of_pieces(pieces_of(name, [text], in_reasoning=in_reasoning, tools=tools))
 
 
 def pieces_of(
-    name: str, parts: Iterable[str], *, in_reasoning: bool = False, with_tools: bool = True
+    name: str, parts: Iterable[str], *, in_reasoning: bool = False, tools: Sequence[Any] = ANY_TOOLS
 ) -> list[Piece]:
     """The pieces of a text that comes in parts."""
-    parser = FORMATS[name].parser(in_reasoning=in_reasoning, with_tools=with_tools)
+    parser = FORMATS[name].parser(in_reasoning=in_reasoning, tools=tools)
     return [piece for part in parts for piece in parser.push(part)] + parser.finish()
 
 
-def parsed_cut(name: str, text: str, cuts: Sequence[int], *, in_reasoning: bool = False) -> ParsedMessage:
+def parsed_cut(
+    name: str,
+    text: str,
+    cuts: Sequence[int],
+    *,
+    in_reasoning: bool = False,
+    tools: Sequence[Any] = ANY_TOOLS,
+) -> ParsedMessage:
     """The message of a text that is pushed in parts, from each cut to the next."""
     ends = [0, *sorted(cuts), len(text)]
     parts = (text[start:end] for start, end in pairwise(ends))
-    return ParsedMessage.of_pieces(pieces_of(name, parts, in_reasoning=in_reasoning))
+    return ParsedMessage.of_pieces(pieces_of(name, parts, in_reasoning=in_reasoning, tools=tools))
 
 
 EXAMPLES = [
@@ -130,6 +142,11 @@ EXAMPLES = [
         '<|python_tag|>{"type": "function", "name": "a", "parameters": {}}; {"name": "b", "parameters": '
         '{"x": ";"}}<|eom_id|>',
         calls=(("a", "{}"), ("b", '{"x": ";"}')),
+    ),
+    Example(
+        "llama3",
+        '<|python_start|>{"name": "a", "parameters": {}}{"name": "b", "parameters": {}}<|python_end|><|eom|>',
+        calls=(("a", "{}"), ("b", "{}")),
     ),
     Example("llama3", "Braces {like these} are text.<|eot_id|>", content="Braces {like these} are text."),
     Example(

@@ -1,13 +1,16 @@
 """Formats are told by their templates; messages are taken apart, what is no valid call stays text."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from message_examples import EXAMPLES, Example, parsed, parsed_cut
+from message_examples import ANY_TOOLS, EXAMPLES, Example, parsed, parsed_cut
 
 from mindbatch.message_formats import NAMES
-from mindbatch.message_formats.call_text import Content, Reasoning, ToolCall
-from mindbatch.message_formats.formats import FORMATS, detect
+from mindbatch.message_formats.call_text import Content, ParsedMessage, Reasoning, ToolCall
+from mindbatch.message_formats.detection import detect
+from mindbatch.message_formats.formats import FORMATS
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.format)
@@ -24,7 +27,7 @@ def test_each_cut_gives_the_same_message(example: Example) -> None:
 
 
 def test_text_comes_as_soon_as_it_is_no_marker_and_from_the_first_call_on_at_the_end() -> None:
-    parser = FORMATS["qwen3"].parser(in_reasoning=True, with_tools=True)
+    parser = FORMATS["qwen3"].parser(in_reasoning=True, tools=ANY_TOOLS)
     parts = ["Hm", "\n</thi", "nk>\n\nHi", " <tool", "box>", '<tool_call>{"name": "f", "arguments": {}}']
     assert [parser.push(part) for part in parts] == [
         [Reasoning("Hm")],
@@ -40,7 +43,7 @@ def test_text_comes_as_soon_as_it_is_no_marker_and_from_the_first_call_on_at_the
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.format)
 def test_without_tools_no_call_is_looked_for_but_reasoning_is(example: Example) -> None:
-    message = parsed(example.format, example.text, in_reasoning=example.in_reasoning, with_tools=False)
+    message = parsed(example.format, example.text, in_reasoning=example.in_reasoning, tools=())
     assert (message.reasoning, message.tool_calls) == (example.reasoning, ())
     assert all(name in (message.content or "") for name, _ in example.calls)
 
@@ -146,6 +149,46 @@ def test_what_is_no_call_stays_text_with_a_note(name: str, text: str, reason: st
     assert len(message.notes[0]) < 200
 
 
+REST = "<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
+ONE = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+TRACES = [
+    ("qwen3_coder", "Looking.\n\n" + REST, "'<function=f>"),
+    ("hermes", '{"name": "f", "arguments": {}}\n</tool_call>', "'</tool_call>'"),
+    ("glm4", "f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>", "'<arg_key>"),
+    ("kimi_k2", "functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>", "'<|tool_call_arg"),
+    ("lfm2", "[f()]<|tool_call_end|>", "'<|tool_call_end|>'"),
+    ("deepseek_v32", '<｜DSML｜invoke name="f">\n</｜DSML｜invoke>', "'<｜DSML｜invoke"),
+    ("mistral", "f[ARGS]{}", "'[ARGS]"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "shown"), TRACES)
+def test_a_call_whose_beginning_is_missing_stays_text_with_one_note(name: str, text: str, shown: str) -> None:
+    message = parsed_cut(name, text, range(len(text)))
+    assert (message.content, message.tool_calls) == (text, ())
+    [note] = message.notes
+    assert note.startswith(shown)
+    assert note.endswith(f"stays text: no {FORMATS[name].calls[0]} before it")
+    assert parsed(name, text, tools=()) == replace(message, notes=())
+
+
+def test_traces_of_a_call_are_noted_after_another_and_not_for_a_broken_one_again() -> None:
+    message = parsed("hermes", f'{ONE}\n{{"name": "g"}}</tool_call>\n{ONE} and </tool_call>')
+    assert len(message.tool_calls) == len(message.notes) == 2
+    assert len(parsed("qwen3_coder", f"<tool_call>\nf\n{REST}").notes) == 1
+
+
+def test_markers_that_are_special_tokens_are_kept_as_text_and_so_are_the_ends() -> None:
+    hermes = FORMATS["hermes"]
+    assert hermes.with_special_tokens(["<s>", "</s>"], ["</s>"]) is hermes
+    special = hermes.with_special_tokens(["<tool_call>", "</s>"], ["</s>"])
+    assert special.needs_special_tokens
+    parser = special.parser(in_reasoning=False, tools=ANY_TOOLS)
+    message = ParsedMessage.of_pieces(parser.push(f"Hi {ONE}</s>") + parser.finish())
+    assert (message.content, len(message.tool_calls)) == ("Hi ", 1)
+    assert FORMATS["llama3"].with_special_tokens([], ["<end>"]).end_tokens[-1] == "<end>"
+
+
 @pytest.mark.parametrize("name", ["mistral", "llama3"])
 def test_the_last_token_is_no_text_of_a_broken_call_either(name: str) -> None:
     text = {"mistral": '[TOOL_CALLS]f[ARGS]{"a": "b', "llama3": '{"name": "f'}[name]
@@ -204,14 +247,20 @@ TEMPLATES = [
     ("qwen3_coder", r"""<think>{{- '<tool_call>\n<function=example_function_name>\n<parameter=a>' }}"""),
     ("deepseek", "{{'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + name + '<｜tool▁sep｜>'}}</think>"),
     ("glm4", "<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n{{ '\\n<think></think>' }}"),
+    ("llama3", """{{- '<|header_start|>assistant' }}{{- '{"name": "' }}{{- '"parameters": ' }}"""),
     ("llama3", """{{- '<|start_header_id|>assistant' }}{{- '{"name": "' }}{{- '"parameters": ' }}"""),
     ("mistral", """{{- "[TOOL_CALLS]" + tool["name"] + "[ARGS]" + arguments }}"""),
     ("gpt_oss", '{{- "<|start|>assistant<|channel|>analysis<|message|>" + message.thinking + "<|end|>" }}'),
     (None, "{{ message.content }}"),
     (None, "<|im_start|>{{ message.role }}<|im_end|>"),
     (None, "{{ '<|start_header_id|>' + message.role + '<|end_header_id|>' }}"),
-    (None, "<seed:tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>"),
-    (None, "<think> <tool_calls><tool_call>name\n```json"),
+    ("seed_oss", "<seed:tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>"),
+    ("hunyuan", "<think> <tool_calls><tool_call>name\n```json"),
+    ("granite", "respond only with <|tool_call|> followed by a JSON list of tools used"),
+    ("granite", "{{- '<|tool|>' }}{{- tools | tojson }}{{- '<|/tool|>' }}"),
+    ("glm", "[gMASK]<sop>{%- if tools -%}<|system|>\n# 可用工具{%- endif -%} <|observation|>"),
+    ("lfm2", """{{- "List of tools: <|tool_list_start|>[" }}"""),
+    ("lfm2", """{%- set ns.system_prompt = "List of tools: [" -%}"""),
 ]
 
 
@@ -250,8 +299,9 @@ def test_a_prompt_that_ends_in_an_open_tag_begins_in_reasoning(
 def test_each_format_has_its_own_name_and_flags() -> None:
     assert tuple(FORMATS) == NAMES == tuple(message_format.name for message_format in FORMATS.values())
     assert {name for name in FORMATS if FORMATS[name].needs_special_tokens} == {
-        "llama3",
-        "mistral",
-        "gpt_oss",
+        *("llama3", "mistral", "gpt_oss", "kimi_k2", "lfm2", "granite", "cohere", "apertus", "gemma4"),
+        *("pythonic", "gigachat", "glm"),
     }
-    assert {name for name in FORMATS if not FORMATS[name].reasoning_opening} == {"llama3", "hermes"}
+    assert {name for name in FORMATS if not FORMATS[name].reasoning_opening} == {
+        *("llama3", "hermes", "command_r", "pythonic", "gigachat", "functools", "glm"),
+    }
