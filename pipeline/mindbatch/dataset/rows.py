@@ -130,7 +130,7 @@ class RowMaker:
                 adapters,
                 None if lora and lora.is_merged else model_name,
                 message_format,
-                decoding.pooling or "last",
+                decoding,
             )
             if is_openai
             else ColumnRows(data, self._template, options, adapters)

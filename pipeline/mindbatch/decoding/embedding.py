@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from mindbatch.decoding.row import NotFiniteError
 from mindbatch.decoding.softmax import Summary
 from mindbatch.decoding.strategy import Decision, DecodingStrategy, GroupView, Hypothesis, guarded
+from mindbatch.io.errors import PromptError
 
 
 class Embedding(DecodingStrategy):
@@ -31,5 +32,12 @@ def _decision(group: GroupView) -> Decision:
         pooled = hidden.mean(axis=0, dtype=np.float64)
     if not np.isfinite(pooled).all():
         raise NotFiniteError("the model's hidden states are no numbers (NaN or infinite)")
+    if (count := group.rows[0].params.dimensions) is not None:
+        if count > len(pooled):
+            raise PromptError(
+                f"{group.rows[0].key}: decoding.dimensions={count}: the model's embeddings have "
+                f"{len(pooled)}; allowed: 1 to {len(pooled)}"
+            )
+        pooled = pooled[:count]
     vector = (pooled / max(np.linalg.norm(pooled), np.finfo(np.float64).tiny)).astype(np.float32)
     return Decision([], results=[Hypothesis((), "stop", 0.0, None, embedding=tuple(vector.tolist()))])

@@ -123,6 +123,7 @@ ENDS = Need(lambda p: p.eos_token_id != (), "eos_token_id", "name end tokens")
 FREE_BEGINNING = Need(
     lambda p: p.forced_bos_token_id is None, "forced_bos_token_id", "set forced_bos_token_id=null"
 )
+EMBEDDING = Need(lambda p: p.pooling is not None, "pooling", "set pooling")
 SCORED_PROMPT = Need(lambda p: p.prompt_logprobs is not None, "prompt_logprobs", "set prompt_logprobs")
 
 

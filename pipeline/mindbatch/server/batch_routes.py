@@ -53,7 +53,7 @@ async def upload(request: Request) -> Response:
 
 
 async def list_files(request: Request) -> Response:
-    files = batches_of(request).files.all()
+    files = await asyncio.to_thread(batches_of(request).all_files)
     query = _query(request, ("limit", "after", "order", "purpose"))
     if query.get("order", "desc") not in ("asc", "desc"):
         raise bad_request(f"order={shown(query['order'])}: must be asc or desc", "order")

@@ -30,6 +30,7 @@ from mindbatch.run.openai_response import (
     usage,
 )
 from mindbatch.run.result_rows import FinishedRow, OutputOptions
+from mindbatch.server.request_tokens import counted
 from mindbatch.server.requests import ApiError
 from mindbatch.server.service import Service
 
@@ -63,6 +64,8 @@ class OnlineRequest:
         run = await service.engine.submit(map(service.prompt, self.rows), with_events=with_events)
         refuse(run.refused)
         self.prompt_tokens = sum(len(request.prompt_token_ids) for request in run.requests)
+        tokens = counted()
+        tokens.prompt += self.prompt_tokens
         ends = {request.key: self._prompt_end(request.prompt_token_ids) for request in run.requests}
         self.options = replace(self.options, prompt_end=lambda row: ends[row.key])
         async with aclosing(run) as items:
@@ -70,6 +73,10 @@ class OnlineRequest:
                 if first and isinstance(item, StreamEvent):
                     service.metrics.first_token(time.perf_counter() - begun)
                     first = False
+                if isinstance(item, StreamEvent):
+                    tokens.generated += len(item.token_ids)
+                elif not with_events:
+                    tokens.generated += sum(len(completed.token_ids) for completed in item.outputs)
                 if isinstance(item, RequestOutput):
                     refuse([item])
                     service.metrics.finished(item)

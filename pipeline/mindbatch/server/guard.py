@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mindbatch.config.machine import parse_bytes
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.screen_text import printable, say
+from mindbatch.server import request_tokens
 from mindbatch.server.requests import ApiError
 from mindbatch.server.service import Service
 
@@ -66,6 +67,8 @@ class Guard:
             service.num_active -= 1
             route = scope.get("route")
             service.metrics.answered(getattr(route, "path", "(none)"), exchange.status)
+            if service.config.wants_verbose:
+                say(f"{exchange.line}: {exchange.status}{exchange.tokens}")
 
     def _admit(self, exchange: _Exchange) -> None:
         path, headers = exchange.path, exchange.headers
@@ -167,6 +170,7 @@ class _Exchange:
         self.status = 0
         self._begun = time.perf_counter()
         self.id = uuid.uuid4().hex
+        self.tokens = request_tokens.begin()
 
     @property
     def line(self) -> str:
