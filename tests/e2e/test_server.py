@@ -188,8 +188,13 @@ def test_every_strategy_can_be_asked_for(client: openai.OpenAI, small_gpt2: Path
     with LLM(small_gpt2) as llm:
         for asked in OF_STRATEGIES.values():
             (result,) = llm.generate(TEXT, **asked, max_new_tokens=12)
-            answer = client.completions.create(model="small", prompt=TEXT, extra_body=asked)
-            assert [choice.text for choice in answer.choices] == [output.text for output in result.outputs]
+            body: Any = {"model": "small", "prompt": TEXT, "extra_body": asked}
+            expected = [output.text for output in result.outputs]
+            assert [choice.text for choice in client.completions.create(**body).choices] == expected
+            streamed = [""] * len(expected)
+            for part in client.completions.create(**body, stream=True):
+                streamed[part.choices[0].index] += part.choices[0].text
+            assert streamed == expected
 
 
 def test_the_prompts_own_log_probabilities_are_of_one_prompt(client: openai.OpenAI) -> None:

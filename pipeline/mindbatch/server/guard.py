@@ -68,7 +68,7 @@ class Guard:
             route = scope.get("route")
             service.metrics.answered(getattr(route, "path", "(none)"), exchange.status)
             if service.config.wants_verbose:
-                say(f"{exchange.line}: {exchange.status}{exchange.tokens}")
+                say(f"{exchange.line}: {exchange.status or 'no answer'}{exchange.tokens}")
 
     def _admit(self, exchange: _Exchange) -> None:
         path, headers = exchange.path, exchange.headers
