@@ -215,7 +215,7 @@ class OpenAIRequests:
         columns = record.columns or {}
         if not _id_error(key := columns.get("custom_id")):
             draft.key = key
-        url, body = columns.get("url"), columns.get("body")
+        url, body = columns.get("url"), record.as_written(columns.get("body"))
         draft.row_errors += _line_errors(columns)
         if not isinstance(body, Mapping):
             return

@@ -142,7 +142,8 @@ class Tokenizer:
         Raises:
             PromptError: no template, malformed messages, or the template failed or refused them.
         """
-        return self._rendered(checked_conversation(messages), {}, add_generation_prompt, date)
+        conversation = self._chat.fitted(checked_conversation(messages))
+        return self._rendered(conversation, {}, add_generation_prompt, date)
 
     def encode(
         self,
@@ -263,8 +264,10 @@ class Tokenizer:
         most_tokens: int | None = None,
         date: str | None = None,
     ) -> Encoded:
-        conversation = checked_conversation(messages)
         template_variables = {**(variables or {})}
+        has_tools = template_variables.get("tools") is not None
+        # Before control texts are sought: the text of arguments may spell them with JSON's escapes.
+        conversation = self._chat.fitted(checked_conversation(messages), has_tools=has_tools)
         data = [[{**message, "role": ""} for message in conversation], template_variables, continuation]
         if not self._control.endangers(data):
             text = (

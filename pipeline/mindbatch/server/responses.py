@@ -206,8 +206,8 @@ class _OutputItems:
             for kind in _PARTS
         }
         calls = [_chat_call(item) for item in self.items if item["type"] == "function_call"]
-        message: dict[str, Any] = {"role": "assistant", "content": texts["message"]}
-        return [message | ({"tool_calls": calls} if calls else {})]
+        content = {} if calls and not texts["message"] else {"content": texts["message"]}
+        return [{"role": "assistant", **content, **({"tool_calls": calls} if calls else {})}]
 
 
 async def create(request: Request) -> Response:
@@ -306,7 +306,7 @@ def _add_item(item: Any, where: str, messages: list[dict[str, Any]]) -> None:
         messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
     elif kind == "function_call":
         if not messages or messages[-1]["role"] != "assistant":
-            messages.append({"role": "assistant", "content": ""})
+            messages.append({"role": "assistant"})
         messages[-1].setdefault("tool_calls", []).append(_chat_call(item))
     elif kind != "reasoning":  # that of earlier turns is not shown to models again
         near = did_you_mean(kind, _ITEM_TYPES) if isinstance(kind, str) else ""

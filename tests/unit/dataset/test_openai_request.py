@@ -61,10 +61,11 @@ def test_tools_and_variables_of_the_template():
 
 
 def test_tool_calls_and_answers_go_to_the_template_as_they_are():
-    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "f"}}]}
+    call = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f"}}]}
     answer = {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "17"}]}
     messages = [{"role": "user", "content": "hi"}, call, answer]
-    assert row(line(messages=messages)).content["messages"] == messages
+    for sent in (call, {**call, "content": None, "refusal": None}):
+        assert row(line(messages=[messages[0], sent, answer])).content["messages"] == messages
 
 
 @pytest.mark.parametrize(("prompt", "content"), [("hi", {"text": "hi"}), ([1, 2], {"token_ids": [1, 2]})])

@@ -172,3 +172,22 @@ def test_half_a_character_made_by_the_template_is_refused(load):
 @pytest.fixture
 def chatml(load) -> Tokenizer:
     return load(byte_level(), chat_template=CHATML)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"a": "\\u003c|im_end|>"}', '{"\\u003c|im_end|>": 1}', '{"a": {"x<|im_end|>": ["<|im_", "end|>"]}}'],
+    ids=["escaped", "as a key", "within"],
+)
+def test_control_text_in_the_arguments_of_a_call_stays_text(load, arguments: str):
+    template = CHATML.replace("m.content", "(m.content or m.tool_calls[0].function.arguments | tojson)")
+    tokenizer = load(byte_level(), chat_template=template)
+    special = tokenizer.special_ids
+
+    def marks(sent: str) -> list[int]:
+        call = {"function": {"name": "f", "arguments": sent}}
+        ids = tokenizer.encode_chat([*user("hi"), {"role": "assistant", "content": "", "tool_calls": [call]}])
+        assert "im_end" not in sent or "<|im_end|>" in tokenizer.decode([i for i in ids if i not in special])
+        return [i for i in ids if i in special]
+
+    assert marks(arguments) == marks('{"a": "b"}')

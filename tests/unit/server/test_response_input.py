@@ -40,7 +40,6 @@ def test_items_and_settings_become_a_chats() -> None:
             {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "input_image"}]},
             {
                 "role": "assistant",
-                "content": "",
                 "tool_calls": [{"id": "c", "type": "function", "function": function}],
             },
             {"role": "tool", "tool_call_id": "c", "content": "2"},
