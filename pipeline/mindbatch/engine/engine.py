@@ -252,6 +252,12 @@ class Engine:
                     f"{key}: {name}token id {token} is outside the vocabulary; allowed: 0 to "
                     f"{self._runner.vocab_size - 1}"
                 )
+        for token, name in self.settings.placeholders:
+            if token in prompt:
+                raise PromptError(
+                    f"{key}: token id {token} at position {prompt.index(token)} is the {name} of the model, "
+                    "which marks an image, sound or video; prompts of text alone are computed"
+                )
         if request.params.num_draft_tokens and not self.settings.use_past:
             raise PromptError(
                 f"{key}: speculative decoding needs model.use_past=true; set it, or leave "
