@@ -22,12 +22,12 @@ from mindbatch.engine.statistics import Counters, EngineStatistics
 from mindbatch.io.errors import MindBatchError, PromptError
 
 if TYPE_CHECKING:
-    from mindbatch.decoding.grammar_constraint import GrammarConstraint
+    from mindbatch.decoding.grammar_constraint import Constraint
     from mindbatch.engine.assistant import Assistant
     from mindbatch.engine.settings import EngineSettings
     from mindbatch.engine.step import Runner, Step, StepOutput
 
-    MakeConstraint = Callable[[DecodingParams, tuple[int, ...]], GrammarConstraint | None]
+    MakeConstraint = Callable[[DecodingParams, tuple[int, ...]], Constraint | None]
 
 MakeDetokenizer = Callable[[tuple[int, ...], bool], Detokenizer]
 

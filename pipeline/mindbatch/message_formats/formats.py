@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from mindbatch.message_formats import NAMES
 from mindbatch.message_formats.call_text import (
@@ -177,6 +178,15 @@ def _read_object(text: CallText) -> Iterator[ToolCall]:
 
 FORCED_CALL = MessageFormat("forced", (), _read_object, whole_message_call="{")
 """A call that was forced, of whatever model: the whole message is an object with name and arguments."""
+
+
+def forced_call(format: MessageFormat | None) -> MessageFormat:
+    """A call that was forced, behind the reasoning of a model that writes messages in a format."""
+    if format is None or not format.reasoning_closing:
+        return FORCED_CALL
+    tags = {name: getattr(format, name) for name in ("reasoning_opening", "reasoning_closing", "end_tokens")}
+    return replace(FORCED_CALL, **tags)
+
 
 _BY_MARKS = (GPT_OSS, DEEPSEEK, MISTRAL, GLM4, QWEN3_CODER, LLAMA3, QWEN3, HERMES)
 """The first whose marks a template has applies."""

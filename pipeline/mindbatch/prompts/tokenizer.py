@@ -36,6 +36,8 @@ PLAIN, PARSE = "plain", "parse"
 _MOST_MERGED = 8
 """Characters that a normalizer makes one of at most: NFC makes one of 4, none is known that drops so many."""
 _PART = 1 << 16
+_END_TOKENS = 64
+"""Tokens at the end of a prompt that show whether it leaves a tag open."""
 
 
 class Tokenizer:
@@ -213,6 +215,10 @@ class Tokenizer:
         with self._lock:
             text: str = self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
         return text
+
+    def end_of(self, token_ids: Sequence[int]) -> str:
+        """The last text of a prompt, its control tokens spelt out."""
+        return self.decode(token_ids[-_END_TOKENS:], skip_special_tokens=False)
 
     def close(self) -> None:
         self._chat.close()
