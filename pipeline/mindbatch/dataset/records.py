@@ -48,7 +48,11 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_nulls(item) for item in value]
     if isinstance(value, Mapping):
-        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+        # A message without content is not to be told from one with null, and that may be an empty answer.
+        kept = "content" if isinstance(value.get("role"), str) else None
+        return {
+            name: _without_nulls(item) for name, item in value.items() if item is not None or name == kept
+        }
     return value
 
 

@@ -312,6 +312,7 @@ _ROWS: list[dict[str, Any]] = [
     },
     {"messages": _CHAT[:1], "chat_template_kwargs": {"enable_thinking": False}},
     {"messages": _CHAT[:1], "chat_template_kwargs": {"documents": [{"title": "a"}, {"text": "b"}]}},
+    {"messages": [*_CHAT[:1], {"role": "assistant", "content": None, "tool_calls": []}, _CHAT[0]]},
     {"messages": json.dumps([{**_CHAT[0], "extra": {"a": None}}])},
 ]
 
@@ -319,8 +320,8 @@ _ROWS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("text", [False, True], ids=["structs", "JSON texts"])
 def test_a_chat_is_the_same_from_parquet_as_from_json_lines(tmp_path: Path, text: bool) -> None:
     """Structs have all members of all rows, null where a row has none; within a text null is a value."""
-    rows = [{name: json.dumps(value) for name, value in row.items()} for row in _ROWS[:4]] + _ROWS[4:]
-    rows = rows if text else _ROWS[:4]
+    rows = [{name: json.dumps(value) for name, value in row.items()} for row in _ROWS[:-1]] + _ROWS[-1:]
+    rows = rows if text else _ROWS[:-1]
     lines = tmp_path / "rows.jsonl"
     lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = records(tmp_path, pa.Table.from_pylist(rows, _schema(rows)), limit=100_000)
