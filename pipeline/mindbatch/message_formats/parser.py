@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -45,6 +45,16 @@ class MessageFormat:
     def needs_special_tokens(self) -> bool:
         """True if markers are special tokens, which decoding must not skip; end tokens are text then too."""
         return bool(self.end_tokens)
+
+    def of_tokens(self, control_tokens: Collection[str]) -> MessageFormat:
+        """The format in the text of a model with these control tokens.
+
+        Where a tag or a marker is one, decoding must skip none, and the one that ends a message is dropped.
+        """
+        markers = {*self.calls, self.reasoning_opening, self.reasoning_closing}
+        if self.end_tokens or markers.isdisjoint(control_tokens):
+            return self
+        return replace(self, end_tokens=tuple(text for text in control_tokens if text not in markers))
 
     def parser(self, *, in_reasoning: bool, with_tools: bool) -> MessageParser:
         """A parser of one message.

@@ -124,6 +124,11 @@ class Tokenizer:
         )
 
     @property
+    def control_tokens(self) -> list[str]:
+        """The texts of the control tokens."""
+        return [*self._special.values()]
+
+    @property
     def has_chat_template(self) -> bool:
         return bool(self._chat)
 

@@ -248,7 +248,7 @@ class BatchJob:
     @cached_property
     def _message_format(self) -> MessageFormat | None:
         name = self.config.output.message_format
-        return message_format(name, self._tokenizer if name == "auto" else None)
+        return message_format(name, None if name == "none" else self._tokenizer)
 
     def _say(self, *lines: str) -> None:
         if self.config.progress != "none":

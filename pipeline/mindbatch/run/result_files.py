@@ -80,11 +80,13 @@ def result_format(asked: str, is_openai: bool) -> str:
 
 
 def message_format(name: str, tokenizer: Tokenizer | None) -> MessageFormat | None:
-    """The format of that name; auto is the one that the chat template writes, none is None."""
-    if name != "auto":
+    """The format of that name, with this tokenizer; auto is the one that the chat template writes, none is
+    None."""
+    if tokenizer is None:
         return FORMATS.get(name)
-    template = None if tokenizer is None else tokenizer.chat_template
-    return None if template is None else detect(template)
+    template = tokenizer.chat_template
+    format = FORMATS.get(name) if name != "auto" else None if template is None else detect(template)
+    return None if format is None else format.of_tokens(tokenizer.control_tokens)
 
 
 def output_options(
