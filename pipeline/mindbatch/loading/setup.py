@@ -145,6 +145,8 @@ def prepare(
     settings = engine_settings(spec, model, runtime, smaller)
     start_id, placeholders = model_start_id(folder, spec), placeholder_ids(folder.config)
     settings = replace(settings, decoder_start_id=start_id, placeholders=placeholders)
+    if tokenizer is not None:
+        tokenizer.refuse_placeholders(placeholders)
     eos = model_eos_ids(folder, tokenizer)
     adapters = NO_ADAPTERS if lora is None else prepare_adapters(lora, opened, provider_of(model))
     return EngineSetup(model, runtime, opened, assistant, tokenizer, eos, settings, adapters)
