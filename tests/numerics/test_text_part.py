@@ -70,6 +70,13 @@ def test_the_names_that_adapters_have() -> None:
         assert renames[f"{where}layers.0.mlp.up_proj.weight"] == "model.layers.0.mlp.up_proj.weight"
 
 
+def test_ids_of_images_compute_nothing_wherever_they_stand() -> None:
+    plain = configuration(TIED)
+    ids = {"vision_token_id": 3, "image_start_token_id": 4, "video_token_index": None}
+    inner = {**plain, "text_config": plain["text_config"] | ids}
+    assert describe(plain | ids) == describe(inner) == describe(plain)
+
+
 def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="something=3: unknown key"):
         describe(configuration(TIED, something=3))
