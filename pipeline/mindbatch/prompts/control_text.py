@@ -83,7 +83,7 @@ class ControlText:
         return value
 
     def _broken_key(self, key: str, mark: str) -> str:
-        return key if key.isidentifier() else self._broken_text(key, mark)
+        return key if _is_name(key) else self._broken_text(key, mark)
 
     def _broken_text(self, text: str, mark: str) -> str:
         before = mark if self._starts_with_tail(text) else ""
@@ -131,12 +131,16 @@ def strings_in(value: Any) -> Iterable[str]:
         yield value
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            if not key.isidentifier():
+            if not _is_name(key):
                 yield key
             yield from strings_in(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from strings_in(item)
+
+
+def _is_name(key: Any) -> bool:
+    return not isinstance(key, str) or key.isidentifier()
 
 
 class PlainEncoder:
