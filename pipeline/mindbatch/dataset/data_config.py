@@ -180,6 +180,13 @@ def _no_effects(data: DataConfig) -> Iterator[str]:
             yield f"data.{name}: has no effect on prompts that are no chats; set data.chat=true or remove it"
 
 
+def always_chats(data: DataConfig) -> str | None:
+    """The key by which every row is a chat, with its value; None where a row may be none."""
+    if data.messages_column is not None:
+        return f"data.messages_column={data.messages_column}"
+    return "data.chat=true" if data.chat else None
+
+
 def idle_with_openai(data: DataConfig) -> Iterator[str]:
     for name in (*COLUMNS, "template", "template_file", "chat"):
         if (value := getattr(data, name)) not in (None, False):

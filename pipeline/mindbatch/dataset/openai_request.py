@@ -201,7 +201,7 @@ class OpenAIRequests:
     adapters: that requests may name as their model; where there are any, each names one of them, the model
         itself by its `model_name`, or none.
     message_format: how the model writes reasoning and tool calls; None where that stays text.
-    pooling: of embeddings.
+    pooling: of embeddings. is_constrained: the run has a constraint for requests without one.
     """
 
     options: ChatOptions
@@ -209,13 +209,14 @@ class OpenAIRequests:
     model_name: str | None
     message_format: MessageFormat | None
     pooling: str
+    is_constrained: bool = False
 
     def read(self, position: int, record: Record, draft: RowDraft) -> None:
         """Fills in the draft of one request line, whatever its position: `custom_id` is its key."""
         columns = record.columns or {}
         if not _id_error(key := columns.get("custom_id")):
             draft.key = key
-        url, body = columns.get("url"), columns.get("body")
+        url, body = columns.get("url"), record.as_written(columns.get("body"))
         draft.row_errors += _line_errors(columns)
         if not isinstance(body, Mapping):
             return
@@ -228,7 +229,7 @@ class OpenAIRequests:
             read_parameters(body, endpoint == CHAT, draft)
         choice = body.get("tool_choice") if endpoint == CHAT else None
         is_forced = choice == "required" or _named_function(choice) is not None
-        format = self.message_format if endpoint == CHAT and not is_forced else None
+        format = self.message_format if endpoint == CHAT else None
         if format is not None and format.needs_special_tokens:
             draft.decoding.setdefault("skip_special_tokens", False)
         self._read_adapter(body.get("model"), draft)
@@ -236,10 +237,17 @@ class OpenAIRequests:
             draft.content = self._content(body, endpoint)
             if is_forced:
                 _force_call(choice, draft)
+            if format is not None and format.reasoning_closing and self._constrains(draft):
+                draft.decoding["reasoning_tags"] = [format.reasoning_opening, format.reasoning_closing]
         except ColumnError as error:
             draft.row_errors += error.lines
         except PromptError as error:
             draft.prompt_errors += error.lines
+
+    def _constrains(self, draft: RowDraft) -> bool:
+        if "json_schema" not in draft.decoding:
+            return self.is_constrained
+        return draft.decoding["json_schema"] is not None or draft.decoding["regex"] is not None
 
     def _read_adapter(self, model: Any, draft: RowDraft) -> None:
         """Takes a model that is the name of an adapter for a request of that, as vLLM does."""

@@ -89,4 +89,4 @@ def _process(max_row_bytes: int) -> AnsweringProcess:
 def _record(name: str, number: int, row: list[Any] | None, max_row_bytes: int) -> Record:
     if row is None:
         return Record(name, number, None, too_long_error("row", max_row_bytes))
-    return Record(name, number, row[0], unusable=row[1])
+    return Record(name, number, row[0], unusable=row[1], fills_absent=True)

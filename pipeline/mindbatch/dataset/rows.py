@@ -131,6 +131,7 @@ class RowMaker:
                 None if lora and lora.is_merged else model_name,
                 message_format,
                 decoding.pooling or "last",
+                is_constrained=decoding.regex is not None or decoding.json_schema is not None,
             )
             if is_openai
             else ColumnRows(data, self._template, options, adapters)

@@ -247,6 +247,11 @@ class DecodingParams:
     json_schema: str | None = _users_own(
         None, token_kinds.json_schema(), "JSON schema that the output must follow"
     )
+    reasoning_tags: tuple[str, str] | None = _users_own(
+        None,
+        token_kinds.tag_pair(),
+        "where a prompt ends with the opening tag, the constraint holds behind the closing one",
+    )
     max_length: int | None = parameter(
         None, kind.whole(1, optional=True), "longest prompt + output, in tokens", topic="Lengths and ends"
     )

@@ -22,12 +22,12 @@ from mindbatch.engine.statistics import Counters, EngineStatistics
 from mindbatch.io.errors import MindBatchError, PromptError
 
 if TYPE_CHECKING:
-    from mindbatch.decoding.grammar_constraint import GrammarConstraint
+    from mindbatch.decoding.grammar_constraint import Constraint
     from mindbatch.engine.assistant import Assistant
     from mindbatch.engine.settings import EngineSettings
     from mindbatch.engine.step import Runner, Step, StepOutput
 
-    MakeConstraint = Callable[[DecodingParams, tuple[int, ...]], GrammarConstraint | None]
+    MakeConstraint = Callable[[DecodingParams, tuple[int, ...]], Constraint | None]
 
 MakeDetokenizer = Callable[[tuple[int, ...], bool], Detokenizer]
 
@@ -251,6 +251,12 @@ class Engine:
                 raise PromptError(
                     f"{key}: {name}token id {token} is outside the vocabulary; allowed: 0 to "
                     f"{self._runner.vocab_size - 1}"
+                )
+        for token, name in self.settings.placeholders:
+            if token in prompt:
+                raise PromptError(
+                    f"{key}: token id {token} at position {prompt.index(token)} is the {name} of the model, "
+                    "which marks an image, sound or video; prompts of text alone are computed"
                 )
         if request.params.num_draft_tokens and not self.settings.use_past:
             raise PromptError(

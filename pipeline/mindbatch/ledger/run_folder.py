@@ -69,11 +69,6 @@ class RunFolder:
     def holds_a_run(self) -> bool:
         return self.run_file.is_file()
 
-    @property
-    def is_without_rows(self) -> bool:
-        """True if no row was ever finished here, as when the model turned out to be damaged."""
-        return not self.ledger.exists() or not self.ledger.stat().st_size
-
     def make(self, storage: Storage) -> None:
         """Makes the folder, if it is not there, so that a power cut does not undo it.
 

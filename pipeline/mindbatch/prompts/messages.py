@@ -13,19 +13,23 @@ from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.strict_json import JsonError, unicode_error, value_errors
 from mindbatch.prompts.prompt_lines import parse_json, utf8_error
+from mindbatch.prompts.tool_calls import checked_calls, without_nulls
 
 Message = dict[str, Any]
 
 # "ipython" is Llama 3's name for a tool's answer; "function" the older OpenAI one.
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
 _MOST_ERRORS = 20
+_INSTEAD = ("tool_calls", "function_call", "refusal", "reasoning_content", "reasoning", "thinking")
+"""Members beside which a message needs no content."""
 
 
 def checked_conversation(messages: object, where: str = "messages") -> list[Message]:
-    """A copy of one conversation in which every content is a string, a list of parts like
-    {"type": "text", "text": ...}, or None beside tool calls.
+    """A copy of one conversation in which every content is a string or a list of parts like
+    {"type": "text", "text": ...}; a message with calls may have none.
 
-    Keys other than role and content are handed to the template unchanged.
+    What is null in a message, its parts and its calls is left out, as an empty list of calls is: to a
+    template null is text. Other keys are handed to the template unchanged.
 
     Raises:
         PromptError: one line per error, each beginning with `where` and the position of the message.
@@ -49,17 +53,15 @@ def _checked_message(message: object, where: str, errors: list[str]) -> Message:
         return {}
     # A row's line names few of them, and near names take long to find.
     errors.extend(_role_errors(message, where, seek=len(errors) < _MOST_ERRORS))
-    checked: Message = {**message, "content": _content(message, where, errors)}
+    checked: Message = without_nulls(message)
+    if (content := _content(message, where, errors)) is not None:
+        checked["content"] = content
+    if (calls := checked.get("tool_calls")) == []:
+        del checked["tool_calls"]
+    elif calls is not None:
+        checked["tool_calls"] = checked_calls(calls, f"{where}.tool_calls", errors)
     errors.extend(value_errors(checked, where))
     return checked
-
-
-def with_joined_parts(message: Message) -> Message:
-    """The message with its parts as one text, without a separator, for templates that take no parts."""
-    content = message["content"]
-    if not isinstance(content, list):
-        return message
-    return {**message, "content": "".join(part["text"] for part in content)}
 
 
 def _role_errors(message: Mapping[Any, Any], where: str, *, seek: bool) -> list[str]:
@@ -77,12 +79,14 @@ def _content(message: Mapping[Any, Any], where: str, errors: list[str]) -> str |
     content = message.get("content")
     if isinstance(content, str):
         return content
-    if content is None and message.get("tool_calls"):
+    if content is None and any(message.get(name) for name in _INSTEAD):
         return None
+    if content is None and "content" in message and message.get("role") == "assistant":
+        return ""  # as other servers take an answer that had none
     if isinstance(content, Sequence) and not isinstance(content, bytes):
         for i, part in enumerate(content):
             errors.extend(_part_errors(part, f"{where}.content[{i}]"))
-        return list(content)
+        return [without_nulls(part) if isinstance(part, Mapping) else part for part in content]
     excerpt = f"={shown(content)}" if "content" in message else ": missing"
     errors.append(
         f'{where}.content{excerpt}; must be a string or a list of {{"type": "text", "text": ...}} parts'

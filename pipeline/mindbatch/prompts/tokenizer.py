@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from tokenizers import Encoding
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from mindbatch.io.amounts import counted
+from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import PromptError
 from mindbatch.io.strict_json import unicode_error
 from mindbatch.prompts.chat import ChatLimits, ChatTemplates, TemplateLimit
@@ -36,6 +37,8 @@ PLAIN, PARSE = "plain", "parse"
 _MOST_MERGED = 8
 """Characters that a normalizer makes one of at most: NFC makes one of 4, none is known that drops so many."""
 _PART = 1 << 16
+_END_TOKENS = 64
+"""Tokens at the end of a prompt that show whether it leaves a tag open."""
 
 
 class Tokenizer:
@@ -62,6 +65,7 @@ class Tokenizer:
         self._parses = special_tokens == PARSE
         self._num_unparsed = 0
         self._continued = ""
+        self._placeholders: dict[str, str] = {}
         self._lock = threading.Lock()
         self._plain: PlainEncoder | None = None
         self.special_ids: frozenset[int] = frozenset(special)
@@ -82,6 +86,14 @@ class Tokenizer:
         """
         loaded = load_tokenizer_files(Path(folder))
         return None if loaded is None else cls(loaded, chat_limits, special_tokens=special_tokens)
+
+    def refuse_placeholders(self, ids: Iterable[tuple[int, str]]) -> None:
+        """Refuses texts that spell out these tokens from now on, each with the name of what it is.
+
+        Elsewhere such a text stands for an image, sound or video, and none of that can be given here.
+        """
+        added = self._backend.get_added_tokens_decoder()
+        self._placeholders = {added[token].content: name for token, name in ids if token in added}
 
     @cached_property
     def vocab_size(self) -> int:
@@ -162,7 +174,8 @@ class Tokenizer:
         Raises:
             PromptError: no template, malformed messages, or the template failed or refused them.
         """
-        return self._rendered(checked_conversation(messages), {}, add_generation_prompt, date)
+        conversation = self._chat.fitted(checked_conversation(messages))
+        return self._rendered(conversation, {}, add_generation_prompt, date)
 
     def encode(
         self,
@@ -233,6 +246,10 @@ class Tokenizer:
             text: str = self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
         return text
 
+    def end_of(self, token_ids: Sequence[int]) -> str:
+        """The last text of a prompt, its control tokens spelt out."""
+        return self.decode(token_ids[-_END_TOKENS:], skip_special_tokens=False)
+
     def close(self) -> None:
         self._chat.close()
 
@@ -246,6 +263,14 @@ class Tokenizer:
                 f"the text has {len(text)} characters, far more than {most_tokens} tokens, the most that can "
                 "be taken, output included"
             )
+
+    def _refuse_placeholder_in(self, text: str) -> None:
+        for token, name in self._placeholders.items():
+            if token in text:
+                raise PromptError(
+                    f"the text has {shown(token)}, the {name} of the model, which marks an image, sound or "
+                    "video; prompts of text alone are computed"
+                )
 
     @cached_property
     def _longest_entry(self) -> int:
@@ -261,6 +286,7 @@ class Tokenizer:
     ) -> Encoded:
         if error := unicode_error(text):
             raise PromptError(f"the text {error}")
+        self._refuse_placeholder_in(text)
         parses = self._parses if allow_special is None else allow_special
         encoding = self._encoding(text, plain=not parses)
         if parses and allow_special is None:
@@ -283,13 +309,16 @@ class Tokenizer:
         most_tokens: int | None = None,
         date: str | None = None,
     ) -> Encoded:
-        conversation = checked_conversation(messages)
         template_variables = {**(variables or {})}
+        has_tools = template_variables.get("tools") is not None
+        # Before control texts are sought: the text of arguments may spell them with JSON's escapes.
+        conversation = self._chat.fitted(checked_conversation(messages), has_tools=has_tools)
         data = [[{**message, "role": ""} for message in conversation], template_variables, continuation]
         if not self._control.endangers(data):
             text = (
                 self._rendered(conversation, template_variables, add_generation_prompt, date) + continuation
             )
+            self._refuse_placeholder_in(text)
             self._refuse_longer(text, most_tokens)
             encoding = self._encoding(text, plain=False)
             return Encoded(list(encoding.ids), encoding, text)
@@ -299,6 +328,7 @@ class Tokenizer:
             marked, self._control.broken(template_variables, gap), add_generation_prompt, date
         )
         text += self._control.broken(continuation, gap)
+        self._refuse_placeholder_in(text.replace(gap, ""))
         self._refuse_longer(text.replace(gap, ""), most_tokens)
         return self._encode_marked(text, gap, slot)
 

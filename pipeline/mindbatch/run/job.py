@@ -30,6 +30,7 @@ from mindbatch.run.generation import (
     Tally,
     finished_rows,
     generate,
+    has_results,
     open_ledger,
     refuse_unfinished,
 )
@@ -182,7 +183,7 @@ class BatchJob:
         try:
             return opened(retry=self.retry)
         except RunMismatch:
-            worthless = folder.is_without_rows and not self.retry
+            worthless = not self.retry and not has_results(folder)
             if self.config.output.on_mismatch != "overwrite" and not worthless:
                 raise
         kept = [folder.standard_input] if self.config.data.path == STANDARD_INPUT else []

@@ -22,8 +22,8 @@ from mindbatch.run.openai_response import (
     chat_logprobs,
     completion,
     completion_logprobs,
-    end_of,
     error_code,
+    notes_at_end,
     parser_of,
     reason_with_calls,
     tool_call,
@@ -79,7 +79,7 @@ class OnlineRequest:
         tokenizer = self.service.llm.tokenizer
         format = self.options.message_format
         thinks = format is not None and format.reasoning_opening
-        return end_of(tokenizer, token_ids) if tokenizer and thinks else ""
+        return tokenizer.end_of(token_ids) if tokenizer and thinks else ""
 
     async def outputs(self) -> list[RequestOutput]:
         """The results, in the order of the rows."""
@@ -228,6 +228,7 @@ class _Choice:
             return [self._chunk(logprobs, reason, text="")]
         left = [] if self._parser is None else self._parser.finish()
         chunks = [self._chunk(delta=delta) for delta in map(self._delta_of, left) if delta]
+        self._notes += notes_at_end(self._parser)
         last = {"parse_errors": self._notes} if self._notes else {}
         reason = reason_with_calls(reason) if self._num_calls else reason
         return self._begun([*chunks, self._chunk(logprobs, reason, delta=last)])

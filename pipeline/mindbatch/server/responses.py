@@ -18,8 +18,8 @@ from starlette.responses import Response
 from mindbatch.dataset.openai_request import CHAT
 from mindbatch.engine.request import RequestOutput, StreamEvent, num_generated_tokens, result_body
 from mindbatch.io.error_lines import did_you_mean, shown
-from mindbatch.message_formats.call_text import Content, Piece, Reasoning, ToolCall
-from mindbatch.run.openai_response import parser_of
+from mindbatch.message_formats.call_text import Content, Piece, Reasoning, ToolCall, Unparsed
+from mindbatch.run.openai_response import notes_at_end, parser_of
 from mindbatch.server.completions import flag, json_response, streamed
 from mindbatch.server.generation import OnlineRequest, sse
 from mindbatch.server.records import new_id
@@ -58,6 +58,7 @@ class _Answer:
                 else:
                     output = item
                     pieces = parser.finish() if parser else []
+                    items.notes += notes_at_end(parser)
                 for piece in pieces:
                     for event in items.add(piece):
                         yield event
@@ -100,6 +101,7 @@ class _Answer:
             "text": body.get("text") or {"format": {"type": "text"}},
             "truncation": "disabled",
             **{name: body.get(name) for name in _REPEATED},
+            **({"parse_errors": items.notes} if items.notes else {}),
         }
 
 
@@ -133,6 +135,7 @@ class _OutputItems:
 
     def __init__(self) -> None:
         self.items: list[dict[str, Any]] = []
+        self.notes: list[str] = []
         self._numbers = itertools.count()
         self._open: str | None = None
 
@@ -141,8 +144,10 @@ class _OutputItems:
         return {"type": f"response.{kind}", "sequence_number": next(self._numbers), **fields}
 
     def add(self, piece: Piece) -> Iterator[Event]:
-        """Takes a piece; yields what it brings about. A note on text that is no call brings nothing."""
-        if isinstance(piece, ToolCall):
+        """Takes a piece; yields what it brings about. A note on text that is no call brings no event."""
+        if isinstance(piece, Unparsed):
+            self.notes.append(piece.reason)
+        elif isinstance(piece, ToolCall):
             yield from self.close()
             yield from self._call(piece)
         elif isinstance(piece, Content | Reasoning) and piece.text:
@@ -206,8 +211,8 @@ class _OutputItems:
             for kind in _PARTS
         }
         calls = [_chat_call(item) for item in self.items if item["type"] == "function_call"]
-        message: dict[str, Any] = {"role": "assistant", "content": texts["message"]}
-        return [message | ({"tool_calls": calls} if calls else {})]
+        content = {} if calls and not texts["message"] else {"content": texts["message"]}
+        return [{"role": "assistant", **content, **({"tool_calls": calls} if calls else {})}]
 
 
 async def create(request: Request) -> Response:
@@ -306,7 +311,7 @@ def _add_item(item: Any, where: str, messages: list[dict[str, Any]]) -> None:
         messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
     elif kind == "function_call":
         if not messages or messages[-1]["role"] != "assistant":
-            messages.append({"role": "assistant", "content": ""})
+            messages.append({"role": "assistant"})
         messages[-1].setdefault("tool_calls", []).append(_chat_call(item))
     elif kind != "reasoning":  # that of earlier turns is not shown to models again
         near = did_you_mean(kind, _ITEM_TYPES) if isinstance(kind, str) else ""

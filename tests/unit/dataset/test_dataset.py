@@ -50,7 +50,7 @@ def test_a_folder_of_every_format_is_one_stream(tmp_path: Path) -> None:
         Record("e.txt", 1, {"prompt": "seven"}),
         Record("e.txt", 2, None, "the line is empty"),
         Record("e.txt", 3, {"prompt": "nine"}),
-        Record("f.parquet", 1, {"id": 10}),
+        Record("f.parquet", 1, {"id": 10}, fills_absent=True),
     ]
     assert list(dataset.records()) == expected
     assert list(dataset.records()) == expected, "each call reads anew"

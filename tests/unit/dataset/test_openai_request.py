@@ -10,6 +10,7 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
+from mindbatch.message_formats.formats import FORMATS
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 HI = {"role": "user", "content": "hi"}
@@ -23,13 +24,18 @@ def line(url: str = CHAT, **body: Any) -> dict[str, Any]:
     return {"custom_id": "r-1", "method": "POST", "url": url, "body": given | body}
 
 
-def made(columns: dict[str, Any], base: DecodingParams | None = None, **data: Any) -> DataRow | RowFailure:
-    maker = RowMaker(DataConfig(**data), base or DecodingParams(), True)
+def made(
+    columns: dict[str, Any], base: DecodingParams | None = None, format: str | None = None, **data: Any
+) -> DataRow | RowFailure:
+    message_format = None if format is None else FORMATS[format]
+    maker = RowMaker(DataConfig(**data), base or DecodingParams(), True, message_format=message_format)
     return maker.make(7, Record("requests.jsonl", 3, columns))
 
 
-def row(columns: dict[str, Any], base: DecodingParams | None = None, **data: Any) -> DataRow:
-    item = made(columns, base, **data)
+def row(
+    columns: dict[str, Any], base: DecodingParams | None = None, format: str | None = None, **data: Any
+) -> DataRow:
+    item = made(columns, base, format, **data)
     assert isinstance(item, DataRow), item
     return item
 
@@ -83,10 +89,37 @@ def test_a_forced_call_follows_the_parameters_of_each_function_with_references_o
 
 
 def test_tool_calls_and_answers_go_to_the_template_as_they_are():
-    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "f"}}]}
+    call = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f"}}]}
     answer = {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "17"}]}
     messages = [{"role": "user", "content": "hi"}, call, answer]
-    assert row(line(messages=messages)).content["messages"] == messages
+    for sent in (call, {**call, "content": None, "refusal": None}):
+        assert row(line(messages=[messages[0], sent, answer])).content["messages"] == messages
+
+
+CONSTRAINED: dict[str, dict[str, Any]] = {
+    "object": {"response_format": {"type": "json_object"}},
+    "schema": {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+    "regex": {"guided_regex": "a"},
+    "forced": {"tools": [TOOL], "tool_choice": "required"},
+    "named": {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}},
+}
+
+
+@pytest.mark.parametrize("body", CONSTRAINED.values(), ids=CONSTRAINED)
+def test_a_constraint_of_a_chat_knows_the_tags_of_reasoning(body: dict[str, Any]):
+    tags = {"qwen3": ["<think>", "</think>"], "mistral": ["[THINK]", "[/THINK]"], "llama3": None, None: None}
+    for format, expected in tags.items():
+        assert row(line(**body), format=format).overrides.get("reasoning_tags") == expected
+
+
+def test_without_a_constraint_there_are_no_tags_of_reasoning():
+    free = {"response_format": {"type": "text"}}
+    for body in ({}, free, {"tools": [TOOL]}):
+        assert "reasoning_tags" not in row(line(**body), format="qwen3").overrides
+    base = DecodingParams(regex="a")
+    assert row(line(), base, "qwen3").overrides["reasoning_tags"] == ["<think>", "</think>"]
+    assert "reasoning_tags" not in row(line(**free), base, "qwen3").overrides
+    assert "reasoning_tags" not in row(line(COMPLETION), base, "qwen3").overrides
 
 
 @pytest.mark.parametrize(("prompt", "content"), [("hi", {"text": "hi"}), ([1, 2], {"token_ids": [1, 2]})])

@@ -1,6 +1,7 @@
 """Parquet: rows come by row group as plain JSON values; what JSON does not know spoils only its own cell."""
 
 import datetime
+import json
 import math
 import uuid
 from collections.abc import Iterator
@@ -14,9 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from mindbatch.dataset import parquet_table
+from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.parquet_worker import ParquetReader
 from mindbatch.dataset.records import Record
+from mindbatch.dataset.rows import DataRow, RowMaker
+from mindbatch.decoding import DecodingParams
 from mindbatch.io.children import AnsweringProcess, ChildDied, ProcessorTimeUsedUp
 from mindbatch.io.errors import ConfigError, MindBatchError
 
@@ -36,7 +40,9 @@ def read_back(folder: Path, values: list[Any], kind: pa.DataType | None = None) 
 def test_rows_are_numbered_through_all_row_groups(tmp_path: Path) -> None:
     table = pa.table({"id": list(range(2500)), "prompt": [f"p{i}" for i in range(2500)]})
     found = records(tmp_path, table, row_group_size=1000)
-    assert found == [Record("rows.parquet", i + 1, {"id": i, "prompt": f"p{i}"}) for i in range(2500)]
+    assert [(record.line, record.columns) for record in found] == [
+        (i + 1, {"id": i, "prompt": f"p{i}"}) for i in range(2500)
+    ]
 
 
 UTC = datetime.timezone.utc
@@ -283,3 +289,65 @@ def test_a_file_that_is_gone_is_no_damage(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(MindBatchError, match=r"rows.parquet: cannot be read \(No such file or directory\)"):
         list(dataset.records())
+
+
+_CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+_CHAT = [
+    {"role": "user", "content": "Hi"},
+    {"role": "assistant", "tool_calls": [_CALL], "reasoning_content": "so"},
+    {"role": "tool", "tool_call_id": "c", "content": "17"},
+]
+
+
+def _tool(name: str, **properties: Any) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": [*properties]}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+_ROWS: list[dict[str, Any]] = [
+    {"messages": _CHAT, "tools": [_tool("f"), _tool("g", a={"enum": ["x", None]}, b={"type": "integer"})]},
+    {
+        "messages": _CHAT[:1],
+        "tools": [_tool("h", c={"type": "object", "properties": {"d": {"type": "null"}}})],
+    },
+    {"messages": _CHAT[:1], "chat_template_kwargs": {"enable_thinking": False}},
+    {"messages": _CHAT[:1], "chat_template_kwargs": {"documents": [{"title": "a"}, {"text": "b"}]}},
+    {"messages": [*_CHAT[:1], {"role": "assistant", "content": None, "tool_calls": []}, _CHAT[0]]},
+    {"messages": json.dumps([{**_CHAT[0], "extra": {"a": None}}])},
+]
+
+
+@pytest.mark.parametrize("text", [False, True], ids=["structs", "JSON texts"])
+def test_a_chat_is_the_same_from_parquet_as_from_json_lines(tmp_path: Path, text: bool) -> None:
+    """Structs have all members of all rows, null where a row has none; within a text null is a value."""
+    rows = [{name: json.dumps(value) for name, value in row.items()} for row in _ROWS[:-1]] + _ROWS[-1:]
+    rows = rows if text else _ROWS[:-1]
+    lines = tmp_path / "rows.jsonl"
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = records(tmp_path, pa.Table.from_pylist(rows, _schema(rows)), limit=100_000)
+    maker = RowMaker(DataConfig(), DecodingParams(), is_openai=False)
+    made = [
+        [maker.make(0, record).content for record in source] for source in (Dataset(lines).records(), found)
+    ]
+    assert made[0] == made[1]
+
+
+def _schema(rows: list[dict[str, Any]]) -> pa.Schema:
+    """All columns of all rows; `from_pylist` looks at those of the first."""
+    whole = {name: None for row in rows for name in row}
+    return pa.Table.from_pylist([{**whole, **row} for row in rows]).schema
+
+
+def test_a_request_is_the_same_from_parquet_as_from_json_lines(tmp_path: Path) -> None:
+    bodies = [{"messages": _CHAT, "tools": _ROWS[0]["tools"]}, {"messages": _CHAT[:1], "max_tokens": 3}]
+    rows = [
+        {"custom_id": str(i), "method": "POST", "url": "/v1/chat/completions", "body": body}
+        for i, body in enumerate(bodies)
+    ]
+    maker = RowMaker(DataConfig(), DecodingParams(), is_openai=True)
+    found = records(tmp_path, pa.Table.from_pylist(rows, _schema(rows)), limit=100_000)
+    for row, record in zip(rows, found, strict=True):
+        plain = maker.make(0, Record("rows.jsonl", 1, row))
+        assert isinstance(plain, DataRow), plain
+        item = maker.make(0, record)
+        assert (item.content, item.overrides) == (plain.content, plain.overrides)

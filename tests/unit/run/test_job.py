@@ -143,6 +143,18 @@ def test_a_run_that_came_to_nothing_is_in_nobodys_way(tmp_path: Path, data: Path
     assert results(tmp_path / "run") == results(tmp_path / "other")
 
 
+def test_a_run_of_which_no_row_has_a_result_is_in_nobodys_way_either(tmp_path: Path, data: Path) -> None:
+    """All rows have failed, of which the ledger knows; what has results is kept."""
+    longer = {"decoding": {"max_new_tokens": 5}}
+    rows = tmp_path / "long.jsonl"
+    rows.write_text('{"prompt": "%s"}\n' % ("a" * 500) * 2)
+    assert make_job(job_config(rows, tmp_path / "run")).run() == EXIT_FAILED
+    assert RunFolder(tmp_path / "run").ledger.stat().st_size
+    assert make_job(job_config(data, tmp_path / "run", **longer)).run() == EXIT_DONE
+    with pytest.raises(ConfigError, match="was run with other settings"):
+        make_job(job_config(data, tmp_path / "run"), load=never).run()
+
+
 def test_another_run_can_go_beside_or_take_the_place(tmp_path: Path, data: Path) -> None:
     make_job(job_config(data, tmp_path / "run")).run()
     first = results(tmp_path / "run")
