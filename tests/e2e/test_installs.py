@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mindbatch.io.installation import SERVER_PACKAGES
 from package_sources import CHECKOUT, copy_of_the_sources, without_optimizing
 
 MOST_MIB = 500
@@ -31,6 +32,7 @@ def test_its_pins_are_those_of_the_whole_and_leave_out_nothing_else() -> None:
     project = (CHECKOUT / "pyproject.toml").read_text()
     listed = project.partition("dependencies = [")[2].partition("]")[0]
     assert _names(set(re.findall('"(.*)"', listed))) - NOT_FOR_NATIVE_MODELS <= _names(pins)
+    assert {*SERVER_PACKAGES} <= _names(pins)
 
 
 def test_the_pins_for_mindspore_2_10_differ_in_what_it_needs() -> None:
@@ -89,6 +91,7 @@ def test_native_models_need_neither_mindspore_nor_mindformers(mindbatch: Path, t
     run("reshard", "source=ranks", "target.dir=whole")
     found = json.loads(run("doctor", "format=json"))
     assert set(found["missing"]) == NOT_FOR_NATIVE_MODELS
+    run("serve", "model=tiny_gpt2", "--print-config")
 
 
 @pytest.mark.builds
@@ -108,6 +111,8 @@ def test_what_needs_them_is_refused_with_the_line_that_brings_them(
     for task in (["generate", "prompts=[a]"], ["plan", "compile=true"]):
         result = _run(mindbatch, tmp_path, task[0], "model=tiny_gpt2", *task[1:], *arguments)
         for setting in settings:
-            line = f"mindbatch: {setting} is not installed here; pip install -e . -c constraints.txt"
+            line = (
+                f"mindbatch: {setting} is not installed here; {mindbatch.with_name('python')} -m pip install"
+            )
             assert line in result.stderr
         assert result.returncode == 2
