@@ -247,7 +247,10 @@ def _parallel_errors(parallel: ParallelConfig, model: ModelConfig) -> Iterator[s
 
 
 def device_map_errors(parallel: ParallelConfig) -> Iterator[str]:
-    """Checks that the map divides some model's layers; whether it is one of this model's is found later."""
+    """Checks that the map divides some model's layers; whether it is one of this model's is found later.
+
+    Elsewhere `auto` places a model on what devices there are: on one process it means that one.
+    """
     value, stages = parallel.device_map, parallel.pipeline_stage
     if value is None:
         return
@@ -255,7 +258,7 @@ def device_map_errors(parallel: ParallelConfig) -> Iterator[str]:
     counts = isinstance(value, list | tuple) and all(type(count) is int and count > 0 for count in value)
     if value != "auto" and not counts:
         yield f"{name}: must be auto, a list with the number of layers of each stage, or null"
-    elif stages == 1:
+    elif counts and stages == 1:
         yield f"{name}: has no effect with parallel.pipeline_stage=1; remove it, or ask for more stages"
     elif counts and len(value) != stages:
         yield f"{name}: has {len(value)} numbers; needed is one for each of parallel.pipeline_stage={stages}"

@@ -1,4 +1,4 @@
-"""A model folder whose files have parts of tensors, or other names: each is put together when it is asked for."""
+"""A model folder whose files hold parts of tensors, or other names: each is made when it is asked for."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
