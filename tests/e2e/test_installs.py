@@ -96,23 +96,16 @@ def test_native_models_need_neither_mindspore_nor_mindformers(mindbatch: Path, t
 
 @pytest.mark.builds
 @pytest.mark.parametrize(
-    ("arguments", "settings"),
+    ("arguments", "lacks"),
     [
-        (["runtime=ascend"], ["runtime.device_target=Ascend: MindSpore"]),
-        (
-            ["model.provider=mindformers"],
-            ["model.provider=mindformers: MindSpore", "model.provider=mindformers: MindFormers"],
-        ),
+        (["runtime=ascend"], "runtime.device_target=Ascend: MindSpore is"),
+        (["model.provider=mindformers"], "model.provider=mindformers: MindSpore and MindFormers are"),
     ],
 )
 def test_what_needs_them_is_refused_with_the_line_that_brings_them(
-    mindbatch: Path, tmp_path: Path, arguments: list[str], settings: list[str]
+    mindbatch: Path, tmp_path: Path, arguments: list[str], lacks: str
 ) -> None:
     for task in (["generate", "prompts=[a]"], ["plan", "compile=true"]):
         result = _run(mindbatch, tmp_path, task[0], "model=tiny_gpt2", *task[1:], *arguments)
-        for setting in settings:
-            line = (
-                f"mindbatch: {setting} is not installed here; {mindbatch.with_name('python')} -m pip install"
-            )
-            assert line in result.stderr
+        assert f"mindbatch: {lacks} not installed here; {mindbatch.with_name('python')} -m" in result.stderr
         assert result.returncode == 2

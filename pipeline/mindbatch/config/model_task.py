@@ -116,12 +116,11 @@ class ModelTaskConfig(TaskConfig):
 
         Native models on a CPU need neither MindSpore nor MindFormers (constraints-cpu.txt).
         """
-        if self.model.provider == "mindformers":
-            for package in ("mindspore", "mindformers"):
-                if not is_installed(package):
-                    yield f"model.provider=mindformers: {missing(package)}, or use model.provider=native"
-        elif self.runtime.device_target == "Ascend" and not is_installed("mindspore"):
-            yield f"runtime.device_target=Ascend: {missing('mindspore')}, or use runtime.device_target=CPU"
+        absent = [package for package in ("mindspore", "mindformers") if not is_installed(package)]
+        if self.model.provider == "mindformers" and absent:
+            yield f"model.provider=mindformers: {missing(*absent)}, or use model.provider=native"
+        if self.runtime.device_target == "Ascend" and "mindspore" in absent:
+            yield f"runtime.device_target=Ascend: {missing('mindspore')}, or give runtime=cpu"
 
     def run_errors(self, keys: SchemaKeys) -> Iterable[str]:
         """Yields errors that keep the model from being run so; a task adds those of its own sections."""

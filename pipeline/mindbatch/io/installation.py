@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution, requires, version
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -37,14 +38,17 @@ _EXTRAS = {
 _COMPILERS = ("g++", "c++", "clang++")
 
 
-def missing(package: str) -> str:
-    """`PACKAGE is not installed here; ` and the command that brings it into this environment."""
-    return f"{_NAMES.get(package, package)} is not installed here; {bringing(package)}"
+def missing(*packages: str) -> str:
+    """`PACKAGE is not installed here; ` and the command that brings it, or several, into this environment."""
+    names = " and ".join(_NAMES.get(package, package) for package in packages)
+    verb = "is" if len(packages) == 1 else "are"
+    return f"{names} {verb} not installed here; {bringing(*packages)}"
 
 
-def bringing(package: str) -> str:
-    """The command that brings a package, with all others of its extra, and leaves `mindbatch` as it is."""
-    return " ".join([pip_install(), *map(shlex.quote, _requirements(package)), *_pins()])
+def bringing(*packages: str) -> str:
+    """The command that brings packages, with all others of their extras, and leaves `mindbatch` as it is."""
+    requirements = chain.from_iterable(map(_requirements, packages))
+    return " ".join([pip_install(), *map(shlex.quote, requirements), *_pins()])
 
 
 def without_kernels() -> str:

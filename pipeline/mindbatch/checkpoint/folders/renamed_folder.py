@@ -28,13 +28,17 @@ class RenamedFolder(ModelFolder):
         Raises:
             CheckpointError: config.json is damaged, or the files contradict themselves.
         """
-        self.shard, self.stages, self._sets = WHOLE, 1, sets
-        files = {str(file.path): file for tensors in sets for file in tensors.files.values()}
-        TensorSet.__init__(self, folder, files)
+        self._hold(folder, sets)
         with closed_on_error(self):
             self.config, self.generation_config = read_configs(folder)
             self.notes = (*code_notes(folder, self.config), *notes)
             self._locate(located())
+
+    def _hold(self, path: Path, sets: Sequence[TensorSet]) -> None:
+        """Takes the files that hold parts of the tensors."""
+        self.shard, self.stages, self._sets = WHOLE, 1, sets
+        files = {str(file.path): file for tensors in sets for file in tensors.files.values()}
+        TensorSet.__init__(self, path, files)
 
     def _locate(self, files: RankFiles) -> None:
         """Finds where each tensor is. files: what those hold that are open."""
