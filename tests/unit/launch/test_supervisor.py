@@ -86,7 +86,7 @@ def test_none_outlives_a_parent_that_was_killed(tmp_path: Path) -> None:
     assert parent.stdout is not None
     with parent.stdout:
         pids = [int(pid) for pid in parent.stdout.readline().split()]
-    assert len(pids) == 2
+    assert len(pids) == 3
     parent.kill()
     parent.wait()
     assert all(map(is_gone, pids))
@@ -160,8 +160,16 @@ def test_a_program_gets_its_arguments_as_they_are(processes: Supervisor) -> None
 def test_a_program_that_is_not_there_says_so(processes: Supervisor) -> None:
     processes.start("msrun", program_command(["no-such-program"]), os.environ)
     [ended] = wait_for(processes.ended)
-    assert ended.how == "exit code 1"
-    assert "No such file or directory" in ended.last_lines[-1]
+    assert ended.how == "exit code 127"
+    assert ended.last_lines == ("'no-such-program': No such file or directory",)
+
+
+def test_files_that_a_program_makes_are_for_the_owner_only(processes: Supervisor, tmp_path: Path) -> None:
+    """So msrun's logs of its workers are, whose prompts they may hold."""
+    program = [sys.executable, "-c", "open('worker_0.log', 'w').close()"]
+    processes.start("msrun", program_command(program, tmp_path), os.environ)
+    wait_for(processes.ended)
+    assert (tmp_path / "worker_0.log").stat().st_mode & 0o777 == 0o600
 
 
 def test_what_a_process_does_is_seen() -> None:
