@@ -22,7 +22,7 @@ POISON = 13
 
 
 class ThreadsLink(FrontLink):
-    """The link of a rank that is a thread: it ends in silence, for it would speak while no test is running."""
+    """The link of a rank that is a thread; it ends in silence, for no test may be running any more."""
 
     def _leave(self, error: Exception) -> None:
         self._ended.set()
