@@ -76,6 +76,30 @@ def test_a_script_beside_the_program(tmp_path: Path, script: str, take: Callable
         assert done.stderr.startswith(f"{script}: not in MindBatch's checkout; activate an environment ")
 
 
+@pytest.mark.slow
+def test_the_guides_data_parallel_sample(tmp_path: Path) -> None:
+    """The whole weights in rank_0 and rank_1, a file of prompts, and the command as in MindFormers' guide."""
+    shipped, weights = CHECKOUT / "examples/tiny_gpt2", tmp_path / "gpt2_ckpt"
+    target = [f"target.dir={tmp_path}/whole", "target.names=mindformers", "target.format=ckpt"]
+    assert cli.main(["reshard", f"source={shipped}", *target]) == 0
+    for rank in range(2):
+        (weights / f"rank_{rank}").mkdir(parents=True)
+        shutil.copy(tmp_path / "whole/model.ckpt", weights / f"rank_{rank}/gpt2.ckpt")
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(shipped / name, weights)
+    (tmp_path / "input.txt").write_text("9 + 8 =\nthree plus four is\n")
+    for path in ("scripts/run_dist_gen.sh", "tools/generate_custom.py"):
+        (tmp_path / Path(path).name).symlink_to(CHECKOUT / path)
+    order = (
+        "python generate_custom.py --model_type tiny_gpt2 --batch_size 2 --checkpoint_path ./gpt2_ckpt "
+        "--use_parallel True --data_parallel 2 --model_parallel 1 --do_sample False"
+    )
+    done = run(
+        tmp_path, f"{tmp_path}/run_dist_gen.sh", order, str(TABLE), "[0,2]", "2", INPUT_DATA="input.txt"
+    )
+    assert done.stdout == "[0] 9 + 8 = 17.\n[1] three plus four is seven.\n", done.stderr
+
+
 class Checkout:
     """The scripts and what they read their arguments with, as after a clone: there is no .venv yet."""
 
