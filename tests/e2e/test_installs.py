@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,20 @@ def _mebibytes(folder: Path) -> float:
     return sum(path.lstat().st_size for path in folder.rglob("*")) / 2**20
 
 
+@pytest.fixture(scope="module")
+def without_kernels(mindbatch: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same environment, with the package of a clone that was built where there is no compiler."""
+    sources = copy_of_the_sources(tmp_path_factory.mktemp("clone") / "sources")
+    shutil.copytree(CHECKOUT / "scripts", sources / "scripts")
+    pip = [str(mindbatch.with_name("python")), "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+    subprocess.run(
+        [*pip, "--force-reinstall", str(sources)],
+        env={"PATH": str(mindbatch.parent), "HOME": os.environ["HOME"]},
+        check=True,
+    )
+    return sources
+
+
 def _run(mindbatch: Path, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
     command = [str(mindbatch), *arguments]
@@ -92,6 +107,33 @@ def test_native_models_need_neither_mindspore_nor_mindformers(mindbatch: Path, t
     found = json.loads(run("doctor", "format=json"))
     assert set(found["missing"]) == NOT_FOR_NATIVE_MODELS
     run("serve", "model=tiny_gpt2", "--print-config")
+
+
+@pytest.mark.builds
+def test_a_clone_without_a_compiler_in_an_active_environment(
+    mindbatch: Path, without_kernels: Path, tmp_path: Path
+) -> None:
+    """It installs, says once that NumPy computes and what changes that; scripts use the environment."""
+    pip = f"{mindbatch.with_name('python')} -m pip install"
+    line = f"{pip} --no-deps --force-reinstall {without_kernels} builds them"
+    for arguments in (
+        ["generate", "prompts=[one]"],
+        ["batch", "data=number_words_increasing", "output.dir=run", "parallel.data_parallel=2"],
+    ):
+        done = _run(mindbatch, tmp_path, *arguments, "model=tiny_gpt2", "decoding.max_new_tokens=2")
+        assert done.returncode == 0, done.stderr
+        (note,) = [text for text in done.stderr.splitlines() if "C++ kernels are not built" in text]
+        assert note.endswith(line)
+    attention = json.loads(_run(mindbatch, tmp_path, "doctor", "format=json").stdout)["kernels"]["attention"]
+    assert attention.endswith(line)
+    order = "mindbatch generate model=tiny_gpt2 decoding.max_new_tokens=3 parallel.data_parallel=2"
+    script = ["bash", str(without_kernels / "scripts/run_dist_gen.sh"), order]
+    script += [str(CHECKOUT / "examples/rank_table.json"), "[0,2]", "2"]
+    active = {"VIRTUAL_ENV": str(mindbatch.parents[1]), "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    active["INPUT_DATA"] = COUNTED
+    done = subprocess.run(script, cwd=tmp_path, env=active, capture_output=True, text=True, check=False)
+    assert done.stdout == f"{COUNTED} two, three\n", done.stderr
+    assert not (without_kernels / ".venv").exists()
 
 
 @pytest.mark.builds
