@@ -40,6 +40,10 @@ def installed_from(monkeypatch: pytest.MonkeyPatch, origin: object) -> None:
     monkeypatch.setattr(installation, "distribution", lambda name: Metadata(origin))
 
 
+def not_installed(name: str) -> None:
+    raise installation.PackageNotFoundError(name)
+
+
 def test_the_pip_is_that_of_this_environment(
     pip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,7 +52,7 @@ def test_the_pip_is_that_of_this_environment(
     for folder, command in ((Path(sys.executable).parent, "pip install"), (tmp_path, pip)):
         monkeypatch.setenv("PATH", str(folder))
         assert installation.pip_install() == command
-    monkeypatch.setattr(installation, "find_spec", lambda name: None)
+    monkeypatch.setattr(installation, "version", not_installed)
     assert installation.pip_install() == f"uv pip install --python {shlex.quote(sys.executable)}"
 
 
@@ -86,11 +90,8 @@ def test_the_pins_are_those_of_the_mindspore_that_is_installed(monkeypatch: pyte
 
 
 def test_without_metadata_the_name_is_asked_for(pip: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(name: str) -> None:
-        raise installation.PackageNotFoundError(name)
-
     for reader in ("distribution", "requires"):
-        monkeypatch.setattr(installation, reader, unknown)
+        monkeypatch.setattr(installation, reader, not_installed)
     assert installation.missing("ray") == f"Ray is not installed here; {pip} ray"
     assert installation.without_kernels().endswith(
         f"{pip} --no-deps --force-reinstall path/to/checkout builds them"

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution, requires, version
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,9 @@ def without_kernels() -> str:
 
 def pip_install() -> str:
     """The command that installs into this environment, be it activated or not."""
-    if find_spec("pip") is None:
+    try:
+        version("pip")  # looking the module up runs a hook of setuptools, which may warn
+    except PackageNotFoundError:
         return f"uv pip install --python {shlex.quote(sys.executable)}"
     first = shutil.which("pip")
     is_first = first is not None and Path(first).parent == Path(sys.executable).parent
