@@ -87,6 +87,7 @@ check_arguments() {
 active_python() {
     local candidate python
     for candidate in "${VIRTUAL_ENV:-}/bin/python" "${CONDA_PREFIX:-}/bin/python" python python3 mindbatch; do
+        [[ $candidate == /* || $candidate != */* ]] || continue  # in the current folder
         python=$(path_of "$candidate") || continue
         [[ $candidate != mindbatch ]] || python=$(dirname -- "$(readlink -f -- "$python")")/python
         # shellcheck disable=SC2086 # names of packages, one word each
