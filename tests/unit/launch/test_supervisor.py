@@ -22,9 +22,11 @@ from child_functions import (
 from ended_processes import is_gone, wait_for
 from mindbatch.io.children import command
 from mindbatch.io.errors import MindBatchError
-from mindbatch.launch import process_log, supervisor
-from mindbatch.launch.launcher_programs import program_command
+from mindbatch.launch import launcher_programs, process_log, supervisor
+from mindbatch.launch.launcher_programs import Program, StartedProgram, program_command
+from mindbatch.launch.process_plan import JobSetup
 from mindbatch.launch.supervisor import EndedProcess, Supervisor, process_state
+from mindbatch.parallel.topology import Topology
 
 
 @pytest.fixture
@@ -170,6 +172,23 @@ def test_files_that_a_program_makes_are_for_the_owner_only(processes: Supervisor
     processes.start("msrun", program_command(program, tmp_path), os.environ)
     wait_for(processes.ended)
     assert (tmp_path / "worker_0.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_program_that_listens_is_kept_to_this_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the program itself whose sockets are bound, and not what keeps it."""
+    code = "import os, signal; os.rename(open('p', 'w').name, str(os.getpid())); signal.pause()"
+    listening = Program("mpirun", [sys.executable, "-c", code], listens=True)
+    monkeypatch.setitem(launcher_programs.PROGRAMS, "mpirun", lambda job, agent: listening)
+    asked: set[int] = set()
+    monkeypatch.setattr(launcher_programs, "keep_on_this_host", lambda process: not asked.add(process))
+    program = StartedProgram(JobSetup(Topology(), 1, launcher="mpirun"), [], tmp_path)
+    try:
+        [process] = wait_for(lambda: [path.name for path in tmp_path.iterdir() if path.name.isdigit()])
+        program.check()
+        assert int(process) in asked
+    finally:
+        program.end()
+    assert is_gone(int(process))
 
 
 def test_what_a_process_does_is_seen() -> None:
