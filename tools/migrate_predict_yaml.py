@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     except MindBatchError as error:
         say(*error.lines, name=NAME)
         return error.exit_code
-    say(*applied.notes, name=NAME)
+    say(*applied.details, name=NAME)
     show(printable(f"{target}: for mindbatch TASK --config {target}"))
     return EXIT_DONE
 

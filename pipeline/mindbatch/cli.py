@@ -231,7 +231,7 @@ def _shown_part(line: CommandLine) -> str:
 
 def _show_configuration(composition: "Composition", what: str) -> None:
     composition.log.raise_if_any()
-    say(*composition.notes)
+    say(*composition.details)
     if what != "job":
         print(composition.hydra_yaml(), end="", file=data_output())
     if what != "hydra":

@@ -62,7 +62,7 @@ class Composition:
 
     decoding: the chosen option of that group; None where the task's own holds.
     hydra_yaml: gives Hydra's own node for it as YAML.
-    notes: what the user should be told, whether the task is begun or the configuration is shown.
+    notes: what the user should be told when the task is begun. details: when the configuration is shown.
     variants: for a task that takes a list of options, the tree with each; `tree` has none of their values.
     """
 
@@ -75,6 +75,7 @@ class Composition:
     set_keys: frozenset[str] = frozenset()
     decoding: str | None = None
     notes: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
     hydra_yaml: Callable[[], str] = str
 
     @property

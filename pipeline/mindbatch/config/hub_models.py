@@ -4,11 +4,12 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from mindbatch.config.error_log import shown
-from mindbatch.config.machine import is_installed, missing
+from mindbatch.config.machine import is_installed
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.config.paths import Check, folder_error, model_folder_error, settled
 from mindbatch.hub.models import MODEL_SCOPE, cached_model, fetch_model, fetched, is_name, is_revision
 from mindbatch.io.errors import MindBatchError
+from mindbatch.io.installation import missing
 
 FOLDERS: Mapping[str, Check] = {
     "checkpoint_name_or_path": model_folder_error,

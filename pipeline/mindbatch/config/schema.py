@@ -291,6 +291,9 @@ def _first_line(schema: Any) -> str:
 
 INSTEAD: Mapping[str, str] = {
     "gpu_memory_utilization": "runtime.cache_memory says how much memory the cache takes, as 8GiB",
+    "ms_dtype": "model.dtype says it, as bfloat16",
+    "torch_dtype": "model.dtype says it, as bfloat16",
+    "mirror": "model.hub says where a model is fetched from: huggingface or modelscope",
     "trust_remote_code": "code of a model folder is never executed; remove it",
     "stop_token_ids": "decoding.eos_token_id names all tokens that end a text, the model's own among them",
 }

@@ -95,6 +95,16 @@ def say(*lines: object, name: str = "mindbatch") -> None:
         print(f"{name}: ... and {len(lines) - MOST_LINES:,} more", file=sys.stderr, flush=True)
 
 
+_said: set[str] = set()
+
+
+def say_once(*lines: str) -> None:
+    """Prints those of the messages that this process has not printed so yet."""
+    new = [line for line in lines if line not in _said]
+    _said.update(new)
+    say(*new)
+
+
 def show(page: str, file: TextIO | None = None) -> None:
     """Prints a page, to standard output if no file is given. What data it shows went through `printable`, or
     it could add lines of its own."""

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from mindbatch.config.launch_schema import LaunchConfig, given_as
-from mindbatch.config.machine import is_installed, missing
+from mindbatch.config.machine import is_installed
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.io.errors import ConfigError, MindBatchError
+from mindbatch.io.installation import missing
 from mindbatch.kernels.native_library import find_library, library_text
 from mindbatch.launch.free_ports import port_error
 from mindbatch.launch.launcher_programs import launcher_errors

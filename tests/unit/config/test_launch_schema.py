@@ -8,6 +8,7 @@ from mindbatch.config.compose import compose_task
 from mindbatch.config.launch_schema import LaunchConfig, is_host, launch_errors, settle_launch_paths
 from mindbatch.config.model_schema import ParallelConfig
 from mindbatch.io.errors import ConfigError
+from mindbatch.io.installation import missing
 from mindbatch.tasks.registry import TASKS
 from task_configs import config_of
 
@@ -94,9 +95,7 @@ def test_each_fault_is_named(
 def test_ray_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HAVE_RAY, lambda name: None)
     [fault] = launch_errors(LaunchConfig("ray"), FOUR)
-    assert fault == (
-        "launch=ray: Ray is not installed here; pip install -e '.[ray]' -c constraints.txt in the checkout"
-    )
+    assert fault == f"launch=ray: {missing('ray')}"
 
 
 def test_messages_name_what_the_user_of_a_script_gave(monkeypatch: pytest.MonkeyPatch) -> None:

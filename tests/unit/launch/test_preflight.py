@@ -15,6 +15,7 @@ from mindbatch.config import machine
 from mindbatch.config.launch_schema import LaunchConfig
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.io.errors import ConfigError
+from mindbatch.io.installation import missing
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.launch import preflight
 from mindbatch.launch.preflight import joins_mpi, needs_world, refuse_apart, set_up, shares_memory
@@ -339,7 +340,7 @@ def test_what_ranks_in_mpi_need(has_mpi4py: bool, monkeypatch: pytest.MonkeyPatc
     fault = refused(setup)
     assert (fault is None) is has_mpi4py
     if fault is not None:
-        assert "mpi4py is not installed here; pip install -e '.[mpi]' -c constraints.txt" in fault
+        assert missing("mpi4py") in fault
         assert "parallel.data_parallel" in fault
         assert "model.quantization=int8" in fault
         return
