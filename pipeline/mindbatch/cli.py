@@ -15,7 +15,7 @@ from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder, expand_home
 from mindbatch.config.schema import Task
 from mindbatch.io.error_lines import did_you_mean
-from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, MindBatchError, is_panic
+from mindbatch.io.errors import EXIT_DONE, EXIT_UNFINISHED, EXIT_USAGE, ConfigError, MindBatchError, is_panic
 from mindbatch.io.interrupts import PUT_OFF, interrupt_outcome, signal_notes
 from mindbatch.io.screen_text import data_output, end_output, hold_libraries_back, say, show, shown_traceback
 from mindbatch.tasks.registry import TASKS, overview, task_page
@@ -105,7 +105,7 @@ def main(arguments: list[str], *, is_command: bool = False) -> int:
         sys.stdout.flush()  # a reader that has gone is noticed here, not at the interpreter's exit
         return code
     except BrokenPipeError:
-        return EXIT_FAILED
+        return EXIT_UNFINISHED
     except KeyboardInterrupt as interrupt:
         return _report_interrupt(type(interrupt))
     except Exception as error:
@@ -143,7 +143,7 @@ def _report_error(error: BaseException, verbose: bool) -> int:
     name = "out of memory" if is_memory else type(error).__name__
     hint = "" if verbose else " (run again with --verbose for the traceback)"
     say(f"{name}: {text}{hint}" if text else f"{name}{hint}")
-    return EXIT_FAILED
+    return EXIT_UNFINISHED
 
 
 def _dispatch(line: CommandLine) -> int:

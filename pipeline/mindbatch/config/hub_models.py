@@ -53,7 +53,7 @@ def fetch_models(model: ModelConfig) -> list[str]:
     """Fetches what is `unfetched`, and puts the folders in; returns their errors.
 
     Raises:
-        MindBatchError: one cannot be fetched.
+        MindBatchError: one cannot be fetched, or is not to be: as `fetch_model` raises it.
     """
     if not (left := unfetched(model)):
         return []
@@ -64,7 +64,7 @@ def fetch_models(model: ModelConfig) -> list[str]:
                 text, model.revision, model.download_files, asks=not model.download, hub=model.hub
             )
         except MindBatchError as error:
-            raise MindBatchError(f"model.{name}={problem}" for problem in error.lines) from error
+            raise type(error)(f"model.{name}={problem}" for problem in error.lines) from error
         setattr(model, name, str(folder))
     return settle_model_paths(model)
 

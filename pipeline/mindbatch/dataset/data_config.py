@@ -90,9 +90,21 @@ class DataConfig:
         is_path=True,
     )
     max_errors: int | None = option(
-        MOST_ERRORS, "most rows that may be errors; the job ends at one more; null: no limit", kind.count()
+        None,
+        "rows that may be errors: with no more the exit code is 0, one more ends the run; null: none may for "
+        f"that, and the run goes on to {MOST_ERRORS:,}",
+        kind.count(),
     )
     max_line_bytes: str = option("10MiB", "largest row that is read; a larger one is an error of that row")
+
+    @property
+    def most_errors(self) -> int:
+        """Rows that may be errors before the run ends."""
+        return MOST_ERRORS if self.max_errors is None else self.max_errors
+
+    def is_failed_by(self, num_errors: int) -> bool:
+        """True if a run that has come to its end has failed, as so many of its rows are errors."""
+        return num_errors > (self.max_errors or 0)
 
 
 def settle_data(data: DataConfig, errors: list[str], no_data: str = NO_DATA) -> None:

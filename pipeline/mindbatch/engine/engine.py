@@ -19,7 +19,7 @@ from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.scheduler import Scheduler
 from mindbatch.engine.sequence import PromptContext, Sequence, SequenceGroup, context_of
 from mindbatch.engine.statistics import Counters, EngineStatistics
-from mindbatch.io.errors import MindBatchError, PromptError
+from mindbatch.io.errors import CheckpointError, MindBatchError, PromptError
 
 if TYPE_CHECKING:
     from mindbatch.decoding.grammar_constraint import GrammarConstraint
@@ -179,13 +179,13 @@ class Engine:
         return StepResult(events, finished)
 
     def _refuse_unsound(self, step: Step) -> None:
-        """MindBatchError when no row of the first step has logits: it is the model's error, not the rows'."""
+        """Raises CheckpointError when the first step gives no logits: it is the model that is wrong."""
         rows = {id(tokens.group): tokens.group for tokens in step.scheduled if tokens.num_logits}
         if self._is_sound or not rows:
             return
         self._is_sound = not all(isinstance(group.error, NotFiniteError) for group in rows.values())
         if not self._is_sound and len(rows) > 1:
-            raise MindBatchError(f"the logits of all {len(rows)} rows of the first step {NOT_FINITE}")
+            raise CheckpointError(f"the logits of all {len(rows)} rows of the first step {NOT_FINITE}")
 
     def abort(self, keys: Set[str] | None = None) -> None:
         """Drops the requests with these keys, or all; what the cache holds of them is still found."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindbatch.io.amounts import counted, size
-from mindbatch.io.errors import MindBatchError
+from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.io.regular_file import first_bytes
 from mindbatch.io.screen_text import printable, say
 
@@ -106,6 +106,7 @@ def fetch_model(
     patterns: of files to fetch beside config, tokenizer and safetensors. asks: fetch only if the user agrees.
 
     Raises:
+        ConfigError: the user does not want it to be fetched.
         MindBatchError: it cannot be fetched, or not by now; what has come by then is kept, and gone on from.
     """
     folder = cached_model(name, revision, hub)
@@ -137,7 +138,7 @@ def fetch_model(
         where = f"{printable(plan['hub'])}, commit {printable(plan['commit'])[:12]}"
         what = f"{counted(len(sizes), 'file')}, {size(sum(sizes.values()))}"
         if asks and not _agrees(f"{name} is not here; fetch {what}, from {where}?"):
-            raise MindBatchError(f"{name}: not fetched; give a folder, or model.download=true")
+            raise ConfigError(f"{name}: not fetched; give a folder, or model.download=true")
         if not asks:
             say(f"fetching {name}: {what}, from {where}")
         child.connection.send_bytes(b"go")

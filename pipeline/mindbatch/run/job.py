@@ -14,7 +14,7 @@ from mindbatch.dataset.rows import RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.hub.models import fetched
 from mindbatch.io.amounts import today
-from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError, MindBatchError, RankError
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError, MindBatchError, is_unfinished
 from mindbatch.io.screen_text import concealed, say
 from mindbatch.io.storage import Storage, StorageError
 from mindbatch.ledger.ledger import Ledger
@@ -52,6 +52,8 @@ OnStep = Callable[[Tally], None]
 
 class TooManyErrors(MindBatchError):
     """More rows have failed than data.max_errors allows; what was finished is committed."""
+
+    exit_code = EXIT_FAILED
 
 
 def typed_command() -> list[str]:
@@ -92,7 +94,7 @@ class BatchJob:
         self._params = DecodingParams(**vars(self.config.decoding))
 
     def run(self) -> int:
-        """Runs to the end; returns the exit code: failed when any row has no result.
+        """Runs to the end; returns the exit code: failed when more rows have no result than may.
 
         Raises:
             ConfigError: the data or the folder is not what the settings ask for; nothing was begun.
@@ -151,7 +153,7 @@ class BatchJob:
                 save_config(self.config, folder.config_file, self.storage)
             format = result_format(self.config.output.format, dataset.is_openai)
             self._work(folder, index, ledger, record, format)
-        return EXIT_FAILED if index.counts().failed else EXIT_DONE
+        return EXIT_FAILED if self.config.data.is_failed_by(index.counts().failed) else EXIT_DONE
 
     def _keep_seed(self, folder: RunFolder) -> None:
         """Takes the seed that was drawn when the folder's run was begun, if this one is to be drawn, too."""
@@ -207,8 +209,9 @@ class BatchJob:
         except BaseException as error:
             with suppress(StorageError):  # what went wrong first is what the user must hear
                 write_status("interrupted")
-            if isinstance(error, KeyboardInterrupt | RankError | TooManyErrors):
-                self._say(f"{folder.path}: {_progress(index)}; the same command resumes")
+            with suppress(StorageError):
+                if is_unfinished(error) or isinstance(error, TooManyErrors):
+                    self._say(f"{folder.path}: {_progress(index)}; the same command resumes")
             raise
         write_status("complete")
         if first_failed is not None and not index.counts().done:
@@ -236,8 +239,8 @@ class BatchJob:
 
     def _limit_errors(self, failed: int, last: str) -> None:
         """Ends the job when more rows have failed than may. last: the one that is too many, and why."""
-        most = self.config.data.max_errors
-        if most is not None and failed > most:
+        most = self.config.data.most_errors
+        if failed > most:
             raise TooManyErrors(too_many_errors(most, last))
 
     @cached_property

@@ -167,6 +167,18 @@ def test_a_job_that_fails_does_not_end_the_sweep(
     assert second.split()[:2] == ["decoding.seed=2", "done"]
 
 
+@pytest.mark.parametrize(
+    ("codes", "code"), [([0, 0], 0), ([1, 2, 0], 1), ([1, 75], 75), ([143, 0], 75), ([-9, 1], 75)]
+)
+def test_a_sweep_with_an_unfinished_job_is_unfinished(
+    codes: list[int], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = iter(codes)
+    monkeypatch.setattr(sweep, "_run", lambda program, arguments: next(left))
+    words = ["batch", "-m", "model=tiny_gpt2", "data.path=-", f"output.dir={tmp_path}/s"]
+    assert cli.main([*words, f"decoding.seed=range({len(codes)})"]) == code
+
+
 def test_an_interrupt_ends_the_job_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     waited = list[str]()
 
