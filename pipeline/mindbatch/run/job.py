@@ -209,9 +209,10 @@ class BatchJob:
         except BaseException as error:
             with suppress(StorageError):  # what went wrong first is what the user must hear
                 write_status("interrupted")
-            with suppress(StorageError):
-                if is_unfinished(error) or isinstance(error, TooManyErrors):
-                    self._say(f"{folder.path}: {_progress(index)}; the same command resumes")
+            if isinstance(error, StorageError):
+                raise  # the index may be what cannot be read
+            if is_unfinished(error) or isinstance(error, TooManyErrors):
+                self._say(f"{folder.path}: {_progress(index)}; the same command resumes")
             raise
         write_status("complete")
         if first_failed is not None and not index.counts().done:
