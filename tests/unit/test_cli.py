@@ -47,7 +47,7 @@ def raising(error: BaseException) -> Any:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_help_of_a_task_shows_every_key(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([name, "--help"]) == 0
+    assert cli.main([name, "--help=all"]) == 0
     shown = capsys.readouterr().out
     assert all(example in shown for example in TASKS[name].examples)
     for key in schema_keys(TASKS[name].schema).keys.values():
@@ -61,8 +61,32 @@ def test_help_of_a_task_shows_every_key(name: str, capsys: pytest.CaptureFixture
     assert not re.search(r"=\s", shown), "a default of white space is in quotes"
 
 
+@pytest.mark.parametrize("name", TASKS)
+def test_help_begins_with_the_keys_that_are_used_first(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    task, keys = TASKS[name], schema_keys(TASKS[name].schema)
+    assert cli.main([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("\n") < 65
+    first = [key for key in task.first if key in keys.keys] or [*keys.keys]
+    assert 2 <= len(first) <= 10
+    assert re.findall(r"^  ([a-z_.]+)=\S*  \(", shown, re.MULTILINE) == first
+    assert {*task.first} - {*keys.keys} <= {*keys.sections}
+    assert (f"All {len(keys.keys)} keys: mindbatch {name} --help=all" in shown) == bool(task.first)
+
+
+def test_help_of_a_section_has_its_keys_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["batch", "--help=lora"]) == 0
+    shown = capsys.readouterr().out
+    keys = schema_keys(TASKS["batch"].schema)
+    assert re.findall(r"^  ([a-z_.]+)=\S*  \(", shown, re.MULTILINE) == keys.of_section("lora")
+    assert cli.main(["batch", "--help=decodin"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "mindbatch: --help=decodin: must be one of all, model, decoding, "
+    )
+
+
 def test_white_space_in_a_default_is_in_quotes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["evaluate", "--help"]) == 0
+    assert cli.main(["evaluate", "--help=all"]) == 0
     assert r'task.few_shot_separator="\n\n"  (text)' in capsys.readouterr().out
 
 
@@ -81,7 +105,7 @@ def test_help_shows_the_words_that_a_task_takes(capsys: pytest.CaptureFixture[st
 def test_help_of_a_task_shows_added_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "my_own.yaml").write_text("type: gpt2\n")
-    assert cli.main(["generate", "--help", "--config-dir", str(tmp_path)]) == 0
+    assert cli.main(["generate", "--help=all", "--config-dir", str(tmp_path)]) == 0
     assert "auto, my_own, tiny_gpt2" in capsys.readouterr().out
 
 
@@ -222,7 +246,7 @@ def modules_after(code: str) -> list[str]:
 
 
 def test_help_imports_nothing_large() -> None:
-    words = [["--help"], ["generate", "--help"], ["nonsense"]]
+    words = [["--help"], ["generate", "--help"], ["generate", "--help=all"], ["nonsense"]]
     code = f"import mindbatch; from mindbatch.cli import main; print(*map(main, {words}))"
     assert imported_by(code).isdisjoint({*HEAVY, "hydra", "omegaconf", "numpy"})
 
@@ -287,13 +311,13 @@ def test_flags_may_stand_anywhere() -> None:
 def test_all_bad_flags_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_command_line(
-            ["--confg", "--model", "--model.type=x", "--help=1", "--config", "--verbose", "-", "--config-dir"]
+            ["--confg", "--model", "--model.type=x", "-v=1", "--config", "--verbose", "-", "--config-dir"]
         )
     assert caught.value.lines == (
         "--confg: unknown flag; did you mean --config?",
         "--model: unknown flag; keys are given without dashes: model=VALUE",
         "--model.type: unknown flag; keys are given without dashes: model.type=x",
-        "--help=1: --help takes no value",
+        "-v=1: --verbose takes no value",
         "--config: needs a FILE",
         "-: unknown flag; keys are given without dashes: KEY=VALUE",
         "--config-dir: needs a DIR",

@@ -222,7 +222,11 @@ class SettingReader:
     def _section_hint(self, section: str) -> str:
         keys = [*self.schema.of_section(section)]
         options = f"the name of an option ({section}=NAME) or " if section in self.groups else ""
-        rest = f" and {len(keys) - _MOST_KEYS} more, which --help lists" if len(keys) > _MOST_KEYS else ""
+        rest = (
+            f" and {len(keys) - _MOST_KEYS} more, which --help={section} lists"
+            if len(keys) > _MOST_KEYS
+            else ""
+        )
         return f"must be {options}values for its keys: {', '.join(keys[:_MOST_KEYS])}{rest}"
 
 
