@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from mindbatch.config.error_log import shown
 from mindbatch.config.machine import is_installed, missing
@@ -30,8 +31,8 @@ def settle_model_paths(model: ModelConfig) -> list[str]:
     for name, error_of in FOLDERS.items():
         if name not in left:
             text, key = getattr(model, name), f"model.{name}"
-            path = settled(key, text, error_of, errors, is_model=True, revision=model.revision, hub=model.hub)
-            setattr(model, name, path)
+            of_hub = partial(settled, is_model=True, revision=model.revision, hub=model.hub, is_fetched=True)
+            setattr(model, name, of_hub(key, text, error_of, errors))
     return errors
 
 

@@ -81,17 +81,19 @@ def fetched(folder: Path) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def how_to_get(name: str, hub: str = HUGGING_FACE) -> str:
-    """Explains how to get what is neither a folder nor in the cache; empty if it is not like a hub name."""
+def how_to_get(name: str, hub: str = HUGGING_FACE, *, is_fetched: bool = False) -> str:
+    """Explains how to get what is neither a folder nor in the cache; empty if it is not like a hub name.
+
+    is_fetched: model.download=true fetches it.
+    """
     if not is_name(name):
         return ""
     client, into = (
         ("hf download", "--local-dir") if hub == HUGGING_FACE else ("modelscope download", "--local_dir")
     )
-    return (
-        f", nor is it in the hub cache {cache_folder(hub)}; where there is a network: model.download=true, "
-        f"or {client} {name} {into} {name.partition('/')[2]}"
-    )
+    fetches = "model.download=true, or " if is_fetched else ""
+    command = f"{client} {name} {into} {name.partition('/')[2]}"
+    return f", nor is it in the hub cache {cache_folder(hub)}; where there is a network: {fetches}{command}"
 
 
 _MIB = 1 << 20
