@@ -185,8 +185,13 @@ class SettingReader:
     def takes_list(self, key: str) -> bool:
         return key == self._listed_group != ""
 
-    def takes_text(self, key: str) -> bool:
-        return key in self.schema.keys and self.schema.keys[key].type is str
+    def takes_text(self, key: str, written: str = "") -> bool:
+        """True if what is written for the key is a text to the letter."""
+        declared = self.schema.keys.get(key)
+        is_list = written[:1] == "[" and written[-1:] == "]"
+        return declared is not None and (
+            declared.type is str or (declared.kind.is_text_or_list and not is_list)
+        )
 
     def knows(self, key: str) -> bool:
         return key in self.schema.keys or key in self.schema.sections

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mindbatch.config.error_log import shown
@@ -35,8 +36,11 @@ NO_DATA = "data.path: must be given: a file, folder or pattern of the rows, or -
 class DataConfig:
     """Which rows, and how a row becomes a prompt."""
 
-    path: str | None = option(
-        None, "file, folder or pattern (data/*.jsonl) of the rows; - is standard input", is_path=True
+    path: Any = option(
+        None,
+        "file, folder or pattern (data/*.jsonl) of the rows, or a list of them; - is standard input",
+        kind.paths(),
+        is_path=True,
     )
     format: str = option(
         "auto",
@@ -98,6 +102,12 @@ class DataConfig:
     max_line_bytes: str = option("10MiB", "largest row that is read; a larger one is an error of that row")
 
     @property
+    def name(self) -> str:
+        """Names the dataset after its files, without suffixes."""
+        paths = [self.path] if isinstance(self.path, str) else self.path or ()
+        return "+".join(Path(path).name.partition(".")[0] for path in paths)
+
+    @property
     def most_errors(self) -> int:
         """Rows that may be errors before the run ends."""
         return MOST_ERRORS if self.max_errors is None else self.max_errors
@@ -114,12 +124,20 @@ def settle_data(data: DataConfig, errors: list[str], no_data: str = NO_DATA) -> 
     """
     if data.path is None:
         errors.append(no_data)
-    if data.path != STANDARD_INPUT:
-        data.path = settled("data.path", data.path, rows_error, errors)
+    if isinstance(data.path, str):
+        data.path = _settled_rows(data.path, errors)
+    elif isinstance(data.path, list | tuple) and all(isinstance(path, str) for path in data.path):
+        data.path = tuple(_settled_rows(path, errors) for path in data.path)
+        if STANDARD_INPUT in data.path:
+            errors.append("data.path: standard input (-) cannot be in a list; give it alone")
     settle_beside_rows(data, errors)
     if isinstance(data.filter_keys, str):
         error_of = input_file_error("a key on each line")
         data.filter_keys = settled("data.filter_keys", data.filter_keys, error_of, errors)
+
+
+def _settled_rows(path: str, errors: list[str]) -> str | None:
+    return path if path == STANDARD_INPUT else settled("data.path", path, rows_error, errors)
 
 
 def settle_beside_rows(data: DataConfig, errors: list[str]) -> None:

@@ -28,13 +28,13 @@ def run(config: EvaluateConfig) -> int:
     questions = read_questions(config)
     columns = run_columns(config, asked, questions)
     evaluation = Evaluation(
-        task=config.task.name or Path(config.data.path or "").name.partition(".")[0] or "task",
+        task=config.task.name or config.data.name or "task",
         questions=questions,
         columns=columns,
         baseline=baseline,
         scores=scores_by(config.metric_names, columns, questions, baseline),
         settings=concealed(config.resolved_settings),
-        few_shot=config.task.few_shot,
+        few_shot=config.task.few_shot or 0,
     )
     home = Path(config.output.dir or "")
     written = write_results(evaluation, home, samples=config.output.samples)
