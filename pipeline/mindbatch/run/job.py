@@ -12,6 +12,7 @@ from mindbatch.config.composition import save_config
 from mindbatch.config.model_task import SEED
 from mindbatch.dataset.rows import RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.folder_embeddings import folder_embeddings
 from mindbatch.hub.models import fetched
 from mindbatch.io.amounts import today
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError, MindBatchError, is_unfinished
@@ -135,9 +136,11 @@ class BatchJob:
             lora=self.config.lora,
             model_name=self.config.model_name,
             message_format=self._message_format if dataset.is_openai else None,
+            embeddings=folder_embeddings(Path(self.config.model.checkpoint_name_or_path or "")),
         )
         with closing(maker), reading_line(self.config.progress) as on_row:
             survey(dataset, maker, selection_of(self.config.data), index, on_row, self.check)
+        self._say(*maker.notes())
         record = RunRecord(
             created=now(),
             command=concealed([*self.command]),

@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -15,10 +16,12 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.folder_embeddings import folder_embeddings
 from mindbatch.decoding.token_kinds import drawn_seed
 from mindbatch.io.amounts import today
 from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import PromptError
+from mindbatch.io.screen_text import say
 from mindbatch.llm import LLM
 from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.prompts import Prompt, token_ids_of
@@ -84,6 +87,8 @@ class Service:
         self.model_name = self.config.name
         tokenizer = self.llm.tokenizer
         self.token_bytes = None if tokenizer is None else tokenizer.token_bytes
+        embeddings = folder_embeddings(Path(self.config.model.checkpoint_name_or_path or ""))
+        say(*embeddings.errors, *embeddings.notes(decoding.pooling))
         self._maker = RowMaker(
             data,
             decoding,
@@ -91,6 +96,7 @@ class Service:
             lora=self.config.lora,
             model_name=self.model_name,
             message_format=self.format,
+            embeddings=embeddings,
         )
 
     def options(self, row: DataRow) -> OutputOptions:

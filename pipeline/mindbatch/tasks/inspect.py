@@ -207,7 +207,7 @@ class HowItRuns:
 
     positions: most tokens of prompt and output. cached_numbers: of one token's keys and values.
     model_parallel: the numbers of ranks that the model can be sharded over. not_on_ascend: why not, if so.
-    tokenizer, chat_template: whether the folder has them.
+    tokenizer, chat_template: whether the folder has them. embeddings: what it says of them; () if nothing.
     """
 
     model_type: str
@@ -218,6 +218,7 @@ class HowItRuns:
     not_on_ascend: tuple[str, ...]
     tokenizer: bool
     chat_template: bool
+    embeddings: tuple[str, ...]
 
     def lines(self) -> Iterator[str]:
         weights = ", ".join(
@@ -236,11 +237,13 @@ class HowItRuns:
             yield f"  no tokenizer: {NO_TOKENIZER}"
         elif not self.chat_template:
             yield f"  no chat template: {NO_CHATS}"
+        yield from (f"  {line}" for line in self.embeddings)
 
 
 def how_it_runs(path: Path) -> tuple[HowItRuns | None, list[str]]:
     """How a model folder runs, by its configuration, heads of weights and tokenizer; or why it does not."""
     # NumPy and tokenizers, which pages of other files do not need
+    from mindbatch.decoding.folder_embeddings import folder_embeddings
     from mindbatch.loading.providers import open_model
     from mindbatch.prompts.tokenizer import Tokenizer
 
@@ -249,6 +252,7 @@ def how_it_runs(path: Path) -> tuple[HowItRuns | None, list[str]]:
         tokenizer = Tokenizer.load(path)
     except (CheckpointError, ConfigError) as error:
         return None, [*error.lines]
+    embeddings = folder_embeddings(path)
     how = HowItRuns(
         spec.model_type,
         spec.num_parameters,
@@ -258,6 +262,7 @@ def how_it_runs(path: Path) -> tuple[HowItRuns | None, list[str]]:
         tuple(spec.ascend_errors(RuntimeConfig().block_size)),
         tokenizer is not None,
         tokenizer is not None and tokenizer.has_chat_template,
+        (*embeddings.errors, *embeddings.notes(None)),
     )
     return how, []
 

@@ -1,5 +1,6 @@
 """Request lines of OpenAI's batch files: every field has an effect, or the row is refused for it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.folder_embeddings import FolderEmbeddings
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 HI = {"role": "user", "content": "hi"}
@@ -37,6 +39,27 @@ def reason(columns: dict[str, Any], base: DecodingParams | None = None) -> str:
     item = made(columns, base)
     assert isinstance(item, RowFailure), item
     return item.reason
+
+
+EMBEDDED = {"custom_id": "r-1", "method": "POST", "url": "/v1/embeddings", "body": {"input": "hi"}}
+
+
+def test_embeddings_are_made_as_the_folder_of_the_model_says() -> None:
+    def item(folder: FolderEmbeddings, own: str | None = None) -> tuple[Any, list[str]]:
+        maker = RowMaker(DataConfig(), DecodingParams(pooling=own), True, embeddings=folder)
+        assert maker.notes() == []
+        return maker.make(0, Record("requests.jsonl", 1, EMBEDDED)), maker.notes()
+
+    folder = FolderEmbeddings("mean", "query: ", "1_Pooling/config.json")
+    made, [note] = item(folder)
+    assert (made.overrides["pooling"], made.content) == ("mean", {"text": "query: hi"})
+    assert note == "1_Pooling/config.json: embeddings have pooling=mean, each text behind 'query: '"
+    made, [note] = item(folder, "max")
+    assert (made.overrides["pooling"], made.content) == ("max", {"text": "query: hi"})
+    assert "decoding.pooling=max goes before it" in note
+    made, notes = item(replace(folder, errors=("2_Dense is not computed here",)))
+    assert made.reason == "2_Dense is not computed here; decoding.pooling=mean, for one, embeds without it"
+    assert (item(FolderEmbeddings())[0].overrides["pooling"], notes) == ("last", [])
 
 
 def test_a_chat():
