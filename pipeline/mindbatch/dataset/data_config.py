@@ -57,7 +57,9 @@ class DataConfig:
     template: str | None = option(None, "prompt with the columns filled in, by jinja2: Q: {{ question }}")
     template_file: str | None = option(None, "file that holds the template", is_path=True)
     chat: bool = option(False, "send each prompt as a user's message through the chat template")
-    system: str | None = option(None, "system message put before each prompt; needs chat=true or messages")
+    system: str | None = option(
+        None, "system message put before each prompt; needs data.chat=true or messages"
+    )
     tools: Any = option(
         None,
         "what the chat template is given as tools",

@@ -255,12 +255,12 @@ class Engine:
         if request.params.num_draft_tokens and not self.settings.use_past:
             raise PromptError(
                 f"{key}: speculative decoding needs model.use_past=true; set it, or leave "
-                "num_assistant_tokens and prompt_lookup_num_tokens out"
+                "decoding.num_assistant_tokens and decoding.prompt_lookup_num_tokens out"
             )
         if request.params.num_assistant_tokens and self._assistant is None:
             raise PromptError(
                 f"{key}: decoding.num_assistant_tokens={request.params.num_assistant_tokens} needs an "
-                "assistant; give model.assistant=FOLDER or use prompt_lookup_num_tokens"
+                "assistant; give model.assistant=FOLDER or use decoding.prompt_lookup_num_tokens"
             )
         if error := self._adapters.error(request.adapter):
             raise PromptError(f"{key}: {error}")

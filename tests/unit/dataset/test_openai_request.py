@@ -289,7 +289,7 @@ BAD_BODY: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"best_of": 3, "temperature": 0},
-        "body.best_of=3 has no effect with body.temperature=0.0; set temperature above 0 or remove it",
+        "body.best_of=3 has no effect with body.temperature=0.0; set body.temperature above 0 or remove it",
     ),
     ({"best_of": 2, "n": 3}, "body.n=3 is above body.best_of=2; must be at most that"),
     ({"best_of": True}, "body.best_of=true: must be a whole number, from 1"),

@@ -142,7 +142,7 @@ def test_errors_of_all_jobs_come_before_the_first(
         "mindbatch: decoding.top_kk: unknown key; did you mean decoding.top_k?",
         "mindbatch: decoding.temperature=-1.0: must be 0 (greedy) or from 0.000001 to 1000000",
         "mindbatch: decoding.temperature=0.5 has no effect with decoding.do_sample=false; "
-        "set do_sample=true or remove it",
+        "set decoding.do_sample=true or remove it",
     ]
 
 
