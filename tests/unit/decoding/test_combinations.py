@@ -219,8 +219,8 @@ CANNOT_GO: dict[str, tuple[Any, ...]] = {
     ),
     "contrastive search of one token": (
         {"penalty_alpha": 0.6, "top_k": 1},
-        "@top_k=1 cannot go with @penalty_alpha=0.6: contrastive search chooses among the top_k likeliest "
-        "tokens; set it to 2 or more",
+        "@top_k=1 cannot go with @penalty_alpha=0.6: contrastive search chooses among that many of the "
+        "likeliest tokens; set @top_k to 2 or more",
     ),
     "contrastive search that samples": (
         {"penalty_alpha": 0.6, "top_k": 4, "do_sample": True},
