@@ -97,7 +97,11 @@ def test_the_many_keys_of_decoding_have_topics() -> None:
 
 
 def test_help_shows_the_words_that_a_task_takes(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, usage in (("diff", "diff FIRST SECOND [FLAGS]"), ("runs", "runs [FOLDER] [FLAGS]")):
+    for name, usage in (
+        ("diff", "diff FIRST SECOND [FLAGS]"),
+        ("replay", "replay DIR KEY [FLAGS]"),
+        ("runs", "runs [FOLDER] [FLAGS]"),
+    ):
         assert cli.main([name, "--help"]) == 0
         assert capsys.readouterr().out.startswith(f"usage: mindbatch {usage} [KEY=VALUE ...]\n")
 

@@ -97,8 +97,8 @@ class DataConfig:
     )
     max_errors: int | None = option(
         None,
-        "rows that may be errors: with no more the exit code is 0, one more ends the run; null: none may for "
-        f"that, and the run goes on to {MOST_ERRORS:,}",
+        "rows that may be errors, with exit code 0; one more ends the run; null: "
+        f"{MOST_ERRORS:,}, with exit code 1",
         kind.count(),
     )
     max_line_bytes: str = option("10MiB", "largest row that is read; a larger one is an error of that row")

@@ -83,7 +83,8 @@ def _further_groups(keys: SchemaKeys, options: OptionFiles) -> list[str]:
 
 def _word(key: Key) -> str:
     """A word that stands for a key; in brackets when it may be left out."""
-    return key.name.upper() if key.default is None else f"[{key.name.upper()}]"
+    word = key.name.rpartition(".")[2].upper()
+    return word if key.default is None else f"[{word}]"
 
 
 def _section(name: str, schema: SchemaKeys, options: OptionFiles, task: type[TaskConfig]) -> list[str]:
