@@ -108,7 +108,7 @@ def fetch_model(
     patterns: of files to fetch beside config, tokenizer and safetensors. asks: fetch only if the user agrees.
 
     Raises:
-        ConfigError: the user does not want it to be fetched.
+        ConfigError: the user does not want it to be fetched, or the hub has no such model for them.
         MindBatchError: it cannot be fetched, or not by now; what has come by then is kept, and gone on from.
     """
     folder = cached_model(name, revision, hub)
@@ -169,7 +169,8 @@ def _next_message(child: Child, name: str) -> dict[str, Any]:
     except (EOFError, OSError) as error:
         raise MindBatchError(f"{name}: the process that fetches it has ended ({child.death()})") from error
     if "error" in message:
-        raise MindBatchError(f"{name}: {printable(message['error'])}")
+        kind = ConfigError if message.get("lasts") else MindBatchError
+        raise kind(f"{name}: {printable(message['error'])}")
     return message
 
 
