@@ -15,6 +15,7 @@ import pytest
 from mindbatch import cli
 from mindbatch.cli import CommandLine, parse_command_line
 from mindbatch.config.schema import schema_keys
+from mindbatch.io import errors
 from mindbatch.io.errors import BackendError, CheckpointError, ConfigError, MindBatchError, RankError
 from mindbatch.io.storage import StorageError
 from mindbatch.launch.table_reader import RankTableError
@@ -207,6 +208,13 @@ def test_what_a_task_raises_is_a_line_for_each_fault(
     shown = capsys.readouterr().err
     assert shown.startswith(said)
     assert shown.count("\n") == (max(1, said.count("\n")) if said else 0)
+
+
+def test_every_exit_code_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs/generate.md").read_text()
+    table = page.partition("| exit code | meaning |\n|---|---|\n")[2].partition("\n\n")[0]
+    codes = [int(code) for row in table.splitlines() for code in re.findall(r"\d+", row.split("|")[1])]
+    assert codes == [value for name, value in vars(errors).items() if name.startswith("EXIT_")]
 
 
 def test_an_unexpected_error_is_one_line_and_a_traceback_with_verbose(
