@@ -50,7 +50,7 @@ class Request:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the table and prints its ranks and path; the exit code is 0, 1 (failed) or 2 (wrong usage)."""
+    """Writes the table and prints its ranks and path; returns the exit code: see docs/generate.md."""
     options = parser().parse_args(arguments)
     try:
         request = read_request(options)

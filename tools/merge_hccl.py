@@ -23,7 +23,7 @@ NAME = "merge_hccl.py"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the table and prints its ranks and path; the exit code is 0, 1 (failed) or 2 (wrong usage)."""
+    """Writes the table and prints its ranks and path; returns the exit code: see docs/generate.md."""
     parser = ToolParser(prog=NAME, description="Merge rank tables of several servers into one.")
     parser.add_argument("file_list", nargs="+", help="rank tables, in the order that the ranks shall have")
     options = parser.parse_args(arguments)

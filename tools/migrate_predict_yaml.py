@@ -41,7 +41,7 @@ NAME = "migrate_predict_yaml.py"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the file; the exit code is 0, 1 (failed) or 2 (wrong usage, or a YAML that is refused)."""
+    """Writes the file; returns the exit code: see docs/generate.md."""
     options = parser().parse_args(arguments)
     try:
         target = read_target(options.output)

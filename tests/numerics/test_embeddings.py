@@ -54,5 +54,7 @@ def test_an_embedding_is_no_text() -> None:
         DecodingParams(pooling="mean", do_sample=True)
     with pytest.raises(ConfigError, match="embedding and beam search are two strategies"):
         DecodingParams(pooling="mean", num_beams=2)
-    with pytest.raises(ConfigError, match="pooling='cls': must be one of last, mean, or null"):
-        DecodingParams(pooling="cls")
+    with pytest.raises(
+        ConfigError, match="pooling='first': must be one of last, mean, cls, max, weightedmean, "
+    ):
+        DecodingParams(pooling="first")

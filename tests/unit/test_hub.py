@@ -10,7 +10,7 @@ import pytest
 
 from hub_server import COMMIT, Hub
 from mindbatch.hub.models import MODEL_SCOPE, cached_model, fetch_model, fetched
-from mindbatch.io.errors import MindBatchError
+from mindbatch.io.errors import EXIT_UNFINISHED, EXIT_USAGE, MindBatchError
 
 WEIGHTS = bytes(range(256)) * 8192
 FILES: Mapping[str, bytes] = {
@@ -46,6 +46,8 @@ def refused(hub: Hub, monkeypatch: pytest.MonkeyPatch, *patterns: str, revision:
         fetch(hub, monkeypatch, *patterns, revision=revision)
     assert cached_model("org/model") is None
     [line] = error.value.lines
+    lasts = "no such revision" in line or "no model of that name" in line
+    assert error.value.exit_code == (EXIT_USAGE if lasts else EXIT_UNFINISHED)
     return line
 
 

@@ -208,7 +208,7 @@ def test_an_output_that_cannot_be_written_is_told(
     program: str, name: str, lost: str, reason: str, unbuffered: str, tmp_path: Path
 ) -> None:
     code, _, err = run(f"{program} {lost}", tmp_path, PYTHONUNBUFFERED=unbuffered)
-    assert (code, err) == (1, f"{name}: standard output: cannot be written ({reason})\n")
+    assert (code, err) == (75, f"{name}: standard output: cannot be written ({reason})\n")
 
 
 def test_the_tools_end_as_the_command_does() -> None:

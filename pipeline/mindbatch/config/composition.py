@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -319,6 +319,8 @@ def _why_unresolved(error: OmegaConfBaseException, text: str, key: Key) -> str:
 def _kept_value(key: Key, text: Any, value: Any) -> Any:
     if key.is_path and isinstance(text, Mapping):
         return {name: _kept_value(key, item, value[name]) for name, item in text.items()}
+    if key.kind.is_text_or_list and isinstance(value, tuple):
+        return [_kept_value(key, *pair) for pair in zip(text, value, strict=True)]
     if "${" in str(text):
         return text
     if key.is_path and isinstance(value, str) and value != STANDARD_INPUT:
@@ -335,6 +337,8 @@ def _portable(text: Any, value: Any) -> Any:
     """
     if isinstance(text, Mapping):
         return {name: _portable(item, value[name]) for name, item in text.items()}
+    if isinstance(text, Sequence) and isinstance(value, tuple) and not isinstance(text, str):
+        return [_portable(*pair) for pair in zip(text, value, strict=True)]
     if isinstance(value, Mapping) and "${" not in str(text):  # of a file that lists the paths
         return {name: _portable(item, item) for name, item in value.items()}
     if not isinstance(text, str) or text == STANDARD_INPUT or "${" in text or text.startswith(SHIPPED):

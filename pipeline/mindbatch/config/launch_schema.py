@@ -102,8 +102,9 @@ def launch_errors(launch: LaunchConfig, parallel: ParallelConfig) -> Iterator[st
         other = "remove" if name == "launch.worker_num" else "give another"
         yield (
             f"{name}={launch.worker_num}: parallel.data_parallel={parallel.data_parallel} x "
-            f"model_parallel={parallel.model_parallel} x pipeline_stage={parallel.pipeline_stage} make "
-            f"{size} process{'es' * (size > 1)}; set these to what is meant, or {other} {name}"
+            f"parallel.model_parallel={parallel.model_parallel} x "
+            f"parallel.pipeline_stage={parallel.pipeline_stage} make {size} "
+            f"process{'es' * (size > 1)}; set these to what is meant, or {other} {name}"
         )
     else:
         yield from _node_errors(launch, size)

@@ -112,10 +112,12 @@ def settled(
     is_model: bool = False,
     revision: str | None = None,
     hub: str = HUGGING_FACE,
+    is_fetched: bool = False,
 ) -> str | None:
     """The path that `text` means; a reason from `error_of` why it cannot be used is appended to `errors`.
 
     is_model: it may also be the name of a model in the local cache of the hub, in this revision.
+    is_fetched: model.download=true fetches such a one.
     """
     if text is None:
         return None
@@ -125,7 +127,8 @@ def settled(
             path = cached_model(text, revision, hub) or path
         problem = error_of(path) if text else "must not be empty"
         if problem and not path.exists():
-            problem += near_shipped(text) or (how_to_get(text, hub) if is_model else "")
+            advice = how_to_get(text, hub, is_fetched=is_fetched) if is_model else ""
+            problem += near_shipped(text) or advice
     except OSError as error:  # no permission, a name that is too long
         path, problem = Path(text), f"cannot be used ({error.strerror})"
     except ValueError as error:  # no such home, a null byte

@@ -158,6 +158,9 @@ class Task:
 
     examples: tuple[str, ...]
 
+    first: tuple[str, ...] = ()
+    """The keys, and groups of options, that people use first: its page of help. Without any it has all."""
+
     implied: tuple[str, ...] = ()
     """Overrides that the name of the task stands for."""
 

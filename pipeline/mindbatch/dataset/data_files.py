@@ -7,7 +7,8 @@ import gzip
 import io
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -52,8 +53,11 @@ class DataFile:
     compression: Compression | None = None
 
 
-def find_files(path: str | Path, given_format: str = AUTO, outputs: Path | None = None) -> list[DataFile]:
+def find_files(
+    path: str | Path | Sequence[str], given_format: str = AUTO, outputs: Path | None = None
+) -> list[DataFile]:
     """The files that a path means, in the order of their names: itself, those in a folder, those of a glob.
+    Those of several paths stand in the order of these.
 
     A folder means the files in it with a known suffix, hidden ones and folders within left out; with a format
     given, those of that format. Names are relative to the folder that all the files are in.
@@ -62,21 +66,34 @@ def find_files(path: str | Path, given_format: str = AUTO, outputs: Path | None 
     other run: a resumed run must find the same data.
 
     Raises:
-        ConfigError: there is no such file, one whose name says no format that is known, or one of `outputs`.
+        ConfigError: there is no such file, one whose name says no format that is known, one of `outputs`, or
+            one that several paths mean.
     """
     if given_format not in (AUTO, *GIVEN_FORMATS):
         raise ConfigError(
             f"data.format={shown(given_format)}: must be one of {AUTO}, {', '.join(GIVEN_FORMATS)}"
         )
-    if not str(path):
+    only, files, errors = GIVEN_FORMATS.get(given_format), list[Path](), list[str]()
+    for written in (path,) if isinstance(path, str | Path) else path:
+        try:
+            files += _found(str(written), only, outputs)
+        except ConfigError as error:
+            errors += error.lines
+    twice = [file for file, number in Counter(map(Path.resolve, files)).items() if number > 1]
+    if errors := errors or [f"data.path: {file}: several of its paths mean this file" for file in twice]:
+        raise ConfigError(errors)
+    return _described(files, only)
+
+
+def _found(path: str, only: Format | None, outputs: Path | None) -> list[Path]:
+    """The files that one path means. Raises ConfigError."""
+    if not path:
         raise ConfigError("data.path: must be given: a file, a folder, a pattern, or - for standard input")
     try:
-        place = resolve_path(str(path))
-        paths = _paths(place, GIVEN_FORMATS.get(given_format), outputs)
+        return _paths(resolve_path(path), only, outputs)
     except (OSError, ValueError) as error:  # a name that is too long; no such home, a null byte
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{_shown(path)}: cannot be used ({reason})") from error
-    return _described(paths, GIVEN_FORMATS.get(given_format))
 
 
 def _paths(place: Path, only: Format | None, outputs: Path | None) -> list[Path]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from mindbatch.dataset.column_rows import key_error, refuse_idle_options, text_or_ids
 from mindbatch.dataset.records import REQUEST, ColumnError, Record, RowDraft
+from mindbatch.decoding.folder_embeddings import FolderEmbeddings
 from mindbatch.decoding.params import FILTERS
 from mindbatch.decoding.params import PARAMETERS as DECODING
 from mindbatch.io.error_lines import did_you_mean, shown, unknown_adapter
@@ -194,6 +195,9 @@ _TOOL_CHOICES = (None, "none", "auto", "required")
 _CALL_ASKED = "must be auto, none, required or {type: function, function: {name: ...}}"
 
 
+_OWN_POOLING = "decoding.pooling=mean, for one, embeds without it"
+
+
 @dataclass(frozen=True)
 class OpenAIRequests:
     """Reads requests; `options` go with each chat, what a request says itself before them.
@@ -201,14 +205,14 @@ class OpenAIRequests:
     adapters: that requests may name as their model; where there are any, each names one of them, the model
         itself by its `model_name`, or none.
     message_format: how the model writes reasoning and tool calls; None where that stays text.
-    pooling: of embeddings. is_constrained: the run has a constraint for requests without one.
+    embeddings: how they are made. is_constrained: the run has a constraint for requests without one.
     """
 
     options: ChatOptions
     adapters: Collection[str]
     model_name: str | None
     message_format: MessageFormat | None
-    pooling: str
+    embeddings: FolderEmbeddings
     is_constrained: bool = False
 
     def read(self, position: int, record: Record, draft: RowDraft) -> None:
@@ -224,7 +228,8 @@ class OpenAIRequests:
         endpoint = url if url in [*ENDPOINTS] else CHAT if "messages" in body else COMPLETION
         draft.row_errors += _body_errors(body, endpoint)
         if endpoint == EMBEDDINGS:
-            draft.decoding["pooling"] = self.pooling
+            draft.decoding["pooling"] = self.embeddings.pooling
+            draft.row_errors += [f"{error}; {_OWN_POOLING}" for error in self.embeddings.errors]
         else:
             read_parameters(body, endpoint == CHAT, draft)
         choice = body.get("tool_choice") if endpoint == CHAT else None
@@ -268,6 +273,8 @@ class OpenAIRequests:
             return conversation_of(body[name], f"body.{name}", self._of_request(body))
         _refuse_several(body[name], name)
         content = text_or_ids(body[name], f"body.{name}")
+        if endpoint == EMBEDDINGS and "text" in content:
+            content["text"] = self.embeddings.prompt + content["text"]
         refuse_idle_options(content, self.options)
         return content
 

@@ -16,6 +16,7 @@ from mindbatch.dataset.openai_request import OpenAIRequests
 from mindbatch.dataset.records import OptionalColumns, Record, RowDraft, missing_column
 from mindbatch.dataset.template import DataTemplate, template_source
 from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.folder_embeddings import FolderEmbeddings
 from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.chat import ChatLimits
 from mindbatch.prompts.messages import chat_options
@@ -110,12 +111,16 @@ class RowMaker:
         lora: LoraConfig | None = None,
         model_name: str | None = None,
         message_format: MessageFormat | None = None,
+        embeddings: FolderEmbeddings | None = None,
     ) -> None:
         """decoding: the run's parameters. is_openai: records are requests in OpenAI's batch format. columns:
         those that rows bring along for the results. is_finished: of the key of a row: its result is there.
         lora: the adapters that rows may name. model_name: by which requests ask for the model without any.
-        message_format: how the model writes the answers of chats. Raises ConfigError: a template that cannot
-        be used, a key of `data` without effect, a bad system message."""
+        message_format: how the model writes the answers of chats. embeddings: how the model's folder has them
+        made, where `decoding` does not say. Raises ConfigError: a template that cannot be used, a key of
+        `data` without effect, a bad system message."""
+        self._embeddings, self._pooling = embeddings or FolderEmbeddings(), decoding.pooling
+        self._embeds = False
         idle = _idle_columns(data, columns) if is_openai else _idle_adapters(data, lora)
         options = chat_options(
             data.system, data.tools, data.chat_template_kwargs, prefix="data.", errors=idle
@@ -130,7 +135,7 @@ class RowMaker:
                 adapters,
                 None if lora and lora.is_merged else model_name,
                 message_format,
-                decoding.pooling or "last",
+                self._embeddings.with_pooling(decoding.pooling),
                 is_constrained=decoding.regex is not None or decoding.json_schema is not None,
             )
             if is_openai
@@ -162,6 +167,7 @@ class RowMaker:
             return RowFailure(draft.key, record.file, record.line, stage, reason)
         if draft.content.get("tools") and not draft.extra.get("call_is_forced"):
             self.has_offered_tools = True
+        self._embeds = self._embeds or overrides.get("pooling", self._pooling) is not None
         return DataRow(
             key=draft.key,
             source=record.file,
@@ -175,6 +181,10 @@ class RowMaker:
     def missing_columns(self) -> list[str]:
         """A line for each column that was asked for and that none of the rows made so far had."""
         return self._optional.errors()
+
+    def notes(self) -> list[str]:
+        """A line about embeddings, where the rows so far asked for some and the model's folder says how."""
+        return self._embeddings.notes(self._pooling) if self._embeds else []
 
     def close(self) -> None:
         if self._template is not None:

@@ -295,8 +295,9 @@ class DecodingParams:
     )
     pooling: str | None = _users_own(
         None,
-        kind.choice("last", "mean", optional=True),
-        "an embedding of the prompt in place of text: its last token's hidden state, or the mean of all",
+        kind.choice("last", "mean", "cls", "max", "weightedmean", optional=True),
+        "an embedding of the prompt in place of text: hidden states of its last token, the mean of all, "
+        "those of the first (cls), their maxima, or a mean that weighs later ones more",
         asks=Asks("embedding", samples=False, outputs="one"),
     )
     prompt_logprobs_start: int = _users_own(

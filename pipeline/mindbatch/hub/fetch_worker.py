@@ -44,7 +44,7 @@ def main(connection: Connection, request: str) -> None:
     """Answers `request`, JSON: hub, cache, name, revision, further patterns, the name of the record to write.
 
     Sends JSON objects: `files` with their bytes, and the commit; after a go-ahead `bytes` now and then, which
-    are there; at the end `folder`. Or `error`, a line.
+    are there; at the end `folder`. Or `error`, a line, and whether it `lasts`, whenever it is tried again.
     """
 
     def send(**fields: Any) -> None:
@@ -57,7 +57,8 @@ def main(connection: Connection, request: str) -> None:
     except EOFError:  # nobody wants it any more
         pass
     except Exception as error:
-        send(error=_reason(error, json.loads(request)["hub"]))
+        lasts = type(error).__name__ in _LASTING
+        send(error=_reason(error, json.loads(request)["hub"]), lasts=lasts)
 
 
 def _fetch(send: Any, connection: Connection, request: dict[str, Any]) -> None:
@@ -278,6 +279,12 @@ def _first_cause(error: BaseException) -> str:
     return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
 
 
+_GATED = ("GatedRepoError", "PermissionDeniedError")
+_UNKNOWN = ("RepositoryNotFoundError", "NotExistError", "AuthenticationError")
+_LASTING = frozenset((*_GATED, *_UNKNOWN, "RevisionNotFoundError"))
+"""Names of exceptions that say what is wrong with the request."""
+
+
 def _reason(error: Exception, hub: str) -> str:
     """One line on what a library or the network raised."""
     kind, text = type(error).__name__, " ".join(str(error).split())[:200]
@@ -288,9 +295,9 @@ def _reason(error: Exception, hub: str) -> str:
     else:
         where = os.environ.get("MODELSCOPE_ENDPOINT") or "https://modelscope.cn"
     match kind:
-        case "GatedRepoError" | "PermissionDeniedError":
+        case _ if kind in _GATED:
             return f"its owner asks for consent: accept the terms at {where} and set {_TOKENS[hub]}"
-        case "RepositoryNotFoundError" | "NotExistError" | "AuthenticationError":
+        case _ if kind in _UNKNOWN:
             return f"{where} has no model of that name, or it is private and {_TOKENS[hub]} is not set"
         case "RevisionNotFoundError":
             return f"{where} has no such revision of it"

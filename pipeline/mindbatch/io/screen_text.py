@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
-from mindbatch.io.errors import EXIT_FAILED, OutputError
+from mindbatch.io.errors import EXIT_UNFINISHED, OutputError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -182,7 +182,8 @@ def hold_libraries_back() -> None:
 
 
 def run_tool(main: Callable[[], int | None], name: str) -> NoReturn:
-    """Runs a program of its own and ends the process with its exit code, or 1 if its output went nowhere.
+    """Runs a program of its own and ends the process with its exit code, or that of an unfinished one if its
+    output went nowhere.
 
     name: of the program, before the message about its output.
     """
@@ -196,7 +197,7 @@ def run_tool(main: Callable[[], int | None], name: str) -> NoReturn:
         say(*error.lines, name=name)
         code = error.exit_code
     except BrokenPipeError:
-        code = EXIT_FAILED
+        code = EXIT_UNFINISHED
     end_output()
     sys.exit(code)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mindbatch.io.errors import MindBatchError
+from mindbatch.io.errors import EXIT_FAILED, MindBatchError
 from mindbatch.launch.rank_table import (
     COMPLETED,
     DEVICE_KEYS,
@@ -55,6 +55,8 @@ LONGEST_SERVER_ID = 64
 
 class RankTableError(MindBatchError):
     """A rank table that cannot be used: a line for each error."""
+
+    exit_code = EXIT_FAILED
 
 
 @dataclass(frozen=True)

@@ -124,9 +124,17 @@ class BatchTaskConfig(BatchConfig):
 
 
 @dataclass
+class RetryConfig(BatchTaskConfig):
+    """The keys of `mindbatch retry`."""
+
+    positional: ClassVar[tuple[str, ...]] = ("output.dir",)
+
+
+@dataclass
 class ReplayConfig(BatchConfig):
     """The keys of `mindbatch replay`."""
 
+    positional: ClassVar[tuple[str, ...]] = ("output.dir", "key")
     continues_run: ClassVar[bool] = True
     advises_sampling: ClassVar[bool] = False
 

@@ -115,9 +115,10 @@ def engine_line(snapshot: Snapshot, rates: Rates) -> str:
 
 
 def closing_line(first: Snapshot, last: Snapshot) -> str:
-    """Summarizes a session between its first and its last snapshot; what failed is counted elsewhere."""
+    """Summarizes a session between its first and its last snapshot; rows that failed, most before they
+    ran, are counted elsewhere."""
     seconds, rate = last.seconds - first.seconds, rates_between(first, last).generated_tokens
-    rows = f"{counted(last.rows_ended - first.rows_ended, 'row')} run"
+    rows = f"{counted(last.rows_done - first.rows_done, 'row')} run"
     prompts = f"{counted(last.prompt_tokens, 'prompt token')} ({last.prefix_hits:.0%} found in the cache)"
     generated = f"{last.generated_tokens:,} generated ({rate:,.0f} tokens/s)"
     return f"{rows} in {duration(seconds)}; {prompts}, {generated}"

@@ -17,6 +17,7 @@ from typing import Any
 
 from mindbatch.async_llm import AsyncLLM
 from mindbatch.dataset.data_config import DataConfig
+from mindbatch.fields.kinds import LARGEST_COUNT
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
 from mindbatch.io.screen_text import say
 from mindbatch.io.storage import Storage, StorageError, make_folder
@@ -324,7 +325,7 @@ def run_config(config: ServeConfig, data: Path, folder: Path) -> BatchConfig:
     """The configuration with which `mindbatch batch` would run a file into a folder."""
     run = BatchConfig(
         **{name: copy(getattr(config, name)) for name in _SECTIONS},
-        data=DataConfig(path=str(data), format="openai", max_errors=None),
+        data=DataConfig(path=str(data), format="openai", max_errors=LARGEST_COUNT),
         output=BatchOutputConfig(
             dir=str(folder), message_format=config.server.message_format, model=config.server.model_name
         ),

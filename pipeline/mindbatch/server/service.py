@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -15,6 +16,7 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.folder_embeddings import folder_embeddings
 from mindbatch.decoding.token_kinds import drawn_seed
 from mindbatch.io.amounts import today
 from mindbatch.io.error_lines import shown
@@ -87,6 +89,8 @@ class Service:
         self.model_name = self.config.name
         tokenizer = self.llm.tokenizer
         self.token_bytes = None if tokenizer is None else tokenizer.token_bytes
+        embeddings = folder_embeddings(Path(self.config.model.checkpoint_name_or_path or ""))
+        say(*embeddings.errors, *embeddings.notes(decoding.pooling))
         self._maker = RowMaker(
             data,
             decoding,
@@ -94,6 +98,7 @@ class Service:
             lora=self.config.lora,
             model_name=self.model_name,
             message_format=self.format,
+            embeddings=embeddings,
         )
 
     def options(self, row: DataRow) -> OutputOptions:

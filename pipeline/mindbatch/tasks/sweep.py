@@ -26,7 +26,7 @@ from mindbatch.config.settings import OPTION, OUTPUT_FOLDER
 from mindbatch.io.amounts import table
 from mindbatch.io.children import command, spawn
 from mindbatch.io.error_lines import text_override
-from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, ConfigError
 from mindbatch.io.screen_text import printable, say, show
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.tasks.runs import state_of
@@ -174,7 +174,14 @@ def run_jobs(
         code = _run(program, [*arguments, *job.overrides])
         rows.append((job, code, time.monotonic() - begun))
     show("\n".join(table([TITLES, *(_cells(*row) for row in rows)], right=NUMBERS)))
-    return EXIT_FAILED if any(code for _, code, _ in rows) else EXIT_DONE
+    return _code_of_all([code for _, code, _ in rows])
+
+
+def _code_of_all(codes: Sequence[int]) -> int:
+    """The exit code of a sweep: a job that a signal or its own code calls unfinished leaves the sweep so."""
+    if any(code < 0 or code >= EXIT_UNFINISHED for code in codes):
+        return EXIT_UNFINISHED
+    return EXIT_FAILED if any(codes) else EXIT_DONE
 
 
 def _errors(job: SweepJob, compose: Compose, outputs: dict[tuple[str, str], str]) -> Iterator[str]:

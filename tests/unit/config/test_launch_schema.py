@@ -29,8 +29,9 @@ TWO_NODES = {"local_worker_num": 2, "master_addr": "10.0.0.1", "master_port": 81
         ({"launcher": "rank_table", "rank_table": "table.json"}, None),
         (
             {"worker_num": 8},
-            "launch.worker_num=8: parallel.data_parallel=2 x model_parallel=2 x pipeline_stage=1 make 4 "
-            "processes; set these to what is meant, or remove launch.worker_num",
+            "launch.worker_num=8: parallel.data_parallel=2 x parallel.model_parallel=2 x "
+            "parallel.pipeline_stage=1 make 4 processes; set these to what is meant, or remove "
+            "launch.worker_num",
         ),
         (
             {"local_worker_num": 3},
@@ -102,8 +103,8 @@ def test_messages_name_what_the_user_of_a_script_gave(monkeypatch: pytest.Monkey
     monkeypatch.setenv("MINDBATCH_GIVEN_AS", "worker_num=RANK_SIZE,rank_table=RANK_TABLE")
     [fault] = launch_errors(LaunchConfig(worker_num=2, master_port=1), ParallelConfig())
     assert fault == (
-        "RANK_SIZE=2: parallel.data_parallel=1 x model_parallel=1 x pipeline_stage=1 make 1 process; set "
-        "these to what is meant, or give another RANK_SIZE"
+        "RANK_SIZE=2: parallel.data_parallel=1 x parallel.model_parallel=1 x "
+        "parallel.pipeline_stage=1 make 1 process; set these to what is meant, or give another RANK_SIZE"
     )
 
 

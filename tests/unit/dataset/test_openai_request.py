@@ -1,6 +1,7 @@
 """Request lines of OpenAI's batch files: every field has an effect, or the row is refused for it."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.folder_embeddings import FolderEmbeddings
 from mindbatch.message_formats.formats import FORMATS
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
@@ -44,6 +46,27 @@ def reason(columns: dict[str, Any], base: DecodingParams | None = None) -> str:
     item = made(columns, base)
     assert isinstance(item, RowFailure), item
     return item.reason
+
+
+EMBEDDED = {"custom_id": "r-1", "method": "POST", "url": "/v1/embeddings", "body": {"input": "hi"}}
+
+
+def test_embeddings_are_made_as_the_folder_of_the_model_says() -> None:
+    def item(folder: FolderEmbeddings, own: str | None = None) -> tuple[Any, list[str]]:
+        maker = RowMaker(DataConfig(), DecodingParams(pooling=own), True, embeddings=folder)
+        assert maker.notes() == []
+        return maker.make(0, Record("requests.jsonl", 1, EMBEDDED)), maker.notes()
+
+    folder = FolderEmbeddings("mean", "query: ", "1_Pooling/config.json")
+    made, [note] = item(folder)
+    assert (made.overrides["pooling"], made.content) == ("mean", {"text": "query: hi"})
+    assert note == "1_Pooling/config.json: embeddings have pooling=mean, each text behind 'query: '"
+    made, [note] = item(folder, "max")
+    assert (made.overrides["pooling"], made.content) == ("max", {"text": "query: hi"})
+    assert "decoding.pooling=max goes before it" in note
+    made, notes = item(replace(folder, errors=("2_Dense is not computed here",)))
+    assert made.reason == "2_Dense is not computed here; decoding.pooling=mean, for one, embeds without it"
+    assert (item(FolderEmbeddings())[0].overrides["pooling"], notes) == ("last", [])
 
 
 def test_a_chat():
@@ -314,7 +337,7 @@ BAD_BODY: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"best_of": 3, "temperature": 0},
-        "body.best_of=3 has no effect with body.temperature=0.0; set temperature above 0 or remove it",
+        "body.best_of=3 has no effect with body.temperature=0.0; set body.temperature above 0 or remove it",
     ),
     ({"best_of": 2, "n": 3}, "body.n=3 is above body.best_of=2; must be at most that"),
     ({"best_of": True}, "body.best_of=true: must be a whole number, from 1"),

@@ -66,13 +66,22 @@ def test_runs_that_share_a_model_count_their_own_tokens(tmp_path: Path, data: Pa
         assert lines_of(tmp_path / name / "metrics.jsonl")[-1]["generated_tokens"] == 120
 
 
-def test_a_run_whose_ranks_have_failed_says_how_to_go_on(
-    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "error",
+    [
+        RankError("rank 1 ended with signal 9"),
+        MemoryError(),
+        OSError(errno.EIO, "x"),
+    ],
+    ids=repr,
+)
+def test_a_run_that_was_ended_from_outside_says_how_to_go_on(
+    error: Exception, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = job_config(data, tmp_path / "run", key_column="id")
     config.progress = "plain"
-    failing = Interrupting(make_llm(shared_tokenizer()), 9, RankError("rank 1 ended with signal 9"))
-    with pytest.raises(RankError):
+    failing = Interrupting(make_llm(shared_tokenizer()), 9, error)
+    with pytest.raises(type(error)):
         make_job(config, load=lambda: failing).run()
     assert failing.is_closed
     done = orjson.loads((tmp_path / "run/manifest.json").read_bytes())["rows"]["done"]

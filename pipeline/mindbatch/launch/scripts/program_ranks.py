@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from mindbatch.io import children
-from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, MindBatchError
+from mindbatch.io.errors import EXIT_DONE, EXIT_UNFINISHED, EXIT_USAGE, ConfigError, MindBatchError
 from mindbatch.io.interrupts import interrupt_outcome, signal_notes
 from mindbatch.io.screen_text import end_output, say, show, watch_streams
 from mindbatch.launch.free_ports import HeldPort
@@ -148,7 +148,7 @@ def run_script(
     except KeyboardInterrupt as interrupt:
         _, code = interrupt_outcome(type(interrupt))
     except BrokenPipeError:
-        code = EXIT_FAILED
+        code = EXIT_UNFINISHED
     end_output()
     sys.exit(code)
 

@@ -11,6 +11,7 @@ from mindbatch.config.machine import MachineMemory, memory_here
 from mindbatch.dataset.data_config import always_chats
 from mindbatch.dataset.rows import RowMaker
 from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.folder_embeddings import folder_embeddings
 from mindbatch.io.amounts import duration, ranges, size
 from mindbatch.io.screen_text import printable
 from mindbatch.io.storage import Storage, TemporaryFolder
@@ -73,7 +74,10 @@ def _survey(config: PlanConfig, params: DecodingParams, index: RowIndex, scratch
     outputs = None if config.output.dir is None else Path(config.output.dir)
     dataset = DataInput(config.data, Storage()).dataset(scratch, outputs)
     columns = config.output.columns
-    maker = RowMaker(config.data, params, dataset.is_openai, columns=columns, lora=config.lora)
+    embeddings = folder_embeddings(Path(config.model.checkpoint_name_or_path or ""))
+    maker = RowMaker(
+        config.data, params, dataset.is_openai, columns=columns, lora=config.lora, embeddings=embeddings
+    )
     with closing(maker):
         survey(dataset, maker, selection_of(config.data), index)
 
