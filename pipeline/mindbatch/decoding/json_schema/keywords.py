@@ -1,0 +1,165 @@
+"""Keywords of JSON Schema: what the value of each must be, and those that are not supported."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mindbatch.decoding.json_schema.errors import SchemaError
+from mindbatch.io.error_lines import nearest, shown
+
+TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
+DRAFT_7, DRAFT_2020 = 7, 2020
+_DRAFTS = {
+    "http://json-schema.org/draft-06/schema": DRAFT_7,
+    "http://json-schema.org/draft-07/schema": DRAFT_7,
+    "https://json-schema.org/draft/2019-09/schema": DRAFT_2020,
+    "https://json-schema.org/draft/2020-12/schema": DRAFT_2020,
+}
+ANNOTATIONS = frozenset({
+    "$anchor", "$comment", "$defs", "$dynamicAnchor", "$id", "$recursiveAnchor", "$schema", "$vocabulary",
+    "contentEncoding", "contentMediaType", "contentSchema", "default", "definitions", "deprecated",
+    "description", "else", "examples", "maxContains", "minContains", "readOnly", "then", "title", "writeOnly",
+})  # fmt: skip
+"""Keywords that forbid no value: notes, places, and what only counts beside one that is not supported."""
+_DRAFT_7_IGNORES = {
+    "prefixItems", "dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties",
+    "$dynamicRef", "$recursiveRef",
+}  # fmt: skip
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, bool | dict)
+
+
+def _is_schemas(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_schema, value))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and value >= 0 and value == int(value)
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _is_type(value: Any) -> bool:
+    names = value if isinstance(value, list) else [value]
+    return bool(names) and all(isinstance(name, str) and name in TYPES for name in names)
+
+
+def _mapping_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(map(check, value.values()))
+
+
+_SCHEMA = (_is_schema, "a schema: an object, true or false")
+_SCHEMAS = (lambda value: bool(value) and _is_schemas(value), "a list of schemas, at least one")
+_SCHEMA_BY_NAME = (_mapping_of(_is_schema), "an object of schemas")
+_NUMBER = (_is_number, "a number")
+_COUNT = (_is_count, "a whole number from 0")
+_TEXT = (lambda value: isinstance(value, str), "a text")
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "$ref": _TEXT,
+    "additionalItems": _SCHEMA,
+    "additionalProperties": _SCHEMA,
+    "allOf": _SCHEMAS,
+    "anyOf": _SCHEMAS,
+    "const": (lambda _: True, ""),
+    "dependentRequired": (_mapping_of(_is_names), "an object of lists of names"),
+    "dependentSchemas": _SCHEMA_BY_NAME,
+    "dependencies": (
+        _mapping_of(lambda value: _is_schema(value) or _is_names(value)),
+        "an object of schemas or lists of names",
+    ),
+    "enum": (lambda value: isinstance(value, list), "a list"),
+    "exclusiveMaximum": _NUMBER,
+    "exclusiveMinimum": _NUMBER,
+    "format": _TEXT,
+    "items": _SCHEMA,
+    "maxItems": _COUNT,
+    "maxLength": _COUNT,
+    "maxProperties": _COUNT,
+    "maximum": _NUMBER,
+    "minItems": _COUNT,
+    "minLength": _COUNT,
+    "minProperties": _COUNT,
+    "minimum": _NUMBER,
+    "multipleOf": (lambda value: _is_number(value) and value > 0, "a number above 0"),
+    "oneOf": _SCHEMAS,
+    "pattern": _TEXT,
+    "patternProperties": _SCHEMA_BY_NAME,
+    "prefixItems": _SCHEMAS,
+    "properties": _SCHEMA_BY_NAME,
+    "required": (_is_names, "a list of names"),
+    "type": (_is_type, f"one or more of {', '.join(TYPES)}"),
+}
+ASSERTIONS = frozenset(_KINDS)
+_TUPLE = (
+    'a list of schemas is prefixItems, or items beside "$schema": "http://json-schema.org/draft-07/schema#"'
+)
+_UNSUPPORTED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "$dynamicRef": (lambda _: False, "$ref is"),
+    "$recursiveRef": (lambda _: False, "$ref is"),
+    "contains": (lambda value: False, "items and prefixItems are"),
+    "if": (lambda _: False, "anyOf of the two cases is, each with the const that tells it"),
+    "not": (lambda value: value is False, "enum, or a pattern of what is allowed, is"),
+    "propertyNames": (
+        lambda value: value in (True, {}),
+        "patternProperties with additionalProperties=false is",
+    ),
+    "unevaluatedItems": (lambda value: value in (True, {}), "items=false is"),
+    "unevaluatedProperties": (lambda value: value in (True, {}), "additionalProperties=false is"),
+    "uniqueItems": (lambda value: value is False, "maxItems is"),
+}
+"""By keyword, the values that forbid nothing, and what is supported instead."""
+
+
+def draft_of(schema: Mapping[str, Any]) -> int:
+    """The draft that a schema follows, by its `$schema`; 2020-12 if it has none."""
+    name = schema.get("$schema", "https://json-schema.org/draft/2020-12/schema")
+    if not isinstance(name, str) or name.rstrip("#") not in _DRAFTS:
+        raise SchemaError("#", f"$schema={shown(name)}: must be one of {', '.join(_DRAFTS)}")
+    return _DRAFTS[name.rstrip("#")]
+
+
+def check_keywords(schema: Mapping[Any, Any], pointer: str, draft: int) -> None:
+    """SchemaError for the first keyword that is not supported, or whose value is wrong."""
+    for name, value in schema.items():
+        if draft == DRAFT_7 and (name in _DRAFT_7_IGNORES or ("$ref" in schema and name != "$ref")):
+            continue
+        if name in _UNSUPPORTED:
+            _refuse_unsupported(name, value, schema, pointer)
+        elif name in _KINDS:
+            _check_value(name, value, pointer, draft)
+        elif isinstance(name, str) and name not in ANNOTATIONS:
+            _refuse_misspelt(name, pointer)
+
+
+def _refuse_misspelt(name: str, pointer: str) -> None:
+    """Any other name is a note, as JSON Schema says, unless it is nearly a keyword."""
+    if meant := nearest(name, ASSERTIONS | {*_UNSUPPORTED}, cutoff=0.85):
+        raise SchemaError(pointer, f"{shown(name)} is no keyword; did you mean {meant}?")
+
+
+def _refuse_unsupported(name: str, value: Any, schema: Mapping[Any, Any], pointer: str) -> None:
+    is_idle, supported = _UNSUPPORTED[name]
+    if is_idle(value) or (name == "uniqueItems" and schema.get("maxItems") in (0, 1)):
+        return
+    if name == "if" and not {"then", "else"} & schema.keys():
+        return
+    raise SchemaError(pointer, f"{name} is not supported; {supported}")
+
+
+def _check_value(name: str, value: Any, pointer: str, draft: int) -> None:
+    if draft == DRAFT_7 and name == "items" and _is_schemas(value):
+        return
+    if draft != DRAFT_7 and name in ("additionalItems", "dependencies"):
+        instead = {"additionalItems": "items", "dependencies": "dependentRequired and dependentSchemas"}[name]
+        raise SchemaError(pointer, f"{name} is a keyword of draft 7, which $schema would name; now {instead}")
+    check, allowed = _KINDS[name]
+    if not check(value):
+        more = f"; {_TUPLE}" if name == "items" else ""
+        raise SchemaError(pointer, f"{name}={shown(value)}: must be {allowed}{more}")
