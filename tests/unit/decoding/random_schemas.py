@@ -116,6 +116,7 @@ def _object(rng: Random, depth: int) -> dict[str, Any]:
         },
         "minProperties": lambda: rng.randint(0, 3),
         "maxProperties": lambda: rng.randint(0, 3),
+        "propertyNames": lambda: random_schema(rng, 0) if rng.random() < 0.3 else _string(rng, 0),
         "dependentRequired": lambda: {"a": names()},
         "dependentSchemas": lambda: {"b": random_schema(rng, depth)},
     }

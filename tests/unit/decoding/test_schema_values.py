@@ -244,6 +244,15 @@ PARTS: list[tuple[Any, list[str], list[str]]] = [
     ),
     (
         {
+            "type": "object",
+            "properties": {"abc": True},
+            "propertyNames": {"anyOf": [{"pattern": "^a.$"}, {"const": "x"}]},
+        },
+        ["{}", '{"x":1}', '{"ab":1,"x":1}'],
+        ['{"abc":1}', '{"b":1}'],
+    ),
+    (
+        {
             "allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}],
             "type": "object",
             "$defs": {

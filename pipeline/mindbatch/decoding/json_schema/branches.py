@@ -41,8 +41,8 @@ class Branches:
 
     def __init__(self, document: Document) -> None:
         self.document = document
-        self.exclusive: dict[Conjunction, str] = {}
-        """Conjunctions that no value may fulfil, and where their oneOf stands."""
+        self.exclusive: dict[Conjunction, tuple[str, str]] = {}
+        """Conjunctions that no value may fulfil: where two alternatives of a oneOf stand."""
         self._known: dict[int, list[Conjunction]] = {}
         self._trail: list[int] = []
         self._synthetic: dict[tuple[int, str], dict[Any, Any]] = {}
@@ -130,7 +130,7 @@ class Branches:
         for pair in combinations(schemas, 2):
             conjunction = self.conjunction([(rest, pointer), *pair])
             if conjunction is not None:
-                self.exclusive.setdefault(conjunction, pointer)
+                self.exclusive.setdefault(conjunction, (pair[0][1], pair[1][1]))
 
     def _made(self, number: int, name: str, keywords: dict[Any, Any]) -> dict[Any, Any]:
         """A schema that we write in place of a keyword: one object, which keeps its number."""

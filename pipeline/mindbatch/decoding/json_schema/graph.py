@@ -57,13 +57,12 @@ class SchemaGraph:
         """
         before = self.values
         self.values = self._productive(empty_terminals)
-        for pair, pointer in self._branches.exclusive.items():
+        for pair, (one, other) in self._branches.exclusive.items():
             if self.values[pair]:
-                places = " and ".join(self._branches.document.subschemas[n].pointer for n in pair[-2:])
                 raise SchemaError(
-                    pointer,
-                    f"a value may fulfil two of the alternatives ({places}), which oneOf forbids; anyOf is "
-                    "supported, and means the same where no value fulfils two",
+                    one,
+                    f"a value may fulfil it and {other}, which oneOf forbids; anyOf is supported, and means "
+                    "the same where no value fulfils two",
                 )
         if not self.values[self.root]:
             raise SchemaError("#", f"no text fulfils it{_reason(before, self.values, self.root)}")
@@ -108,13 +107,15 @@ def _pruned_array(array: ArrayValue, alive: Set[Conjunction]) -> ArrayValue | No
 def _pruned_object(
     value: ObjectValue, alive: Set[Conjunction], empty_terminals: Set[str]
 ) -> ObjectValue | None:
-    properties = tuple(part for part in value.properties if part.value in alive)
-    if any(part.is_required and part.value not in alive for part in value.properties):
+    properties = tuple(
+        part for part in value.properties if part.value in alive and part.key.text not in empty_terminals
+    )
+    required = sum(part.is_required for part in properties)
+    if required < sum(part.is_required for part in value.properties):
         return None
     others = tuple(
         (name, part) for name, part in value.others if part in alive and name.text not in empty_terminals
     )
-    required = sum(part.is_required for part in properties)
     fewest, most = value.fewest, value.most
     if (most is not None and most < max(required, fewest)) or (not others and fewest > len(properties)):
         return None
@@ -142,7 +143,9 @@ def _parts(value: Value) -> Iterator[Conjunction]:
 def _leaves(value: Value) -> Iterable[Leaf]:
     if isinstance(value, Leaf):
         return (value,)
-    return (name for name, _ in value.others) if isinstance(value, ObjectValue) else ()
+    if isinstance(value, ArrayValue):
+        return ()
+    return (*(part.key for part in value.properties), *(name for name, _ in value.others))
 
 
 def _reason(

@@ -93,6 +93,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "patternProperties": _SCHEMA_BY_NAME,
     "prefixItems": _SCHEMAS,
     "properties": _SCHEMA_BY_NAME,
+    "propertyNames": _SCHEMA,
     "required": (_is_names, "a list of names"),
     "type": (_is_type, f"one or more of {', '.join(TYPES)}"),
 }
@@ -106,10 +107,6 @@ _UNSUPPORTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "contains": (lambda value: False, "items and prefixItems are"),
     "if": (lambda _: False, "anyOf of the two cases is, each with the const that tells it"),
     "not": (lambda value: value is False, "enum, or a pattern of what is allowed, is"),
-    "propertyNames": (
-        lambda value: value in (True, {}),
-        "patternProperties with additionalProperties=false is",
-    ),
     "unevaluatedItems": (lambda value: value in (True, {}), "items=false is"),
     "unevaluatedProperties": (lambda value: value in (True, {}), "additionalProperties=false is"),
     "uniqueItems": (lambda value: value is False, "maxItems is"),

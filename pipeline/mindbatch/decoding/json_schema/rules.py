@@ -6,11 +6,10 @@ from mindbatch.decoding.json_schema.branches import Conjunction
 from mindbatch.decoding.json_schema.errors import SchemaError
 from mindbatch.decoding.json_schema.graph import SchemaGraph
 from mindbatch.decoding.json_schema.terminals import Leaf, regex
-from mindbatch.decoding.json_schema.texts import one_of
 from mindbatch.decoding.json_schema.types import ArrayValue, ObjectValue
 
-MOST_COUNTS = 20_000
-"""Most states of one object: properties that may follow, by how many there are already."""
+MOST_RULES = 10_000
+"""Rules of one grammar; the library numbers its symbols with 16 bits."""
 # A line break and indentation, or a space: without a bound a model may write blanks for ever.
 _BLANKS = r"\x{a}?\x{20}{0,16}"
 _MARKS = {
@@ -68,6 +67,8 @@ class _RuleWriter:
 
     def _rule(self, alternatives: Sequence[str]) -> str:
         self._count += 1
+        if self._count > MOST_RULES:
+            raise SchemaError("#", f"it is too large: its grammar has more than {MOST_RULES} rules")
         self._lines.append(f"r{self._count}: {' | '.join(alternatives)}")
         return f"r{self._count}"
 
@@ -109,15 +110,15 @@ class _RuleWriter:
         that are too large to matter the largest, `cap`, stands for all.
         """
         cap = min(cap, len(value.properties) + 1)
-        if cap * len(value.properties) > MOST_COUNTS:
+        if cap * len(value.properties) > MOST_RULES:
             raise SchemaError(
-                value.pointer, "has too many properties to count for minProperties or maxProperties"
+                value.pointer, "too many properties to count for minProperties or maxProperties"
             )
         pair = self._pair(value) if value.others else None
         following = [self._ending(value, pair, count) for count in range(cap + 1)]
         for part in reversed(value.properties):
             assert part.value is not None
-            member = f"{self._terminal(one_of([part.name]))} COLON {self._node(part.value)}"
+            member = f"{self._terminal(part.key.text)} COLON {self._node(part.value)}"
             before: list[str | None] = []
             for count in range(cap + 1):
                 ways = [] if part.is_required or following[count] is None else [str(following[count])]

@@ -16,6 +16,8 @@ ANY_CHARACTER = (
     rf"(?:[^\x{{0}}-\x{{1f}}\x{{22}}\x{{5c}}]|{_BACKSLASH}"
     rf"(?:[\x{{22}}\x{{5c}}bfnrt]|u00(?:0[0-7bef]|1[0-9a-f])))"
 )
+NO_STRING = regex("a") + " & " + regex("b")
+"""An operand that nothing matches."""
 
 
 def character(code: int) -> str:

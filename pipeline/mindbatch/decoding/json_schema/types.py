@@ -22,9 +22,11 @@ from mindbatch.decoding.json_schema.numbers import (
 )
 from mindbatch.decoding.json_schema.patterns import search_regex
 from mindbatch.decoding.json_schema.terminals import Leaf, all_of, regex
-from mindbatch.decoding.json_schema.texts import any_string, one_of, quoted, string_leaf
+from mindbatch.decoding.json_schema.texts import NO_STRING, any_string, one_of, quoted, string_leaf
 from mindbatch.io.error_lines import shown
 
+MOST_PROPERTIES = 1000
+"""Properties of one object."""
 MOST_PATTERNS = 5
 """Patterns of patternProperties that may match one object's names."""
 
@@ -42,6 +44,7 @@ class ArrayValue:
 @dataclass(frozen=True)
 class Property:
     name: str
+    key: Leaf
     value: Conjunction | None
     is_required: bool
 
@@ -117,18 +120,41 @@ class TypedValues:
         declared = chain.from_iterable(schema.keywords.get("properties", {}) for schema in schemas)
         names = list(dict.fromkeys([*declared, *required]))
         patterns = _patterns(schemas)
-        properties = []
+        pointer = schemas[0].pointer if schemas else "#"
+        if len(names) > MOST_PROPERTIES:
+            raise SchemaError(pointer, f"{len(names)} properties; at most {MOST_PROPERTIES} are allowed")
+        properties, allowed = [], self._names(schemas)
         matches = self._search([*patterns], names) if patterns else [()] * len(names)
         for name, matched in zip(names, matches, strict=True):
             value = self._branches.conjunction(_of_property(schemas, name, matched))
-            properties.append(Property(name, value, name in required))
-        others = tuple(self._others(schemas, names, patterns))
+            key = Leaf(all_of([one_of([name]), *allowed]), may_be_empty=bool(allowed))
+            properties.append(Property(name, key, value, name in required))
+        others = tuple(self._others(schemas, names, patterns, allowed))
         fewest, most = _largest(schemas, "minProperties"), _least(schemas, "maxProperties")
-        pointer = schemas[0].pointer if schemas else "#"
         return ObjectValue(tuple(properties), others, fewest, most, pointer)
 
+    def _names(self, schemas: Iterable[Subschema]) -> list[str]:
+        """Operands of the terminals of names: what all propertyNames allow."""
+        conjunction = self._branches.conjunction(
+            (schema.keywords["propertyNames"], f"{schema.pointer}/propertyNames")
+            for schema in schemas
+            if "propertyNames" in schema.keywords
+        )
+        if conjunction == ():
+            return []
+        texts = []
+        for branch in [] if conjunction is None else self._branches.of(conjunction):
+            limits = [self._document.subschemas[number] for number in branch]
+            if "string" in _allowed_types(limits) and (leaf := _strings(limits)):
+                texts.append(leaf.text)
+        return [f"({' | '.join(texts or [NO_STRING])})"]
+
     def _others(
-        self, schemas: Sequence[Subschema], names: Sequence[str], patterns: Mapping[str, str]
+        self,
+        schemas: Sequence[Subschema],
+        names: Sequence[str],
+        patterns: Mapping[str, str],
+        allowed: Sequence[str],
     ) -> Iterator[tuple[Leaf, Conjunction]]:
         """Names without a property of their own, by the patterns that they match."""
         for chosen in range(1 << len(patterns)):
@@ -136,14 +162,14 @@ class TypedValues:
             value = self._branches.conjunction(_of_property(schemas, None, matched))
             if value is None:
                 continue
-            operands = [any_string()]
+            operands = [any_string(), *allowed]
             for pattern, pointer in patterns.items():
                 is_match = pattern in matched
                 text = quoted(_searched(pattern, pointer, is_wide=not is_match))
                 operands.append(text if is_match else f"~{text}")
             if names:
                 operands.append(f"~{one_of(names)}")
-            yield Leaf(all_of(operands), may_be_empty=bool(patterns)), value
+            yield Leaf(all_of(operands), may_be_empty=bool(patterns or allowed)), value
 
 
 def _allowed_types(schemas: Iterable[Subschema]) -> dict[str, bool]:
