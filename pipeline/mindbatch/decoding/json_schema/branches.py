@@ -11,7 +11,7 @@ from typing import Any
 
 from mindbatch.decoding.json_schema.document import Document, escaped
 from mindbatch.decoding.json_schema.errors import SchemaError
-from mindbatch.decoding.json_schema.keywords import ANNOTATIONS, DRAFT_7
+from mindbatch.decoding.json_schema.keywords import ANNOTATIONS, DRAFT_7, DRAFT_2020
 
 MOST_ALTERNATIVES = 1024
 """Alternatives of one value, multiplied out."""
@@ -170,7 +170,7 @@ def _constant(value: Any, draft: int) -> dict[str, Any]:
         return {"type": "null"}
     if isinstance(value, list):
         items = [{"const": item} for item in value]
-        positions = {("items" if draft == DRAFT_7 else "prefixItems"): items} if items else {}
+        positions = {("items" if draft < DRAFT_2020 else "prefixItems"): items} if items else {}
         return {"type": "array", "minItems": len(items), "maxItems": len(items), **positions}
     properties = {name: {"const": item} for name, item in value.items()}
     return {

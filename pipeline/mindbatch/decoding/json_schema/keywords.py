@@ -7,11 +7,12 @@ from mindbatch.decoding.json_schema.errors import SchemaError
 from mindbatch.io.error_lines import nearest, shown
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
-DRAFT_7, DRAFT_2020 = 7, 2020
+DRAFT_7, DRAFT_2019, DRAFT_2020 = 7, 2019, 2020
+"""In their order; draft 6 is read as draft 7, which only has more annotations and `if`."""
 _DRAFTS = {
     "http://json-schema.org/draft-06/schema": DRAFT_7,
     "http://json-schema.org/draft-07/schema": DRAFT_7,
-    "https://json-schema.org/draft/2019-09/schema": DRAFT_2020,
+    "https://json-schema.org/draft/2019-09/schema": DRAFT_2019,
     "https://json-schema.org/draft/2020-12/schema": DRAFT_2020,
 }
 ANNOTATIONS = frozenset({
@@ -20,10 +21,15 @@ ANNOTATIONS = frozenset({
     "description", "else", "examples", "maxContains", "minContains", "readOnly", "then", "title", "writeOnly",
 })  # fmt: skip
 """Keywords that forbid no value: notes, places, and what only counts beside one that is not supported."""
-_DRAFT_7_IGNORES = {
-    "prefixItems", "dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties",
-    "$dynamicRef", "$recursiveRef",
+_UNKNOWN = {
+    DRAFT_7: {
+        "prefixItems", "dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties",
+        "$dynamicRef", "$recursiveRef",
+    },
+    DRAFT_2019: {"prefixItems", "$dynamicRef"},
+    DRAFT_2020: set(),
 }  # fmt: skip
+"""Keywords that a draft does not have, and so takes for notes."""
 
 
 def _is_schema(value: Any) -> bool:
@@ -125,7 +131,8 @@ def draft_of(schema: Mapping[str, Any]) -> int:
 def check_keywords(schema: Mapping[Any, Any], pointer: str, draft: int) -> None:
     """SchemaError for the first keyword that is not supported, or whose value is wrong."""
     for name, value in schema.items():
-        if draft == DRAFT_7 and (name in _DRAFT_7_IGNORES or ("$ref" in schema and name != "$ref")):
+        is_beside_ref = draft == DRAFT_7 and "$ref" in schema and name != "$ref"  # ignored, too
+        if is_beside_ref or name in _UNKNOWN[draft]:
             continue
         if name in _UNSUPPORTED:
             _refuse_unsupported(name, value, schema, pointer)
@@ -151,9 +158,10 @@ def _refuse_unsupported(name: str, value: Any, schema: Mapping[Any, Any], pointe
 
 
 def _check_value(name: str, value: Any, pointer: str, draft: int) -> None:
-    if draft == DRAFT_7 and name == "items" and _is_schemas(value):
+    if draft < DRAFT_2020 and name == "items" and _is_schemas(value):
         return
-    if draft != DRAFT_7 and name in ("additionalItems", "dependencies"):
+    later = {"additionalItems": DRAFT_2020, "dependencies": DRAFT_2019}
+    if name in later and draft >= later[name]:
         instead = {"additionalItems": "items", "dependencies": "dependentRequired and dependentSchemas"}[name]
         raise SchemaError(pointer, f"{name} is a keyword of draft 7, which $schema would name; now {instead}")
     check, allowed = _KINDS[name]

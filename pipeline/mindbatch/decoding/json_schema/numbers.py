@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from math import ceil, floor, gcd, lcm
 
 from mindbatch.decoding.json_schema.terminals import Leaf, all_of, either, literal, regex
@@ -29,27 +30,38 @@ class Bound:
     value: Fraction
     is_open: bool
     is_double: bool
-    """True if every number of JSON that rounds to it as a double is that number or further inside."""
+    """True if every decimal that is not beyond it is not beyond it as a double either."""
 
 
 @dataclass(frozen=True)
 class NumberSet:
-    """Numbers between bounds; whole ones, multiples of a step, some of a list, where these are there."""
+    """Numbers between bounds: whole ones, multiples of all steps, some of a list, as asked."""
 
     low: Bound | None = None
     high: Bound | None = None
     is_whole: bool = False
-    step: Fraction | None = None
+    steps: tuple[int | float, ...] = ()
     members: tuple[int | float, ...] | None = None
 
-    def has(self, value: Fraction) -> bool:
-        low, high = self.low, self.high
+    def has(self, number: int | float) -> bool:
+        low, high, value = self.low, self.high, exact(number)
         return not (
             (low is not None and (value < low.value or (low.is_open and value == low.value)))
             or (high is not None and (value > high.value or (high.is_open and value == high.value)))
             or (self.is_whole and value.denominator != 1)
-            or (self.step is not None and (value / self.step).denominator != 1)
+            or not all(_is_multiple(number, step) for step in self.steps)
         )
+
+
+def _is_multiple(number: int | float, step: int | float) -> bool:
+    """True if it is a multiple also to validators that divide doubles: to them, 0.07 is none of 0.01."""
+    is_found = isinstance(step, int) or abs(number) > _EXACT or (number / step).is_integer()
+    return is_found and (exact(number) / exact(step)).denominator == 1
+
+
+def _is_binary(step: int | float) -> bool:
+    """True if doubles tell the multiples of a step from all other numbers."""
+    return exact(step).denominator.bit_count() == 1
 
 
 def exact(value: int | float) -> Fraction:
@@ -72,9 +84,9 @@ def number_leaf(numbers: NumberSet) -> Leaf | None:
         ValueError: its multiples cannot be expressed; the reason begins with the keyword.
     """
     if numbers.members is not None:
-        return _listed(value for value in numbers.members if numbers.has(exact(value)))
-    if numbers.step is not None:
-        return _multiples(numbers, numbers.step)
+        return _listed(filter(numbers.has, numbers.members))
+    if numbers.steps:
+        return _multiples(numbers)
     if numbers.is_whole:
         return _whole(*_whole_bounds(numbers, Fraction(1)))
     if numbers.low is None and numbers.high is None:
@@ -132,12 +144,16 @@ def _signed_to(last: int) -> str:
     return f"-{_whole_from(-last)}" if last < 0 else either([f"-{_WHOLE}", _whole_to(last)])
 
 
-def _multiples(numbers: NumberSet, step: Fraction) -> Leaf | None:
+def _multiples(numbers: NumberSet) -> Leaf | None:
+    step = reduce(least_common_multiple, map(exact, numbers.steps))
     if numbers.is_whole:
         step = least_common_multiple(step, Fraction(1))
     first, last = _whole_bounds(numbers, step)
     if first is not None and last is not None and last - first < MOST_MULTIPLES:
-        return _listed(_number(place * step) for place in range(first, last + 1))
+        multiples = (_number(place * step) for place in range(first, last + 1))
+        return _listed(filter(numbers.has, multiples))
+    if not all(map(_is_binary, numbers.steps)):
+        raise ValueError(_unsupported(step))
     if step == 1:
         return _whole(first, last)
     if step.denominator == 1:
@@ -162,18 +178,20 @@ def _compiled(step: int, first: int | None, last: int | None) -> Leaf:
     return Leaf("%json " + json.dumps(schema), is_rule=True)
 
 
+def _unsupported(step: Fraction) -> str:
+    return (
+        f"multipleOf={_number(step)!r}: supported are whole numbers, 0.5, 0.25 and so on, and others with "
+        f"at most {MOST_MULTIPLES} multiples between minimum and maximum"
+    )
+
+
 def _fractions(step: Fraction) -> str:
     """Decimal numbers that are multiples of a step of which a power of ten is a multiple."""
     _, digits = _decimal(step)
     scale = 10 ** len(digits)
     unit = int(step * scale)
-    if scale % unit or scale // unit > MOST_MULTIPLES and unit != 1:
-        raise ValueError(
-            f"multipleOf={float(step)!r}: supported are whole numbers, parts of one such as 0.01 or 0.25, "
-            f"and any number with at most {MOST_MULTIPLES} multiples between minimum and maximum"
-        )
-    if unit == 1:
-        return rf"-?{_WHOLE}(?:\.[0-9]{{1,{len(digits)}}})?"
+    if scale % unit or scale // unit > MOST_MULTIPLES:
+        raise ValueError(_unsupported(step))
     parts = [f"{place * unit:0{len(digits)}}" for place in range(scale // unit)]
     shorter = {part[:n] for part in parts for n in range(1, len(part) + 1) if not part[n:].strip("0")}
     return rf"-?{_WHOLE}(?:\.{either(sorted(shorter))})?"

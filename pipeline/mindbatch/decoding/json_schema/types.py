@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from functools import reduce
 from itertools import chain
 from typing import Any
 
@@ -11,13 +9,11 @@ from mindbatch.decoding.json_schema.branches import Branches, Conjunction, Liste
 from mindbatch.decoding.json_schema.document import Subschema, escaped
 from mindbatch.decoding.json_schema.errors import SchemaError
 from mindbatch.decoding.json_schema.formats import FORMATS
-from mindbatch.decoding.json_schema.keywords import DRAFT_7
+from mindbatch.decoding.json_schema.keywords import DRAFT_2020
 from mindbatch.decoding.json_schema.numbers import (
     Bound,
     NumberSet,
     bound,
-    exact,
-    least_common_multiple,
     number_leaf,
 )
 from mindbatch.decoding.json_schema.patterns import search_regex
@@ -107,7 +103,7 @@ class TypedValues:
     def _items(self, schema: Subschema) -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
         """Schemas of the first items and, in a list, that of the others, each with where it stands."""
         first, rest = "prefixItems", "items"
-        if self._document.draft == DRAFT_7:
+        if self._document.draft < DRAFT_2020:
             first, rest = "items", "additionalItems"
             if not isinstance(schema.keywords.get("items"), list):
                 first, rest = "", "items"
@@ -207,10 +203,9 @@ def _numbers(schemas: Sequence[Subschema], is_whole: bool) -> Leaf | None:
                 side = bound(value, is_open=name != "maximum")
                 if high is None or (-side.value, side.is_open) > (-high.value, high.is_open):
                     high = side
-    steps = [exact(s.keywords["multipleOf"]) for s in schemas if "multipleOf" in s.keywords]
-    step: Fraction | None = reduce(least_common_multiple, steps) if steps else None
+    steps = tuple(schema.keywords["multipleOf"] for schema in schemas if "multipleOf" in schema.keywords)
     try:
-        return number_leaf(NumberSet(low, high, is_whole, step, _common(schemas, ListedAs.NUMBERS)))
+        return number_leaf(NumberSet(low, high, is_whole, steps, _common(schemas, ListedAs.NUMBERS)))
     except ValueError as error:
         pointer = next(schema.pointer for schema in schemas if "multipleOf" in schema.keywords)
         raise SchemaError(pointer, str(error)) from error
