@@ -177,6 +177,11 @@ def accepts(matcher: llguidance.LLMatcher, text: str) -> bool:
     return all(matcher.consume_token(byte) for byte in text.encode()) and bool(matcher.is_accepting())
 
 
+def allowed_bytes(matcher: llguidance.LLMatcher) -> set[int]:
+    bits = matcher.compute_bitmask()
+    return {byte for byte in range(256) if bits[byte // 8] >> byte % 8 & 1}
+
+
 def random_text(matcher: llguidance.LLMatcher, rng: Random, most: int = 300) -> str | None:
     """A text that the grammar lets through, byte by byte; None if it has not ended after `most`.
 
@@ -185,8 +190,7 @@ def random_text(matcher: llguidance.LLMatcher, rng: Random, most: int = 300) -> 
     """
     matcher, text = matcher.deep_copy(), bytearray()
     while len(text) < most:
-        bits = matcher.compute_bitmask()
-        allowed = [byte for byte in range(256) if bits[byte // 8] >> byte % 8 & 1]
+        allowed = sorted(allowed_bytes(matcher))
         if matcher.is_accepting() and (not allowed or rng.random() < 0.3):
             return text.decode()
         assert allowed, f"nothing may follow {bytes(text)!r}"

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from random_schemas import FORMATS, accepts, candidates, document, matcher_of, random_text, texts_of
+from random_schemas import (
+    FORMATS,
+    accepts,
+    allowed_bytes,
+    candidates,
+    document,
+    matcher_of,
+    random_text,
+    texts_of,
+)
 
 from mindbatch.decoding.grammar import Grammar, GrammarProcess
 
@@ -114,7 +123,11 @@ LEAVES: list[tuple[Any, str, str]] = [
         "0 0.01 0.06 0.1",
         "0.07 0.005 0.11",
     ),
-    ({"type": "string", "maxLength": 2}, '"" "é👩" "\\n\\n" "\\u0001a"', '"abc" "\\u0061" "\\/" "👩👩👩"'),
+    (
+        {"type": "string", "maxLength": 2},
+        '"" "é👩" "\\n\\n" "\\u0001a"',
+        '"abc" "\\u0061" "\\u0008" "\\/" "👩👩👩"',
+    ),
     ({"type": "string", "pattern": "a|^b"}, '"xax" "b" "bx"', '"xb" ""'),
     ({"type": "string", "pattern": r"^\d$"}, '"7"', '"٣" "77" "7\\n"'),
     ({"type": "string", "pattern": r"^[^\w]$"}, '"-" "\\"" "\\n"', '"a" "é"'),
@@ -186,7 +199,7 @@ PARTS: list[tuple[Any, list[str], list[str]]] = [
     ({"$ref": "#/$defs/a", "maxLength": 1, "$defs": {"a": {"type": "string"}}}, ['"a"'], ['"abc"', "1"]),
     ({"$ref": "#n", "$defs": {"a": {"$anchor": "n", "const": 1}}}, ["1"], ["2"]),
     (
-        {"$id": "http://a.b/c", "$ref": "http://a.b/c#/$defs/a%25~1", "$defs": {"a%/": {"const": 1}}},
+        {"$id": "http://a.b/c", "$ref": "http://a.b/c#/$defs/a%25~1~0", "$defs": {"a%/~": {"const": 1}}},
         ["1"],
         ["2"],
     ),
@@ -246,6 +259,11 @@ PARTS: list[tuple[Any, list[str], list[str]]] = [
         ['{"next":1}'],
     ),
     (
+        {"type": "object", "patternProperties": {r"^\d$": False}},
+        ['{"a":1}', '{"77":1}'],
+        ['{"7":1}', '{"٣":1}', '{"7\\n":1}'],
+    ),
+    (
         {
             "type": "object",
             "properties": {"abc": True},
@@ -293,3 +311,36 @@ PARTS: list[tuple[Any, list[str], list[str]]] = [
 @pytest.mark.parametrize(("schema", "good", "bad"), PARTS, ids=lambda value: json.dumps(value)[:60])
 def test_values_with_parts(schema: Any, good: list[str], bad: list[str]) -> None:
     assert accepted(schema, [*good, *bad]) == good
+
+
+@pytest.mark.parametrize(
+    ("schema", "beginning"),
+    [
+        (
+            {
+                "type": "object",
+                "properties": {"score": {"type": "integer"}},
+                "patternProperties": {"^score$": {"type": "integer"}},
+                "additionalProperties": False,
+            },
+            '{"score":1',
+        ),
+        ({"type": "array", "items": {"type": "string", "pattern": "^a$", "minLength": 2}}, "["),
+        (
+            {
+                "type": "object",
+                "properties": {"b": {"const": 1}, "a": {"enum": []}},
+                "required": ["b"],
+                "additionalProperties": False,
+            },
+            '{"b":1',
+        ),
+    ],
+)
+def test_nothing_is_begun_that_cannot_be_ended(schema: Any, beginning: str) -> None:
+    matcher = matcher_of(PROCESS.tried(Grammar("json_schema", json.dumps(schema))).text)
+    for byte in beginning.encode():
+        assert matcher.consume_token(byte)
+    allowed = allowed_bytes(matcher)
+    assert {*b"}]"} & allowed
+    assert not {*b',"'} & allowed

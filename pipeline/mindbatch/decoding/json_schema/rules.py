@@ -135,9 +135,6 @@ class _RuleWriter:
         most = None if value.most is None else value.most - count
         if pair is None or most == 0:
             return '""' if count and not missing else None
-        # Names that are free may be equal: of several, one counts.
-        if missing > 1:
-            return None
         if count:
             return self._rule([_repeated(f"(COMMA {pair})", missing, most)])
         return self._rule([f"{pair} {_repeated(f'(COMMA {pair})', 0, None if most is None else most - 1)}"])
