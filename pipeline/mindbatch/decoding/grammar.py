@@ -6,7 +6,7 @@ many seconds and gigabytes.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -91,7 +91,7 @@ def refuse_unreadable(kind: Kind, source: str) -> None:
 
 def plain_reason(message: str) -> str:
     """The library's message in one line, without the place in our grammar and without an excerpt of it."""
-    told = re.split(r"\n\s*1 \| |\n<", message)[0]
+    told = re.split(r"\n\s*\d+ \| |\n<", message)[0]
     return _one_line(re.sub(r"^at \d+\(\d+\): |(?m:^ *\^+\n)", "", told))
 
 
@@ -144,7 +144,14 @@ class GrammarProcess:
         from mindbatch.decoding.json_schema.compiler import compiled_schema  # few rows have a schema
 
         schema = json.loads(canonical_schema(grammar.source))
-        return compiled_schema(schema, partial(self._ask, "search"), partial(self._ask, "empty"))
+        return compiled_schema(schema, partial(self._ask, "search"), self._empty_of)
+
+    def _empty_of(self, terminals: Sequence[str]) -> list[str]:
+        """Those of some terminals that no text matches. Raises ValueError: one is too costly to tell."""
+        errors = self._ask("errors", terminals)
+        if error := next((e for e in errors if e not in (None, grammar_worker.NO_TEXT)), None):
+            raise ValueError(error)
+        return [terminal for terminal, error in zip(terminals, errors, strict=True) if error]
 
     def _ask(self, question: str, *subject: Any) -> Any:
         """The child's answer. Raises ValueError: it took too much."""

@@ -1,8 +1,8 @@
 """The child process that tries grammars out; started by `grammar`.
 
 A request is a question and what it is about. `try` a grammar: the answer is a pair, the reason why no row can
-follow it, or null, and the bytes that it takes. `empty`: those of a list of terminals that no text matches.
-`search`: the patterns that are found in each of some names.
+follow it, or null, and the bytes that it takes. `errors` of terminals: for each the same reason, NO_TEXT
+if no text matches it. `search`: the patterns that are found in each of some names.
 """
 
 import ctypes
@@ -47,25 +47,23 @@ def answer_to(request: "tuple[str, Any]", llguidance: Any, tokenizer: Any) -> An
     if question == "search":
         patterns, names = subject
         return [[pattern for pattern in patterns if re.search(pattern, name)] for name in names]
-    if question == "empty":
-        return [text for text in subject if is_empty(text, llguidance, tokenizer)]
+    if question == "errors":
+        grammars = (f'%llguidance {{"no_forcing": true}}\nstart: T\nT: {terminal}' for terminal in subject)
+        return [_error(_matcher(grammar, llguidance, tokenizer)) for grammar in grammars]
     return trial_of(subject, llguidance, tokenizer)
-
-
-def is_empty(terminal: str, llguidance: Any, tokenizer: Any) -> bool:
-    """True if no text matches a terminal. What is too costly to decide counts as not empty: its grammar is
-    refused for the same reason."""
-    error, _ = trial_of(f'%llguidance {{"no_forcing": true}}\nstart: T\nT: {terminal}', llguidance, tokenizer)
-    return error == NO_TEXT
 
 
 def trial_of(grammar: str, llguidance: Any, tokenizer: Any) -> "tuple[str | None, int]":
     """Compiles the grammar: llguidance's reason against it, or None, and the bytes this process grew by."""
     ctypes.CDLL(None).malloc_trim(0)  # what earlier grammars have given back does not count
     before = _resident_bytes()
-    limits = llguidance.LLParserLimits(precompute_large_lexemes=False, verbose_errors=False)
-    matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+    matcher = _matcher(grammar, llguidance, tokenizer)
     return _error(matcher), max(0, _resident_bytes() - before)
+
+
+def _matcher(grammar: str, llguidance: Any, tokenizer: Any) -> Any:
+    limits = llguidance.LLParserLimits(precompute_large_lexemes=False, verbose_errors=False)
+    return llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
 
 
 def _error(matcher: Any) -> "str | None":

@@ -172,6 +172,47 @@ def test_bad_schemas_are_named_with_the_reason(schema: Any, reason: str) -> None
     assert "%llguidance" not in fault
 
 
+TWO = {"anyOf": [{"minimum": 1}, {"maxLength": 3}]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (
+            {"allOf": [*[TWO] * 10, *[{"minimum": 1}] * 3000]},
+            "too large, with its alternatives multiplied out",
+        ),
+        ({"oneOf": [{"minimum": i} for i in range(1000)]}, "1000 alternatives are too many"),
+        ({"properties": {f"p{i}": True for i in range(1001)}}, "1001 properties; at most 1000"),
+        (
+            {"properties": {f"p{i}": True for i in range(900)}, "maxProperties": 50},
+            "too many properties to count",
+        ),
+        ({"prefixItems": [True] * 1001}, "1001 items in prefixItems; at most 1000"),
+        ({"patternProperties": {f"^{i}": True for i in range(9)}}, "9 patterns; at most 5"),
+        ({"type": "array", "minItems": 2**40}, "minItems=1099511627776: at most 2147483648"),
+        (
+            {"type": "object", "patternProperties": {f"^{i}" + "[a-z]x" * 1800: True for i in range(5)}},
+            "too large, with the combinations of its parts written out",
+        ),
+        (
+            {"type": "object", "patternProperties": {f"(a|b)*a(a|b){{{20 + i}}}c": {} for i in range(5)}},
+            "fuel",
+        ),
+    ],
+)
+def test_a_schema_of_costly_combinations_is_refused_before_they_are_made(schema: Any, reason: str) -> None:
+    assert reason in (constraint_error(None, json.dumps(schema)) or "")
+
+
+def test_discriminated_unions_may_be_large() -> None:
+    cases = [
+        {"type": "object", "properties": {"kind": {"const": f"{i}"}, "n": {}}, "required": ["kind"]}
+        for i in range(200)
+    ]
+    assert constraint_error(None, json.dumps({"oneOf": cases})) is None
+
+
 def test_text_that_is_no_schema_is_a_fault_too() -> None:
     assert "not valid JSON" in (constraint_error(None, "{") or "")
     assert (constraint_error(None, '{"type":"x"}') or "").startswith(

@@ -15,6 +15,10 @@ from mindbatch.decoding.json_schema.keywords import ANNOTATIONS, DRAFT_7, DRAFT_
 
 MOST_ALTERNATIVES = 1024
 """Alternatives of one value, multiplied out."""
+MOST_UNTOLD = 64
+"""Alternatives of a oneOf that no constant tells apart: each two of them are compared."""
+MOST_WORK = 1_000_000
+"""Subschemas of all alternatives together, while they are multiplied out."""
 
 
 class ListedAs(Enum):
@@ -45,6 +49,7 @@ class Branches:
         """Conjunctions that no value may fulfil: where two alternatives of a oneOf stand."""
         self._known: dict[int, list[Conjunction]] = {}
         self._trail: list[int] = []
+        self._work = 0
         self._synthetic: dict[tuple[int, str], dict[Any, Any]] = {}
 
     def conjunction(self, schemas: Iterable[tuple[Any, str]]) -> Conjunction | None:
@@ -119,18 +124,38 @@ class Branches:
             if len(product) * len(part) > MOST_ALTERNATIVES:
                 raise SchemaError(pointer, f"has more than {MOST_ALTERNATIVES} alternatives, multiplied out")
             product = list(dict.fromkeys(together([left, right]) for left in product for right in part))
+            self._work += sum(map(len, product))
+            if self._work > MOST_WORK:
+                raise SchemaError(pointer, "it is too large, with its alternatives multiplied out")
         return product
 
     def _exclude(self, number: int, schemas: Sequence[tuple[Any, str]], pointer: str) -> None:
         """No value may fulfil two alternatives of a oneOf and what stands beside it."""
         keywords = self.document.subschemas[number].keywords
-        if _are_different_constants([schema for schema, _ in schemas]):
+        if self._are_told_apart(schemas):
             return
+        if len(schemas) > MOST_UNTOLD:
+            wanted = "each an object with a required property whose const tells it"
+            raise SchemaError(pointer, f"{len(schemas)} alternatives are too many, unless they are {wanted}")
         rest = self._made(number, "oneOf", {key: value for key, value in keywords.items() if key != "oneOf"})
         for pair in combinations(schemas, 2):
             conjunction = self.conjunction([(rest, pointer), *pair])
             if conjunction is not None:
                 self.exclusive.setdefault(conjunction, (pair[0][1], pair[1][1]))
+
+    def _are_told_apart(self, schemas: Sequence[tuple[Any, str]]) -> bool:
+        """True if the alternatives are strings, each another, or objects that a property tells apart so."""
+        targets = [
+            self.document.resolved(schema["$ref"], pointer)[0]
+            if isinstance(schema, dict) and isinstance(schema.get("$ref"), str)
+            else schema
+            for schema, pointer in schemas
+        ]
+        constants = [_constants(target) for target in targets]
+        return any(
+            len({constant.get(name) for constant in constants} - {None}) == len(targets)
+            for name in constants[0]
+        )
 
     def _made(self, number: int, name: str, keywords: dict[Any, Any]) -> dict[Any, Any]:
         """A schema that we write in place of a keyword: one object, which keeps its number."""
@@ -181,11 +206,17 @@ def _constant(value: Any, draft: int) -> dict[str, Any]:
     }
 
 
-def _are_different_constants(schemas: Sequence[Any]) -> bool:
-    """True if each schema is a text of its own: a common way of writing an enum with notes."""
-    texts = [schema.get("const") for schema in schemas if isinstance(schema, dict)]
-    return (
-        len(texts) == len(schemas)
-        and all(isinstance(text, str) for text in texts)
-        and len(set(texts)) == len(texts)
-    )
+def _constants(schema: Any) -> dict[str, str]:
+    """Strings that every value of a schema has to have, by property; its own by the empty name."""
+    if not isinstance(schema, dict) or "$ref" in schema:
+        return {}
+    if isinstance(schema.get("const"), str):
+        return {"": schema["const"]}
+    properties, required = schema.get("properties"), schema.get("required")
+    if schema.get("type") != "object" or not isinstance(properties, dict) or not isinstance(required, list):
+        return {}
+    return {
+        f"/{name}": value["const"]
+        for name, value in properties.items()
+        if name in required and isinstance(value, dict) and isinstance(value.get("const"), str)
+    }

@@ -9,8 +9,10 @@ from mindbatch.decoding.json_schema.errors import SchemaError
 from mindbatch.decoding.json_schema.terminals import Leaf
 from mindbatch.decoding.json_schema.types import ArrayValue, ObjectValue, Search, TypedValues, Value
 
-MOST_NODES = 5000
-"""Conjunctions of subschemas, and values of them, in one schema."""
+MOST_PARTS = 20_000
+"""Conjunctions of subschemas in one schema, their alternatives, and the parts of these."""
+MOST_CHARACTERS = 4 << 20
+"""Characters of all terminals."""
 
 
 class SchemaGraph:
@@ -26,28 +28,29 @@ class SchemaGraph:
         self._explore()
 
     def _explore(self) -> None:
-        waiting, size, num_pairs = [self.root], 0, 0
+        waiting, size, num_characters, num_pairs = [self.root], 0, 0, 0
         while waiting:
             node = waiting.pop()
             if node in self.values:
                 continue
-            self.values[node] = [
-                value for branch in self._branches.of(node) for value in self._types.of(branch)
-            ]
-            size += 1 + len(self.values[node])
-            if size > MOST_NODES:
-                raise SchemaError(
-                    "#", f"it is too large: it has more than {MOST_NODES} combinations of its parts"
-                )
-            for value in self.values[node]:
-                waiting += _parts(value)
+            branches = self._branches.of(node)
+            self.values[node] = [value for branch in branches for value in self._types.of(branch)]
+            parts = [part for value in self.values[node] for part in _parts(value)]
+            size += 1 + len(branches) + len(parts)
+            num_characters += sum(len(leaf.text) for leaf in self._leaves_of(node))
+            if size > MOST_PARTS or num_characters > MOST_CHARACTERS:
+                raise SchemaError("#", "it is too large, with the combinations of its parts written out")
+            waiting += parts
             waiting += list(self._branches.exclusive)[num_pairs:]
             num_pairs = len(self._branches.exclusive)
 
     def doubtful(self) -> list[str]:
         """Terminals that may be empty."""
-        leaves = (leaf for values in self.values.values() for value in values for leaf in _leaves(value))
+        leaves = (leaf for node in self.values for leaf in self._leaves_of(node))
         return list(dict.fromkeys(leaf.text for leaf in leaves if leaf.may_be_empty))
+
+    def _leaves_of(self, node: Conjunction) -> Iterator[Leaf]:
+        return (leaf for value in self.values[node] for leaf in _leaves(value))
 
     def prune(self, empty_terminals: Set[str]) -> None:
         """Takes out what no text can fulfil, given the terminals that are empty.

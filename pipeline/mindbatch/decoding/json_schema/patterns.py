@@ -7,6 +7,7 @@ them accept, or, where strings that match are shut out, widened to those that on
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from mindbatch.decoding.json_schema.texts import ANY_CHARACTER, ESCAPES, character
@@ -36,6 +37,7 @@ _HAS_FLAGS = "has inline flags, which JSON Schema's patterns do not have"
 _SPECIAL_SPACES = frozenset(range(0x9, 0xE))
 
 
+@lru_cache(maxsize=64)
 def search_regex(pattern: str, *, is_wide: bool = False) -> str:
     """The JSON texts, without quotes, of the strings in which the pattern is found.
 

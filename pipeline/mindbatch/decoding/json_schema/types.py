@@ -21,8 +21,10 @@ from mindbatch.decoding.json_schema.terminals import Leaf, all_of, regex
 from mindbatch.decoding.json_schema.texts import NO_STRING, any_string, one_of, quoted, string_leaf
 from mindbatch.io.error_lines import shown
 
-MOST_PROPERTIES = 1000
-"""Properties of one object."""
+MOST_COUNT = 1 << 31
+"""Characters, items or properties that a limit may ask for."""
+MOST_MEMBERS = 1000
+"""Properties of one object, and items of an array that have schemas of their own."""
 MOST_PATTERNS = 5
 """Patterns of patternProperties that may match one object's names."""
 
@@ -91,6 +93,10 @@ class TypedValues:
     def _array(self, schemas: Sequence[Subschema]) -> ArrayValue:
         forms = [self._items(schema) for schema in schemas]
         size = max((len(prefix) for prefix, _ in forms), default=0)
+        if size > MOST_MEMBERS:
+            raise SchemaError(
+                schemas[0].pointer, f"{size} items in prefixItems; at most {MOST_MEMBERS} are allowed"
+            )
         prefix = [
             self._branches.conjunction(
                 part for items, rest in forms for part in (items[place : place + 1] or rest)
@@ -117,8 +123,8 @@ class TypedValues:
         names = list(dict.fromkeys([*declared, *required]))
         patterns = _patterns(schemas)
         pointer = schemas[0].pointer if schemas else "#"
-        if len(names) > MOST_PROPERTIES:
-            raise SchemaError(pointer, f"{len(names)} properties; at most {MOST_PROPERTIES} are allowed")
+        if len(names) > MOST_MEMBERS:
+            raise SchemaError(pointer, f"{len(names)} properties; at most {MOST_MEMBERS} are allowed")
         properties, allowed = [], self._names(schemas)
         matches = self._search([*patterns], names) if patterns else [()] * len(names)
         for name, matched in zip(names, matches, strict=True):
@@ -255,12 +261,17 @@ def _common(schemas: Iterable[Subschema], kind: ListedAs) -> tuple[Any, ...] | N
     return tuple(value for value in first if all(value in members for members in map(set, others)))
 
 
-def _largest(schemas: Iterable[Subschema], name: str) -> int:
-    return max((int(schema.keywords.get(name, 0)) for schema in schemas), default=0)
+def _largest(schemas: Sequence[Subschema], name: str) -> int:
+    count = max((int(schema.keywords.get(name, 0)) for schema in schemas), default=0)
+    if count > MOST_COUNT:
+        raise SchemaError(schemas[0].pointer, f"{name}={count}: at most {MOST_COUNT} is supported")
+    return count
 
 
 def _least(schemas: Iterable[Subschema], name: str) -> int | None:
-    return min((int(s.keywords[name]) for s in schemas if name in s.keywords), default=None)
+    """The least count that is asked for; None also for one that no text can reach."""
+    counts = [int(schema.keywords[name]) for schema in schemas if name in schema.keywords]
+    return min((count for count in counts if count <= MOST_COUNT), default=None)
 
 
 def _patterns(schemas: Iterable[Subschema]) -> dict[str, str]:
@@ -274,9 +285,7 @@ def _patterns(schemas: Iterable[Subschema]) -> dict[str, str]:
         _searched(pattern, pointer)
     if len(patterns) > MOST_PATTERNS:
         pointer = next(iter(patterns.values()))
-        raise SchemaError(
-            pointer, f"beside {len(patterns) - 1} other patterns; at most {MOST_PATTERNS} are allowed"
-        )
+        raise SchemaError(pointer, f"{len(patterns)} patterns; at most {MOST_PATTERNS} are allowed")
     return patterns
 
 
