@@ -130,6 +130,8 @@ def test_sound_schemas_have_no_fault(schema: Any) -> None:
             {"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]},
             "at #/oneOf/0: a value may fulfil it and #/oneOf/1, which oneOf forbids",
         ),
+        ({"oneOf": [{"pattern": r"^\w+$"}, {"pattern": "^é$"}], "type": "string"}, "which oneOf forbids"),
+        ({"oneOf": [{"format": "date"}, {"format": "time"}], "type": "string"}, "which oneOf forbids"),
         ({"$ref": "http://example.com/a.json"}, "only references into the schema itself are supported"),
         ({"$ref": "file:///etc/hostname"}, "only references into the schema itself are supported"),
         ({"$ref": "#/$defs/missing"}, "$ref='#/$defs/missing': the schema has nothing there"),

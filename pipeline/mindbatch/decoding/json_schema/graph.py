@@ -1,13 +1,11 @@
 """The values that a schema allows, as a graph: which of its nodes have any value at all."""
 
 from collections.abc import Iterable, Iterator, Sequence, Set
-from typing import Any
 
 from mindbatch.decoding.json_schema.branches import Branches, Conjunction
-from mindbatch.decoding.json_schema.document import Document
 from mindbatch.decoding.json_schema.errors import SchemaError
 from mindbatch.decoding.json_schema.terminals import Leaf
-from mindbatch.decoding.json_schema.types import ArrayValue, ObjectValue, Search, TypedValues, Value
+from mindbatch.decoding.json_schema.types import ArrayValue, ObjectValue, TypedValues, Value
 
 MOST_PARTS = 20_000
 """Conjunctions of subschemas in one schema, their alternatives, and the parts of these."""
@@ -16,19 +14,17 @@ MOST_CHARACTERS = 4 << 20
 
 
 class SchemaGraph:
-    """Nodes are conjunctions of subschemas: what one value has to fulfil. The first is the schema's own."""
+    """Nodes are conjunctions of subschemas: what one value has to fulfil."""
 
-    def __init__(self, schema: dict[str, Any], search: Search) -> None:
-        self._branches = Branches(Document(schema))
-        self._types = TypedValues(self._branches, search)
-        root = self._branches.conjunction([(schema, "#")])
-        assert root is not None
-        self.root: Conjunction = root
+    def __init__(self, branches: Branches, types: TypedValues) -> None:
         self.values: dict[Conjunction, list[Value]] = {}
-        self._explore()
+        self._branches = branches
+        self._types = types
+        self._size = self._num_characters = 0
 
-    def _explore(self) -> None:
-        waiting, size, num_characters, num_pairs = [self.root], 0, 0, 0
+    def explore(self, node: Conjunction) -> None:
+        """Adds a node and all that its values are made of."""
+        waiting = [node]
         while waiting:
             node = waiting.pop()
             if node in self.values:
@@ -36,13 +32,11 @@ class SchemaGraph:
             branches = self._branches.of(node)
             self.values[node] = [value for branch in branches for value in self._types.of(branch)]
             parts = [part for value in self.values[node] for part in _parts(value)]
-            size += 1 + len(branches) + len(parts)
-            num_characters += sum(len(leaf.text) for leaf in self._leaves_of(node))
-            if size > MOST_PARTS or num_characters > MOST_CHARACTERS:
+            self._size += 1 + len(branches) + len(parts)
+            self._num_characters += sum(len(leaf.text) for leaf in self._leaves_of(node))
+            if self._size > MOST_PARTS or self._num_characters > MOST_CHARACTERS:
                 raise SchemaError("#", "it is too large, with the combinations of its parts written out")
             waiting += parts
-            waiting += list(self._branches.exclusive)[num_pairs:]
-            num_pairs = len(self._branches.exclusive)
 
     def doubtful(self) -> list[str]:
         """Terminals that may be empty."""
@@ -52,25 +46,7 @@ class SchemaGraph:
     def _leaves_of(self, node: Conjunction) -> Iterator[Leaf]:
         return (leaf for value in self.values[node] for leaf in _leaves(value))
 
-    def prune(self, empty_terminals: Set[str]) -> None:
-        """Takes out what no text can fulfil, given the terminals that are empty.
-
-        Raises:
-            SchemaError: nothing is left, or two alternatives of a oneOf have a value in common.
-        """
-        before = self.values
-        self.values = self._productive(empty_terminals)
-        for pair, (one, other) in self._branches.exclusive.items():
-            if self.values[pair]:
-                raise SchemaError(
-                    one,
-                    f"a value may fulfil it and {other}, which oneOf forbids; anyOf is supported, and means "
-                    "the same where no value fulfils two",
-                )
-        if not self.values[self.root]:
-            raise SchemaError("#", f"no text fulfils it{_reason(before, self.values, self.root)}")
-
-    def _productive(self, empty_terminals: Set[str]) -> dict[Conjunction, list[Value]]:
+    def productive(self, empty_terminals: Set[str]) -> dict[Conjunction, list[Value]]:
         """The values that have a text: the least fixed point, as a value that contains itself has none."""
         alive: set[Conjunction] = set()
         waiting, size = [*reversed(self.values)], -1
@@ -151,7 +127,7 @@ def _leaves(value: Value) -> Iterable[Leaf]:
     return (*(part.key for part in value.properties), *(name for name, _ in value.others))
 
 
-def _reason(
+def reason(
     before: dict[Conjunction, list[Value]], after: dict[Conjunction, list[Value]], node: Conjunction
 ) -> str:
     """The required part that has no value, as words that follow; nothing where there are several."""

@@ -1,12 +1,11 @@
 """Writes the values of a schema as a grammar: rules for nodes, terminals for names and leaves."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from mindbatch.decoding.json_schema.branches import Conjunction
 from mindbatch.decoding.json_schema.errors import SchemaError
-from mindbatch.decoding.json_schema.graph import SchemaGraph
 from mindbatch.decoding.json_schema.terminals import Leaf, regex
-from mindbatch.decoding.json_schema.types import ArrayValue, ObjectValue
+from mindbatch.decoding.json_schema.types import ArrayValue, ObjectValue, Value
 
 MOST_RULES = 10_000
 """Rules of one grammar; the library numbers its symbols with 16 bits."""
@@ -24,31 +23,31 @@ _MARKS = {
 }
 
 
-def grammar_text(graph: SchemaGraph) -> str:
-    """The grammar of a graph that is pruned."""
-    return _RuleWriter(graph).text()
+def grammar_text(values: Mapping[Conjunction, Sequence[Value]], root: Conjunction) -> str:
+    """The grammar of the values of nodes, of which all parts have a text."""
+    return _RuleWriter(values).text(root)
 
 
 class _RuleWriter:
-    def __init__(self, graph: SchemaGraph) -> None:
-        self._graph = graph
+    def __init__(self, values: Mapping[Conjunction, Sequence[Value]]) -> None:
+        self._values = values
         self._terminals: dict[str, str] = {}
         self._nodes: dict[Conjunction, str] = {}
         self._waiting: list[Conjunction] = []
         self._lines: list[str] = []
         self._count = 0
 
-    def text(self) -> str:
-        start = self._node(self._graph.root)
+    def text(self, root: Conjunction) -> str:
+        start = self._node(root)
         while self._waiting:
             node = self._waiting.pop()
-            self._lines.append(f"{self._nodes[node]}: {' | '.join(self._values(node))}")
+            self._lines.append(f"{self._nodes[node]}: {' | '.join(self._alternatives(node))}")
         marks = [f"{name}: {regex(pattern)}" for name, pattern in _MARKS.items()]
         terminals = [f"{name}: {text}" for text, name in self._terminals.items()]
         return "\n".join([f"start: {start}", *self._lines, *marks, *terminals])
 
-    def _values(self, node: Conjunction) -> Iterator[str]:
-        for value in self._graph.values[node]:
+    def _alternatives(self, node: Conjunction) -> Iterator[str]:
+        for value in self._values[node]:
             if isinstance(value, Leaf):
                 yield self._rule([value.text]) if value.is_rule else self._terminal(value.text)
             elif isinstance(value, ArrayValue):

@@ -67,9 +67,11 @@ class TypedValues:
     """Makes the values of conjunctions without alternatives.
 
     search: by patterns and names, the patterns that are found in each name. It may be costly.
+    is_wide: strings are those that some validator may accept, and not those that all do.
     """
 
-    def __init__(self, branches: Branches, search: Search) -> None:
+    def __init__(self, branches: Branches, search: Search, *, is_wide: bool = False) -> None:
+        self._is_wide = is_wide
         self._branches = branches
         self._document = branches.document
         self._search = search
@@ -83,12 +85,29 @@ class TypedValues:
             yield leaf
         if "number" in types and (leaf := _numbers(schemas, types["number"])):
             yield leaf
-        if "string" in types and (leaf := _strings(schemas)):
+        if "string" in types and (leaf := self._strings(schemas)):
             yield leaf
         if "array" in types:
             yield self._array(schemas)
         if "object" in types:
             yield self._object(schemas)
+
+    def _strings(self, schemas: Sequence[Subschema]) -> Leaf | None:
+        operands = []
+        listed = _common(schemas, ListedAs.STRINGS)
+        if listed is not None:
+            if not listed:
+                return None
+            operands.append(one_of(listed))
+        for schema in schemas:
+            if "pattern" in schema.keywords:
+                pattern, pointer = schema.keywords["pattern"], f"{schema.pointer}/pattern"
+                operands.append(quoted(_searched(pattern, pointer, is_wide=self._is_wide)))
+            if "format" in schema.keywords and not self._is_wide:
+                operands.append(_format(schema.keywords["format"], schema.pointer))
+        has_pattern = any("pattern" in schema.keywords for schema in schemas)
+        shortest, longest = _largest(schemas, "minLength"), _least(schemas, "maxLength")
+        return string_leaf(shortest, longest, operands, may_be_empty=has_pattern)
 
     def _array(self, schemas: Sequence[Subschema]) -> ArrayValue:
         forms = [self._items(schema) for schema in schemas]
@@ -147,7 +166,7 @@ class TypedValues:
         texts = []
         for branch in [] if conjunction is None else self._branches.of(conjunction):
             limits = [self._document.subschemas[number] for number in branch]
-            if "string" in _allowed_types(limits) and (leaf := _strings(limits)):
+            if "string" in _allowed_types(limits) and (leaf := self._strings(limits)):
                 texts.append(leaf.text)
         return [f"({' | '.join(texts or [NO_STRING])})"]
 
@@ -167,7 +186,7 @@ class TypedValues:
             operands = [any_string(), *allowed]
             for pattern, pointer in patterns.items():
                 is_match = pattern in matched
-                text = quoted(_searched(pattern, pointer, is_wide=not is_match))
+                text = quoted(_searched(pattern, pointer, is_wide=is_match == self._is_wide))
                 operands.append(text if is_match else f"~{text}")
             if names:
                 operands.append(f"~{one_of(names)}")
@@ -215,23 +234,6 @@ def _numbers(schemas: Sequence[Subschema], is_whole: bool) -> Leaf | None:
     except ValueError as error:
         pointer = next(schema.pointer for schema in schemas if "multipleOf" in schema.keywords)
         raise SchemaError(pointer, str(error)) from error
-
-
-def _strings(schemas: Sequence[Subschema]) -> Leaf | None:
-    operands = []
-    listed = _common(schemas, ListedAs.STRINGS)
-    if listed is not None:
-        if not listed:
-            return None
-        operands.append(one_of(listed))
-    for schema in schemas:
-        if "pattern" in schema.keywords:
-            operands.append(quoted(_searched(schema.keywords["pattern"], f"{schema.pointer}/pattern")))
-        if "format" in schema.keywords:
-            operands.append(_format(schema.keywords["format"], schema.pointer))
-    has_pattern = any("pattern" in schema.keywords for schema in schemas)
-    shortest, longest = _largest(schemas, "minLength"), _least(schemas, "maxLength")
-    return string_leaf(shortest, longest, operands, may_be_empty=has_pattern)
 
 
 def _format(name: str, pointer: str) -> str:
