@@ -215,6 +215,15 @@ def test_discriminated_unions_may_be_large() -> None:
     assert constraint_error(None, json.dumps({"oneOf": cases})) is None
 
 
+def test_all_keywords_that_are_wrong_are_told_at_once() -> None:
+    schema = {"properties": {"a": {"uniqueItems": True, "minimum": "1"}, "b": {"not": {}}}}
+    assert (constraint_error(None, json.dumps(schema)) or "").endswith(
+        "at #/properties/a: uniqueItems is not supported; maxItems is; "
+        "at #/properties/a: minimum='1': must be a number; "
+        "at #/properties/b: not is not supported; enum, or a pattern of what is allowed, is"
+    )
+
+
 def test_text_that_is_no_schema_is_a_fault_too() -> None:
     assert "not valid JSON" in (constraint_error(None, "{") or "")
     assert (constraint_error(None, '{"type":"x"}') or "").startswith(

@@ -29,7 +29,13 @@ def compiled_schema(schema: dict[str, Any] | bool, search: Search, empty_of: Emp
     root = branches.conjunction([(keywords, "#")])
     assert root is not None
     graph = SchemaGraph(branches, TypedValues(branches, search))
-    graph.explore(root)
+    try:
+        graph.explore(root)
+    except SchemaError:
+        if not branches.document.errors:
+            raise
+    if branches.document.errors:
+        raise ValueError("; ".join(branches.document.errors))
     values = graph.productive(_empty(graph, empty_of))
     if not values[root]:
         raise SchemaError("#", f"no text fulfils it{reason(graph.values, values, root)}")

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from mindbatch.decoding.json_schema.errors import SchemaError
-from mindbatch.decoding.json_schema.keywords import DRAFT_7, check_keywords, draft_of
+from mindbatch.decoding.json_schema.keywords import DRAFT_7, draft_of, keyword_errors
 from mindbatch.io.error_lines import shown
 
 _HOLD_VALUES = frozenset({"const", "default", "enum", "examples"})
@@ -28,6 +28,9 @@ class Document:
         self.root = root
         self.draft = draft_of(root)
         self.subschemas: list[Subschema] = []
+        self.errors: list[str] = []
+        """Errors in keywords, of all subschemas that were asked for; those then allow anything."""
+        self._originals: list[dict[str, Any]] = []  # kept, as their addresses are their names
         self._numbers: dict[int, int] = {}
         self._identity = root.get("$id") if isinstance(root.get("$id"), str) else ""
         self._anchors: dict[str, Subschema] = {}
@@ -38,9 +41,11 @@ class Document:
         """The number of a subschema; equal ones in other places have other numbers."""
         number = self._numbers.get(id(keywords))
         if number is None:
-            check_keywords(keywords, pointer, self.draft)
+            errors = keyword_errors(keywords, pointer, self.draft)
+            self.errors += errors
             number = self._numbers[id(keywords)] = len(self.subschemas)
-            self.subschemas.append(Subschema(keywords, pointer))
+            self.subschemas.append(Subschema({} if errors else keywords, pointer))
+            self._originals.append(keywords)
         return number
 
     def resolved(self, reference: str, pointer: str) -> tuple[Any, str]:

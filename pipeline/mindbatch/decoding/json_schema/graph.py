@@ -36,7 +36,7 @@ class SchemaGraph:
             self._num_characters += sum(len(leaf.text) for leaf in self._leaves_of(node))
             if self._size > MOST_PARTS or self._num_characters > MOST_CHARACTERS:
                 raise SchemaError("#", "it is too large, with the combinations of its parts written out")
-            waiting += parts
+            waiting += reversed(parts)
 
     def doubtful(self) -> list[str]:
         """Terminals that may be empty."""

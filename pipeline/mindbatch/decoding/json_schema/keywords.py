@@ -1,6 +1,7 @@
 """Keywords of JSON Schema: what the value of each must be, and those that are not supported."""
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from mindbatch.decoding.json_schema.errors import SchemaError
@@ -120,6 +121,9 @@ _UNSUPPORTED: dict[str, tuple[Callable[[Any], bool], str]] = {
 """By keyword, the values that forbid nothing, and what is supported instead."""
 
 
+_NAMES = sorted(ASSERTIONS | _UNSUPPORTED.keys())
+
+
 def draft_of(schema: Mapping[str, Any]) -> int:
     """The draft that a schema follows, by its `$schema`; 2020-12 if it has none."""
     name = schema.get("$schema", "https://json-schema.org/draft/2020-12/schema")
@@ -128,43 +132,46 @@ def draft_of(schema: Mapping[str, Any]) -> int:
     return _DRAFTS[name.rstrip("#")]
 
 
-def check_keywords(schema: Mapping[Any, Any], pointer: str, draft: int) -> None:
-    """SchemaError for the first keyword that is not supported, or whose value is wrong."""
+def keyword_errors(schema: Mapping[Any, Any], pointer: str, draft: int) -> list[str]:
+    """Errors in the keywords of a subschema that are not supported, misspelt, or whose value is wrong."""
+    errors = []
     for name, value in schema.items():
         is_beside_ref = draft == DRAFT_7 and "$ref" in schema and name != "$ref"  # ignored, too
         if is_beside_ref or name in _UNKNOWN[draft]:
             continue
         if name in _UNSUPPORTED:
-            _refuse_unsupported(name, value, schema, pointer)
+            errors.append(_unsupported_error(name, value, schema))
         elif name in _KINDS:
-            _check_value(name, value, pointer, draft)
+            errors.append(_value_error(name, value, draft))
         elif isinstance(name, str) and name not in ANNOTATIONS:
-            _refuse_misspelt(name, pointer)
+            errors.append(_spelling_error(name))
+    return [f"at {pointer}: {error}" for error in errors if error is not None]
 
 
-def _refuse_misspelt(name: str, pointer: str) -> None:
+@lru_cache(maxsize=1024)
+def _spelling_error(name: str) -> str | None:
     """Any other name is a note, as JSON Schema says, unless it is nearly a keyword."""
-    if meant := nearest(name, ASSERTIONS | {*_UNSUPPORTED}, cutoff=0.85):
-        raise SchemaError(pointer, f"{shown(name)} is no keyword; did you mean {meant}?")
+    similar = [keyword for keyword in _NAMES if abs(len(keyword) - len(name)) <= 2]  # few, as it takes time
+    meant = nearest(name, similar, cutoff=0.85)
+    return None if meant is None else f"{shown(name)} is no keyword; did you mean {meant}?"
 
 
-def _refuse_unsupported(name: str, value: Any, schema: Mapping[Any, Any], pointer: str) -> None:
+def _unsupported_error(name: str, value: Any, schema: Mapping[Any, Any]) -> str | None:
     is_idle, supported = _UNSUPPORTED[name]
     if is_idle(value) or (name == "uniqueItems" and schema.get("maxItems") in (0, 1)):
-        return
+        return None
     if name == "if" and not {"then", "else"} & schema.keys():
-        return
-    raise SchemaError(pointer, f"{name} is not supported; {supported}")
+        return None
+    return f"{name} is not supported; {supported}"
 
 
-def _check_value(name: str, value: Any, pointer: str, draft: int) -> None:
+def _value_error(name: str, value: Any, draft: int) -> str | None:
     if draft < DRAFT_2020 and name == "items" and _is_schemas(value):
-        return
+        return None
     later = {"additionalItems": DRAFT_2020, "dependencies": DRAFT_2019}
     if name in later and draft >= later[name]:
         instead = {"additionalItems": "items", "dependencies": "dependentRequired and dependentSchemas"}[name]
-        raise SchemaError(pointer, f"{name} is a keyword of draft 7, which $schema would name; now {instead}")
+        return f"{name} is a keyword of draft 7, which $schema would name; now {instead}"
     check, allowed = _KINDS[name]
-    if not check(value):
-        more = f"; {_TUPLE}" if name == "items" else ""
-        raise SchemaError(pointer, f"{name}={shown(value)}: must be {allowed}{more}")
+    more = f"; {_TUPLE}" if name == "items" else ""
+    return None if check(value) else f"{name}={shown(value)}: must be {allowed}{more}"
