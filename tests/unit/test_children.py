@@ -218,10 +218,10 @@ sys.path[:0] = {paths!r}
 from mindbatch.io import children
 from mindbatch.ascend_simulation import process
 from mindbatch.prompts.chat import ChatTemplates
-from mindbatch.decoding.grammar import GrammarProcess
+from mindbatch.decoding.grammar import Grammar, GrammarProcess
 sys.path[:0] = ["", {folder!r}]
 assert ChatTemplates({{"default": "text"}}).render([]) == "text"
-print(GrammarProcess().tried('%llguidance {{"no_forcing": true}}\\nstart: /a/').error)
+print(GrammarProcess().tried(Grammar("regex", "a")).error)
 job = {{"memory_bytes": 1 << 30, "module": "absent", "packages": "/absent", "import_path": "/absent"}}
 child = children.Child(process.run_job, json.dumps(job))
 print(child.connection.recv_bytes())

@@ -78,10 +78,14 @@ _MOST_LEXER_STATES = 50_000
 
 
 class CompiledGrammar:
-    """A grammar over one vocabulary: rows get copies of its matcher, which share what the library finds."""
+    """A grammar over one vocabulary: rows get copies of its matcher, which share what the library finds.
 
-    def __init__(self, grammar: Grammar, vocabulary: Vocabulary) -> None:
+    text: the library's, of the grammar's trial.
+    """
+
+    def __init__(self, grammar: Grammar, text: str, vocabulary: Vocabulary) -> None:
         self.grammar = grammar
+        self._text = text
         self.vocabulary = vocabulary
         self._copies = 0
         self._matcher = self.compiled()
@@ -94,7 +98,7 @@ class CompiledGrammar:
         limits = llguidance.LLParserLimits(
             max_lexer_states=_MOST_LEXER_STATES, precompute_large_lexemes=False, verbose_errors=False
         )
-        return llguidance.LLMatcher(self.vocabulary.tokenizer, self.grammar.text, log_level=0, limits=limits)
+        return llguidance.LLMatcher(self.vocabulary.tokenizer, self._text, log_level=0, limits=limits)
 
     def matcher(self) -> llguidance.LLMatcher:
         """A copy at the beginning."""

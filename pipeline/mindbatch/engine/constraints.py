@@ -83,12 +83,13 @@ class ConstraintFactory:
 
     def _grammar(self, grammar: Grammar, tokenizer: Tokenizer) -> CompiledGrammar:
         """Compiled, or kept from an earlier row with the same text."""
+        from mindbatch.decoding.grammar import tried
         from mindbatch.decoding.grammar_constraint import CompiledGrammar
 
         if self._vocabulary is None:
             self._vocabulary = vocabulary_of(tokenizer, self._vocab_size)
         if grammar not in self._compiled:
-            self._compiled[grammar] = CompiledGrammar(grammar, self._vocabulary)
+            self._compiled[grammar] = CompiledGrammar(grammar, tried(grammar).text, self._vocabulary)
         self._compiled.move_to_end(grammar)
         while len(self._compiled) > 1 and sum(map(_kept_bytes, self._compiled)) > _MOST_KEPT_BYTES:
             self._compiled.popitem(last=False)
