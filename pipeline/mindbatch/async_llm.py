@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mindbatch.calls import Inbox, Run
-from mindbatch.engine.request import RequestOutput, StreamEvent, in_order, refuse_failed
+from mindbatch.engine.request import Request, RequestOutput, StreamEvent, in_order, refuse_failed
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.interrupts import sigterm_as_sigint
 from mindbatch.llm import CLOSED, LLM
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 _ROWS_AT_ONCE = 8
+_MANY_REFUSED = 20
 Commands = SimpleQueue[Callable[[LLM | BaseException], None] | None]
 
 
@@ -114,16 +115,18 @@ class AsyncLLM:
     async def submit(
         self, rows: Iterable[tuple[Prompt, DecodingParams]], *, with_events: bool = True
     ) -> AsyncRun:
-        """Queues rows as `LLM.submit`, a few at a time, between which steps for others are computed.
+        """Queues rows as `LLM.submit`, a few at a time, between which steps for others are computed; it ends
+        when many rows have been refused. Prompts are encoded outside the engine's thread.
 
         with_events: False brings results only, so that the loop is not woken at every step.
         """
         filled, source = asyncio.Event(), iter(rows)
         inbox = _inbox(filled, with_events=with_events)
-        run = await self._ask(lambda llm: llm.submit((), inbox))
+        llm, run = await self._ask(lambda llm: (llm, llm.submit((), inbox)))
         try:
-            while some := [*islice(source, _ROWS_AT_ONCE)]:
-                await self._ask(lambda llm, some=some: run.add(llm.request(*row) for row in some))  # type: ignore[misc]
+            while len(run.refused) < _MANY_REFUSED and (some := [*islice(source, _ROWS_AT_ONCE)]):
+                requests = await asyncio.to_thread(_requests, llm, some)
+                await self._ask(lambda llm, requests=requests: run.add(requests))  # type: ignore[misc]
         except BaseException:
             run.close()
             raise
@@ -152,6 +155,10 @@ class AsyncLLM:
                 self._thread.start()
             self._commands.put(partial(_answer, function, answer))
         return answer
+
+
+def _requests(llm: LLM, rows: list[tuple[Prompt, DecodingParams]]) -> list[Request | RequestOutput]:
+    return [llm.request(*row) for row in rows]
 
 
 def _inbox(filled: asyncio.Event, *, with_events: bool = True) -> Inbox:

@@ -36,6 +36,13 @@ PLAIN, PARSE = "plain", "parse"
 _MOST_MERGED = 8
 """Characters that a normalizer makes one of at most: NFC makes one of 4, none is known that drops so many."""
 _PART = 1 << 16
+_LONG_TEXT = 4 * _PART
+"""Characters of a text that is encoded at once; of a longer one the parts are counted before."""
+_MOST_CHARACTERS = 32
+"""For each token that may be there, characters that a long text may have, white space that some tokenizers
+drop included: it takes time and memory, too."""
+_MOST_ADDED_BY_A_CUT = 64
+_MANY_TOKENS = 1 << 12
 
 
 class Tokenizer:
@@ -210,7 +217,12 @@ class Tokenizer:
         """The text of the tokens, exactly as encoded: spaces are never "cleaned up", whatever
         tokenizer_config.json says. Ids that the tokenizer does not know add nothing."""
         with self._lock:
-            text: str = self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+            if len(token_ids) < _MANY_TOKENS:
+                text: str = self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+            else:  # alone this one lets other threads run meanwhile
+                [text] = self._backend.decode_batch(
+                    [list(token_ids)], skip_special_tokens=skip_special_tokens
+                )
         return text
 
     def close(self) -> None:
@@ -221,11 +233,25 @@ class Tokenizer:
         if most_tokens is None:
             return
         most = _MOST_MERGED * self._longest_entry * most_tokens
-        if len(text) > most and _num_visible(text) > most:
+        is_longer = len(text) > most and _num_visible(text) > most
+        if len(text) > _LONG_TEXT and not is_longer:
+            is_longer = len(text) > _LONG_TEXT + _MOST_CHARACTERS * most_tokens
+            is_longer = is_longer or self._has_more(text, most_tokens)
+        if is_longer:
             raise PromptError(
                 f"the text has {len(text)} characters, far more than {most_tokens} tokens, the most that can "
                 "be taken, output included"
             )
+
+    def _has_more(self, text: str, most_tokens: int) -> bool:
+        """True if the parts of a long text have more tokens, by more than cuts between them may add."""
+        count = 0
+        for first in range(0, len(text), _PART):
+            part = self._encoding(text[first : first + _PART], plain=False)
+            count += len(part) - _MOST_ADDED_BY_A_CUT
+            if count > most_tokens:
+                return True
+        return False
 
     @cached_property
     def _longest_entry(self) -> int:

@@ -1,5 +1,6 @@
 """Completions, embeddings, scores and tokens: a body is a line of a batch, with what only a server can do."""
 
+import asyncio
 import base64
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -16,6 +17,7 @@ from mindbatch.engine.request import result_body
 from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.screen_text import say
+from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.openai_response import embeddings as embedding_list
 from mindbatch.run.result_rows import FinishedRow
 from mindbatch.server.generation import OnlineRequest, Stream, sse
@@ -168,11 +170,15 @@ async def detokenize(request: Request) -> Response:
     body = await json_body(request)
     refuse_unknown(body, ("model", "tokens"))
     service.check_model(body.get("model"))
-    tokens = body.get("tokens")
-    size = service.tokenizer.vocab_size
+    text = await asyncio.to_thread(_text_of, service.tokenizer, body.get("tokens"))
+    return JSONResponse({"prompt": text})
+
+
+def _text_of(tokenizer: Tokenizer, tokens: Any) -> str:
+    size = tokenizer.vocab_size
     if not isinstance(tokens, list) or not all(type(token) is int and 0 <= token < size for token in tokens):
         raise bad_request(f"tokens={shown(tokens)}: must be a list of token ids below {size}", "tokens")
-    return JSONResponse({"prompt": service.tokenizer.decode(tokens, skip_special_tokens=False)})
+    return tokenizer.decode(tokens, skip_special_tokens=False)
 
 
 _FORMATS = ("float", "base64")

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 from mindbatch.io.error_lines import did_you_mean, shown
 from mindbatch.io.screen_text import printable
 from mindbatch.io.strict_json import JsonError, parts_error
-from mindbatch.prompts.prompt_lines import parse_row
+from mindbatch.prompts.prompt_lines import parse_row, row_reader
 
 Result = TypeVar("Result")
 JSON = "application/json"
@@ -18,6 +18,13 @@ _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_
 LONGEST_MESSAGE = 4000
 MOST_ERRORS = 20
 """Errors of one kind that are told; comparing each name with all that are known takes long."""
+
+MOST_CONTAINERS = 50_000
+"""Lists and objects of a body: messages, their parts, prompts of token ids, tools and what these hold."""
+MOST_KEYS = 200
+"""Keys of a body; some requests are made anew for each of their prompts."""
+_MOST_INNER_KEYS = 100_000
+_READER = row_reader(_MOST_INNER_KEYS)
 
 
 class ApiError(Exception):
@@ -69,15 +76,24 @@ async def json_body(request: Request) -> dict[str, Any]:
 
 def _object_in(data: bytes) -> dict[str, Any]:
     try:
-        if problem := parts_error(data):
+        if problem := parts_error(data, MOST_CONTAINERS):
             raise JsonError(problem)
-        return parse_row(data.decode("utf-8"))
+        content = parse_row(data.decode("utf-8"), _READER)
     except UnicodeDecodeError as error:
         raise bad_request(f"the body is no UTF-8 text (byte {error.start})") from None
     except JsonError as problem:
         raise bad_request(
             f"the body is {problem}" if str(problem).startswith("not ") else f"the body: {problem}"
         ) from None
+    if len(content) > MOST_KEYS:
+        raise bad_request(f"the body has {len(content)} keys; at most {MOST_KEYS}")
+    return content
+
+
+def refuse_longer(content: Mapping[str, Any], name: str, most: int) -> None:
+    """Raises an ApiError where a list of the body, or of an object within, has more than so many items."""
+    if isinstance(items := content.get(name), list) and len(items) > most:
+        raise bad_request(f"{name}: holds {len(items)}; at most {most}", name)
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
