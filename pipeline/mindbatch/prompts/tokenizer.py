@@ -234,14 +234,10 @@ class Tokenizer:
             return
         most = _MOST_MERGED * self._longest_entry * most_tokens
         is_longer = len(text) > most and _num_visible(text) > most
-        if len(text) > _LONG_TEXT and not is_longer:
-            is_longer = len(text) > _LONG_TEXT + _MOST_CHARACTERS * most_tokens
-            is_longer = is_longer or self._has_more(text, most_tokens)
-        if is_longer:
-            raise PromptError(
-                f"the text has {len(text)} characters, far more than {most_tokens} tokens, the most that can "
-                "be taken, output included"
-            )
+        if is_longer or len(text) > _most_characters(most_tokens):
+            raise _too_long("text", len(text), most_tokens)
+        if len(text) > _LONG_TEXT and self._has_more(text, most_tokens):
+            raise _too_long("text", len(text), most_tokens)
 
     def _has_more(self, text: str, most_tokens: int) -> bool:
         """True if the parts of a long text have more tokens, by more than cuts between them may add."""
@@ -291,6 +287,10 @@ class Tokenizer:
     ) -> Encoded:
         conversation = checked_conversation(messages)
         template_variables = {**(variables or {})}
+        if most_tokens is not None:  # before it is written down for the template's process, and read there
+            count = _num_characters([conversation, template_variables])
+            if count > _most_characters(most_tokens):
+                raise _too_long("conversation", count, most_tokens)
         data = [[{**message, "role": ""} for message in conversation], template_variables, continuation]
         if not self._control.endangers(data):
             text = (
@@ -346,6 +346,29 @@ class Tokenizer:
                 with library_errors_as(PromptError, CANNOT_ENCODE):
                     self._plain = PlainEncoder(self._backend, gap, slot, self._words)
             return self._plain
+
+
+def _most_characters(most_tokens: int) -> int:
+    """Characters of the longest text that is encoded, where it may have so many tokens."""
+    return _LONG_TEXT + _MOST_CHARACTERS * most_tokens
+
+
+def _too_long(what: str, count: int, most_tokens: int) -> PromptError:
+    return PromptError(
+        f"the {what} has {count} characters, far more than {most_tokens} tokens, the most that can be taken, "
+        "output included"
+    )
+
+
+def _num_characters(value: Any) -> int:
+    """Characters of a JSON value's texts, the keys of its objects included, and one for everything else."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(len(key) + _num_characters(item) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return sum(map(_num_characters, value))
+    return 1
 
 
 def _num_visible(text: str) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -362,7 +363,9 @@ class BatchWork:
         except Exception as error:
             if passing_error(error) is not None:
                 raise
-            self._count(write_finished(folder, config, self._batches.llm.tokenizer, self.record.endpoint))
+            total = self.record.total
+            counts = write_finished(folder, config, self._batches.llm.tokenizer, self.record.endpoint)
+            self._count(replace(counts, total=max(total, counts.total)))
 
 
 def run_config(config: ServeConfig, data: Path, folder: Path) -> BatchConfig:

@@ -1,5 +1,8 @@
 """Results of a batch that cannot go on, from its ledger alone: its lines may be gone, or other ones now."""
 
+from typing import Any
+
+from mindbatch.dataset.openai_request import CHAT
 from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.io.storage import Storage
 from mindbatch.ledger.ledger import Ledger
@@ -35,7 +38,8 @@ def write_finished(
                 entry = ledger.read(place)
                 if entry.kind == "result":
                     extra = {"endpoint": endpoint, "model": None}
-                    row = DataRow(key=entry.key, source="", line=line, content={}, extra=extra)
+                    content: dict[str, Any] = {"messages": []} if endpoint == CHAT else {}
+                    row = DataRow(key=entry.key, source="", line=line, content=content, extra=extra)
                     add(FinishedRow(row, entry.body))
                     done += 1
                 else:
