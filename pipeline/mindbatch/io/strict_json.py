@@ -29,7 +29,6 @@ class StrictReader:
 
     integers: what whole numbers may be, beside their number of digits.
     max_depth: objects and arrays within each other; None: as Python's recursion allows.
-    max_keys: of one object; None: any number.
     """
 
     def __init__(
@@ -38,11 +37,10 @@ class StrictReader:
         max_digits: int = MAX_DIGITS,
         integers: range | None = None,
         max_depth: int | None = None,
-        max_keys: int | None = None,
         shown: Callable[[object], str] = shown,
     ) -> None:
         self._max_digits, self._integers, self._max_depth = max_digits, integers, max_depth
-        self._max_keys, self._shown = max_keys, shown
+        self._shown = shown
         allowed = "" if max_depth is None else f"; at most {max_depth} levels are allowed"
         self._too_deep = f"JSON is nested too deeply{allowed}"
         self._decoder = json.JSONDecoder(
@@ -73,8 +71,6 @@ class StrictReader:
         return value
 
     def _unique_keys(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if self._max_keys is not None and len(pairs) > self._max_keys:
-            raise JsonError(f"an object has {len(pairs)} keys; at most {self._max_keys} are allowed")
         content = dict(pairs)
         if len(content) < len(pairs):
             counts = Counter(key for key, _ in pairs)
@@ -111,16 +107,21 @@ class StrictReader:
             raise JsonError(self._too_deep)
 
 
-def parts_error(data: bytes, max_containers: int | None = None) -> str | None:
-    """Reason why JSON could take too much memory, counted before anything of it is read; or None.
+def parts_error(data: bytes, max_containers: int | None = None, max_texts: int | None = None) -> str | None:
+    """Reason why JSON could take too much memory or time, counted before anything of it is read; or None.
 
     A value of two bytes, such as an empty list, may take a hundred once it is read.
+
+    max_containers: lists and objects that it may hold. max_texts: keys and texts. None: as many as MAX_PARTS.
     """
-    most = MAX_PARTS if max_containers is None else max_containers
+    most_containers = MAX_PARTS if max_containers is None else max_containers
     containers, commas = _counted(data, [(0, len(data))])  # with those in texts, which is quick
-    if containers > most or containers + commas > MAX_PARTS:
-        plain = data.replace(rb"\\", b"").replace(rb"\"", b"")
-        containers, commas = _counted(plain, _outside_texts(plain))
+    has_many_texts = max_texts is not None and data.count(b'"') > 2 * max_texts
+    if containers > most_containers or containers + commas > MAX_PARTS or has_many_texts:
+        data = data.replace(rb"\\", b"").replace(rb"\"", b"")
+        if max_texts is not None and (texts := data.count(b'"') // 2) > max_texts:
+            return f"{texts} keys and texts; at most {max_texts} are allowed"
+        containers, commas = _counted(data, _outside_texts(data))
     if max_containers is not None and containers > max_containers:
         return f"{containers} lists and objects; at most {max_containers} are allowed"
     if (parts := containers + commas) > MAX_PARTS:

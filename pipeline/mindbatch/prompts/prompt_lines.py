@@ -13,24 +13,18 @@ MAX_DEPTH = 100
 _BLANK = " \t\r\n"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _KINDS = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "true or false"}
-_INTEGERS = range(-(2**63), 2**64)
-_READER = StrictReader(integers=_INTEGERS, max_depth=MAX_DEPTH)
+_READER = StrictReader(integers=range(-(2**63), 2**64), max_depth=MAX_DEPTH)
 
 
-def row_reader(max_keys: int) -> StrictReader:
-    """A reader of rows whose objects have at most so many keys."""
-    return StrictReader(integers=_INTEGERS, max_depth=MAX_DEPTH, max_keys=max_keys)
-
-
-def parse_row(text: str, reader: StrictReader = _READER) -> dict[str, Any]:
+def parse_row(text: str) -> dict[str, Any]:
     """The object that `text` holds. Raises JsonError as `parse_json`, and for any other value."""
-    value = parse_json(text, reader)
+    value = parse_json(text)
     if not isinstance(value, dict):
         raise JsonError(f"holds {_KINDS.get(type(value), 'null')}; must be a JSON object")
     return value
 
 
-def parse_json(text: str, reader: StrictReader = _READER) -> Any:
+def parse_json(text: str) -> Any:
     """The value that `text` holds.
 
     Raises:
@@ -39,7 +33,7 @@ def parse_json(text: str, reader: StrictReader = _READER) -> Any:
     """
     if not text.strip(_BLANK):
         raise JsonError(EMPTY_LINE)
-    value = reader.parse(text)
+    value = _READER.parse(text)
     if _SURROGATE.search(text) and (errors := value_errors(value, "value", MAX_DEPTH)):
         raise JsonError(errors[0])
     return value

@@ -17,8 +17,8 @@ IS_ADMITTED = "mindbatch.is_admitted"
 _MOST_DESCRIPTORS = 1 << 16
 MOST_ACCEPTED_AT_ONCE = 64
 _SHARE_THAT_GIVES_WAY = 8
-_READ_BYTES = 1 << 15
-"""Bytes that are read from a connection before others have their turn: chunks of a byte each take long."""
+_READ_BYTES, _CHUNKED_READ_BYTES = 1 << 16, 1 << 12
+"""Bytes that are read from a connection before others have their turn: chunks may have a byte each."""
 
 
 def allow_descriptors() -> int:
@@ -40,8 +40,16 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if hasattr(transport, "max_size"):
-            transport.max_size = _READ_BYTES
+        self._read_at_once(_READ_BYTES)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        is_chunked = any(name == b"transfer-encoding" for name, _ in self.headers or ())
+        self._read_at_once(_CHUNKED_READ_BYTES if is_chunked else _READ_BYTES)
+
+    def _read_at_once(self, num_bytes: int) -> None:
+        if hasattr(self.transport, "max_size"):
+            self.transport.max_size = num_bytes
 
     def on_response_complete(self) -> None:
         self.was_admitted = self.was_admitted or IS_ADMITTED in self.cycle.scope

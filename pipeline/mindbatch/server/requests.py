@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 from mindbatch.io.error_lines import did_you_mean, shown
 from mindbatch.io.screen_text import printable
 from mindbatch.io.strict_json import JsonError, parts_error
-from mindbatch.prompts.prompt_lines import parse_row, row_reader
+from mindbatch.prompts.prompt_lines import parse_row
 
 Result = TypeVar("Result")
 JSON = "application/json"
@@ -23,8 +23,8 @@ MOST_CONTAINERS = 50_000
 """Lists and objects of a body: messages, their parts, prompts of token ids, tools and what these hold."""
 MOST_KEYS = 200
 """Keys of a body; some requests are made anew for each of their prompts."""
-_MOST_INNER_KEYS = 100_000
-_READER = row_reader(_MOST_INNER_KEYS)
+_MOST_TEXTS = 200_000
+"""Keys and texts of a body; an object of a million keys holds the interpreter for half a second."""
 
 
 class ApiError(Exception):
@@ -77,9 +77,9 @@ async def json_body(request: Request) -> dict[str, Any]:
 def _object_in(data: bytes) -> dict[str, Any]:
     data = data.strip(b" \t\r\n")  # which JSON's reader takes long for
     try:
-        if problem := parts_error(data, MOST_CONTAINERS):
+        if problem := parts_error(data, MOST_CONTAINERS, _MOST_TEXTS):
             raise JsonError(problem)
-        content = parse_row(data.decode("utf-8"), _READER)
+        content = parse_row(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise bad_request(f"the body is no UTF-8 text (byte {error.start})") from None
     except JsonError as problem:
