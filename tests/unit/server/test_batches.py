@@ -16,6 +16,11 @@ from starlette.requests import Request
 from mindbatch.dataset.rows import RowFailure
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
 from mindbatch.io.storage import Storage, StorageError
+from mindbatch.ledger.entries import Entry
+from mindbatch.ledger.ledger import Ledger
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_record import RunRecord
+from mindbatch.run.batch_config import BatchConfig
 from mindbatch.server import batches as batch_module
 from mindbatch.server import records as record_module
 from mindbatch.server.batch_routes import _page, file_content
@@ -403,6 +408,41 @@ def test_a_thousand_wrong_lines_are_told_and_the_others_counted(
         assert (batch.record.status, batch.record.total) == ("failed", count)
         assert len(batch.record.errors) == min(count, 1000) + 1
         assert batch.record.errors[-1]["message"] == told
+
+
+@pytest.mark.parametrize("are_lines_there", [True, False])
+def test_rows_that_were_finished_can_be_fetched_when_the_batch_has_failed(
+    are_lines_there: bool, written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = work(
+        [ConfigError("other settings"), None if are_lines_there else ConfigError("other rows")],
+        written,
+        tmp_path,
+        monkeypatch,
+    )
+    folder, storage = RunFolder(tmp_path / "run"), Storage()
+    folder.path.mkdir()
+    run = RunRecord(
+        created="2026-11-29T00:00:00+00:00", command=[], fields={"a": 1}, dataset={}, date="2026-11-29"
+    )
+    run.write(folder, storage)
+    generation = {"index": 0, "text": "three", "token_ids": [3], "finish_reason": "stop"}
+    with Ledger(folder, run.fingerprint, storage) as ledger:
+        ledger.recover()
+        ledger.append(Entry("r2", "x", "result", {"generations": [generation], "prompt_tokens": 1}))
+        ledger.append(Entry("r1", "x", "error", {"stage": "prompt", "reason": "too long"}))
+    monkeypatch.setattr(batch_module, "run_config", lambda *arguments: BatchConfig())
+    batch.run()
+    record = batch.record
+    assert record.status == "failed"
+    assert record.errors[0]["message"] == "other settings"
+    assert (record.total, record.completed, record.failed) == (3, 2 if are_lines_there else 1, 1)
+    assert record.result_id("output") is not None
+    if not are_lines_there:
+        [line] = folder.results("openai").read_bytes().splitlines()
+        assert json.loads(line)["custom_id"] == "r2"
+        assert json.loads(line)["response"]["body"]["choices"][0]["text"] == "three"
+        assert json.loads(folder.errors.read_bytes())["custom_id"] == "r1"
 
 
 def test_a_file_whose_content_is_gone_ends_its_batch(
