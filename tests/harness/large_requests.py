@@ -29,7 +29,12 @@ _TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 _ROUTES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [_MESSAGE], "max_tokens": 1, "tools": [_TOOL], "stop": ["x"]},
     "/v1/completions": {"prompt": ["a"], "max_tokens": 1, "logit_bias": {"5": 1}, "guided_regex": "a"},
-    "/v1/responses": {"input": [_MESSAGE], "max_output_tokens": 1, "instructions": "a", "tools": []},
+    "/v1/responses": {
+        "input": [_MESSAGE],
+        "max_output_tokens": 1,
+        "instructions": "a",
+        "metadata": {"a": "b"},
+    },
     "/v1/tokenize": {"messages": [_MESSAGE], "chat_template_kwargs": {"a": 1}},
     "/v1/detokenize": {"tokens": [5]},
     "/v1/embeddings": {"input": ["a"]},
