@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import json
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,9 +17,11 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import Request as EngineRequest
 from mindbatch.engine.request import StreamEvent
+from mindbatch.run.openai_response import error_code
 from mindbatch.server.answers import Choices, refuse_many_logprobs
 from mindbatch.server.batch_routes import upload
 from mindbatch.server.requests import ApiError
+from mindbatch.server.service import Service
 
 
 def body_of(response: Any) -> bytes:
@@ -88,6 +91,33 @@ def test_an_inbox_that_nobody_empties_is_given_up() -> None:
     assert inbox.is_over
     assert len(inbox) < 30
     assert isinstance(inbox.popleft(), NotTakenError)
+
+
+def test_a_text_that_is_far_too_long_has_the_code_that_clients_know() -> None:
+    reason = "the text has 500000 characters, far more than 2048 tokens, the most that can be taken"
+    assert error_code("prompt", reason) == "context_length_exceeded"
+
+
+def test_no_request_waits_until_the_rows_of_another_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_over = threading.Event()
+
+    def row(service: Service, endpoint: str, body: dict[str, Any], key: str) -> str:
+        if "slow" in body:
+            is_over.wait(60)
+        return key
+
+    monkeypatch.setattr(Service, "_row", row)
+    service: Any = object.__new__(Service)
+
+    async def scene() -> None:
+        slow = asyncio.create_task(service.rows("", [{"slow": 1}]))
+        await asyncio.sleep(0)
+        assert await asyncio.wait_for(service.rows("", [{}, {}]), 30) == ["0", "1"]
+        assert not slow.done()
+        is_over.set()
+        assert await slow == ["0"]
+
+    asyncio.run(scene())
 
 
 def test_an_upload_without_room_for_it_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
