@@ -13,6 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -110,6 +111,8 @@ _REPEATED = (
     *("top_p", "user"),
 )
 """Keys of a request that its response has as they were."""
+_MOST_REPEATED_BYTES = 8 << 20
+"""Of these and others: a response is written several times while it is made."""
 
 
 def _status(output: RequestOutput | None) -> str:
@@ -229,6 +232,12 @@ async def create(request: Request) -> Response:
 
 
 def _chat_of(service: Service, body: dict[str, Any]) -> dict[str, Any]:
+    repeated = {name: body.get(name) for name in (*_REPEATED, "tool_choice", "tools", "text")}
+    if (size := len(orjson.dumps(repeated))) > _MOST_REPEATED_BYTES:
+        names = ", ".join(name for name, value in repeated.items() if value is not None)
+        raise bad_request(
+            f"{names}: {size} bytes, which the response repeats; at most {_MOST_REPEATED_BYTES}"
+        )
     previous = body.get("previous_response_id")
     return chat_body(body, [] if previous is None else service.conversations.find(previous))
 

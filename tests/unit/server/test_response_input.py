@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mindbatch.server.requests import ApiError
-from mindbatch.server.responses import chat_body
+from mindbatch.server.responses import _chat_of, chat_body
 
 
 def test_items_and_settings_become_a_chats() -> None:
@@ -67,3 +67,13 @@ def test_what_no_chat_has_is_refused(body: dict[str, Any], message: str) -> None
     with pytest.raises(ApiError) as caught:
         chat_body({"input": "Hi", **body}, [])
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{"metadata": {"a": "x" * 9_000_000}}, {"text": {"a": "x" * 9_000_000}}, {"user": "x" * 9_000_000}],
+)
+def test_what_a_response_repeats_is_bounded(part: dict[str, Any]) -> None:
+    service: Any = None
+    with pytest.raises(ApiError, match=f"{[*part][0]}: 9000.* bytes, which the response repeats"):
+        _chat_of(service, {"input": "a", **part})
