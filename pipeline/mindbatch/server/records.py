@@ -271,10 +271,10 @@ class BatchRecords(Records[BatchRecord]):
             path = self._errors(record.id)
             try:
                 errors = orjson.loads(read_regular(path, _LARGEST_RECORD))
-            except OSError as error:
-                raise StorageError.reading(path, error) from error
-            except ValueError as error:
-                raise StorageError(f"{path}: damaged") from error
+            except (OSError, ValueError) as error:
+                if (passing := passing_error(error)) is not None:
+                    raise StorageError.reading(path, passing) from error
+                errors = [{"code": "server_error", "message": "its errors cannot be read any more"}]
         return record.object(errors)
 
     def _errors(self, name: str) -> Path:

@@ -170,6 +170,9 @@ def test_a_batch_comes_back_as_it_was(tmp_path: Path) -> None:
     assert again == kept
     assert (again.errors, again.num_errors) == ([], 1)  # which memory does not hold
     assert records.object(again)["errors"] == {"object": "list", "data": [{"line": 1}]}
+    (tmp_path / f"{BATCH}.errors").write_text("[{")
+    [error] = records.object(again)["errors"]["data"]
+    assert error["message"] == "its errors cannot be read any more"
     records.delete(BATCH)
     assert list(tmp_path.iterdir()) == []
 
