@@ -52,7 +52,7 @@ MOST_ERRORS = 1000
 """Errors of a file that are told one by one; the others are counted."""
 _MOST_TRIES = 3
 """Times that a batch is begun in one process of the server, where it is not the batch that fails."""
-_REMOVED_AT_ONCE = 100
+_REMOVED_AT_ONCE = 20
 _SECONDS_UNTIL_ROOM = 60.0
 """A batch that cannot write waits so long before it tries again: somebody may make room on the disk."""
 _SECTIONS = ("model", "decoding", "lora", "parallel", "launch", "runtime")
@@ -262,7 +262,8 @@ class BatchWork:
         reason = "; ".join(error.lines) if isinstance(error, MindBatchError) else str(error)
         say(f"{self.record.id}: waits: {reason}")
         self._woken.clear()
-        self._woken.wait(_SECONDS_UNTIL_ROOM)
+        if self._ending != "interrupted":  # before it was cleared
+            self._woken.wait(_SECONDS_UNTIL_ROOM)
 
     def _try(self) -> None:
         try:

@@ -240,8 +240,8 @@ def test_removing_what_is_old_ends_with_the_server(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(kept.files, "delete", ended_amid)
     kept.remove_old()
-    assert len(kept.files.all()) == 150
-    assert len([*(tmp_path / "files").glob("*.json")]) == len([*(tmp_path / "files").glob("*.jsonl")]) == 150
+    assert len(kept.files.all()) == 230
+    assert len([*(tmp_path / "files").glob("*.json")]) == len([*(tmp_path / "files").glob("*.jsonl")]) == 230
     kept.stop()
 
 
@@ -365,6 +365,16 @@ def test_a_full_disk_is_waited_for(
     batch.run()
     assert (batch.record.status, batch.record.completed, batch.record.failed) == ("completed", 2, 1)
     assert capsys.readouterr().err.count("No space left on device") == 5
+
+
+def test_a_server_that_ends_does_not_wait_for_room(
+    written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = work([FULL, None], written, tmp_path, monkeypatch)
+    monkeypatch.setattr(batch_module, "_SECONDS_UNTIL_ROOM", 600.0)
+    batch.end("interrupted")
+    batch.run()
+    assert written == []
 
 
 def test_what_is_wrong_with_the_batch_ends_it(
