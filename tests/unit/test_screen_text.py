@@ -292,11 +292,16 @@ def test_a_text_that_was_typed_has_no_quotes() -> None:
     assert as_typed(["a", None]) == "[a, null]"
 
 
-def test_what_is_long_is_shortened_and_what_has_no_end_is_named() -> None:
+def test_of_what_is_long_or_has_no_end_the_beginning_is_shown() -> None:
     endless: list[Any] = []
     endless.append(endless)
     assert shown("x" * 100) == f"'{'x' * 56}..."
-    assert shown(endless) == "list too large to be shown"
+    assert shown(endless) == "[" * 57 + "..."
+    many: Any = 0
+    for _ in range(9):  # 10^27 numbers, were all of them written
+        many = [many] * 1000
+    assert shown(many) == "[" * 9 + "0, " * 16 + "..."
+    assert shown({str(number): many for number in range(3)}).startswith("{'0': [[[")
 
 
 def flag_faults(capsys: pytest.CaptureFixture[str], *words: str, needs: bool = False) -> list[str]:

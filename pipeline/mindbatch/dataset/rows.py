@@ -22,7 +22,7 @@ from mindbatch.prompts.chat import ChatLimits
 from mindbatch.prompts.messages import chat_options
 from mindbatch.prompts.prompts import Prompt
 
-Stage = Literal["read", "row", "prompt", "cancelled", "expired"]
+Stage = Literal["read", "row", "prompt", "cancelled", "expired", "failed"]
 
 _DIGEST_BYTES = 16
 _LONGEST_ERROR = 500
@@ -78,8 +78,8 @@ class RowFailure:
 
     key: None where the row's own key could not be read.
     stage: read, where the file's bytes were no row; row, where its columns are not those that were asked for;
-        prompt, where what they hold is no prompt or cannot go on; cancelled or expired, where the row was
-        left out because the job was to end.
+        prompt, where what they hold is no prompt or cannot go on; cancelled, expired or failed, where the
+        row was left out because the job was to end.
     """
 
     key: str | None

@@ -17,9 +17,11 @@ from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.io.regular_file import check_own, first_bytes, open_regular
 from mindbatch.io.storage import (
     Storage,
+    StorageError,
     is_still,
     lock,
     make_durable,
+    passing_error,
     reason_of,
     remove_leftovers,
     writing,
@@ -69,6 +71,11 @@ class RunFolder:
     def holds_a_run(self) -> bool:
         return self.run_file.is_file()
 
+    @property
+    def is_without_rows(self) -> bool:
+        """True if no row was ever finished here, as when the model turned out to be damaged."""
+        return not self.ledger.exists() or not self.ledger.stat().st_size
+
     def make(self, storage: Storage) -> None:
         """Makes the folder, if it is not there, so that a power cut does not undo it.
 
@@ -100,6 +107,8 @@ class RunFolder:
             try:
                 check_own(path)
             except OSError as error:
+                if passing_error(error) is not None:
+                    raise StorageError.reading(path, error) from error
                 errors.append(f"{path}: must be a file of the run's own ({reason_of(error)}); move it away")
         for path in (self.tensorboard, self.logs):
             if path.is_symlink() or (path.exists() and not path.is_dir()):

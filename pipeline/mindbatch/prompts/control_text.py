@@ -179,6 +179,13 @@ def _copied(backend: Backend, words: PreTokenizer | None) -> Backend:
     return copy
 
 
+_LONG_TEXT = 1 << 14
+
+
 def encoding_of(backend: Backend, text: str, *, add_special_tokens: bool = False) -> Encoding:
     with library_errors_as(PromptError, CANNOT_ENCODE):
-        return backend.encode(text, add_special_tokens=add_special_tokens)
+        if len(text) < _LONG_TEXT:
+            return backend.encode(text, add_special_tokens=add_special_tokens)
+        # Alone this one lets other threads run meanwhile.
+        encoding: Encoding = backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        return encoding

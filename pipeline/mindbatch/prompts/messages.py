@@ -22,6 +22,9 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipytho
 _MOST_ERRORS = 20
 _INSTEAD = ("tool_calls", "function_call", "refusal", "reasoning_content", "reasoning", "thinking")
 """Members beside which a message needs no content."""
+MOST_MESSAGES = 20_000
+"""Messages of a conversation, and parts of the content of one."""
+MOST_TOOLS = 2000
 
 
 def checked_conversation(messages: object, where: str = "messages") -> list[Message]:
@@ -40,6 +43,8 @@ def checked_conversation(messages: object, where: str = "messages") -> list[Mess
         )
     if not messages:
         raise PromptError(f"{where}: holds no message; at least one with role and content is needed")
+    if len(messages) > MOST_MESSAGES:
+        raise PromptError(f"{where}: holds {len(messages)} messages; at most {MOST_MESSAGES}")
     errors: list[str] = []
     checked = [_checked_message(message, f"{where}[{i}]", errors) for i, message in enumerate(messages)]
     if errors:
@@ -84,6 +89,9 @@ def _content(message: Mapping[Any, Any], where: str, errors: list[str]) -> str |
     if content is None and "content" in message and message.get("role") == "assistant":
         return ""  # as other servers take an answer that had none
     if isinstance(content, Sequence) and not isinstance(content, bytes):
+        if len(content) > MOST_MESSAGES:
+            errors.append(f"{where}.content: holds {len(content)} parts; at most {MOST_MESSAGES}")
+            return None
         for i, part in enumerate(content):
             errors.extend(_part_errors(part, f"{where}.content[{i}]"))
         return [without_nulls(part) if isinstance(part, Mapping) else part for part in content]
@@ -129,6 +137,8 @@ def sharegpt_messages(turns: Any, where: str) -> list[dict[str, Any]]:
         PromptError: a line for each turn of an unknown speaker or without a text.
     """
     errors = []
+    if len(turns) > MOST_MESSAGES:
+        raise PromptError(f"{where}: holds {len(turns)} messages; at most {MOST_MESSAGES}")
     for i, turn in enumerate(turns):
         if not isinstance(turn["from"], str) or turn["from"] not in SHAREGPT_ROLES:
             allowed = ", ".join(SHAREGPT_ROLES)
@@ -242,7 +252,9 @@ def _checked(
     own_tools: list[Any] = []
     own_kwargs: dict[str, Any] = {}
     errors = []
-    if isinstance(tools, list | tuple) and all(isinstance(tool, Mapping) and tool for tool in tools):
+    if isinstance(tools, list | tuple) and len(tools) > MOST_TOOLS:
+        errors.append(f"{tools_at}: holds {len(tools)}; at most {MOST_TOOLS}")
+    elif isinstance(tools, list | tuple) and all(isinstance(tool, Mapping) and tool for tool in tools):
         own_tools = list(tools)
         errors += value_errors(own_tools, tools_at)
     elif tools is not None:

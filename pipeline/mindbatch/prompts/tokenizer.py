@@ -39,6 +39,13 @@ _MOST_MERGED = 8
 _PART = 1 << 16
 _END_TOKENS = 64
 """Tokens at the end of a prompt that show whether it leaves a tag open."""
+_LONG_TEXT = 4 * _PART
+"""Characters of a text that is encoded at once; of a longer one the parts are counted before."""
+_MOST_CHARACTERS = 32
+"""For each token that may be there, characters that a long text may have, white space that some tokenizers
+drop included: it takes time and memory, too."""
+_MOST_ADDED_BY_A_CUT = 64
+_MANY_TOKENS = 1 << 12
 
 
 class Tokenizer:
@@ -243,7 +250,12 @@ class Tokenizer:
         """The text of the tokens, exactly as encoded: spaces are never "cleaned up", whatever
         tokenizer_config.json says. Ids that the tokenizer does not know add nothing."""
         with self._lock:
-            text: str = self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+            if len(token_ids) < _MANY_TOKENS:
+                text: str = self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+            else:  # alone this one lets other threads run meanwhile
+                [text] = self._backend.decode_batch(
+                    [list(token_ids)], skip_special_tokens=skip_special_tokens
+                )
         return text
 
     def end_of(self, token_ids: Sequence[int]) -> str:
@@ -258,11 +270,21 @@ class Tokenizer:
         if most_tokens is None:
             return
         most = _MOST_MERGED * self._longest_entry * most_tokens
-        if len(text) > most and _num_visible(text) > most:
-            raise PromptError(
-                f"the text has {len(text)} characters, far more than {most_tokens} tokens, the most that can "
-                "be taken, output included"
-            )
+        is_longer = len(text) > most and _num_visible(text) > most
+        if is_longer or len(text) > _most_characters(most_tokens):
+            raise _too_long("text", len(text), most_tokens)
+        if len(text) > _LONG_TEXT and self._has_more(text, most_tokens):
+            raise _too_long("text", len(text), most_tokens)
+
+    def _has_more(self, text: str, most_tokens: int) -> bool:
+        """True if the parts of a long text have more tokens, by more than cuts between them may add."""
+        count = 0
+        for first in range(0, len(text), _PART):
+            part = self._encoding(text[first : first + _PART], plain=False)
+            count += len(part) - _MOST_ADDED_BY_A_CUT
+            if count > most_tokens:
+                return True
+        return False
 
     def _refuse_placeholder_in(self, text: str) -> None:
         for token, name in self._placeholders.items():
@@ -311,8 +333,13 @@ class Tokenizer:
     ) -> Encoded:
         template_variables = {**(variables or {})}
         has_tools = template_variables.get("tools") is not None
+        conversation = checked_conversation(messages)
+        if most_tokens is not None:  # before it is written down for the template's process, and read there
+            count = _num_characters([conversation, template_variables])
+            if count > _most_characters(most_tokens):
+                raise _too_long("conversation", count, most_tokens)
         # Before control texts are sought: the text of arguments may spell them with JSON's escapes.
-        conversation = self._chat.fitted(checked_conversation(messages), has_tools=has_tools)
+        conversation = self._chat.fitted(conversation, has_tools=has_tools)
         data = [[{**message, "role": ""} for message in conversation], template_variables, continuation]
         if not self._control.endangers(data):
             text = (
@@ -370,6 +397,29 @@ class Tokenizer:
                 with library_errors_as(PromptError, CANNOT_ENCODE):
                     self._plain = PlainEncoder(self._backend, gap, slot, self._words)
             return self._plain
+
+
+def _most_characters(most_tokens: int) -> int:
+    """Characters of the longest text that is encoded, where it may have so many tokens."""
+    return _LONG_TEXT + _MOST_CHARACTERS * most_tokens
+
+
+def _too_long(what: str, count: int, most_tokens: int) -> PromptError:
+    return PromptError(
+        f"the {what} has {count} characters, far more than {most_tokens} tokens, the most that can be taken, "
+        "output included"
+    )
+
+
+def _num_characters(value: Any) -> int:
+    """Characters of a JSON value's texts, the keys of its objects included, and one for everything else."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(len(key) + _num_characters(item) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return sum(map(_num_characters, value))
+    return 1
 
 
 def _num_visible(text: str) -> int:

@@ -213,8 +213,11 @@ def _completion_name(token_id: int, previous: int | None, token_bytes: TokenByte
 
 _ERROR_CODES = {"read": "invalid_line", "row": "invalid_request", "prompt": "invalid_value"}
 TOO_LONG = "context_length_exceeded"
-_LENGTH = re.compile(r"tokens and prompt and output together may have|tokens; at most \d+ can be taken")
-_NEVER_TRIED = {"cancelled": "batch_cancelled", "expired": "batch_expired"}
+_LENGTH = re.compile(
+    r"tokens and prompt and output together may have|tokens; at most \d+ can be taken|"
+    r"far more than \d+ tokens"
+)
+_NEVER_TRIED = {"cancelled": "batch_cancelled", "expired": "batch_expired", "failed": "batch_failed"}
 
 
 def response_lines(file: BinaryIO, options: OutputOptions) -> RowWriter:

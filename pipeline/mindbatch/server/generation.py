@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
+from starlette.responses import Response
 
 from mindbatch.dataset.openai_request import CHAT
 from mindbatch.dataset.rows import DataRow
@@ -30,10 +31,13 @@ from mindbatch.run.openai_response import (
     usage,
 )
 from mindbatch.run.result_rows import FinishedRow, OutputOptions
+from mindbatch.server.answers import Choices, refuse_many_logprobs
 from mindbatch.server.requests import ApiError
 from mindbatch.server.service import Service
 
 Item = StreamEvent | RequestOutput
+_MOST_WAITING = 2_000_000
+"""Log-probabilities of a stream that wait for a client to read: some 200 MB."""
 
 
 @dataclass
@@ -60,8 +64,14 @@ class OnlineRequest:
             ApiError: a prompt cannot be run, or cannot go on.
         """
         service, begun, first = self.service, time.perf_counter(), True
-        run = await service.engine.submit(map(service.prompt, self.rows), with_events=with_events)
+        run = await service.engine.submit(
+            map(service.prompt, self.rows),
+            with_events=with_events,
+            most_waiting=_MOST_WAITING if with_events else None,
+        )
         refuse(run.refused)
+        if not with_events:
+            refuse_many_logprobs(run.requests, service.llm.seq_length)
         self.prompt_tokens = sum(len(request.prompt_token_ids) for request in run.requests)
         ends = {request.key: self._prompt_end(request.prompt_token_ids) for request in run.requests}
         self.options = replace(self.options, prompt_end=lambda row: ends[row.key])
@@ -87,17 +97,32 @@ class OnlineRequest:
             outputs = [item async for item in items if isinstance(item, RequestOutput)]
         return sorted(outputs, key=lambda output: int(output.key))
 
-    async def answer(self) -> dict[str, Any]:
-        """The completion object; with several prompts the choices of all."""
-        return await asyncio.to_thread(self._answer, await self.outputs())
+    async def answer(self) -> Response:
+        """The completion object; with several prompts the choices of all.
 
-    def _answer(self, outputs: list[RequestOutput]) -> dict[str, Any]:
-        answers = [self.completion_of(*pair) for pair in zip(self.rows, outputs, strict=True)]
-        answer, choices = answers[0], [choice for other in answers for choice in other["choices"]]
-        answer["choices"] = [choice | {"index": index} for index, choice in enumerate(choices)]
-        names = ("prompt_tokens", "completion_tokens")
-        answer["usage"] = usage(*(sum(other["usage"][name] for other in answers) for name in names))
-        return answer | {"system_fingerprint": self.service.fingerprint}
+        Raises:
+            ApiError: as of `items`, and where it is too large.
+        """
+        head: dict[str, Any] = {}
+        choices, tokens = Choices(), [0, 0]
+
+        def add(output: RequestOutput) -> None:
+            """Writes a row's part at once: what it is made of takes many times as much memory."""
+            place = int(output.key)
+            answer = self.completion_of(self.rows[place], output)
+            choices.add(place, answer.pop("choices"))
+            used = answer.pop("usage")
+            tokens[0] += used["prompt_tokens"]
+            tokens[1] += used["completion_tokens"]
+            if place == 0:
+                head.update(answer)
+
+        async with aclosing(self.items(with_events=False)) as items:
+            async for item in items:
+                if isinstance(item, RequestOutput):
+                    await asyncio.to_thread(add, item)
+        head |= {"usage": usage(*tokens), "system_fingerprint": self.service.fingerprint}
+        return await asyncio.to_thread(choices.response, head)
 
     def completion_of(self, row: DataRow, output: RequestOutput) -> dict[str, Any]:
         body = result_body(output)

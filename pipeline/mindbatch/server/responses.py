@@ -5,6 +5,7 @@ Its input becomes the body of a chat; what a chat has too is checked with its ro
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -12,6 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -19,11 +21,12 @@ from mindbatch.dataset.openai_request import CHAT
 from mindbatch.engine.request import RequestOutput, StreamEvent, num_generated_tokens, result_body
 from mindbatch.io.error_lines import did_you_mean, shown
 from mindbatch.message_formats.call_text import Content, Piece, Reasoning, ToolCall, Unparsed
+from mindbatch.prompts.messages import MOST_MESSAGES, MOST_TOOLS
 from mindbatch.run.openai_response import notes_at_end, parser_of
 from mindbatch.server.completions import flag, json_response, streamed
 from mindbatch.server.generation import OnlineRequest, sse
 from mindbatch.server.records import new_id
-from mindbatch.server.requests import bad_request, json_body, refuse_unknown, while_connected
+from mindbatch.server.requests import bad_request, json_body, refuse_longer, refuse_unknown, while_connected
 from mindbatch.server.service import Service
 
 Event = dict[str, Any]
@@ -110,6 +113,8 @@ _REPEATED = (
     *("top_p", "user"),
 )
 """Keys of a request that its response has as they were."""
+_MOST_REPEATED_BYTES = 8 << 20
+"""Of these and others: a response is written several times while it is made."""
 
 
 def _status(output: RequestOutput | None) -> str:
@@ -220,9 +225,7 @@ async def create(request: Request) -> Response:
     body = await json_body(request)
     stream = flag(body, "stream")
     is_stored = flag(body, "store") if body.get("store") is not None else True
-    previous = body.get("previous_response_id")
-    earlier = [] if previous is None else service.conversations.find(previous)
-    chat = chat_body(body, earlier)
+    chat = await asyncio.to_thread(_chat_of, service, body)
     if (count := chat.get("n")) not in (None, 1):
         raise bad_request(f"n={shown(count)}: a response has one output", "n")
     conversation = chat["messages"][1:] if body.get("instructions") else chat["messages"]
@@ -231,6 +234,17 @@ async def create(request: Request) -> Response:
     if stream:
         return await streamed(service, answer.lines())
     return json_response(await while_connected(request, answer.whole()))
+
+
+def _chat_of(service: Service, body: dict[str, Any]) -> dict[str, Any]:
+    repeated = {name: body.get(name) for name in (*_REPEATED, "tool_choice", "tools", "text")}
+    if (size := len(orjson.dumps(repeated))) > _MOST_REPEATED_BYTES:
+        names = ", ".join(name for name, value in repeated.items() if value is not None)
+        raise bad_request(
+            f"{names}: {size} bytes, which the response repeats; at most {_MOST_REPEATED_BYTES}"
+        )
+    previous = body.get("previous_response_id")
+    return chat_body(body, [] if previous is None else service.conversations.find(previous))
 
 
 _TEXT_PARTS = ("input_text", "output_text", "text")
@@ -254,6 +268,8 @@ def chat_body(body: Mapping[str, Any], earlier: list[dict[str, Any]]) -> dict[st
     Raises:
         ApiError: for what is no part of a chat's body; errors of a chat's body are found with its row.
     """
+    refuse_longer(body, "input", MOST_MESSAGES)
+    refuse_longer(body, "tools", MOST_TOOLS)
     text = _settings(body, "text", ("format", "verbosity"))
     reasoning = _settings(body, "reasoning", ("effort", "summary"))
     values = {**body, "reasoning.summary": reasoning.get("summary")}

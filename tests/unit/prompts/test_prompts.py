@@ -283,7 +283,7 @@ BAD = {
         "extra: key .* is not valid Unicode",
     ),
     "deep": ([{"role": "user", "content": "x", "extra": nested(65)}], "nested more than 64 deep"),
-    "deeper": ([nested(10**5)], r"messages\[0\]: found list too large to be shown"),
+    "deeper": ([nested(10**5)], r"messages\[0\]: found \[{57}\.\.\.; must be a mapping"),
     "huge": (10**5000, "found int too large to be shown"),
     "long": ([{"role": "x" * 500, "content": "x"}], r"role='x{50,60}\.\.\."),
 }

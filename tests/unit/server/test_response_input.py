@@ -12,7 +12,7 @@ from mindbatch.dataset.rows import RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.prompts.prompts import content_of
 from mindbatch.server.requests import ApiError
-from mindbatch.server.responses import chat_body
+from mindbatch.server.responses import _chat_of, chat_body
 
 
 def test_items_and_settings_become_a_chats() -> None:
@@ -106,3 +106,13 @@ def test_a_history_is_the_same_in_every_door() -> None:
         rows.append(column_rows.make(0, Record("rows.csv", 1, text)))
         assert content_of(messages)["messages"] == HISTORY
     assert [row.content["messages"] for row in rows] == [HISTORY] * len(rows)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{"metadata": {"a": "x" * 9_000_000}}, {"text": {"a": "x" * 9_000_000}}, {"user": "x" * 9_000_000}],
+)
+def test_what_a_response_repeats_is_bounded(part: dict[str, Any]) -> None:
+    service: Any = None
+    with pytest.raises(ApiError, match=f"{[*part][0]}: 9000.* bytes, which the response repeats"):
+        _chat_of(service, {"input": "a", **part})
