@@ -17,7 +17,15 @@ from mindbatch.config.schema import Task
 from mindbatch.io.error_lines import did_you_mean
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, MindBatchError, is_panic
 from mindbatch.io.interrupts import PUT_OFF, interrupt_outcome, signal_notes
-from mindbatch.io.screen_text import data_output, end_output, hold_libraries_back, say, show, shown_traceback
+from mindbatch.io.screen_text import (
+    data_output,
+    end_output,
+    hold_libraries_back,
+    say,
+    show,
+    show_page,
+    shown_traceback,
+)
 from mindbatch.tasks.registry import TASKS, overview, task_page
 
 if TYPE_CHECKING:
@@ -155,7 +163,7 @@ def _dispatch(line: CommandLine) -> int:
     task = _task(line)
     if "--help" in line.switches:
         options = OptionFiles(configs_folder(), line.values.get("--config-dir"))
-        show(task_page(task, options, _flags()))
+        show_page(task_page(task, options, _flags()))
         return EXIT_DONE
     return _run(task, line)
 
@@ -247,7 +255,7 @@ def _need_current_folder() -> None:
 
 def _show_overview(asked: bool) -> int:
     """The list of tasks; an empty command line gets it as an error."""
-    show(overview(_flags()), sys.stdout if asked else sys.stderr)
+    show_page(overview(_flags()), sys.stdout if asked else sys.stderr)
     return EXIT_DONE if asked else EXIT_USAGE
 
 

@@ -92,8 +92,8 @@ def _refuse_large(columns: list[ColumnPages]) -> None:
             )
         if column.is_repeated and column.most_values > _MOST_REPEATED_VALUES:
             raise ValueError(
-                f"a page or row of column {column.name[:100]!a} has {column.most_values:,} values of lists; at "
-                f"most {_MOST_REPEATED_VALUES:,} are read"
+                f"a page or row of column {column.name[:100]!a} has {column.most_values:,} values of lists; "
+                f"at most {_MOST_REPEATED_VALUES:,} are read"
             )
     if (total := sum(column.largest for column in columns)) > _MOST_BYTES:
         raise ValueError(f"its pages become {total:,} bytes at a time; at most {_MOST_BYTES:,} are unpacked")
