@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mindbatch.config.environment import own_the_process, prepare_environment
+from mindbatch.config.environment import keep_files_private, own_the_process, prepare_environment
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder, expand_home
 from mindbatch.config.schema import Task
@@ -214,6 +214,8 @@ def _run(task: Task, line: CommandLine) -> int:
     if line.is_command and not config.wants_verbose:
         hold_libraries_back()
     prepare_environment(verbose=config.wants_verbose, num_threads=config.thread_count)
+    if line.is_command and config.is_private:
+        keep_files_private()
     say(*config.notes)
     run = task.run  # imports the task
     gc.freeze()

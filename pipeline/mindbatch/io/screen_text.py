@@ -95,7 +95,7 @@ def say(*lines: object, name: str = "mindbatch") -> None:
         print(f"{name}: ... and {len(lines) - MOST_LINES:,} more", file=sys.stderr, flush=True)
 
 
-def show(*lines: object, file: TextIO | None = None) -> None:
+def show(*lines: str, file: TextIO | None = None) -> None:
     """Prints lines, to standard output if no file is given; none of them can become several."""
     for line in lines:
         print(printable(line), file=file or sys.stdout)
