@@ -17,7 +17,9 @@ from mindbatch.hub.listings import HuggingFace, ListedFile, ModelScope, Refused
 
 _TRIES = 5
 """So often in a row a connection may end without having brought anything."""
-_CHUNK = 1 << 17
+_CHUNK = 1 << 15
+"""Bytes of the network at a time: what has come of one before a connection is cut is lost."""
+_READ_BYTES = 1 << 20
 _TIMEOUT_SECONDS = 10.0
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EFBIG)
 _OTHER_LENGTH = "the hub sent another number of bytes than it announced"
@@ -127,7 +129,7 @@ def _verified(blob: Path, listed: ListedFile) -> str:
     with _opened(blob, os.O_RDONLY) as file:
         size = os.fstat(file).st_size
         digest = hashlib.sha1(b"blob %d\0" % size) if is_git else hashlib.sha256()
-        while chunk := os.read(file, _CHUNK):
+        while chunk := os.read(file, _READ_BYTES):
             digest.update(chunk)
     made = f"{digest.name}:{digest.hexdigest()}"
     if listed.digest not in (None, made) or size != listed.size:
