@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from mindbatch.config.paths import near_sibling, resolve_path
-from mindbatch.dataset.file_patterns import is_pattern, matching_files
 from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import ConfigError, MindBatchError
+from mindbatch.io.file_patterns import is_pattern, matching_files
 from mindbatch.io.regular_file import open_regular
 
 if TYPE_CHECKING:

@@ -173,6 +173,7 @@ def _encoded(content: Mapping[str, Any], known: frozenset[str] | None, path: Pat
             case token:
                 kept[key] = _with_known_flags(token)
     texts = [text for key in kept.keys() & (_TOKENS | _BY_NAME) for text in _texts(kept[key])]
+    texts += kept if known is None else ()  # ids by the tokens themselves
     if errors := token_errors(texts):
         raise CheckpointError(f"{path}: {error}" for error in errors)
     return json.dumps(kept).encode()

@@ -174,6 +174,13 @@ def test_what_costs_too_much_is_refused_by_name(tmp_path: Path, kind: str) -> No
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
 
 
+def test_a_long_token_is_refused_wherever_it_stands(tmp_path: Path) -> None:
+    write(tmp_path, {})
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"x" * 100_000: 401}))
+    with pytest.raises(CheckpointError, match=r"added_tokens.json: a token of 100000 characters"):
+        Tokenizer.load(tmp_path)
+
+
 def test_all_errors_are_told_at_once(tmp_path: Path) -> None:
     write(tmp_path, {**COSTLY["normalizers"][0], **COSTLY["decoders"][0], **COSTLY["a long token"][0]})
     with pytest.raises(CheckpointError) as refused:

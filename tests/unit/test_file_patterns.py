@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.dataset import file_patterns
+from mindbatch.config.paths import rows_error
 from mindbatch.dataset.data_files import find_files
-from mindbatch.dataset.file_patterns import matching_files
+from mindbatch.io import file_patterns
 from mindbatch.io.errors import ConfigError
+from mindbatch.io.file_patterns import matching_files
 
 NAMES = ("a", "b", ".c", "a.jsonl", "[x]")
 
@@ -50,6 +51,8 @@ def test_a_pattern_over_too_much_is_refused_with_a_line(tree: Path, monkeypatch:
     [line] = refused.value.lines
     assert "**/*.jsonl" in line
     assert line.endswith("(it covers more than 50 files and folders; name the folder more closely)")
+    refused_early = rows_error(tree / "*/*/*.jsonl")
+    assert refused_early == "it covers more than 50 files and folders; name the folder more closely"
 
 
 def test_a_folder_that_is_linked_within_itself_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

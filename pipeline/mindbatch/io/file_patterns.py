@@ -30,9 +30,18 @@ def matching_files(pattern: Path) -> list[Path]:
     Raises:
         TooMany: of files and folders that it would look at.
     """
-    search = _Search()
-    start, parts = (Path(pattern.anchor), pattern.parts[1:]) if pattern.anchor else (Path(), pattern.parts)
-    return sorted({path for path in search.matches(start, parts) if path.is_file()})
+    return sorted({path for path in _matches(pattern) if path.is_file()})
+
+
+def has_match(pattern: Path) -> bool:
+    """True if there is a file or folder that matches. Raises TooMany."""
+    return next(_matches(pattern), None) is not None
+
+
+def _matches(pattern: Path) -> Iterator[Path]:
+    if pattern.anchor:
+        return _Search().matches(Path(pattern.anchor), pattern.parts[1:])
+    return _Search().matches(Path(), pattern.parts)
 
 
 class _Search:
