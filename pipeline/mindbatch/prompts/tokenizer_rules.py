@@ -5,26 +5,25 @@ take long, or written in an uncommon form, is tried besides in a limited process
 """
 
 import base64
+import gc
 import json
-import re
-import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from math import prod
 from typing import Any
 
 import orjson
 
 from mindbatch.io.amounts import counted
-from mindbatch.io.regex_tree import constants, regex_tree
+from mindbatch.prompts.expression_costs import is_simple, shortest_match
 
 MOST_GROWTH = 64
 """Characters that one character may become. Unicode's own forms (NFKC) make 18 of one."""
 _MOST_PARTS = 100
 _MOST_TOKEN_CHARACTERS = 1000
-_MOST_TOKEN_SQUARES = 1 << 26  # beginnings and ends of all control tokens are looked for in texts
+_MOST_TOKEN_SQUARES = 1 << 27  # beginnings and ends of all control tokens are looked for in texts
 _MOST_ENTRY_CHARACTERS = 4096
 _MOST_WORD_CHARACTERS = 500  # WordPiece looks for each part of a word, in a time that grows with its cube
-_MOST_REGEX_CHARACTERS = 10_000
 
 PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _LISTS = {
@@ -35,9 +34,6 @@ _LISTS = {
 }
 _GROWING = {"BertNormalizer": 3, "ByteLevel": 4}
 
-# What most expressions of byte-level tokenizers end with: whichever is tried, the last takes the whole space.
-_SPACES = re.compile(r"(\|\\s\*\[\\r\\n\]\+?)?(\|\\s\+\(\?!\\S\))?\|\\s\+\Z")
-
 
 class UnknownForm(Exception):
     """A part that is not written as `tokenizers` itself writes it."""
@@ -46,13 +42,27 @@ class UnknownForm(Exception):
 def content_of(data: bytes) -> dict[str, Any] | None:
     """The object in the bytes of a tokenizer.json; None for a damaged one: whoever loads it says how."""
     try:
-        content = orjson.loads(data)
+        with _no_collection():
+            content = orjson.loads(data)
     except ValueError:
         try:
             content = json.loads(data)
         except (ValueError, RecursionError):
             return None
     return content if isinstance(content, dict) else None
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keeps Python from looking for garbage among hundreds of thousands of new lists, which takes as long
+    again as making them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def cost_errors(content: dict[str, Any]) -> list[str]:
@@ -106,7 +116,7 @@ def longest_replacement(charsmap: bytes) -> int:
 def regexes_to_try(content: dict[str, Any]) -> list[str]:
     """The regular expressions that are not surely matched in a time that follows from the text's length."""
     patterns = (_pattern(part).get("Regex") for name in PARTS for part in _parts(content.get(name), name))
-    return [pattern for pattern in patterns if pattern is not None and not _is_simple(pattern)]
+    return [pattern for pattern in patterns if pattern is not None and not is_simple(pattern)]
 
 
 def _parts(value: Any, name: str) -> Iterator[dict[str, Any]]:
@@ -161,7 +171,7 @@ def _decoded_growth(part: dict[str, Any]) -> float:
 
 def _replaced_growth(pattern: dict[str, str], text: str) -> float:
     """One that matches where nothing is puts the text between all characters."""
-    shortest = len(pattern["String"]) if "String" in pattern else _shortest_match(pattern["Regex"])
+    shortest = len(pattern["String"]) if "String" in pattern else shortest_match(pattern["Regex"])
     return max(1.0, len(text) / shortest) if shortest else 1.0 + len(text)
 
 
@@ -206,81 +216,3 @@ def _model_errors(model: Any) -> Iterator[str]:
     most = model.get("max_input_chars_per_word", 0)
     if isinstance(most, int) and most > _MOST_WORD_CHARACTERS:
         yield f"max_input_chars_per_word={most}; at most {_MOST_WORD_CHARACTERS} are allowed"
-
-
-_UNICODE_CLASS = re.compile(r"\\[pP](\{\^?\w+\}|\w)")
-_OTHERWISE_READ = re.compile(r"\}[?+]|\(\?[~@]|\\[zZA]")
-_SAME = {r"\A": "^", r"\Z": "$", r"\z": "$"}
-
-
-def _tree(pattern: str) -> Any:
-    """The tree of an expression of Oniguruma's, as far as Python reads it alike; ValueError where not."""
-    text = _OTHERWISE_READ.sub(lambda match: _SAME.get(match[0], r"\q"), _UNICODE_CLASS.sub(r"\\w", pattern))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a set within a set
-        return regex_tree(text, _MOST_REGEX_CHARACTERS)
-
-
-def _shortest_match(pattern: str) -> int:
-    """Characters that a match has at least; 0 where that is not known."""
-    try:
-        return int(_tree(pattern).getwidth()[0])
-    except (ValueError, Warning):
-        return 0
-
-
-def _is_simple(pattern: str) -> bool:
-    """True if an attempt to match takes a time that follows from what it takes of the text."""
-    try:
-        return _is_linear([*_tree(_SPACES.sub("", pattern))])
-    except (ValueError, Warning):
-        return False
-
-
-def _is_linear(nodes: list[Any]) -> bool:
-    """True if nothing that may fail follows a repeat without an end: it would be tried at each length."""
-    first = next((place for place, node in enumerate(nodes) if not _is_bounded(node)), None)
-    if first is None:
-        return True
-    operation, value = nodes[first]
-    if operation is constants.BRANCH:
-        is_last = all(_is_linear([*branch]) for branch in value[1])
-    elif operation is constants.SUBPATTERN:
-        is_last = _is_linear([*value[3]])
-    else:
-        is_last = _is_repeat_of_one(operation, value)
-    return is_last and all(map(_is_optional, nodes[first + 1 :]))
-
-
-def _is_optional(node: Any) -> bool:
-    operation, value = node
-    return (operation in _REPEATS and value[0] == 0) and (
-        _is_bounded(node) or _is_repeat_of_one(operation, value)
-    )
-
-
-def _is_bounded(node: Any) -> bool:
-    operation, value = node
-    if operation in _REPEATS:
-        _, most, inside = value
-        if not (most <= 1 or (most <= _MOST_COUNTED and _is_repeat_of_one(operation, value))):
-            return False
-        return all(map(_is_bounded, inside))
-    if operation is constants.BRANCH:
-        return all(_is_bounded(inner) for branch in value[1] for inner in branch)
-    if operation is constants.SUBPATTERN:
-        return all(map(_is_bounded, value[3]))
-    if operation in (constants.ASSERT, constants.ASSERT_NOT):
-        return all(map(_is_bounded, value[1]))
-    return operation in (*_ONE_CHARACTER, constants.AT)
-
-
-def _is_repeat_of_one(operation: Any, value: Any) -> bool:
-    """True for a repeat of one character or set, and not of a group."""
-    return operation in _REPEATS and len(value[2]) == 1 and value[2][0][0] in _ONE_CHARACTER
-
-
-_REPEATS = (constants.MAX_REPEAT, constants.MIN_REPEAT)
-_MOST_COUNTED = 8
-"""Repeats up to which one with an end is no more than so many characters."""
-_ONE_CHARACTER = (constants.LITERAL, constants.NOT_LITERAL, constants.ANY, constants.IN, constants.CATEGORY)

@@ -73,6 +73,10 @@ COSTLY: dict[str, tuple[Content, str]] = {
         "normalizer: makes up to 1,000,000 characters of one",
     ),
     "an empty pattern": ({"normalizer": replaced("", "x" * 64)}, "normalizer: makes up to 65 characters"),
+    "a set within a set": (
+        {"normalizer": replaced("[[a]" + "b" * 99 + "]", "x" * 99, "Regex")},
+        "makes up to 100 characters",
+    ),
     "an empty match": ({"normalizer": replaced("y*", "x" * 99, "Regex")}, "makes up to 100 characters"),
     "a prefix": ({"normalizer": {"type": "Prepend", "prepend": "x" * 99}}, "makes up to 100 characters"),
     "a table": (
@@ -112,8 +116,8 @@ COSTLY: dict[str, tuple[Content, str]] = {
         "added_tokens: a token of 100000 characters; at most 1000 are allowed",
     ),
     "many long tokens": (
-        {"added_tokens": [token(1000)] * 70},
-        "added_tokens: 70 tokens with 70,000 characters, too many to look for",
+        {"added_tokens": [token(1000)] * 140},
+        "added_tokens: 140 tokens with 140,000 characters, too many to look for",
     ),
     "a long entry": (
         {"model": {"type": "BPE", "vocab": {"x" * 5000: 0}, "merges": []}},
@@ -234,7 +238,23 @@ REPLACED = st.one_of(
     st.builds(replaced, WORDS, WORDS),
     st.builds(
         replaced,
-        st.sampled_from(["a+", "a*", "[ab]", "b{2,3}", "a?b", r"\s+", "^", "a|", "(?=b)"]),
+        st.sampled_from(
+            [
+                "a+",
+                "a*",
+                "[ab]",
+                "b{2,3}",
+                "a?b",
+                r"\s+",
+                "^",
+                "a|",
+                "(?=b)",
+                "[[a]bbbbbb]",
+                "[a[b]xxxxxx]",
+                "[ab&&b]",
+                "(?x)a  a",
+            ]
+        ),
         WORDS,
         st.just("Regex"),
     ),
