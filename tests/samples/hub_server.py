@@ -108,12 +108,12 @@ class _Handler(BaseHTTPRequestHandler):
         hub.requests.append(f"{self.command} {self.path}")
         if hub.status != 200:
             return self._answer(hub.status, b"{}")
+        if hub.endless is not None and self.path.endswith(hub.endless):
+            return self._without_end()
         if self.path.startswith(f"/api/v1/models/{hub.name}/repo"):
             return self._modelscope(urlsplit(self.path))
         if hub.token is not None and self.headers.get("Authorization") != f"Bearer {hub.token}":
             return self._answer(401, b"{}", {"X-Error-Code": "RepoNotFound"})
-        if hub.endless is not None and self.path.endswith(hub.endless):
-            return self._without_end()
         if re.fullmatch(rf"/api/models/{hub.name}(/revision/(main|{hub.commit}))?(\?.*)?", self.path):
             return self._answer(200, hub.listing(), {"Content-Type": "application/json"})
         match = re.fullmatch(rf"/{hub.name}/resolve/{hub.commit}/(.*)", self.path)

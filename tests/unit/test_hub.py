@@ -268,7 +268,7 @@ def test_an_index_names_nothing_but_weights(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with Hub(FILES, endless="blobs=True") as hub:
-        assert "takes more than 1024 MiB, and was given up" in refused(hub, monkeypatch)
+        assert "takes more than 512 MiB, and was given up" in refused(hub, monkeypatch)
     with Hub(FILES, gate=Event()) as hub:
         hub.lists = b" " * (3 << 20)
         monkeypatch.setattr(models, "_LISTING_SECONDS", 1.0)

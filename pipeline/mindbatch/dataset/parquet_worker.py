@@ -106,9 +106,8 @@ class ParquetReader:
         assert table is not None
         pages = group_pages(table, path, group)
         num_rows = batch_rows(pages, table.metadata.row_group(group).num_rows, _MOST_ROWS, _BATCH_BYTES)
-        if names := dictionary_columns(
-            pages, num_rows
-        ):  # how many bytes a row's cells get is known before they do
+        # How many bytes the cells of a row get is known before they do.
+        if names := dictionary_columns(pages, num_rows):
             table = self._parquet_file(path, read_dictionary=names, metadata=table.metadata)
         for batch in table.iter_batches(num_rows, row_groups=[group], use_threads=False):
             yield from self._batch_rows(batch.slice(past))

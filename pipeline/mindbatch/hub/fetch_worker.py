@@ -33,7 +33,7 @@ INDEX = "model.safetensors.index.json"
 _CODE = ("*.py", "*.so", "*.sh")
 _REPORT_SECONDS = 0.5
 _SPARE_BYTES = 1 << 20
-_MEMORY_BYTES = 1 << 30
+_MEMORY_BYTES = 512 << 20
 _LARGEST_TEXT = 64 << 20
 """Of the index, which is read before anything is agreed to."""
 

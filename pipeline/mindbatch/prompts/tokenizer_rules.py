@@ -72,10 +72,9 @@ def cost_errors(content: dict[str, Any]) -> list[str]:
         UnknownForm: a part is not written in the usual form.
     """
     errors = []
-    for name, growth in (("normalizer", _growth), ("pre_tokenizer", _growth), ("decoder", _decoded_growth)):
-        parts = [*_parts(content.get(name), name)]
-        errors += _too_many(name, len(parts), "part")
-        if (grown := prod(map(growth, parts))) > MOST_GROWTH:
+    for name in ("normalizer", "pre_tokenizer", "decoder"):
+        errors += _too_many(name, len([*_parts(content.get(name), name)]), "part")
+        if (grown := growth_of(content, name)) > MOST_GROWTH:
             errors.append(
                 f"{name}: makes up to {grown:,.0f} characters of one; at most {MOST_GROWTH} are allowed"
             )
@@ -87,6 +86,12 @@ def cost_errors(content: dict[str, Any]) -> list[str]:
         *(f"added_tokens: {error}" for error in token_errors(tokens)),
         *(f"model: {error}" for error in _model_errors(content.get("model"))),
     ]
+
+
+def growth_of(content: dict[str, Any], name: str) -> float:
+    """Characters that the normalizer, pre-tokenizer or decoder makes of one, at most. Raises UnknownForm."""
+    growth = _decoded_growth if name == "decoder" else _growth
+    return prod(map(growth, _parts(content.get(name), name)))
 
 
 def token_errors(texts: Iterable[Any]) -> list[str]:

@@ -18,7 +18,7 @@ from mindbatch.io.errors import CheckpointError, PromptError
 from mindbatch.prompts import tokenizer_probe
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.prompts.tokenizer_folder import library_errors_as
-from mindbatch.prompts.tokenizer_rules import MOST_GROWTH
+from mindbatch.prompts.tokenizer_rules import MOST_GROWTH, growth_of
 
 Content = dict[str, Any]
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -262,7 +262,7 @@ REPLACED = st.one_of(
 NORMALIZERS = st.one_of(
     REPLACED,
     st.builds(lambda text: {"type": "Prepend", "prepend": text}, WORDS.filter(bool)),
-    st.sampled_from([{"type": name} for name in ("NFC", "NFD", "Lowercase", "StripAccents", "ByteLevel")]),
+    st.sampled_from([{"type": name} for name in ("NFC", "Lowercase", "StripAccents", "ByteLevel")]),
 )
 DECODERS = st.one_of(
     REPLACED,
@@ -277,20 +277,18 @@ DECODERS = st.one_of(
 
 
 @given(st.lists(NORMALIZERS, max_size=6), st.lists(DECODERS, max_size=6), st.text(CHARACTERS, min_size=40))
-def test_what_is_taken_grows_no_text_further(
+def test_no_text_grows_further_than_the_rules_say(
     tmp_path: Path, normalizers: list[Content], decoders: list[Content], text: str
 ) -> None:
-    """A part adds to a text once, at most, what it makes of each character."""
+    """Beside that a part may add to a text, once, what it makes of a character."""
     change = {"normalizer": sequence("normalizers", *normalizers), "decoder": sequence("decoders", *decoders)}
-    path = write(tmp_path, change, sentencepiece_like)
-    try:
-        tokenizer_probe.refuse_costly(path.read_bytes(), path)
-    except CheckpointError:
+    of_normalizer, of_decoder = (growth_of(change, name) for name in ("normalizer", "decoder"))
+    if max(of_normalizer, of_decoder) > 10 * MOST_GROWTH:
         return
-    backend = Backend.from_file(str(path))
-    most = MOST_GROWTH * (len(text) + 1)
-    assert length(backend.normalizer.normalize_str, text) <= most
-    assert length(backend.decoder.decode, [text, text]) <= 2 * most
+    backend = Backend.from_file(str(write(tmp_path, change, sentencepiece_like)))
+    parts = 1 + len(normalizers)
+    assert length(backend.normalizer.normalize_str, text) <= of_normalizer * (len(text) + parts)
+    assert length(backend.decoder.decode, [text, text]) <= of_decoder * 2 * (len(text) + 1)
 
 
 def length(function: Callable[[Any], str], value: object) -> int:
