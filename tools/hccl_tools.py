@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
         say(*error.lines, name=NAME)
         return error.exit_code
     say(*request.notes, name=NAME)
-    show("\n".join([*table_rows(table), f"Completed: the rank table is in: {path}"]))
+    show(*table_rows(table), f"Completed: the rank table is in: {path}")
     return EXIT_DONE
 
 

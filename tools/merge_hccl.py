@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         say(*error.lines, name=NAME)
         return error.exit_code
     say(*notes, *size_errors(table), name=NAME)
-    show("\n".join([*table_rows(table), f"Completed: the rank table is in: {path}"]))
+    show(*table_rows(table), f"Completed: the rank table is in: {path}")
     return EXIT_DONE
 
 

@@ -10,14 +10,22 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mindbatch.config.environment import own_the_process, prepare_environment
+from mindbatch.config.environment import keep_files_private, own_the_process, prepare_environment
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder, expand_home
 from mindbatch.config.schema import Task
 from mindbatch.io.error_lines import did_you_mean
 from mindbatch.io.errors import EXIT_DONE, EXIT_UNFINISHED, EXIT_USAGE, ConfigError, MindBatchError, is_panic
 from mindbatch.io.interrupts import PUT_OFF, interrupt_outcome, signal_notes
-from mindbatch.io.screen_text import data_output, end_output, hold_libraries_back, say, show, shown_traceback
+from mindbatch.io.screen_text import (
+    data_output,
+    end_output,
+    hold_libraries_back,
+    say,
+    show,
+    show_page,
+    shown_traceback,
+)
 from mindbatch.tasks.registry import TASKS
 
 if TYPE_CHECKING:
@@ -158,7 +166,7 @@ def _dispatch(line: CommandLine) -> int:
         options = OptionFiles(configs_folder(), line.values.get("--config-dir"))
         from mindbatch.tasks.help_pages import task_page
 
-        show(task_page(task, options, _flags(), line.help_part))
+        show_page(task_page(task, options, _flags(), line.help_part))
         return EXIT_DONE
     return _run(task, line)
 
@@ -209,6 +217,8 @@ def _run(task: Task, line: CommandLine) -> int:
     if line.is_command and not config.wants_verbose:
         hold_libraries_back()
     prepare_environment(verbose=config.wants_verbose, num_threads=config.thread_count)
+    if line.is_command and config.is_private:
+        keep_files_private()
     say(*config.notes)
     run = task.run  # imports the task
     gc.freeze()
@@ -252,7 +262,7 @@ def _show_overview(asked: bool) -> int:
     """The list of tasks; an empty command line gets it as an error."""
     from mindbatch.tasks.help_pages import overview
 
-    show(overview(_flags()), sys.stdout if asked else sys.stderr)
+    show_page(overview(_flags()), sys.stdout if asked else sys.stderr)
     return EXIT_DONE if asked else EXIT_USAGE
 
 

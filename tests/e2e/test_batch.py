@@ -74,6 +74,21 @@ def test_a_run_and_what_can_be_asked_of_it(command: CommandLine) -> None:
     assert [run["status"] for run in json.loads(listed.stdout)] == ["complete", "complete"]
 
 
+@pytest.mark.parametrize(("private", "others_may"), [("true", 0), ("false", 0o044)])
+def test_whom_the_files_of_a_run_are_for(own_process: CommandLine, private: str, others_may: int) -> None:
+    sums(own_process)
+    done = batch(
+        own_process,
+        "data.path=sums.jsonl",
+        "decoding.max_new_tokens=1",
+        "output.dir=runs/a",
+        f"output.private={private}",
+    )
+    assert done.returncode == 0, done.stderr
+    made = [own_process.here / "runs", *(own_process.here / "runs").rglob("*")]
+    assert {path.stat().st_mode & 0o066 for path in made} == {others_may}
+
+
 def test_a_bad_row_can_be_mended_and_tried_again(
     command: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

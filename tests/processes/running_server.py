@@ -20,7 +20,9 @@ class RunningServer:
 
     def __init__(self, *settings: str, before: Sequence[str] = ()) -> None:
         command = [*before, sys.executable, "-m", "mindbatch", "serve", *settings, "server.port=0"]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, umask=0o022
+        )
         assert self.process.stderr is not None
         self.lines: list[str] = []
         for line in self.process.stderr:

@@ -20,7 +20,16 @@ from hypothesis import strategies as st
 from mindbatch import cli
 from mindbatch.io.error_lines import as_typed, as_written, shown
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.screen_text import LONGEST_LINE, MOST_LINES, TerminalText, data_output, printable, say, show
+from mindbatch.io.screen_text import (
+    LONGEST_LINE,
+    MOST_LINES,
+    TerminalText,
+    data_output,
+    printable,
+    say,
+    show,
+    show_page,
+)
 from mindbatch.io.tool_parser import ToolParser
 from small_gpt2 import write_small_gpt2
 
@@ -93,11 +102,17 @@ def test_many_faults_are_counted() -> None:
 
 def test_a_page_keeps_its_lines_and_nothing_in_them_acts() -> None:
     file = io.StringIO()
-    show("one\ntwo \x1b[31mred\u202e" + "x" * 10_000, file)
+    show_page("one\ntwo \x1b[31mred\u202e" + "x" * 10_000, file)
     one, two, end = file.getvalue().split("\n")
     assert (one, end) == ("one", "")
     assert two.startswith("two \\x1b[31mred\\u202exxx")
     assert len(two) < LONGEST_LINE + 60
+
+
+def test_a_line_stays_one() -> None:
+    file = io.StringIO()
+    show("a\nforged", "b\r\u2028c", file=file)
+    assert file.getvalue() == "a\\nforged\nb\\r\\u2028c\n"
 
 
 @pytest.mark.parametrize("error", [ConfigError, RuntimeError])

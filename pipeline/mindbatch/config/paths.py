@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 from collections.abc import Callable
-from glob import glob, has_magic
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from mindbatch.config.error_log import shown
 from mindbatch.hub.models import HUGGING_FACE, cached_model, how_to_get
 from mindbatch.io.error_lines import did_you_mean
+from mindbatch.io.file_patterns import TooMany, has_match, is_pattern
 from mindbatch.io.foreign_formats import foreign_file, foreign_folder, ranks_without_config
 from mindbatch.io.regular_file import check_own
 from mindbatch.io.storage import remove_abandoned
@@ -204,11 +204,14 @@ def rows_error(path: Path) -> str | None:
     """For the rows of a dataset: a file, a folder or a pattern. What is in them is looked at later."""
     if path.exists():
         return None if os.access(path, os.R_OK) else "cannot be read (Permission denied)"
-    if not has_magic(str(path)):
+    if not is_pattern(path):
         return f"no such file or folder{near_sibling(path)}"
     if "**" in path.parts:  # could go through a whole disk
         return None
-    return None if glob(str(path)) else "no file fits this pattern"
+    try:
+        return None if has_match(path) else "no file fits this pattern"
+    except TooMany as error:
+        return str(error)
 
 
 def output_file_error(path: Path) -> str | None:

@@ -45,6 +45,13 @@ def option(default: Any, meaning: str, kind: ValueKind = _BY_TYPE, **more: Any) 
     return declare(Option(default, kind, meaning, **more))
 
 
+def private_option() -> Any:
+    """The field of a section that says whom the files of a task are for; see `TaskConfig.is_private`."""
+    return option(
+        True, "new files and folders are this user's alone where umask is the usual 022; false: as umask is"
+    )
+
+
 def section(schema: type) -> Any:
     """A nested group of keys; the docstring of `schema` is its meaning."""
     return field(default_factory=schema)
@@ -97,6 +104,11 @@ class TaskConfig:
     def wants_verbose(self) -> bool:
         """True if the user asked for the messages of MindSpore and MindFormers and for tracebacks."""
         return bool(value_at(self, self.verbose_key))
+
+    @property
+    def is_private(self) -> bool:
+        """True if what the task writes holds people's data, and nobody has said who else may read it."""
+        return False
 
     @property
     def thread_count(self) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import gzip
 import io
 import os
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from mindbatch.config.paths import near_sibling, resolve_path
 from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import ConfigError, MindBatchError
+from mindbatch.io.file_patterns import is_pattern, matching_files
 from mindbatch.io.regular_file import open_regular
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
 KNOWN = f"{', '.join(SUFFIXES)}, and all but .parquet also with {' or '.join(COMPRESSIONS)}"
 GIVEN_FORMATS: dict[str, Format] = {name: name for name in SUFFIXES.values()} | {"openai": "jsonl"}
 AUTO = "auto"
-_GLOB = set("*?[")
 _SHOWN = 200
 
 
@@ -109,8 +108,8 @@ def _paths(place: Path, only: Format | None, outputs: Path | None) -> list[Path]
         raise ConfigError(
             f"{_shown(place)}: is no file that can be read twice; give data.path=- and pipe it in"
         )
-    if _GLOB & set(str(place)):
-        files = sorted({Path(name) for name in glob.glob(str(place), recursive=True) if Path(name).is_file()})
+    if is_pattern(place):
+        files = matching_files(place)
         kept = _of_no_run(files, place, outputs)
         if not kept:
             left_out = f"; {len(files)} of runs, which are left out" if files else ""
@@ -121,7 +120,7 @@ def _paths(place: Path, only: Format | None, outputs: Path | None) -> list[Path]
 
 def _of_no_run(files: list[Path], pattern: Path, outputs: Path | None) -> list[Path]:
     """The files that neither lie in `outputs` nor in the folder of a run, as far up as the pattern varies."""
-    fixed = next(folder for folder in pattern.parents if not _GLOB & set(str(folder)))
+    fixed = next(folder for folder in pattern.parents if not is_pattern(folder))
     own = None if outputs is None else outputs.resolve()
 
     @cache

@@ -27,6 +27,7 @@ FETCHED = ".mindbatch-fetched.json"
 HUGGING_FACE, MODEL_SCOPE = "huggingface", "modelscope"
 _MAIN = {HUGGING_FACE: "main", MODEL_SCOPE: "master"}
 _LARGEST_RECORD = 1 << 20
+_LISTING_SECONDS = 120.0
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
 _NAME = re.compile(rf"({_PART}/)?{_PART}", re.ASCII)
 _REVISION = re.compile(r"[\w.-]{1,128}(/[\w.-]{1,128}){0,3}", re.ASCII)
@@ -126,6 +127,7 @@ def fetch_model(
         "revision": revision,
         "files": [*patterns],
         "record": FETCHED,
+        "seconds": _LISTING_SECONDS,
     }
     environment = {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"}
     child = Child(

@@ -105,12 +105,17 @@ def say_once(*lines: str) -> None:
     say(*new)
 
 
-def show(page: str, file: TextIO | None = None) -> None:
-    """Prints a page, to standard output if no file is given. What data it shows went through `printable`, or
-    it could add lines of its own."""
-    for line in page.split("\n"):
+def show(*lines: str, file: TextIO | None = None) -> None:
+    """Prints lines, to standard output if no file is given; none of them can become several."""
+    for line in lines:
         print(printable(line), file=file or sys.stdout)
     (file or sys.stdout).flush()
+
+
+def show_page(page: str, file: TextIO | None = None) -> None:
+    """Prints a page as `show` does its lines. What data it shows went through `printable`, or it could add
+    lines of its own."""
+    show(*page.split("\n"), file=file)
 
 
 def show_json(content: Any) -> None:

@@ -70,7 +70,8 @@ def load_engine(setup: EngineSetup, notice: Notice = lambda text: None) -> Loade
     """
     runtime = setup.runtime
     refuse_beyond_memory(_demand_of(setup))
-    say(*thread_notes(runtime.num_threads), *setup.adapters.warnings)
+    tokenizer_warnings = () if setup.tokenizer is None else setup.tokenizer.warnings
+    say(*thread_notes(runtime.num_threads), *tokenizer_warnings, *setup.adapters.warnings)
     say_once(*kernel_notes(runtime.kernels, runtime.device_target))
     runners = load_runners(setup, notice)
     engine = engine_of(setup, runners.model, runners.assistant)

@@ -59,6 +59,7 @@ class Tokenizer:
     ) -> None:
         self._words = None if loaded.words is None else PreTokenizer.custom(loaded.words)
         self._backend = loaded.backend
+        self.warnings = loaded.warnings
         if self._words is not None:
             self._backend.pre_tokenizer = self._words
         self._chat = ChatTemplates(loaded.templates, loaded.named_tokens, chat_limits)

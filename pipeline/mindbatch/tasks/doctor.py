@@ -25,7 +25,7 @@ from mindbatch.fields import kinds as kind
 from mindbatch.io import children
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.io.installation import missing
-from mindbatch.io.screen_text import printable, say, show, show_json
+from mindbatch.io.screen_text import printable, say, show_json, show_page
 
 PACKAGES = ("mindbatch", "mindspore", "mindformers", "numpy", "transformers", "tokenizers", "hydra-core")
 _USES = {
@@ -69,7 +69,7 @@ def run(config: DoctorConfig) -> int:
     if config.format == "json":
         show_json(findings)
     else:
-        show(as_text(findings))
+        show_page(as_text(findings))
     if error:
         say(f"mindspore cannot be imported: {error}")
     return EXIT_FAILED if error else EXIT_DONE

@@ -29,7 +29,7 @@ from mindbatch.fields import kinds as kind
 from mindbatch.io.amounts import size
 from mindbatch.io.errors import EXIT_DONE, CheckpointError, ConfigError
 from mindbatch.io.foreign_formats import foreign_folder
-from mindbatch.io.screen_text import show, show_json
+from mindbatch.io.screen_text import show_json, show_page
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8
 from mindbatch.models.described_folder import division_errors
 from mindbatch.models.foreign_models import QUANTIZATION
@@ -101,7 +101,7 @@ def run(config: InspectConfig) -> int:
         verdict = [*(how.lines() if how else ()), *map("not run by this version: {}".format, reasons)]
         verdict += nearest_lines(model_config) if reasons and model_config else ()
         verdict += [_COPIES] if has_copies else []
-        show(source_page(source, ranks, verdict, config.limit, config.digests, config.filter, stored_as))
+        show_page(source_page(source, ranks, verdict, config.limit, config.digests, config.filter, stored_as))
     raise_if_any(errors)
     return EXIT_DONE
 
@@ -112,7 +112,7 @@ def _show_strategy(config: InspectConfig, strategy: Strategy) -> None:
     if config.format == "json":
         show_json(strategy_json(config.path, strategy, layouts, config.limit))
     else:
-        show(strategy_page(config.path, strategy, layouts, config.limit))
+        show_page(strategy_page(config.path, strategy, layouts, config.limit))
 
 
 def _holds_strategies(path: Path) -> bool:

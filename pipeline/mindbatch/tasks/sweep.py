@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import product
+from math import ceil, inf, isfinite, prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
@@ -32,6 +34,8 @@ from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.tasks.runs import state_of
 
 LONGEST_NAME = 120
+MOST_JOBS = 1000
+"""Of a sweep: all are composed and checked before the first begins."""
 OUTPUTS = (OUTPUT_FOLDER, "output.file", "report", "target.dir", "layout.dir")
 """Keys of what a job writes: no two jobs may write the same."""
 
@@ -75,6 +79,8 @@ def jobs_of(overrides: Sequence[str], options: OptionFiles, listed_group: str = 
     values = [_values(token, parser, errors) for token in overrides]
     if not any(len(choices) > 1 for choices in values):
         errors = errors or ["--multirun: no key has several values; write key=a,b or key='range(1,5)'"]
+    if not errors and (count := prod(map(len, values))) > MOST_JOBS:
+        errors = [f"--multirun: {count:,} jobs; at most {MOST_JOBS:,} are run by one command"]
     if errors:
         raise ConfigError(errors)
     by_key = [*zip(map(key_of, overrides), values, strict=True)]
@@ -104,6 +110,9 @@ def _values(token: str, parser: OverridesParser, errors: list[str]) -> list[str]
         if not override.is_discrete_sweep():
             errors.append(f"{token}: an interval has no end of values; write range(), choice() or a,b")
             return [token]
+        if _num_values(override) > MOST_JOBS:
+            errors.append(f"{token}: stands for more than {MOST_JOBS:,} values, the most that are swept")
+            return [token]
         key = token.partition("=")[0]
         values, texts = override.sweep_iterator(), override.sweep_string_iterator()
         tokens = [_override(key, *pair) for pair in zip(values, texts, strict=True)]
@@ -112,6 +121,17 @@ def _values(token: str, parser: OverridesParser, errors: list[str]) -> list[str]
     if not tokens:
         errors.append(f"{token}: stands for no value")
     return tokens
+
+
+def _num_values(override: Override) -> float:
+    """The values of a range, which may be without end; 0 for what is written out."""
+    sweep = override.value()
+    if not isinstance(sweep, RangeSweep):
+        return 0
+    if not sweep.step:
+        return inf
+    first, last = sweep.start or 0, sweep.stop or 0
+    return max(0.0, ceil((last - first) / sweep.step) if isfinite((last - first) / sweep.step) else inf)
 
 
 def _override(key: str, value: object, text: str) -> str:
@@ -173,7 +193,7 @@ def run_jobs(
         begun = time.monotonic()
         code = _run(program, [*arguments, *job.overrides])
         rows.append((job, code, time.monotonic() - begun))
-    show("\n".join(table([TITLES, *(_cells(*row) for row in rows)], right=NUMBERS)))
+    show(*table([TITLES, *(_cells(*row) for row in rows)], right=NUMBERS))
     return _code_of_all([code for _, code, _ in rows])
 
 

@@ -92,7 +92,8 @@ def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: P
         ),
         (
             "output=json",
-            "output=json: must be values for its keys: output.format, output.file, output.overwrite",
+            "output=json: must be values for its keys: output.format, output.file, output.overwrite, "
+            "output.private",
         ),
         (
             "decoding=null",

@@ -65,6 +65,14 @@ def test_values_of_a_sweep(token: str, values: list[str]) -> None:
             "decoding.top_p=interval(0,1): an interval has no end of values; ",
         ),
         (["decoding=glob(zzz*)"], "decoding=glob(zzz*): stands for no value"),
+        (["limit=range(1,100000000)"], "limit=range(1,100000000): stands for more than 1,000 values, "),
+        (
+            ["x=shuffle(range(1,1e9))", "y=1,2"],
+            "x=shuffle(range(1,1e9)): stands for more than 1,000 values, ",
+        ),
+        (["x=range(0,1,1e-300)"], "x=range(0,1,1e-300): stands for more than 1,000 values, "),
+        (["x=range(1.0,2.0,0)"], "x=range(1.0,2.0,0): stands for more than 1,000 values, "),
+        (["x=range(40)", "y=range(40)"], "--multirun: 1,600 jobs; at most 1,000 are run by one command"),
     ],
 )
 def test_no_sweep(overrides: list[str], line: str) -> None:

@@ -14,7 +14,7 @@ from typing import NoReturn
 from mindbatch.io import children
 from mindbatch.io.errors import EXIT_DONE, EXIT_UNFINISHED, EXIT_USAGE, ConfigError, MindBatchError
 from mindbatch.io.interrupts import interrupt_outcome, signal_notes
-from mindbatch.io.screen_text import end_output, say, show, watch_streams
+from mindbatch.io.screen_text import end_output, say, show_page, watch_streams
 from mindbatch.launch.free_ports import HeldPort
 from mindbatch.launch.process_log import made_folder
 from mindbatch.launch.scripts.execute_order import ExecuteOrder
@@ -160,10 +160,10 @@ def _read_and_run(
     arguments: list[str],
 ) -> int:
     if arguments and arguments[0] in HELP:
-        show(script.usage)
+        show_page(script.usage)
         return EXIT_DONE
     if len(arguments) not in script.counts:
-        show(script.usage, sys.stderr)
+        show_page(script.usage, sys.stderr)
         *most, last = map(str, script.counts)
         allowed = f"{', '.join(most)} or {last}" if most else last
         say(f"{len(arguments)} arguments were given; it takes {allowed}", name=script.name)

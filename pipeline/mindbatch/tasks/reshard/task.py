@@ -33,7 +33,7 @@ def run(config: ReshardConfig) -> int:
     say(*opened.notes)
     if config.dry_run:
         is_done = is_there(plan)
-        show("\n".join(_plan_lines(plan, is_done)))
+        show(*_plan_lines(plan, is_done))
         return EXIT_DONE
     start = time.monotonic()
     try:
