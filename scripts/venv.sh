@@ -38,6 +38,11 @@ prepare_venv() {
     echo "$stamp" >"$(stamp_file "$what")"
 }
 
+# Whether prepare_venv would have nothing to do.
+is_ready() {
+    [[ -x $venv_python ]] && is_installed "$1" "$(stamp_of_installation)"
+}
+
 # Makes .venv ready for the tests, which run in the checkout's root.
 prepare_tests() {
     # Hundreds of processes import the package, and pytest rewrites its tests: the bytecode of both is kept.
@@ -51,15 +56,54 @@ run_step() {
     "$venv_python" -I -m pytest --numprocesses 2 --dist loadfile --durations 5 "$@"
 }
 
-# Becomes a program of ours, a file or -m and a module: run by $PYTHON, else by .venv, which is made ready.
+# Becomes a module of the package or of tools/: "MODULE NEEDED [ARGUMENT ...]". It is run by $PYTHON, else by the
+# active environment if that has the packages NEEDED, else by .venv, which is made ready: for a module of the package
+# only if its arguments are right.
 run_isolated() {
-    local python=$venv_python
-    if [[ -z ${PYTHON:-} ]]; then
-        prepare_venv runtime
-    else
+    local module=$1 needed=$2 python program
+    shift 2
+    program=(-m "$module")
+    [[ $module == mindbatch.* ]] || program=("$root/tools/${module//.//}.py")
+    if [[ -n ${PYTHON:-} ]]; then
         python=$(path_of "$PYTHON") || fail "PYTHON=$PYTHON: no such program"
+    elif ! python=$(active_python "$needed"); then
+        python=$venv_python
+        [[ $module != mindbatch.* ]] || is_ready runtime || check_arguments "$module" "$@"
+        prepare_venv runtime
     fi
-    exec "$python" -I "$@"
+    exec "$python" -I "${program[@]}" "$@"
+}
+
+# Goes on where the arguments are right; else the program has said what is wrong, or shown its help.
+check_arguments() {
+    local python code=0
+    python=$(find_python)
+    isolated "$python" "$root/scripts/check_arguments.py" "$@" || code=$?
+    ((code == 100)) || exit "$code"
+}
+
+# The first that has the packages of its argument: the active environment's Python, that of the PATH, or that beside
+# the mindbatch on the PATH.
+active_python() {
+    local candidate python
+    for candidate in "${VIRTUAL_ENV:-}/bin/python" "${CONDA_PREFIX:-}/bin/python" python python3 mindbatch; do
+        [[ $candidate == /* || $candidate != */* ]] || continue  # in the current folder
+        python=$(path_of "$candidate") || continue
+        [[ $candidate != mindbatch ]] || python=$(dirname -- "$(readlink -f -- "$python")")/python
+        # shellcheck disable=SC2086 # names of packages, one word each
+        if [[ $python == /* && -x $python ]] && has_packages "$python" $1; then
+            echo "$python"
+            return
+        fi
+    done
+    return 1
+}
+
+has_packages() {
+    local python=$1
+    shift
+    isolated "$python" -c 'import sys; from importlib.util import find_spec
+sys.exit(not all(map(find_spec, sys.argv[1:])))' "$@" >/dev/null 2>&1
 }
 
 # Runs a Python for the checkout: nothing that is set for the user's own programs reaches it, or what it starts.

@@ -50,7 +50,7 @@ class Request:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the table and prints its ranks and path; the exit code is 0, 1 (failed) or 2 (wrong usage)."""
+    """Writes the table and prints its ranks and path; returns the exit code: see docs/generate.md."""
     options = parser().parse_args(arguments)
     try:
         request = read_request(options)
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
         say(*error.lines, name=NAME)
         return error.exit_code
     say(*request.notes, name=NAME)
-    show("\n".join([*table_rows(table), f"Completed: the rank table is in: {path}"]))
+    show(*table_rows(table), f"Completed: the rank table is in: {path}")
     return EXIT_DONE
 
 

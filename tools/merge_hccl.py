@@ -23,7 +23,7 @@ NAME = "merge_hccl.py"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the table and prints its ranks and path; the exit code is 0, 1 (failed) or 2 (wrong usage)."""
+    """Writes the table and prints its ranks and path; returns the exit code: see docs/generate.md."""
     parser = ToolParser(prog=NAME, description="Merge rank tables of several servers into one.")
     parser.add_argument("file_list", nargs="+", help="rank tables, in the order that the ranks shall have")
     options = parser.parse_args(arguments)
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         say(*error.lines, name=NAME)
         return error.exit_code
     say(*notes, *size_errors(table), name=NAME)
-    show("\n".join([*table_rows(table), f"Completed: the rank table is in: {path}"]))
+    show(*table_rows(table), f"Completed: the rank table is in: {path}")
     return EXIT_DONE
 
 

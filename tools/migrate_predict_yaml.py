@@ -41,7 +41,7 @@ NAME = "migrate_predict_yaml.py"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the file; the exit code is 0, 1 (failed) or 2 (wrong usage, or a YAML that is refused)."""
+    """Writes the file; returns the exit code: see docs/generate.md."""
     options = parser().parse_args(arguments)
     try:
         target = read_target(options.output)
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     except MindBatchError as error:
         say(*error.lines, name=NAME)
         return error.exit_code
-    say(*applied.notes, name=NAME)
+    say(*applied.details, name=NAME)
     show(printable(f"{target}: for mindbatch TASK --config {target}"))
     return EXIT_DONE
 

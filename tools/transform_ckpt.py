@@ -50,7 +50,7 @@ class Request:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Makes the files and prints their folder; the exit code is 0, 1 (failed), 2 (wrong usage) or 130."""
+    """Makes the files and prints their folder; returns the exit code: see docs/generate.md."""
     options = parser().parse_args(arguments)
     try:
         request = read_request(options)

@@ -14,7 +14,7 @@ NAME = "write_digests.py"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes digests.json and prints its path, one a rank; exits with 0, 1 (failed) or 2 (wrong usage)."""
+    """Writes digests.json and prints its path, one a rank; returns the exit code: see docs/generate.md."""
     parser = ToolParser(description="Write digests.json, which is verified when the checkpoint is read.")
     parser.add_argument("folder", help="model folder, folder with one .safetensors or .ckpt, or rank folders")
     parser.add_argument("--replace", action="store_true", help="write over an existing digests.json")

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mindbatch.calls import Inbox, Run
-from mindbatch.engine.request import RequestOutput, StreamEvent, in_order, refuse_failed
+from mindbatch.engine.request import Request, RequestOutput, StreamEvent, in_order, refuse_failed
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.interrupts import sigterm_as_sigint
 from mindbatch.llm import CLOSED, LLM
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 _ROWS_AT_ONCE = 8
+_MANY_REFUSED = 20
+_ITEMS_AT_ONCE = 8
 Commands = SimpleQueue[Callable[[LLM | BaseException], None] | None]
 
 
@@ -112,18 +114,25 @@ class AsyncLLM:
                     refuse_failed([item])
 
     async def submit(
-        self, rows: Iterable[tuple[Prompt, DecodingParams]], *, with_events: bool = True
+        self,
+        rows: Iterable[tuple[Prompt, DecodingParams]],
+        *,
+        with_events: bool = True,
+        most_waiting: int | None = None,
     ) -> AsyncRun:
-        """Queues rows as `LLM.submit`, a few at a time, between which steps for others are computed.
+        """Queues rows as `LLM.submit`, a few at a time, between which steps for others are computed; it ends
+        when many rows have been refused. Prompts are encoded outside the engine's thread.
 
         with_events: False brings results only, so that the loop is not woken at every step.
+        most_waiting: see `Inbox`.
         """
         filled, source = asyncio.Event(), iter(rows)
-        inbox = _inbox(filled, with_events=with_events)
-        run = await self._ask(lambda llm: llm.submit((), inbox))
+        inbox = _inbox(filled, with_events=with_events, most_waiting=most_waiting)
+        llm, run = await self._ask(lambda llm: (llm, llm.submit((), inbox)))
         try:
-            while some := [*islice(source, _ROWS_AT_ONCE)]:
-                await self._ask(lambda llm, some=some: run.add(llm.request(*row) for row in some))  # type: ignore[misc]
+            while len(run.refused) < _MANY_REFUSED and (some := [*islice(source, _ROWS_AT_ONCE)]):
+                requests = await asyncio.to_thread(_requests, llm, some)
+                await self._ask(lambda llm, requests=requests: run.add(requests))  # type: ignore[misc]
         except BaseException:
             run.close()
             raise
@@ -154,7 +163,11 @@ class AsyncLLM:
         return answer
 
 
-def _inbox(filled: asyncio.Event, *, with_events: bool = True) -> Inbox:
+def _requests(llm: LLM, rows: list[tuple[Prompt, DecodingParams]]) -> list[Request | RequestOutput]:
+    return [llm.request(*row) for row in rows]
+
+
+def _inbox(filled: asyncio.Event, *, with_events: bool = True, most_waiting: int | None = None) -> Inbox:
     """An inbox that wakes the task which waits for the event, in whatever thread it is filled."""
     loop = asyncio.get_running_loop()
 
@@ -162,7 +175,7 @@ def _inbox(filled: asyncio.Event, *, with_events: bool = True) -> Inbox:
         with suppress(RuntimeError):  # the loop was closed, and its tasks with it
             loop.call_soon_threadsafe(filled.set)
 
-    return Inbox(wake, with_events=with_events)
+    return Inbox(wake, with_events=with_events, most_waiting=most_waiting)
 
 
 class AsyncRun:
@@ -177,7 +190,9 @@ class AsyncRun:
             while not self._inbox:
                 await self._filled.wait()
                 self._filled.clear()
-            for item in self._run.next_items():
+            for number, item in enumerate(self._run.next_items()):
+                if number % _ITEMS_AT_ONCE == 0:
+                    await asyncio.sleep(0)  # the loop has its turn, however many wait here
                 yield item
 
     async def aclose(self) -> None:

@@ -82,15 +82,56 @@ class Inbox(deque[StepResult | Exception]):
     """Takes what steps bring for one call, in whatever thread computes them; then `filled` is called there.
 
     with_events: False takes results only.
+    most_waiting: log-probabilities, and some for each event, that may wait to be taken; when there are more,
+        an error goes before all, and the call is over. None: any number.
     """
 
-    def __init__(self, filled: Callable[[], object] = lambda: None, *, with_events: bool = True) -> None:
+    def __init__(
+        self,
+        filled: Callable[[], object] = lambda: None,
+        *,
+        with_events: bool = True,
+        most_waiting: int | None = None,
+    ) -> None:
         super().__init__()
-        self._filled, self.with_events = filled, with_events
+        self._filled, self.with_events, self._most_waiting = filled, with_events, most_waiting
+        self._taken, self._brought = 0, 0  # each written by one thread
+        self.is_over = False
 
     def append(self, delivery: StepResult | Exception, /) -> None:
-        super().append(delivery)
+        if self.is_over:
+            return
+        self._brought += _weight(delivery)
+        if self.is_bounded and self._brought - self._taken > (self._most_waiting or 0):
+            self.is_over = True
+            self.appendleft(NotTakenError("what was generated is not taken: the client reads too slowly"))
+        else:
+            super().append(delivery)
         self._filled()
+
+    @property
+    def is_bounded(self) -> bool:
+        """True if so much may wait in it; its results are then without the log-probabilities of events."""
+        return self._most_waiting is not None
+
+    def popleft(self) -> StepResult | Exception:
+        delivery = super().popleft()
+        self._taken += _weight(delivery)
+        return delivery
+
+
+class NotTakenError(MindBatchError):
+    """A caller that leaves too much waiting in its inbox."""
+
+
+_EVENT_WEIGHT = 4
+
+
+def _weight(delivery: StepResult | Exception) -> int:
+    """The memory of a delivery, counted in log-probabilities."""
+    if isinstance(delivery, Exception):
+        return 0
+    return sum(_EVENT_WEIGHT + sum(map(len, event.logprobs or ())) for event in delivery.events)
 
 
 @dataclass(slots=True)
@@ -245,9 +286,13 @@ class EngineCalls:
                 part(owner).events.append(replace(event, key=owner.request.key))
         for output in result.finished:
             owner = self._owners.pop(output.key)
+            if owner.inbox.is_bounded:
+                output = replace(output, outputs=[replace(one, logprobs=None) for one in output.outputs])
             part(owner).finished.append(replace(output, key=owner.request.key))
         for inbox, mine in parts.values():
             inbox.append(mine)
+            if inbox.is_over:
+                self.end(inbox)
 
     def _fail(self, reason: str, cause: BaseException | None = None) -> None:
         """Ends all calls: what a step has left half done cannot go on."""

@@ -10,21 +10,29 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mindbatch.config.environment import own_the_process, prepare_environment
+from mindbatch.config.environment import keep_files_private, own_the_process, prepare_environment
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder, expand_home
 from mindbatch.config.schema import Task
 from mindbatch.io.error_lines import did_you_mean
-from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, MindBatchError, is_panic
+from mindbatch.io.errors import EXIT_DONE, EXIT_UNFINISHED, EXIT_USAGE, ConfigError, MindBatchError, is_panic
 from mindbatch.io.interrupts import PUT_OFF, interrupt_outcome, signal_notes
-from mindbatch.io.screen_text import data_output, end_output, hold_libraries_back, say, show, shown_traceback
-from mindbatch.tasks.registry import TASKS, overview, task_page
+from mindbatch.io.screen_text import (
+    data_output,
+    end_output,
+    hold_libraries_back,
+    say,
+    show,
+    show_page,
+    shown_traceback,
+)
+from mindbatch.tasks.registry import TASKS
 
 if TYPE_CHECKING:
     from mindbatch.config.composition import Composition
 
 SWITCHES = {
-    "--help": "show the tasks, or with a task its keys",
+    "--help": "show the tasks, or with a task the keys used first; --help=all: every key",
     "--version": "show the version",
     "--verbose": "show the messages of MindSpore and MindFormers, tracebacks, requests to a server",
     "--print-config": "show the composed configuration and stop; as --cfg job",
@@ -65,6 +73,7 @@ class CommandLine:
     overrides: list[str] = field(default_factory=list)
     switches: set[str] = field(default_factory=set)
     values: dict[str, Any] = field(default_factory=dict)
+    help_part: str = ""
     is_command: bool = False
 
 
@@ -105,7 +114,7 @@ def main(arguments: list[str], *, is_command: bool = False) -> int:
         sys.stdout.flush()  # a reader that has gone is noticed here, not at the interpreter's exit
         return code
     except BrokenPipeError:
-        return EXIT_FAILED
+        return EXIT_UNFINISHED
     except KeyboardInterrupt as interrupt:
         return _report_interrupt(type(interrupt))
     except Exception as error:
@@ -143,7 +152,7 @@ def _report_error(error: BaseException, verbose: bool) -> int:
     name = "out of memory" if is_memory else type(error).__name__
     hint = "" if verbose else " (run again with --verbose for the traceback)"
     say(f"{name}: {text}{hint}" if text else f"{name}{hint}")
-    return EXIT_FAILED
+    return EXIT_UNFINISHED
 
 
 def _dispatch(line: CommandLine) -> int:
@@ -155,7 +164,9 @@ def _dispatch(line: CommandLine) -> int:
     task = _task(line)
     if "--help" in line.switches:
         options = OptionFiles(configs_folder(), line.values.get("--config-dir"))
-        show(task_page(task, options, _flags()))
+        from mindbatch.tasks.help_pages import task_page
+
+        show_page(task_page(task, options, _flags(), line.help_part))
         return EXIT_DONE
     return _run(task, line)
 
@@ -206,6 +217,8 @@ def _run(task: Task, line: CommandLine) -> int:
     if line.is_command and not config.wants_verbose:
         hold_libraries_back()
     prepare_environment(verbose=config.wants_verbose, num_threads=config.thread_count)
+    if line.is_command and config.is_private:
+        keep_files_private()
     say(*config.notes)
     run = task.run  # imports the task
     gc.freeze()
@@ -231,7 +244,7 @@ def _shown_part(line: CommandLine) -> str:
 
 def _show_configuration(composition: "Composition", what: str) -> None:
     composition.log.raise_if_any()
-    say(*composition.notes)
+    say(*composition.details)
     if what != "job":
         print(composition.hydra_yaml(), end="", file=data_output())
     if what != "hydra":
@@ -247,7 +260,9 @@ def _need_current_folder() -> None:
 
 def _show_overview(asked: bool) -> int:
     """The list of tasks; an empty command line gets it as an error."""
-    show(overview(_flags()), sys.stdout if asked else sys.stderr)
+    from mindbatch.tasks.help_pages import overview
+
+    show_page(overview(_flags()), sys.stdout if asked else sys.stderr)
     return EXIT_DONE if asked else EXIT_USAGE
 
 
@@ -278,8 +293,9 @@ def parse_command_line(arguments: list[str]) -> CommandLine:
             continue
         flag, has_value, value = argument.partition("=")
         flag = SHORT_FLAGS.get(flag, flag)
-        if flag in SWITCHES and not has_value:
+        if flag in SWITCHES and (not has_value or flag == "--help"):
             line.switches.add(flag)
+            line.help_part = value if flag == "--help" else line.help_part
         elif flag in VALUED_FLAGS:
             value = value if has_value else next(rest, "")
             errors += _take_value(flag, value, line)

@@ -37,4 +37,4 @@ def with_progress(
     if shown:
         seconds = time.perf_counter() - started
         counts = f"{counted(done, 'prompt')}, {counted(tokens, 'token')} in {duration(seconds)}"
-        show(f"{counts} ({per_second(tokens, seconds):,.0f} tokens/s)", sys.stderr)
+        show(f"{counts} ({per_second(tokens, seconds):,.0f} tokens/s)", file=sys.stderr)

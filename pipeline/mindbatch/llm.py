@@ -29,7 +29,14 @@ from mindbatch.llm_input import (
 )
 from mindbatch.loading.build import LoadedEngine, Notice, load_engine
 from mindbatch.loading.setup import prepare
-from mindbatch.prompts.prompts import NO_TOKENIZER, Prompt, PromptRows, read_prompts, token_ids_of
+from mindbatch.prompts.prompts import (
+    NO_TOKENIZER,
+    Prompt,
+    PromptRows,
+    read_prompts,
+    refuse_chats,
+    token_ids_of,
+)
 from mindbatch.streaming import Streamer, fed
 
 if TYPE_CHECKING:
@@ -121,6 +128,10 @@ class LLM(Closing):
         if self.tokenizer is None:
             raise ConfigError(NO_TOKENIZER)
         return self.tokenizer
+
+    def refuse_chats(self, asked: str) -> None:
+        """Raises ConfigError where the model has no chat template; asked: the key that asks for chats."""
+        refuse_chats(self.tokenizer, asked)
 
     @property
     def settings(self) -> EngineSettings:

@@ -95,7 +95,7 @@ def test_a_rank_that_ends_takes_the_others_along(rank: int, number: int, how: st
         finally:
             with suppress(ProcessLookupError):
                 job.kill()
-    assert job.returncode == 1
+    assert job.returncode == 75
     assert f"{LINE}rank {rank} ended with {how}\n" in said
     assert "Traceback" not in said
     assert are_gone(set(ranks.values()), seconds=5)

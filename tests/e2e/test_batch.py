@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import os
+import resource
 import signal
 import subprocess
 from pathlib import Path
@@ -73,6 +74,21 @@ def test_a_run_and_what_can_be_asked_of_it(command: CommandLine) -> None:
     assert [run["status"] for run in json.loads(listed.stdout)] == ["complete", "complete"]
 
 
+@pytest.mark.parametrize(("private", "others_may"), [("true", 0), ("false", 0o044)])
+def test_whom_the_files_of_a_run_are_for(own_process: CommandLine, private: str, others_may: int) -> None:
+    sums(own_process)
+    done = batch(
+        own_process,
+        "data.path=sums.jsonl",
+        "decoding.max_new_tokens=1",
+        "output.dir=runs/a",
+        f"output.private={private}",
+    )
+    assert done.returncode == 0, done.stderr
+    made = [own_process.here / "runs", *(own_process.here / "runs").rglob("*")]
+    assert {path.stat().st_mode & 0o066 for path in made} == {others_may}
+
+
 def test_a_bad_row_can_be_mended_and_tried_again(
     command: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +148,27 @@ def test_rows_come_in_many_forms(command: CommandLine) -> None:
             ("y", " 3."),
             ("z", " 4."),
         ]
+
+
+def test_the_exit_code_tells_a_full_disk_from_bad_rows(command: CommandLine) -> None:
+    good = [{"prompt": f"{number} + 8 ="} for number in range(150)]
+    write_rows(command.here / "rows.jsonl", [*good, {"prompt": ""}])
+    arguments = (
+        "data.path=rows.jsonl",
+        "output.dir=runs/a",
+        "decoding.max_new_tokens=8",
+        "decoding.logprobs=20",
+    )
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, before[1]))  # of this process, and of what it starts
+    try:
+        full = batch(command, *arguments)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (full.returncode, full.stderr.count("the same command resumes")) == (75, 1), full.stderr
+    assert batch(command, *arguments).returncode == 1
+    assert batch(command, *arguments, "data.max_errors=1").returncode == 0
+    assert batch(command, *arguments, "data.max_errors=0").returncode == 2
 
 
 def test_openai_requests_get_openai_responses(command: CommandLine) -> None:

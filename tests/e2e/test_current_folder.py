@@ -80,6 +80,7 @@ RECORDING_PYTHON = """#!/bin/bash
 printf '%s\\n' "$0 $* ${PYTHONPATH:+PYTHONPATH}${PYTHONHOME:+PYTHONHOME}" >>'CALLS'
 case "$*" in
     "-I -c import ensurepip"*) ;;
+    *check_arguments.py*) exit 100 ;;
     "-I -c import platform"*) echo 3.11.1 ;;
     "-I -m venv --clear "*) mkdir -p "$5/bin" && cp "$0" "$5/bin/python" ;;
 esac
@@ -123,11 +124,13 @@ def test_every_python_of_a_script_is_isolated_and_has_an_absolute_path(name: str
     for file in ("setup.py", "pyproject.toml", "constraints.txt", "pipeline/mindbatch/kernels/csrc/any"):
         (checkout / file).touch()
     shutil.copytree(CHECKOUT / "scripts", checkout / "scripts")
-    for python in (programs / "python3.12", here / "python3.12"):
+    (here / "bin").mkdir()
+    for python in (programs / "python3.12", here / "python3.12", here / "bin/python", here / "mindbatch"):
         python.write_text(RECORDING_PYTHON.replace("CALLS", str(tmp_path / "calls")))
         python.chmod(0o755)
-    path = f":.:{programs}:{os.environ['PATH']}"
-    done = run_script(checkout / "scripts" / name, here, *USERS_SCRIPTS.get(name, []), PATH=path)
+    path = f":.:{programs}:/usr/bin:/bin"  # no environment that has MindBatch
+    variables = {"PATH": path, "VIRTUAL_ENV": ".", "CONDA_PREFIX": "."}
+    done = run_script(checkout / "scripts" / name, here, *USERS_SCRIPTS.get(name, []), **variables)
     assert done.returncode == 0, done.stderr
     for call in (calls := (tmp_path / "calls").read_text().splitlines()):
         assert call.startswith((f"{programs}/python3.12 -I ", f"{checkout}/.venv/bin/python -I ")), call

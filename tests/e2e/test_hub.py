@@ -94,7 +94,7 @@ def test_on_a_terminal_the_user_is_asked(answer: str, tmp_path: Path) -> None:
         assert os.waitstatus_to_exitcode(status) == 0
     else:
         assert b"not fetched; give a folder, or model.download=true" in shown
-        assert os.waitstatus_to_exitcode(status) == 1
+        assert os.waitstatus_to_exitcode(status) == 2
 
 
 def _read(terminal: int) -> bytes:

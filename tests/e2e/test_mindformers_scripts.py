@@ -73,7 +73,101 @@ def test_a_script_beside_the_program(tmp_path: Path, script: str, take: Callable
     if take is shutil.copy:
         done = run(tmp_path, str(tmp_path / script), order, *further, PYTHON="")
         assert done.returncode == 2
-        assert done.stderr.startswith(f"{script}: not in MindBatch's checkout; set PYTHON=/path/to/python ")
+        assert done.stderr.startswith(f"{script}: not in MindBatch's checkout; activate an environment ")
+
+
+@pytest.mark.slow
+def test_the_guides_data_parallel_sample(tmp_path: Path) -> None:
+    """The whole weights in rank_0 and rank_1, a file of prompts, and the command as in MindFormers' guide."""
+    shipped, weights = CHECKOUT / "examples/tiny_gpt2", tmp_path / "gpt2_ckpt"
+    target = [f"target.dir={tmp_path}/whole", "target.names=mindformers", "target.format=ckpt"]
+    assert cli.main(["reshard", f"source={shipped}", *target]) == 0
+    for rank in range(2):
+        (weights / f"rank_{rank}").mkdir(parents=True)
+        shutil.copy(tmp_path / "whole/model.ckpt", weights / f"rank_{rank}/gpt2.ckpt")
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(shipped / name, weights)
+    (tmp_path / "input.txt").write_text("9 + 8 =\nthree plus four is\n")
+    for path in ("scripts/run_dist_gen.sh", "tools/generate_custom.py"):
+        (tmp_path / Path(path).name).symlink_to(CHECKOUT / path)
+    order = (
+        "python generate_custom.py --model_type tiny_gpt2 --batch_size 2 --checkpoint_path ./gpt2_ckpt "
+        "--use_parallel True --data_parallel 2 --model_parallel 1 --do_sample False"
+    )
+    done = run(
+        tmp_path, f"{tmp_path}/run_dist_gen.sh", order, str(TABLE), "[0,2]", "2", INPUT_DATA="input.txt"
+    )
+    assert done.stdout == "[0] 9 + 8 = 17.\n[1] three plus four is seven.\n", done.stderr
+
+
+class Checkout:
+    """The scripts and what they read their arguments with, as after a clone: there is no .venv yet."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.here = folder / "checkout", folder / "here"
+        self.here.mkdir()
+        for name in ("scripts", "tools", "pipeline"):
+            shutil.copytree(
+                CHECKOUT / name, self.root / name, ignore=shutil.ignore_patterns("*.so", "__pycache__")
+            )
+        for name in ("setup.py", "pyproject.toml", "constraints.txt"):
+            shutil.copy(CHECKOUT / name, self.root / name)
+
+    def run(self, script: str, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+        done = subprocess.run(
+            ["bash", self.root / "scripts" / script, *arguments],
+            cwd=self.here,
+            env={"PATH": "/usr/bin:/bin", "HOME": str(self.here), **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert not (self.root / ".venv").exists()
+        return done
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    return Checkout(tmp_path_factory.mktemp("cloned"))
+
+
+WRONG = {
+    "run_dist_gen.sh": (["mindbatch generate", "nosuch.json", "[0,2]", "2"], "cannot be read"),
+    "msrun_launcher.sh": (["python generate_custom.py"], "no such file; this project's is "),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", WRONG)
+def test_arguments_are_checked_before_an_environment_is_made(
+    script: str, checkout: Checkout, tmp_path: Path
+) -> None:
+    arguments, error = WRONG[script]
+    base = Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}")
+    (tmp_path / "python3").symlink_to(base)  # a Python that fits and has no MindBatch
+    with_nothing = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = checkout.run(script, *arguments, **with_nothing)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert error in done.stderr
+    done = checkout.run(script, "--help", **with_nothing)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["VIRTUAL_ENV", "PATH", "a link to mindbatch"])
+def test_the_environment_that_is_active_runs_them(way: str, checkout: Checkout, tmp_path: Path) -> None:
+    own = Path(sys.executable).parent
+    path, variables = "/usr/bin:/bin", {}
+    if way == "PATH":
+        path = f"{own}:{path}"
+    elif way == "VIRTUAL_ENV":
+        variables[way] = str(own.parent)
+    else:
+        (tmp_path / "mindbatch").symlink_to(own / "mindbatch")
+        path = f"{tmp_path}:{path}"
+    done = checkout.run("msrun_launcher.sh", "mindbatch --version", "1", PATH=path, **variables)
+    assert (done.returncode, done.stdout[:10]) == (0, "mindbatch "), done.stderr
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")

@@ -27,13 +27,15 @@ AS_CALL = {"guided_regex": CALL.replace("{", r"\{").replace("}", r"\}"), "max_to
 
 @pytest.fixture(scope="module")
 def server(small_gpt2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    folder = tmp_path_factory.mktemp("served")
     running = RunningServer(
         *(f"model.checkpoint_name_or_path={small_gpt2}", "server.model_name=small"),
-        *(f"server.batches_dir={tmp_path_factory.mktemp('served')}", "server.message_format=qwen3"),
+        *(f"server.batches_dir={folder}", "server.message_format=qwen3"),
         *(f"server.api_key={KEY}", "decoding.max_new_tokens=12", "--verbose"),
     )
     yield running
     assert running.end() == 0
+    assert not [path for path in folder.rglob("*") if path.stat().st_mode & 0o077]
     assert KEY not in "".join(running.lines)
 
 

@@ -62,7 +62,7 @@ class ServerFaults:
         self._temporary.mkdir()
         os.environ["TMPDIR"] = str(self._temporary)
         self._served = self._folder / "served"
-        self._model = _with_template(self._folder / "model")
+        self._model = with_template(self._folder / "model")
         self.watched = self._start()
         self._rows = self.watched.server.upload(b"".join(map(batch_line, range(rows))))
         self._small = self.watched.server.upload(batch_line(0))
@@ -235,7 +235,7 @@ class ServerFaults:
         return found
 
 
-def _with_template(folder: Path) -> Path:
+def with_template(folder: Path) -> Path:
     """The shipped model, which has no chat template, with one."""
     shutil.copytree(TINY, folder, ignore=shutil.ignore_patterns("digests.json"))
     path = folder / "tokenizer_config.json"

@@ -92,3 +92,9 @@ def test_a_server_refuses_what_is_wrong_and_is_at_rest_afterwards(
     numbers = ("--requests", requests, "--connections", connections, "--rounds", rounds)
     printed = run_script("server_faults", tmp_path / "faults", *numbers)
     assert printed.startswith(f"{requests} mutated requests, ")
+
+
+@pytest.mark.parametrize(("requests", "mib"), [(5, 30), pytest.param(300, 62, marks=on_demand)])
+def test_no_single_request_stops_the_others(tmp_path: Path, requests: int, mib: int) -> None:
+    printed = run_script("large_requests", tmp_path, "--requests", requests, "--mib", mib)
+    assert printed == f"{requests} large requests\n"

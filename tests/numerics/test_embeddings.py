@@ -56,5 +56,7 @@ def test_an_embedding_is_no_text() -> None:
         DecodingParams(pooling="mean", num_beams=2)
     with pytest.raises(ConfigError, match="dimensions=3 has no effect"):
         DecodingParams(dimensions=3)
-    with pytest.raises(ConfigError, match="pooling='cls': must be one of last, mean, or null"):
-        DecodingParams(pooling="cls")
+    with pytest.raises(
+        ConfigError, match="pooling='first': must be one of last, mean, cls, max, weightedmean, "
+    ):
+        DecodingParams(pooling="first")

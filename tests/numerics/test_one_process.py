@@ -87,7 +87,7 @@ except ConfigError as error:
 @pytest.mark.slow
 def test_the_device_in_use_is_taken_and_another_is_refused() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("runtime.device_target=Ascend: not available here: ")
+    assert done.stdout.startswith("runtime.device_target=Ascend: not available here; runtime=cpu runs ")
 
 
 MIB = 1 << 20

@@ -233,5 +233,5 @@ def test_a_library_of_other_sources_is_refused(
     find_library.cache_clear()
     with pytest.raises(ConfigError, match="built from other sources"):
         find_library()
-    assert "build them again" in native_library.library_text()
+    assert "builds them again" in native_library.library_text()
     assert choose_kernels("reference", "CPU").name == "reference"

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from type_cases import config_of, prompts_of, write_case
 
 from mindbatch import DecodingParams
-from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.io.errors import CheckpointError, ConfigError, PromptError
 from mindbatch.models.config_forms import nested_names
 from mindbatch.models.merged_adapter import adapter_renames
 from mindbatch.models.registry import describe, tensor_specs
@@ -47,16 +47,19 @@ def test_logits_and_tokens_are_those_of_the_model_of_text(case: str, where: str,
     names = nested_names("model.", [where])
     assert names is not None
     nested.mkdir()
-    (nested / "config.json").write_text(json.dumps(configuration(case)))
+    image = max(config_of(case)["vocab_size"] - 1, *map(max, prompts_of(case)[:4]))
+    (nested / "config.json").write_text(json.dumps(configuration(case, image_token_index=image)))
     images = {where.removesuffix("language_model.") + name: each for name, each in IMAGES.items()}
     images = IMAGES if where == WHERE[0] else images
     save_file({names(name): each for name, each in tensors.items()} | images, nested / "model.safetensors")
-    prompts = prompts_of(case)[:4]
+    prompts = [prompt for prompt in prompts_of(case)[:4] if image not in prompt]
     expected, found = (LastRun(load(folder), prompts, GREEDY) for folder in (plain, nested))
     assert found.tokens == expected.tokens
     assert {key: each.tobytes() for key, each in found.logits.items()} == {
         key: each.tobytes() for key, each in expected.logits.items()
     }
+    with pytest.raises(PromptError, match=f"token id {image} at position 1 is the image_token_index"):
+        load(nested).generate([[2, image]])
 
 
 def test_the_names_that_adapters_have() -> None:
@@ -65,6 +68,13 @@ def test_the_names_that_adapters_have() -> None:
     renames = adapter_renames(arch, source_shapes(tensor_specs(arch)))
     for where in WHERE:
         assert renames[f"{where}layers.0.mlp.up_proj.weight"] == "model.layers.0.mlp.up_proj.weight"
+
+
+def test_ids_of_images_compute_nothing_wherever_they_stand() -> None:
+    plain = configuration(TIED)
+    ids = {"vision_token_id": 3, "image_start_token_id": 4, "video_token_index": None}
+    inner = {**plain, "text_config": plain["text_config"] | ids}
+    assert describe(plain | ids) == describe(inner) == describe(plain)
 
 
 def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:

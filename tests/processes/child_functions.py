@@ -78,15 +78,27 @@ def flood(megabytes: str) -> None:
     print("the end", flush=True)
 
 
+LAUNCHER = """
+import os, signal, subprocess, sys
+agent = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+with open("agent.partial", "w") as file:
+    file.write(str(agent.pid))
+os.rename("agent.partial", "agent")
+signal.pause()
+"""
+
+
 def supervise(folder: str) -> None:
-    """A parent: starts two processes, says which, and waits."""
+    """A parent: starts a rank, and a launcher whose agent has a session of its own; says which, and waits."""
     from mindbatch.io.children import command
     from mindbatch.launch.launcher_programs import program_command
     from mindbatch.launch.supervisor import Supervisor
 
     supervisor = Supervisor(Path(folder))
     supervisor.start("rank_0", command(say_and_wait, "on"), os.environ)
-    program = program_command([sys.executable, "-c", "import signal; signal.pause()"])
-    supervisor.start("msrun", program, os.environ)
-    print(*(supervisor.process_id(name) for name in supervisor.names), flush=True)
+    supervisor.start("msrun", program_command([sys.executable, "-c", LAUNCHER], Path(folder)), os.environ)
+    agent = Path(folder, "agent")
+    while not agent.exists():
+        time.sleep(0.01)
+    print(*map(supervisor.process_id, supervisor.names), agent.read_text(), flush=True)
     threading.Event().wait()

@@ -51,6 +51,7 @@ class CommandLine:
             capture_output=True,
             timeout=300,
             check=False,
+            umask=0o022,
         )
         assert sorted(os.listdir(self.here)) == sorted(leaves)
         return subprocess.CompletedProcess(

@@ -9,18 +9,20 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 JSON = {"content-type": "application/json"}
 
 
 class RunningServer:
-    """One life of the server's process."""
+    """One life of the server's process. before: words of its command, like those of `prlimit`."""
 
-    def __init__(self, *settings: str) -> None:
-        command = [sys.executable, "-m", "mindbatch", "serve", *settings, "server.port=0"]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    def __init__(self, *settings: str, before: Sequence[str] = ()) -> None:
+        command = [*before, sys.executable, "-m", "mindbatch", "serve", *settings, "server.port=0"]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, umask=0o022
+        )
         assert self.process.stderr is not None
         self.lines: list[str] = []
         for line in self.process.stderr:
@@ -41,13 +43,14 @@ class RunningServer:
         answer = connection.getresponse()
         return answer.status, answer.read()
 
-    def upload(self, content: bytes) -> str:
+    def upload(self, content: bytes, **headers: str) -> str:
         """Brings a file; returns its identifier."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         head = b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--x\r\n'
         head += b'content-disposition: form-data; name="file"; filename="rows.jsonl"\r\n\r\n'
         body = head + content + b"\r\n--x--\r\n"
-        connection.request("POST", "/v1/files", body, {"content-type": "multipart/form-data; boundary=x"})
+        form = {"content-type": "multipart/form-data; boundary=x"}
+        connection.request("POST", "/v1/files", body, {**form, **headers})
         answer = json.loads(connection.getresponse().read())
         return str(answer["id"])
 

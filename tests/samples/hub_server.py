@@ -28,7 +28,9 @@ class Hub:
 
     cut_after: bytes of a large file after which each connection ends. sent: what is sent in place of a
     file. sizes: what is said in place of a file's size. token: that a request must have. links: files
-    that another address has. gate: a large file is sent to its middle, and then what waits for this.
+    that another address has. gate: a large file is sent to its middle, and then what waits for this. lies:
+    headers that replace those of a file's answers. lists: what is listed in place of a model. endless: the
+    end of the path of what is sent in chunks without end.
     """
 
     files: Mapping[str, bytes]
@@ -41,6 +43,9 @@ class Hub:
     status: int = 200
     links: dict[str, str] = field(default_factory=dict)
     gate: Event | None = None
+    lies: dict[str, str] = field(default_factory=dict)
+    lists: bytes | None = None
+    endless: str | None = None
     requests: list[str] = field(default_factory=list)
 
     def __enter__(self) -> Hub:
@@ -61,6 +66,8 @@ class Hub:
         self._server.server_close()
 
     def listing(self) -> bytes:
+        if self.lists is not None:
+            return self.lists
         siblings = []
         for name, content in self.files.items():
             size = self.sizes.get(name, len(content))
@@ -72,6 +79,8 @@ class Hub:
         return json.dumps({"id": self.name, "sha": self.commit, "siblings": siblings}).encode()
 
     def files_of_modelscope(self) -> bytes:
+        if self.lists is not None:
+            return self.lists
         files = [
             {
                 "Path": name,
@@ -99,6 +108,8 @@ class _Handler(BaseHTTPRequestHandler):
         hub.requests.append(f"{self.command} {self.path}")
         if hub.status != 200:
             return self._answer(hub.status, b"{}")
+        if hub.endless is not None and self.path.endswith(hub.endless):
+            return self._without_end()
         if self.path.startswith(f"/api/v1/models/{hub.name}/repo"):
             return self._modelscope(urlsplit(self.path))
         if hub.token is not None and self.headers.get("Authorization") != f"Bearer {hub.token}":
@@ -133,6 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
             "X-Linked-Size": str(hub.sizes.get(name, len(content))),
             "X-Linked-Etag": f'"{etag}"',
             "ETag": f'"{etag}"',
+            **hub.lies,
         }
         if name in hub.links and "x" not in self.headers.get("X-Followed", ""):
             return self._answer(302, b"", {**about, "Location": hub.links[name]})
@@ -146,12 +158,20 @@ class _Handler(BaseHTTPRequestHandler):
             about["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
         return self._answer(status, body[start:], about)
 
+    def _without_end(self) -> None:
+        self.send_response(200)
+        self.send_header("ETag", f'"{git_digest(self.served.files["config.json"])}"')
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b"100000\r\n" + b" " * (1 << 20) + b"\r\n")
+
     def _answer(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         hub = self.served
         self.send_response(status)
-        for name, value in (headers or {}).items():
+        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command == "HEAD":
             return

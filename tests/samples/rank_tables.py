@@ -52,6 +52,38 @@ def modelarts_table(num_instances: int = 1, num_devices: int = 8) -> Document:
     return {"status": "completed", "group_count": "1", "group_list": [group]}
 
 
+def mindspore_1_0_table(num_servers: int = 1, num_devices: int = 8) -> Document:
+    """The same servers and devices as MindSpore 1.0's tools wrote them: an instance for each device."""
+    instances = [
+        {
+            "devices": [{key: each[key] for key in ("device_id", "device_ip")}],
+            "rank_id": each["rank_id"],
+            "server_id": server["server_id"],
+        }
+        for server in plain_table(num_servers, num_devices)["server_list"]
+        for each in server["device"]
+    ]
+    count = str(num_servers * num_devices)
+    group = {
+        "device_num": count,
+        "server_num": str(num_servers),
+        "group_name": "",
+        "instance_count": count,
+        "instance_list": instances,
+    }
+    return {
+        "board_id": "0x0000",
+        "chip_info": "910",
+        "deploy_mode": "lab",
+        "group_count": "1",
+        "group_list": [group],
+        "para_plane_nic_location": "device",
+        "para_plane_nic_name": [f"eth{device}" for device in range(num_devices)],
+        "para_plane_nic_num": str(num_devices),
+        "status": "completed",
+    }
+
+
 def super_pod_table(num_pods: int = 2, num_servers: int = 2, num_devices: int = 4) -> Document:
     """A version 1.2 table with every key that HCCL documents; `num_servers` in each supernode."""
     servers, pods = [], []

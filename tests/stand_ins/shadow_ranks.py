@@ -21,6 +21,13 @@ POISON = 13
 """A token that ends the rank which computes it."""
 
 
+class ThreadsLink(FrontLink):
+    """The link of a rank that is a thread; it ends in silence, for no test may be running any more."""
+
+    def _leave(self, error: Exception) -> None:
+        self._ended.set()
+
+
 class Rank:
     """The leader of a replica of one rank, in a thread.
 
@@ -49,7 +56,7 @@ class Rank:
         self.connection.close()
 
     def _run(self) -> None:
-        link = FrontLink(self.connection, self._hello, end_process=lambda code: None)
+        link = ThreadsLink(self.connection, self._hello)
         link.receive()
         link.send(MODEL, digests=[])
         try:

@@ -1,5 +1,6 @@
 """Child processes: what they are asked and answer, their limits, when they end; who may start them."""
 
+import errno
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from mindbatch.io.children import (
     ProcessorTimeUsedUp,
     run,
 )
+from mindbatch.io.storage import StorageError
 
 TESTS = str(Path(__file__).parents[1] / "processes")
 LIMITS = Limits(seconds=60.0, memory_bytes=1 << 30)
@@ -218,10 +220,10 @@ sys.path[:0] = {paths!r}
 from mindbatch.io import children
 from mindbatch.ascend_simulation import process
 from mindbatch.prompts.chat import ChatTemplates
-from mindbatch.decoding.grammar import GrammarProcess
+from mindbatch.decoding.grammar import Grammar, GrammarProcess
 sys.path[:0] = ["", {folder!r}]
 assert ChatTemplates({{"default": "text"}}).render([]) == "text"
-print(GrammarProcess().tried('%llguidance {{"no_forcing": true}}\\nstart: /a/').error)
+print(GrammarProcess().tried(Grammar("regex", "a")).error)
 job = {{"memory_bytes": 1 << 30, "module": "absent", "packages": "/absent", "import_path": "/absent"}}
 child = children.Child(process.run_job, json.dumps(job))
 print(child.connection.recv_bytes())
@@ -291,3 +293,16 @@ def test_no_other_module_starts_processes() -> None:
 )
 def test_what_starts_a_process(line: str, starts: bool) -> None:
     assert bool(STARTS.search(f"import os\n{line}\n")) == starts
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.EMFILE, StorageError), (errno.EACCES, ChildDied)])
+def test_a_request_is_not_to_blame_for_what_the_system_lacks(
+    number: int, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    process = AnsweringProcess(serve_anything, LIMITS)
+    monkeypatch.setattr(process, "_start", fail)
+    with pytest.raises(kind, match=os.strerror(number)):
+        process.ask(b"[]", 100)

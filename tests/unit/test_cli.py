@@ -15,7 +15,12 @@ import pytest
 from mindbatch import cli
 from mindbatch.cli import CommandLine, parse_command_line
 from mindbatch.config.schema import schema_keys
-from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.io import errors
+from mindbatch.io.errors import BackendError, CheckpointError, ConfigError, MindBatchError, RankError
+from mindbatch.io.storage import StorageError
+from mindbatch.launch.table_reader import RankTableError
+from mindbatch.replicas.agent import FrontLost
+from mindbatch.run.job import TooManyErrors
 from mindbatch.tasks.registry import TASKS
 
 NAMES = ", ".join(TASKS)
@@ -43,7 +48,7 @@ def raising(error: BaseException) -> Any:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_help_of_a_task_shows_every_key(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([name, "--help"]) == 0
+    assert cli.main([name, "--help=all"]) == 0
     shown = capsys.readouterr().out
     assert all(example in shown for example in TASKS[name].examples)
     for key in schema_keys(TASKS[name].schema).keys.values():
@@ -57,8 +62,32 @@ def test_help_of_a_task_shows_every_key(name: str, capsys: pytest.CaptureFixture
     assert not re.search(r"=\s", shown), "a default of white space is in quotes"
 
 
+@pytest.mark.parametrize("name", TASKS)
+def test_help_begins_with_the_keys_that_are_used_first(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    task, keys = TASKS[name], schema_keys(TASKS[name].schema)
+    assert cli.main([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("\n") < 65
+    first = [key for key in task.first if key in keys.keys] or [*keys.keys]
+    assert 2 <= len(first) <= 10
+    assert re.findall(r"^  ([a-z_.]+)=\S*  \(", shown, re.MULTILINE) == first
+    assert {*task.first} - {*keys.keys} <= {*keys.sections}
+    assert (f"All {len(keys.keys)} keys: mindbatch {name} --help=all" in shown) == bool(task.first)
+
+
+def test_help_of_a_section_has_its_keys_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["batch", "--help=lora"]) == 0
+    shown = capsys.readouterr().out
+    keys = schema_keys(TASKS["batch"].schema)
+    assert re.findall(r"^  ([a-z_.]+)=\S*  \(", shown, re.MULTILINE) == keys.of_section("lora")
+    assert cli.main(["batch", "--help=decodin"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "mindbatch: --help=decodin: must be one of all, model, decoding, "
+    )
+
+
 def test_white_space_in_a_default_is_in_quotes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["evaluate", "--help"]) == 0
+    assert cli.main(["evaluate", "--help=all"]) == 0
     assert r'task.few_shot_separator="\n\n"  (text)' in capsys.readouterr().out
 
 
@@ -69,7 +98,11 @@ def test_the_many_keys_of_decoding_have_topics() -> None:
 
 
 def test_help_shows_the_words_that_a_task_takes(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, usage in (("diff", "diff FIRST SECOND [FLAGS]"), ("runs", "runs [FOLDER] [FLAGS]")):
+    for name, usage in (
+        ("diff", "diff FIRST SECOND [FLAGS]"),
+        ("replay", "replay DIR KEY [FLAGS]"),
+        ("runs", "runs [FOLDER] [FLAGS]"),
+    ):
         assert cli.main([name, "--help"]) == 0
         assert capsys.readouterr().out.startswith(f"usage: mindbatch {usage} [KEY=VALUE ...]\n")
 
@@ -77,7 +110,7 @@ def test_help_shows_the_words_that_a_task_takes(capsys: pytest.CaptureFixture[st
 def test_help_of_a_task_shows_added_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "my_own.yaml").write_text("type: gpt2\n")
-    assert cli.main(["generate", "--help", "--config-dir", str(tmp_path)]) == 0
+    assert cli.main(["generate", "--help=all", "--config-dir", str(tmp_path)]) == 0
     assert "auto, my_own, tiny_gpt2" in capsys.readouterr().out
 
 
@@ -148,10 +181,19 @@ class PanicException(BaseException):
     ("error", "code", "said"),
     [
         (CheckpointError(["a is bad", "b is bad"]), 1, "mindbatch: a is bad\nmindbatch: b is bad\n"),
-        (MemoryError("7 GiB"), 1, "mindbatch: out of memory: "),
-        (OSError(errno.ENOMEM, "7 GiB"), 1, "mindbatch: out of memory: "),
+        (TooManyErrors("many"), 1, "mindbatch: many\n"),
+        (RankTableError("a table"), 1, "mindbatch: a table\n"),
+        (BackendError("no MindSpore"), 1, "mindbatch: no MindSpore\n"),
+        (ConfigError("x=1"), 2, "mindbatch: x=1\n"),
+        (StorageError("no room"), 75, "mindbatch: no room\n"),
+        (RankError("rank 1 has ended"), 75, "mindbatch: rank 1 has ended\n"),
+        (FrontLost("node 0"), 75, "mindbatch: node 0\n"),
+        (MindBatchError("nobody listens"), 75, "mindbatch: nobody listens\n"),
+        (BrokenPipeError(), 75, ""),
+        (MemoryError("7 GiB"), 75, "mindbatch: out of memory: "),
+        (OSError(errno.ENOMEM, "7 GiB"), 75, "mindbatch: out of memory: "),
         (KeyboardInterrupt(), 130, "mindbatch: interrupted\n"),
-        (PanicException("no entry for key"), 1, "mindbatch: PanicException: no entry for key (run again"),
+        (PanicException("no entry for key"), 75, "mindbatch: PanicException: no entry for key (run again"),
     ],
     ids=repr,
 )
@@ -165,19 +207,26 @@ def test_what_a_task_raises_is_a_line_for_each_fault(
     assert run_task(monkeypatch, raising(error), "format=json") == code
     shown = capsys.readouterr().err
     assert shown.startswith(said)
-    assert shown.count("\n") == max(1, said.count("\n"))
+    assert shown.count("\n") == (max(1, said.count("\n")) if said else 0)
+
+
+def test_every_exit_code_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs/generate.md").read_text()
+    table = page.partition("| exit code | meaning |\n|---|---|\n")[2].partition("\n\n")[0]
+    codes = [int(code) for row in table.splitlines() for code in re.findall(r"\d+", row.split("|")[1])]
+    assert codes == [value for name, value in vars(errors).items() if name.startswith("EXIT_")]
 
 
 def test_an_unexpected_error_is_one_line_and_a_traceback_with_verbose(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = ValueError("first\nsecond")
-    assert run_task(monkeypatch, raising(error)) == 1
+    assert run_task(monkeypatch, raising(error)) == 75
     assert capsys.readouterr().err == (
         "mindbatch: ValueError: first second (run again with --verbose for the traceback)\n"
     )
     for asked in ("--verbose", "verbose=true"):
-        assert run_task(monkeypatch, raising(error), asked) == 1
+        assert run_task(monkeypatch, raising(error), asked) == 75
         shown = capsys.readouterr().err
         assert shown.startswith("Traceback ")
         assert shown.endswith("mindbatch: ValueError: first second\n")
@@ -192,7 +241,7 @@ def test_a_reader_that_leaves_ends_the_command_quietly(unbuffered: str) -> None:
         command = [sys.executable, "-m", "mindbatch", "--help"]
         environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
         result = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, env=environment, check=False)
-    assert (result.returncode, result.stderr) == (1, b"")
+    assert (result.returncode, result.stderr) == (75, b"")
 
 
 def imported_by(code: str) -> set[str]:
@@ -209,7 +258,7 @@ def modules_after(code: str) -> list[str]:
 
 
 def test_help_imports_nothing_large() -> None:
-    words = [["--help"], ["generate", "--help"], ["nonsense"]]
+    words = [["--help"], ["generate", "--help"], ["generate", "--help=all"], ["nonsense"]]
     code = f"import mindbatch; from mindbatch.cli import main; print(*map(main, {words}))"
     assert imported_by(code).isdisjoint({*HEAVY, "hydra", "omegaconf", "numpy"})
 
@@ -274,13 +323,13 @@ def test_flags_may_stand_anywhere() -> None:
 def test_all_bad_flags_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_command_line(
-            ["--confg", "--model", "--model.type=x", "--help=1", "--config", "--verbose", "-", "--config-dir"]
+            ["--confg", "--model", "--model.type=x", "-v=1", "--config", "--verbose", "-", "--config-dir"]
         )
     assert caught.value.lines == (
         "--confg: unknown flag; did you mean --config?",
         "--model: unknown flag; keys are given without dashes: model=VALUE",
         "--model.type: unknown flag; keys are given without dashes: model.type=x",
-        "--help=1: --help takes no value",
+        "-v=1: --verbose takes no value",
         "--config: needs a FILE",
         "-: unknown flag; keys are given without dashes: KEY=VALUE",
         "--config-dir: needs a DIR",

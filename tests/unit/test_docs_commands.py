@@ -31,8 +31,9 @@ def errors_of(words: list[str]) -> list[str]:
         if flag in VALUED_FLAGS:
             flag = ""
         elif word.startswith("-"):
-            flag = SHORT_FLAGS.get(word, word)
-            faults += [] if flag in {*SWITCHES, *VALUED_FLAGS} else [word]
+            name, has_value, _ = SHORT_FLAGS.get(word, word).partition("=")
+            faults += [] if name in {*SWITCHES, *VALUED_FLAGS} else [word]
+            flag = "" if has_value else name
         elif "=" in word:
             faults += [] if is_known(word, schema) else [word]
         elif word not in PLACEHOLDERS:

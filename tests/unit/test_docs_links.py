@@ -13,7 +13,6 @@ from doc_pages import CHECKOUT, PAGES, anchors, links, prose
 from mindbatch import LLM
 from mindbatch.config.schema import schema_keys
 from mindbatch.decoding.params import PARAMETERS
-from mindbatch.lm_eval import MISSING
 from mindbatch.tasks.registry import TASKS
 
 SITE = yaml.safe_load((CHECKOUT / "mkdocs.yml").read_text("utf-8"))
@@ -119,7 +118,7 @@ def test_extras_have_names_that_every_pip_finds() -> None:
 def test_texts_name_extras_that_there_are() -> None:
     files = [CHECKOUT / name for name in ("README.md", "constraints.txt")]
     files += [*(CHECKOUT / "docs").glob("*.md"), *(CHECKOUT / "tests").rglob("*.py")]
-    texts = [MISSING, *(file.read_text(encoding="utf-8") for file in files)]
+    texts = [*(file.read_text(encoding="utf-8") for file in files)]
     named = {
         name for text in texts for name in re.findall(r"(?:\.|\.whl|mindbatch)\[([\w.-]+)\]['`\"]", text)
     }

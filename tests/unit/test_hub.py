@@ -4,13 +4,16 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
+from harness.scripts import run_script
 from hub_server import COMMIT, Hub
+from mindbatch.hub import models
 from mindbatch.hub.models import MODEL_SCOPE, cached_model, fetch_model, fetched
-from mindbatch.io.errors import MindBatchError
+from mindbatch.io.errors import EXIT_UNFINISHED, EXIT_USAGE, MindBatchError
 
 WEIGHTS = bytes(range(256)) * 8192
 FILES: Mapping[str, bytes] = {
@@ -46,6 +49,8 @@ def refused(hub: Hub, monkeypatch: pytest.MonkeyPatch, *patterns: str, revision:
         fetch(hub, monkeypatch, *patterns, revision=revision)
     assert cached_model("org/model") is None
     [line] = error.value.lines
+    lasts = "no such revision" in line or "no model of that name" in line
+    assert error.value.exit_code == (EXIT_USAGE if lasts else EXIT_UNFINISHED)
     return line
 
 
@@ -203,3 +208,89 @@ def test_what_modelscope_does_not_give_or_gives_wrong(
 def test_a_revision_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with Hub(FILES) as hub:
         assert "no such revision" in refused(hub, monkeypatch, revision="v9")
+
+
+def outside(tmp_path: Path) -> dict[str, bytes | None]:
+    """What lies beside the cache: bytes of files, None for folders and links."""
+    cache = tmp_path / "home"
+    return {
+        str(path): path.read_bytes() if path.is_file() and not path.is_symlink() else None
+        for path in tmp_path.rglob("*")
+        if not path.is_relative_to(cache)
+    }
+
+
+@pytest.mark.parametrize("headers", [("ETag", "X-Linked-Etag"), ("X-Linked-Etag",), ("X-Repo-Commit",)])
+def test_no_header_names_a_path(
+    headers: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").write_bytes(b"of the user")
+    before = outside(tmp_path)
+    for path in (str(tmp_path / "there"), "../../../../new"):
+        with Hub(FILES, lies=dict.fromkeys(headers, f'"{path}"')) as hub:
+            if headers != ("X-Repo-Commit",):
+                assert "the hub answers with another digest than it lists" in refused(hub, monkeypatch)
+                assert not [path for path in (tmp_path / "home").rglob("*") if path.stat().st_size > 8192]
+            else:
+                fetch(hub, monkeypatch)
+        assert outside(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        ({"sha": "../../../../there"}, "the hub names no commit of it, '../../../../there'"),
+        ({"sha": None}, "the hub names no commit of it, 'None'"),
+        ({"blobId": "../../../../there"}, "the hub lists no digest of it, 'sha1:../../../../there'"),
+        ({"size": 1 << 60}, "the hub lists a size of 1152921504606846976 bytes"),
+        ({"rfilename": "chat_template.py"}, "has no config.json"),
+        ({"rfilename": "../config.json"}, "has no config.json"),
+    ],
+    ids=["a commit", "no commit", "a digest", "a size", "code", "a name"],
+)
+def test_a_list_that_lies_is_refused(
+    lie: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").write_bytes(b"of the user")
+    before = outside(tmp_path)
+    with Hub(FILES) as hub:
+        content = json.loads(hub.listing())
+        entry = content if "sha" in lie else content["siblings"][0]
+        entry.update(lie)
+        hub.lists = json.dumps(content).encode()
+        assert said in refused(hub, monkeypatch)
+    assert outside(tmp_path) == before
+
+
+def test_an_index_names_nothing_but_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = json.dumps({"weight_map": {"a": "modeling.py"}}).encode()
+    with Hub({**FILES, "model.safetensors.index.json": index}) as hub:
+        assert "names 'modeling.py'; must be a file in safetensors" in refused(hub, monkeypatch)
+
+
+@pytest.mark.slow
+def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Hub(FILES, endless="blobs=True") as hub:
+        assert "takes more than 512 MiB, and was given up" in refused(hub, monkeypatch)
+    with Hub(FILES, gate=Event()) as hub:
+        hub.lists = b" " * (3 << 20)
+        monkeypatch.setattr(models, "_LISTING_SECONDS", 1.0)
+        assert "the list of its files was not there after 1 seconds" in refused(hub, monkeypatch)
+        assert hub.gate is not None
+        hub.gate.set()
+
+
+def test_a_file_that_is_sent_without_end_is_cut_at_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Hub(FILES) as hub:
+        hub.endless = "/config.json"
+        assert "sent another number of bytes than it announced" in refused(hub, monkeypatch)
+
+
+@pytest.mark.slow
+def test_random_lies_of_a_hub_touch_nothing_outside_the_cache() -> None:
+    assert run_script("hub_lies", 0, 15) == "15 lies\n"
+
+
+@pytest.mark.on_demand
+def test_many_random_lies_of_a_hub() -> None:
+    assert run_script("hub_lies", 1000, 3000) == "2000 lies\n"

@@ -159,7 +159,7 @@ PLACES: dict[str, tuple[set[str], set[str]]] = {
     "ray": ({"replicas/ray_cluster.py", "launch/ray_place.py", "ray/generate.py"}, set()),
     "lm_eval": ({"lm_eval/*", "tasks/evaluate/harness.py"}, set()),
     "starlette": ({"server/*"}, {"server/schema.py", "server/records.py"}),
-    "uvicorn": ({"server/serving.py"}, set()),
+    "uvicorn": ({"server/serving.py", "server/connections.py"}, set()),
     "prometheus_client": ({"server/metrics.py"}, set()),
 }
 # The modules that may import the simulation of Ascend, each where its task asks for a compilation.

@@ -290,6 +290,9 @@ def test_names_of_other_tools_are_taken(shadow_llm: LLM, seen: list[Any]) -> Non
             LLM(**given)
     with pytest.raises(TypeError, match="gpu_memory_utilization: runtime.cache_memory says"):
         LLM("a", gpu_memory_utilization=0.9)
+    for name, instead in (("ms_dtype", "model.dtype says it"), ("mirror", "model.hub says where")):
+        with pytest.raises(TypeError, match=f"{name}: {instead}"):
+            LLM("a", **{name: "float16"})
 
 
 def test_paths_and_amounts_may_be_given_as_such(

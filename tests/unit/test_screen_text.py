@@ -20,7 +20,16 @@ from hypothesis import strategies as st
 from mindbatch import cli
 from mindbatch.io.error_lines import as_typed, as_written, shown
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.screen_text import LONGEST_LINE, MOST_LINES, TerminalText, data_output, printable, say, show
+from mindbatch.io.screen_text import (
+    LONGEST_LINE,
+    MOST_LINES,
+    TerminalText,
+    data_output,
+    printable,
+    say,
+    show,
+    show_page,
+)
 from mindbatch.io.tool_parser import ToolParser
 from small_gpt2 import write_small_gpt2
 
@@ -93,11 +102,17 @@ def test_many_faults_are_counted() -> None:
 
 def test_a_page_keeps_its_lines_and_nothing_in_them_acts() -> None:
     file = io.StringIO()
-    show("one\ntwo \x1b[31mred\u202e" + "x" * 10_000, file)
+    show_page("one\ntwo \x1b[31mred\u202e" + "x" * 10_000, file)
     one, two, end = file.getvalue().split("\n")
     assert (one, end) == ("one", "")
     assert two.startswith("two \\x1b[31mred\\u202exxx")
     assert len(two) < LONGEST_LINE + 60
+
+
+def test_a_line_stays_one() -> None:
+    file = io.StringIO()
+    show("a\nforged", "b\r\u2028c", file=file)
+    assert file.getvalue() == "a\\nforged\nb\\r\\u2028c\n"
 
 
 @pytest.mark.parametrize("error", [ConfigError, RuntimeError])
@@ -208,7 +223,7 @@ def test_an_output_that_cannot_be_written_is_told(
     program: str, name: str, lost: str, reason: str, unbuffered: str, tmp_path: Path
 ) -> None:
     code, _, err = run(f"{program} {lost}", tmp_path, PYTHONUNBUFFERED=unbuffered)
-    assert (code, err) == (1, f"{name}: standard output: cannot be written ({reason})\n")
+    assert (code, err) == (75, f"{name}: standard output: cannot be written ({reason})\n")
 
 
 def test_the_tools_end_as_the_command_does() -> None:
@@ -292,11 +307,16 @@ def test_a_text_that_was_typed_has_no_quotes() -> None:
     assert as_typed(["a", None]) == "[a, null]"
 
 
-def test_what_is_long_is_shortened_and_what_has_no_end_is_named() -> None:
+def test_of_what_is_long_or_has_no_end_the_beginning_is_shown() -> None:
     endless: list[Any] = []
     endless.append(endless)
     assert shown("x" * 100) == f"'{'x' * 56}..."
-    assert shown(endless) == "list too large to be shown"
+    assert shown(endless) == "[" * 57 + "..."
+    many: Any = 0
+    for _ in range(9):  # 10^27 numbers, were all of them written
+        many = [many] * 1000
+    assert shown(many) == "[" * 9 + "0, " * 16 + "..."
+    assert shown({str(number): many for number in range(3)}).startswith("{'0': [[[")
 
 
 def flag_faults(capsys: pytest.CaptureFixture[str], *words: str, needs: bool = False) -> list[str]:

@@ -17,9 +17,9 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from mindbatch.config.machine import missing
 from mindbatch.io.children import run
 from mindbatch.io.errors import BackendError
+from mindbatch.io.installation import missing, pip_install
 from mindbatch.io.storage import Storage, TemporaryFolder, reason_of
 
 SUPPORTED = ("2.9.0", "2.10.0")
@@ -94,7 +94,7 @@ def plugin_in(package: Path, mindspore_version: str) -> AscendPlugin:
     if mindspore_version not in SUPPORTED:
         raise BackendError(
             f"MindSpore {mindspore_version}: Ascend is simulated with {' or '.join(SUPPORTED)} only; "
-            f"pip install mindspore=={SUPPORTED[-1]}"
+            f"{pip_install()} mindspore=={SUPPORTED[-1]}"
         )
     plugin = AscendPlugin(mindspore_version, package / "lib")
     if not (plugin.folder / PLUGIN).is_file():

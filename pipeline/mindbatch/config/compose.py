@@ -65,7 +65,7 @@ def compose_task(
 
     files = _OptionContents(task, HydraTree(options), reader, log)
     base = files.of_all(config_name or task.primary, [choice for layer in layers for choice in layer.choices])
-    notes = files.put_predict_yaml_below(layers, base, is_continued)
+    notes, details = files.put_predict_yaml_below(layers, base, is_continued)
     tree = _defaults(schema)
     files.assign(tree, base)
     variants = {}
@@ -82,7 +82,17 @@ def compose_task(
     files.lay(tree, layers)
     set_keys = frozenset(values_of(layers))
     return Composition(
-        schema, keys, tree, log, listing, variants, set_keys, files.chosen_decoding, notes, files.hydra_yaml
+        schema,
+        keys,
+        tree,
+        log,
+        listing,
+        variants,
+        set_keys,
+        files.chosen_decoding,
+        notes,
+        details,
+        files.hydra_yaml,
     )
 
 
@@ -150,24 +160,24 @@ class _OptionContents:
 
     def put_predict_yaml_below(
         self, layers: list[Layer], base: list[Assignment], is_continued: bool
-    ) -> tuple[str, ...]:
-        """Puts the settings of a predict YAML, if one is given, below all layers; returns notes."""
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Puts the settings of a predict YAML, if one is given, below all layers; its notes and details."""
         written = values_of([Layer(base), *layers]).get(PREDICT_YAML)
         if written is None:
-            return ()
+            return (), ()
         if is_continued:
             why = "the run that is continued holds what came of its predict YAML; remove it"
             self.log.add(f"{PREDICT_YAML}: {why}")
-            return ()
+            return (), ()
         from mindbatch.config.predict_yaml.apply import (
             predict_layer,  # the table: most runs have no such file
         )
 
         above = {setting.key: setting.value for layer in layers for setting in self.with_options(layer)}
         strategy = _strategy(layers, self.task.schema)
-        settings, notes = predict_layer(written, above, strategy, self.reader.schema, self.log)
+        settings, notes, details = predict_layer(written, above, strategy, self.reader.schema, self.log)
         layers.insert(0, Layer(settings))
-        return tuple(notes)
+        return tuple(notes), tuple(details)
 
 
 def _composed(

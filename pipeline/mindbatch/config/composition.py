@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -62,7 +62,7 @@ class Composition:
 
     decoding: the chosen option of that group; None where the task's own holds.
     hydra_yaml: gives Hydra's own node for it as YAML.
-    notes: what the user should be told, whether the task is begun or the configuration is shown.
+    notes: what the user should be told when the task is begun. details: when the configuration is shown.
     variants: for a task that takes a list of options, the tree with each; `tree` has none of their values.
     """
 
@@ -75,6 +75,7 @@ class Composition:
     set_keys: frozenset[str] = frozenset()
     decoding: str | None = None
     notes: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
     hydra_yaml: Callable[[], str] = str
 
     @property
@@ -318,6 +319,8 @@ def _why_unresolved(error: OmegaConfBaseException, text: str, key: Key) -> str:
 def _kept_value(key: Key, text: Any, value: Any) -> Any:
     if key.is_path and isinstance(text, Mapping):
         return {name: _kept_value(key, item, value[name]) for name, item in text.items()}
+    if key.kind.is_text_or_list and isinstance(value, tuple):
+        return [_kept_value(key, *pair) for pair in zip(text, value, strict=True)]
     if "${" in str(text):
         return text
     if key.is_path and isinstance(value, str) and value != STANDARD_INPUT:
@@ -334,6 +337,8 @@ def _portable(text: Any, value: Any) -> Any:
     """
     if isinstance(text, Mapping):
         return {name: _portable(item, value[name]) for name, item in text.items()}
+    if isinstance(text, Sequence) and isinstance(value, tuple) and not isinstance(text, str):
+        return [_portable(*pair) for pair in zip(text, value, strict=True)]
     if isinstance(value, Mapping) and "${" not in str(text):  # of a file that lists the paths
         return {name: _portable(item, item) for name, item in value.items()}
     if not isinstance(text, str) or text == STANDARD_INPUT or "${" in text or text.startswith(SHIPPED):

@@ -79,6 +79,20 @@ def end_as_scheduler() -> None:
         sys.exit()
 
 
+_USUAL_UMASK = 0o022
+_PRIVATE_UMASK = 0o077
+
+
+def keep_files_private() -> None:
+    """From now on new files and folders are this user's alone (0600, 0700).
+
+    A umask other than the usual one was chosen by somebody, and is kept.
+    """
+    umask = os.umask(_PRIVATE_UMASK)
+    if umask != _USUAL_UMASK:
+        os.umask(umask)
+
+
 def prepare_environment(verbose: bool = False, num_threads: int | None = None) -> None:
     """Prepares this process for MindSpore, MindFormers and transformers; a variable the user has set is kept,
     but for HF_HUB_OFFLINE.

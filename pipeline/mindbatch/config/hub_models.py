@@ -2,13 +2,15 @@
 
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from mindbatch.config.error_log import shown
-from mindbatch.config.machine import is_installed, missing
+from mindbatch.config.machine import is_installed
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.config.paths import Check, folder_error, model_folder_error, settled
 from mindbatch.hub.models import MODEL_SCOPE, cached_model, fetch_model, fetched, is_name, is_revision
 from mindbatch.io.errors import MindBatchError
+from mindbatch.io.installation import missing
 
 FOLDERS: Mapping[str, Check] = {
     "checkpoint_name_or_path": model_folder_error,
@@ -30,8 +32,8 @@ def settle_model_paths(model: ModelConfig) -> list[str]:
     for name, error_of in FOLDERS.items():
         if name not in left:
             text, key = getattr(model, name), f"model.{name}"
-            path = settled(key, text, error_of, errors, is_model=True, revision=model.revision, hub=model.hub)
-            setattr(model, name, path)
+            of_hub = partial(settled, is_model=True, revision=model.revision, hub=model.hub, is_fetched=True)
+            setattr(model, name, of_hub(key, text, error_of, errors))
     return errors
 
 
@@ -53,7 +55,7 @@ def fetch_models(model: ModelConfig) -> list[str]:
     """Fetches what is `unfetched`, and puts the folders in; returns their errors.
 
     Raises:
-        MindBatchError: one cannot be fetched.
+        MindBatchError: one cannot be fetched, or is not to be: as `fetch_model` raises it.
     """
     if not (left := unfetched(model)):
         return []
@@ -64,7 +66,7 @@ def fetch_models(model: ModelConfig) -> list[str]:
                 text, model.revision, model.download_files, asks=not model.download, hub=model.hub
             )
         except MindBatchError as error:
-            raise MindBatchError(f"model.{name}={problem}" for problem in error.lines) from error
+            raise type(error)(f"model.{name}={problem}" for problem in error.lines) from error
         setattr(model, name, str(folder))
     return settle_model_paths(model)
 

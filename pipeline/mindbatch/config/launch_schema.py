@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mindbatch.config.error_log import shown
-from mindbatch.config.machine import is_installed, missing
+from mindbatch.config.machine import is_installed
 from mindbatch.config.model_schema import ParallelConfig
 from mindbatch.config.paths import input_file_error, run_folder_error, settled
 from mindbatch.config.schema import option
 from mindbatch.fields import kinds as kind
+from mindbatch.io.installation import missing
 
 LAUNCHERS = ("dynamic", "msrun", "mpirun", "rank_table", "srun", "ray")
 _NOT_WITH_RAY = ("local_worker_num", "master_addr", "master_port", "node_rank", "rank_table")
@@ -101,8 +102,9 @@ def launch_errors(launch: LaunchConfig, parallel: ParallelConfig) -> Iterator[st
         other = "remove" if name == "launch.worker_num" else "give another"
         yield (
             f"{name}={launch.worker_num}: parallel.data_parallel={parallel.data_parallel} x "
-            f"model_parallel={parallel.model_parallel} x pipeline_stage={parallel.pipeline_stage} make "
-            f"{size} process{'es' * (size > 1)}; set these to what is meant, or {other} {name}"
+            f"parallel.model_parallel={parallel.model_parallel} x "
+            f"parallel.pipeline_stage={parallel.pipeline_stage} make {size} "
+            f"process{'es' * (size > 1)}; set these to what is meant, or {other} {name}"
         )
     else:
         yield from _node_errors(launch, size)

@@ -135,19 +135,6 @@ def thread_notes(num_threads: int | None, processes: int = 1) -> Iterator[str]:
 HYPER_PARALLEL = "hyper_parallel"
 """MindFormers 2.0 imports it for training; PyPI does not have it."""
 
-_NAMES = {
-    "mindspore": "MindSpore",
-    "mindformers": "MindFormers",
-    "ray": "Ray",
-    "modelscope_hub": "ModelScope's client",
-    "python_multipart": "python-multipart",
-    "prometheus_client": "Prometheus's client",
-}
-SERVER_PACKAGES = ("starlette", "uvicorn", "python_multipart", "prometheus_client")
-_EXTRAS = {"ray": "[ray]", "mpi4py": "[mpi]", "modelscope_hub": "[modelscope]"} | dict.fromkeys(
-    SERVER_PACKAGES, "[server]"
-)
-
 
 def is_installed(package: str) -> bool:
     """True if a package can be found; it is not imported."""
@@ -161,13 +148,6 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
         with suppress(PackageNotFoundError):
             installed[package] = version(package)
     return installed
-
-
-def missing(package: str) -> str:
-    """`PACKAGE is not installed here; ` and the command that brings it."""
-    command = f"pip install -e '.{_EXTRAS[package]}'" if package in _EXTRAS else "pip install -e ."
-    name = _NAMES.get(package, package)
-    return f"{name} is not installed here; {command} -c constraints.txt in the checkout"
 
 
 def lacks_hyper_parallel() -> bool:

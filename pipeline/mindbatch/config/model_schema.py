@@ -167,7 +167,9 @@ class ParallelConfig:
 
     @property
     def layer_counts(self) -> str | tuple[int, ...] | None:
-        """`device_map`, its list as a tuple."""
+        """`device_map`, its list as a tuple; one stage has all layers."""
+        if self.pipeline_stage == 1:
+            return None
         return tuple(self.device_map) if isinstance(self.device_map, list) else self.device_map
 
 

@@ -10,7 +10,7 @@ from mindbatch.config.error_log import shown
 from mindbatch.config.hub_models import hub_errors, settle_model_paths
 from mindbatch.config.launch_schema import LaunchConfig, launch_errors, settle_launch_paths, world_size_of
 from mindbatch.config.lora_schema import LoraConfig, lora_errors, settle_lora_paths
-from mindbatch.config.machine import is_installed, missing, parse_bytes
+from mindbatch.config.machine import is_installed, parse_bytes
 from mindbatch.config.model_schema import (
     DecodingConfig,
     ModelConfig,
@@ -24,6 +24,7 @@ from mindbatch.decoding.parameter import shortest_error
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.decoding.token_kinds import RANDOM, drawn_seed
 from mindbatch.io.errors import ConfigError
+from mindbatch.io.installation import missing
 from mindbatch.kernels.memory import (
     DTYPES,
     FLOAT32,
@@ -115,12 +116,11 @@ class ModelTaskConfig(TaskConfig):
 
         Native models on a CPU need neither MindSpore nor MindFormers (constraints-cpu.txt).
         """
-        if self.model.provider == "mindformers":
-            for package in ("mindspore", "mindformers"):
-                if not is_installed(package):
-                    yield f"model.provider=mindformers: {missing(package)}, or use model.provider=native"
-        elif self.runtime.device_target == "Ascend" and not is_installed("mindspore"):
-            yield f"runtime.device_target=Ascend: {missing('mindspore')}, or use runtime.device_target=CPU"
+        absent = [package for package in ("mindspore", "mindformers") if not is_installed(package)]
+        if self.model.provider == "mindformers" and absent:
+            yield f"model.provider=mindformers: {missing(*absent)}, or use model.provider=native"
+        if self.runtime.device_target == "Ascend" and "mindspore" in absent:
+            yield f"runtime.device_target=Ascend: {missing('mindspore')}, or give runtime=cpu"
 
     def run_errors(self, keys: SchemaKeys) -> Iterable[str]:
         """Yields errors that keep the model from being run so; a task adds those of its own sections."""
@@ -246,7 +246,10 @@ def _parallel_errors(parallel: ParallelConfig, model: ModelConfig) -> Iterator[s
 
 
 def device_map_errors(parallel: ParallelConfig) -> Iterator[str]:
-    """Checks that the map divides some model's layers; whether it is one of this model's is found later."""
+    """Checks that the map divides some model's layers; whether it is one of this model's is found later.
+
+    Elsewhere `auto` places a model on what devices there are: on one process it means that one.
+    """
     value, stages = parallel.device_map, parallel.pipeline_stage
     if value is None:
         return
@@ -254,7 +257,7 @@ def device_map_errors(parallel: ParallelConfig) -> Iterator[str]:
     counts = isinstance(value, list | tuple) and all(type(count) is int and count > 0 for count in value)
     if value != "auto" and not counts:
         yield f"{name}: must be auto, a list with the number of layers of each stage, or null"
-    elif stages == 1:
+    elif counts and stages == 1:
         yield f"{name}: has no effect with parallel.pipeline_stage=1; remove it, or ask for more stages"
     elif counts and len(value) != stages:
         yield f"{name}: has {len(value)} numbers; needed is one for each of parallel.pipeline_stage={stages}"

@@ -127,7 +127,7 @@ def _read_one(token: str, reader: SettingReader, log: ErrorLog) -> Layer:
         return Layer()
     if key in FOLDER_KEYS[1:] and reader.knows(OUTPUT_FOLDER):
         return _read_one(OUTPUT_FOLDER + token.partition(key)[2], reader, log)
-    as_text = reader.takes_text(key) and not token.startswith("~")
+    as_text = reader.takes_text(key, token.partition("=")[2].strip()) and not token.startswith("~")
     if not as_text and (value := json_value(token)) is not None:
         errors = value_errors(value, key, _DEEPEST)
         for line in errors:

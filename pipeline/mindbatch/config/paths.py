@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 from collections.abc import Callable
-from glob import glob, has_magic
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from mindbatch.config.error_log import shown
 from mindbatch.hub.models import HUGGING_FACE, cached_model, how_to_get
 from mindbatch.io.error_lines import did_you_mean
+from mindbatch.io.file_patterns import TooMany, has_match, is_pattern
 from mindbatch.io.foreign_formats import foreign_file, foreign_folder, ranks_without_config
 from mindbatch.io.regular_file import check_own
 from mindbatch.io.storage import remove_abandoned
@@ -112,10 +112,12 @@ def settled(
     is_model: bool = False,
     revision: str | None = None,
     hub: str = HUGGING_FACE,
+    is_fetched: bool = False,
 ) -> str | None:
     """The path that `text` means; a reason from `error_of` why it cannot be used is appended to `errors`.
 
     is_model: it may also be the name of a model in the local cache of the hub, in this revision.
+    is_fetched: model.download=true fetches such a one.
     """
     if text is None:
         return None
@@ -125,7 +127,8 @@ def settled(
             path = cached_model(text, revision, hub) or path
         problem = error_of(path) if text else "must not be empty"
         if problem and not path.exists():
-            problem += near_shipped(text) or (how_to_get(text, hub) if is_model else "")
+            advice = how_to_get(text, hub, is_fetched=is_fetched) if is_model else ""
+            problem += near_shipped(text) or advice
     except OSError as error:  # no permission, a name that is too long
         path, problem = Path(text), f"cannot be used ({error.strerror})"
     except ValueError as error:  # no such home, a null byte
@@ -201,11 +204,14 @@ def rows_error(path: Path) -> str | None:
     """For the rows of a dataset: a file, a folder or a pattern. What is in them is looked at later."""
     if path.exists():
         return None if os.access(path, os.R_OK) else "cannot be read (Permission denied)"
-    if not has_magic(str(path)):
+    if not is_pattern(path):
         return f"no such file or folder{near_sibling(path)}"
     if "**" in path.parts:  # could go through a whole disk
         return None
-    return None if glob(str(path)) else "no file fits this pattern"
+    try:
+        return None if has_match(path) else "no file fits this pattern"
+    except TooMany as error:
+        return str(error)
 
 
 def output_file_error(path: Path) -> str | None:

@@ -45,6 +45,13 @@ def option(default: Any, meaning: str, kind: ValueKind = _BY_TYPE, **more: Any) 
     return declare(Option(default, kind, meaning, **more))
 
 
+def private_option() -> Any:
+    """The field of a section that says whom the files of a task are for; see `TaskConfig.is_private`."""
+    return option(
+        True, "new files and folders are this user's alone where umask is the usual 022; false: as umask is"
+    )
+
+
 def section(schema: type) -> Any:
     """A nested group of keys; the docstring of `schema` is its meaning."""
     return field(default_factory=schema)
@@ -97,6 +104,11 @@ class TaskConfig:
     def wants_verbose(self) -> bool:
         """True if the user asked for libraries' messages, tracebacks and the requests to a server."""
         return bool(value_at(self, self.verbose_key))
+
+    @property
+    def is_private(self) -> bool:
+        """True if what the task writes holds people's data, and nobody has said who else may read it."""
+        return False
 
     @property
     def thread_count(self) -> int | None:
@@ -157,6 +169,9 @@ class Task:
     """Holds `run(config) -> int`."""
 
     examples: tuple[str, ...]
+
+    first: tuple[str, ...] = ()
+    """The keys, and groups of options, that people use first: its page of help. Without any it has all."""
 
     implied: tuple[str, ...] = ()
     """Overrides that the name of the task stands for."""
@@ -291,6 +306,9 @@ def _first_line(schema: Any) -> str:
 
 INSTEAD: Mapping[str, str] = {
     "gpu_memory_utilization": "runtime.cache_memory says how much memory the cache takes, as 8GiB",
+    "ms_dtype": "model.dtype says it, as bfloat16",
+    "torch_dtype": "model.dtype says it, as bfloat16",
+    "mirror": "model.hub says where a model is fetched from: huggingface or modelscope",
     "trust_remote_code": "code of a model folder is never executed; remove it",
     "stop_token_ids": "decoding.eos_token_id names all tokens that end a text, the model's own among them",
 }

@@ -185,8 +185,13 @@ class SettingReader:
     def takes_list(self, key: str) -> bool:
         return key == self._listed_group != ""
 
-    def takes_text(self, key: str) -> bool:
-        return key in self.schema.keys and self.schema.keys[key].type is str
+    def takes_text(self, key: str, written: str = "") -> bool:
+        """True if what is written for the key is a text to the letter."""
+        declared = self.schema.keys.get(key)
+        is_list = written[:1] == "[" and written[-1:] == "]"
+        return declared is not None and (
+            declared.type is str or (declared.kind.is_text_or_list and not is_list)
+        )
 
     def knows(self, key: str) -> bool:
         return key in self.schema.keys or key in self.schema.sections
@@ -222,7 +227,11 @@ class SettingReader:
     def _section_hint(self, section: str) -> str:
         keys = [*self.schema.of_section(section)]
         options = f"the name of an option ({section}=NAME) or " if section in self.groups else ""
-        rest = f" and {len(keys) - _MOST_KEYS} more, which --help lists" if len(keys) > _MOST_KEYS else ""
+        rest = (
+            f" and {len(keys) - _MOST_KEYS} more, which --help={section} lists"
+            if len(keys) > _MOST_KEYS
+            else ""
+        )
         return f"must be {options}values for its keys: {', '.join(keys[:_MOST_KEYS])}{rest}"
 
 

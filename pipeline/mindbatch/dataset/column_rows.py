@@ -126,14 +126,14 @@ class ColumnRows:
         return self._prompt(columns[PROMPT], PROMPT, record)
 
     def _messages(self, value: object, name: str, record: Record) -> dict[str, Any]:
-        content = from_text(value)
+        content = from_text(record.as_written(value))
         return conversation_of(
             [content] if isinstance(content, Mapping) else content, name, self._of_row(record)
         )
 
     def _prompt(self, value: object, name: str, record: Record) -> dict[str, Any]:
         if is_conversation(value):
-            return conversation_of(value, name, self._of_row(record))
+            return conversation_of(record.as_written(value), name, self._of_row(record))
         options = self._of_row(record, is_text=True) if self.data.chat else self.options
         content = text_or_ids(value, name, chat=self.data.chat, options=options)
         refuse_idle_options(content, options)
@@ -157,7 +157,7 @@ def _own_value(name: str | None, record: Record) -> object:
     """Reads a column that a row may lack; None where there is nothing."""
     if name is not None and name in record.unusable:
         raise ColumnError(missing_column(name, record))
-    return None if name is None else from_text((record.columns or {}).get(name) or None)
+    return None if name is None else from_text(record.as_written((record.columns or {}).get(name) or None))
 
 
 def text_or_ids(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mindbatch.config.error_log import shown
@@ -35,8 +36,11 @@ NO_DATA = "data.path: must be given: a file, folder or pattern of the rows, or -
 class DataConfig:
     """Which rows, and how a row becomes a prompt."""
 
-    path: str | None = option(
-        None, "file, folder or pattern (data/*.jsonl) of the rows; - is standard input", is_path=True
+    path: Any = option(
+        None,
+        "file, folder or pattern (data/*.jsonl) of the rows, or a list of them; - is standard input",
+        kind.paths(),
+        is_path=True,
     )
     format: str = option(
         "auto",
@@ -53,7 +57,9 @@ class DataConfig:
     template: str | None = option(None, "prompt with the columns filled in, by jinja2: Q: {{ question }}")
     template_file: str | None = option(None, "file that holds the template", is_path=True)
     chat: bool = option(False, "send each prompt as a user's message through the chat template")
-    system: str | None = option(None, "system message put before each prompt; needs chat=true or messages")
+    system: str | None = option(
+        None, "system message put before each prompt; needs data.chat=true or messages"
+    )
     tools: Any = option(
         None,
         "what the chat template is given as tools",
@@ -90,9 +96,27 @@ class DataConfig:
         is_path=True,
     )
     max_errors: int | None = option(
-        MOST_ERRORS, "most rows that may be errors; the job ends at one more; null: no limit", kind.count()
+        None,
+        "rows that may be errors, with exit code 0; one more ends the run; null: "
+        f"{MOST_ERRORS:,}, with exit code 1",
+        kind.count(),
     )
     max_line_bytes: str = option("10MiB", "largest row that is read; a larger one is an error of that row")
+
+    @property
+    def name(self) -> str:
+        """Names the dataset after its files, without suffixes."""
+        paths = [self.path] if isinstance(self.path, str) else self.path or ()
+        return "+".join(Path(path).name.partition(".")[0] for path in paths)
+
+    @property
+    def most_errors(self) -> int:
+        """Rows that may be errors before the run ends."""
+        return MOST_ERRORS if self.max_errors is None else self.max_errors
+
+    def is_failed_by(self, num_errors: int) -> bool:
+        """True if a run that has come to its end has failed, as so many of its rows are errors."""
+        return num_errors > (self.max_errors or 0)
 
 
 def settle_data(data: DataConfig, errors: list[str], no_data: str = NO_DATA) -> None:
@@ -102,12 +126,20 @@ def settle_data(data: DataConfig, errors: list[str], no_data: str = NO_DATA) -> 
     """
     if data.path is None:
         errors.append(no_data)
-    if data.path != STANDARD_INPUT:
-        data.path = settled("data.path", data.path, rows_error, errors)
+    if isinstance(data.path, str):
+        data.path = _settled_rows(data.path, errors)
+    elif isinstance(data.path, list | tuple) and all(isinstance(path, str) for path in data.path):
+        data.path = tuple(_settled_rows(path, errors) for path in data.path)
+        if STANDARD_INPUT in data.path:
+            errors.append("data.path: standard input (-) cannot be in a list; give it alone")
     settle_beside_rows(data, errors)
     if isinstance(data.filter_keys, str):
         error_of = input_file_error("a key on each line")
         data.filter_keys = settled("data.filter_keys", data.filter_keys, error_of, errors)
+
+
+def _settled_rows(path: str, errors: list[str]) -> str | None:
+    return path if path == STANDARD_INPUT else settled("data.path", path, rows_error, errors)
 
 
 def settle_beside_rows(data: DataConfig, errors: list[str]) -> None:
@@ -178,6 +210,13 @@ def _no_effects(data: DataConfig) -> Iterator[str]:
     for name in BESIDE_CHATS if not data.chat and _never_chats(data) else ():
         if getattr(data, name) is not None:
             yield f"data.{name}: has no effect on prompts that are no chats; set data.chat=true or remove it"
+
+
+def always_chats(data: DataConfig) -> str | None:
+    """The key by which every row is a chat, with its value; None where a row may be none."""
+    if data.messages_column is not None:
+        return f"data.messages_column={data.messages_column}"
+    return "data.chat=true" if data.chat else None
 
 
 def idle_with_openai(data: DataConfig) -> Iterator[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import glob
 import gzip
 import io
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from mindbatch.config.paths import near_sibling, resolve_path
 from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import ConfigError, MindBatchError
+from mindbatch.io.file_patterns import is_pattern, matching_files
 from mindbatch.io.regular_file import open_regular
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
 KNOWN = f"{', '.join(SUFFIXES)}, and all but .parquet also with {' or '.join(COMPRESSIONS)}"
 GIVEN_FORMATS: dict[str, Format] = {name: name for name in SUFFIXES.values()} | {"openai": "jsonl"}
 AUTO = "auto"
-_GLOB = set("*?[")
 _SHOWN = 200
 
 
@@ -52,8 +52,11 @@ class DataFile:
     compression: Compression | None = None
 
 
-def find_files(path: str | Path, given_format: str = AUTO, outputs: Path | None = None) -> list[DataFile]:
+def find_files(
+    path: str | Path | Sequence[str], given_format: str = AUTO, outputs: Path | None = None
+) -> list[DataFile]:
     """The files that a path means, in the order of their names: itself, those in a folder, those of a glob.
+    Those of several paths stand in the order of these.
 
     A folder means the files in it with a known suffix, hidden ones and folders within left out; with a format
     given, those of that format. Names are relative to the folder that all the files are in.
@@ -62,21 +65,34 @@ def find_files(path: str | Path, given_format: str = AUTO, outputs: Path | None 
     other run: a resumed run must find the same data.
 
     Raises:
-        ConfigError: there is no such file, one whose name says no format that is known, or one of `outputs`.
+        ConfigError: there is no such file, one whose name says no format that is known, one of `outputs`, or
+            one that several paths mean.
     """
     if given_format not in (AUTO, *GIVEN_FORMATS):
         raise ConfigError(
             f"data.format={shown(given_format)}: must be one of {AUTO}, {', '.join(GIVEN_FORMATS)}"
         )
-    if not str(path):
+    only, files, errors = GIVEN_FORMATS.get(given_format), list[Path](), list[str]()
+    for written in (path,) if isinstance(path, str | Path) else path:
+        try:
+            files += _found(str(written), only, outputs)
+        except ConfigError as error:
+            errors += error.lines
+    twice = [file for file, number in Counter(map(Path.resolve, files)).items() if number > 1]
+    if errors := errors or [f"data.path: {file}: several of its paths mean this file" for file in twice]:
+        raise ConfigError(errors)
+    return _described(files, only)
+
+
+def _found(path: str, only: Format | None, outputs: Path | None) -> list[Path]:
+    """The files that one path means. Raises ConfigError."""
+    if not path:
         raise ConfigError("data.path: must be given: a file, a folder, a pattern, or - for standard input")
     try:
-        place = resolve_path(str(path))
-        paths = _paths(place, GIVEN_FORMATS.get(given_format), outputs)
+        return _paths(resolve_path(path), only, outputs)
     except (OSError, ValueError) as error:  # a name that is too long; no such home, a null byte
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{_shown(path)}: cannot be used ({reason})") from error
-    return _described(paths, GIVEN_FORMATS.get(given_format))
 
 
 def _paths(place: Path, only: Format | None, outputs: Path | None) -> list[Path]:
@@ -92,8 +108,8 @@ def _paths(place: Path, only: Format | None, outputs: Path | None) -> list[Path]
         raise ConfigError(
             f"{_shown(place)}: is no file that can be read twice; give data.path=- and pipe it in"
         )
-    if _GLOB & set(str(place)):
-        files = sorted({Path(name) for name in glob.glob(str(place), recursive=True) if Path(name).is_file()})
+    if is_pattern(place):
+        files = matching_files(place)
         kept = _of_no_run(files, place, outputs)
         if not kept:
             left_out = f"; {len(files)} of runs, which are left out" if files else ""
@@ -104,7 +120,7 @@ def _paths(place: Path, only: Format | None, outputs: Path | None) -> list[Path]
 
 def _of_no_run(files: list[Path], pattern: Path, outputs: Path | None) -> list[Path]:
     """The files that neither lie in `outputs` nor in the folder of a run, as far up as the pattern varies."""
-    fixed = next(folder for folder in pattern.parents if not _GLOB & set(str(folder)))
+    fixed = next(folder for folder in pattern.parents if not is_pattern(folder))
     own = None if outputs is None else outputs.resolve()
 
     @cache

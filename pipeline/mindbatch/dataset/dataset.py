@@ -1,6 +1,6 @@
 """A dataset as one stream of rows, whatever files it is made of."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -49,7 +49,8 @@ _READERS: dict[Format, Callable[[DataFile, int], Iterator[Record]]] = {
 
 
 class Dataset:
-    """The rows of a file, of the files in a folder, or of those that match a pattern, in the order of names.
+    """The rows of a file, of those in a folder, of those that match a pattern, in the order of names; or of
+    several paths.
 
     format: "auto" goes by the names; "openai" means JSON lines that are OpenAI batch requests.
     max_line_bytes: largest line (row, element) that is held in memory; a larger one is an error of that row.
@@ -63,7 +64,7 @@ class Dataset:
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path | Sequence[str],
         format: str = AUTO,
         max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
         *,
@@ -75,6 +76,7 @@ class Dataset:
         if name is None:
             self.data_files = find_files(path, format, outputs)
         else:
+            assert isinstance(path, str | Path)
             self.data_files = [DataFile(Path(path), name, GIVEN_FORMATS.get(format, "jsonl"))]
         self._refuse_foreign_files()
 

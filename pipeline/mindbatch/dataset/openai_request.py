@@ -10,6 +10,7 @@ from typing import Any
 from mindbatch.dataset.column_rows import key_error, refuse_idle_options, text_or_ids
 from mindbatch.dataset.openai_parameters import PARAMETERS, flag, read_parameters, take
 from mindbatch.dataset.records import REQUEST, ColumnError, Record, RowDraft
+from mindbatch.decoding.folder_embeddings import FolderEmbeddings
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.io.error_lines import did_you_mean, shown, unknown_adapter
 from mindbatch.io.errors import PromptError
@@ -52,6 +53,9 @@ _TOOL_CHOICES = (None, "none", "auto", "required")
 _CALL_ASKED = "must be auto, none, required or {type: function, function: {name: ...}}"
 
 
+_OWN_POOLING = "decoding.pooling=mean, for one, embeds without it"
+
+
 @dataclass(frozen=True)
 class OpenAIRequests:
     """Reads requests; `options` go with each chat, what a request says itself before them.
@@ -59,7 +63,7 @@ class OpenAIRequests:
     adapters: that requests may name as their model; where there are any, each names one of them, the model
         itself by its `model_name`, or none.
     message_format: how the model writes reasoning and tool calls; None where that stays text.
-    decoding: the run's parameters.
+    decoding: the run's parameters. embeddings: how they are made.
     """
 
     options: ChatOptions
@@ -67,13 +71,14 @@ class OpenAIRequests:
     model_name: str | None
     message_format: MessageFormat | None
     decoding: DecodingParams
+    embeddings: FolderEmbeddings
 
     def read(self, position: int, record: Record, draft: RowDraft) -> None:
         """Fills in the draft of one request line, whatever its position: `custom_id` is its key."""
         columns = record.columns or {}
         if not _id_error(key := columns.get("custom_id")):
             draft.key = key
-        url, body = columns.get("url"), columns.get("body")
+        url, body = columns.get("url"), record.as_written(columns.get("body"))
         draft.row_errors += _line_errors(columns)
         if not isinstance(body, Mapping):
             return
@@ -88,7 +93,7 @@ class OpenAIRequests:
             draft.extra["has_one_call"] = not flag(body, "parallel_tool_calls", draft)
         choice = body.get("tool_choice") if endpoint == CHAT else None
         is_forced = choice == "required" or _named_function(choice) is not None
-        format = self.message_format if endpoint == CHAT and not is_forced else None
+        format = self.message_format if endpoint == CHAT else None
         if format is not None and format.needs_special_tokens:
             draft.decoding.setdefault("skip_special_tokens", False)
         self._read_adapter(body.get("model"), draft)
@@ -96,17 +101,26 @@ class OpenAIRequests:
             draft.content = self._content(body, endpoint)
             if is_forced:
                 _force_call(choice, draft)
+            if format is not None and format.reasoning_closing and self._constrains(draft):
+                tags = [format.reasoning_opening, format.reasoning_closing]
+                draft.decoding.setdefault("reasoning_tags", tags)
         except ColumnError as error:
             draft.row_errors += error.lines
         except PromptError as error:
             draft.prompt_errors += error.lines
 
     def _read_embedding(self, dimensions: Any, draft: RowDraft) -> None:
-        draft.decoding["pooling"] = self.decoding.pooling or "last"
+        draft.decoding["pooling"] = self.embeddings.pooling
+        draft.row_errors += [f"{error}; {_OWN_POOLING}" for error in self.embeddings.errors]
         if dimensions is not None:
             take(draft, "dimensions", dimensions, "dimensions")
         elif self.decoding.dimensions is not None:
             draft.decoding["dimensions"] = self.decoding.dimensions
+
+    def _constrains(self, draft: RowDraft) -> bool:
+        if "json_schema" not in draft.decoding:
+            return self.decoding.regex is not None or self.decoding.json_schema is not None
+        return draft.decoding["json_schema"] is not None or draft.decoding["regex"] is not None
 
     def _read_adapter(self, model: Any, draft: RowDraft) -> None:
         """Takes a model that is the name of an adapter for a request of that, as vLLM does."""
@@ -127,6 +141,8 @@ class OpenAIRequests:
             return conversation_of(body[name], f"body.{name}", self._of_request(body))
         _refuse_several(body[name], name)
         content = text_or_ids(body[name], f"body.{name}")
+        if endpoint == EMBEDDINGS and "text" in content:
+            content["text"] = self.embeddings.prompt + content["text"]
         refuse_idle_options(content, self.options)
         return content
 

@@ -13,7 +13,7 @@ from mindbatch.io.errors import MindBatchError
 from mindbatch.io.screen_text import printable
 from mindbatch.prompts.prompt_lines import MAX_DEPTH, too_long_error
 
-_MEMORY_BYTES, _SECONDS = 4 << 30, 10.0
+_MEMORY_BYTES, _SECONDS = 2 << 30, 10.0
 _MEMORY_PER_ROW_BYTE, _SECONDS_PER_ROW_BYTE = 16, 1e-6
 """So much more may a row of so many bytes take; lists of numbers take half of it."""
 _MOST_DEATHS = 3
@@ -89,4 +89,4 @@ def _process(max_row_bytes: int) -> AnsweringProcess:
 def _record(name: str, number: int, row: list[Any] | None, max_row_bytes: int) -> Record:
     if row is None:
         return Record(name, number, None, too_long_error("row", max_row_bytes))
-    return Record(name, number, row[0], unusable=row[1])
+    return Record(name, number, row[0], unusable=row[1], fills_absent=True)

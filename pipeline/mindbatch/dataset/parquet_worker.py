@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import orjson
 
+from mindbatch.dataset.parquet_pages import batch_rows, dictionary_columns, group_pages
 from mindbatch.io.child_main import serve
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ ANSWER_BYTES = 4 << 20
 """So many bytes of rows end an answer."""
 _MOST_ROWS = 1024
 _BATCH_BYTES = 8 << 20
-"""Bytes of the rows that Arrow unpacks at a time, by what the file says of them."""
+"""Bytes of the rows that Arrow unpacks at a time, by what the headers of pages say."""
 _PORTION_BYTES = 4 << 20
 """Bytes of those rows that become values at a time."""
 _BYTES_PER_JSON_BYTE = 10  # a decimal of 32 bytes may be "0" and a comma
@@ -69,10 +70,8 @@ class ParquetReader:
         self._rows: Iterator[bytes] = iter(())
 
     def opened(self, path: str) -> dict[str, Any]:
-        import pyarrow.parquet
-
         self._place = None
-        self._table = pyarrow.parquet.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False)
+        self._table = self._parquet_file(path)
         self._path = path
         schema, about = self._table.schema_arrow, self._table.metadata
         return {
@@ -80,6 +79,11 @@ class ParquetReader:
             "depth": max(map(_depth, schema.types), default=0),
             "group_rows": [about.row_group(group).num_rows for group in range(about.num_row_groups)],
         }
+
+    def _parquet_file(self, path: str, **options: Any) -> pyarrow.parquet.ParquetFile:
+        import pyarrow.parquet
+
+        return pyarrow.parquet.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False, **options)
 
     def rows(self, path: str, group: int, row: int) -> bytes:
         if (path, group, row) != self._place:
@@ -100,10 +104,12 @@ class ParquetReader:
             self.opened(path)
         table = self._table
         assert table is not None
-        about = table.metadata.row_group(group)
-        batch_rows = _BATCH_BYTES * about.num_rows // max(1, about.total_byte_size)
-        batch_rows = min(_MOST_ROWS, max(1, batch_rows))
-        for batch in table.iter_batches(batch_rows, row_groups=[group], use_threads=False):
+        pages = group_pages(table, path, group)
+        num_rows = batch_rows(pages, table.metadata.row_group(group).num_rows, _MOST_ROWS, _BATCH_BYTES)
+        # How many bytes the cells of a row get is known before they do.
+        if names := dictionary_columns(pages, num_rows):
+            table = self._parquet_file(path, read_dictionary=names, metadata=table.metadata)
+        for batch in table.iter_batches(num_rows, row_groups=[group], use_threads=False):
             yield from self._batch_rows(batch.slice(past))
             past -= min(past, batch.num_rows)
 
@@ -138,12 +144,26 @@ def _portions(batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:
 
 
 def _num_bytes(batch: pyarrow.RecordBatch) -> int:
-    """Bytes of the cells but for binary ones, which become no values, and texts that several cells share."""
-    return sum(
-        int(column.nbytes)
-        for column in batch.columns
-        if not any(kind in str(column.type) for kind in ("binary", "dictionary"))
-    )
+    """Bytes of the cells but for binary ones, which become no values."""
+    return sum(_cell_bytes(column) for column in batch.columns if "binary" not in str(column.type))
+
+
+def _cell_bytes(column: pyarrow.Array) -> int:
+    """Bytes of the cells; of texts that several share, those that each would get."""
+    import pyarrow
+    from pyarrow import compute, types
+
+    if "dictionary" not in str(column.type):
+        return int(column.nbytes)
+    if types.is_struct(column.type):
+        return sum(map(_cell_bytes, column.flatten()))
+    if not types.is_dictionary(column.type):
+        return _cell_bytes(column.flatten())
+    if not isinstance(
+        column.dictionary, pyarrow.StringArray | pyarrow.LargeStringArray | pyarrow.BinaryArray
+    ):
+        return int(column.indices.nbytes)
+    return int(compute.sum(compute.binary_length(column.dictionary).take(column.indices)).as_py() or 0)
 
 
 def _dense(column: pyarrow.Array) -> pyarrow.Array:

@@ -25,6 +25,7 @@ class Record:
     line: from 1: the line on which it begins; in a JSON array or a Parquet file, its number.
     unusable: columns that this row has but whose value is none that JSON knows, each with the reason; they
         are not among `columns` and harm only what asks for them.
+    fills_absent: its mappings are structs of columns, in which what a row does not have is null.
     """
 
     file: str
@@ -32,10 +33,27 @@ class Record:
     columns: dict[str, Any] | None
     error: str | None = None
     unusable: Mapping[str, str] = field(default_factory=dict)
+    fills_absent: bool = False
 
     @property
     def source(self) -> str:
         return f"{self.file}:{self.line}"
+
+    def as_written(self, value: Any) -> Any:
+        """A value of this row without the members that it does not have, though its column has them."""
+        return _without_nulls(value) if self.fills_absent else value
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    if isinstance(value, Mapping):
+        # A message without content is not to be told from one with null, and that may be an empty answer.
+        kept = "content" if isinstance(value.get("role"), str) else None
+        return {
+            name: _without_nulls(item) for name, item in value.items() if item is not None or name == kept
+        }
+    return value
 
 
 def is_request(columns: Mapping[str, Any]) -> bool:

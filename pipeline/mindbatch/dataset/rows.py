@@ -16,12 +16,13 @@ from mindbatch.dataset.openai_request import OpenAIRequests
 from mindbatch.dataset.records import OptionalColumns, Record, RowDraft, missing_column
 from mindbatch.dataset.template import DataTemplate, template_source
 from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.folder_embeddings import FolderEmbeddings
 from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.chat import ChatLimits
 from mindbatch.prompts.messages import chat_options
 from mindbatch.prompts.prompts import Prompt
 
-Stage = Literal["read", "row", "prompt", "cancelled", "expired"]
+Stage = Literal["read", "row", "prompt", "cancelled", "expired", "failed"]
 
 _DIGEST_BYTES = 16
 _LONGEST_ERROR = 500
@@ -77,8 +78,8 @@ class RowFailure:
 
     key: None where the row's own key could not be read.
     stage: read, where the file's bytes were no row; row, where its columns are not those that were asked for;
-        prompt, where what they hold is no prompt or cannot go on; cancelled or expired, where the row was
-        left out because the job was to end.
+        prompt, where what they hold is no prompt or cannot go on; cancelled, expired or failed, where the
+        row was left out because the job was to end.
     """
 
     key: str | None
@@ -110,12 +111,16 @@ class RowMaker:
         lora: LoraConfig | None = None,
         model_name: str | None = None,
         message_format: MessageFormat | None = None,
+        embeddings: FolderEmbeddings | None = None,
     ) -> None:
         """decoding: the run's parameters. is_openai: records are requests in OpenAI's batch format. columns:
         those that rows bring along for the results. is_finished: of the key of a row: its result is there.
         lora: the adapters that rows may name. model_name: by which requests ask for the model without any.
-        message_format: how the model writes the answers of chats. Raises ConfigError: a template that cannot
-        be used, a key of `data` without effect, a bad system message."""
+        message_format: how the model writes the answers of chats. embeddings: how the model's folder has them
+        made, where `decoding` does not say. Raises ConfigError: a template that cannot be used, a key of
+        `data` without effect, a bad system message."""
+        self._embeddings, self._pooling = embeddings or FolderEmbeddings(), decoding.pooling
+        self._embeds = False
         idle = _idle_columns(data, columns) if is_openai else _idle_adapters(data, lora)
         options = chat_options(
             data.system, data.tools, data.chat_template_kwargs, prefix="data.", errors=idle
@@ -131,6 +136,7 @@ class RowMaker:
                 None if lora and lora.is_merged else model_name,
                 message_format,
                 decoding,
+                self._embeddings.with_pooling(decoding.pooling),
             )
             if is_openai
             else ColumnRows(data, self._template, options, adapters)
@@ -161,6 +167,7 @@ class RowMaker:
             return RowFailure(draft.key, record.file, record.line, stage, reason)
         if draft.content.get("tools") and not draft.extra.get("call_is_forced"):
             self.has_offered_tools = True
+        self._embeds = self._embeds or overrides.get("pooling", self._pooling) is not None
         return DataRow(
             key=draft.key,
             source=record.file,
@@ -174,6 +181,10 @@ class RowMaker:
     def missing_columns(self) -> list[str]:
         """A line for each column that was asked for and that none of the rows made so far had."""
         return self._optional.errors()
+
+    def notes(self) -> list[str]:
+        """A line about embeddings, where the rows so far asked for some and the model's folder says how."""
+        return self._embeddings.notes(self._pooling) if self._embeds else []
 
     def close(self) -> None:
         if self._template is not None:

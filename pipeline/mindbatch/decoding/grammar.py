@@ -6,11 +6,11 @@ many seconds and gigabytes.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
+from functools import partial
 from importlib.util import find_spec
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from mindbatch.decoding import grammar_worker
 from mindbatch.decoding.python_regex import translated
@@ -49,19 +49,8 @@ def canonical_schema(value: object) -> str:
     return text
 
 
-_OPTIONS = '%llguidance {"no_forcing": true}\nstart: '
+_OPTIONS = '%llguidance {"no_forcing": true}\n'
 """Every way of writing the text in tokens stays allowed, not the tokeniser's own alone."""
-_JSON_FORM = {
-    "whitespace_flexible": True,
-    # A line break and indentation, or a space: without a bound a model may write blanks for ever.
-    "whitespace_pattern": r"\x0A?\x20{0,16}",
-    "item_separator": ",",
-    "key_separator": ":",
-    "coerce_one_of": False,
-    "lenient": False,
-}
-_FORM_KEY = "x-guidance"
-_ONE_OF = "anyOf is, and means the same where no value fits two of the alternatives"
 _REASON_CHARACTERS = 300
 
 
@@ -71,11 +60,10 @@ Kind = Literal["regex", "json_schema"]
 
 @dataclass(frozen=True)
 class Grammar:
-    """A regular expression or schema (`source`, of the parameter `kind`) and the library's text for it."""
+    """A regular expression or schema: `source`, of the parameter `kind`."""
 
     kind: Kind
     source: str
-    text: str
 
     @property
     def name(self) -> str:
@@ -84,34 +72,27 @@ class Grammar:
 
 
 def grammar_of(regex: str | None, json_schema: str | None) -> Grammar | None:
-    """The grammar that a row's parameters ask for, or None.
-
-    Raises:
-        ValueError: a line that names the parameter and what is wrong with it.
-    """
-    kind: Kind = "json_schema" if regex is None else "regex"
-    source = json_schema if regex is None else regex
-    if source is None:
-        return None
-    try:
-        return Grammar(kind, source, _text(kind, source))
-    except ValueError as error:
-        raise ValueError(f"{shown_parameter(kind, source)}: {_one_line(str(error))}") from error
+    """The grammar that a row's parameters ask for, or None."""
+    if regex is not None:
+        return Grammar("regex", regex)
+    return None if json_schema is None else Grammar("json_schema", json_schema)
 
 
 def refuse_unreadable(kind: Kind, source: str) -> None:
-    """ValueError, in one line, for what the library could not read; nothing is compiled."""
+    """ValueError, in one line, for what is no regular expression or no schema; nothing is compiled."""
     try:
-        _text(kind, source)
+        if kind == "regex":
+            translated(source)
+        elif canonical_schema(source) == "false":
+            raise ValueError(grammar_worker.NO_TEXT)
     except ValueError as error:
         raise ValueError(_one_line(str(error))) from error
 
 
 def plain_reason(message: str) -> str:
     """The library's message in one line, without the place in our grammar and without an excerpt of it."""
-    told = re.split(r"\n\s*1 \| |\n<", message)[0]
-    told = re.sub(r"^at \d+\(\d+\): |failed to compile JSON schema: |(?m:^ *\^+\n)", "", told)
-    return _one_line(re.sub(r"(oneOf constraints are not supported)\..*", rf"\1; {_ONE_OF}", told))
+    told = re.split(r"\n\s*\d+ \| |\n<", message)[0]
+    return _one_line(re.sub(r"^at \d+\(\d+\): |(?m:^ *\^+\n)", "", told))
 
 
 def _one_line(text: str) -> str:
@@ -119,34 +100,20 @@ def _one_line(text: str) -> str:
     return line if len(line) <= _REASON_CHARACTERS else line[:_REASON_CHARACTERS] + "..."
 
 
-def _text(kind: Kind, source: str) -> str:
-    if kind == "regex":
-        return f"{_OPTIONS}/{translated(source)}/"
-    return f"{_OPTIONS}%json {_with_form(source)}"
-
-
-def _with_form(schema_text: str) -> str:
-    """The schema with how its JSON is to be written, which the library reads from the schema itself."""
-    schema = json.loads(canonical_schema(schema_text))
-    if schema is False:
-        raise ValueError("no text fulfils it")
-    schema = {} if schema is True else schema
-    if _FORM_KEY in schema:
-        raise ValueError(f"has the key {_FORM_KEY!r}, which is the grammar library's own; remove it")
-    return json.dumps({**schema, _FORM_KEY: _JSON_FORM}, ensure_ascii=False, separators=(",", ":"))
-
-
 DEFAULT_LIMITS = Limits(seconds=2.0, memory_bytes=320 << 20)
 """Grammars of use take milliseconds and a few MiB. A sound one is compiled again beside the model, where
 nothing else bounds it."""
 _MOST_ANSWER_BYTES = 1 << 20
 _KEPT_TRIALS = 1024
+_MOST_KEPT_CHARACTERS = 32 << 20
 
 
 class GrammarCheck(NamedTuple):
-    """Result of compiling a grammar: the reason no row can follow it, or None, and the bytes it takes."""
+    """Result of compiling a grammar: the reason no row can follow it, or None; the library's text for it, and
+    the bytes that it takes."""
 
     error: str | None
+    text: str = ""
     nbytes: int = 0
 
 
@@ -157,43 +124,65 @@ class GrammarProcess:
         self._limits = limits
         self._process = AnsweringProcess(grammar_worker.main, limits)
 
-    def tried(self, grammar: str) -> GrammarCheck:
+    def tried(self, grammar: Grammar) -> GrammarCheck:
         if find_spec("llguidance") is None:
             return GrammarCheck("constrained output needs the package llguidance, which is not installed")
         try:
-            return GrammarCheck(*self._process.ask(json.dumps(grammar).encode(), _MOST_ANSWER_BYTES))
-        except ProcessorTimeUsedUp:
-            return GrammarCheck(f"compiling it takes more than {self._limits.seconds:g} s of processor time")
-        except ChildDied as error:
-            return GrammarCheck(f"compiling it failed: {error}")
+            text = _OPTIONS + self._text(grammar)
+            error, nbytes = self._ask("try", text)
+        except ValueError as refused:
+            return GrammarCheck(str(refused))
+        return GrammarCheck(error, text, nbytes)
 
     def close(self) -> None:
         """Ends the child; the next grammar starts a new one."""
         self._process.close()
 
+    def _text(self, grammar: Grammar) -> str:
+        if grammar.kind == "regex":
+            return f"start: /{translated(grammar.source)}/"
+        from mindbatch.decoding.json_schema.compiler import compiled_schema  # few rows have a schema
+
+        schema = json.loads(canonical_schema(grammar.source))
+        return compiled_schema(schema, partial(self._ask, "search"), self._empty_of)
+
+    def _empty_of(self, terminals: Sequence[str]) -> list[str]:
+        """Those of some terminals that no text matches. Raises ValueError: one is too costly to tell."""
+        errors = self._ask("errors", terminals)
+        if error := next((e for e in errors if e not in (None, grammar_worker.NO_TEXT)), None):
+            raise ValueError(error)
+        return [terminal for terminal, error in zip(terminals, errors, strict=True) if error]
+
+    def _ask(self, question: str, *subject: Any) -> Any:
+        """The child's answer. Raises ValueError: it took too much."""
+        request = json.dumps([question, subject if len(subject) > 1 else subject[0]])
+        try:
+            return self._process.ask(request.encode(), _MOST_ANSWER_BYTES)
+        except ProcessorTimeUsedUp as error:
+            seconds = self._limits.seconds
+            raise ValueError(f"compiling it takes more than {seconds:g} s of processor time") from error
+        except ChildDied as error:
+            raise ValueError(f"compiling it failed: {error}") from error
+
 
 _process = GrammarProcess()
-_trials: dict[bytes, GrammarCheck] = {}
-"""By the digest of a grammar's text, which may be long."""
+_trials: dict[Grammar, GrammarCheck] = {}
 
 
 def constraint_error(regex: str | None, json_schema: str | None) -> str | None:
     """Error in a row's constraint, in one line, or None; it needs no model and no tokenizer."""
-    try:
-        grammar = grammar_of(regex, json_schema)
-    except ValueError as error:
-        return str(error)
+    grammar = grammar_of(regex, json_schema)
     return None if grammar is None else tried(grammar).error
 
 
 def tried(grammar: Grammar) -> GrammarCheck:
     """Compiles the grammar on trial, once; an error names what the user wrote."""
-    digest = blake2b(grammar.text.encode(), digest_size=16).digest()
-    if digest not in _trials:
-        trial = _process.tried(grammar.text)
+    if grammar not in _trials:
+        trial = _process.tried(grammar)
         if trial.error is not None:
-            trial = trial._replace(error=f"{grammar.name}: {plain_reason(trial.error)}")
-        if len(_trials) == _KEPT_TRIALS:
+            trial = GrammarCheck(f"{grammar.name}: {plain_reason(trial.error)}")
+        kept = sum(len(trial.text) for trial in _trials.values())
+        if len(_trials) == _KEPT_TRIALS or kept > _MOST_KEPT_CHARACTERS:
             _trials.clear()
-        _trials[digest] = trial
-    return _trials[digest]
+        _trials[grammar] = trial
+    return _trials[grammar]

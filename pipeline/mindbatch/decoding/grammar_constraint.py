@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,10 +78,14 @@ _MOST_LEXER_STATES = 50_000
 
 
 class CompiledGrammar:
-    """A grammar over one vocabulary: rows get copies of its matcher, which share what the library finds."""
+    """A grammar over one vocabulary: rows get copies of its matcher, which share what the library finds.
 
-    def __init__(self, grammar: Grammar, vocabulary: Vocabulary) -> None:
+    text: the library's, of the grammar's trial.
+    """
+
+    def __init__(self, grammar: Grammar, text: str, vocabulary: Vocabulary) -> None:
         self.grammar = grammar
+        self._text = text
         self.vocabulary = vocabulary
         self._copies = 0
         self._matcher = self.compiled()
@@ -94,7 +98,7 @@ class CompiledGrammar:
         limits = llguidance.LLParserLimits(
             max_lexer_states=_MOST_LEXER_STATES, precompute_large_lexemes=False, verbose_errors=False
         )
-        return llguidance.LLMatcher(self.vocabulary.tokenizer, self.grammar.text, log_level=0, limits=limits)
+        return llguidance.LLMatcher(self.vocabulary.tokenizer, self._text, log_level=0, limits=limits)
 
     def matcher(self) -> llguidance.LLMatcher:
         """A copy at the beginning."""
@@ -109,8 +113,32 @@ class CompiledGrammar:
         self._matcher = self.compiled()
 
 
+class Constraint(Protocol):
+    """Limit on the output of one row, which advances it by each token that it gets."""
+
+    def allowed(self, eos_token_ids: tuple[int, ...]) -> NDArray[np.bool_] | None:
+        """Mask [V] of tokens that may follow, not to be changed; has end tokens where the output may end.
+
+        No token is allowed when it is complete and there are no end tokens, and when it has an error. None
+        allows all tokens.
+        """
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the output fulfils it and no text can be added."""
+
+    @property
+    def error(self) -> str | None:
+        """Error of the row, in one line: no token fits, or its grammar takes too much to follow."""
+
+    def advance(self, token_id: int) -> None:
+        """The row goes on with an allowed token; one without text, as end tokens are, changes nothing."""
+
+    def fork(self) -> Constraint: ...
+
+
 class GrammarConstraint:
-    """The state of one row, whose text is its output so far; the row advances it by each token that it gets.
+    """A grammar that the text of an output must follow; see `Constraint`.
 
     first: whether the output begins a text of its own, so that its first token takes its first form.
     """
@@ -124,10 +152,6 @@ class GrammarConstraint:
         self._error: str | None = None
 
     def allowed(self, eos_token_ids: tuple[int, ...]) -> NDArray[np.bool_]:
-        """Mask [V] of tokens that may follow, not to be changed; has end tokens where the output may end.
-
-        None is when the constraint is complete and there are no end tokens, and when it is wrong.
-        """
         mask = self._next()
         if self._error is not None or not eos_token_ids:
             return mask
@@ -139,17 +163,14 @@ class GrammarConstraint:
 
     @property
     def is_complete(self) -> bool:
-        """True if the output fulfils it and no text can be added."""
         return self.error is None and self._matcher.is_accepting() and not self._next().any()
 
     @property
     def error(self) -> str | None:
-        """Error of the row, in one line: no token fits, or its grammar takes too much to follow."""
         self._next()
         return self._error
 
     def advance(self, token_id: int) -> None:
-        """The row goes on with an allowed token; one without text, as end tokens are, changes nothing."""
         if not self._compiled.vocabulary.shows_text(token_id) or self._error is not None:
             return
         entry = self._compiled.vocabulary.entry(token_id, first=self._is_first)

@@ -1,10 +1,12 @@
 """The child process that tries grammars out; started by `grammar`.
 
-A request is the grammar's text; the answer is a pair: the reason why no row can follow it, or null, and the
-bytes that it takes.
+A request is a question and what it is about. `try` a grammar: the answer is a pair, the reason why no row can
+follow it, or null, and the bytes that it takes. `errors` of terminals: for each the same reason, NO_TEXT
+if no text matches it. `search`: the patterns that are found in each of some names.
 """
 
 import ctypes
+import re
 import resource
 from functools import partial
 from multiprocessing.connection import Connection
@@ -13,6 +15,7 @@ from typing import Any, NoReturn
 from mindbatch.io.child_main import serve
 
 _END = 256
+NO_TEXT = "no text fulfils it"
 
 
 class LibraryVocabulary:
@@ -35,17 +38,32 @@ def main(connection: Connection, seconds: str, memory_bytes: str) -> None:
 
     every_byte = LibraryVocabulary([bytes([byte]) for byte in range(_END)])
     tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(every_byte), slices=[])
-    answer = partial(trial_of, llguidance=llguidance, tokenizer=tokenizer)
+    answer = partial(answer_to, llguidance=llguidance, tokenizer=tokenizer)
     serve(connection, answer, float(seconds), int(memory_bytes))
+
+
+def answer_to(request: "tuple[str, Any]", llguidance: Any, tokenizer: Any) -> Any:
+    question, subject = request
+    if question == "search":
+        patterns, names = subject
+        return [[pattern for pattern in patterns if re.search(pattern, name)] for name in names]
+    if question == "errors":
+        grammars = (f'%llguidance {{"no_forcing": true}}\nstart: T\nT: {terminal}' for terminal in subject)
+        return [_error(_matcher(grammar, llguidance, tokenizer)) for grammar in grammars]
+    return trial_of(subject, llguidance, tokenizer)
 
 
 def trial_of(grammar: str, llguidance: Any, tokenizer: Any) -> "tuple[str | None, int]":
     """Compiles the grammar: llguidance's reason against it, or None, and the bytes this process grew by."""
     ctypes.CDLL(None).malloc_trim(0)  # what earlier grammars have given back does not count
     before = _resident_bytes()
-    limits = llguidance.LLParserLimits(precompute_large_lexemes=False, verbose_errors=False)
-    matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+    matcher = _matcher(grammar, llguidance, tokenizer)
     return _error(matcher), max(0, _resident_bytes() - before)
+
+
+def _matcher(grammar: str, llguidance: Any, tokenizer: Any) -> Any:
+    limits = llguidance.LLParserLimits(precompute_large_lexemes=False, verbose_errors=False)
+    return llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
 
 
 def _error(matcher: Any) -> "str | None":
@@ -58,7 +76,7 @@ def _error(matcher: Any) -> "str | None":
         return str(matcher.get_error() or "it takes too much to follow")
     if any(allowed[: _END // 8]):
         return None
-    return "only the empty text fulfils it" if matcher.is_accepting() else "no text fulfils it"
+    return "only the empty text fulfils it" if matcher.is_accepting() else NO_TEXT
 
 
 def _resident_bytes() -> int:

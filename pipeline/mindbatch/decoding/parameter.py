@@ -96,8 +96,10 @@ def with_other_names(declared: type[T]) -> type[T]:
 Parameters = Mapping[str, Parameter]
 _FEWEST_FIRST = ("one", "value", "any")
 
-SAMPLING = Need(lambda p: p.do_sample, "do_sample", "set do_sample=true")
-WARMTH = Need(lambda p: p.temperature > 0 or not p.do_sample, "temperature", "set temperature above 0")
+SAMPLING = Need(lambda p: p.do_sample, "do_sample", "set decoding.do_sample=true")
+WARMTH = Need(
+    lambda p: p.temperature > 0 or not p.do_sample, "temperature", "set decoding.temperature above 0"
+)
 
 
 def _takes_likeliest(params: Any) -> bool:
@@ -109,22 +111,26 @@ TOP_K = (
     Need(lambda p: p.do_sample or p.penalty_alpha > 0 or _takes_likeliest(p), "do_sample", SAMPLING.remedy),
     Need(lambda p: WARMTH.met(p) or _takes_likeliest(p), "temperature", WARMTH.remedy),
 )
-BEAMS = Need(lambda p: p.num_beams > 1, "num_beams", "set num_beams above 1")
-BEAM_GROUPS = Need(lambda p: p.num_beam_groups > 1, "num_beam_groups", "set num_beam_groups above 1")
+BEAMS = Need(lambda p: p.num_beams > 1, "num_beams", "set decoding.num_beams above 1")
+BEAM_GROUPS = Need(lambda p: p.num_beam_groups > 1, "num_beam_groups", "set decoding.num_beam_groups above 1")
 RANKING = Need(
-    lambda p: p.num_beams > 1 or p.best_of is not None, "num_beams", "set num_beams above 1 or best_of,"
+    lambda p: p.num_beams > 1 or p.best_of is not None,
+    "num_beams",
+    "set decoding.num_beams above 1 or decoding.best_of,",
 )
 LOOKUP = Need(
     lambda p: p.prompt_lookup_num_tokens > 0,
     "prompt_lookup_num_tokens",
-    "set prompt_lookup_num_tokens above 0",
+    "set decoding.prompt_lookup_num_tokens above 0",
 )
 ENDS = Need(lambda p: p.eos_token_id != (), "eos_token_id", "name end tokens")
 FREE_BEGINNING = Need(
-    lambda p: p.forced_bos_token_id is None, "forced_bos_token_id", "set forced_bos_token_id=null"
+    lambda p: p.forced_bos_token_id is None, "forced_bos_token_id", "set decoding.forced_bos_token_id=null"
 )
-EMBEDDING = Need(lambda p: p.pooling is not None, "pooling", "set pooling")
-SCORED_PROMPT = Need(lambda p: p.prompt_logprobs is not None, "prompt_logprobs", "set prompt_logprobs")
+SCORED_PROMPT = Need(
+    lambda p: p.prompt_logprobs is not None, "prompt_logprobs", "set decoding.prompt_logprobs"
+)
+EMBEDDING = Need(lambda p: p.pooling is not None, "pooling", "set decoding.pooling")
 
 
 def combination_errors(params: Any, parameters: Parameters) -> list[str]:
@@ -182,7 +188,7 @@ def _never_sampling(params: Any, asked: Mapping[str, Asks]) -> Iterator[str]:
         if params.do_sample and not asks.samples:
             yield (
                 f"{_shown(params, name)} cannot go with decoding.do_sample=true: {asks.strategy} does not "
-                "sample; set do_sample=false"
+                "sample; set decoding.do_sample=false"
             )
 
 
@@ -224,7 +230,7 @@ def _unfit_candidates(params: Any) -> Iterator[str]:
     if params.penalty_alpha > 0 and params.top_k < 2:
         yield (
             f"{_shown(params, 'top_k')} cannot go with {_shown(params, 'penalty_alpha')}: contrastive search "
-            "chooses among the top_k likeliest tokens; set it to 2 or more"
+            "chooses among that many of the likeliest tokens; set decoding.top_k to 2 or more"
         )
 
 
@@ -255,7 +261,7 @@ def _crossed_lengths(params: Any) -> Iterator[str]:
     most = params.max_total_tokens(0, params.min_new_tokens)
     if params.max_length is None and params.max_new_tokens is None and params.min_new_tokens > most:
         low, high = _shown(params, "min_new_tokens"), _shown(params, "max_new_tokens")
-        yield f"{low} is above {high}, which is {most}; set max_new_tokens"
+        yield f"{low} is above {high}, which is {most}; set decoding.max_new_tokens"
 
 
 def _forced_and_suppressed(params: Any) -> Iterator[str]:

@@ -248,6 +248,11 @@ class DecodingParams:
     json_schema: str | None = _users_own(
         None, token_kinds.json_schema(), "JSON schema that the output must follow"
     )
+    reasoning_tags: tuple[str, str] | None = _users_own(
+        None,
+        token_kinds.tag_pair(),
+        "where a prompt ends with the opening tag, the constraint holds behind the closing one",
+    )
     max_length: int | None = parameter(
         None, kind.whole(1, optional=True), "longest prompt + output, in tokens", topic="Lengths and ends"
     )
@@ -291,8 +296,9 @@ class DecodingParams:
     )
     pooling: str | None = _users_own(
         None,
-        kind.choice("last", "mean", optional=True),
-        "an embedding of the prompt in place of text: its last token's hidden state, or the mean of all",
+        kind.choice("last", "mean", "cls", "max", "weightedmean", optional=True),
+        "an embedding of the prompt in place of text: hidden states of its last token, the mean of all, "
+        "those of the first (cls), their maxima, or a mean that weighs later ones more",
         asks=Asks("embedding", samples=False, outputs="one"),
     )
     dimensions: int | None = _users_own(

@@ -46,90 +46,127 @@ def translated(pattern: str) -> str:
     Raises:
         ValueError: the reason, as words that follow "decoding.regex=...: ".
     """
-    tree = regex_tree(pattern, MOST_CHARACTERS)
-    flags = tree.state.flags
-    try:
-        text = _with_case(_sequence(tree, flags, True, True), 0, flags)
-    except RecursionError as error:
-        raise ValueError(TOO_DEEP) from error
-    # Every parenthesis of the text is a group: literal ones are written by number.
-    depths = accumulate((character == "(") - (character == ")") for character in text)
-    if max(depths, default=0) > MOST_NESTING:
-        raise ValueError(TOO_DEEP)
-    return text
+    return _FullMatchTranslator().translated(pattern)
 
 
-def _sequence(items: Iterable[Any], flags: int, at_start: bool, at_end: bool) -> str:
-    """`at_start` and `at_end`: nothing precedes the sequence or follows it, so an anchor holds there."""
-    nodes = list(items)
-    first, last = 0, len(nodes)
-    while at_start and first < last and nodes[first] in _anchors(BEGINNINGS):
-        first += 1
-    while at_end and first < last and nodes[last - 1] in _anchors(ENDS):
-        last -= 1
-    return "".join(
-        _node(op, value, flags, at_start and place == first, at_end and place == last - 1)
-        for place, (op, value) in enumerate(nodes[first:last], first)
-    )
+class RegexTranslator:
+    """Walks the tree of a pattern. `at_start` and `at_end` of a method are true where nothing precedes its
+    nodes, or follows them, so that an anchor holds there. Kinds of translation say what characters become."""
+
+    anchor_inside: str
+    """The reason that an anchor elsewhere is refused for."""
+
+    def parse(self, pattern: str) -> Any:
+        return regex_tree(pattern, MOST_CHARACTERS)
+
+    def bounded(self, text: str) -> str:
+        """The text, if the library can read groups of its depth."""
+        # Every parenthesis of the text is a group: literal ones are written by number.
+        depths = accumulate((character == "(") - (character == ")") for character in text)
+        if max(depths, default=0) > MOST_NESTING:
+            raise ValueError(TOO_DEEP)
+        return text
+
+    def sequence(self, items: Iterable[Any], flags: int, at_start: int, at_end: int) -> str:
+        nodes = list(items)
+        first, last = 0, len(nodes)
+        while at_start and first < last and nodes[first] in _anchors(BEGINNINGS):
+            first += 1
+        while at_end and first < last and nodes[last - 1] in _anchors(ENDS):
+            last -= 1
+        return "".join(
+            self.node(op, value, flags, at_start * (place == first), at_end * (place == last - 1))
+            for place, (op, value) in enumerate(nodes[first:last], first)
+        )
+
+    def node(self, op: Any, value: Any, flags: int, at_start: int, at_end: int) -> str:
+        if op is constants.LITERAL:
+            return self.character(value)
+        if op is constants.NOT_LITERAL:
+            return self.any_but(value)
+        if op is constants.ANY:
+            return self.any_character(flags)
+        if op is constants.IN:
+            return self.set_of(value, flags)
+        if op is constants.BRANCH:
+            return f"(?:{'|'.join(self.sequence(branch, flags, at_start, at_end) for branch in value[1])})"
+        if op is constants.SUBPATTERN:
+            _, added, removed, items = value
+            inner = (flags | added) & ~removed
+            return f"(?:{self.group(items, flags, inner, at_start, at_end)})"
+        if op in (constants.MAX_REPEAT, constants.MIN_REPEAT):
+            return self.repeat(value, flags, at_start, at_end)
+        if op is constants.AT:
+            raise ValueError(self.anchor_inside)
+        construct = _UNSUPPORTED.get(str(op), str(op))
+        raise ValueError(f"has {construct}, which constrained output does not support")
+
+    def group(self, items: Any, outer: int, inner: int, at_start: int, at_end: int) -> str:
+        """The items of a group, whose flags are `inner`."""
+        raise NotImplementedError
+
+    def repeat(self, value: Any, flags: int, at_start: int, at_end: int) -> str:
+        low, high, items = value
+        once = high == 1  # only then is what stands inside at both edges, if it is there at all
+        inner = self.sequence(items, flags, at_start * once, at_end * once)
+        return f"(?:{inner}){{{low},{'' if high is constants.MAXREPEAT else high}}}"
+
+    def character(self, code: int) -> str:
+        if code in _SURROGATES:
+            raise ValueError(f"has half a character (\\u{code:04x})")
+        return chr(code) if chr(code).isascii() and chr(code).isalnum() else f"\\x{{{code:x}}}"
+
+    def any_character(self, flags: int) -> str:
+        raise NotImplementedError
+
+    def any_but(self, code: int) -> str:
+        raise NotImplementedError
+
+    def set_of(self, items: Sequence[Any], flags: int) -> str:
+        raise NotImplementedError
+
+
+class _FullMatchTranslator(RegexTranslator):
+    """Translates to a pattern that matches a text where `re.fullmatch` does."""
+
+    anchor_inside = "has an anchor inside (^, $, \\b...); the whole output is matched, so none is needed"
+
+    def translated(self, pattern: str) -> str:
+        tree = self.parse(pattern)
+        flags = tree.state.flags
+        try:
+            text = _with_case(self.sequence(tree, flags, 1, 1), 0, flags)
+        except RecursionError as error:
+            raise ValueError(TOO_DEEP) from error
+        return self.bounded(text)
+
+    def group(self, items: Any, outer: int, inner: int, at_start: int, at_end: int) -> str:
+        return _with_case(self.sequence(items, inner, at_start, at_end), outer, inner)
+
+    def any_character(self, flags: int) -> str:
+        return "(?s:.)" if flags & re.DOTALL else r"[^\x{a}]"
+
+    def any_but(self, code: int) -> str:
+        return f"[^{self.character(code)}]"
+
+    def set_of(self, items: Sequence[Any], flags: int) -> str:
+        negated = items[0][0] is constants.NEGATE
+        members = "".join(self._member(op, value, flags) for op, value in items[negated:])
+        return f"[{'^' if negated else ''}{members}]"
+
+    def _member(self, op: Any, value: Any, flags: int) -> str:
+        if op is constants.LITERAL:
+            return self.character(value)
+        if op is constants.RANGE:
+            return f"{self.character(value[0])}-{self.character(value[1])}"
+        ascii_only = bool(flags & re.ASCII)
+        if value in _OPPOSITES:
+            return f"[^{_CATEGORIES[_OPPOSITES[value]][ascii_only]}]"
+        return _CATEGORIES[value][ascii_only]
 
 
 def _anchors(kinds: Sequence[Any]) -> list[tuple[Any, Any]]:
     return [(constants.AT, kind) for kind in kinds]
-
-
-def _node(op: Any, value: Any, flags: int, at_start: bool, at_end: bool) -> str:
-    if op is constants.LITERAL:
-        return _character(value)
-    if op is constants.NOT_LITERAL:
-        return f"[^{_character(value)}]"
-    if op is constants.ANY:
-        return "(?s:.)" if flags & re.DOTALL else r"[^\x{a}]"
-    if op is constants.IN:
-        return _set(value, flags)
-    if op is constants.BRANCH:
-        return f"(?:{'|'.join(_sequence(branch, flags, at_start, at_end) for branch in value[1])})"
-    if op is constants.SUBPATTERN:
-        _, added, removed, items = value
-        inner = (flags | added) & ~removed
-        return f"(?:{_with_case(_sequence(items, inner, at_start, at_end), flags, inner)})"
-    if op in (constants.MAX_REPEAT, constants.MIN_REPEAT):
-        return _repeat(value, flags, at_start, at_end)
-    if op is constants.AT:
-        raise ValueError(
-            "has an anchor inside (^, $, \\b...); the whole output is matched, so none is needed"
-        )
-    construct = _UNSUPPORTED.get(str(op), str(op))
-    raise ValueError(f"has {construct}, which constrained output does not support")
-
-
-def _repeat(value: Any, flags: int, at_start: bool, at_end: bool) -> str:
-    low, high, items = value
-    once = high == 1  # only then is what stands inside at both edges, if it is there at all
-    inner = _sequence(items, flags, at_start and once, at_end and once)
-    return f"(?:{inner}){{{low},{'' if high is constants.MAXREPEAT else high}}}"
-
-
-def _set(items: Sequence[Any], flags: int) -> str:
-    negated = items[0][0] is constants.NEGATE
-    members = "".join(_member(op, value, flags) for op, value in items[negated:])
-    return f"[{'^' if negated else ''}{members}]"
-
-
-def _member(op: Any, value: Any, flags: int) -> str:
-    if op is constants.LITERAL:
-        return _character(value)
-    if op is constants.RANGE:
-        return f"{_character(value[0])}-{_character(value[1])}"
-    ascii_only = bool(flags & re.ASCII)
-    if value in _OPPOSITES:
-        return f"[^{_CATEGORIES[_OPPOSITES[value]][ascii_only]}]"
-    return _CATEGORIES[value][ascii_only]
-
-
-def _character(code: int) -> str:
-    if code in _SURROGATES:
-        raise ValueError(f"has half a character (\\u{code:04x})")
-    return chr(code) if chr(code).isascii() and chr(code).isalnum() else f"\\x{{{code:x}}}"
 
 
 def _with_case(text: str, outer: int, inner: int) -> str:

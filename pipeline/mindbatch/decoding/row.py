@@ -20,7 +20,7 @@ from mindbatch.io.errors import PromptError
 from mindbatch.io.screen_text import printable
 
 if TYPE_CHECKING:
-    from mindbatch.decoding.grammar_constraint import GrammarConstraint
+    from mindbatch.decoding.grammar_constraint import Constraint
 
 FinishReason = Literal["stop", "length"]
 """An end token, a stop string or a constraint that is fulfilled; or no room for another token."""
@@ -75,7 +75,7 @@ class Row:
     row_hash: int
     sample_index: int = 0
     key: str = ""
-    constraint: GrammarConstraint | None = None
+    constraint: Constraint | None = None
     draft: Draft | None = None
     cumulative_logprob: float = 0.0
     logprobs: list[dict[int, float]] | None = None

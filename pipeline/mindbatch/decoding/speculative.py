@@ -15,7 +15,7 @@ from mindbatch.decoding.row import Draft, RawScores, Row, TokenChoice
 from mindbatch.decoding.sampling import SamplingStrategy
 from mindbatch.decoding.softmax import Summary, softmax
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, guarded
-from mindbatch.io.errors import MindBatchError
+from mindbatch.io.errors import CheckpointError
 
 _TEST_STREAM = 1
 """Stream of the random numbers that accept or refuse drawn tokens; stream 0 draws, as in plain sampling."""
@@ -169,11 +169,11 @@ def guess(rows: Sequence[Row], logits: NDArray[np.float32]) -> list[Guess | None
 
     None where that fails, or no token is left: what is guessed may never come, so that it is no error yet.
 
-    Raises MindBatchError when logits are not finite numbers.
+    Raises CheckpointError when logits are not finite numbers.
     """
     likeliest = logits.argmax(axis=1)
     if not np.isfinite(logits[np.arange(len(rows)), likeliest]).all():
-        raise MindBatchError(
+        raise CheckpointError(
             "logits of model.assistant: NaN or infinite; its weights or its number format do not fit"
         )
     numbers = row_uniforms(rows, [[(row.sample_index, row.step)] for row in rows], _DRAFT_STREAM)

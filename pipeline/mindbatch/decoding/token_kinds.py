@@ -22,6 +22,7 @@ SMALLEST_FACTOR, LARGEST_FACTOR = 1e-6, 1e6
 """Bounds of what logits are divided and multiplied by, so that no logit of a sane model overflows float32."""
 MOST_STOPS, MOST_STOP_CHARACTERS = 1 << 10, 1 << 16
 """All of them are looked for after each token."""
+LONGEST_TAG = 100
 LARGEST_SEED = (1 << 64) - 1
 """The seed is the generator's 64-bit key."""
 RANDOM = "random"
@@ -134,6 +135,23 @@ def stop_texts() -> ValueKind:
         return several
 
     return ValueKind(takes, read, is_plain=False, brief="text or list of texts")
+
+
+def tag_pair() -> ValueKind:
+    """The opening and the closing tag of something, or None."""
+    return of(
+        f"[opening, closing], two texts of 1 to {LONGEST_TAG} characters, or null",
+        lambda value: (
+            value is None or (isinstance(value, tuple) and len(value) == 2 and all(map(_is_tag, value)))
+        ),
+        sequence,
+        is_plain=False,
+        brief="[opening, closing] or null",
+    )
+
+
+def _is_tag(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_TAG
 
 
 def regular_expression() -> ValueKind:

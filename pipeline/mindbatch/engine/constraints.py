@@ -12,8 +12,14 @@ from mindbatch.prompts.token_bytes import last_text_token
 from mindbatch.prompts.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from mindbatch.decoding.deferred_constraint import ClosingTag
     from mindbatch.decoding.grammar import Grammar
-    from mindbatch.decoding.grammar_constraint import CompiledGrammar, GrammarConstraint, Vocabulary
+    from mindbatch.decoding.grammar_constraint import (
+        CompiledGrammar,
+        Constraint,
+        GrammarConstraint,
+        Vocabulary,
+    )
 
 _MOST_KEPT_BYTES = 256 << 20
 """Bytes of compiled grammars that are kept."""
@@ -34,9 +40,12 @@ class ConstraintFactory:
         self._vocab_size = vocab_size
         self._vocabulary: Vocabulary | None = None
         self._compiled: OrderedDict[Grammar, CompiledGrammar] = OrderedDict()
+        self._tags: dict[str, ClosingTag] = {}
 
-    def make(self, params: DecodingParams, prompt_token_ids: Sequence[int] = ()) -> GrammarConstraint | None:
+    def make(self, params: DecodingParams, prompt_token_ids: Sequence[int] = ()) -> Constraint | None:
         """The constraint of a row that continues this prompt, or None if its parameters ask for none.
+
+        Where the prompt ends within reasoning it holds behind that.
 
         Raises:
             PromptError: the constraint cannot be compiled, no output of this model can fulfil it, or there is
@@ -57,20 +66,30 @@ class ConstraintFactory:
         assert grammar is not None
         if grammar not in self._compiled and (reason := tried(grammar).error):
             raise PromptError(reason)
-        first = last_text_token(self._tokenizer, prompt_token_ids) is None
+        opening, closing = params.reasoning_tags or ("", "")
+        thinks = bool(opening) and self._tokenizer.end_of(prompt_token_ids).rstrip().endswith(opening)
+        first = not thinks and last_text_token(self._tokenizer, prompt_token_ids) is None
         constraint = GrammarConstraint(self._grammar(grammar, self._tokenizer), first=first)
         if constraint.error is not None:
             raise PromptError(constraint.error)
-        return constraint
+        return self._behind(closing, constraint, self._tokenizer) if thinks else constraint
+
+    def _behind(self, closing: str, constraint: GrammarConstraint, tokenizer: Tokenizer) -> Constraint:
+        from mindbatch.decoding.deferred_constraint import ClosingTag, DeferredConstraint
+
+        if closing not in self._tags:
+            self._tags = {closing: ClosingTag(closing, _texts(tokenizer, self._vocab_size))}
+        return DeferredConstraint(constraint, self._tags[closing])
 
     def _grammar(self, grammar: Grammar, tokenizer: Tokenizer) -> CompiledGrammar:
         """Compiled, or kept from an earlier row with the same text."""
+        from mindbatch.decoding.grammar import tried
         from mindbatch.decoding.grammar_constraint import CompiledGrammar
 
         if self._vocabulary is None:
             self._vocabulary = vocabulary_of(tokenizer, self._vocab_size)
         if grammar not in self._compiled:
-            self._compiled[grammar] = CompiledGrammar(grammar, self._vocabulary)
+            self._compiled[grammar] = CompiledGrammar(grammar, tried(grammar).text, self._vocabulary)
         self._compiled.move_to_end(grammar)
         while len(self._compiled) > 1 and sum(map(_kept_bytes, self._compiled)) > _MOST_KEPT_BYTES:
             self._compiled.popitem(last=False)
@@ -81,6 +100,12 @@ def _kept_bytes(grammar: Grammar) -> int:
     from mindbatch.decoding.grammar import tried
 
     return tried(grammar).nbytes + _USED_BYTES
+
+
+def _texts(tokenizer: Tokenizer, vocab_size: int) -> list[bytes]:
+    """Bytes that each token id adds within a text, control tokens too; empty for ids without a token."""
+    anchor = next((token for token in range(vocab_size) if _text(tokenizer, token, None)), None)
+    return [tokenizer.token_bytes(token, anchor) or b"" for token in range(vocab_size)]
 
 
 def vocabulary_of(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:

@@ -19,15 +19,15 @@ from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.scheduler import Scheduler
 from mindbatch.engine.sequence import PromptContext, Sequence, SequenceGroup, context_of
 from mindbatch.engine.statistics import Counters, EngineStatistics
-from mindbatch.io.errors import MindBatchError, PromptError
+from mindbatch.io.errors import CheckpointError, MindBatchError, PromptError
 
 if TYPE_CHECKING:
-    from mindbatch.decoding.grammar_constraint import GrammarConstraint
+    from mindbatch.decoding.grammar_constraint import Constraint
     from mindbatch.engine.assistant import Assistant
     from mindbatch.engine.settings import EngineSettings
     from mindbatch.engine.step import Runner, Step, StepOutput
 
-    MakeConstraint = Callable[[DecodingParams, tuple[int, ...]], GrammarConstraint | None]
+    MakeConstraint = Callable[[DecodingParams, tuple[int, ...]], Constraint | None]
 
 MakeDetokenizer = Callable[[tuple[int, ...], bool], Detokenizer]
 
@@ -179,13 +179,13 @@ class Engine:
         return StepResult(events, finished)
 
     def _refuse_unsound(self, step: Step) -> None:
-        """MindBatchError when no row of the first step has logits: it is the model's error, not the rows'."""
+        """Raises CheckpointError when the first step gives no logits: it is the model that is wrong."""
         rows = {id(tokens.group): tokens.group for tokens in step.scheduled if tokens.num_logits}
         if self._is_sound or not rows:
             return
         self._is_sound = not all(isinstance(group.error, NotFiniteError) for group in rows.values())
         if not self._is_sound and len(rows) > 1:
-            raise MindBatchError(f"the logits of all {len(rows)} rows of the first step {NOT_FINITE}")
+            raise CheckpointError(f"the logits of all {len(rows)} rows of the first step {NOT_FINITE}")
 
     def abort(self, keys: Set[str] | None = None) -> None:
         """Drops the requests with these keys, or all; what the cache holds of them is still found."""
@@ -252,15 +252,21 @@ class Engine:
                     f"{key}: {name}token id {token} is outside the vocabulary; allowed: 0 to "
                     f"{self._runner.vocab_size - 1}"
                 )
+        for token, name in self.settings.placeholders:
+            if token in prompt:
+                raise PromptError(
+                    f"{key}: token id {token} at position {prompt.index(token)} is the {name} of the model, "
+                    "which marks an image, sound or video; prompts of text alone are computed"
+                )
         if request.params.num_draft_tokens and not self.settings.use_past:
             raise PromptError(
                 f"{key}: speculative decoding needs model.use_past=true; set it, or leave "
-                "num_assistant_tokens and prompt_lookup_num_tokens out"
+                "decoding.num_assistant_tokens and decoding.prompt_lookup_num_tokens out"
             )
         if request.params.num_assistant_tokens and self._assistant is None:
             raise PromptError(
                 f"{key}: decoding.num_assistant_tokens={request.params.num_assistant_tokens} needs an "
-                "assistant; give model.assistant=FOLDER or use prompt_lookup_num_tokens"
+                "assistant; give model.assistant=FOLDER or use decoding.prompt_lookup_num_tokens"
             )
         if error := self._adapters.error(request.adapter):
             raise PromptError(f"{key}: {error}")

@@ -23,6 +23,7 @@ class EngineSettings:
     two_positions: of a model whose prompts have a context, which is never taken in chunks. None of others.
     num_states: slots for states of sequences; 0 of a model without recurrent layers.
     prefix_caching: compute a beginning that requests share once; has no effect without use_past.
+    placeholders: ids of tokens that stand for an image, sound or video, which no prompt may have, with names.
     """
 
     batch_size: int
@@ -37,6 +38,7 @@ class EngineSettings:
     decoder_start_id: int | None = None
     two_positions: BlockPositions2D | None = None
     num_states: int = 0
+    placeholders: tuple[tuple[int, str], ...] = ()
 
     @property
     def is_recurrent(self) -> bool:

@@ -23,6 +23,7 @@ class ValueKind:
     is_plain: a plain type of Python has all of them.
     names: all of them, where they are few.
     token_ids: those that a value holds.
+    is_text_or_list: what is typed for it is a text to the letter, unless it stands in brackets.
     """
 
     takes: str
@@ -31,6 +32,7 @@ class ValueKind:
     is_plain: bool = True
     names: tuple[Any, ...] = ()
     token_ids: Callable[[Any], Iterable[int]] = lambda value: ()
+    is_text_or_list: bool = False
 
 
 def of(
@@ -121,6 +123,22 @@ def texts(noun: str, like: str = "") -> ValueKind:
         sequence,
         brief=f"list of {noun}",
         is_plain=False,
+    )
+
+
+def paths() -> ValueKind:
+    """A path or a list of paths, or null: what is typed is a text to the letter, unless it is a list."""
+    return of(
+        "a path, a list of paths, like [a.csv, b.jsonl], or null",
+        lambda value: (
+            value is None
+            or isinstance(value, str)
+            or (isinstance(value, tuple) and value != () and all(isinstance(item, str) for item in value))
+        ),
+        sequence,
+        brief="path, list of paths or null",
+        is_plain=False,
+        is_text_or_list=True,
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindbatch.io.amounts import counted, size
-from mindbatch.io.errors import MindBatchError
+from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.io.regular_file import first_bytes
 from mindbatch.io.screen_text import printable, say
 
@@ -27,6 +27,7 @@ FETCHED = ".mindbatch-fetched.json"
 HUGGING_FACE, MODEL_SCOPE = "huggingface", "modelscope"
 _MAIN = {HUGGING_FACE: "main", MODEL_SCOPE: "master"}
 _LARGEST_RECORD = 1 << 20
+_LISTING_SECONDS = 120.0
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
 _NAME = re.compile(rf"({_PART}/)?{_PART}", re.ASCII)
 _REVISION = re.compile(r"[\w.-]{1,128}(/[\w.-]{1,128}){0,3}", re.ASCII)
@@ -81,17 +82,19 @@ def fetched(folder: Path) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def how_to_get(name: str, hub: str = HUGGING_FACE) -> str:
-    """Explains how to get what is neither a folder nor in the cache; empty if it is not like a hub name."""
+def how_to_get(name: str, hub: str = HUGGING_FACE, *, is_fetched: bool = False) -> str:
+    """Explains how to get what is neither a folder nor in the cache; empty if it is not like a hub name.
+
+    is_fetched: model.download=true fetches it.
+    """
     if not is_name(name):
         return ""
     client, into = (
         ("hf download", "--local-dir") if hub == HUGGING_FACE else ("modelscope download", "--local_dir")
     )
-    return (
-        f", nor is it in the hub cache {cache_folder(hub)}; where there is a network: model.download=true, "
-        f"or {client} {name} {into} {name.partition('/')[2]}"
-    )
+    fetches = "model.download=true, or " if is_fetched else ""
+    command = f"{client} {name} {into} {name.partition('/')[2]}"
+    return f", nor is it in the hub cache {cache_folder(hub)}; where there is a network: {fetches}{command}"
 
 
 _MIB = 1 << 20
@@ -106,6 +109,7 @@ def fetch_model(
     patterns: of files to fetch beside config, tokenizer and safetensors. asks: fetch only if the user agrees.
 
     Raises:
+        ConfigError: the user does not want it to be fetched, or the hub has no such model for them.
         MindBatchError: it cannot be fetched, or not by now; what has come by then is kept, and gone on from.
     """
     folder = cached_model(name, revision, hub)
@@ -123,6 +127,7 @@ def fetch_model(
         "revision": revision,
         "files": [*patterns],
         "record": FETCHED,
+        "seconds": _LISTING_SECONDS,
     }
     environment = {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"}
     child = Child(
@@ -137,7 +142,7 @@ def fetch_model(
         where = f"{printable(plan['hub'])}, commit {printable(plan['commit'])[:12]}"
         what = f"{counted(len(sizes), 'file')}, {size(sum(sizes.values()))}"
         if asks and not _agrees(f"{name} is not here; fetch {what}, from {where}?"):
-            raise MindBatchError(f"{name}: not fetched; give a folder, or model.download=true")
+            raise ConfigError(f"{name}: not fetched; give a folder, or model.download=true")
         if not asks:
             say(f"fetching {name}: {what}, from {where}")
         child.connection.send_bytes(b"go")
@@ -166,7 +171,8 @@ def _next_message(child: Child, name: str) -> dict[str, Any]:
     except (EOFError, OSError) as error:
         raise MindBatchError(f"{name}: the process that fetches it has ended ({child.death()})") from error
     if "error" in message:
-        raise MindBatchError(f"{name}: {printable(message['error'])}")
+        kind = ConfigError if message.get("lasts") else MindBatchError
+        raise kind(f"{name}: {printable(message['error'])}")
     return message
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.io.child_main import READY
+from mindbatch.io.storage import StorageError, passing_error
 
 _PACKAGE = Path(__file__).parents[1]
 _MAIN = _PACKAGE / "io/child_main.py"
@@ -207,6 +208,7 @@ class AnsweringProcess:
         Raises:
             ProcessorTimeUsedUp: as it says.
             ChildDied: one line, in most cases for lack of memory.
+            StorageError: the system has no room or descriptor for a process; the request is not to blame.
         """
         with self._lock:
             try:
@@ -237,6 +239,8 @@ class AnsweringProcess:
     def _failure(self, error: Exception) -> Exception:
         """Ends the child and describes what became of it, as an error."""
         child, self._child = self._child, None
+        if child is None and passing_error(error) is not None:
+            return StorageError(f"a process cannot be started ({error})")
         if child is None:
             return ChildDied(f"its process did not start ({error})")
         if not isinstance(error, EOFError | ConnectionError):  # it is still there

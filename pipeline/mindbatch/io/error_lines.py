@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nlargest
+from itertools import takewhile
 from typing import Any
 
 _MAX_COMPARED = 32
@@ -46,10 +47,24 @@ def as_typed(value: object) -> str:
 def shown(value: object, longest: int = 60, notation: Callable[[object], str] = as_written) -> str:
     """A value as `notation` writes it, shortened to `longest` characters."""
     try:
-        text = notation(value)
+        text = notation(_beginning(value, [longest + 1]))
     except (RecursionError, ValueError):  # nested without end, or a number of thousands of digits
         return f"{type(value).__name__} too large to be shown"
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
+def _beginning(value: Any, left: list[int]) -> Any:
+    """As much of a value as can be shown. left: characters, of which every item takes one at least."""
+    before = left[0]
+    left[0] -= max(1, len(value)) if type(value) is str else 1
+    if type(value) is str:
+        return value if left[0] >= 0 else value[: max(1, before)]
+    if type(value) is dict:
+        pairs = takewhile(lambda pair: left[0] > 0, value.items())
+        return {_beginning(key, left): _beginning(item, left) for key, item in pairs}
+    if type(value) in (list, tuple):
+        return type(value)([_beginning(item, left) for item in takewhile(lambda item: left[0] > 0, value)])
+    return value
 
 
 def shown_parameter(name: str, value: object) -> str:

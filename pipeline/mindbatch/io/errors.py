@@ -1,10 +1,17 @@
-"""The exceptions that reach a user, each with its exit code."""
+"""The exceptions that reach a user, each with its exit code.
+
+Exit code 1 is a verdict: rows that failed, runs that differ, a model that is damaged. A command that ended
+before it had done its work, by a full disk or a lost process, has another: it may succeed if it is run again.
+"""
 
 from collections.abc import Iterable
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_UNFINISHED = 75
+"""EX_TEMPFAIL of sysexits.h, by which schedulers and scripts know what to run again."""
+
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
@@ -12,7 +19,7 @@ EXIT_TERMINATED = 143
 class MindBatchError(Exception):
     """One or more errors, each a line that names what was found, where, and what is allowed."""
 
-    exit_code = EXIT_FAILED
+    exit_code = EXIT_UNFINISHED
 
     def __init__(self, errors: str | Iterable[str]) -> None:
         self.lines: tuple[str, ...] = (errors,) if isinstance(errors, str) else tuple(errors)
@@ -28,9 +35,13 @@ class ConfigError(MindBatchError):
 class CheckpointError(MindBatchError):
     """A model folder or weight file that is damaged, unsafe or does not fit the model."""
 
+    exit_code = EXIT_FAILED
+
 
 class BackendError(MindBatchError):
-    """MindSpore or MindFormers lacks what it needs, or one of their processes failed."""
+    """MindSpore, MindFormers or MPI lacks what it needs, or one of their processes failed."""
+
+    exit_code = EXIT_FAILED
 
 
 class OutputError(MindBatchError):
@@ -44,9 +55,16 @@ class RankError(MindBatchError):
 class PromptError(MindBatchError):
     """A prompt that cannot be run; the other rows are not affected."""
 
+    exit_code = EXIT_FAILED
+
 
 class CacheBudgetError(PromptError):
     """A request whose keys and values can never fit the cache budget."""
+
+
+def is_unfinished(error: BaseException) -> bool:
+    """True if what ended a command says nothing against it, so that the same command may succeed."""
+    return getattr(error, "exit_code", EXIT_UNFINISHED) == EXIT_UNFINISHED
 
 
 def is_panic(error: BaseException) -> bool:

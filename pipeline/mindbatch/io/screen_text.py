@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
-from mindbatch.io.errors import EXIT_FAILED, OutputError
+from mindbatch.io.errors import EXIT_UNFINISHED, OutputError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -95,12 +95,27 @@ def say(*lines: object, name: str = "mindbatch") -> None:
         print(f"{name}: ... and {len(lines) - MOST_LINES:,} more", file=sys.stderr, flush=True)
 
 
-def show(page: str, file: TextIO | None = None) -> None:
-    """Prints a page, to standard output if no file is given. What data it shows went through `printable`, or
-    it could add lines of its own."""
-    for line in page.split("\n"):
+_said: set[str] = set()
+
+
+def say_once(*lines: str) -> None:
+    """Prints those of the messages that this process has not printed so yet."""
+    new = [line for line in lines if line not in _said]
+    _said.update(new)
+    say(*new)
+
+
+def show(*lines: str, file: TextIO | None = None) -> None:
+    """Prints lines, to standard output if no file is given; none of them can become several."""
+    for line in lines:
         print(printable(line), file=file or sys.stdout)
     (file or sys.stdout).flush()
+
+
+def show_page(page: str, file: TextIO | None = None) -> None:
+    """Prints a page as `show` does its lines. What data it shows went through `printable`, or it could add
+    lines of its own."""
+    show(*page.split("\n"), file=file)
 
 
 def show_json(content: Any) -> None:
@@ -172,7 +187,8 @@ def hold_libraries_back() -> None:
 
 
 def run_tool(main: Callable[[], int | None], name: str) -> NoReturn:
-    """Runs a program of its own and ends the process with its exit code, or 1 if its output went nowhere.
+    """Runs a program of its own and ends the process with its exit code, or that of an unfinished one if its
+    output went nowhere.
 
     name: of the program, before the message about its output.
     """
@@ -186,7 +202,7 @@ def run_tool(main: Callable[[], int | None], name: str) -> NoReturn:
         say(*error.lines, name=name)
         code = error.exit_code
     except BrokenPipeError:
-        code = EXIT_FAILED
+        code = EXIT_UNFINISHED
     end_output()
     sys.exit(code)
 

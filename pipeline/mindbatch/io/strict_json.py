@@ -1,10 +1,10 @@
 """The one strict reader of JSON (RFC 8259, I-JSON of RFC 7493): nothing is guessed, rounded or dropped."""
 
+import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from mindbatch.io.error_lines import shown
@@ -15,6 +15,8 @@ MAX_PARTS = 1_000_000
 MAX_DIGITS = 100
 DEEPEST_VALUE = 64
 """Lists and mappings inside one another, below a message: far from where recursion would end the program."""
+_MOST_LINES = 100
+_LONGEST_KEY = 200
 _SURE_DIGITS = 18  # any such number fits 64 bits
 
 
@@ -105,15 +107,48 @@ class StrictReader:
             raise JsonError(self._too_deep)
 
 
-def parts_error(data: bytes) -> str | None:
-    """Reason why JSON could take too much memory, counted before anything of it is read; or None.
+def parts_error(data: bytes, max_containers: int | None = None, max_texts: int | None = None) -> str | None:
+    """Reason why JSON could take too much memory or time, counted before anything of it is read; or None.
 
     A value of two bytes, such as an empty list, may take a hundred once it is read.
+
+    max_containers: lists and objects that it may hold. max_texts: keys and texts. None: as many as MAX_PARTS.
     """
-    parts = sum(data.count(mark) for mark in (b"[", b"{", b","))
-    return (
-        f"{parts} lists, objects and commas; at most {MAX_PARTS} are allowed" if parts > MAX_PARTS else None
-    )
+    most_containers = MAX_PARTS if max_containers is None else max_containers
+    containers, commas = _counted(data, [(0, len(data))])  # with those in texts, which is quick
+    has_many_texts = max_texts is not None and data.count(b'"') > 2 * max_texts
+    if containers > most_containers or containers + commas > MAX_PARTS or has_many_texts:
+        data = data.replace(rb"\\", b"").replace(rb"\"", b"")
+        if max_texts is not None and (texts := data.count(b'"') // 2) > max_texts:
+            return f"{texts} keys and texts; at most {max_texts} are allowed"
+        containers, commas = _counted(data, _outside_texts(data))
+    if max_containers is not None and containers > max_containers:
+        return f"{containers} lists and objects; at most {max_containers} are allowed"
+    if (parts := containers + commas) > MAX_PARTS:
+        return f"{parts} lists, objects and commas; at most {MAX_PARTS} are allowed"
+    return None
+
+
+def _counted(data: bytes, spans: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Counts lists and objects, and commas."""
+    containers = commas = 0
+    for start, end in spans:
+        containers += data.count(b"[", start, end) + data.count(b"{", start, end)
+        commas += data.count(b",", start, end)
+    return containers, commas
+
+
+def _outside_texts(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yields what is outside of texts, none of which holds a quote; all from where there are too many."""
+    start = 0
+    for _ in range(2 * MAX_PARTS):
+        begin = data.find(b'"', start)
+        if begin < 0:
+            break
+        yield start, begin
+        end = data.find(b'"', begin + 1)
+        start = len(data) if end < 0 else end + 1
+    yield start, len(data)
 
 
 def unicode_error(text: str) -> str | None:
@@ -127,40 +162,45 @@ def unicode_error(text: str) -> str | None:
     return None
 
 
-def value_errors(value: object, where: str, deepest: int = DEEPEST_VALUE, depth: int = 0) -> list[str]:
-    """A line for each value within `value` that is no JSON, or not valid Unicode.
+def value_errors(value: object, where: str, deepest: int = DEEPEST_VALUE) -> list[str]:
+    """A line for each value within `value` that is no JSON, or not valid Unicode; of many the first hundred.
 
     Where it came from JSON, it may still hold half a surrogate pair.
     """
+    return [where + line for line in itertools.islice(_lines_of(value, deepest), _MOST_LINES)]
+
+
+def _lines_of(value: object, deepest: int, depth: int = 0) -> Iterator[str]:
+    """Yields the lines from behind the name of the value; a path is written where there is an error only."""
     if isinstance(value, str):
-        error = unicode_error(value)
-        return [f"{where}: {error}"] if error else []
-    if isinstance(value, (Mapping, list, tuple)):
+        if error := unicode_error(value):
+            yield f": {error}"
+    elif isinstance(value, (Mapping, list, tuple)):
         if depth > deepest:
-            return [f"{where}: nested more than {deepest} deep"]
-        nested = [value_errors(item, where + place, deepest, depth + 1) for place, item in _members(value)]
-        return [*_key_errors(value, where), *chain.from_iterable(nested)]
-    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
-        return []
-    return [f"{where}={shown(value)}: must be text, a number, true, false, null, a list or a mapping"]
+            yield f": nested more than {deepest} deep"
+            return
+        if isinstance(value, Mapping):
+            yield from _key_lines(value)
+            for key, item in value.items():
+                for line in _lines_of(item, deepest, depth + 1):
+                    yield f".{shown(key, _LONGEST_KEY, str)}{line}"
+        else:
+            for place, item in enumerate(value):
+                for line in _lines_of(item, deepest, depth + 1):
+                    yield f"[{place}]{line}"
+    elif not (
+        value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value))
+    ):
+        yield f"={shown(value)}: must be text, a number, true, false, null, a list or a mapping"
 
 
-def _key_errors(value: object, where: str) -> list[str]:
-    if not isinstance(value, Mapping):
-        return []
-    errors = {
-        key: unicode_error(key) if isinstance(key, str) else "must be a string"
-        for key in value
-        if not (isinstance(key, str) and key.isascii())
-    }
-    return [f"{where}: key {shown(key)} {error}" for key, error in errors.items() if error]
-
-
-def _members(value: Mapping[Any, Any] | Sequence[Any]) -> list[tuple[str, Any]]:
-    """Lists the items of a container, each with its path as error lines show it."""
-    if isinstance(value, Mapping):
-        return [(f".{key}", item) for key, item in value.items()]
-    return [(f"[{i}]", item) for i, item in enumerate(value)]
+def _key_lines(value: Mapping[Any, Any]) -> Iterator[str]:
+    for key in value:
+        if isinstance(key, str) and key.isascii():
+            continue
+        error = unicode_error(key) if isinstance(key, str) else "must be a string"
+        if error:
+            yield f": key {shown(key)} {error}"
 
 
 def _items(value: Any) -> Iterable[Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from mindbatch.io.errors import ConfigError
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType, cache_type, kernel_dtype, weight_type
@@ -57,7 +59,7 @@ def choose_kernels(
 
 def _reference(name: str, weights: NumberType, cache: FloatType) -> Kernels:
     if name == "native":
-        raise ConfigError(f"runtime.kernels=native: {library_text()}; install a C++ compiler and reinstall")
+        raise ConfigError(f"runtime.kernels=native: {library_text()}")
     for kept, kind in (("weights", weights), ("a cache", cache)):
         if kind != FLOAT32:
             raise ConfigError(
@@ -66,6 +68,12 @@ def _reference(name: str, weights: NumberType, cache: FloatType) -> Kernels:
     from mindbatch.kernels.reference import ReferenceKernels
 
     return ReferenceKernels()
+
+
+def kernel_notes(name: str, device_target: str) -> Iterator[str]:
+    """Yields the note that NumPy computes for want of the C++ kernels."""
+    if name == "auto" and device_target == "CPU" and find_library() is None:
+        yield f"the C++ kernels are {library_text()}"
 
 
 def kernels_in_use(name: str, device_target: str) -> str:

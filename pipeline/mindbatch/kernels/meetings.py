@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mindbatch.io.child_main import outlive_parent
-from mindbatch.io.errors import MindBatchError
+from mindbatch.io.errors import BackendError
 from mindbatch.io.screen_text import say
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.native_library import NativeLibrary
@@ -89,17 +89,17 @@ class MpiProcessGroups:
         """rank: of this process in its replica. The world has the ranks of all replicas in their order.
 
         Raises:
-            MindBatchError: there is no mpi4py, or its MPI is not that of mpirun.
+            BackendError: there is no mpi4py, or its MPI is not that of mpirun.
         """
         try:
             from mpi4py import MPI  # joins the world of mpirun
         except (ImportError, RuntimeError) as error:  # RuntimeError: not the MPI that it was built for
             reason = str(error).splitlines()[0]
-            raise MindBatchError(f"ranks on several hosts meet through mpi4py, and here: {reason}") from error
+            raise BackendError(f"ranks on several hosts meet through mpi4py, and here: {reason}") from error
         self._world = MPI.COMM_WORLD
         if self._world.size == 1:
             name = MPI.Get_library_version().partition(",")[0]
-            raise MindBatchError(f"mpi4py uses {name} here, which is not that of mpirun; allowed: Open MPI's")
+            raise BackendError(f"mpi4py uses {name} here, which is not that of mpirun; allowed: Open MPI's")
         self._first = self._world.rank - rank
         self._meetings: list[MPI.Intracomm] = []
         self.functions = {

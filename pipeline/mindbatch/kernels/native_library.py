@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindbatch.io.errors import ConfigError
+from mindbatch.io.installation import building_again, without_kernels
 
 if TYPE_CHECKING:  # commands that only ask for it load no NumPy
     import numpy as np
@@ -147,7 +148,8 @@ def find_library() -> NativeLibrary | None:
     """The library that setup.py built beside this file, or None where no compiler was there.
 
     Raises:
-        ConfigError: it was built from other sources, so that its functions take something else.
+        ConfigError: it was built from other sources, so that its functions take something else, or cannot be
+            loaded.
     """
     for suffix in EXTENSION_SUFFIXES:
         path = Path(__file__).with_name(f"_cpu{suffix}")
@@ -157,11 +159,17 @@ def find_library() -> NativeLibrary | None:
 
 
 def _open(path: Path) -> ctypes.CDLL:
-    handle = ctypes.CDLL(str(path))
+    try:
+        handle = ctypes.CDLL(str(path))
+    except OSError as error:  # built for another machine, or a library of the system is not there
+        raise ConfigError(
+            f"the C++ kernels cannot be loaded ({error}); {building_again()}; runtime.kernels=reference does "
+            "without"
+        ) from error
     if not hasattr(handle, "mb_interface") or handle.mb_interface() != INTERFACE:
         raise ConfigError(
-            f"{path}: the C++ kernels were built from other sources than those beside them; build them again "
-            "(python setup.py build_ext --inplace, or install again), or set runtime.kernels=reference"
+            f"{path}: the C++ kernels were built from other sources than those beside them; "
+            f"{building_again()} again; runtime.kernels=reference does without"
         )
     handle.mb_run_program.restype = ctypes.c_int64
     handle.mb_meeting_bytes.restype = ctypes.c_int64
@@ -187,13 +195,16 @@ def library_text() -> str:
     except ConfigError as error:
         return str(error)
     if library is None:
-        return "not built: no C++ compiler was found when mindbatch was installed; NumPy serves"
+        return without_kernels()
     return f"native ({library.variant}, {library.num_threads} threads)"
 
 
 def faster() -> str | None:
     """Names rounded weights worth trying with these kernels, and why; None without kernels."""
-    library = find_library()
+    try:
+        library = find_library()
+    except ConfigError:
+        library = None
     if library is None:
         return None
     products = _PRODUCTS.get(library.variant, ("float32", "int16"))

@@ -14,25 +14,28 @@ from mindbatch.io.errors import MindBatchError
 from mindbatch.io.screen_text import say
 from mindbatch.launch.free_ports import keep_on_this_host
 from mindbatch.launch.process_plan import JOB_KEY, JobSetup, inherited
+from mindbatch.launch.scripts.keeper import children_of, keep
 from mindbatch.launch.supervisor import EndedProcess, Supervisor
 
 _TICK_SECONDS = 0.1
 
 
 def program_command(program: Sequence[str], folder: Path | None = None) -> list[str]:
-    """The command, for `children.spawn`, that becomes a program; its arguments arrive as they are.
+    """The command, for `children.spawn`, that runs a program; its arguments arrive as they are.
 
     folder: that it runs in; None is this process's.
 
-    The kernel kills the program when this process ends. What the program starts has to see to that itself.
+    The program ends with this process, and whatever it has started with it, in whatever sessions: an agent
+    that is starting does not know yet that nobody waits for it.
     """
-    return children.command(become, str(folder or Path.cwd()), *program)
+    return children.command(keep_private, str(folder or Path.cwd()), *program)
 
 
-def become(folder: str, *program: str) -> NoReturn:
-    """Goes on as the program, which is looked up in PATH. Raises OSError where there is none."""
+def keep_private(folder: str, *program: str) -> NoReturn:
+    """Runs the program, which is looked up in PATH, and ends as it does; its files are for the owner only."""
     os.chdir(folder)
-    os.execvp(program[0], program)
+    os.umask(0o077)
+    keep(*program)
 
 
 @dataclass(frozen=True)
@@ -146,8 +149,9 @@ class StartedProgram:
 
     def _ended(self) -> list[EndedProcess]:
         """Lists it if it has ended; till then it is kept to this host, or the user told that it cannot be."""
-        process = self._processes.process_id(self._name) if self._is_open else None
-        if process is not None and not keep_on_this_host(process):
+        keeper = self._processes.process_id(self._name) if self._is_open else None
+        processes = [] if keeper is None else [*children_of(keeper)]
+        if not all(map(keep_on_this_host, processes)):
             self._is_open = False
             say(
                 f"launch={self._name}: it listens at all addresses of this host, and this system does not "

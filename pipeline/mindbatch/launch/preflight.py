@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from mindbatch.config.launch_schema import LaunchConfig, given_as
-from mindbatch.config.machine import is_installed, missing
+from mindbatch.config.machine import is_installed
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.io.errors import ConfigError, MindBatchError
+from mindbatch.io.installation import missing
 from mindbatch.kernels.native_library import find_library, library_text
 from mindbatch.launch.free_ports import port_error
 from mindbatch.launch.launcher_programs import launcher_errors
@@ -82,8 +83,9 @@ def _table(launch: LaunchConfig, topology: Topology) -> RankTable:
     if table.num_ranks != topology.world_size:
         raise ConfigError(
             f"{given_as('rank_table')}={launch.rank_table}: holds {counted(table)}, and "
-            f"parallel.data_parallel={topology.data_parallel} x model_parallel={topology.model_parallel} x "
-            f"pipeline_stage={topology.pipeline_stage} make {topology.world_size}; use a table of "
+            f"parallel.data_parallel={topology.data_parallel} x "
+            f"parallel.model_parallel={topology.model_parallel} x "
+            f"parallel.pipeline_stage={topology.pipeline_stage} make {topology.world_size}; use a table of "
             "those, or other numbers"
         )
     return table
@@ -130,8 +132,9 @@ def _size_errors(launch: LaunchConfig, job: JobSetup) -> Iterator[str]:
     if copy is not None and local * copy.size != size:
         numbers = (topology.data_parallel, topology.model_parallel, topology.pipeline_stage)
         yield (
-            f"{copy.launcher} has started {copy.size} processes, to which the {processes} of data_parallel="
-            f"{numbers[0]} x model_parallel={numbers[1]} x pipeline_stage={numbers[2]} cannot be dealt "
+            f"{copy.launcher} has started {copy.size} processes, to which the {processes} of "
+            f"parallel.data_parallel={numbers[0]} x parallel.model_parallel={numbers[1]} x "
+            f"parallel.pipeline_stage={numbers[2]} cannot be dealt "
             f"evenly, {local} to each; make these a multiple of {copy.size}, or start as many as divide "
             f"{size}{'' if launch.local_worker_num is None else ', and leave launch.local_worker_num out'}"
         )
@@ -252,7 +255,10 @@ def refuse_apart(job: JobSetup, model: ModelConfig, runtime: RuntimeConfig, max_
     topology = job.topology
     if topology.replica_size == 1 or needs_world(job, model, runtime):
         return
-    sizes = f"parallel.model_parallel={topology.model_parallel}, pipeline_stage={topology.pipeline_stage}"
+    sizes = (
+        f"parallel.model_parallel={topology.model_parallel}, "
+        f"parallel.pipeline_stage={topology.pipeline_stage}"
+    )
     besides = (
         "parallel.data_parallel of replicas that are whole on each host (launch.local_worker_num a multiple "
         f"of {topology.replica_size}), model.quantization=int8 for a model that is smaller, and Ascend"
@@ -274,4 +280,6 @@ def refuse_apart(job: JobSetup, model: ModelConfig, runtime: RuntimeConfig, max_
             "with ranks of a replica on several hosts: 0"
         )
     if find_library() is None:
-        raise ConfigError(f"parallel.model_parallel, pipeline_stage: the kernels are {library_text()}")
+        raise ConfigError(
+            f"parallel.model_parallel, parallel.pipeline_stage: the kernels are {library_text()}"
+        )

@@ -5,12 +5,12 @@ The formats are those of HCCL's user guide: "Rank Table Configuration" for Atlas
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mindbatch.io.errors import MindBatchError
+from mindbatch.io.errors import EXIT_FAILED, MindBatchError
 from mindbatch.launch.rank_table import (
     COMPLETED,
     DEVICE_KEYS,
@@ -37,11 +37,17 @@ from mindbatch.launch.table_json import (
 
 _TOP_KEYS = ("version", "server_count", "server_list", "super_pod_list", "status")
 _SERVER_KEYS = ("server_id", "host_ip", "host_nic_ip", "device")
-_GROUPS_KEYS = ("status", "group_count", "group_list")
-_GROUP_KEYS = ("group_name", "device_count", "instance_count", "instance_list")
-_INSTANCE_KEYS = ("pod_name", "server_id", "devices")
+# MindSpore 1.0 names the board and the network cards of a table, and counts devices and servers of a group.
+_BOARD_KEYS = ("board_id", "chip_info", "deploy_mode")
+_NIC_KEYS = ("para_plane_nic_location", "para_plane_nic_name", "para_plane_nic_num")
+_GROUPS_KEYS = ("status", "group_count", "group_list", *_BOARD_KEYS, *_NIC_KEYS)
+_GROUP_KEYS = (
+    *("group_name", "device_count", "instance_count", "instance_list"),
+    *("device_num", "server_num", "server_list"),
+)
+_INSTANCE_KEYS = ("pod_name", "server_id", "devices", "rank_id")
 _INSTANCE_DEVICE_KEYS = ("device_id", "device_ip")
-_SERVER_PLACE = re.compile(r"\bserver_list\[(\d+)\](\.device\b)?")
+_SERVER_PLACE = re.compile(r"\bserver_list\[(\d+)\](?:(\.device)\b(?:\[(\d+)\](\.rank_id\b)?)?)?")
 LARGEST_DEVICE_ID = 4095
 MOST_SERVERS = 1 << 20
 LONGEST_SERVER_ID = 64
@@ -49,6 +55,8 @@ LONGEST_SERVER_ID = 64
 
 class RankTableError(MindBatchError):
     """A rank table that cannot be used: a line for each error."""
+
+    exit_code = EXIT_FAILED
 
 
 @dataclass(frozen=True)
@@ -89,11 +97,7 @@ def examine(document: Any, leave: Leave = STRICT) -> tuple[RankTable, Findings]:
         return RankTable(PLAIN, ()), findings
     top = Fields(document, "", findings)
     if "group_list" in document and "server_list" not in document:
-        table, places = _table_of_groups(top)
-        findings.errors += [_placed(error, places) for error in relation_errors(table)]
-        sizes = [_placed(error, places) for error in size_errors(table)]
-        (findings.notes if leave.uneven else findings.errors).extend(sizes)
-        return table, findings
+        return _table_of_groups(top, leave)
     version = _version(top)
     pods = dict(_super_pods(top)) if version != PLAIN else {}
     servers = tuple(_server(fields, pods) for fields in top.objects("server_list"))
@@ -220,39 +224,98 @@ def _examine_super_pods(top: Fields, table: RankTable, pods: dict[str, str]) -> 
             top.error("super_pod_list", f"{shown(name)}: no server of server_list")
 
 
-def _table_of_groups(top: Fields) -> tuple[RankTable, list[str]]:
-    """ModelArts' table (`jobstart_hccl.json`) in version 1.0; errors are noted.
+@dataclass(frozen=True)
+class _Instance:
+    """An entry of `instance_list`: devices of a server. rank: of its one device, in MindSpore 1.0's form."""
 
-    Its ranks are in the order of groups, instances and devices. Beside it the place of each server in the
-    document.
+    place: str
+    server_id: str
+    devices: tuple[Device, ...]
+    rank: int | None
+
+
+def _table_of_groups(top: Fields, leave: Leave) -> tuple[RankTable, Findings]:
+    """A table with `group_list` in version 1.0.
+
+    ModelArts (`jobstart_hccl.json`) has an instance a server, whose devices are ranks in the order of groups,
+    instances and devices; MindSpore 1.0 has an instance a device, with its rank.
     """
+    findings = top.findings
     _examine_status(top)
     groups = [*top.objects("group_list")]
-    servers = [pair for group in groups for pair in _group_servers(group)]
+    instances = [instance for group in groups for instance in _group_instances(group)]
     _examine_count(top, "group_count", len(groups))
     top.others(_GROUPS_KEYS)
-    top.note("group_list", "ModelArts' form, whose devices are ranks in their order; HCCL reads version 1.0")
-    table = RankTable.numbered(PLAIN, [server for server, _ in servers])
-    return table, [place for _, place in servers]
+    has_ranks = any(instance.rank is not None for instance in instances)
+    form = "MindSpore 1.0's form" if has_ranks else "ModelArts' form, whose devices are ranks in their order"
+    top.note("group_list", f"{form}; HCCL reads version 1.0")
+    by_server = _by_server(instances) if has_ranks else [[instance] for instance in instances]
+    servers = [*map(_server_of, by_server)]
+    table = RankTable(PLAIN, tuple(servers)) if has_ranks else RankTable.numbered(PLAIN, servers)
+    errors = relation_errors(table)
+    errors += rank_errors(table) if has_ranks and not leave.any_ranks else []
+    places = [_device_places(members) for members in by_server]
+    findings.errors += [_placed(error, places) for error in errors]
+    sizes = [_placed(error, places) for error in size_errors(table)]
+    (findings.notes if leave.uneven else findings.errors).extend(sizes)
+    return table, findings
 
 
-def _placed(error: str, places: list[str]) -> str:
+def _server_of(instances: Sequence[_Instance]) -> Server:
+    devices = tuple(device for instance in instances for device in instance.devices)
+    return Server(instances[0].server_id, devices, host_nic_ip=RESERVED_NIC)
+
+
+def _by_server(instances: Sequence[_Instance]) -> list[list[_Instance]]:
+    """Gathers the instances of each server, in the order of their ranks."""
+    servers: dict[str, list[_Instance]] = {}
+    for instance in sorted(instances, key=lambda instance: instance.rank or 0):
+        servers.setdefault(instance.server_id, []).append(instance)
+    return [*servers.values()]
+
+
+def _device_places(instances: Sequence[_Instance]) -> list[str]:
+    """The place in the document of each device of a server, and before them that of the server."""
+    devices = [
+        f"{instance.place}.devices[{n}]" for instance in instances for n in range(len(instance.devices))
+    ]
+    return [instances[0].place, *devices]
+
+
+def _placed(error: str, places: Sequence[Sequence[str]]) -> str:
     """An error of a table in version 1.0, told with the places of the document that it was read from."""
-    return _SERVER_PLACE.sub(lambda match: places[int(match[1])] + (".devices" if match[2] else ""), error)
+
+    def place(match: re.Match[str]) -> str:
+        server, devices, device, rank = places[int(match[1])], *match.groups()[1:]
+        if device is None:
+            return f"{server[0]}.devices" if devices else server[0]
+        return f"{server[1 + int(device)].rpartition('.')[0]}.rank_id" if rank else server[1 + int(device)]
+
+    return _SERVER_PLACE.sub(place, error)
 
 
-def _group_servers(group: Fields) -> Iterator[tuple[Server, str]]:
-    servers = [(_instance_server(instance), instance.place) for instance in group.objects("instance_list")]
-    _examine_count(group, "instance_count", len(servers))
-    _examine_count(group, "device_count", sum(len(server.devices) for server, _ in servers))
+def _group_instances(group: Fields) -> Iterator[_Instance]:
+    instances = [_instance(fields) for fields in group.objects("instance_list")]
+    num_devices = sum(len(instance.devices) for instance in instances)
+    _examine_count(group, "instance_count", len(instances))
+    for key in ("device_count", "device_num"):
+        _examine_count(group, key, num_devices)
+    _examine_count(group, "server_num", len({instance.server_id for instance in instances}))
     group.others(_GROUP_KEYS)
-    yield from servers
+    yield from instances
 
 
-def _instance_server(instance: Fields) -> Server:
-    devices = tuple(_instance_device(entry) for entry in instance.objects("devices"))
-    instance.others(_INSTANCE_KEYS)
-    return Server(_server_id_of(instance), devices, host_nic_ip=RESERVED_NIC)
+def _instance(fields: Fields) -> _Instance:
+    devices = tuple(_instance_device(entry) for entry in fields.objects("devices"))
+    rank = fields.number("rank_id", 0, LARGEST_ID)
+    if rank is not None and len(devices) > 1:
+        fields.error(
+            "rank_id", f"{rank}; there are {len(devices)} devices, and an instance with a rank has one"
+        )
+    if rank is not None:
+        devices = tuple(replace(device, rank_id=rank) for device in devices)
+    fields.others(_INSTANCE_KEYS)
+    return _Instance(fields.place, _server_id_of(fields), devices, rank)
 
 
 def _instance_device(fields: Fields) -> Device:

@@ -17,9 +17,11 @@ from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.io.regular_file import check_own, first_bytes, open_regular
 from mindbatch.io.storage import (
     Storage,
+    StorageError,
     is_still,
     lock,
     make_durable,
+    passing_error,
     reason_of,
     remove_leftovers,
     writing,
@@ -105,6 +107,8 @@ class RunFolder:
             try:
                 check_own(path)
             except OSError as error:
+                if passing_error(error) is not None:
+                    raise StorageError.reading(path, error) from error
                 errors.append(f"{path}: must be a file of the run's own ({reason_of(error)}); move it away")
         for path in (self.tensorboard, self.logs):
             if path.is_symlink() or (path.exists() and not path.is_dir()):

@@ -14,7 +14,7 @@ import xxhash
 from mindbatch.io.amounts import is_day
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.regular_file import read_regular
-from mindbatch.io.storage import Storage, StorageError, write_whole
+from mindbatch.io.storage import Storage, StorageError, passing_error, write_whole
 from mindbatch.ledger.run_folder import RunFolder
 
 VERSION = 2
@@ -93,10 +93,17 @@ class RunRecord:
 
 
 def read_manifest(folder: RunFolder) -> dict[str, Any]:
-    """The content of manifest.json; nothing where it is not there or cannot be read."""
+    """The content of manifest.json; nothing where it is not there or cannot be read.
+
+    Raises StorageError: it cannot be read now, and perhaps another time.
+    """
     try:
         content = orjson.loads(read_regular(folder.manifest, MAX_BYTES))
-    except (OSError, orjson.JSONDecodeError):
+    except OSError as error:
+        if passing_error(error) is not None:
+            raise StorageError.reading(folder.manifest, error) from error
+        return {}
+    except orjson.JSONDecodeError:
         return {}
     return content if isinstance(content, dict) else {}
 

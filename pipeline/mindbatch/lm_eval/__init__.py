@@ -2,6 +2,3 @@
 
 MODEL = "mindbatch"
 """The name of the model class in the harness."""
-MISSING = (
-    "lm-evaluation-harness is not installed: pip install -e '.[lm-eval]' -c constraints.txt in the checkout"
-)

@@ -6,8 +6,9 @@ if __name__ == "__main__" and not (sys.flags.isolated or getattr(sys.flags, "saf
     del sys.path[0]  # the current folder, as in mindbatch/__main__.py
 
 from mindbatch.io.errors import EXIT_USAGE, MindBatchError
+from mindbatch.io.installation import missing
 from mindbatch.io.screen_text import run_tool, say
-from mindbatch.lm_eval import MISSING, MODEL
+from mindbatch.lm_eval import MODEL
 
 
 def main() -> int:
@@ -16,7 +17,7 @@ def main() -> int:
         from lm_eval.__main__ import cli_evaluate
         from lm_eval.api.registry import model_registry
     except ModuleNotFoundError:
-        say(MISSING)
+        say(missing("lm_eval"))
         return EXIT_USAGE
     model_registry.register(MODEL, target="mindbatch.lm_eval.model:MindBatchLM")
     try:

@@ -14,8 +14,8 @@ from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.engine import Engine, StepEngine
 from mindbatch.engine.step import DryRunner, Runner, StageRunner
 from mindbatch.io.interrupts import interruptible
-from mindbatch.io.screen_text import say
-from mindbatch.kernels.choice import kernels_in_use
+from mindbatch.io.screen_text import say, say_once
+from mindbatch.kernels.choice import kernel_notes, kernels_in_use
 from mindbatch.loading.memory_check import MemoryDemand, naming_exhaustion, refuse_beyond_memory
 from mindbatch.loading.prepared_adapters import NO_ADAPTERS, PreparedAdapters
 from mindbatch.loading.providers import assistant_settings, provider_of
@@ -70,7 +70,9 @@ def load_engine(setup: EngineSetup, notice: Notice = lambda text: None) -> Loade
     """
     runtime = setup.runtime
     refuse_beyond_memory(_demand_of(setup))
-    say(*thread_notes(runtime.num_threads), *setup.adapters.warnings)
+    tokenizer_warnings = () if setup.tokenizer is None else setup.tokenizer.warnings
+    say(*thread_notes(runtime.num_threads), *tokenizer_warnings, *setup.adapters.warnings)
+    say_once(*kernel_notes(runtime.kernels, runtime.device_target))
     runners = load_runners(setup, notice)
     engine = engine_of(setup, runners.model, runners.assistant)
     known, kernels = setup.adapters.known, kernels_in_use(runtime.kernels, runtime.device_target)

@@ -15,6 +15,7 @@ from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.kernels.memory import NumberType, cache_type, kernel_dtype, weight_type
 from mindbatch.loading.prepared_adapters import NO_ADAPTERS, PreparedAdapters, prepare_adapters
 from mindbatch.loading.providers import OpenedFolder, find_assistant, open_model, provider_of
+from mindbatch.models.config_forms import placeholder_ids
 from mindbatch.parallel.topology import WHOLE_MODEL, RankPart
 from mindbatch.prompts.tokenizer import Tokenizer
 
@@ -142,7 +143,10 @@ def prepare(
     assistant = find_assistant(model, opened, tokenizer, part.shard)
     smaller = None if assistant is None else assistant.spec
     settings = engine_settings(spec, model, runtime, smaller)
-    settings = replace(settings, decoder_start_id=model_start_id(folder, spec))
+    start_id, placeholders = model_start_id(folder, spec), placeholder_ids(folder.config)
+    settings = replace(settings, decoder_start_id=start_id, placeholders=placeholders)
+    if tokenizer is not None:
+        tokenizer.refuse_placeholders(placeholders)
     eos = model_eos_ids(folder, tokenizer)
     adapters = NO_ADAPTERS if lora is None else prepare_adapters(lora, opened, provider_of(model))
     return EngineSetup(model, runtime, opened, assistant, tokenizer, eos, settings, adapters)

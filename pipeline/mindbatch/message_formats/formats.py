@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from mindbatch.message_formats import NAMES
 from mindbatch.message_formats.call_text import CallText, ToolCall, call_of_object, json_value
@@ -286,6 +287,15 @@ def _read_object(text: CallText) -> Iterator[ToolCall]:
 
 FORCED_CALL = MessageFormat("forced", (), _read_object, whole_message_call="{")
 """A call that was forced, of whatever model: the whole message is an object with name and arguments."""
+
+
+def forced_call(format: MessageFormat | None) -> MessageFormat:
+    """A call that was forced, behind the reasoning of a model that writes messages in a format."""
+    if format is None or not format.reasoning_closing:
+        return FORCED_CALL
+    tags = {name: getattr(format, name) for name in ("reasoning_opening", "reasoning_closing", "end_tokens")}
+    return replace(FORCED_CALL, **tags)
+
 
 BY_MARKS = (
     *(GPT_OSS, DEEPSEEK, DEEPSEEK_V32, KIMI_K2, LFM2, SEED_OSS, MINIMAX_M2, GEMMA4, COHERE, APERTUS, GRANITE),

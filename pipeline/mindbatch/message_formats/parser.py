@@ -99,6 +99,7 @@ class MessageFormat:
             content = ""
             message.add_part(Reasoning(reader.until(self.reasoning_closing)))
             reader.accept(self.reasoning_closing)
+            content = reader.run(BLANK)
         if not reader.upcoming(self.whole_message_call):
             content += self._content(reader, message if is_whole else None)
         while not reader.at_end:
@@ -201,6 +202,13 @@ class MessageParser:
         """The pieces that are left at the end of the generation; nothing is pushed after it."""
         end_token = next(filter(self._text.endswith, self._format.end_tokens), "")
         return self._read(self._text.removesuffix(end_token), is_whole=True)
+
+    @property
+    def is_within_reasoning(self) -> bool:
+        """True if the text so far leaves its reasoning open, or the prompt did and the text does."""
+        opening, closing = self._format.reasoning_opening, self._format.reasoning_closing
+        is_opened = self._in_reasoning or self._text.lstrip().startswith(opening)
+        return bool(closing) and is_opened and closing not in self._text
 
     def _read(self, text: str, *, is_whole: bool) -> list[Piece]:
         opening = self._format.reasoning_opening

@@ -114,12 +114,10 @@ TEXT_TYPES = {
 """By multimodal type, the type of its text part."""
 # Of images alone, beside what the text part says itself.
 _OF_IMAGES = frozenset(
-    (
-        *("vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index"),
-        *("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
-        *("audio_config", "audio_token_id", "boa_token_id", "boi_token_id", "eoa_token_id", "eoi_token_id"),
-        *("eoa_token_index", "vision_soft_tokens_per_image"),
-    )
+    ("vision_config", "audio_config", "mm_tokens_per_image", "vision_soft_tokens_per_image")
+)
+_PLACEHOLDER = re.compile(
+    r"(?:image|img|visual|vision|video|audio|speech|[be]o[iav])(?:_\w+)?_token_(?:id|index)"
 )
 _WHERE = ("language_model.model.", "model.language_model.")
 """In front of the names of the text part: as published and saved, and as transformers' class has them."""
@@ -142,7 +140,19 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     if not has_text_part(config):
         return config
     around = {key: config[key] for key in config.keys() - _OF_IMAGES - {TEXT_CONFIG}}
-    return around | dict(config[TEXT_CONFIG]) | {"model_type": TEXT_TYPES[config["model_type"]]}
+    whole = around | dict(config[TEXT_CONFIG])
+    of_text = {key: whole[key] for key in whole if not _PLACEHOLDER.fullmatch(key)}
+    return of_text | {"model_type": TEXT_TYPES[config["model_type"]]}
+
+
+def placeholder_ids(config: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
+    """The token ids that stand for parts of a prompt which are no text, each with its key; none of a model of
+    text."""
+    if not has_text_part(config):
+        return ()
+    keys = {**config[TEXT_CONFIG], **config}
+    ids = {key: keys[key] for key in sorted(keys) if _PLACEHOLDER.fullmatch(key)}
+    return tuple((token, key) for key, token in ids.items() if type(token) is int and token >= 0)
 
 
 def nested_names(prefix: str, stored: Collection[str]) -> Callable[[str], str] | None:

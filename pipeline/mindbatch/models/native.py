@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from mindbatch.checkpoint.error_lines import raise_if_any
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
-from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights, has_weights, is_cut
-from mindbatch.checkpoint.folders.resharded import noted_settings
+from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights, has_weights
+from mindbatch.checkpoint.folders.resharded import copied_tensors, noted_settings
+from mindbatch.checkpoint.folders.weight_files import rank_folders
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.foreign_formats import reshard_command
 from mindbatch.models.described_folder import as_stored, check_division, check_tensors, checkpoint_names
@@ -25,6 +26,7 @@ from mindbatch.models.tensor_spec import shard_specs
 from mindbatch.parallel.topology import WHOLE, RankPart
 
 if TYPE_CHECKING:
+    from mindbatch.checkpoint.folders.tensor_set import TensorSet
     from mindbatch.checkpoint.lora.adapter import LoraAdapter
     from mindbatch.checkpoint.lora.merge import MergedWeights
     from mindbatch.kernels.interface import Kernels
@@ -93,11 +95,31 @@ def _iteration_of(home: Path, arch: Architecture) -> ModelFolder | None:
     return IterationFolder(home, partial(by_strategy, rules, heads_of(arch)))
 
 
+def _first_copy(home: Path, tensors: TensorSet, arch: Architecture | None) -> ModelFolder:
+    """The model of rank folders that hold copies of it, with Hugging Face's names or MindFormers'."""
+    from mindbatch.checkpoint.folders.renamed_folder import RenamedFolder  # as above
+    from mindbatch.checkpoint.names.dialect import Options
+    from mindbatch.checkpoint.names.registry import detected_options, dialect, has_mindformers_names, heads_of
+    from mindbatch.checkpoint.names.renamed_files import to_huggingface
+    from mindbatch.checkpoint.placement.regions import RankFiles, as_placed, whole_placements
+
+    def located() -> RankFiles:
+        if arch is None or not has_mindformers_names(arch.model_type, tensors.names):
+            return as_placed(whole_placements(tensors.shapes), 1)
+        options = detected_options(arch.model_type, tensors.names, Options(num_layers=arch.num_layers))
+        return to_huggingface(dialect(arch.model_type, options), tensors.shapes, heads_of(arch))
+
+    note = f"{home}: its rank folders hold copies of one checkpoint; the first is read"
+    return RenamedFolder(home, [tensors], located, note)
+
+
 def _folder_of(
     home: Path, part: RankPart, config: Mapping[str, Any], ignore: IgnoredKeys, arch: Architecture | None
 ) -> ModelFolder:
     """A whole folder, or the rank's of those that were cut for such ranks."""
-    if not is_cut(home):
+    if not has_weights(home) and (copied := copied_tensors(home)) is not None:
+        return _first_copy(home, copied, arch)
+    if has_weights(home) or not rank_folders(home):
         if arch is not None and not has_weights(home) and (folder := _iteration_of(home, arch)):
             return folder
         if QUANTIZATION not in config:

@@ -94,8 +94,10 @@ def initialise(device_target: str) -> None:
         # A program that has computed something already has its device, and MindSpore takes no word about it.
         if mindspore.get_context("device_target") != device_target:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            line = f"runtime.device_target={device_target}: not available here: {reason}"
-            raise ConfigError(line) from error
+            instead = "; runtime=cpu runs on the processor" if device_target == "Ascend" else ""
+            raise ConfigError(
+                f"runtime.device_target={device_target}: not available here{instead}; MindSpore: {reason}"
+            ) from error
     if device_target == "Ascend":
         # Kernel by kernel, with the operators' inference kernels: PagedAttention has no others, and
         # FlashAttentionScore none for layout TH.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -12,11 +11,8 @@ from mindbatch.io.amounts import today
 from mindbatch.io.children import AnsweringProcess, ChildDied, Limits, ProcessorTimeUsedUp
 from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.prompts import chat_worker
-from mindbatch.prompts.messages import Message, with_joined_parts
-
-_PROBE = "mindbatch probes for parts"
-_AS_LIST = re.compile(rf"""["']text["']\s*:\s*["']{_PROBE}""")
-"""A part written out as a value, by a template that takes every content for a text."""
+from mindbatch.prompts.messages import Message
+from mindbatch.prompts.template_forms import TemplateForms
 
 
 class ChatTemplates:
@@ -34,7 +30,7 @@ class ChatTemplates:
         self._templates = dict(templates)
         self._named_tokens = dict(named_tokens or {})
         self._process = ChatProcess(limits)
-        self._take_parts: dict[str, bool] = {}
+        self._forms = TemplateForms(self._rendered)
 
     def __bool__(self) -> bool:
         return bool(self._templates)
@@ -49,6 +45,10 @@ class ChatTemplates:
         """The template of chats with tools; None where there is none."""
         return self._templates.get("tool_use", self.usual)
 
+    def fitted(self, messages: Sequence[Message], *, has_tools: bool = False) -> list[Message]:
+        """Messages that were checked, in the form which the template of such a chat takes; see `render`."""
+        return self._forms.fitted(self._chosen(has_tools=has_tools), messages)
+
     def render(
         self,
         messages: Sequence[Message],
@@ -57,9 +57,7 @@ class ChatTemplates:
         variables: Mapping[str, Any] | None = None,
         date: str | None = None,
     ) -> str:
-        """The text of one conversation, with the template's control tokens spelt out.
-
-        A content in parts reaches a template that knows parts as it is, and others as one text.
+        """The text of one conversation that was `fitted`, with the template's control tokens spelt out.
 
         `variables` are further names the template may know: tools, documents, enable_thinking... `date` is
         what its clock says, as YYYY-MM-DD; None is today.
@@ -69,30 +67,21 @@ class ChatTemplates:
         """
         own_variables = {**(variables or {}), "add_generation_prompt": add_generation_prompt}
         template = self._chosen(has_tools=own_variables.get("tools") is not None)
-        if any(isinstance(message.get("content"), list) for message in messages):
-            messages = messages if self._takes_parts(template) else [*map(with_joined_parts, messages)]
         return self._rendered(template, messages, own_variables, date)
-
-    def _rendered(
-        self, template: str, messages: Sequence[Message], variables: dict[str, Any], date: str | None
-    ) -> str:
-        without = {"tools": None, "documents": None}
-        everything = {**self._named_tokens, **without, **variables, "messages": list(messages)}
-        return self._process.render(template, everything, date=date or today())
 
     def close(self) -> None:
         self._process.close()
 
-    def _takes_parts(self, template: str) -> bool:
-        """True if the template reads a content in parts; found out once, by giving it one."""
-        if template not in self._take_parts:
-            message = {"role": "user", "content": [{"type": "text", "text": _PROBE}]}
-            try:
-                text = self._rendered(template, [message], {"add_generation_prompt": True}, None)
-            except PromptError:
-                text = ""
-            self._take_parts[template] = _PROBE in text and not _AS_LIST.search(text)
-        return self._take_parts[template]
+    def _rendered(
+        self,
+        template: str,
+        messages: Sequence[Message],
+        variables: dict[str, Any],
+        date: str | None = None,
+    ) -> str:
+        without = {"tools": None, "documents": None}
+        everything = {**self._named_tokens, **without, **variables, "messages": list(messages)}
+        return self._process.render(template, everything, date=date or today())
 
     def _chosen(self, *, has_tools: bool) -> str:
         for name in ("tool_use", "default") if has_tools else ("default",):

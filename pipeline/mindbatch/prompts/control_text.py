@@ -77,10 +77,13 @@ class ControlText:
         if isinstance(value, str):
             return self._broken_text(value, mark)
         if isinstance(value, Mapping):
-            return {key: self.broken(item, mark) for key, item in value.items()}
+            return {self._broken_key(key, mark): self.broken(item, mark) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
             return [self.broken(item, mark) for item in value]
         return value
+
+    def _broken_key(self, key: str, mark: str) -> str:
+        return key if _is_name(key) else self._broken_text(key, mark)
 
     def _broken_text(self, text: str, mark: str) -> str:
         before = mark if self._starts_with_tail(text) else ""
@@ -122,15 +125,22 @@ def absent_characters(texts: Iterable[str], count: int) -> list[str]:
 
 
 def strings_in(value: Any) -> Iterable[str]:
-    """Every string of a JSON value that `ControlText.broken` may change: not the keys of mappings."""
+    """Every string of a JSON value that `ControlText.broken` may change; of keys those that are no names,
+    by which templates look things up."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for item in value.values():
+        for key, item in value.items():
+            if not _is_name(key):
+                yield key
             yield from strings_in(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from strings_in(item)
+
+
+def _is_name(key: Any) -> bool:
+    return not isinstance(key, str) or key.isidentifier()
 
 
 class PlainEncoder:
@@ -169,6 +179,13 @@ def _copied(backend: Backend, words: PreTokenizer | None) -> Backend:
     return copy
 
 
+_LONG_TEXT = 1 << 14
+
+
 def encoding_of(backend: Backend, text: str, *, add_special_tokens: bool = False) -> Encoding:
     with library_errors_as(PromptError, CANNOT_ENCODE):
-        return backend.encode(text, add_special_tokens=add_special_tokens)
+        if len(text) < _LONG_TEXT:
+            return backend.encode(text, add_special_tokens=add_special_tokens)
+        # Alone this one lets other threads run meanwhile.
+        encoding: Encoding = backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        return encoding

@@ -13,19 +13,26 @@ from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.strict_json import JsonError, unicode_error, value_errors
 from mindbatch.prompts.prompt_lines import parse_json, utf8_error
+from mindbatch.prompts.tool_calls import checked_calls, without_nulls
 
 Message = dict[str, Any]
 
 # "ipython" is Llama 3's name for a tool's answer; "function" the older OpenAI one.
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
 _MOST_ERRORS = 20
+_INSTEAD = ("tool_calls", "function_call", "refusal", "reasoning_content", "reasoning", "thinking")
+"""Members beside which a message needs no content."""
+MOST_MESSAGES = 20_000
+"""Messages of a conversation, and parts of the content of one."""
+MOST_TOOLS = 2000
 
 
 def checked_conversation(messages: object, where: str = "messages") -> list[Message]:
-    """A copy of one conversation in which every content is a string, a list of parts like
-    {"type": "text", "text": ...}, or None beside tool calls.
+    """A copy of one conversation in which every content is a string or a list of parts like
+    {"type": "text", "text": ...}; a message with calls may have none.
 
-    Keys other than role and content are handed to the template unchanged.
+    What is null in a message, its parts and its calls is left out, as an empty list of calls is: to a
+    template null is text. Other keys are handed to the template unchanged.
 
     Raises:
         PromptError: one line per error, each beginning with `where` and the position of the message.
@@ -36,6 +43,8 @@ def checked_conversation(messages: object, where: str = "messages") -> list[Mess
         )
     if not messages:
         raise PromptError(f"{where}: holds no message; at least one with role and content is needed")
+    if len(messages) > MOST_MESSAGES:
+        raise PromptError(f"{where}: holds {len(messages)} messages; at most {MOST_MESSAGES}")
     errors: list[str] = []
     checked = [_checked_message(message, f"{where}[{i}]", errors) for i, message in enumerate(messages)]
     if errors:
@@ -49,17 +58,15 @@ def _checked_message(message: object, where: str, errors: list[str]) -> Message:
         return {}
     # A row's line names few of them, and near names take long to find.
     errors.extend(_role_errors(message, where, seek=len(errors) < _MOST_ERRORS))
-    checked: Message = {**message, "content": _content(message, where, errors)}
+    checked: Message = without_nulls(message)
+    if (content := _content(message, where, errors)) is not None:
+        checked["content"] = content
+    if (calls := checked.get("tool_calls")) == []:
+        del checked["tool_calls"]
+    elif calls is not None:
+        checked["tool_calls"] = checked_calls(calls, f"{where}.tool_calls", errors)
     errors.extend(value_errors(checked, where))
     return checked
-
-
-def with_joined_parts(message: Message) -> Message:
-    """The message with its parts as one text, without a separator, for templates that take no parts."""
-    content = message["content"]
-    if not isinstance(content, list):
-        return message
-    return {**message, "content": "".join(part["text"] for part in content)}
 
 
 def _role_errors(message: Mapping[Any, Any], where: str, *, seek: bool) -> list[str]:
@@ -77,12 +84,17 @@ def _content(message: Mapping[Any, Any], where: str, errors: list[str]) -> str |
     content = message.get("content")
     if isinstance(content, str):
         return content
-    if content is None and message.get("tool_calls"):
+    if content is None and any(message.get(name) for name in _INSTEAD):
         return None
+    if content is None and "content" in message and message.get("role") == "assistant":
+        return ""  # as other servers take an answer that had none
     if isinstance(content, Sequence) and not isinstance(content, bytes):
+        if len(content) > MOST_MESSAGES:
+            errors.append(f"{where}.content: holds {len(content)} parts; at most {MOST_MESSAGES}")
+            return None
         for i, part in enumerate(content):
             errors.extend(_part_errors(part, f"{where}.content[{i}]"))
-        return list(content)
+        return [without_nulls(part) if isinstance(part, Mapping) else part for part in content]
     excerpt = f"={shown(content)}" if "content" in message else ": missing"
     errors.append(
         f'{where}.content{excerpt}; must be a string or a list of {{"type": "text", "text": ...}} parts'
@@ -125,6 +137,8 @@ def sharegpt_messages(turns: Any, where: str) -> list[dict[str, Any]]:
         PromptError: a line for each turn of an unknown speaker or without a text.
     """
     errors = []
+    if len(turns) > MOST_MESSAGES:
+        raise PromptError(f"{where}: holds {len(turns)} messages; at most {MOST_MESSAGES}")
     for i, turn in enumerate(turns):
         if not isinstance(turn["from"], str) or turn["from"] not in SHAREGPT_ROLES:
             allowed = ", ".join(SHAREGPT_ROLES)
@@ -238,7 +252,9 @@ def _checked(
     own_tools: list[Any] = []
     own_kwargs: dict[str, Any] = {}
     errors = []
-    if isinstance(tools, list | tuple) and all(isinstance(tool, Mapping) and tool for tool in tools):
+    if isinstance(tools, list | tuple) and len(tools) > MOST_TOOLS:
+        errors.append(f"{tools_at}: holds {len(tools)}; at most {MOST_TOOLS}")
+    elif isinstance(tools, list | tuple) and all(isinstance(tool, Mapping) and tool for tool in tools):
         own_tools = list(tools)
         errors += value_errors(own_tools, tools_at)
     elif tools is not None:

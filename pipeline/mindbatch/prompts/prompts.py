@@ -281,6 +281,20 @@ def _opened(path: str | Path, stdin: BinaryIO | None) -> AbstractContextManager[
 NO_TOKENIZER = "the model's folder has no tokenizer; give lists of token ids, or model.tokenizer=FOLDER"
 
 
+def refuse_chats(tokenizer: Tokenizer | None, asked: str) -> None:
+    """Raises ConfigError where all prompts are to be chats and the model has no chat template.
+
+    asked: the key that says so, with its value.
+    """
+    if tokenizer is None:
+        raise ConfigError(f"{asked}: {NO_TOKENIZER}")
+    if not tokenizer.has_chat_template:
+        raise ConfigError(
+            f"{asked}: the model's tokenizer has no chat template; give the prompts as texts, or "
+            "model.tokenizer=FOLDER with a template"
+        )
+
+
 def token_ids_of(
     prompt: Prompt, tokenizer: Tokenizer | None, most_tokens: int | None = None
 ) -> Sequence[int]:

@@ -14,6 +14,7 @@ from tokenizers.models import BPE
 
 from mindbatch.checkpoint.error_lines import shown
 from mindbatch.io.errors import CheckpointError
+from mindbatch.prompts.tokenizer_rules import MOST_GROWTH, longest_replacement, token_errors
 
 _KEY = "precompiled_charsmap"
 _SIZE_BYTES = 4
@@ -23,10 +24,14 @@ _MAY_HOLD = re.compile(rb"precompiled_charsmap|\\u00(?:5[fF]|6|7)")
 
 def refuse_false_charsmap(charsmap: bytes, path: Path) -> None:
     """CheckpointError where a table, which begins with the bytes of its trie, says that it is larger than it
-    is; `tokenizers` would take twice as much memory, up to 8 GiB."""
+    is (`tokenizers` would take twice as much memory, up to 8 GiB), or makes long texts of a character."""
     size, there = int.from_bytes(charsmap[:_SIZE_BYTES], "little"), len(charsmap) - _SIZE_BYTES
     if charsmap and size > there:
         raise CheckpointError(f"{path}: {_KEY}: says that {size:,} bytes follow; there are {max(there, 0):,}")
+    if charsmap and (longest := longest_replacement(charsmap)) > MOST_GROWTH:
+        raise CheckpointError(
+            f"{path}: {_KEY}: makes up to {longest:,} characters of one; at most {MOST_GROWTH} are allowed"
+        )
 
 
 def refuse_false_charsmaps(data: bytes, path: Path) -> None:
@@ -37,6 +42,9 @@ def refuse_false_charsmaps(data: bytes, path: Path) -> None:
         except ValueError:  # tiktoken's file may have the same name
             return
         refuse_false_charsmap(model.normalizer_spec.precompiled_charsmap, path)
+        own = (piece.piece for piece in model.pieces if piece.type in (UNKNOWN, CONTROL, USER_DEFINED))
+        if errors := token_errors(own):
+            raise CheckpointError(f"{path}: {error}" for error in errors)
     elif path.suffix == ".json" and _MAY_HOLD.search(data):
         _refuse_in_json(data, path)
 

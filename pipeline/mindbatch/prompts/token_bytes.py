@@ -133,6 +133,7 @@ class LoadedTokenizer:
     words: object | None = None
     """Object that divides texts before `backend` encodes them, for `PreTokenizer.custom` of `tokenizers`. Not
     in `backend`, which could not be copied then."""
+    warnings: tuple[str, ...] = ()
 
 
 def kept(
@@ -150,6 +151,9 @@ def kept(
     if any(part["type"] == "Strip" and part["stop"] for part in decoder_parts(backend)):
         # The library cuts both ends of a token without asking whether they meet, and panics.
         raise CheckpointError(f"{folder}: the tokenizer's decoder: Strip with stop above 0 is not supported")
+    dropout = getattr(backend.model, "dropout", None)
+    if dropout:  # of training: pairs are left unmerged at random, so that no two runs are alike
+        backend.model.dropout = None
     backend.no_truncation()
     backend.no_padding()
     # transformers looks for the id of an unknown token, too, among the unknown, without end.
@@ -162,6 +166,9 @@ def kept(
         named_tokens=dict(named),
         templates=_templates(chat_template, folder),
         words=words,
+        warnings=(f"{folder}: the tokenizer's dropout={dropout:g} is for training, and off",)
+        if dropout
+        else (),
     )
 
 

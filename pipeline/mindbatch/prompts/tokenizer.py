@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from tokenizers import Encoding
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from mindbatch.io.amounts import counted
+from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import PromptError
 from mindbatch.io.strict_json import unicode_error
 from mindbatch.prompts.chat import ChatLimits, ChatTemplates, TemplateLimit
@@ -36,6 +37,15 @@ PLAIN, PARSE = "plain", "parse"
 _MOST_MERGED = 8
 """Characters that a normalizer makes one of at most: NFC makes one of 4, none is known that drops so many."""
 _PART = 1 << 16
+_END_TOKENS = 64
+"""Tokens at the end of a prompt that show whether it leaves a tag open."""
+_LONG_TEXT = 4 * _PART
+"""Characters of a text that is encoded at once; of a longer one the parts are counted before."""
+_MOST_CHARACTERS = 32
+"""For each token that may be there, characters that a long text may have, white space that some tokenizers
+drop included: it takes time and memory, too."""
+_MOST_ADDED_BY_A_CUT = 64
+_MANY_TOKENS = 1 << 12
 
 
 class Tokenizer:
@@ -49,6 +59,7 @@ class Tokenizer:
     ) -> None:
         self._words = None if loaded.words is None else PreTokenizer.custom(loaded.words)
         self._backend = loaded.backend
+        self.warnings = loaded.warnings
         if self._words is not None:
             self._backend.pre_tokenizer = self._words
         self._chat = ChatTemplates(loaded.templates, loaded.named_tokens, chat_limits)
@@ -62,6 +73,7 @@ class Tokenizer:
         self._parses = special_tokens == PARSE
         self._num_unparsed = 0
         self._continued = ""
+        self._placeholders: dict[str, str] = {}
         self._lock = threading.Lock()
         self._plain: PlainEncoder | None = None
         self.special_ids: frozenset[int] = frozenset(special)
@@ -82,6 +94,14 @@ class Tokenizer:
         """
         loaded = load_tokenizer_files(Path(folder))
         return None if loaded is None else cls(loaded, chat_limits, special_tokens=special_tokens)
+
+    def refuse_placeholders(self, ids: Iterable[tuple[int, str]]) -> None:
+        """Refuses texts that spell out these tokens from now on, each with the name of what it is.
+
+        Elsewhere such a text stands for an image, sound or video, and none of that can be given here.
+        """
+        added = self._backend.get_added_tokens_decoder()
+        self._placeholders = {added[token].content: name for token, name in ids if token in added}
 
     @cached_property
     def vocab_size(self) -> int:
@@ -162,7 +182,8 @@ class Tokenizer:
         Raises:
             PromptError: no template, malformed messages, or the template failed or refused them.
         """
-        return self._rendered(checked_conversation(messages), {}, add_generation_prompt, date)
+        conversation = self._chat.fitted(checked_conversation(messages))
+        return self._rendered(conversation, {}, add_generation_prompt, date)
 
     def encode(
         self,
@@ -230,8 +251,17 @@ class Tokenizer:
         """The text of the tokens, exactly as encoded: spaces are never "cleaned up", whatever
         tokenizer_config.json says. Ids that the tokenizer does not know add nothing."""
         with self._lock:
-            text: str = self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+            if len(token_ids) < _MANY_TOKENS:
+                text: str = self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+            else:  # alone this one lets other threads run meanwhile
+                [text] = self._backend.decode_batch(
+                    [list(token_ids)], skip_special_tokens=skip_special_tokens
+                )
         return text
+
+    def end_of(self, token_ids: Sequence[int]) -> str:
+        """The last text of a prompt, its control tokens spelt out."""
+        return self.decode(token_ids[-_END_TOKENS:], skip_special_tokens=False)
 
     def close(self) -> None:
         self._chat.close()
@@ -241,11 +271,29 @@ class Tokenizer:
         if most_tokens is None:
             return
         most = _MOST_MERGED * self._longest_entry * most_tokens
-        if len(text) > most and _num_visible(text) > most:
-            raise PromptError(
-                f"the text has {len(text)} characters, far more than {most_tokens} tokens, the most that can "
-                "be taken, output included"
-            )
+        is_longer = len(text) > most and _num_visible(text) > most
+        if is_longer or len(text) > _most_characters(most_tokens):
+            raise _too_long("text", len(text), most_tokens)
+        if len(text) > _LONG_TEXT and self._has_more(text, most_tokens):
+            raise _too_long("text", len(text), most_tokens)
+
+    def _has_more(self, text: str, most_tokens: int) -> bool:
+        """True if the parts of a long text have more tokens, by more than cuts between them may add."""
+        count = 0
+        for first in range(0, len(text), _PART):
+            part = self._encoding(text[first : first + _PART], plain=False)
+            count += len(part) - _MOST_ADDED_BY_A_CUT
+            if count > most_tokens:
+                return True
+        return False
+
+    def _refuse_placeholder_in(self, text: str) -> None:
+        for token, name in self._placeholders.items():
+            if token in text:
+                raise PromptError(
+                    f"the text has {shown(token)}, the {name} of the model, which marks an image, sound or "
+                    "video; prompts of text alone are computed"
+                )
 
     @cached_property
     def _longest_entry(self) -> int:
@@ -261,6 +309,7 @@ class Tokenizer:
     ) -> Encoded:
         if error := unicode_error(text):
             raise PromptError(f"the text {error}")
+        self._refuse_placeholder_in(text)
         parses = self._parses if allow_special is None else allow_special
         encoding = self._encoding(text, plain=not parses)
         if parses and allow_special is None:
@@ -283,13 +332,21 @@ class Tokenizer:
         most_tokens: int | None = None,
         date: str | None = None,
     ) -> Encoded:
-        conversation = checked_conversation(messages)
         template_variables = {**(variables or {})}
+        has_tools = template_variables.get("tools") is not None
+        conversation = checked_conversation(messages)
+        if most_tokens is not None:  # before it is written down for the template's process, and read there
+            count = _num_characters([conversation, template_variables])
+            if count > _most_characters(most_tokens):
+                raise _too_long("conversation", count, most_tokens)
+        # Before control texts are sought: the text of arguments may spell them with JSON's escapes.
+        conversation = self._chat.fitted(conversation, has_tools=has_tools)
         data = [[{**message, "role": ""} for message in conversation], template_variables, continuation]
         if not self._control.endangers(data):
             text = (
                 self._rendered(conversation, template_variables, add_generation_prompt, date) + continuation
             )
+            self._refuse_placeholder_in(text)
             self._refuse_longer(text, most_tokens)
             encoding = self._encoding(text, plain=False)
             return Encoded(list(encoding.ids), encoding, text)
@@ -299,6 +356,7 @@ class Tokenizer:
             marked, self._control.broken(template_variables, gap), add_generation_prompt, date
         )
         text += self._control.broken(continuation, gap)
+        self._refuse_placeholder_in(text.replace(gap, ""))
         self._refuse_longer(text.replace(gap, ""), most_tokens)
         return self._encode_marked(text, gap, slot)
 
@@ -340,6 +398,29 @@ class Tokenizer:
                 with library_errors_as(PromptError, CANNOT_ENCODE):
                     self._plain = PlainEncoder(self._backend, gap, slot, self._words)
             return self._plain
+
+
+def _most_characters(most_tokens: int) -> int:
+    """Characters of the longest text that is encoded, where it may have so many tokens."""
+    return _LONG_TEXT + _MOST_CHARACTERS * most_tokens
+
+
+def _too_long(what: str, count: int, most_tokens: int) -> PromptError:
+    return PromptError(
+        f"the {what} has {count} characters, far more than {most_tokens} tokens, the most that can be taken, "
+        "output included"
+    )
+
+
+def _num_characters(value: Any) -> int:
+    """Characters of a JSON value's texts, the keys of its objects included, and one for everything else."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(len(key) + _num_characters(item) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return sum(map(_num_characters, value))
+    return 1
 
 
 def _num_visible(text: str) -> int:

@@ -13,7 +13,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
-from mindbatch.io.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError, is_panic
 from mindbatch.prompts.token_bytes import LoadedTokenizer, kept
 from mindbatch.prompts.tokenizer_folder import (
     SETTINGS,
@@ -26,6 +26,7 @@ from mindbatch.prompts.tokenizer_folder import (
     read_settings,
     refuse_damaged,
 )
+from mindbatch.prompts.tokenizer_rules import entry_errors
 
 _TEMPLATE = "chat_template.jinja"
 _BYTE_PAIRS = ("vocab.json", "merges.txt", TOKENIZER)
@@ -84,7 +85,9 @@ def _read(data: bytes) -> Backend | None:
     """None for a damaged file: transformers says what is wrong with it."""
     try:
         return Backend.from_buffer(data)
-    except Exception:  # tokenizers raises nothing more special
+    except BaseException as error:  # tokenizers raises nothing more special
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         return None
 
 
@@ -181,6 +184,8 @@ def load_tokenizer_files(folder: Path) -> LoadedTokenizer | None:
     refuse_damaged(folder, TOKENIZER)  # before transformers is imported, which takes a second
     with _quiet():
         tokenizer = _load(folder, settings, model, present)
+        if errors := entry_errors(tokenizer.get_vocab()):
+            raise CheckpointError(f"{folder}: {error}" for error in errors)
         named = tokenizer.special_tokens_map
         return kept(tokenizer.backend_tokenizer, named, tokenizer.chat_template, folder)
 
@@ -228,10 +233,13 @@ def _instance(cls: Any, folder: Path) -> Any:
         drop_unknown_flags(copy / TOKENIZER)
         try:
             return cls.from_pretrained(str(copy), local_files_only=True, trust_remote_code=False)
-        except Exception as error:  # of transformers, tokenizers or sentencepiece, about a damaged file
+        except BaseException as error:  # of transformers, tokenizers or sentencepiece, about a damaged file
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
             reason = one_line(error).replace(str(copy), str(folder))
+            place = folder / TOKENIZER if is_panic(error) and has_file(folder, TOKENIZER) else folder
             raise CheckpointError(
-                f"{folder}: the tokenizer cannot be loaded as {cls.__name__}: {reason}"
+                f"{place}: the tokenizer cannot be loaded as {cls.__name__}: {reason}"
             ) from error
 
 

@@ -18,6 +18,8 @@ from mindbatch.io.storage import TemporaryFolder
 from mindbatch.io.strict_json import parts_error
 from mindbatch.prompts.prompt_lines import utf8_error
 from mindbatch.prompts.sentencepiece_file import refuse_false_charsmaps
+from mindbatch.prompts.tokenizer_probe import refuse_costly
+from mindbatch.prompts.tokenizer_rules import token_errors
 
 SETTINGS = "tokenizer_config.json"
 TOKENIZER = "tokenizer.json"
@@ -28,7 +30,6 @@ _TEMPLATES = "additional_chat_templates"
 _MAX_SETTINGS_BYTES = 32 << 20  # tens of thousands of added tokens, each with its flags
 _MAX_TEMPLATE_BYTES = 1 << 20
 _MAX_TEMPLATES = 100
-_MAX_TOKEN_CHARACTERS = 1000  # finding it in a text is prepared in a time that grows faster than it does
 _MAX_VOCABULARY_BYTES = 256 << 20  # a million tokens with their merges
 
 # What the fast classes of transformers 4.57 take, but for names of files and what is made of other objects.
@@ -128,6 +129,8 @@ def checked_files(folder: Path, vocabulary: Iterable[str]) -> dict[str, bytes]:
             with collecting(errors):
                 contents[name] = read_bounded(file_in(folder, name), _MAX_VOCABULARY_BYTES)
                 refuse_false_charsmaps(contents[name], folder / name)
+                if name == TOKENIZER:
+                    refuse_costly(contents[name], folder / name)
     for name, known in ((SETTINGS, _KNOWN), (_SPECIAL, _TOKENS), (_ADDED, None)):
         with collecting(errors):
             if has_file(folder, name):
@@ -169,13 +172,10 @@ def _encoded(content: Mapping[str, Any], known: frozenset[str] | None, path: Pat
                 kept[key] = {name: _with_known_flags(token) for name, token in tokens.items()}
             case token:
                 kept[key] = _with_known_flags(token)
-    longest = max(
-        (len(text) for key in kept.keys() & (_TOKENS | _BY_NAME) for text in _texts(kept[key])), default=0
-    )
-    if longest > _MAX_TOKEN_CHARACTERS:
-        raise CheckpointError(
-            f"{path}: a token of {longest} characters; at most {_MAX_TOKEN_CHARACTERS} are allowed"
-        )
+    texts = [text for key in kept.keys() & (_TOKENS | _BY_NAME) for text in _texts(kept[key])]
+    texts += kept if known is None else ()  # ids by the tokens themselves
+    if errors := token_errors(texts):
+        raise CheckpointError(f"{path}: {error}" for error in errors)
     return json.dumps(kept).encode()
 
 

@@ -35,7 +35,7 @@ def records(columns: Columns, decoding_column: str | None) -> Iterator[Record]:
         values[decoding_column] = [_with_whole_numbers(value) for value in values[decoding_column]]
     for number, cells in enumerate(zip(*values.values(), strict=True), start=1):
         usable_cells, unusable = split(dict(zip(values, cells, strict=True)))
-        yield Record(_SOURCE, number, usable_cells, unusable=unusable)
+        yield Record(_SOURCE, number, usable_cells, unusable=unusable, fills_absent=True)
 
 
 def carried(columns: Columns, names: Sequence[str]) -> dict[str, pa.Array]:

@@ -12,7 +12,7 @@ from mindbatch.config.environment import prepare_environment
 from mindbatch.config.error_log import shown
 from mindbatch.config.model_schema import DecodingConfig
 from mindbatch.config.schema import schema_keys
-from mindbatch.dataset.data_config import DataConfig, settle_beside_rows
+from mindbatch.dataset.data_config import DataConfig, always_chats, settle_beside_rows
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.token_kinds import RANDOM
@@ -88,6 +88,8 @@ class Generate:
         self._maker = RowMaker(config.data, self._params, is_openai=False, lora=config.lora)
         self._date = config.data.date or _job_date()
         self._llm = _loaded(config)
+        if asked := always_chats(config.data):
+            self._llm.refuse_chats(asked)
 
     def __call__(self, batch: Any) -> pa.Table:
         """The results of a batch.

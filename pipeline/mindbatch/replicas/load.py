@@ -13,7 +13,8 @@ from mindbatch.config.machine import MachineMemory, thread_notes, usable_cores
 from mindbatch.config.model_schema import ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.io.errors import MindBatchError
-from mindbatch.io.screen_text import say
+from mindbatch.io.screen_text import say, say_once
+from mindbatch.kernels.choice import kernel_notes
 from mindbatch.launch.job_ranks import JobRanks, LocalProcesses
 from mindbatch.launch.preflight import refuse_apart, set_up, shares_memory, with_rendezvous
 from mindbatch.launch.process_log import made_folder, temporary_folder
@@ -66,6 +67,7 @@ def load_replicas(
     here = _ranks_here(job)
     admission = _admission(config, job, setup, here)
     say(*thread_notes(runtime.num_threads, len(here)), *setup.adapters.warnings)
+    say_once(*kernel_notes(runtime.kernels, runtime.device_target))
     notice(f"starting {topology.world_size} processes")
     local = node_processes(config, job, admission, logs)
     cluster = _ray_cluster(config, job, local.logs) if job.launcher == "ray" else None

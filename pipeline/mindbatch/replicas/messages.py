@@ -13,7 +13,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.params import PARAMETERS
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import CompletionOutput, Request, RequestOutput, StreamEvent
-from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
+from mindbatch.io.errors import BackendError, CheckpointError, ConfigError, MindBatchError
 
 COMPARED = ("mindbatch", "mindspore")
 """Packages whose versions all ranks share."""
@@ -32,7 +32,7 @@ PEERS = "peers"
 second, FAILED. To a rank: JOB, PEERS (where the leader listens), ADD, ABORT."""
 
 _ERRORS: dict[str, type[MindBatchError]] = {
-    error.__name__: error for error in (MindBatchError, ConfigError, CheckpointError)
+    error.__name__: error for error in (MindBatchError, ConfigError, CheckpointError, BackendError)
 }
 
 
@@ -147,7 +147,7 @@ class RankAdmission:
         """Admits the rank that has said hello, and returns what it is told.
 
         Raises:
-            MindBatchError: it has other versions.
+            BackendError: it has other versions.
             ConfigError: it needs more memory than its machine has beside those that are there already.
         """
         self._hosts[rank] = str(hello["host"])
@@ -158,7 +158,7 @@ class RankAdmission:
             if (theirs := hello["versions"].get(package)) != ours
         ]
         if errors:
-            raise MindBatchError(errors)
+            raise BackendError(errors)
         self._machines[rank] = f"{hello['host']} {hello.get('boot')}"
         if memory := hello.get("memory"):
             there = [other for other, name in self._machines.items() if name == self._machines[rank]]

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from queue import Empty, SimpleQueue
@@ -175,15 +175,9 @@ LOADING, WAITING, COMPILING, STEPPING, IDLE = "loading", "waiting", "compiling",
 class FrontLink:
     """Messages from and to the front. When that has gone this process ends at once, whatever it does."""
 
-    def __init__(
-        self,
-        connection: MessageConnection,
-        hello: Mapping[str, Any],
-        end_process: Callable[[int], object] = os._exit,
-    ) -> None:
+    def __init__(self, connection: MessageConnection, hello: Mapping[str, Any]) -> None:
         """`hello`: what this process says of itself, before anything else."""
         self._connection = connection
-        self._end_process = end_process
         self._ended = threading.Event()
         self.send(HELLO, **hello)
         self._messages: SimpleQueue[Message] = SimpleQueue()
@@ -242,7 +236,7 @@ class FrontLink:
         if not self._ended.is_set():
             self._ended.set()
             say(f"the connection to the process that coordinates the job has ended ({error!r})")
-        self._end_process(EXIT_FAILED)
+        os._exit(EXIT_FAILED)
 
 
 def serve(link: FrontLink, engine: StepEngine) -> NoReturn:

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from mindbatch.config.error_log import shown
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import folder_error, run_folder_error, settled
-from mindbatch.config.schema import SchemaKeys, option, section
+from mindbatch.config.schema import SchemaKeys, option, private_option, section
 from mindbatch.dataset.data_config import DataConfig, data_errors, settle_data
 from mindbatch.engine.request import GENERATION_FIELDS
 from mindbatch.fields import kinds as kind
@@ -62,6 +62,7 @@ class BatchOutputConfig:
         kind.choice("refuse", "new_dir", "overwrite"),
     )
     tensorboard: bool = option(False, "write the metrics for TensorBoard too")
+    private: bool = private_option()
 
 
 @dataclass
@@ -78,6 +79,10 @@ class BatchConfig(ModelTaskConfig):
         "how progress is shown; auto is rich on a terminal, else a plain line every 30 s",
         kind.choice("auto", "none", "plain", "rich"),
     )
+
+    @property
+    def is_private(self) -> bool:
+        return self.output.private
 
     @property
     def model_name(self) -> str:
@@ -124,9 +129,17 @@ class BatchTaskConfig(BatchConfig):
 
 
 @dataclass
+class RetryConfig(BatchTaskConfig):
+    """The keys of `mindbatch retry`."""
+
+    positional: ClassVar[tuple[str, ...]] = ("output.dir",)
+
+
+@dataclass
 class ReplayConfig(BatchConfig):
     """The keys of `mindbatch replay`."""
 
+    positional: ClassVar[tuple[str, ...]] = ("output.dir", "key")
     continues_run: ClassVar[bool] = True
     advises_sampling: ClassVar[bool] = False
 

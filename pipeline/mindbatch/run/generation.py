@@ -49,6 +49,15 @@ def finished_rows(folder: RunFolder) -> Callable[[str], bool]:
     return lambda key: key in keys()
 
 
+def has_results(folder: RunFolder) -> bool:
+    """True if some row of the run in the folder has a result, or may have one that cannot be read."""
+    ledger = Ledger(folder, RunRecord.read(folder).fingerprint)
+    try:
+        return any(entry.kind == "result" for entry, _ in ledger.recover()) or bool(ledger.notes)
+    except ConfigError:  # of another format
+        return True
+
+
 def open_ledger(
     folder: RunFolder,
     record: RunRecord,

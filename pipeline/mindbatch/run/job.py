@@ -12,9 +12,10 @@ from mindbatch.config.composition import save_config
 from mindbatch.config.model_task import SEED
 from mindbatch.dataset.rows import RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.folder_embeddings import folder_embeddings
 from mindbatch.hub.models import fetched
 from mindbatch.io.amounts import today
-from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError, MindBatchError, RankError
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError, MindBatchError, is_unfinished
 from mindbatch.io.screen_text import concealed, say
 from mindbatch.io.storage import Storage, StorageError
 from mindbatch.ledger.ledger import Ledger
@@ -30,6 +31,7 @@ from mindbatch.run.generation import (
     Tally,
     finished_rows,
     generate,
+    has_results,
     open_ledger,
     refuse_unfinished,
 )
@@ -58,6 +60,8 @@ OnStep = Callable[[Tally], None]
 
 class TooManyErrors(MindBatchError):
     """More rows have failed than data.max_errors allows; what was finished is committed."""
+
+    exit_code = EXIT_FAILED
 
 
 def typed_command() -> list[str]:
@@ -98,7 +102,7 @@ class BatchJob:
         self._params = DecodingParams(**vars(self.config.decoding))
 
     def run(self) -> int:
-        """Runs to the end; returns the exit code: failed when any row has no result.
+        """Runs to the end; returns the exit code: failed when more rows have no result than may.
 
         Raises:
             ConfigError: the data or the folder is not what the settings ask for; nothing was begun.
@@ -139,11 +143,13 @@ class BatchJob:
             lora=self.config.lora,
             model_name=self.config.model_name,
             message_format=self._message_format if dataset.is_openai else None,
+            embeddings=folder_embeddings(Path(self.config.model.checkpoint_name_or_path or "")),
         )
         with closing(maker), reading_line(self.config.progress) as on_row:
             survey(dataset, maker, selection_of(self.config.data), index, on_row, self.check)
         if dataset.is_openai and maker.has_offered_tools and self._message_format is None:
             self._say(*calls_stay_text("output", self.config.output.message_format))
+        self._say(*maker.notes())
         record = RunRecord(
             created=now(),
             command=concealed([*self.command]),
@@ -159,7 +165,7 @@ class BatchJob:
                 save_config(self.config, folder.config_file, self.storage)
             format = result_format(self.config.output.format, dataset.is_openai)
             self._work(folder, index, ledger, record, format)
-        return EXIT_FAILED if index.counts().failed else EXIT_DONE
+        return EXIT_FAILED if self.config.data.is_failed_by(index.counts().failed) else EXIT_DONE
 
     def _keep_seed(self, folder: RunFolder) -> None:
         """Takes the seed that was drawn when the folder's run was begun, if this one is to be drawn, too."""
@@ -182,7 +188,7 @@ class BatchJob:
         try:
             return opened(retry=self.retry)
         except RunMismatch:
-            worthless = folder.is_without_rows and not self.retry
+            worthless = not self.retry and not has_results(folder)
             if self.config.output.on_mismatch != "overwrite" and not worthless:
                 raise
         kept = [folder.standard_input] if self.config.data.path == STANDARD_INPUT else []
@@ -215,7 +221,9 @@ class BatchJob:
         except BaseException as error:
             with suppress(StorageError):  # what went wrong first is what the user must hear
                 write_status("interrupted")
-            if isinstance(error, KeyboardInterrupt | RankError | TooManyErrors):
+            if isinstance(error, StorageError):
+                raise  # the index may be what cannot be read
+            if is_unfinished(error) or isinstance(error, TooManyErrors):
                 self._say(f"{folder.path}: {_progress(index)}; the same command resumes")
             raise
         write_status("complete")
@@ -244,8 +252,8 @@ class BatchJob:
 
     def _limit_errors(self, failed: int, last: str) -> None:
         """Ends the job when more rows have failed than may. last: the one that is too many, and why."""
-        most = self.config.data.max_errors
-        if most is not None and failed > most:
+        most = self.config.data.most_errors
+        if failed > most:
             raise TooManyErrors(too_many_errors(most, last))
 
     @cached_property

@@ -12,10 +12,9 @@ from typing import Any, BinaryIO, NamedTuple
 from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.engine.request import EMBEDDING, num_generated_tokens
 from mindbatch.message_formats.call_text import ParsedMessage, ToolCall
-from mindbatch.message_formats.formats import FORCED_CALL
+from mindbatch.message_formats.formats import forced_call
 from mindbatch.message_formats.parser import MessageParser
 from mindbatch.prompts.token_bytes import TokenBytes
-from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.result_rows import (
     FailureWriter,
     FinishedRow,
@@ -25,26 +24,24 @@ from mindbatch.run.result_rows import (
     json_lines,
 )
 
-_END_TOKENS = 64
-"""Tokens at the end of a prompt that show whether it leaves reasoning open."""
-
-
-def end_of(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
-    """The last text of a prompt, its control tokens spelt out."""
-    return tokenizer.decode(token_ids[-_END_TOKENS:], skip_special_tokens=False)
-
 
 def parser_of(row: DataRow, options: OutputOptions) -> MessageParser | None:
     """The parser of one output of a row; None where the model's messages are plain text."""
-    if row.extra.get("call_is_forced"):
-        return FORCED_CALL.parser(in_reasoning=False, tools=row.content["tools"])
     format = options.message_format
+    if row.extra.get("call_is_forced"):
+        format = forced_call(format)
     if format is None or "messages" not in row.content:
         return None
     in_reasoning = bool(format.reasoning_opening) and format.begins_in_reasoning(options.prompt_end(row))
     has_one_call = bool(row.extra.get("has_one_call"))
     tools = row.content.get("tools") or ()
     return format.parser(in_reasoning=in_reasoning, tools=tools, has_one_call=has_one_call)
+
+
+def notes_at_end(parser: MessageParser | None) -> list[str]:
+    """Says of a message that has ended where it did, if that was within its reasoning."""
+    is_within = parser is not None and parser.is_within_reasoning
+    return ["the output ended within the reasoning, before its closing tag"] if is_within else []
 
 
 def chat_message(
@@ -72,8 +69,8 @@ def chat_message(
         reason = reason_with_calls(reason)
     elif parsed.content is None:
         message["content"] = ""
-    if parsed.notes:
-        message["parse_errors"] = [*parsed.notes]
+    if notes := [*parsed.notes, *notes_at_end(parser)]:
+        message["parse_errors"] = notes
     return message, reason
 
 
@@ -218,8 +215,11 @@ def _completion_name(token_id: int, previous: int | None, token_bytes: TokenByte
 
 _ERROR_CODES = {"read": "invalid_line", "row": "invalid_request", "prompt": "invalid_value"}
 TOO_LONG = "context_length_exceeded"
-_LENGTH = re.compile(r"tokens and prompt and output together may have|tokens; at most \d+ can be taken")
-_NEVER_TRIED = {"cancelled": "batch_cancelled", "expired": "batch_expired"}
+_LENGTH = re.compile(
+    r"tokens and prompt and output together may have|tokens; at most \d+ can be taken|"
+    r"far more than \d+ tokens"
+)
+_NEVER_TRIED = {"cancelled": "batch_cancelled", "expired": "batch_expired", "failed": "batch_failed"}
 
 
 def response_lines(file: BinaryIO, options: OutputOptions) -> RowWriter:

@@ -45,7 +45,7 @@ def reading_line(
         if moves:
             line(text)
         else:
-            show(text, file)
+            show(text, file=file)
 
     with LoadingLine(shown=moves, file=file, forced=kind == "rich") as line:
         yield on_row
@@ -83,14 +83,14 @@ def run_progress(kind: str, file: TextIO | None = None) -> Iterator[Callable[[Sn
             bar.set(snapshot.rows_ended, snapshot.rows_total, note, engine_line(snapshot, rates))
         elif kind != "none" and snapshot.seconds - printed >= PLAIN_LINE_SECONDS:
             printed = snapshot.seconds
-            show(status_line(snapshot, rates, left), file or sys.stderr)
+            show(status_line(snapshot, rates, left), file=file or sys.stderr)
 
     try:
         with bar:
             yield update
     finally:
         if first is not None and last is not None and kind != "none":
-            show(closing_line(first, last), file or sys.stderr)
+            show(closing_line(first, last), file=file or sys.stderr)
 
 
 def seconds_left(snapshot: Snapshot, rows_per_second: float) -> float | None:
@@ -115,9 +115,10 @@ def engine_line(snapshot: Snapshot, rates: Rates) -> str:
 
 
 def closing_line(first: Snapshot, last: Snapshot) -> str:
-    """Summarizes a session between its first and its last snapshot; what failed is counted elsewhere."""
+    """Summarizes a session between its first and its last snapshot; rows that failed, most before they
+    ran, are counted elsewhere."""
     seconds, rate = last.seconds - first.seconds, rates_between(first, last).generated_tokens
-    rows = f"{counted(last.rows_ended - first.rows_ended, 'row')} run"
+    rows = f"{counted(last.rows_done - first.rows_done, 'row')} run"
     prompts = f"{counted(last.prompt_tokens, 'prompt token')} ({last.prefix_hits:.0%} found in the cache)"
     generated = f"{last.generated_tokens:,} generated ({rate:,.0f} tokens/s)"
     return f"{rows} in {duration(seconds)}; {prompts}, {generated}"

@@ -20,7 +20,7 @@ from mindbatch.prompts.prompts import token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.index import RowIndex
-from mindbatch.run.openai_response import end_of, refusal_lines, response_lines
+from mindbatch.run.openai_response import refusal_lines, response_lines
 from mindbatch.run.result_rows import (
     AddRow,
     FinishedRow,
@@ -127,7 +127,7 @@ def output_options(
     def end(row: DataRow) -> str:
         if tokenizer is None:
             return ""
-        return end_of(tokenizer, token_ids_of(row.prompt(record.date), tokenizer))
+        return tokenizer.end_of(token_ids_of(row.prompt(record.date), tokenizer))
 
     return OutputOptions(
         prompt=config.output.prompt,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from mindbatch.config.machine import parse_bytes
-from mindbatch.dataset.data_config import DataConfig
+from mindbatch.dataset.data_config import MOST_ERRORS, DataConfig
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
@@ -158,15 +158,15 @@ _MOST_REASONS = 3
 class Selection:
     """Selected rows: those of some keys, in a shuffled order, without the first few, up to a limit.
 
-    keys: None takes all. shuffle_seed: None keeps the order of the data. max_errors: of the rows that are
-    wanted; None is no limit.
+    keys: None takes all. shuffle_seed: None keeps the order of the data. most_errors: of the rows that are
+    wanted.
     """
 
     keys: Container[str] | None = None
     shuffle_seed: int | None = None
     skip: int = 0
     limit: int | None = None
-    max_errors: int | None = None
+    most_errors: int = MOST_ERRORS
 
     @property
     def last_record(self) -> int | None:
@@ -191,7 +191,7 @@ class Selection:
 
 def selection_of(data: DataConfig) -> Selection:
     """The choice of rows that the options ask for. Raises ConfigError: the file of keys cannot be read."""
-    return Selection(_keys(data.filter_keys), data.shuffle_seed, data.skip, data.limit, data.max_errors)
+    return Selection(_keys(data.filter_keys), data.shuffle_seed, data.skip, data.limit, data.most_errors)
 
 
 def _keys(filter_keys: object) -> Container[str] | None:
@@ -240,8 +240,8 @@ def survey(
             index.add(position, selection.rank(position), item)
             if isinstance(item, RowFailure) and selection.surely_has(position):
                 num_errors += 1
-                if selection.max_errors is not None and num_errors > selection.max_errors:
-                    raise ConfigError(too_many_errors(selection.max_errors, f"{item.place}: {item.reason}"))
+                if num_errors > selection.most_errors:
+                    raise ConfigError(too_many_errors(selection.most_errors, f"{item.place}: {item.reason}"))
         on_row(num_records, num_errors)
     index.close_loading(selection.skip, selection.limit)
     _refuse_hopeless(index, dataset, is_empty=num_records == 0)
@@ -251,10 +251,7 @@ def survey(
 
 def too_many_errors(most: int, last: str) -> str:
     """Formats the error that ends a job. last: where the row is that is one too many, and why it is one."""
-    return (
-        f"data.max_errors={most}: more rows than that are errors ({last}); give a larger number, or null for "
-        "no limit"
-    )
+    return f"data.max_errors: more than {most:,} rows are errors ({last}); a larger number allows more"
 
 
 def _refuse_hopeless(index: RowIndex, dataset: Dataset, *, is_empty: bool) -> None:

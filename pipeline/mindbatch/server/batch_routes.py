@@ -2,28 +2,31 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
-from starlette.datastructures import UploadFile
+import orjson
+from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from mindbatch.dataset.openai_request import ENDPOINTS
 from mindbatch.io.error_lines import shown
 from mindbatch.io.regular_file import open_own
-from mindbatch.io.storage import StorageError
+from mindbatch.io.storage import StorageError, reason_of
 from mindbatch.io.strict_json import unicode_error
 from mindbatch.server.batches import Batches
-from mindbatch.server.records import BatchRecord, FileRecord, Record, window_seconds
-from mindbatch.server.requests import ApiError, bad_request, json_body, refuse_unknown
+from mindbatch.server.records import BatchRecord, FileRecord, Record, Records, window_seconds
+from mindbatch.server.requests import JSON, ApiError, Result, bad_request, json_body, refuse_unknown
 
 _BATCH_KEYS = ("input_file_id", "endpoint", "completion_window", "metadata")
 _MOST_METADATA = 16
 _LONGEST_METADATA = (64, 512)
 _CHUNK = 1 << 16
+_LARGEST_PAGE = 4 << 20
 
 
 def batches_of(request: Request) -> Batches:
@@ -38,7 +41,7 @@ def batches_of(request: Request) -> Batches:
 
 async def upload(request: Request) -> Response:
     batches = batches_of(request)
-    async with request.form(max_files=1, max_fields=4) as form:
+    async with _form(request) as form:
         refuse_unknown(dict(form), ("file", "purpose"))
         file, purpose = form.get("file"), form.get("purpose")
         if purpose != "batch":
@@ -52,14 +55,30 @@ async def upload(request: Request) -> Response:
     return JSONResponse(record.object())
 
 
+@asynccontextmanager
+async def _form(request: Request) -> AsyncIterator[FormData]:
+    """The form of an upload, with its file until the block ends; an ApiError where there is no room."""
+    try:
+        form = await request.form(max_files=1, max_fields=4)
+    except OSError as error:
+        lines = f"the server's folder for temporary files cannot be written ({reason_of(error)})"
+        raise ApiError(507, lines, "insufficient_storage") from error
+    try:
+        yield form
+    finally:
+        await form.close()
+
+
 async def list_files(request: Request) -> Response:
-    files = await asyncio.to_thread(batches_of(request).all_files)
+    batches = batches_of(request)
+    files = await asyncio.to_thread(batches.all_files)
     query = _query(request, ("limit", "after", "order", "purpose"))
     if query.get("order", "desc") not in ("asc", "desc"):
         raise bad_request(f"order={shown(query['order'])}: must be asc or desc", "order")
     if (purpose := query.get("purpose")) is not None:
         files = [file for file in files if file.purpose == purpose]
-    return _page(files if query.get("order") == "asc" else files[::-1], query, 10_000)
+    files = files if query.get("order") == "asc" else files[::-1]
+    return await _stored(_page, batches.files, files, query, 10_000)
 
 
 async def read_file(request: Request) -> Response:
@@ -146,12 +165,13 @@ def _metadata_errors(metadata: Any) -> list[str]:
 
 
 async def list_batches(request: Request) -> Response:
-    query = _query(request, ("limit", "after"))
-    return _page(batches_of(request).records.all()[::-1], query, 100)
+    query, records = _query(request, ("limit", "after")), batches_of(request).records
+    return await _stored(_page, records, records.all()[::-1], query, 100)
 
 
 async def read_batch(request: Request) -> Response:
-    return JSONResponse((await _batch(request)).object())
+    record = await _batch(request)
+    return JSONResponse(await _stored(batches_of(request).records.object, record))
 
 
 async def cancel_batch(request: Request) -> Response:
@@ -170,7 +190,7 @@ async def _batch(request: Request) -> BatchRecord:
     return record
 
 
-async def _stored(function: Callable[..., Any], *arguments: Any) -> Any:
+async def _stored(function: Callable[..., Result], *arguments: Any) -> Result:
     """Calls what writes to the disk, in a thread; an ApiError where there is no room."""
     try:
         return await asyncio.to_thread(function, *arguments)
@@ -184,8 +204,8 @@ def _query(request: Request, known: Sequence[str]) -> dict[str, str]:
     return query
 
 
-def _page(items: list[Record], query: Mapping[str, str], most: int) -> Response:
-    """A part of a list: `limit` of it (20), after the one that is named."""
+def _page(records: Records[Record], items: list[Record], query: Mapping[str, str], most: int) -> Response:
+    """A part of a list: `limit` of it (20), after the one that is named; fewer where these would be large."""
     limit = query.get("limit", str(min(20, most)))
     if not (limit.isascii() and limit.isdecimal() and len(limit) <= 6 and 1 <= int(limit) <= most):
         raise bad_request(f"limit={shown(limit)}: must be from 1 to {most}", "limit")
@@ -194,13 +214,18 @@ def _page(items: list[Record], query: Mapping[str, str], most: int) -> Response:
         if not places:
             raise bad_request(f"after={shown(after)}: not in this list", "after")
         items = items[places[0] + 1 :]
-    chosen = items[: int(limit)]
-    return JSONResponse(
-        {
-            "object": "list",
-            "data": [item.object() for item in chosen],
-            "first_id": chosen[0].id if chosen else None,
-            "last_id": chosen[-1].id if chosen else None,
-            "has_more": len(items) > len(chosen),
-        }
-    )
+    objects: list[bytes] = []
+    left = _LARGEST_PAGE
+    for item in items[: int(limit)]:
+        if left <= 0:
+            break
+        objects.append(orjson.dumps(records.object(item)))
+        left -= len(objects[-1])
+    ends = {
+        "object": "list",
+        "first_id": items[0].id if objects else None,
+        "last_id": items[len(objects) - 1].id if objects else None,
+        "has_more": len(items) > len(objects),
+    }
+    data = b"".join((orjson.dumps(ends)[:-1], b',"data":[', b",".join(objects), b"]}"))
+    return Response(data, media_type=JSON)

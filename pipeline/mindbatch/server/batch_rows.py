@@ -27,6 +27,7 @@ _ROWS_AT_ONCE = 256
 NEVER_TRIED = {
     "cancelled": "the batch was cancelled before this request was done",
     "expired": "the completion window ended before this request was done",
+    "failed": "the batch failed before this request was done",
 }
 Rows = Iterable[tuple[Prompt, DecodingParams]]
 

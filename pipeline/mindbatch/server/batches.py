@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mindbatch.async_llm import AsyncLLM
 from mindbatch.dataset.data_config import DataConfig
+from mindbatch.fields.kinds import LARGEST_COUNT
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
 from mindbatch.io.screen_text import say
-from mindbatch.io.storage import Storage, StorageError, make_folder
+from mindbatch.io.storage import Storage, StorageError, make_folder, passing_error
 from mindbatch.ledger.run_folder import RunFolder, RunLock
+from mindbatch.ledger.run_record import RunRecord
 from mindbatch.llm import LLM
 from mindbatch.loading.providers import OpenedFolder
 from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig, save_as_written
@@ -31,13 +33,15 @@ from mindbatch.run.job import BatchJob, typed_command
 from mindbatch.run.manifest import rows_of
 from mindbatch.run.survey import Items
 from mindbatch.server.batch_rows import BackgroundRows, Interrupted, line_error, line_errors
+from mindbatch.server.finished_rows import write_finished
 from mindbatch.server.records import (
     ERRORS,
     RESULTS,
     BatchRecord,
+    BatchRecords,
     FileRecord,
     Files,
-    Records,
+    bounded_errors,
     is_own,
     new_id,
     own_size,
@@ -50,6 +54,7 @@ MOST_ERRORS = 1000
 """Errors of a file that are told one by one; the others are counted."""
 _MOST_TRIES = 3
 """Times that a batch is begun in one process of the server, where it is not the batch that fails."""
+_REMOVED_AT_ONCE = 20
 _SECONDS_UNTIL_ROOM = 60.0
 """A batch that cannot write waits so long before it tries again: somebody may make room on the disk."""
 _SECTIONS = ("model", "decoding", "lora", "parallel", "launch", "runtime")
@@ -68,7 +73,7 @@ class Batches:
         make_folder(folder)
         self._lock = RunLock(RunFolder(folder), storage)
         self.files = Files(folder / "files", storage, config.server.max_files)
-        self.records = Records(folder / "batches", BatchRecord, storage)
+        self.records = BatchRecords(folder / "batches", storage)
         self.config, self.opened, self.llm, self.engine = config, opened, llm, engine
         self.changing = threading.RLock()  # held while records change
         self._running: dict[str, BatchWork] = {}
@@ -106,8 +111,10 @@ class Batches:
         record = BatchRecord(
             new_id("batch_"), endpoint, input_file_id, window, begun, begun + seconds, metadata
         )
-        self.records.keep(record)
         with self.changing:
+            if self.files.find(input_file_id) is None:
+                raise ApiError(404, f"file {input_file_id}: there is none", "file_not_found", "input_file_id")
+            self.records.keep(record)
             self._submit(record)
         return record
 
@@ -154,9 +161,11 @@ class Batches:
         """Removes a file; an ApiError while a batch needs it."""
         batch_id, kind = result_of(name)
         if not kind:
-            if (user := self.user_of(name)) is not None:
-                raise ApiError(409, f"file {name}: {user} runs its lines; cancel that first", "file_in_use")
-            self.files.delete(name)
+            with self.changing:
+                if (user := self.user_of(name)) is not None:
+                    message = f"file {name}: {user} runs its lines; cancel that first"
+                    raise ApiError(409, message, "file_in_use")
+                self.files.delete(name)
             return
         with self.changing:
             batch, file = self.records.find(batch_id), self.file(name)
@@ -173,18 +182,23 @@ class Batches:
                     running.end("expired")
 
     def remove_old(self) -> None:
-        """Removes what has been kept for server.keep_days."""
+        """Removes what has been kept for server.keep_days; leaves the rest when the server ends."""
         if (days := self.config.server.keep_days) is None:
             return
         time_limit = time.time() - days * 86400
-        for file in self.files.all():
-            if file.created_at < time_limit and self.user_of(file.id) is None:
-                self.files.delete(file.id)
-        for record in self.records.all():
-            if record.has_ended and record.created_at < time_limit:
-                with self.changing:
-                    self.records.delete(record.id)
-                shutil.rmtree(self.records.path(record.id), ignore_errors=True)
+        used = {record.input_file_id for record in self.records.all() if not record.has_ended}
+        files = [file.id for file in self.files.all() if file.created_at < time_limit and file.id not in used]
+        ended = [
+            record.id for record in self.records.all() if record.has_ended and record.created_at < time_limit
+        ]
+        for records, names in ((self.files, files), (self.records, ended)):
+            for first in range(0, len(names), _REMOVED_AT_ONCE):
+                with self.changing:  # a batch that is made now has its file, or finds none
+                    if self._is_ending:
+                        return
+                    users = {work.record.input_file_id for work in self._running.values()}
+                    some = names[first : first + _REMOVED_AT_ONCE]
+                    records.delete(*(name for name in some if name not in users))
 
     def share(self) -> int:
         """Rows that a batch may have in the engine: twice its part of the places, so that all are filled."""
@@ -229,27 +243,35 @@ class BatchWork:
     def run(self) -> None:
         """Runs it to its end, or until the server ends."""
         tries = 0
-        while tries < _MOST_TRIES:
+        while tries <= _MOST_TRIES:
             try:
-                self._try()
+                if tries < _MOST_TRIES:
+                    self._try()
+                else:
+                    self._fail([line_error("server_error", "the server could not run it; its log says why")])
                 return
             except Interrupted:
                 return
-            except StorageError as error:
-                say(f"{self.record.id}: waits: {'; '.join(error.lines)}")
-                self._woken.clear()
-                self._woken.wait(_SECONDS_UNTIL_ROOM)
-                if self._ending == "interrupted":
-                    return
             except Exception as error:
                 if self._batches.engine.is_closed:
                     return
+                if isinstance(error, StorageError) or passing_error(error) is not None:
+                    self._wait_for_room(error)
+                    if self._ending == "interrupted":
+                        return
+                    continue
                 tries += 1
                 lines = [error] if isinstance(error, MindBatchError) else traceback.format_exception(error)
                 text = " ".join(map(str, lines))
                 say(f"{self.record.id}: ended ({tries} of {_MOST_TRIES} times): {text}")
-        with suppress(StorageError):
-            self._fail([line_error("server_error", "the server could not run it; its log says why")])
+
+    def _wait_for_room(self, error: Exception) -> None:
+        """Waits until somebody may have made room, or ended what takes all descriptors."""
+        reason = "; ".join(error.lines) if isinstance(error, MindBatchError) else str(error)
+        say(f"{self.record.id}: waits: {reason}")
+        self._woken.clear()
+        if self._ending != "interrupted":  # before it was cleared
+            self._woken.wait(_SECONDS_UNTIL_ROOM)
 
     def _try(self) -> None:
         try:
@@ -260,6 +282,8 @@ class BatchWork:
             else:
                 raise ConfigError(f"{self.record.input_file_id}: its content is gone")
         except (ConfigError, CheckpointError) as error:
+            if passing_error(error) is not None:
+                raise
             self._fail([line_error("invalid_batch", problem) for problem in error.lines[:MOST_ERRORS]])
 
     def _checked(self, items: Items) -> Items:
@@ -274,13 +298,10 @@ class BatchWork:
                 record.total = number
                 wrong = [*line_errors(item, record.endpoint, self._batches.config)]
                 num_errors += len(wrong)
-                errors += wrong[: MOST_ERRORS - len(errors)]
+                errors += bounded_errors(wrong[: MOST_ERRORS - len(errors)], 0)
             yield item
-        if num_errors > len(errors):
-            more = num_errors - len(errors)
-            errors.append(line_error("more_errors", f"and {more} more lines with errors"))
         if errors or not (record.total or self._ending):
-            self._fail(errors or [line_error("empty_file", "the file holds no request")])
+            self._fail(errors or [line_error("empty_file", "the file holds no request")], num_errors)
             raise Interrupted("the batch has failed")
         with self._batches.changing:
             if record.status == "validating":
@@ -290,22 +311,30 @@ class BatchWork:
     def _generate(self) -> None:
         batches, record = self._batches, self.record
         config = run_config(batches.config, self._data, self._folder)
+        self._run(config, fingerprint_fields(config, _remembered, batches.opened))
+        with batches.changing:
+            record.finalizing_at = int(time.time())
+            ended = self._ending if self._ending in ("cancelled", "expired") else None
+            record.enter(ended or "completed")
+            batches.records.keep(record)
+
+    def _run(self, config: BatchConfig, fields: Mapping[str, Any]) -> None:
+        """Runs what is left, writes the results and counts them. fields: see `BatchJob`."""
+        batches = self._batches
         BatchJob(
             config,
-            fingerprint_fields(config, _remembered, batches.opened),
+            fields,
             self._rows,
             lambda: batches.llm.tokenizer,
             command=typed_command(),
             on_step=self._on_step,
             check=self._checked,
         ).run()
-        counts = rows_of(RunFolder(self._folder))
-        with batches.changing:
-            record.total, record.completed, record.failed = counts.total, counts.done, counts.failed
-            record.finalizing_at = int(time.time())
-            ended = self._ending if self._ending in ("cancelled", "expired") else None
-            record.enter(ended or "completed")
-            batches.records.keep(record)
+        self._count(rows_of(RunFolder(self._folder)))
+
+    def _count(self, counts: RowCounts) -> None:
+        record = self.record
+        record.total, record.completed, record.failed = counts.total, counts.done, counts.failed
 
     @contextmanager
     def _rows(self, folder: RunFolder) -> Iterator[BackgroundRows]:
@@ -320,18 +349,39 @@ class BatchWork:
         self.record.completed = self._before.done + tally.done
         self.record.failed = self._before.failed + tally.failed
 
-    def _fail(self, errors: list[dict[str, Any]]) -> None:
+    def _fail(self, errors: list[dict[str, Any]], count: int = 0) -> None:
+        """Ends it for good, with the results of the rows that were finished. count: of all errors."""
+        self._keep_finished()
         with self._batches.changing:
-            self.record.errors = errors
+            self.record.errors = bounded_errors(errors, count or len(errors))
             self.record.enter("failed")
             self._batches.records.keep(self.record)
+
+    def _keep_finished(self) -> None:
+        """Writes the results of finished rows as those of a batch that was cancelled, or, where its lines
+        are no more what they were, from the ledger alone."""
+        folder = RunFolder(self._folder)
+        if not folder.holds_a_run or folder.is_without_rows:
+            return
+        config = run_config(self._batches.config, self._data, self._folder)
+        self.end("failed")
+        try:
+            self._run(config, RunRecord.read(folder).fields)
+        except Interrupted:
+            raise
+        except Exception as error:
+            if passing_error(error) is not None:
+                raise
+            total = self.record.total
+            counts = write_finished(folder, config, self._batches.llm.tokenizer, self.record.endpoint)
+            self._count(replace(counts, total=max(total, counts.total)))
 
 
 def run_config(config: ServeConfig, data: Path, folder: Path) -> BatchConfig:
     """The configuration with which `mindbatch batch` would run a file into a folder."""
     run = BatchConfig(
         **{name: copy(getattr(config, name)) for name in _SECTIONS},
-        data=DataConfig(path=str(data), format="openai", max_errors=None),
+        data=DataConfig(path=str(data), format="openai", max_errors=LARGEST_COUNT),
         output=BatchOutputConfig(
             dir=str(folder), message_format=config.server.message_format, model=config.server.model_name
         ),

@@ -1,5 +1,6 @@
 """Completions, embeddings, scores and tokens: a body is a line of a batch, with what only a server can do."""
 
+import asyncio
 import base64
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -10,12 +11,14 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from mindbatch.calls import NotTakenError
 from mindbatch.dataset.openai_request import CHAT, COMPLETION, EMBEDDINGS
 from mindbatch.dataset.rows import DataRow
 from mindbatch.engine.request import result_body
 from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.screen_text import say
+from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.openai_response import embeddings as embedding_list
 from mindbatch.run.result_rows import FinishedRow
 from mindbatch.server.generation import OnlineRequest, Stream, sse
@@ -48,7 +51,7 @@ async def _answer(request: Request, endpoint: str) -> Response:
     rows = await service.rows(endpoint, prompts)
     generation = OnlineRequest(service, [_scoring(row) for row in rows] if echo else rows, echo)
     if not stream:
-        return json_response(await while_connected(request, generation.answer()))
+        return await while_connected(request, generation.answer())
     return await streamed(service, Stream(generation, with_usage=with_usage, always=always).events())
 
 
@@ -117,6 +120,8 @@ async def _rest(
                 yield event
         except ApiError as error:
             yield sse(error.body)
+        except NotTakenError as error:
+            yield sse(ApiError(408, str(error), "timeout").body)
         except MindBatchError as error:
             if not service.is_draining:
                 say(f"a stream ended: {error}")
@@ -172,11 +177,15 @@ async def detokenize(request: Request) -> Response:
     body = await json_body(request)
     refuse_unknown(body, ("model", "tokens"))
     service.check_model(body.get("model"))
-    tokens = body.get("tokens")
-    size = service.tokenizer.vocab_size
+    text = await asyncio.to_thread(_text_of, service.tokenizer, body.get("tokens"))
+    return JSONResponse({"prompt": text})
+
+
+def _text_of(tokenizer: Tokenizer, tokens: Any) -> str:
+    size = tokenizer.vocab_size
     if not isinstance(tokens, list) or not all(type(token) is int and 0 <= token < size for token in tokens):
         raise bad_request(f"tokens={shown(tokens)}: must be a list of token ids below {size}", "tokens")
-    return JSONResponse({"prompt": service.tokenizer.decode(tokens, skip_special_tokens=False)})
+    return tokenizer.decode(tokens, skip_special_tokens=False)
 
 
 _FORMATS = ("float", "base64")
@@ -189,6 +198,10 @@ async def embeddings(request: Request) -> Response:
     if (form := body.pop("encoding_format", None) or "float") not in _FORMATS:
         raise bad_request(f"encoding_format={shown(form)}: must be float or base64", "encoding_format")
     answer = await while_connected(request, _embedded(service, body))
+    return await asyncio.to_thread(_vectors_as, form, answer)
+
+
+def _vectors_as(form: str, answer: dict[str, Any]) -> Response:
     if form == "base64":
         for item in answer["data"]:
             data = np.asarray(item["embedding"], "<f4").tobytes()
@@ -206,20 +219,29 @@ async def score(request: Request) -> Response:
         raise bad_request(f"text_1: has {len(first)} texts and text_2 {len(second)}; one, or as many")
     asked = {"input": [*first, *second], "model": body.get("model")}
     answer = await while_connected(request, _embedded(service, asked))
+    return await asyncio.to_thread(_scored, answer, len(first), service.started)
+
+
+def _scored(answer: dict[str, Any], count: int, created: int) -> Response:
+    """The cosines of the vectors after the first `count` with these."""
     vectors = np.asarray([item["embedding"] for item in answer["data"]], np.float64)
-    cosines = (vectors[: len(first)] * vectors[len(first) :]).sum(axis=1)
+    cosines = (vectors[:count] * vectors[count:]).sum(axis=1)
     scores = [
         {"index": index, "object": "score", "score": cosine} for index, cosine in enumerate(cosines.tolist())
     ]
-    return json_response({**answer, "id": new_id("score-"), "created": service.started, "data": scores})
+    return json_response({**answer, "id": new_id("score-"), "created": created, "data": scores})
 
 
 async def _embedded(service: Service, body: dict[str, Any]) -> dict[str, Any]:
     rows = await service.rows(EMBEDDINGS, one_prompt_each(body, "input"))
     asked = OnlineRequest(service, rows)
     outputs = await asked.outputs()
-    results = [FinishedRow(row, result_body(output)) for row, output in zip(rows, outputs, strict=True)]
-    return embedding_list(results, asked.options)
+
+    def listed() -> dict[str, Any]:
+        results = [FinishedRow(row, result_body(output)) for row, output in zip(rows, outputs, strict=True)]
+        return embedding_list(results, asked.options)
+
+    return await asyncio.to_thread(listed)
 
 
 def _texts(body: dict[str, Any], name: str) -> list[str]:

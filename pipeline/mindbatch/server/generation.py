@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
+from starlette.responses import Response
 
 from mindbatch.dataset.openai_request import CHAT
 from mindbatch.dataset.rows import DataRow
@@ -22,19 +23,22 @@ from mindbatch.run.openai_response import (
     chat_logprobs,
     completion,
     completion_logprobs,
-    end_of,
     error_code,
+    notes_at_end,
     parser_of,
     reason_with_calls,
     tool_call,
     usage,
 )
 from mindbatch.run.result_rows import FinishedRow, OutputOptions
+from mindbatch.server.answers import Choices, refuse_many_logprobs
 from mindbatch.server.request_tokens import counted
 from mindbatch.server.requests import ApiError
 from mindbatch.server.service import Service
 
 Item = StreamEvent | RequestOutput
+_MOST_WAITING = 2_000_000
+"""Log-probabilities of a stream that wait for a client to read: some 200 MB."""
 
 
 @dataclass
@@ -61,8 +65,14 @@ class OnlineRequest:
             ApiError: a prompt cannot be run, or cannot go on.
         """
         service, begun, first = self.service, time.perf_counter(), True
-        run = await service.engine.submit(map(service.prompt, self.rows), with_events=with_events)
+        run = await service.engine.submit(
+            map(service.prompt, self.rows),
+            with_events=with_events,
+            most_waiting=_MOST_WAITING if with_events else None,
+        )
         refuse(run.refused)
+        if not with_events:
+            refuse_many_logprobs(run.requests, service.llm.seq_length)
         self.prompt_tokens = sum(len(request.prompt_token_ids) for request in run.requests)
         tokens = counted()
         tokens.prompt += self.prompt_tokens
@@ -86,7 +96,7 @@ class OnlineRequest:
         tokenizer = self.service.llm.tokenizer
         format = self.options.message_format
         thinks = format is not None and format.reasoning_opening
-        return end_of(tokenizer, token_ids) if tokenizer and thinks else ""
+        return tokenizer.end_of(token_ids) if tokenizer and thinks else ""
 
     async def outputs(self) -> list[RequestOutput]:
         """The results, in the order of the rows."""
@@ -94,17 +104,32 @@ class OnlineRequest:
             outputs = [item async for item in items if isinstance(item, RequestOutput)]
         return sorted(outputs, key=lambda output: int(output.key))
 
-    async def answer(self) -> dict[str, Any]:
-        """The completion object; with several prompts the choices of all."""
-        return await asyncio.to_thread(self._answer, await self.outputs())
+    async def answer(self) -> Response:
+        """The completion object; with several prompts the choices of all.
 
-    def _answer(self, outputs: list[RequestOutput]) -> dict[str, Any]:
-        answers = [self.completion_of(*pair) for pair in zip(self.rows, outputs, strict=True)]
-        answer, choices = answers[0], [choice for other in answers for choice in other["choices"]]
-        answer["choices"] = [choice | {"index": index} for index, choice in enumerate(choices)]
-        names = ("prompt_tokens", "completion_tokens")
-        answer["usage"] = usage(*(sum(other["usage"][name] for other in answers) for name in names))
-        return answer | {"system_fingerprint": self.service.fingerprint}
+        Raises:
+            ApiError: as of `items`, and where it is too large.
+        """
+        head: dict[str, Any] = {}
+        choices, tokens = Choices(), [0, 0]
+
+        def add(output: RequestOutput) -> None:
+            """Writes a row's part at once: what it is made of takes many times as much memory."""
+            place = int(output.key)
+            answer = self.completion_of(self.rows[place], output)
+            choices.add(place, answer.pop("choices"))
+            used = answer.pop("usage")
+            tokens[0] += used["prompt_tokens"]
+            tokens[1] += used["completion_tokens"]
+            if place == 0:
+                head.update(answer)
+
+        async with aclosing(self.items(with_events=False)) as items:
+            async for item in items:
+                if isinstance(item, RequestOutput):
+                    await asyncio.to_thread(add, item)
+        head |= {"usage": usage(*tokens), "system_fingerprint": self.service.fingerprint}
+        return await asyncio.to_thread(choices.response, head)
 
     def completion_of(self, row: DataRow, output: RequestOutput) -> dict[str, Any]:
         body = result_body(output)
@@ -235,6 +260,7 @@ class _Choice:
             return [self._chunk(logprobs, reason, text="")]
         left = [] if self._parser is None else self._parser.finish()
         chunks = [self._chunk(delta=delta) for delta in map(self._delta_of, left) if delta]
+        self._notes += notes_at_end(self._parser)
         last = {"parse_errors": self._notes} if self._notes else {}
         reason = reason_with_calls(reason) if self._num_calls else reason
         return self._begun([*chunks, self._chunk(logprobs, reason, delta=last)])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import errno
 import hmac
 import time
 import traceback
 import uuid
+from typing import NoReturn
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -16,7 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mindbatch.config.machine import parse_bytes
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.screen_text import printable, say
+from mindbatch.io.storage import passing_error, reason_of
 from mindbatch.server import request_tokens
+from mindbatch.server.connections import IS_ADMITTED
 from mindbatch.server.requests import ApiError
 from mindbatch.server.service import Service
 
@@ -26,6 +30,8 @@ _FORM_BYTES = 1 << 16  # of a form around its file
 _SLOWEST = 1024
 """Bytes of a body that must come in each second."""
 _RETRY_SECONDS = "5"
+_MOST_READERS = 4
+"""Times `server.max_requests`: requests at a time with those that only read."""
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 
@@ -48,6 +54,7 @@ class Guard:
         service.num_active += 1
         try:
             self._admit(exchange)
+            scope[IS_ADMITTED] = True
             bounded = self._bounded(exchange, receive)
             await asyncio.wait_for(self._app(scope, bounded, exchange.send), self._server.request_seconds)
         except asyncio.TimeoutError:
@@ -57,18 +64,33 @@ class Guard:
             exchange.status = exchange.status or 499  # as web servers write it in their logs
         except ApiError as error:
             await exchange.refuse(error)
-        except MindBatchError as error:
-            say(f"{exchange.line}: {error}")
-            await exchange.refuse(ApiError(503, "the engine cannot take it now", "server_error"))
         except Exception as error:
-            say(f"{exchange.line}: {' '.join(traceback.format_exception(error))}")
-            await exchange.refuse(ApiError(500, "the server has failed; its log says why", "server_error"))
+            await self._failed(exchange, error)
         finally:
             service.num_active -= 1
             route = scope.get("route")
             service.metrics.answered(getattr(route, "path", "(none)"), exchange.status)
             if service.config.wants_verbose:
                 say(f"{exchange.line}: {exchange.status or 'no answer'}{exchange.tokens}")
+
+    async def _failed(self, exchange: _Exchange, error: Exception) -> None:
+        """Answers to what is not the request's fault; the log has a traceback where it is the program's."""
+        if (passing := passing_error(error)) is not None:
+            say(f"{exchange.line}: {error}")
+            is_full = passing.errno in (errno.ENOSPC, errno.EDQUOT)
+            refusal = ApiError(
+                507 if is_full else 503,
+                f"the server lacks what it needs ({reason_of(passing)}); try again later",
+                "insufficient_storage" if is_full else "server_error",
+                headers={"retry-after": _RETRY_SECONDS},
+            )
+        elif isinstance(error, MindBatchError):
+            say(f"{exchange.line}: {error}")
+            refusal = ApiError(503, "the engine cannot take it now", "server_error")
+        else:
+            say(f"{exchange.line}: {' '.join(traceback.format_exception(error))}")
+            refusal = ApiError(500, "the server has failed; its log says why", "server_error")
+        await exchange.refuse(refusal)
 
     def _admit(self, exchange: _Exchange) -> None:
         path, headers = exchange.path, exchange.headers
@@ -89,17 +111,22 @@ class Guard:
                 "invalid_api_key",
                 headers={"www-authenticate": f'{challenge} realm="mindbatch"'},
             )
+        if self._service.num_active > _MOST_READERS * self._server.max_requests:
+            self._refuse_more()
         if exchange.method == "GET":
             return
         if self._service.is_draining:
             raise ApiError(503, "the server ends", "draining", headers={"retry-after": _RETRY_SECONDS})
         if self._service.num_active > self._server.max_requests:
-            raise ApiError(
-                429,
-                f"{self._server.max_requests} requests are being answered, the most at a time; try again",
-                "too_many_requests",
-                headers={"retry-after": "1"},
-            )
+            self._refuse_more()
+
+    def _refuse_more(self) -> NoReturn:
+        raise ApiError(
+            429,
+            f"{self._server.max_requests} requests are being answered, the most at a time; try again",
+            "too_many_requests",
+            headers={"retry-after": "1"},
+        )
 
     def _refuse_other_hosts(self, host: str) -> None:
         """A page may have its own name lead to this machine: its requests still say the name."""

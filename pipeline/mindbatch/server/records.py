@@ -2,9 +2,12 @@
 
 import re
 import secrets
+import shutil
 import stat
 import time
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar
 
@@ -12,7 +15,15 @@ import orjson
 
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.screen_text import say
-from mindbatch.io.storage import Storage, WholeFile, make_folder, remove_leftovers, write_whole
+from mindbatch.io.storage import (
+    Storage,
+    StorageError,
+    WholeFile,
+    make_folder,
+    passing_error,
+    remove_leftovers,
+    write_whole,
+)
 from mindbatch.server.requests import ApiError
 
 FINAL = frozenset(("failed", "completed", "cancelled", "expired"))
@@ -20,7 +31,10 @@ FINAL = frozenset(("failed", "completed", "cancelled", "expired"))
 RESULTS, ERRORS = "output", "errors"
 _ID = re.compile(r"(?:file-|batch_)[0-9a-f]{24}")
 _RESULT_ID = re.compile(rf"file-([0-9a-f]{{24}})-({RESULTS}|{ERRORS})")
-_LARGEST_RECORD = 8 << 20
+_LARGEST_RECORD = 64 << 20
+_LONGEST_ERROR = 1000
+_MOST_ERROR_CHARACTERS = 200_000
+"""Of all errors of a batch."""
 LONGEST_NAME = 255
 _CHUNK = 1 << 20
 _WINDOW = re.compile(r"([1-9][0-9]{0,5})([smhd])")
@@ -59,13 +73,19 @@ class FileRecord:
     created_at: int
     purpose: str = "batch"
 
+    def content(self) -> dict[str, Any]:
+        return {**vars(self)}
+
     def object(self) -> dict[str, Any]:
-        return {**asdict(self), "object": "file", "status": "processed", "expires_at": None}
+        return {**vars(self), "object": "file", "status": "processed", "expires_at": None}
 
 
 @dataclass
 class BatchRecord:
-    """A batch. The times are seconds since 1970; errors are those of its lines, found before it began."""
+    """A batch. The times are seconds since 1970.
+
+    errors: why it failed, those of its lines or others, until they are on the disk; num_errors: those there.
+    """
 
     id: str
     endpoint: str
@@ -87,6 +107,7 @@ class BatchRecord:
     completed: int = 0
     failed: int = 0
     removed: list[str] = field(default_factory=list)
+    num_errors: int = 0
 
     @property
     def has_ended(self) -> bool:
@@ -100,15 +121,20 @@ class BatchRecord:
     def result_id(self, kind: str) -> str | None:
         """The identifier of its output or error file, once it is there."""
         count = self.completed if kind == RESULTS else self.failed
-        if not self.has_ended or self.status == "failed" or kind in self.removed or not count:
+        if not self.has_ended or kind in self.removed or not count:
             return None
         return f"file-{self.id.removeprefix('batch_')}-{kind}"
 
-    def object(self) -> dict[str, Any]:
-        content = asdict(self)
+    def content(self) -> dict[str, Any]:
+        content = {**vars(self)}
+        del content["errors"]
+        return content
+
+    def object(self, errors: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+        """OpenAI's object for it; `errors` are those on the disk."""
+        content = self.content()
         counts = {name: content.pop(name) for name in ("total", "completed", "failed")}
-        errors = content.pop("errors")
-        del content["removed"]
+        del content["removed"], content["num_errors"]
         return {
             **content,
             "object": "batch",
@@ -119,6 +145,27 @@ class BatchRecord:
         }
 
 
+def bounded_errors(errors: Sequence[Mapping[str, Any]], count: int) -> list[dict[str, Any]]:
+    """As many of the errors of a batch as are told, their messages cut short, and how many more there are.
+
+    count: of them all.
+    """
+    bounded: list[dict[str, Any]] = []
+    left = _MOST_ERROR_CHARACTERS
+    for error in errors:
+        message = str(error.get("message"))
+        if len(message) > _LONGEST_ERROR:
+            message = f"{message[: _LONGEST_ERROR - 3]}..."
+        left -= len(message)
+        if left < 0:
+            break
+        bounded.append({**error, "message": message})
+    if count > len(bounded):
+        more = f"and {count - len(bounded)} more lines with errors"
+        bounded.append({"code": "more_errors", "message": more, "param": None, "line": None})
+    return bounded
+
+
 Record = TypeVar("Record", FileRecord, BatchRecord)
 
 
@@ -126,7 +173,7 @@ class Records(Generic[Record]):
     """The records of one kind, in one folder; the methods may be called by any thread."""
 
     def __init__(self, folder: Path, kind: type[Record], storage: Storage) -> None:
-        """Reads them; one that is damaged is named and left out."""
+        """Reads them; one that is damaged is named and left out. Raises StorageError."""
         make_folder(folder)
         remove_leftovers(folder, storage, lambda name: True)
         self.folder, self._storage = folder, storage
@@ -144,13 +191,24 @@ class Records(Generic[Record]):
 
     def keep(self, record: Record) -> None:
         """Writes a record that is new or has changed; raises StorageError."""
-        write_whole(self.path(record.id, ".json"), orjson.dumps(asdict(record)) + b"\n", self._storage)
+        write_whole(self.path(record.id, ".json"), orjson.dumps(record.content()) + b"\n", self._storage)
         self._records[record.id] = record
 
-    def delete(self, name: str) -> None:
-        self._records.pop(name, None)
-        self.path(name, ".json").unlink(missing_ok=True)
-        self._storage.sync_folder(self.folder)
+    def delete(self, *names: str) -> None:
+        """Removes records, and then what goes with them; raises OSError."""
+        for name in names:
+            self._records.pop(name, None)
+            self.path(name, ".json").unlink(missing_ok=True)
+        self._storage.sync_folder(self.folder)  # no record is left without its content
+        for name in names:
+            self._remove_content(name)
+
+    def _remove_content(self, name: str) -> None:
+        """Removes what belongs to a record that is gone."""
+
+    def object(self, record: Record) -> dict[str, Any]:
+        """OpenAI's object for a record; may read the disk. Raises StorageError."""
+        return record.object()
 
     def path(self, name: str, suffix: str = "") -> Path:
         assert is_id(name), name
@@ -162,7 +220,9 @@ def _read(path: Path, kind: type[Record]) -> Record | None:
         content = orjson.loads(read_regular(path, _LARGEST_RECORD))
         record = kind(**{item.name: content[item.name] for item in fields(kind) if item.name in content})
         is_sound = record.id == path.stem and is_id(record.id) and isinstance(record.created_at, int)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError) as error:
+        if (passing := passing_error(error)) is not None:
+            raise StorageError.reading(path, passing) from error
         is_sound = False
     if is_sound:
         return record
@@ -181,6 +241,44 @@ def own_size(path: Path) -> int | None:
 
 def is_own(path: Path) -> bool:
     return own_size(path) is not None
+
+
+class BatchRecords(Records[BatchRecord]):
+    """Records of batches, and beside them the errors of those that failed, which are not kept in memory."""
+
+    def __init__(self, folder: Path, storage: Storage) -> None:
+        super().__init__(folder, BatchRecord, storage)
+        for record in self.all():
+            if record.errors:  # as they were kept before
+                record.errors = bounded_errors(record.errors, len(record.errors))
+                with suppress(StorageError):
+                    self.keep(record)
+
+    def keep(self, record: BatchRecord) -> None:
+        if record.errors:
+            write_whole(self._errors(record.id), orjson.dumps(record.errors) + b"\n", self._storage)
+            record.num_errors = len(record.errors)
+        super().keep(record)
+        record.errors = []
+
+    def _remove_content(self, name: str) -> None:
+        self._errors(name).unlink(missing_ok=True)
+        shutil.rmtree(self.path(name), ignore_errors=True)
+
+    def object(self, record: BatchRecord) -> dict[str, Any]:
+        errors: list[dict[str, Any]] = record.errors
+        if record.num_errors:
+            path = self._errors(record.id)
+            try:
+                errors = orjson.loads(read_regular(path, _LARGEST_RECORD))
+            except (OSError, ValueError) as error:
+                if (passing := passing_error(error)) is not None:
+                    raise StorageError.reading(path, passing) from error
+                errors = [{"code": "server_error", "message": "its errors cannot be read any more"}]
+        return record.object(errors)
+
+    def _errors(self, name: str) -> Path:
+        return self.path(name, ".errors")
 
 
 class Files(Records[FileRecord]):
@@ -213,7 +311,5 @@ class Files(Records[FileRecord]):
     def content(self, name: str) -> Path:
         return self.path(name, ".jsonl")
 
-    def delete(self, name: str) -> None:
-        """Removes a file: its record first, so that none is left without content."""
-        super().delete(name)
+    def _remove_content(self, name: str) -> None:
         self.content(name).unlink(missing_ok=True)

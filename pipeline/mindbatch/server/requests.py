@@ -19,6 +19,13 @@ LONGEST_MESSAGE = 4000
 MOST_ERRORS = 20
 """Errors of one kind that are told; comparing each name with all that are known takes long."""
 
+MOST_CONTAINERS = 50_000
+"""Lists and objects of a body: messages, their parts, prompts of token ids, tools and what these hold."""
+MOST_KEYS = 200
+"""Keys of a body; some requests are made anew for each of their prompts."""
+_MOST_TEXTS = 200_000
+"""Keys and texts of a body; an object of a million keys holds the interpreter for half a second."""
+
 
 class ApiError(Exception):
     """A request that is refused. message: what was found, and what is allowed."""
@@ -68,16 +75,26 @@ async def json_body(request: Request) -> dict[str, Any]:
 
 
 def _object_in(data: bytes) -> dict[str, Any]:
+    data = data.strip(b" \t\r\n")  # which JSON's reader takes long for
     try:
-        if problem := parts_error(data):
+        if problem := parts_error(data, MOST_CONTAINERS, _MOST_TEXTS):
             raise JsonError(problem)
-        return parse_row(data.decode("utf-8"))
+        content = parse_row(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise bad_request(f"the body is no UTF-8 text (byte {error.start})") from None
     except JsonError as problem:
         raise bad_request(
             f"the body is {problem}" if str(problem).startswith("not ") else f"the body: {problem}"
         ) from None
+    if len(content) > MOST_KEYS:
+        raise bad_request(f"the body has {len(content)} keys; at most {MOST_KEYS}")
+    return content
+
+
+def refuse_longer(content: Mapping[str, Any], name: str, most: int) -> None:
+    """Raises an ApiError where a list of the body, or of an object within, has more than so many items."""
+    if isinstance(items := content.get(name), list) and len(items) > most:
+        raise bad_request(f"{name}: holds {len(items)}; at most {most}", name)
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:

@@ -5,6 +5,7 @@ Its input becomes the body of a chat; what a chat has too is checked with its ro
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -12,18 +13,20 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
 from mindbatch.dataset.openai_request import CHAT
 from mindbatch.engine.request import RequestOutput, StreamEvent, num_generated_tokens, result_body
 from mindbatch.io.error_lines import did_you_mean, shown
-from mindbatch.message_formats.call_text import Content, Piece, Reasoning, ToolCall
-from mindbatch.run.openai_response import parser_of
+from mindbatch.message_formats.call_text import Content, Piece, Reasoning, ToolCall, Unparsed
+from mindbatch.prompts.messages import MOST_MESSAGES, MOST_TOOLS
+from mindbatch.run.openai_response import notes_at_end, parser_of
 from mindbatch.server.completions import flag, json_response, streamed
 from mindbatch.server.generation import OnlineRequest, sse
 from mindbatch.server.records import new_id
-from mindbatch.server.requests import bad_request, json_body, refuse_unknown, while_connected
+from mindbatch.server.requests import bad_request, json_body, refuse_longer, refuse_unknown, while_connected
 from mindbatch.server.service import Service
 
 Event = dict[str, Any]
@@ -58,6 +61,7 @@ class _Answer:
                 else:
                     output = item
                     pieces = parser.finish() if parser else []
+                    items.notes += notes_at_end(parser)
                 for piece in pieces:
                     for event in items.add(piece):
                         yield event
@@ -100,6 +104,7 @@ class _Answer:
             "text": body.get("text") or {"format": {"type": "text"}},
             "truncation": "disabled",
             **{name: body.get(name) for name in _REPEATED},
+            **({"parse_errors": items.notes} if items.notes else {}),
         }
 
 
@@ -108,6 +113,8 @@ _REPEATED = (
     *("top_p", "user"),
 )
 """Keys of a request that its response has as they were."""
+_MOST_REPEATED_BYTES = 8 << 20
+"""Of these and others: a response is written several times while it is made."""
 
 
 def _status(output: RequestOutput | None) -> str:
@@ -133,6 +140,7 @@ class _OutputItems:
 
     def __init__(self) -> None:
         self.items: list[dict[str, Any]] = []
+        self.notes: list[str] = []
         self._numbers = itertools.count()
         self._open: str | None = None
 
@@ -141,8 +149,10 @@ class _OutputItems:
         return {"type": f"response.{kind}", "sequence_number": next(self._numbers), **fields}
 
     def add(self, piece: Piece) -> Iterator[Event]:
-        """Takes a piece; yields what it brings about. A note on text that is no call brings nothing."""
-        if isinstance(piece, ToolCall):
+        """Takes a piece; yields what it brings about. A note on text that is no call brings no event."""
+        if isinstance(piece, Unparsed):
+            self.notes.append(piece.reason)
+        elif isinstance(piece, ToolCall):
             yield from self.close()
             yield from self._call(piece)
         elif isinstance(piece, Content | Reasoning) and piece.text:
@@ -206,8 +216,8 @@ class _OutputItems:
             for kind in _PARTS
         }
         calls = [_chat_call(item) for item in self.items if item["type"] == "function_call"]
-        message: dict[str, Any] = {"role": "assistant", "content": texts["message"]}
-        return [message | ({"tool_calls": calls} if calls else {})]
+        content = {} if calls and not texts["message"] else {"content": texts["message"]}
+        return [{"role": "assistant", **content, **({"tool_calls": calls} if calls else {})}]
 
 
 async def create(request: Request) -> Response:
@@ -215,9 +225,7 @@ async def create(request: Request) -> Response:
     body = await json_body(request)
     stream = flag(body, "stream")
     is_stored = flag(body, "store") if body.get("store") is not None else True
-    previous = body.get("previous_response_id")
-    earlier = [] if previous is None else service.conversations.find(previous)
-    chat = chat_body(body, earlier)
+    chat = await asyncio.to_thread(_chat_of, service, body)
     if (count := chat.get("n")) not in (None, 1):
         raise bad_request(f"n={shown(count)}: a response has one output", "n")
     conversation = chat["messages"][1:] if body.get("instructions") else chat["messages"]
@@ -226,6 +234,17 @@ async def create(request: Request) -> Response:
     if stream:
         return await streamed(service, answer.lines())
     return json_response(await while_connected(request, answer.whole()))
+
+
+def _chat_of(service: Service, body: dict[str, Any]) -> dict[str, Any]:
+    repeated = {name: body.get(name) for name in (*_REPEATED, "tool_choice", "tools", "text")}
+    if (size := len(orjson.dumps(repeated))) > _MOST_REPEATED_BYTES:
+        names = ", ".join(name for name, value in repeated.items() if value is not None)
+        raise bad_request(
+            f"{names}: {size} bytes, which the response repeats; at most {_MOST_REPEATED_BYTES}"
+        )
+    previous = body.get("previous_response_id")
+    return chat_body(body, [] if previous is None else service.conversations.find(previous))
 
 
 _TEXT_PARTS = ("input_text", "output_text", "text")
@@ -250,6 +269,8 @@ def chat_body(body: Mapping[str, Any], earlier: list[dict[str, Any]]) -> dict[st
     Raises:
         ApiError: for what is no part of a chat's body; errors of a chat's body are found with its row.
     """
+    refuse_longer(body, "input", MOST_MESSAGES)
+    refuse_longer(body, "tools", MOST_TOOLS)
     text = _settings(body, "text", ("format", "verbosity"))
     reasoning = _settings(body, "reasoning", ("effort", "summary"))
     values = {**body, "reasoning.summary": reasoning.get("summary")}
@@ -307,7 +328,7 @@ def _add_item(item: Any, where: str, messages: list[dict[str, Any]]) -> None:
         messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
     elif kind == "function_call":
         if not messages or messages[-1]["role"] != "assistant":
-            messages.append({"role": "assistant", "content": ""})
+            messages.append({"role": "assistant"})
         messages[-1].setdefault("tool_calls", []).append(_chat_call(item))
     elif kind != "reasoning":  # that of earlier turns is not shown to models again
         near = did_you_mean(kind, _ITEM_TYPES) if isinstance(kind, str) else ""

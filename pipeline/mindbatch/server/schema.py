@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mindbatch.config.error_log import shown
-from mindbatch.config.machine import SERVER_PACKAGES, is_installed, missing, parse_bytes
+from mindbatch.config.machine import is_installed, parse_bytes
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import input_file_error, run_folder_error, settled
-from mindbatch.config.schema import SchemaKeys, option, section
+from mindbatch.config.schema import SchemaKeys, option, private_option, section
 from mindbatch.fields import kinds as kind
+from mindbatch.io.installation import SERVER_PACKAGES, missing
 from mindbatch.run.batch_config import MESSAGE_FORMATS
 
 _SHORTEST_KEY = 16
@@ -50,6 +51,7 @@ class ServerConfig:
     drain_seconds: int = option(
         30, "time that requests have to finish when the server is told to end", kind.count()
     )
+    private: bool = private_option()
     keep_days: int | None = option(
         None, "days after which files, and batches that have ended, are removed; null: never", kind.count(1)
     )
@@ -90,6 +92,10 @@ class ServeConfig(ModelTaskConfig):
     records_seed: ClassVar[bool] = True
 
     server: ServerConfig = section(ServerConfig)
+
+    @property
+    def is_private(self) -> bool:
+        return self.server.private
 
     @property
     def name(self) -> str:

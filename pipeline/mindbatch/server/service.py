@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -15,6 +16,7 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.folder_embeddings import folder_embeddings
 from mindbatch.decoding.token_kinds import drawn_seed
 from mindbatch.io.amounts import today
 from mindbatch.io.error_lines import shown
@@ -82,19 +84,28 @@ class Service:
         self.fingerprint = f"fp_{self.started:x}"  # of this process of the server, in answers
         self.conversations = Conversations()
         self._has_told = False  # that calls stay text
-        self._making = threading.Lock()  # of rows: what makes them remembers what it has checked
-        data = DataConfig(format="openai")
         self.model_name = self.config.name
         tokenizer = self.llm.tokenizer
         self.token_bytes = None if tokenizer is None else tokenizer.token_bytes
-        self._maker = RowMaker(
-            data,
-            decoding,
-            is_openai=True,
-            lora=self.config.lora,
-            model_name=self.model_name,
-            message_format=self.format,
-        )
+        self._embeddings = folder_embeddings(Path(self.config.model.checkpoint_name_or_path or ""))
+        say(*self._embeddings.errors, *self._embeddings.notes(decoding.pooling))
+        self._makers = threading.local()  # what makes rows remembers what it has checked
+
+    @property
+    def _maker(self) -> RowMaker:
+        """Maker of rows for this thread alone: no request waits for another one's."""
+        if not hasattr(self._makers, "maker"):
+            self._makers.maker = RowMaker(
+                DataConfig(format="openai"),
+                self._params,
+                is_openai=True,
+                lora=self.config.lora,
+                model_name=self.model_name,
+                message_format=self.format,
+                embeddings=self._embeddings,
+            )
+        maker: RowMaker = self._makers.maker
+        return maker
 
     def options(self, row: DataRow) -> OutputOptions:
         return OutputOptions(
@@ -120,10 +131,9 @@ class Service:
         """
 
         def made() -> list[DataRow]:
-            with self._making:
-                rows = [self._row(endpoint, body, str(place)) for place, body in enumerate(bodies)]
-                self._tell_of_calls()
-                return rows
+            rows = [self._row(endpoint, body, str(place)) for place, body in enumerate(bodies)]
+            self._tell_of_calls()
+            return rows
 
         return await asyncio.to_thread(made)
 
@@ -153,13 +163,13 @@ class Service:
     async def tokens(self, row: DataRow, add_special_tokens: bool = True) -> list[int]:
         tokenizer, prompt, most = self.tokenizer, row.prompt(today()), self.llm.seq_length
 
-        def encode(llm: LLM) -> list[int]:
+        def encode() -> list[int]:
             if prompt.text is not None and not add_special_tokens:
                 return tokenizer.encode(prompt.text, add_special_tokens=False, most_tokens=most)
             return [*token_ids_of(prompt, tokenizer, most)]
 
         try:
-            return await asyncio.wrap_future(self.engine.ask(encode))
+            return await asyncio.to_thread(encode)
         except PromptError as error:
             raise bad_request(error.lines) from error
 

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mindbatch.async_llm import AsyncLLM
-from mindbatch.io.errors import EXIT_DONE, ConfigError
+from mindbatch.io.errors import EXIT_DONE, ConfigError, MindBatchError
 from mindbatch.io.moving_bar import LoadingLine
 from mindbatch.io.screen_text import hide, say
 from mindbatch.llm import LLM
@@ -28,6 +28,7 @@ from mindbatch.run.identity import replica_of
 from mindbatch.run.result_files import message_format
 from mindbatch.server import batch_routes, completions, responses
 from mindbatch.server.batches import Batches
+from mindbatch.server.connections import MOST_ACCEPTED_AT_ONCE, Connection, Listener, allow_descriptors
 from mindbatch.server.guard import Guard
 from mindbatch.server.metrics import CONTENT_TYPE, Metrics
 from mindbatch.server.requests import ApiError
@@ -41,7 +42,7 @@ _LINGER_SECONDS = 2
 """Time for the rest of a request that was answered before it was whole."""
 
 
-def bound_socket(config: ServeConfig) -> socket.socket:
+def bound_socket(config: ServeConfig) -> Listener:
     """A socket with the address that is asked for, on which nothing listens yet.
 
     Raises:
@@ -51,7 +52,7 @@ def bound_socket(config: ServeConfig) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # Without the protocol's number asyncio leaves TCP to wait for more to send: 40 ms an answer.
-        bound = socket.socket(family, kind, protocol)
+        bound = Listener(family, kind, protocol)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
@@ -66,6 +67,7 @@ def run(config: ServeConfig) -> int:
     for key in config.server.read_keys():  # no message, log or record has one
         hide(key.decode(), "server.api_key")
     bound = bound_socket(config)
+    bound.most = allow_descriptors()
     opened = open_model(config.model, replica_of(config.parallel).part_of(0))
     with LoadingLine() as line:
         llm = LLM.from_config(config, line, opened=opened)
@@ -75,12 +77,13 @@ def run(config: ServeConfig) -> int:
     return asyncio.run(_serve(config, llm, opened, bound))
 
 
-async def _serve(config: ServeConfig, llm: LLM, opened: OpenedFolder, bound: socket.socket) -> int:
+async def _serve(config: ServeConfig, llm: LLM, opened: OpenedFolder, bound: Listener) -> int:
     async with AsyncLLM.over(llm) as engine:
         batches = None if config.server.batches_dir is None else Batches(config, opened, llm, engine)
         format = message_format(config.server.message_format, llm.tokenizer)
         service = Service(config, llm, engine, Metrics(config.name), batches, format)
         server = _Server(_uvicorn_config(config, service), service)
+        bound.connections = server.server_state.connections
         if batches is not None:
             await asyncio.to_thread(batches.start)
         looking = asyncio.create_task(_look_after(batches))
@@ -101,7 +104,8 @@ def _uvicorn_config(config: ServeConfig, service: Service) -> uvicorn.Config:
 
     return uvicorn.Config(
         application(service),
-        http="h11",
+        http=Connection,
+        backlog=MOST_ACCEPTED_AT_ONCE,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -120,9 +124,12 @@ async def _look_after(batches: Batches | None) -> None:
     """Each second ends what has expired; each hour removes what is old."""
     seconds = 0
     while batches is not None:
-        batches.end_expired()
-        if seconds % _SECONDS_BETWEEN_REMOVALS == 0:
-            await asyncio.to_thread(batches.remove_old)
+        try:  # in threads: both wait for who writes a record
+            await asyncio.to_thread(batches.end_expired)
+            if seconds % _SECONDS_BETWEEN_REMOVALS == 0:
+                await asyncio.to_thread(batches.remove_old)
+        except (OSError, MindBatchError) as error:
+            say(f"server.keep_days: {error}")
         seconds += 1
         await asyncio.sleep(1)
 
@@ -171,7 +178,7 @@ class _Server(uvicorn.Server):
         self._end_idle()
         if self._last_moment is not None and not self.should_exit:
             if self._service.batches is not None:
-                self._service.batches.interrupt()
+                await asyncio.to_thread(self._service.batches.interrupt)
             seconds_late = time.monotonic() - self._last_moment
             if seconds_late > 0 and self._service.num_active:
                 await self._service.engine.close()  # what runs ends with an error that says so

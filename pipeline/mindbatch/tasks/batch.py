@@ -1,11 +1,14 @@
 """`mindbatch batch`: a dataset in, every generation out; the same command resumes."""
 
+from functools import cache
 from pathlib import Path
 
+from mindbatch.dataset.data_config import always_chats
 from mindbatch.io.moving_bar import LoadingLine
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.llm import LLM
 from mindbatch.loading.providers import OpenedFolder, open_model
+from mindbatch.prompts.prompts import refuse_chats
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig, BatchTaskConfig
 from mindbatch.run.identity import fingerprint_fields, replica_of
@@ -21,11 +24,14 @@ def job_of(config: BatchTaskConfig) -> BatchJob:
     """The run that a configuration asks for; its model is loaded when there is a row for it."""
     folder = Path(config.model.tokenizer or config.model.checkpoint_name_or_path or "")
     opened = open_model(config.model, replica_of(config.parallel).part_of(0))
+    tokenizer = cache(lambda: Tokenizer.load(folder))
+    if asked := always_chats(config.data):
+        refuse_chats(tokenizer(), asked)
     return BatchJob(
         config,
         fingerprint_fields(config, opened=opened),
         load=lambda folder: _load(config, folder, opened),
-        tokenizer=lambda: Tokenizer.load(folder),
+        tokenizer=tokenizer,
         command=typed_command(),
         retry=config.retry,
     )

@@ -71,7 +71,7 @@ def run(config: DiffConfig) -> int:
         lists = content.pop("lists")
         show_json({**content, **lists, "is_equal": comparison.is_equal})
     else:
-        show("\n".join([*_counts(comparison), *_changed(comparison), *_keys(comparison)]))
+        show(*_counts(comparison), *_changed(comparison), *_keys(comparison))
     return EXIT_DONE if comparison.is_equal else EXIT_FAILED
 
 

@@ -16,7 +16,6 @@ from mindbatch.config.machine import (
     lacks_hyper_parallel,
     lines,
     memory,
-    missing,
     usable_cores,
     versions,
 )
@@ -25,7 +24,8 @@ from mindbatch.config.schema import TaskConfig, option
 from mindbatch.fields import kinds as kind
 from mindbatch.io import children
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
-from mindbatch.io.screen_text import printable, say, show, show_json
+from mindbatch.io.installation import missing
+from mindbatch.io.screen_text import printable, say, show_json, show_page
 
 PACKAGES = ("mindbatch", "mindspore", "mindformers", "numpy", "transformers", "tokenizers", "hydra-core")
 _USES = {
@@ -69,7 +69,7 @@ def run(config: DoctorConfig) -> int:
     if config.format == "json":
         show_json(findings)
     else:
-        show(as_text(findings))
+        show_page(as_text(findings))
     if error:
         say(f"mindspore cannot be imported: {error}")
     return EXIT_FAILED if error else EXIT_DONE
@@ -144,14 +144,11 @@ def _has_ascend(mindspore: ModuleType | None) -> bool:
 def _kernels() -> dict[str, str | None]:
     """The attention kernels in use, and the rounding of weights worth trying here.
 
-    They are imported, so that `not built` is known and not guessed.
+    They are loaded, so that `not built` is known and not guessed.
     """
-    try:
-        from mindbatch.kernels.native_library import faster, library_text
+    from mindbatch.kernels.native_library import faster, library_text
 
-        return {"attention": library_text(), "faster": faster()}
-    except (ImportError, OSError) as error:  # OSError: a library built for another machine
-        return {"attention": f"not available: {error}", "faster": None}
+    return {"attention": library_text(), "faster": faster()}
 
 
 def processor(cpuinfo: Path = CPUINFO) -> str:

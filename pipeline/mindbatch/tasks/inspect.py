@@ -29,7 +29,7 @@ from mindbatch.fields import kinds as kind
 from mindbatch.io.amounts import size
 from mindbatch.io.errors import EXIT_DONE, CheckpointError, ConfigError
 from mindbatch.io.foreign_formats import foreign_folder
-from mindbatch.io.screen_text import show, show_json
+from mindbatch.io.screen_text import show_json, show_page
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8
 from mindbatch.models.described_folder import division_errors
 from mindbatch.models.foreign_models import QUANTIZATION
@@ -42,6 +42,8 @@ from mindbatch.tasks.inspect_page import (
 )
 
 _COPIES = "the rank folders hold copies of one checkpoint: their tensors begin alike; reshard reads the first"
+NO_TOKENIZER = "prompts are token ids, or model.tokenizer=FOLDER has one"
+NO_CHATS = "prompts are texts; messages need chat_template.jinja in the folder"
 NO_CHECKPOINT = "path: must be given: mindbatch inspect PATH, a file or folder"
 NUMBERS_OF_RANKS = (2, 4, 8, 16, 32, 64)
 MOST_DIFFERENCES = 3
@@ -96,10 +98,10 @@ def run(config: InspectConfig) -> int:
         content = {"path": str(source.path), "kind": source.kind, "ranks": shown}
         show_json(content | quantised | runs | {"not_run": reasons})
     else:
-        closing = [*(how.lines() if how else ()), *map("not run by this version: {}".format, reasons)]
-        closing += nearest_lines(model_config) if reasons and model_config else ()
-        closing += [_COPIES] if has_copies else []
-        show(source_page(source, ranks, closing, config.limit, config.digests, config.filter, stored_as))
+        verdict = [*(how.lines() if how else ()), *map("not run by this version: {}".format, reasons)]
+        verdict += nearest_lines(model_config) if reasons and model_config else ()
+        verdict += [_COPIES] if has_copies else []
+        show_page(source_page(source, ranks, verdict, config.limit, config.digests, config.filter, stored_as))
     raise_if_any(errors)
     return EXIT_DONE
 
@@ -110,7 +112,7 @@ def _show_strategy(config: InspectConfig, strategy: Strategy) -> None:
     if config.format == "json":
         show_json(strategy_json(config.path, strategy, layouts, config.limit))
     else:
-        show(strategy_page(config.path, strategy, layouts, config.limit))
+        show_page(strategy_page(config.path, strategy, layouts, config.limit))
 
 
 def _holds_strategies(path: Path) -> bool:
@@ -205,6 +207,7 @@ class HowItRuns:
 
     positions: most tokens of prompt and output. cached_numbers: of one token's keys and values.
     model_parallel: the numbers of ranks that the model can be sharded over. not_on_ascend: why not, if so.
+    tokenizer, chat_template: whether the folder has them. embeddings: what it says of them; () if nothing.
     """
 
     model_type: str
@@ -213,6 +216,9 @@ class HowItRuns:
     cached_numbers: int
     model_parallel: tuple[int, ...]
     not_on_ascend: tuple[str, ...]
+    tokenizer: bool
+    chat_template: bool
+    embeddings: tuple[str, ...]
 
     def lines(self) -> Iterator[str]:
         weights = ", ".join(
@@ -227,16 +233,26 @@ class HowItRuns:
             num_bytes, token = self.parameters * BFLOAT16.itemsize, self.cached_numbers * BFLOAT16.itemsize
             yield f"  on Ascend: {size(num_bytes)} in {BFLOAT16.name}; a token of the cache {size(token)}"
         yield f"  parallel.model_parallel: {ranks}"
+        if not self.tokenizer:
+            yield f"  no tokenizer: {NO_TOKENIZER}"
+        elif not self.chat_template:
+            yield f"  no chat template: {NO_CHATS}"
+        yield from (f"  {line}" for line in self.embeddings)
 
 
 def how_it_runs(path: Path) -> tuple[HowItRuns | None, list[str]]:
-    """How a model folder runs, by config.json and the heads of the weights; or why it does not."""
-    from mindbatch.loading.providers import open_model  # NumPy, which pages of other files do not need
+    """How a model folder runs, by its configuration, heads of weights and tokenizer; or why it does not."""
+    # NumPy and tokenizers, which pages of other files do not need
+    from mindbatch.decoding.folder_embeddings import folder_embeddings
+    from mindbatch.loading.providers import open_model
+    from mindbatch.prompts.tokenizer import Tokenizer
 
     try:
         spec = open_model(ModelConfig(checkpoint_name_or_path=str(path))).spec
+        tokenizer = Tokenizer.load(path)
     except (CheckpointError, ConfigError) as error:
         return None, [*error.lines]
+    embeddings = folder_embeddings(path)
     how = HowItRuns(
         spec.model_type,
         spec.num_parameters,
@@ -244,6 +260,9 @@ def how_it_runs(path: Path) -> tuple[HowItRuns | None, list[str]]:
         spec.cached_numbers,
         tuple(ranks for ranks in NUMBERS_OF_RANKS if not division_errors(spec.architecture, ranks)),
         tuple(spec.ascend_errors(RuntimeConfig().block_size)),
+        tokenizer is not None,
+        tokenizer is not None and tokenizer.has_chat_template,
+        (*embeddings.errors, *embeddings.notes(None)),
     )
     return how, []
 

@@ -29,15 +29,15 @@ RankContent = dict[str, Any]
 def source_page(
     source: Source,
     ranks: Sequence[RankContent],
-    closing: Sequence[str],
+    verdict: Sequence[str],
     limit: int,
     is_compared: bool,
     pattern: str | None,
     quantised: str | None,
 ) -> str:
-    """The page of a checkpoint: its files, its tensors, their sum by dtype, and what tells of damage.
+    """The page of a checkpoint: its verdict, files, tensors, their sum by dtype, and what tells of damage.
 
-    closing: how it would run, or why it is no model that can be. pattern: the names that were let through;
+    verdict: how it would run, or why it is no model that can be. pattern: the names that were let through;
     None: all.
     quantised: how its matrices are stored; None for floats.
     """
@@ -49,12 +49,12 @@ def source_page(
     if quantised is not None:
         head += [f"quantised: {quantised}; read as floats where the model is run on a CPU"]
     blocks = [
+        [*map(printable, verdict)],
         head,
         _tensor_lines(ranks, limit, pattern, f"{number}s"),
         _sums(ranks),
         _texts(ranks),
         _witnesses(ranks, is_compared),
-        [*map(printable, closing)],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 

@@ -175,7 +175,7 @@ def _save(config: RankTableConfig, table: RankTable, name: str) -> int:
     if config.output.format == "json":
         show_json({"file": str(path), "table": table.to_json()})
     else:
-        show("\n".join([*table_rows(table), _verdict(path, table, is_new)]))
+        show(*table_rows(table), _verdict(path, table, is_new))
     return EXIT_DONE
 
 
@@ -191,7 +191,7 @@ def _check(config: RankTableConfig) -> int:
         files = [_as_json(file) for file in checked]
         show_json({"is_correct": is_correct, "files": files})
     else:
-        show("\n".join(line for file in checked for line in _as_text(file)))
+        show(*(line for file in checked for line in _as_text(file)))
     return EXIT_DONE if is_correct else EXIT_FAILED
 
 

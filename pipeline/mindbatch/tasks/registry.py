@@ -1,15 +1,12 @@
-"""The tasks of the command line: what each does, examples of it, its keys and its code; and the help pages.
+"""The tasks of the command line: what each does, examples of it, its keys and its code.
 
 A task is a package of its own, or a module: the schema of its keys, with what they may be together, and
 `run(config)`. It is imported when it is asked for; the schema loads none of the code.
 """
 
-import json
-from collections.abc import Mapping
+from mindbatch.config.schema import Task
 
-from mindbatch.config.options import OptionFiles
-from mindbatch.config.schema import Key, SchemaKeys, Task, TaskConfig, schema_keys
-from mindbatch.io.error_lines import as_typed
+_MODEL = "model.checkpoint_name_or_path"
 
 _TASKS = (
     Task(
@@ -23,6 +20,19 @@ _TASKS = (
             "mindbatch generate model.checkpoint_name_or_path=FOLDER prompts_file=FILE output.format=json",
             "mindbatch generate model.checkpoint_name_or_path=FOLDER decoding=top_p interactive=true",
         ),
+        first=(
+            _MODEL,
+            "prompts",
+            "prompts_file",
+            "chat",
+            "decoding",
+            "decoding.max_new_tokens",
+            "decoding.temperature",
+            "decoding.seed",
+            "stream",
+            "interactive",
+            "output.file",
+        ),
     ),
     Task(
         name="compare",
@@ -35,6 +45,19 @@ _TASKS = (
             "mindbatch compare model.checkpoint_name_or_path=FOLDER prompts_file=FILE "
             "decoding='[greedy,beam4,top_p]'",
         ),
+        first=(
+            _MODEL,
+            "prompts",
+            "prompts_file",
+            "chat",
+            "decoding",
+            "decoding.max_new_tokens",
+            "decoding.seed",
+            "output.dir",
+            "output.format",
+            "limit",
+            "timings",
+        ),
     ),
     Task(
         name="evaluate",
@@ -45,6 +68,20 @@ _TASKS = (
             "mindbatch evaluate model=tiny_gpt2 data.path=questions.jsonl metrics='[exact_match,perplexity]' "
             "lora.adapters='{base: null, sft: path/to/adapter}' report=report.html",
             "mindbatch evaluate model.checkpoint_name_or_path=FOLDER task=gsm8k data.path=gsm8k_test.jsonl",
+        ),
+        first=(
+            _MODEL,
+            "checkpoints",
+            "lora.adapters",
+            "data.path",
+            "data.limit",
+            "task",
+            "task.few_shot",
+            "metrics",
+            "baseline",
+            "decoding",
+            "output.dir",
+            "report",
         ),
     ),
     Task(
@@ -58,6 +95,19 @@ _TASKS = (
             "mindbatch batch model.checkpoint_name_or_path=FOLDER data.path=requests.jsonl data=openai "
             "output.dir=runs/c",
         ),
+        first=(
+            _MODEL,
+            "data.path",
+            "data.key_column",
+            "data.prompt_column",
+            "data.template",
+            "data.chat",
+            "decoding",
+            "decoding.max_new_tokens",
+            "decoding.temperature",
+            "output.dir",
+            "output.format",
+        ),
     ),
     Task(
         name="serve",
@@ -68,6 +118,18 @@ _TASKS = (
             "mindbatch serve model=tiny_gpt2 server.batches_dir=batches",
             "mindbatch serve model.checkpoint_name_or_path=FOLDER lora.adapters='{sft: ADAPTER}' "
             "server.api_key='${oc.env:KEY}' server.host=0.0.0.0",
+        ),
+        first=(
+            _MODEL,
+            "model.seq_length",
+            "lora.adapters",
+            "decoding.max_new_tokens",
+            "runtime.cache_memory",
+            "server.host",
+            "server.port",
+            "server.api_key",
+            "server.model_name",
+            "server.batches_dir",
         ),
     ),
     Task(
@@ -83,22 +145,44 @@ _TASKS = (
             "mindbatch plan model.checkpoint_name_or_path=FOLDER parallel.model_parallel=8 runtime=ascend "
             "compile=true",
         ),
+        first=(
+            _MODEL,
+            "data.path",
+            "decoding.max_new_tokens",
+            "parallel.data_parallel",
+            "parallel.model_parallel",
+            "runtime",
+            "rate",
+            "calibrate",
+            "compile",
+            "report",
+            "layout.dir",
+        ),
     ),
     Task(
         name="retry",
         summary="run the rows of a batch again that failed, with its own settings: batch retry=true",
-        keys="mindbatch.run.batch_config:BatchTaskConfig",
+        keys="mindbatch.run.batch_config:RetryConfig",
         module="mindbatch.tasks.batch",
-        examples=("mindbatch retry output.dir=runs/a",),
+        examples=("mindbatch retry runs/a",),
         implied=("retry=true",),
         configuration="batch",
+        first=(
+            "output.dir",
+            "data.max_errors",
+            "progress",
+        ),
     ),
     Task(
         name="replay",
         summary="run one row of a batch again and compare it with what it gave",
         keys="mindbatch.run.batch_config:ReplayConfig",
         module="mindbatch.tasks.replay",
-        examples=("mindbatch replay output.dir=runs/a key=17",),
+        examples=("mindbatch replay runs/a key=17",),
+        first=(
+            "output.dir",
+            "key",
+        ),
     ),
     Task(
         name="diff",
@@ -126,6 +210,18 @@ _TASKS = (
             "mindbatch reshard source=FOLDER target.dir=full target.names=mindformers target.format=ckpt",
             "mindbatch reshard source=FOLDER target.dir=merged lora.merge=ADAPTER",
         ),
+        first=(
+            "source",
+            "target.dir",
+            "target.model_parallel",
+            "target.pipeline_stage",
+            "target.format",
+            "target.dtype",
+            "target.names",
+            "lora.merge",
+            "verify",
+            "dry_run",
+        ),
     ),
     Task(
         name="inspect",
@@ -148,6 +244,18 @@ _TASKS = (
             "mindbatch rank-table merge server1.json server2.json output.file=cluster.json",
             "mindbatch rank-table check cluster.json num_ranks=16",
         ),
+        first=(
+            "action",
+            "files",
+            "devices",
+            "visible_devices",
+            "server_id",
+            "servers",
+            "version",
+            "num_ranks",
+            "output.file",
+            "output.replace",
+        ),
     ),
     Task(
         name="doctor",
@@ -159,81 +267,3 @@ _TASKS = (
 )
 
 TASKS: dict[str, Task] = {task.name: task for task in _TASKS}
-
-
-KNOWN_SECTIONS = frozenset({"model", "decoding", "parallel", "launch", "runtime", "data", "task"})
-"""The groups that are sections of some task."""
-
-USAGE = "usage: mindbatch TASK [FLAGS] [KEY=VALUE ...]"
-
-
-def overview(flags: Mapping[str, str]) -> str:
-    """The page of `mindbatch --help`; `flags` are those of every task, with their meanings."""
-    width = max(map(len, TASKS))
-    tasks = [f"  {name:<{width}}  {task.summary}" for name, task in TASKS.items()]
-    examples = [f"  {task.examples[0]}" for task in TASKS.values()]
-    closing = ["Keys of a task, and more examples: mindbatch TASK --help"]
-    return _page([[USAGE], ["Tasks", *tasks], ["Examples", *examples], _flag_block(flags), closing])
-
-
-def task_page(task: Task, options: OptionFiles, flags: Mapping[str, str]) -> str:
-    keys = schema_keys(task.schema)
-    words = [_word(keys.keys[name]) for name in task.schema.positional]
-    if rest := task.schema.positional_rest:
-        words.append(f"[{rest.upper()} ...]")
-    usage = USAGE.replace("TASK", " ".join([task.name, *words]))
-    examples = ["Examples", *(f"  {example}" for example in task.examples)]
-    sections = [_section(name, keys, options, task.schema) for name in ("", *keys.sections)]
-    sections.append(_further_groups(keys, options))
-    return _page([[usage, "", task.summary], examples, *filter(None, sections), _flag_block(flags)])
-
-
-def _further_groups(keys: SchemaKeys, options: OptionFiles) -> list[str]:
-    """The groups that are no section: their options set keys of several, where the task has those."""
-    groups = sorted(group for group in options.groups if group.partition("/")[0] not in KNOWN_SECTIONS)
-    lines = [
-        f"  +{group}=NAME: {', '.join(options.names(group))}" for group in groups if options.names(group)
-    ]
-    return ["Options for several groups at once", *lines] if lines and keys.sections else []
-
-
-def _word(key: Key) -> str:
-    """A word that stands for a key; in brackets when it may be left out."""
-    return key.name.upper() if key.default is None else f"[{key.name.upper()}]"
-
-
-def _section(name: str, schema: SchemaKeys, options: OptionFiles, task: type[TaskConfig]) -> list[str]:
-    keys = [schema.keys[key] for key in schema.of_section(name)]
-    if not keys:
-        return []
-    title = f"{name}: {schema.sections[name]}" if name else "Keys"
-    lines = [title]
-    if name in options.groups and name == task.listed_group:
-        lines.append(f"  {name}='[NAME,...]' lists some of these: {', '.join(options.names(name))}")
-        lines.append(
-            f"      {name}='[{','.join(task.listed_options)}]' if none are given; the keys go for all"
-        )
-    elif name in options.groups:
-        lines.append(f"  {name}=NAME chooses values for the group: {', '.join(options.names(name))}")
-    return lines + [line for key in keys for line in _key_lines(key)]
-
-
-def _key_lines(key: Key) -> list[str]:
-    """Formats a key's values and its meaning, below the topic where one begins."""
-    heading = ["", f"  {key.topic}"] if key.topic else []
-    return [*heading, f"  {key.name}={_default(key.default)}  ({key.in_help})", f"      {key.meaning}"]
-
-
-def _default(value: object) -> str:
-    """A default as it is typed; a text whose white space would not be seen is in quotes."""
-    text = as_typed(value)
-    return text if not isinstance(value, str) or text == value != "" else json.dumps(value)
-
-
-def _flag_block(flags: Mapping[str, str]) -> list[str]:
-    width = max(map(len, flags))
-    return ["Flags", *(f"  {flag:<{width}}  {meaning}" for flag, meaning in flags.items())]
-
-
-def _page(blocks: list[list[str]]) -> str:
-    return "\n\n".join("\n".join(block) for block in blocks)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.folder_embeddings import folder_embeddings
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError, PromptError
 from mindbatch.io.screen_text import data_output, printable, show
 from mindbatch.io.storage import Storage
@@ -97,7 +98,8 @@ def _row(config: BatchConfig, folder: RunFolder, key: str) -> DataRow:
     """The row of that key. Raises PromptError where it cannot be run as it was read."""
     dataset = DataInput(config.data, Storage(), kept=True).dataset(folder)
     params = DecodingParams(**vars(config.decoding))
-    maker = RowMaker(config.data, params, dataset.is_openai, lora=config.lora)
+    embeddings = folder_embeddings(Path(config.model.checkpoint_name_or_path or ""))
+    maker = RowMaker(config.data, params, dataset.is_openai, lora=config.lora, embeddings=embeddings)
     with closing(maker):
         for position, record in enumerate(dataset.records()):
             row = maker.make(position, record)

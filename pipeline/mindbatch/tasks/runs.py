@@ -54,7 +54,7 @@ def run(config: RunsConfig) -> int:
     if config.format == "json":
         show_json([as_json(state) for state in states])
     elif states:
-        show("\n".join(as_lines(states)))
+        show(*as_lines(states))
     else:
         show(f"{printable(config.folder)}: {NO_RUNS}")
     return EXIT_DONE

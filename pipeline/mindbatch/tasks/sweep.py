@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import product
+from math import ceil, inf, isfinite, prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
@@ -26,12 +28,14 @@ from mindbatch.config.settings import OPTION, OUTPUT_FOLDER
 from mindbatch.io.amounts import table
 from mindbatch.io.children import command, spawn
 from mindbatch.io.error_lines import text_override
-from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, ConfigError
 from mindbatch.io.screen_text import printable, say, show
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.tasks.runs import state_of
 
 LONGEST_NAME = 120
+MOST_JOBS = 1000
+"""Of a sweep: all are composed and checked before the first begins."""
 OUTPUTS = (OUTPUT_FOLDER, "output.file", "report", "target.dir", "layout.dir")
 """Keys of what a job writes: no two jobs may write the same."""
 
@@ -75,6 +79,8 @@ def jobs_of(overrides: Sequence[str], options: OptionFiles, listed_group: str = 
     values = [_values(token, parser, errors) for token in overrides]
     if not any(len(choices) > 1 for choices in values):
         errors = errors or ["--multirun: no key has several values; write key=a,b or key='range(1,5)'"]
+    if not errors and (count := prod(map(len, values))) > MOST_JOBS:
+        errors = [f"--multirun: {count:,} jobs; at most {MOST_JOBS:,} are run by one command"]
     if errors:
         raise ConfigError(errors)
     by_key = [*zip(map(key_of, overrides), values, strict=True)]
@@ -104,6 +110,9 @@ def _values(token: str, parser: OverridesParser, errors: list[str]) -> list[str]
         if not override.is_discrete_sweep():
             errors.append(f"{token}: an interval has no end of values; write range(), choice() or a,b")
             return [token]
+        if _num_values(override) > MOST_JOBS:
+            errors.append(f"{token}: stands for more than {MOST_JOBS:,} values, the most that are swept")
+            return [token]
         key = token.partition("=")[0]
         values, texts = override.sweep_iterator(), override.sweep_string_iterator()
         tokens = [_override(key, *pair) for pair in zip(values, texts, strict=True)]
@@ -112,6 +121,17 @@ def _values(token: str, parser: OverridesParser, errors: list[str]) -> list[str]
     if not tokens:
         errors.append(f"{token}: stands for no value")
     return tokens
+
+
+def _num_values(override: Override) -> float:
+    """The values of a range, which may be without end; 0 for what is written out."""
+    sweep = override.value()
+    if not isinstance(sweep, RangeSweep):
+        return 0
+    if not sweep.step:
+        return inf
+    first, last = sweep.start or 0, sweep.stop or 0
+    return max(0.0, ceil((last - first) / sweep.step) if isfinite((last - first) / sweep.step) else inf)
 
 
 def _override(key: str, value: object, text: str) -> str:
@@ -173,8 +193,15 @@ def run_jobs(
         begun = time.monotonic()
         code = _run(program, [*arguments, *job.overrides])
         rows.append((job, code, time.monotonic() - begun))
-    show("\n".join(table([TITLES, *(_cells(*row) for row in rows)], right=NUMBERS)))
-    return EXIT_FAILED if any(code for _, code, _ in rows) else EXIT_DONE
+    show(*table([TITLES, *(_cells(*row) for row in rows)], right=NUMBERS))
+    return _code_of_all([code for _, code, _ in rows])
+
+
+def _code_of_all(codes: Sequence[int]) -> int:
+    """The exit code of a sweep: a job that a signal or its own code calls unfinished leaves the sweep so."""
+    if any(code < 0 or code >= EXIT_UNFINISHED for code in codes):
+        return EXIT_UNFINISHED
+    return EXIT_FAILED if any(codes) else EXIT_DONE
 
 
 def _errors(job: SweepJob, compose: Compose, outputs: dict[tuple[str, str], str]) -> Iterator[str]:

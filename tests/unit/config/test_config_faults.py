@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mindbatch.config.model_schema import ParallelConfig
 from mindbatch.io.errors import ConfigError
 from mindbatch.models.registry import MODEL_TYPES
 from task_configs import config_of, faults
@@ -91,13 +92,14 @@ def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: P
         ),
         (
             "output=json",
-            "output=json: must be values for its keys: output.format, output.file, output.overwrite",
+            "output=json: must be values for its keys: output.format, output.file, output.overwrite, "
+            "output.private",
         ),
         (
             "decoding=null",
             "decoding=null: must be the name of an option (decoding=NAME) or values for its keys: "
-            "decoding.do_sample, decoding.temperature, decoding.top_k, decoding.top_p and 46 more, which "
-            "--help lists",
+            "decoding.do_sample, decoding.temperature, decoding.top_k, decoding.top_p and 47 more, which "
+            "--help=decoding lists",
         ),
         (
             "parallel.device_map=[1,null]",
@@ -105,8 +107,8 @@ def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: P
             " of layers of each stage, or null",
         ),
         (
-            "parallel.device_map=auto",
-            "parallel.device_map=auto: has no effect with parallel.pipeline_stage=1; remove it, or ask for "
+            "parallel.device_map=[2]",
+            "parallel.device_map=[2]: has no effect with parallel.pipeline_stage=1; remove it, or ask for "
             "more stages",
         ),
         ("system=Hi", "system: has no effect without chat=true or messages; set chat=true or remove it"),
@@ -195,6 +197,11 @@ def test_layers_that_no_model_has_so(given: str, fault: str, usable: tuple[str, 
     [found] = faults(*usable, "parallel.pipeline_stage=2", f"parallel.device_map={given}")
     assert found.startswith("parallel.device_map=")
     assert found.endswith(fault)
+
+
+def test_on_one_process_a_device_map_of_auto_is_that_process(usable: tuple[str, str]) -> None:
+    assert config_of("generate", *usable, "parallel.device_map=auto").parallel.device_map == "auto"
+    assert ParallelConfig(device_map="auto").layer_counts is None
 
 
 def test_all_that_ranks_do_not_divide_is_told_at_once() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import warnings
@@ -11,8 +12,14 @@ from pathlib import Path
 import pytest
 
 from mindbatch.config import machine as processors
-from mindbatch.config.environment import cache_folder, prepare_environment, thread_settings
+from mindbatch.config.environment import (
+    cache_folder,
+    keep_files_private,
+    prepare_environment,
+    thread_settings,
+)
 from mindbatch.config.machine import granted_cores, thread_notes
+from mindbatch.io.storage import make_folder, write_whole
 
 LIBRARIES = """
 import sys
@@ -53,6 +60,24 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterato
     with warnings.catch_warnings():
         yield
     cache_folder.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("umask", "modes"),
+    [(0o022, (0o600, 0o700)), (0o027, (0o640, 0o750)), (0o002, (0o664, 0o775)), (0o077, (0o600, 0o700))],
+)
+def test_new_files_are_private_unless_a_umask_was_chosen(
+    tmp_path: Path, umask: int, modes: tuple[int, int]
+) -> None:
+    before = os.umask(umask)
+    try:
+        keep_files_private()
+        write_whole(tmp_path / "file", b"")
+        make_folder(tmp_path / "folder")
+    finally:
+        os.umask(before)
+    made = (tmp_path / "file", tmp_path / "folder")
+    assert tuple(stat.S_IMODE(path.stat().st_mode) for path in made) == modes
 
 
 def test_what_the_user_set_is_kept(tmp_path: Path) -> None:

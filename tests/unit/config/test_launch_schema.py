@@ -8,6 +8,7 @@ from mindbatch.config.compose import compose_task
 from mindbatch.config.launch_schema import LaunchConfig, is_host, launch_errors, settle_launch_paths
 from mindbatch.config.model_schema import ParallelConfig
 from mindbatch.io.errors import ConfigError
+from mindbatch.io.installation import missing
 from mindbatch.tasks.registry import TASKS
 from task_configs import config_of
 
@@ -28,8 +29,9 @@ TWO_NODES = {"local_worker_num": 2, "master_addr": "10.0.0.1", "master_port": 81
         ({"launcher": "rank_table", "rank_table": "table.json"}, None),
         (
             {"worker_num": 8},
-            "launch.worker_num=8: parallel.data_parallel=2 x model_parallel=2 x pipeline_stage=1 make 4 "
-            "processes; set these to what is meant, or remove launch.worker_num",
+            "launch.worker_num=8: parallel.data_parallel=2 x parallel.model_parallel=2 x "
+            "parallel.pipeline_stage=1 make 4 processes; set these to what is meant, or remove "
+            "launch.worker_num",
         ),
         (
             {"local_worker_num": 3},
@@ -94,17 +96,15 @@ def test_each_fault_is_named(
 def test_ray_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HAVE_RAY, lambda name: None)
     [fault] = launch_errors(LaunchConfig("ray"), FOUR)
-    assert fault == (
-        "launch=ray: Ray is not installed here; pip install -e '.[ray]' -c constraints.txt in the checkout"
-    )
+    assert fault == f"launch=ray: {missing('ray')}"
 
 
 def test_messages_name_what_the_user_of_a_script_gave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINDBATCH_GIVEN_AS", "worker_num=RANK_SIZE,rank_table=RANK_TABLE")
     [fault] = launch_errors(LaunchConfig(worker_num=2, master_port=1), ParallelConfig())
     assert fault == (
-        "RANK_SIZE=2: parallel.data_parallel=1 x model_parallel=1 x pipeline_stage=1 make 1 process; set "
-        "these to what is meant, or give another RANK_SIZE"
+        "RANK_SIZE=2: parallel.data_parallel=1 x parallel.model_parallel=1 x "
+        "parallel.pipeline_stage=1 make 1 process; set these to what is meant, or give another RANK_SIZE"
     )
 
 

@@ -11,7 +11,8 @@ from mindbatch.config.paths import configs_folder
 from mindbatch.config.schema import TaskConfig
 from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.evaluate.compare_schema import CompareConfig
-from mindbatch.tasks.registry import TASKS, task_page
+from mindbatch.tasks.help_pages import task_page
+from mindbatch.tasks.registry import TASKS
 from task_configs import config_of, faults_of_task
 
 OPTIONS = OptionFiles(configs_folder(), None)

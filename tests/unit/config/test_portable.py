@@ -57,6 +57,31 @@ def test_paths_mean_the_same_from_everywhere(here: Path, monkeypatch: pytest.Mon
     assert again.unresolved_yaml == config.unresolved_yaml
 
 
+@pytest.mark.parametrize("written", ["[rows.jsonl,./keys.txt]", '["rows.jsonl", "keys.txt"]'])
+def test_several_files_mean_the_same_from_everywhere(
+    written: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = composed(f"data.path={written}", "output.dir=runs/a")
+    again = reread(config, here / "elsewhere", monkeypatch)
+    assert again.data.path == (f"{here}/rows.jsonl", f"{here}/keys.txt")
+    assert again.resolved_settings == config.resolved_settings
+    assert again.unresolved_yaml == config.unresolved_yaml
+
+
+def test_one_path_is_taken_to_the_letter(here: Path) -> None:
+    """Brackets begin a list only where others end it: they are of patterns, too."""
+    for name in ("a, b {c}.csv", "1e3", "=x"):
+        (here / name).touch()
+        assert composed(f"data.path={name}", "output.dir=runs/a").data.path == name
+    assert composed("data.path=[r]ows.*", "output.dir=runs/a").data.path == "[r]ows.*"
+    with pytest.raises(ConfigError) as refused:
+        composed("data.path=[rows.jsonl,-,nowhere]", "output.dir=runs/a")
+    assert refused.value.lines == (
+        "data.path=nowhere: no such file or folder",
+        "data.path: standard input (-) cannot be in a list; give it alone",
+    )
+
+
 def test_patterns_and_standard_input_and_lists(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "path: '-'" in composed("data.path=-", "output.dir=a").unresolved_yaml
     config = composed("data.path=*.jsonl", "data.filter_keys=[a, 7]", "output.dir=a")

@@ -27,7 +27,7 @@ def write(path: Path, *rows: Any) -> Path:
     return path
 
 
-def faults(path: Path, *arguments: Any, **options: Any) -> tuple[str, ...]:
+def faults(path: Path | list[str], *arguments: Any, **options: Any) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
         Dataset(path, *arguments, **options)
     return caught.value.lines
@@ -50,11 +50,25 @@ def test_a_folder_of_every_format_is_one_stream(tmp_path: Path) -> None:
         Record("e.txt", 1, {"prompt": "seven"}),
         Record("e.txt", 2, None, "the line is empty"),
         Record("e.txt", 3, {"prompt": "nine"}),
-        Record("f.parquet", 1, {"id": 10}),
+        Record("f.parquet", 1, {"id": 10}, fills_absent=True),
     ]
     assert list(dataset.records()) == expected
     assert list(dataset.records()) == expected, "each call reads anew"
     assert dataset.files == sorted(tmp_path.iterdir())
+
+
+def test_several_paths_are_one_stream_in_their_order(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    write(tmp_path / "b.jsonl", {"id": 1})
+    (tmp_path / "x/a b.csv").write_text("id\n2\n")
+    dataset = Dataset([f"{tmp_path}/b.jsonl", f"{tmp_path}/x/*.csv"])
+    assert [record.columns for record in dataset.records()] == [{"id": 1}, {"id": "2"}]
+    assert [*dataset.digest()] == ["b.jsonl", "x/a b.csv"]
+    first, second = faults([f"{tmp_path}/no.csv", f"{tmp_path}/b.jsonl", f"{tmp_path}/y"])
+    assert ("/no.csv" in first, "/y" in second) == (True, True)
+    (file,) = (tmp_path / "x").iterdir()
+    several = f"data.path: {file}: several of its paths mean this file"
+    assert faults([str(file), f"{tmp_path}/x"]) == (several,)
 
 
 def test_text_is_as_strict_as_other_lines(tmp_path: Path) -> None:

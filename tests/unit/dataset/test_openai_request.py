@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.folder_embeddings import FolderEmbeddings
 from mindbatch.decoding.params import PARAMETERS as DECODING
+from mindbatch.message_formats.formats import FORMATS
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 HI = {"role": "user", "content": "hi"}
@@ -26,13 +29,18 @@ def line(url: str = CHAT, **body: Any) -> dict[str, Any]:
     return {"custom_id": "r-1", "method": "POST", "url": url, "body": given | body}
 
 
-def made(columns: dict[str, Any], base: DecodingParams | None = None, **data: Any) -> DataRow | RowFailure:
-    maker = RowMaker(DataConfig(**data), base or DecodingParams(), True)
+def made(
+    columns: dict[str, Any], base: DecodingParams | None = None, format: str | None = None, **data: Any
+) -> DataRow | RowFailure:
+    message_format = None if format is None else FORMATS[format]
+    maker = RowMaker(DataConfig(**data), base or DecodingParams(), True, message_format=message_format)
     return maker.make(7, Record("requests.jsonl", 3, columns))
 
 
-def row(columns: dict[str, Any], base: DecodingParams | None = None, **data: Any) -> DataRow:
-    item = made(columns, base, **data)
+def row(
+    columns: dict[str, Any], base: DecodingParams | None = None, format: str | None = None, **data: Any
+) -> DataRow:
+    item = made(columns, base, format, **data)
     assert isinstance(item, DataRow), item
     return item
 
@@ -41,6 +49,27 @@ def reason(columns: dict[str, Any], base: DecodingParams | None = None) -> str:
     item = made(columns, base)
     assert isinstance(item, RowFailure), item
     return item.reason
+
+
+EMBEDDED = {"custom_id": "r-1", "method": "POST", "url": "/v1/embeddings", "body": {"input": "hi"}}
+
+
+def test_embeddings_are_made_as_the_folder_of_the_model_says() -> None:
+    def item(folder: FolderEmbeddings, own: str | None = None) -> tuple[Any, list[str]]:
+        maker = RowMaker(DataConfig(), DecodingParams(pooling=own), True, embeddings=folder)
+        assert maker.notes() == []
+        return maker.make(0, Record("requests.jsonl", 1, EMBEDDED)), maker.notes()
+
+    folder = FolderEmbeddings("mean", "query: ", "1_Pooling/config.json")
+    made, [note] = item(folder)
+    assert (made.overrides["pooling"], made.content) == ("mean", {"text": "query: hi"})
+    assert note == "1_Pooling/config.json: embeddings have pooling=mean, each text behind 'query: '"
+    made, [note] = item(folder, "max")
+    assert (made.overrides["pooling"], made.content) == ("max", {"text": "query: hi"})
+    assert "decoding.pooling=max goes before it" in note
+    made, notes = item(replace(folder, errors=("2_Dense is not computed here",)))
+    assert made.reason == "2_Dense is not computed here; decoding.pooling=mean, for one, embeds without it"
+    assert (item(FolderEmbeddings())[0].overrides["pooling"], notes) == ("last", [])
 
 
 def test_a_chat():
@@ -86,10 +115,37 @@ def test_a_forced_call_follows_the_parameters_of_each_function_with_references_o
 
 
 def test_tool_calls_and_answers_go_to_the_template_as_they_are():
-    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "f"}}]}
+    call = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f"}}]}
     answer = {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "17"}]}
     messages = [{"role": "user", "content": "hi"}, call, answer]
-    assert row(line(messages=messages)).content["messages"] == messages
+    for sent in (call, {**call, "content": None, "refusal": None}):
+        assert row(line(messages=[messages[0], sent, answer])).content["messages"] == messages
+
+
+CONSTRAINED: dict[str, dict[str, Any]] = {
+    "object": {"response_format": {"type": "json_object"}},
+    "schema": {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+    "regex": {"guided_regex": "a"},
+    "forced": {"tools": [TOOL], "tool_choice": "required"},
+    "named": {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}},
+}
+
+
+@pytest.mark.parametrize("body", CONSTRAINED.values(), ids=CONSTRAINED)
+def test_a_constraint_of_a_chat_knows_the_tags_of_reasoning(body: dict[str, Any]):
+    tags = {"qwen3": ["<think>", "</think>"], "mistral": ["[THINK]", "[/THINK]"], "llama3": None, None: None}
+    for format, expected in tags.items():
+        assert row(line(**body), format=format).overrides.get("reasoning_tags") == expected
+
+
+def test_without_a_constraint_there_are_no_tags_of_reasoning():
+    free = {"response_format": {"type": "text"}}
+    for body in ({}, free, {"tools": [TOOL]}):
+        assert "reasoning_tags" not in row(line(**body), format="qwen3").overrides
+    base = DecodingParams(regex="a")
+    assert row(line(), base, "qwen3").overrides["reasoning_tags"] == ["<think>", "</think>"]
+    assert "reasoning_tags" not in row(line(**free), base, "qwen3").overrides
+    assert "reasoning_tags" not in row(line(COMPLETION), base, "qwen3").overrides
 
 
 @pytest.mark.parametrize(("prompt", "content"), [("hi", {"text": "hi"}), ([1, 2], {"token_ids": [1, 2]})])
@@ -237,6 +293,7 @@ VALUES: dict[str, Any] = {
     **dict.fromkeys(("forced_eos_token_id", "eos_token_id"), [9]),
     "exponential_decay_length_penalty": [3, 1.5],
     "prompt_logprobs": 1,
+    "reasoning_tags": ["<t>", "</t>"],
 }
 
 
@@ -422,7 +479,7 @@ BAD_BODY: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"best_of": 3, "temperature": 0},
-        "body.best_of=3 has no effect with body.temperature=0.0; set temperature above 0 or remove it",
+        "body.best_of=3 has no effect with body.temperature=0.0; set body.temperature above 0 or remove it",
     ),
     ({"best_of": 2, "n": 3}, "body.n=3 is above body.best_of=2; must be at most that"),
     ({"best_of": True}, "body.best_of=true: must be a whole number, from 1"),

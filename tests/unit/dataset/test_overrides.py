@@ -97,7 +97,7 @@ BAD: list[tuple[Any, list[str]]] = [
         [
             "own.penalty_alpha=0.6 cannot go with decoding.do_sample=true: "
             "contrastive search does not sample",
-            "set do_sample=false",
+            "set decoding.do_sample=false",
         ],
     ),
     ({"prefix_allowed_tokens_fn": "print"}, ["own.prefix_allowed_tokens_fn: no decoding parameter"]),

@@ -1,6 +1,7 @@
 """Parquet: rows come by row group as plain JSON values; what JSON does not know spoils only its own cell."""
 
 import datetime
+import json
 import math
 import uuid
 from collections.abc import Iterator
@@ -14,9 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from mindbatch.dataset import parquet_table
+from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.dataset import Dataset
+from mindbatch.dataset.parquet_pages import group_pages
 from mindbatch.dataset.parquet_worker import ParquetReader
 from mindbatch.dataset.records import Record
+from mindbatch.dataset.rows import DataRow, RowMaker
+from mindbatch.decoding import DecodingParams
 from mindbatch.io.children import AnsweringProcess, ChildDied, ProcessorTimeUsedUp
 from mindbatch.io.errors import ConfigError, MindBatchError
 
@@ -36,7 +41,9 @@ def read_back(folder: Path, values: list[Any], kind: pa.DataType | None = None) 
 def test_rows_are_numbered_through_all_row_groups(tmp_path: Path) -> None:
     table = pa.table({"id": list(range(2500)), "prompt": [f"p{i}" for i in range(2500)]})
     found = records(tmp_path, table, row_group_size=1000)
-    assert found == [Record("rows.parquet", i + 1, {"id": i, "prompt": f"p{i}"}) for i in range(2500)]
+    assert [(record.line, record.columns) for record in found] == [
+        (i + 1, {"id": i, "prompt": f"p{i}"}) for i in range(2500)
+    ]
 
 
 UTC = datetime.timezone.utc
@@ -162,16 +169,103 @@ def test_rows_that_are_too_long_are_told_one_by_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_little_memory")
-def test_a_row_group_that_only_unpacks_to_gigabytes_is_one_fault(tmp_path: Path) -> None:
+def test_a_row_group_that_only_unpacks_to_gigabytes_is_read_row_by_row(tmp_path: Path) -> None:
     texts = pa.array(["x" * 1_000_000, "a"])
     shared = pa.DictionaryArray.from_arrays(pa.array([*[0] * 2000, 1, 1], pa.int32()), texts)
-    found = records(tmp_path, pa.table({"a": shared}), 999, row_group_size=2000, store_schema=False)
+    found = records(tmp_path, pa.table({"a": shared}), 999, row_group_size=2001, store_schema=False)
+    assert (tmp_path / "rows.parquet").stat().st_size < 100_000
+    too_long = "the row is longer than 999 bytes"
+    assert [record.error for record in found] == [*[too_long] * 2000, None, None]
+
+
+BIG = "x" * 1_000_000
+SWOLLEN = {
+    "texts of one row": (pa.array([[BIG] * 900, ["a"]]), {}),
+    "in structs": (pa.array([[{"b": BIG}] * 900, [{"b": "a"}]]), {}),
+    "deltas": (
+        pa.array([*[BIG] * 100, "a"]),
+        {"use_dictionary": False, "column_encoding": {"a": "DELTA_BYTE_ARRAY"}},
+    ),
+}
+
+
+@pytest.mark.usefixtures("_little_memory")
+@pytest.mark.parametrize("kind", SWOLLEN)
+def test_texts_that_stand_once_and_are_many_cells_stay_so(tmp_path: Path, kind: str) -> None:
+    column, options = SWOLLEN[kind]
+    found = records(tmp_path, pa.table({"a": column}), 999, **options)
+    assert (tmp_path / "rows.parquet").stat().st_size < 100_000
+    too_long = "the row is longer than 999 bytes"
+    assert [record.error for record in found] == [*[too_long] * (len(column) - 1), None]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_little_memory")
+def test_a_page_that_becomes_a_gigabyte_is_not_unpacked(tmp_path: Path) -> None:
+    table = pa.table({"a": ["x" * (257 << 20), "b"]})
+    found = records(
+        tmp_path,
+        table,
+        999,
+        row_group_size=1,
+        compression="zstd",
+        use_dictionary=False,
+        write_statistics=False,
+    )
     assert (tmp_path / "rows.parquet").stat().st_size < 100_000
     assert [record.error for record in found] == [
-        "rows 1 to 2000 cannot be read (needs more than 600 MiB of memory)",
-        None,
+        "row 1 cannot be read (a page of column 'a' becomes 269,484,042 bytes; at most 268,435,456 are "
+        "unpacked)",
         None,
     ]
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip", "lz4", "brotli"])
+def test_the_headers_of_pages_are_those_that_the_footer_sums_up(
+    tmp_path: Path, version: str, compression: str
+) -> None:
+    rows = 5000
+    table = pa.table(
+        {
+            "a": [f"{number} " * 20 for number in range(rows)],
+            "b": [[number] * (number % 5) for number in range(rows)],
+            "c": [None, 1.5] * (rows // 2),
+            "d": [{"e": "x" * 3000}, None] * (rows // 2),
+        }
+    )
+    path = tmp_path / "rows.parquet"
+    pq.write_table(
+        table,
+        path,
+        data_page_version=version,
+        compression=compression,
+        data_page_size=4096,
+        row_group_size=2000,
+    )
+    file = pq.ParquetFile(path)
+    for group in range(file.num_row_groups):
+        about = file.metadata.row_group(group)
+        for number, pages in enumerate(group_pages(file, str(path), group)):
+            column = about.column(number)
+            sizes = column.total_uncompressed_size
+            assert 0 < pages.num_bytes < sizes < 1.2 * pages.num_bytes + 7000
+            assert pages.name == column.path_in_schema
+            assert pages.is_repeated == (number == 1)
+
+
+@pytest.mark.parametrize(
+    "damage", [b"\xff" * 64, b"\x15\x01\x15\x01", bytes(64), b"\x1c" * 64, b"\x19\xfc" + b"\xff" * 40]
+)
+def test_a_damaged_header_of_a_page_is_a_fault_of_its_rows(tmp_path: Path, damage: bytes) -> None:
+    table = pa.table({"a": [f"text {number}" for number in range(100)]})
+    path = tmp_path / "rows.parquet"
+    pq.write_table(table, path, use_dictionary=False)
+    content = bytearray(path.read_bytes())
+    content[4 : 4 + len(damage)] = damage
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="header of a page"):
+        group_pages(pq.ParquetFile(path), str(path), 0)
 
 
 def test_columns_nested_without_end_are_refused(tmp_path: Path) -> None:
@@ -283,3 +377,65 @@ def test_a_file_that_is_gone_is_no_damage(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(MindBatchError, match=r"rows.parquet: cannot be read \(No such file or directory\)"):
         list(dataset.records())
+
+
+_CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+_CHAT = [
+    {"role": "user", "content": "Hi"},
+    {"role": "assistant", "tool_calls": [_CALL], "reasoning_content": "so"},
+    {"role": "tool", "tool_call_id": "c", "content": "17"},
+]
+
+
+def _tool(name: str, **properties: Any) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": [*properties]}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+_ROWS: list[dict[str, Any]] = [
+    {"messages": _CHAT, "tools": [_tool("f"), _tool("g", a={"enum": ["x", None]}, b={"type": "integer"})]},
+    {
+        "messages": _CHAT[:1],
+        "tools": [_tool("h", c={"type": "object", "properties": {"d": {"type": "null"}}})],
+    },
+    {"messages": _CHAT[:1], "chat_template_kwargs": {"enable_thinking": False}},
+    {"messages": _CHAT[:1], "chat_template_kwargs": {"documents": [{"title": "a"}, {"text": "b"}]}},
+    {"messages": [*_CHAT[:1], {"role": "assistant", "content": None, "tool_calls": []}, _CHAT[0]]},
+    {"messages": json.dumps([{**_CHAT[0], "extra": {"a": None}}])},
+]
+
+
+@pytest.mark.parametrize("text", [False, True], ids=["structs", "JSON texts"])
+def test_a_chat_is_the_same_from_parquet_as_from_json_lines(tmp_path: Path, text: bool) -> None:
+    """Structs have all members of all rows, null where a row has none; within a text null is a value."""
+    rows = [{name: json.dumps(value) for name, value in row.items()} for row in _ROWS[:-1]] + _ROWS[-1:]
+    rows = rows if text else _ROWS[:-1]
+    lines = tmp_path / "rows.jsonl"
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = records(tmp_path, pa.Table.from_pylist(rows, _schema(rows)), limit=100_000)
+    maker = RowMaker(DataConfig(), DecodingParams(), is_openai=False)
+    made = [
+        [maker.make(0, record).content for record in source] for source in (Dataset(lines).records(), found)
+    ]
+    assert made[0] == made[1]
+
+
+def _schema(rows: list[dict[str, Any]]) -> pa.Schema:
+    """All columns of all rows; `from_pylist` looks at those of the first."""
+    whole = {name: None for row in rows for name in row}
+    return pa.Table.from_pylist([{**whole, **row} for row in rows]).schema
+
+
+def test_a_request_is_the_same_from_parquet_as_from_json_lines(tmp_path: Path) -> None:
+    bodies = [{"messages": _CHAT, "tools": _ROWS[0]["tools"]}, {"messages": _CHAT[:1], "max_tokens": 3}]
+    rows = [
+        {"custom_id": str(i), "method": "POST", "url": "/v1/chat/completions", "body": body}
+        for i, body in enumerate(bodies)
+    ]
+    maker = RowMaker(DataConfig(), DecodingParams(), is_openai=True)
+    found = records(tmp_path, pa.Table.from_pylist(rows, _schema(rows)), limit=100_000)
+    for row, record in zip(rows, found, strict=True):
+        plain = maker.make(0, Record("rows.jsonl", 1, row))
+        assert isinstance(plain, DataRow), plain
+        item = maker.make(0, record)
+        assert (item.content, item.overrides) == (plain.content, plain.overrides)

@@ -1,10 +1,12 @@
 """What decoding parameters may be, each by itself and together, and that every fault is named at once."""
 
+import re
 from typing import Any
 
 import pytest
 
 from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.params import PARAMETERS
 from mindbatch.io.errors import ConfigError
 
 REFUSED: dict[str, list[Any]] = {
@@ -135,6 +137,8 @@ def faults(**values: Any) -> tuple[str, ...]:
     return caught.value.lines
 
 
+BARE_NAME = re.compile(rf"(?<!decoding\.)\b({'|'.join(name for name in PARAMETERS if '_' in name)})\b")
+
 CANNOT_GO: dict[str, tuple[Any, ...]] = {
     "several greedy outputs": (
         {"num_return_sequences": 4},
@@ -143,12 +147,12 @@ CANNOT_GO: dict[str, tuple[Any, ...]] = {
     ),
     "a shortest output beyond the longest by default": (
         {"min_new_tokens": 129},
-        "@min_new_tokens=129 is above @max_new_tokens=null, which is 128; set max_new_tokens",
+        "@min_new_tokens=129 is above @max_new_tokens=null, which is 128; set @max_new_tokens",
     ),
     "filters at temperature 0": (
         {"do_sample": True, "temperature": 0, "top_k": 5, "top_p": 0.9},
-        "@top_k=5 has no effect with @temperature=0.0; set temperature above 0 or remove it",
-        "@top_p=0.9 has no effect with @temperature=0.0; set temperature above 0 or remove it",
+        "@top_k=5 has no effect with @temperature=0.0; set @temperature above 0 or remove it",
+        "@top_p=0.9 has no effect with @temperature=0.0; set @temperature above 0 or remove it",
     ),
     "several outputs at temperature 0": (
         {"num_return_sequences": 4, "do_sample": True, "temperature": 0},
@@ -162,16 +166,17 @@ CANNOT_GO: dict[str, tuple[Any, ...]] = {
     ),
     "beams without beams": (
         {"num_beam_groups": 2, "early_stopping": "never"},
-        "@num_beam_groups=2 has no effect with @num_beams=1; set num_beams above 1 or remove it",
-        "@early_stopping='never' has no effect with @num_beams=1; set num_beams above 1 or remove it",
+        "@num_beam_groups=2 has no effect with @num_beams=1; set @num_beams above 1 or remove it",
+        "@early_stopping='never' has no effect with @num_beams=1; set @num_beams above 1 or remove it",
     ),
     "a length penalty of nothing": (
         {"length_penalty": 2},
-        "@length_penalty=2.0 has no effect with @num_beams=1; set num_beams above 1 or best_of, or remove it",
+        "@length_penalty=2.0 has no effect with @num_beams=1; set @num_beams above 1 or @best_of, or remove "
+        "it",
     ),
     "diversity without groups": (
         {"num_beams": 4, "diversity_penalty": 1},
-        "@diversity_penalty=1.0 has no effect with @num_beam_groups=1; set num_beam_groups above 1 or "
+        "@diversity_penalty=1.0 has no effect with @num_beam_groups=1; set @num_beam_groups above 1 or "
         "remove it",
     ),
     "groups that all do the same": (
@@ -186,7 +191,7 @@ CANNOT_GO: dict[str, tuple[Any, ...]] = {
     "groups that sample": (
         {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 1, "do_sample": True},
         "@num_beam_groups=2 cannot go with @do_sample=true: group beam search does not sample; set "
-        "do_sample=false",
+        "@do_sample=false",
     ),
     "a filter of groups": (
         {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 1, "top_k": 5},
@@ -194,7 +199,7 @@ CANNOT_GO: dict[str, tuple[Any, ...]] = {
     ),
     "a filter of beams": (
         {"num_beams": 4, "min_p": 0.1},
-        "@min_p=0.1 has no effect with @do_sample=false; set do_sample=true or remove it",
+        "@min_p=0.1 has no effect with @do_sample=false; set @do_sample=true or remove it",
     ),
     "more outputs than beams": (
         {"num_beams": 4, "num_return_sequences": 5},
@@ -206,21 +211,21 @@ CANNOT_GO: dict[str, tuple[Any, ...]] = {
     ),
     "candidates without sampling": (
         {"best_of": 4},
-        "@best_of=4 has no effect with @do_sample=false; set do_sample=true or remove it",
+        "@best_of=4 has no effect with @do_sample=false; set @do_sample=true or remove it",
     ),
     "candidates that are all the same": (
         {"best_of": 4, "do_sample": True, "temperature": 0},
-        "@best_of=4 has no effect with @temperature=0.0; set temperature above 0 or remove it",
+        "@best_of=4 has no effect with @temperature=0.0; set @temperature above 0 or remove it",
     ),
     "contrastive search of one token": (
         {"penalty_alpha": 0.6, "top_k": 1},
-        "@top_k=1 cannot go with @penalty_alpha=0.6: contrastive search chooses among the top_k likeliest "
-        "tokens; set it to 2 or more",
+        "@top_k=1 cannot go with @penalty_alpha=0.6: contrastive search chooses among that many of the "
+        "likeliest tokens; set @top_k to 2 or more",
     ),
     "contrastive search that samples": (
         {"penalty_alpha": 0.6, "top_k": 4, "do_sample": True},
         "@penalty_alpha=0.6 cannot go with @do_sample=true: contrastive search does not sample; set "
-        "do_sample=false",
+        "@do_sample=false",
     ),
     "a filter of contrastive search": (
         {"penalty_alpha": 0.6, "top_k": 4, "top_p": 0.5},
@@ -245,7 +250,7 @@ CANNOT_GO: dict[str, tuple[Any, ...]] = {
     "n-grams that nobody looks up": (
         {"max_matching_ngram_size": 3},
         "@max_matching_ngram_size=3 has no effect with @prompt_lookup_num_tokens=0; set "
-        "prompt_lookup_num_tokens above 0 or remove it",
+        "@prompt_lookup_num_tokens above 0 or remove it",
     ),
     "ends that never come": (
         {
@@ -261,7 +266,7 @@ CANNOT_GO: dict[str, tuple[Any, ...]] = {
     ),
     "a first token that is settled": (
         {"forced_bos_token_id": 3, "begin_suppress_tokens": [4]},
-        "@begin_suppress_tokens=[4] has no effect with @forced_bos_token_id=3; set forced_bos_token_id=null "
+        "@begin_suppress_tokens=[4] has no effect with @forced_bos_token_id=3; set @forced_bos_token_id=null "
         "or remove it",
     ),
     "a forced token that is suppressed": (
@@ -297,7 +302,7 @@ class TestCombinations:
     )
     def test_sampling_parameters_without_sampling(self, name: str, value: float) -> None:
         [fault] = faults(**{name: value})
-        expected = "has no effect with decoding.do_sample=false; set do_sample=true or remove it"
+        expected = "has no effect with decoding.do_sample=false; set decoding.do_sample=true or remove it"
         assert fault == f"decoding.{name}={value} {expected}"
 
     @pytest.mark.parametrize("case", CANNOT_GO.values(), ids=CANNOT_GO)
@@ -306,6 +311,7 @@ class TestCombinations:
         found = faults(**values)
         assert list(found) == [line.replace("@", "decoding.") for line in lines]
         assert all(fault.count("decoding.") >= 2 for fault in found)
+        assert not any(BARE_NAME.search(fault) for fault in found), "a name that can be typed as it is"
 
     @pytest.mark.parametrize(
         "values",

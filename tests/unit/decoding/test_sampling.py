@@ -166,11 +166,24 @@ def decided(pooling: str, hidden: Any) -> Any:
     return decision
 
 
-@pytest.mark.parametrize(("pooling", "vector"), [("last", (0, 0, 1)), ("mean", (3 / 13, 4 / 13, 12 / 13))])
+@pytest.mark.parametrize(
+    ("pooling", "vector"),
+    [
+        ("last", (0, 0, 1)),
+        ("mean", (3 / 13, 4 / 13, 12 / 13)),
+        ("cls", (1, 0, 0)),
+        ("weightedmean", (3 / 37, 8 / 37, 36 / 37)),
+    ],
+)
 def test_the_vector_has_length_one(pooling: str, vector: tuple[float, ...]) -> None:
     [result] = decided(pooling, HIDDEN).results
     assert result.embedding == pytest.approx(vector)
     assert (result.token_ids, result.finish_reason) == ((), "stop")
+
+
+def test_maxima_are_those_of_each_number() -> None:
+    hidden = np.asarray([[3, -1, 0], [0, 4, -5], [-2, 0, 12]], np.float32)
+    assert decided("max", hidden).results[0].embedding == pytest.approx((3 / 13, 4 / 13, 12 / 13))
 
 
 def test_states_of_zero_have_no_direction() -> None:

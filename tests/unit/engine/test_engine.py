@@ -200,6 +200,13 @@ def test_bad_prompts_are_refused(prompt: list[int], params: dict[str, Any], mess
     assert not engine.has_work
 
 
+def test_a_prompt_with_the_token_of_an_image_is_refused() -> None:
+    engine = make_engine(settings(placeholders=((7, "image_token_id"), (3, "boi_token_index"))))
+    with pytest.raises(PromptError, match="token id 3 at position 1 is the boi_token_index of the model"):
+        engine.add(request("row", [1, 3, 3]))
+    engine.add(request("text", [1, 2]))
+
+
 @pytest.mark.parametrize(
     ("changes", "params", "help_"),
     [

@@ -72,6 +72,7 @@ VALUES: dict[str, Sequence[Any]] = {
     ),
     "regex": ("x",),
     "json_schema": ("{}",),
+    "reasoning_tags": (["<a>", "</a>"],),
     "max_length": (4, 9),
     "max_new_tokens": (1, 2, 7),
     "min_length": (1, 6),

@@ -15,6 +15,7 @@ from mindbatch.config import machine
 from mindbatch.config.launch_schema import LaunchConfig
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.io.errors import ConfigError
+from mindbatch.io.installation import missing
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.launch import preflight
 from mindbatch.launch.preflight import joins_mpi, needs_world, refuse_apart, set_up, shares_memory
@@ -185,7 +186,8 @@ class TestRankTables:
         servers = f"{len(sizes)} server{'s' * (len(sizes) > 1)}"
         assert fault == (
             f"launch.rank_table={path}: holds {sum(sizes)} ranks on {servers}, and parallel.data_parallel=2 "
-            "x model_parallel=2 x pipeline_stage=1 make 4; use a table of those, or other numbers"
+            "x parallel.model_parallel=2 x parallel.pipeline_stage=1 make 4; use a table of those, or other "
+            "numbers"
         )
 
     def test_the_nodes_are_not_the_servers(self, tmp_path: Path, free_port: int) -> None:
@@ -236,9 +238,9 @@ class TestCopies:
     def test_copies_that_the_processes_cannot_be_dealt_to(self) -> None:
         slurm = self.SLURM | {"SLURM_STEP_NUM_TASKS": "3"}
         assert faults(LaunchConfig("srun"), slurm | KEY) == [
-            "srun has started 3 processes, to which the 4 processes of data_parallel=2 x model_parallel=2 "
-            "x pipeline_stage=1 cannot be dealt evenly, 1 to each; make these a multiple of 3, or start as "
-            "many as divide 4"
+            "srun has started 3 processes, to which the 4 processes of parallel.data_parallel=2 x "
+            "parallel.model_parallel=2 x parallel.pipeline_stage=1 cannot be dealt evenly, 1 to each; make "
+            "these a multiple of 3, or start as many as divide 4"
         ]
 
 
@@ -339,7 +341,7 @@ def test_what_ranks_in_mpi_need(has_mpi4py: bool, monkeypatch: pytest.MonkeyPatc
     fault = refused(setup)
     assert (fault is None) is has_mpi4py
     if fault is not None:
-        assert "mpi4py is not installed here; pip install -e '.[mpi]' -c constraints.txt" in fault
+        assert missing("mpi4py") in fault
         assert "parallel.data_parallel" in fault
         assert "model.quantization=int8" in fault
         return

@@ -1,6 +1,7 @@
 """Rank tables read: correct ones as they are, and of others every fault."""
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,14 @@ from typing import Any
 import pytest
 
 from mindbatch.launch.table_reader import Leave, RankTableError, examine, read_rank_table
-from rank_tables import Document, modelarts_table, plain_table, super_pod_table, write_json
+from rank_tables import (
+    Document,
+    mindspore_1_0_table,
+    modelarts_table,
+    plain_table,
+    super_pod_table,
+    write_json,
+)
 
 Change = Callable[[Document], Any]
 
@@ -77,6 +85,73 @@ def test_a_fault_of_a_table_of_modelarts_is_told_where_it_is(change: Change, exp
     document = modelarts_table(2, 2)
     change(document)
     assert faults(document) == expected
+
+
+@pytest.mark.parametrize("size", [(1, 8), (2, 4), (1, 1)])
+def test_a_table_of_mindspore_1_0_is_one_of_version_1_0(size: tuple[int, int]) -> None:
+    document = mindspore_1_0_table(*size)
+    random.Random(0).shuffle(document["group_list"][0]["instance_list"])  # an instance says its rank itself
+    table, found = examine(document)
+    assert found.errors == []
+    assert found.notes == ["group_list: MindSpore 1.0's form; HCCL reads version 1.0"]
+    assert table.to_json() == plain_table(*size)
+
+
+def instance(document: Document, number: int) -> Document:
+    found: Document = document["group_list"][0]["instance_list"][number]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda d: d["group_list"][0].update(device_num="3"), ["group_list[0].device_num: 3; there are 4"]),
+        (lambda d: d["group_list"][0].update(server_num="3"), ["group_list[0].server_num: 3; there are 2"]),
+        (
+            lambda d: instance(d, 3).update(rank_id="2"),
+            [
+                'group_list[0].instance_list[3].rank_id: "2" is that of '
+                "group_list[0].instance_list[2].rank_id, too",
+                "rank_id: 3 missing; the 4 devices must have the ranks 0 to 3",
+            ],
+        ),
+        (
+            lambda d: instance(d, 3).pop("rank_id"),
+            ["rank_id: 3 missing; the 4 devices must have the ranks 0 to 3"],
+        ),
+        (
+            lambda d: instance(d, 1)["devices"][0].update(device_id="0"),
+            [
+                'group_list[0].instance_list[1].devices[0].device_id: "0" is that of '
+                "group_list[0].instance_list[0].devices[0].device_id, too"
+            ],
+        ),
+        (
+            lambda d: (instance(d, 1).update(rank_id="2"), instance(d, 2).update(rank_id="1")),
+            [
+                'rank_id: servers "10.0.0.1" (0 to 2) and "10.0.0.2" (1 to 3) cross; '
+                "the ranks of a server must follow one another"
+            ],
+        ),
+    ],
+)
+def test_an_error_of_a_table_of_mindspore_1_0_is_told_where_it_is(
+    change: Change, expected: list[str]
+) -> None:
+    document = mindspore_1_0_table(2, 2)
+    change(document)
+    assert [
+        line for line in faults(document) if "instance_list[2].devices[0].device_id" not in line
+    ] == expected
+
+
+def test_an_instance_with_a_rank_has_one_device() -> None:
+    document = mindspore_1_0_table(1, 2)
+    instance(document, 0)["devices"].append({"device_id": "5", "device_ip": "192.168.0.9"})
+    line = (
+        "group_list[0].instance_list[0].rank_id: 0; there are 2 devices, and an instance with a rank has one"
+    )
+    assert line in faults(document)
 
 
 def test_the_bytes_are_those_of_mindformers_tools() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from mindbatch.backends.mindformers import families
 from mindbatch.io.errors import CheckpointError
+from mindbatch.models.config_forms import placeholder_ids
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.registry import describe
 
@@ -145,3 +146,12 @@ def test_longrope_in_every_form(change: dict[str, Any]) -> None:
         {},
     ):
         assert "must be null or {type" in errors_of(older | {"rope_scaling": factors | wrong})[0]
+
+
+def test_the_tokens_that_stand_for_images_are_those_of_the_shell_and_its_text_part() -> None:
+    around = {"image_token_index": 9, "boi_token_index": 7, "vision_start_token_id": None, "eos_token_id": 1}
+    around |= {"audio_token_id": 5, "video_token_id": -1, "vision_end_token_id": 3, "pad_token_id": 0}
+    shell = {"model_type": "gemma3", "text_config": {"image_token_id": 4, "bos_token_id": 2}, **around}
+    assert {token for token, _ in placeholder_ids(shell)} == {3, 4, 5, 7, 9}
+    assert (4, "image_token_id") in placeholder_ids(shell)
+    assert placeholder_ids({"model_type": "llama", **around}) == ()

@@ -117,7 +117,7 @@ def shared() -> ChatTemplates:
 def rendered(template: str, messages: Any = None, **variables: Any) -> str:
     chat = ChatTemplates({"default": template}, NAMED, ChatLimits())
     try:
-        return chat.render(messages or TALK, variables=variables)
+        return chat.render(chat.fitted(messages or TALK), variables=variables)
     finally:
         chat.close()
 

@@ -172,3 +172,44 @@ def test_half_a_character_made_by_the_template_is_refused(load):
 @pytest.fixture
 def chatml(load) -> Tokenizer:
     return load(byte_level(), chat_template=CHATML)
+
+
+def test_the_text_of_an_images_token_is_refused_wherever_it_stands(load):
+    tokenizer = load(byte_level(), chat_template=CHATML + "{{ image }}")
+    (image,) = tokenizer.encode("<|im_end|>", add_special_tokens=False, allow_special=True)
+    tokenizer.refuse_placeholders([(image, "image_token_id"), (10**6, "boi_token_index")])
+    assert tokenizer.encode("<|im_start|> and <|im_en")
+    template = CHATML.replace("<|im_end|>", "")
+    quiet = load(byte_level(), chat_template=template + "{{ image }}")
+    quiet.refuse_placeholders([(image, "image_token_id")])
+    assert quiet.encode_chat(user("hi"))
+    for spelt in (
+        lambda: quiet.encode("a <|im_end|> b"),
+        lambda: quiet.encode_continued("a <|im_", "end|>"),
+        lambda: quiet.encode_chat(user("a <|im_end|> b")),
+        lambda: quiet.encode_chat(user("hi"), variables={"image": "<|im_end|>"}),
+        lambda: tokenizer.encode_chat(user("the template writes it")),
+    ):
+        with pytest.raises(
+            PromptError, match=r"the text has '?<\|im_end\|>'?, the image_token_id of the model"
+        ):
+            spelt()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"a": "\\u003c|im_end|>"}', '{"\\u003c|im_end|>": 1}', '{"a": {"x<|im_end|>": ["<|im_", "end|>"]}}'],
+    ids=["escaped", "as a key", "within"],
+)
+def test_control_text_in_the_arguments_of_a_call_stays_text(load, arguments: str):
+    template = CHATML.replace("m.content", "(m.content or m.tool_calls[0].function.arguments | tojson)")
+    tokenizer = load(byte_level(), chat_template=template)
+    special = tokenizer.special_ids
+
+    def marks(sent: str) -> list[int]:
+        call = {"function": {"name": "f", "arguments": sent}}
+        ids = tokenizer.encode_chat([*user("hi"), {"role": "assistant", "content": "", "tool_calls": [call]}])
+        assert "im_end" not in sent or "<|im_end|>" in tokenizer.decode([i for i in ids if i not in special])
+        return [i for i in ids if i in special]
+
+    assert marks(arguments) == marks('{"a": "b"}')

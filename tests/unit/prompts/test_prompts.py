@@ -226,6 +226,10 @@ def test_all_usage_errors_at_once():
     assert len(caught.value.lines) == 3
 
 
+def calling(arguments: object) -> list[object]:
+    return [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}]
+
+
 CALL = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}
 
 
@@ -244,7 +248,7 @@ def test_every_role(role: str):
 def test_other_fields_are_kept_and_the_given_messages_untouched():
     given = [{"role": "user", "content": [{"type": "text", "text": "a"}], "name": "Ann"}, CALL]
     checked = checked_conversation(given)
-    assert checked == [given[0], {**CALL, "content": None}]
+    assert checked == [given[0], CALL]
     assert checked[0]["content"] is not given[0]["content"]
 
 
@@ -257,6 +261,17 @@ BAD = {
     "misspelt role": ([{"role": "asistant", "content": "x"}], "did you mean assistant"),
     "role of a wrong type": ([{"role": ["user"], "content": "x"}], r"role=\[user\]"),
     "no content": ([{"role": "user"}], r"messages\[0\].content: missing"),
+    "null": ([{"role": "user", "content": None}], r"messages\[0\].content=null; must be a string"),
+    "calls of a wrong type": ([{"role": "assistant", "tool_calls": "f"}], r"tool_calls='f': must be a list"),
+    "call of a wrong type": ([{"role": "assistant", "tool_calls": ["f"]}], r"tool_calls\[0\]='f': must be"),
+    "function of a wrong type": (
+        [{"role": "assistant", "tool_calls": [{"function": "f"}]}],
+        r"tool_calls\[0\].function='f': must be a mapping with name and arguments",
+    ),
+    "arguments cut short": (calling('{"a": '), r"function.arguments='.*': not valid JSON: .* character 6"),
+    "arguments that are no object": (calling("[1]"), r"arguments='\[1\]': must be a JSON object, or the"),
+    "arguments of a wrong type": (calling(5), r"arguments=5: must be a JSON object, or the text of one"),
+    "arguments with a surrogate": (calling('{"a": "\\ud800"}'), r"arguments.a: is not valid Unicode"),
     "number": ([{"role": "user", "content": 5}], r"messages\[0\].content=5"),
     "image": ([{"role": "user", "content": [{"type": "image"}]}], r"content\[0\]=.*only text"),
     "surrogate": ([{"role": "user", "content": "\ud800"}], "content: is not valid Unicode"),
@@ -268,7 +283,7 @@ BAD = {
         "extra: key .* is not valid Unicode",
     ),
     "deep": ([{"role": "user", "content": "x", "extra": nested(65)}], "nested more than 64 deep"),
-    "deeper": ([nested(10**5)], r"messages\[0\]: found list too large to be shown"),
+    "deeper": ([nested(10**5)], r"messages\[0\]: found \[{57}\.\.\.; must be a mapping"),
     "huge": (10**5000, "found int too large to be shown"),
     "long": ([{"role": "x" * 500, "content": "x"}], r"role='x{50,60}\.\.\."),
 }
@@ -285,6 +300,29 @@ def test_one_line_that_says_where(messages: object, said: str):
 def test_as_deep_as_allowed():
     message = {"role": "user", "content": "x", "extra": nested(62)}
     assert checked_conversation([message]) == [message]
+
+
+def test_what_is_null_in_a_message_is_absent_and_arguments_stay_as_they_are():
+    call = {
+        "id": None,
+        "type": "function",
+        "function": {"name": "f", "arguments": '{"x": null}', "strict": None},
+    }
+    sent = {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]}
+    checked = checked_conversation([sent])
+    function = {"name": "f", "arguments": '{"x": null}'}
+    assert checked == [{"role": "assistant", "tool_calls": [{"type": "function", "function": function}]}]
+    assert checked_conversation(checked) == checked
+    parts = [{"type": "text", "text": "a", "image_url": None}]
+    assert checked_conversation([{"role": "user", "content": parts}])[0]["content"] == [
+        {"type": "text", "text": "a"}
+    ]
+
+
+@pytest.mark.parametrize("calls", [None, []])
+def test_an_answer_without_anything_is_an_empty_text(calls: object):
+    sent = {"role": "assistant", "content": None, "tool_calls": calls}
+    assert checked_conversation([sent]) == [{"role": "assistant", "content": ""}]
 
 
 def test_all_faults_at_once():

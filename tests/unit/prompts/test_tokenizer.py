@@ -211,6 +211,33 @@ def test_a_text_that_is_far_too_long_is_never_encoded(load: object, monkeypatch:
         token_ids_of(prompt, tokenizer, 64)
 
 
+def test_white_space_is_no_way_around_the_bound(load: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some tokenizers drop it, and encode all of it first, which takes 300 bytes for each character."""
+    tokenizer: Tokenizer = load(byte_level())  # type: ignore[operator]
+    monkeypatch.setattr(tokenizer, "_encoding", None)
+    with pytest.raises(PromptError, match="^the text has 40000000 characters, far more than 64 tokens"):
+        tokenizer.encode(" " * 40_000_000, most_tokens=64)
+
+
+def test_of_a_long_text_parts_are_counted_until_there_are_too_many(
+    load: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer: Tokenizer = load(byte_level())  # type: ignore[operator]
+    monkeypatch.setattr(tokenizer, "_longest_entry", 10_000)  # a token may have thousands of spaces
+    encoding, lengths = tokenizer._encoding, []
+
+    def counted(text: str, *, plain: bool) -> Any:
+        lengths.append(len(text))
+        return encoding(text, plain=plain)
+
+    monkeypatch.setattr(tokenizer, "_encoding", counted)
+    with pytest.raises(PromptError, match="^the text has 600000 characters, far more than 20000 tokens"):
+        tokenizer.encode("hello " * 100_000, most_tokens=20_000)
+    assert sum(lengths) <= 1 << 18
+    text = "hello " * 50_000
+    assert tokenizer.encode(text, most_tokens=100_000) == tokenizer.encode(text)
+
+
 class PanicException(BaseException):
     """Named as what code in Rust raises."""
 

@@ -66,13 +66,22 @@ def test_runs_that_share_a_model_count_their_own_tokens(tmp_path: Path, data: Pa
         assert lines_of(tmp_path / name / "metrics.jsonl")[-1]["generated_tokens"] == 120
 
 
-def test_a_run_whose_ranks_have_failed_says_how_to_go_on(
-    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "error",
+    [
+        RankError("rank 1 ended with signal 9"),
+        MemoryError(),
+        OSError(errno.EIO, "x"),
+    ],
+    ids=repr,
+)
+def test_a_run_that_was_ended_from_outside_says_how_to_go_on(
+    error: Exception, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = job_config(data, tmp_path / "run", key_column="id")
     config.progress = "plain"
-    failing = Interrupting(make_llm(shared_tokenizer()), 9, RankError("rank 1 ended with signal 9"))
-    with pytest.raises(RankError):
+    failing = Interrupting(make_llm(shared_tokenizer()), 9, error)
+    with pytest.raises(type(error)):
         make_job(config, load=lambda: failing).run()
     assert failing.is_closed
     done = orjson.loads((tmp_path / "run/manifest.json").read_bytes())["rows"]["done"]
@@ -141,6 +150,18 @@ def test_a_run_that_came_to_nothing_is_in_nobodys_way(tmp_path: Path, data: Path
     assert make_job(changed).run() == EXIT_DONE
     make_job(job_config(data, tmp_path / "other", decoding={"max_new_tokens": 5})).run()
     assert results(tmp_path / "run") == results(tmp_path / "other")
+
+
+def test_a_run_of_which_no_row_has_a_result_is_in_nobodys_way_either(tmp_path: Path, data: Path) -> None:
+    """All rows have failed, of which the ledger knows; what has results is kept."""
+    longer = {"decoding": {"max_new_tokens": 5}}
+    rows = tmp_path / "long.jsonl"
+    rows.write_text('{"prompt": "%s"}\n' % ("a" * 500) * 2)
+    assert make_job(job_config(rows, tmp_path / "run")).run() == EXIT_FAILED
+    assert RunFolder(tmp_path / "run").ledger.stat().st_size
+    assert make_job(job_config(data, tmp_path / "run", **longer)).run() == EXIT_DONE
+    with pytest.raises(ConfigError, match="was run with other settings"):
+        make_job(job_config(data, tmp_path / "run"), load=never).run()
 
 
 def test_another_run_can_go_beside_or_take_the_place(tmp_path: Path, data: Path) -> None:

@@ -4,7 +4,10 @@ import json
 from functools import partial
 from typing import Any
 
+import pytest
+
 from mindbatch.dataset.rows import RowFailure
+from mindbatch.message_formats.formats import FORMATS
 from mindbatch.run.openai_response import refusal_lines, response_lines
 from mindbatch.run.result_rows import FinishedRow, OutputOptions
 from output_rows import failed, finished, generation, written
@@ -217,3 +220,40 @@ def test_a_line_that_is_no_request_has_no_response() -> None:
     assert first["id"] != second["id"]
     assert (first["custom_id"], first["response"]) == (None, None)
     assert first["error"] == {"code": "invalid_line", "message": "in.jsonl:4: not JSON"}
+
+
+FORCED = '{"name": "f", "arguments": {"a": 1}}'
+
+
+@pytest.mark.parametrize(
+    ("name", "closing"), [("qwen3", "</think>"), ("qwen3", "</think>\n\n"), ("mistral", "[/THINK]")]
+)
+def test_a_forced_call_stands_behind_the_reasoning_that_the_prompt_opens(name: str, closing: str) -> None:
+    format = FORMATS[name]
+    content = MESSAGES | {"tools": [{"type": "function", "function": {"name": "f"}}]}
+    row = finished(
+        "a", generation(0, f"so\n{closing}{FORCED}"), content=content, extra={"call_is_forced": True}
+    )
+    opened = f"user: Hi\n{format.reasoning_opening}\n"
+    (line,) = responses(row, message_format=format, prompt_end=lambda row: opened)
+    (choice,) = body(line)["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    message = choice["message"]
+    assert (message["content"], message["reasoning_content"]) == (None, "so")
+    assert "parse_errors" not in message
+    (call,) = message["tool_calls"]
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("f", {"a": 1})
+
+
+@pytest.mark.parametrize("forced", [False, True])
+@pytest.mark.parametrize("text", ["so it", "<think>so it"])
+def test_a_message_that_ended_within_its_reasoning_says_so(text: str, forced: bool) -> None:
+    extra = {"call_is_forced": True} if forced else CHAT
+    for opened in ("<think>\n", "assistant\n"):
+        row = finished("a", generation(0, text), content=MESSAGES, extra=extra)
+        (line,) = responses(row, message_format=FORMATS["qwen3"], prompt_end=lambda row, end=opened: end)
+        message = body(line)["choices"][0]["message"]
+        within = opened == "<think>\n" or text != "so it"
+        assert message.get("reasoning_content") == ("so it" if within else None)
+        expected = ["the output ended within the reasoning, before its closing tag"] if within else None
+        assert message.get("parse_errors") == expected

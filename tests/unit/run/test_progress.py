@@ -22,7 +22,7 @@ from mindbatch.io.storage import Storage
 from mindbatch.run.metrics import SAMPLES_PER_WINDOW, MetricsLog, RateMeter, Rates, Snapshot, rates_between
 from mindbatch.run.progress import clock, closing_line, reading_line, run_progress, seconds_left
 
-LAST = "9 rows run in 100 s; 400 prompt tokens (25% found in the cache), 900 generated (9 tokens/s)\n"
+LAST = "8 rows run in 100 s; 400 prompt tokens (25% found in the cache), 900 generated (9 tokens/s)\n"
 
 
 class Terminal(io.StringIO):
@@ -131,8 +131,9 @@ def test_the_clock(seconds: float | None, text: str) -> None:
 
 
 def test_the_closing_line_is_about_the_session_alone() -> None:
+    """A row that failed, as one that is too long, is none that was run."""
     line = closing_line(at(0.0), at(2.0, 3, 1, 90))
-    assert line.startswith("4 rows run in 2.0 s; 40 prompt tokens (25% found in the cache), 90 generated")
+    assert line.startswith("3 rows run in 2.0 s; 40 prompt tokens (25% found in the cache), 90 generated")
     assert closing_line(at(1.0), at(1.0)).startswith("0 rows run in ")
 
 

@@ -1,6 +1,7 @@
 """Files and batches of a server: what is old goes, what is needed stays, each ends by its own faults."""
 
 import asyncio
+import errno
 import io
 import json
 import queue
@@ -13,14 +14,21 @@ import pytest
 from starlette.requests import Request
 
 from mindbatch.dataset.rows import RowFailure
-from mindbatch.io.errors import ConfigError, MindBatchError
+from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
 from mindbatch.io.storage import Storage, StorageError
+from mindbatch.ledger.entries import Entry
+from mindbatch.ledger.ledger import Ledger
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_record import RunRecord
+from mindbatch.run.batch_config import BatchConfig
 from mindbatch.server import batches as batch_module
-from mindbatch.server.batch_routes import file_content
+from mindbatch.server import records as record_module
+from mindbatch.server.batch_routes import _page, file_content
 from mindbatch.server.batch_rows import Interrupted
 from mindbatch.server.batches import Batches, BatchWork
 from mindbatch.server.records import (
     BatchRecord,
+    BatchRecords,
     FileRecord,
     Files,
     Records,
@@ -179,8 +187,84 @@ def record(**fields: Any) -> BatchRecord:
 
 def test_a_batch_comes_back_as_it_was(tmp_path: Path) -> None:
     kept = record(metadata={"a": "b"}, errors=[{"line": 1}], removed=["output"], status="failed", failed_at=3)
-    Records(tmp_path, BatchRecord, Storage()).keep(kept)
-    assert Records(tmp_path, BatchRecord, Storage()).all() == [kept]
+    BatchRecords(tmp_path, Storage()).keep(kept)
+    [again] = (records := BatchRecords(tmp_path, Storage())).all()
+    assert again == kept
+    assert (again.errors, again.num_errors) == ([], 1)  # which memory does not hold
+    assert records.object(again)["errors"] == {"object": "list", "data": [{"line": 1}]}
+    (tmp_path / f"{BATCH}.errors").write_text("[{")
+    [error] = records.object(again)["errors"]["data"]
+    assert error["message"] == "its errors cannot be read any more"
+    records.delete(BATCH)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_records_of_before_whose_errors_are_within_them_are_found_however_large(tmp_path: Path) -> None:
+    errors = [{"code": "x", "message": "\u754c" * 10_000, "param": None, "line": n} for n in range(1000)]
+    content = {**record(status="failed").content(), "errors": errors}
+    (tmp_path / f"{BATCH}.json").write_text(json.dumps(content))
+    assert (tmp_path / f"{BATCH}.json").stat().st_size > 50 << 20
+    BatchRecords(tmp_path, Storage())
+    assert (tmp_path / f"{BATCH}.json").stat().st_size < 1000
+    [again] = (records := BatchRecords(tmp_path, Storage())).all()
+    told = records.object(again)["errors"]["data"]
+    assert len(told) == 201
+    assert told[0]["message"] == "\u754c" * 997 + "..."
+    assert told[-1]["message"] == "and 800 more lines with errors"
+
+
+def test_records_that_cannot_be_read_now_are_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends in order, and another start finds them."""
+    BatchRecords(tmp_path, Storage()).keep(record())
+
+    def fail(path: Path, most: int) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(record_module, "read_regular", fail)
+    with pytest.raises(StorageError, match="cannot be read .Too many open files"):
+        BatchRecords(tmp_path, Storage())
+    monkeypatch.undo()
+    assert len(BatchRecords(tmp_path, Storage()).all()) == 1
+
+
+def test_pages_are_bounded(tmp_path: Path) -> None:
+    records = BatchRecords(tmp_path, Storage())
+    errors = [{"code": "x", "message": "m" * 1000, "param": None, "line": n} for n in range(200)]
+    for number in range(40):
+        records.keep(record(id=f"batch_{number:024}", errors=[*errors], status="failed", num_errors=0))
+    found: list[str] = []
+    while True:
+        query = {"limit": "100"} | ({"after": found[-1]} if found else {})
+        response = _page(records, records.all(), query, 100)
+        assert len(response.body) < 5 << 20
+        page = json.loads(response.body)
+        found += [batch["id"] for batch in page["data"]]
+        assert page["last_id"] == found[-1]
+        if not page["has_more"]:
+            break
+    assert found == [f"batch_{number:024}" for number in range(40)]
+
+
+def test_removing_what_is_old_ends_with_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = batches(tmp_path, max_files=1000)
+    for number in range(250):
+        name = f"file-{number:024}"
+        (kept.files.content(name)).touch()
+        (kept.files.path(name, ".json")).touch()
+        kept.files._records[name] = FileRecord(name, "a", 0, 1)
+    delete = kept.files.delete
+
+    def ended_amid(*names: str) -> None:
+        delete(*names)
+        kept._is_ending = True
+
+    monkeypatch.setattr(kept.files, "delete", ended_amid)
+    kept.remove_old()
+    assert len(kept.files.all()) == 230
+    assert len([*(tmp_path / "files").glob("*.json")]) == len([*(tmp_path / "files").glob("*.jsonl")]) == 230
+    kept.stop()
 
 
 @pytest.mark.parametrize("fields", [{"created_at": "x"}, {"id": "batch_other"}], ids=str)
@@ -233,6 +317,28 @@ def test_what_a_killed_upload_left_goes_and_damaged_records_keep_their_content(t
     assert not (tmp_path / f"{cut_off}.jsonl").exists()
 
 
+def refused(number: int, kind: type[MindBatchError]) -> Exception:
+    """An error in words of ours, which the system's stands behind."""
+    error = kind("rows.jsonl: cannot be read")
+    error.__cause__ = OSError(number, "no")
+    return error
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EIO, errno.ENOMEM])
+@pytest.mark.parametrize("kind", [ConfigError, CheckpointError, MindBatchError, None], ids=str)
+def test_what_may_pass_is_waited_out(
+    kind: type[MindBatchError] | None,
+    number: int,
+    written: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outcome = OSError(number, "no") if kind is None else refused(number, kind)
+    batch = work([outcome] * 5 + [None], written, tmp_path, monkeypatch)
+    batch.run()
+    assert batch.record.status == "completed"
+
+
 FULL = StorageError("disk: cannot be written (No space left on device)")
 
 
@@ -283,6 +389,16 @@ def test_a_full_disk_is_waited_for(
     assert capsys.readouterr().err.count("No space left on device") == 5
 
 
+def test_a_server_that_ends_does_not_wait_for_room(
+    written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = work([FULL, None], written, tmp_path, monkeypatch)
+    monkeypatch.setattr(batch_module, "_SECONDS_UNTIL_ROOM", 600.0)
+    batch.end("interrupted")
+    batch.run()
+    assert written == []
+
+
 def test_what_is_wrong_with_the_batch_ends_it(
     written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,6 +443,41 @@ def test_a_thousand_wrong_lines_are_told_and_the_others_counted(
         assert (batch.record.status, batch.record.total) == ("failed", count)
         assert len(batch.record.errors) == min(count, 1000) + 1
         assert batch.record.errors[-1]["message"] == told
+
+
+@pytest.mark.parametrize("are_lines_there", [True, False])
+def test_rows_that_were_finished_can_be_fetched_when_the_batch_has_failed(
+    are_lines_there: bool, written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = work(
+        [ConfigError("other settings"), None if are_lines_there else ConfigError("other rows")],
+        written,
+        tmp_path,
+        monkeypatch,
+    )
+    folder, storage = RunFolder(tmp_path / "run"), Storage()
+    folder.path.mkdir()
+    run = RunRecord(
+        created="2026-11-29T00:00:00+00:00", command=[], fields={"a": 1}, dataset={}, date="2026-11-29"
+    )
+    run.write(folder, storage)
+    generation = {"index": 0, "text": "three", "token_ids": [3], "finish_reason": "stop"}
+    with Ledger(folder, run.fingerprint, storage) as ledger:
+        ledger.recover()
+        ledger.append(Entry("r2", "x", "result", {"generations": [generation], "prompt_tokens": 1}))
+        ledger.append(Entry("r1", "x", "error", {"stage": "prompt", "reason": "too long"}))
+    monkeypatch.setattr(batch_module, "run_config", lambda *arguments: BatchConfig())
+    batch.run()
+    record = batch.record
+    assert record.status == "failed"
+    assert record.errors[0]["message"] == "other settings"
+    assert (record.total, record.completed, record.failed) == (3, 2 if are_lines_there else 1, 1)
+    assert record.result_id("output") is not None
+    if not are_lines_there:
+        [line] = folder.results("openai").read_bytes().splitlines()
+        assert json.loads(line)["custom_id"] == "r2"
+        assert json.loads(line)["response"]["body"]["choices"][0]["text"] == "three"
+        assert json.loads(folder.errors.read_bytes())["custom_id"] == "r1"
 
 
 def test_a_file_whose_content_is_gone_ends_its_batch(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mindbatch.config.machine import memory
+from mindbatch.io.installation import missing
 from mindbatch.tasks import doctor
 from mindbatch.tasks.doctor import DoctorConfig
 
@@ -86,9 +87,7 @@ def test_without_mindspore_the_doctor_says_what_for_and_how_to_get_it(
     findings = json.loads(captured.out)
     assert findings["devices"] == {"CPU": True, "Ascend": False, "fault": None}
     line = findings["missing"]["mindspore"]
-    assert line.endswith(
-        "MindSpore is not installed here; pip install -e . -c constraints.txt in the checkout"
-    )
+    assert line.endswith(missing("mindspore"))
 
 
 def test_a_mindspore_that_cannot_be_imported_is_a_failure(

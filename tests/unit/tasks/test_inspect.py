@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from ckpt_bytes import ckpt_bytes, text_value, with_crc
 from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder
 
+from mindbatch import cli
 from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
@@ -45,7 +47,9 @@ def as_json(capsys: pytest.CaptureFixture[str], path: Path, **keys: Any) -> dict
 
 
 def test_the_page_of_a_model_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    head, _, titles, *rest = page(capsys, folder)
+    lines = page(capsys, folder)
+    verdict, (head, _, titles, *rest) = lines[: lines.index("")], lines[lines.index("") + 1 :]
+    assert all(line.startswith("not run by this version: ") for line in verdict)
     column, end = titles.index("dtype"), titles.index("bytes") + len("bytes")
     assert [line[column:].split()[0] for line in rest[:3]] == ["F32", "BF16", "F32"]
     assert [line[:end].split()[-1] for line in rest[:3]] == ["24", "4", "16"]
@@ -59,8 +63,7 @@ def test_the_page_of_a_model_folder(folder: Path, capsys: pytest.CaptureFixture[
         ["BF16", "1", "2", "4"],
         ["all", "3", "12", "44"],
     ]
-    assert rest[8:11] == ["", "digests.json: digests=true compares every tensor with it", ""]
-    assert all(line.startswith("not run by this version: ") for line in rest[11:])
+    assert rest[8:] == ["", "digests.json: digests=true compares every tensor with it"]
 
 
 def test_json_has_everything(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +84,7 @@ def test_filter_and_limit(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert (content["count"], content["bytes"]) == (2, 20)
     assert "1 more tensor; limit=N shows more of them" in page(capsys, folder, filter="*.bias", limit=1)
     assert "3 more tensors; limit=N shows more of them" in page(capsys, folder, limit=0)
-    assert page(capsys, folder, filter="none*")[2:4] == ["no tensors match filter=none*", ""]
+    assert "no tensors match filter=none*" in page(capsys, folder, filter="none*")
 
 
 def test_digests_are_computed_and_compared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,11 +107,11 @@ def test_what_tells_of_damage_is_said(
     for rank, content in enumerate((ckpt_bytes(TENSORS), with_crc(ckpt_bytes(TENSORS)), ckpt_bytes(TENSORS))):
         (tmp_path / f"r/rank_{rank}").mkdir(parents=True)
         (tmp_path / f"r/rank_{rank}/m.ckpt").write_bytes(content)
-    assert page(capsys, tmp_path / "r", digests=True)[-4:] == [
-        f"ranks 0, 2: {nothing}",
-        "rank 1: CRC-32: was compared",
-        "",
+    lines = page(capsys, tmp_path / "r", digests=True)
+    assert lines[-2:] == [f"ranks 0, 2: {nothing}", "rank 1: CRC-32: was compared"]
+    assert lines[:2] == [
         "the rank folders hold copies of one checkpoint: their tensors begin alike; reshard reads the first",
+        "",
     ]
 
 
@@ -185,29 +188,66 @@ def test_why_a_model_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[st
     """The reasons are those of generate, with the tensors where they can be read."""
     home = write_folder(tmp_path / "m", TENSORS)
     (home / "config.json").write_text('{"model_type": "olmoe"}')
-    assert "'olmoe', a mixture of experts, is not supported" in page(capsys, home)[-1]
+    assert "'olmoe', a mixture of experts, is not supported" in page(capsys, home)[0]
     run(InspectConfig(path=str(home), format="json"))
     assert "mixture" in json.loads(capsys.readouterr().out)["not_run"][0]
     (home / "model.safetensors").rename(home / "adapter_model.safetensors")
     (home / "config.json").unlink()
-    assert "is a LoRA adapter, not a model; merge it" in page(capsys, home)[-1]
+    assert "is a LoRA adapter, not a model; merge it" in page(capsys, home)[0]
 
 
 def test_how_a_model_would_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tiny = Path(__file__).parents[3] / "examples/tiny_gpt2"
-    assert page(capsys, tiny)[-4:] == [
+    assert page(capsys, tiny)[:6] == [
         "runs as gpt2: 574,560 parameters, up to 2,048 tokens",
         "  on a CPU: 2.2 MiB in float32, 1.1 MiB in bfloat16, 561.1 KiB in int8; a token of the cache "
         "2.6 KiB",
         "  on Ascend: 1.1 MiB in bfloat16; a token of the cache 1.3 KiB",
         "  parallel.model_parallel: 1, 2, 4",
+        "  no chat template: prompts are texts; messages need chat_template.jinja in the folder",
+        "",
     ]
     run(InspectConfig(path=str(tiny), format="json"))
     runs = json.loads(capsys.readouterr().out)["runs"]
     assert (runs["parameters"], runs["model_parallel"], runs["not_on_ascend"]) == (574560, [2, 4], [])
     config = json.loads((tiny / "config.json").read_text()) | {"surprise": 3}
     (write_folder(tmp_path / "m", TENSORS) / "config.json").write_text(json.dumps(config))
-    assert "surprise=3: unknown key" in page(capsys, tmp_path / "m")[-1]
+    assert "surprise=3: unknown key" in page(capsys, tmp_path / "m")[0]
+
+
+def test_what_a_model_lacks_for_texts_and_chats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = tmp_path / "m"
+    shutil.copytree(Path(__file__).parents[3] / "examples/tiny_gpt2", home)
+    (home / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    assert not any(line.startswith("  no ") for line in page(capsys, home))
+    assert as_json(capsys, home)["runs"]["chat_template"] is True
+    (home / "tokenizer.json").write_text("{}")
+    assert page(capsys, home)[0].startswith(f"not run by this version: {home / 'tokenizer.json'}: ")
+    for file in home.glob("tokenizer*"):
+        file.unlink()
+    assert "  no tokenizer: prompts are token ids, or model.tokenizer=FOLDER has one" in page(capsys, home)
+    assert as_json(capsys, home)["runs"]["tokenizer"] is False
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("path", ["inspect", "org/model"]),
+        ("source", ["reshard", "source=org/model", "target.dir=cut"]),
+        ("checkpoints.a", ["evaluate", "checkpoints={a: org/model}", "data.path=-", "metrics=[perplexity]"]),
+        (
+            "model.checkpoint_name_or_path",
+            ["generate", "model.checkpoint_name_or_path=org/model", "prompts=a"],
+        ),
+    ],
+)
+def test_advice_to_fetch_is_what_the_task_takes(
+    key: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    [line] = [line for line in capsys.readouterr().err.splitlines() if f"{key}=org/model: " in line]
+    assert "hf download org/model --local-dir model" in line
+    assert ("model.download=true" in line) == key.startswith("model.")
 
 
 def test_the_nearest_type_and_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,7 +255,7 @@ def test_the_nearest_type_and_what_differs(tmp_path: Path, capsys: pytest.Captur
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "rms_norm_eps": 1e-6}
     config = {"model_type": "lamma", **sizes, "intermediate_size": 96, "vocab_size": 100, "surprise": 3}
     (home / "config.json").write_text(json.dumps(config | {"mlp_bias": False}))
-    assert page(capsys, home)[-2:] == [
+    assert page(capsys, home)[1:3] == [
         "nearest supported type: llama; what differs:",
         "  config.json: surprise=3: unknown key that may change what the model computes",
     ]

@@ -8,9 +8,11 @@ from unittest import mock
 import orjson
 import pytest
 
+from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.ledger.run_folder import RunLock
 from mindbatch.run.batch_config import BatchConfig, ReplayConfig
+from mindbatch.tasks.registry import TASKS
 from mindbatch.tasks.replay import _with_one_replica
 from mindbatch.tasks.replay import run as run_again
 from mindbatch.tasks.runs import DEEPEST, RunsConfig, find_runs, run, state_of
@@ -138,6 +140,27 @@ def config(tmp_path: Path) -> BatchConfig:
     config = job_config(data, tmp_path / "run", key_column="id")
     make_job(config).run()
     return config
+
+
+@pytest.mark.parametrize(
+    ("task", "words", "keys"),
+    [
+        ("retry", ["run"], ["output.dir=run"]),
+        ("replay", ["run", "key=a"], ["output.dir=run", "key=a"]),
+        ("replay", ["run", "a"], ["output.dir=run", "key=a"]),
+    ],
+)
+def test_a_run_is_given_as_a_word(
+    task: str, words: list[str], keys: list[str], config: BatchConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `diff` and `runs` take it."""
+    monkeypatch.chdir(Path(config.output.dir or "").parent)
+    by_word, by_key = (compose_task(TASKS[task], arguments) for arguments in (words, keys))
+    assert by_word.unresolved_yaml == by_key.unresolved_yaml
+    assert not by_word.log.lines
+    assert compose_task(TASKS[task], ["run", "output.dir=run"]).log.lines == [
+        "output.dir: given twice, as run and as output.dir="
+    ]
 
 
 def replay(config: BatchConfig, key: str, max_new_tokens: int = 4) -> int:

@@ -65,6 +65,14 @@ def test_values_of_a_sweep(token: str, values: list[str]) -> None:
             "decoding.top_p=interval(0,1): an interval has no end of values; ",
         ),
         (["decoding=glob(zzz*)"], "decoding=glob(zzz*): stands for no value"),
+        (["limit=range(1,100000000)"], "limit=range(1,100000000): stands for more than 1,000 values, "),
+        (
+            ["x=shuffle(range(1,1e9))", "y=1,2"],
+            "x=shuffle(range(1,1e9)): stands for more than 1,000 values, ",
+        ),
+        (["x=range(0,1,1e-300)"], "x=range(0,1,1e-300): stands for more than 1,000 values, "),
+        (["x=range(1.0,2.0,0)"], "x=range(1.0,2.0,0): stands for more than 1,000 values, "),
+        (["x=range(40)", "y=range(40)"], "--multirun: 1,600 jobs; at most 1,000 are run by one command"),
     ],
 )
 def test_no_sweep(overrides: list[str], line: str) -> None:
@@ -142,7 +150,7 @@ def test_errors_of_all_jobs_come_before_the_first(
         "mindbatch: decoding.top_kk: unknown key; did you mean decoding.top_k?",
         "mindbatch: decoding.temperature=-1.0: must be 0 (greedy) or from 0.000001 to 1000000",
         "mindbatch: decoding.temperature=0.5 has no effect with decoding.do_sample=false; "
-        "set do_sample=true or remove it",
+        "set decoding.do_sample=true or remove it",
     ]
 
 
@@ -165,6 +173,18 @@ def test_a_job_that_fails_does_not_end_the_sweep(
     _, first, second = capsys.readouterr().out.splitlines()
     assert first.split()[:2] == ["decoding.seed=1", "exit"]
     assert second.split()[:2] == ["decoding.seed=2", "done"]
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"), [([0, 0], 0), ([1, 2, 0], 1), ([1, 75], 75), ([143, 0], 75), ([-9, 1], 75)]
+)
+def test_a_sweep_with_an_unfinished_job_is_unfinished(
+    codes: list[int], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = iter(codes)
+    monkeypatch.setattr(sweep, "_run", lambda program, arguments: next(left))
+    words = ["batch", "-m", "model=tiny_gpt2", "data.path=-", f"output.dir={tmp_path}/s"]
+    assert cli.main([*words, f"decoding.seed=range({len(codes)})"]) == code
 
 
 def test_an_interrupt_ends_the_job_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:

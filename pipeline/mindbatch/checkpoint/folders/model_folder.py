@@ -20,7 +20,7 @@ from mindbatch.checkpoint.folders.folder_files import (
     file_names,
     read_configs,
 )
-from mindbatch.checkpoint.folders.resharded import rank_tensors
+from mindbatch.checkpoint.folders.resharded import copied_tensors, rank_tensors
 from mindbatch.checkpoint.folders.tensor_set import StoredSegment, TensorSet, model_tensors
 from mindbatch.checkpoint.folders.weight_files import rank_folders, weights_in
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, Array, read_values
@@ -129,8 +129,13 @@ def has_weights(home: Path) -> bool:
 
 
 def is_cut(home: Path) -> bool:
-    """True if a folder has rank folders and no full model."""
-    return not has_weights(home) and bool(rank_folders(home))
+    """True if a folder has no full model, but rank folders that hold slices of one."""
+    if has_weights(home) or not rank_folders(home):
+        return False
+    copied = copied_tensors(home)
+    if copied is not None:
+        copied.close()
+    return copied is None
 
 
 def code_notes(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -105,8 +105,6 @@ def rank_tensors(home: Path, needed: TensorSlice, place: tuple[int, int]) -> Ten
     marker, (stage, stages) = read_marker(home), place
     settings = marker.settings if marker else {}
     of_names = _names_errors(settings)
-    if marker is None:
-        _refuse_copies(home)
     if of_cut := _cut_errors(home, settings, len(ranks), (needed.size, stages), fits=not of_names):
         raise ConfigError(f"{home}: {error}" for error in [*of_names, *of_cut])
     raise_if_any(of_names, str(home))
@@ -121,13 +119,24 @@ def rank_tensors(home: Path, needed: TensorSlice, place: tuple[int, int]) -> Ten
     return source.ranks[0]
 
 
-def _refuse_copies(home: Path) -> None:
-    with open_source(home) as source:
-        if seem_copies(source.ranks):
-            raise ConfigError(
-                f"{home}: its {len(source.ranks)} rank folders hold copies of one checkpoint; make one model "
-                f"of them: `{reshard_command(home)}`"
-            )
+def copied_tensors(home: Path) -> TensorSet | None:
+    """The tensors of the first rank where several hold copies of a whole checkpoint; None where they do not.
+
+    So data-parallel jobs of MindFormers save and want them: each rank reads a folder of its own.
+
+    Raises:
+        CheckpointError: lists what is missing or damaged.
+    """
+    if read_marker(home) is not None or len(rank_folders(home)) < 2:
+        return None
+    source = open_source(home)
+    with closed_on_error(source):
+        first, *others = source.ranks
+        is_copied = seem_copies(source.ranks)
+        raise_if_any(first.checksum_errors() if is_copied and first.digests is None else [])
+    for tensors in others if is_copied else source.ranks:
+        tensors.close()
+    return first if is_copied else None
 
 
 def _names_errors(settings: Mapping[str, Any]) -> list[str]:

@@ -67,9 +67,25 @@ class Applied:
     """Note on where the model runs, if neither the YAML nor anything that overrides it says so."""
 
     @property
-    def notes(self) -> list[str]:
+    def details(self) -> list[str]:
         """A line for each reason, with the keys that have no effect for it."""
         unused = [f"{self.path}: no effect ({why}): {', '.join(keys)}" for why, keys in self.unused.items()]
+        return [*unused, *filter(None, [self.device_note])]
+
+    @property
+    def notes(self) -> list[str]:
+        """A line for all keys without effect: those that no run has a use for are counted."""
+        parts, num_idle = [], 0
+        for why, keys in self.unused.items():
+            told = [key for key in keys if key in TABLE or not key.startswith((*_IDLE,))]
+            num_idle += len(keys) - len(told)
+            parts += [f"{', '.join(told)} ({why})"] if told else []
+        if num_idle:
+            keys_text = f"{num_idle} key{'s' * (num_idle > 1)}"
+            parts.append(
+                f"{keys_text} of training, logs or MindSpore's own settings (--print-config says which)"
+            )
+        unused = [f"{self.path}: no effect: {', '.join(parts)}"] if parts else []
         return [*unused, *filter(None, [self.device_note])]
 
     def place(self, key: str) -> str:
@@ -202,8 +218,8 @@ def _set(key: str, value: Any, name: str, facts: Facts, applied: Applied) -> Non
 
 def predict_layer(
     written: object, above: Mapping[str, Any], strategy: str, keys: SchemaKeys, log: ErrorLog
-) -> tuple[list[Assignment], list[str]]:
-    """The settings of the predict YAML that `written` names, and a line for each reason why keys have none.
+) -> tuple[list[Assignment], list[str], list[str]]:
+    """The settings of the predict YAML that `written` names, and its `notes` and `details`.
 
     above, strategy: as of `apply_table`. Its errors go to `log`, and where each setting comes from.
     """
@@ -214,15 +230,15 @@ def predict_layer(
     except ConfigError as error:
         for line in error.lines:
             log.add(line, CHECKPOINT)
-        return [], []
+        return [], [], []
     except ValueError as error:
         log.add(f"{PREDICT_YAML}={shown(written, LONGEST_SHOWN)}: {error}", CHECKPOINT)
-        return [], []
+        return [], [], []
     for line in applied.errors:
         log.add(line, *applied.doubtful)
     settings = [*applied.settings.values()]
     log.origins |= {setting.key: setting.source for setting in settings}
-    return settings, applied.notes
+    return settings, applied.notes, applied.details
 
 
 # Keys that describe the model are compared with config.json of its folder, which is what counts here.

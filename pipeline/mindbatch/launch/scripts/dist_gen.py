@@ -19,7 +19,13 @@ from mindbatch.launch.given_servers import (
 from mindbatch.launch.process_log import made_folder
 from mindbatch.launch.rank_table import RankTable, Server, counted
 from mindbatch.launch.scripts.execute_order import ExecuteOrder, read_order, with_input, with_launch
-from mindbatch.launch.scripts.program_ranks import ProgramRanks, Script, ScriptJob, run_script
+from mindbatch.launch.scripts.program_ranks import (
+    ARGUMENTS_ARE_RIGHT,
+    ProgramRanks,
+    Script,
+    ScriptJob,
+    run_script,
+)
 from mindbatch.launch.table_json import read_json
 from mindbatch.launch.table_reader import Leave, RankTableError, read_rank_table
 
@@ -41,7 +47,8 @@ RANK_SIZE      ranks of the job on all servers; the rank table must have as many
 
 INPUT_DATA     environment: other programs get --input_data "$INPUT_DATA"; for mindbatch generate it is
                the prompt, or a file with one on each line
-PYTHON         environment: the Python that has MindBatch; the checkout's .venv
+PYTHON         environment: the Python that has MindBatch; that of the active environment, if it has,
+               else the checkout's .venv
 
 It waits; logs are {LOGS}/rank_N.log; the exit code is that of the first process that fails.""",
     (4,),
@@ -60,6 +67,10 @@ class DevicePlacement:
 
 def main() -> None:
     run_script(SCRIPT, read_job)
+
+
+def check_arguments() -> None:
+    run_script(SCRIPT, read_job, lambda job: ARGUMENTS_ARE_RIGHT)
 
 
 def read_job(arguments: list[str], environment: Mapping[str, str]) -> ScriptJob:

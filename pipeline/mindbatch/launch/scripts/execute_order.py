@@ -57,7 +57,8 @@ def read_order(text: str, errors: list[str]) -> ExecuteOrder:
         errors.append("EXECUTE_ORDER: holds no command")
         return ExecuteOrder((), ())
     order = _recognised(words)
-    errors += [f"EXECUTE_ORDER {shown(text)}: {problem}" for problem in _program_errors(order.program[0])]
+    problems = [*_program_errors(order.program[0]), *_file_errors(order)]
+    errors += [f"EXECUTE_ORDER {shown(text)}: {problem}" for problem in problems]
     return order
 
 
@@ -98,6 +99,23 @@ def _program_errors(program: str) -> Iterator[str]:
         is_variable = equals and name.isidentifier()
         hint = f"; set variables before the script: export {program}" if is_variable else ""
         yield f"{shown(program)} is no program{hint}"
+
+
+def _file_errors(order: ExecuteOrder) -> Iterator[str]:
+    """Checks that the file is there that a Python is to run."""
+    first = next(iter(order.arguments), "")
+    is_python = Path(order.program[0]).name.startswith("python")
+    if not (is_python and first.endswith(".py")) or os.path.exists(first):
+        return
+    is_custom = Path(first).name == _GENERATE_CUSTOM.name
+    hint = f"; this project's is {_own_generate_custom()}" if is_custom else ""
+    yield f"{shown(first)}: no such file{hint}"
+
+
+def _own_generate_custom() -> str:
+    """The path of the checkout's; of a wheel, which has none, how it is called there."""
+    own = _GENERATE_CUSTOM
+    return shlex.quote(str(own)) if own.exists() else "tools/generate_custom.py of its checkout"
 
 
 def with_input(order: ExecuteOrder, data: str | None, notes: list[str], errors: list[str]) -> ExecuteOrder:

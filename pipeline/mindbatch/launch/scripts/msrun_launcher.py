@@ -10,7 +10,13 @@ from mindbatch.io.errors import ConfigError
 from mindbatch.launch.free_ports import HeldPort, port_error
 from mindbatch.launch.given_servers import is_own_address
 from mindbatch.launch.scripts.execute_order import ExecuteOrder, read_order, with_input, with_launch
-from mindbatch.launch.scripts.program_ranks import ProgramRanks, Script, ScriptJob, run_script
+from mindbatch.launch.scripts.program_ranks import (
+    ARGUMENTS_ARE_RIGHT,
+    ProgramRanks,
+    Script,
+    ScriptJob,
+    run_script,
+)
 
 NAME = "msrun_launcher.sh"
 NAMES = {
@@ -83,6 +89,10 @@ class Settings:
 
 def main() -> None:
     run_script(SCRIPT, read_job)
+
+
+def check_arguments() -> None:
+    run_script(SCRIPT, read_job, lambda job: ARGUMENTS_ARE_RIGHT)
 
 
 def read_job(arguments: list[str], environment: Mapping[str, str]) -> ScriptJob:

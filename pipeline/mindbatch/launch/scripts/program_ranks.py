@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from mindbatch.io import children
-from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, MindBatchError
+from mindbatch.io.errors import EXIT_DONE, EXIT_UNFINISHED, EXIT_USAGE, ConfigError, MindBatchError
 from mindbatch.io.interrupts import interrupt_outcome, signal_notes
-from mindbatch.io.screen_text import end_output, say, show, watch_streams
+from mindbatch.io.screen_text import end_output, say, show_page, watch_streams
 from mindbatch.launch.free_ports import HeldPort
 from mindbatch.launch.process_log import made_folder
 from mindbatch.launch.scripts.execute_order import ExecuteOrder
@@ -101,6 +102,8 @@ def _first_failure(
 
 
 HELP = ("-h", "--help")
+ARGUMENTS_ARE_RIGHT = 100
+"""Exit code of a check of the arguments alone, which has printed nothing."""
 
 
 @dataclass(frozen=True)
@@ -125,39 +128,50 @@ class ScriptJob:
     notes: tuple[str, ...] = ()
 
 
-def run_script(script: Script, read_job: Callable[[list[str], Mapping[str, str]], ScriptJob]) -> NoReturn:
+def run_script(
+    script: Script,
+    read_job: Callable[[list[str], Mapping[str, str]], ScriptJob],
+    run_job: Callable[[ScriptJob], int] | None = None,
+) -> NoReturn:
     """Runs the script with the arguments of this process, and ends it.
 
     read_job: the job that arguments and environment ask for. Raises MindBatchError with every error.
+    run_job: runs it and returns the exit code; None runs its program.
     """
     watch_streams()
     signal_notes.install()
     try:
-        code = _run(script, read_job, sys.argv[1:])
+        code = _read_and_run(script, read_job, run_job or partial(_run, script), sys.argv[1:])
     except MindBatchError as error:
         say(*error.lines, name=script.name)
         code = error.exit_code
     except KeyboardInterrupt as interrupt:
         _, code = interrupt_outcome(type(interrupt))
     except BrokenPipeError:
-        code = EXIT_FAILED
+        code = EXIT_UNFINISHED
     end_output()
     sys.exit(code)
 
 
-def _run(
-    script: Script, read_job: Callable[[list[str], Mapping[str, str]], ScriptJob], arguments: list[str]
+def _read_and_run(
+    script: Script,
+    read_job: Callable[[list[str], Mapping[str, str]], ScriptJob],
+    run_job: Callable[[ScriptJob], int],
+    arguments: list[str],
 ) -> int:
     if arguments and arguments[0] in HELP:
-        show(script.usage)
+        show_page(script.usage)
         return EXIT_DONE
     if len(arguments) not in script.counts:
-        show(script.usage, sys.stderr)
+        show_page(script.usage, sys.stderr)
         *most, last = map(str, script.counts)
         allowed = f"{', '.join(most)} or {last}" if most else last
         say(f"{len(arguments)} arguments were given; it takes {allowed}", name=script.name)
         return EXIT_USAGE
-    job = read_job(arguments, os.environ)
+    return run_job(read_job(arguments, os.environ))
+
+
+def _run(script: Script, job: ScriptJob) -> int:
     say(*job.notes, name=script.name)
     if job.ranks is not None:
         return run_ranks(job.ranks, script.name)

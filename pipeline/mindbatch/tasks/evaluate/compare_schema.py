@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from mindbatch.config.model_schema import RuntimeConfig
 from mindbatch.config.paths import new_folder_error, run_folder_error, settled
-from mindbatch.config.schema import option, section
+from mindbatch.config.schema import option, private_option, section
 from mindbatch.fields import kinds as kind
 from mindbatch.tasks.generate.schema import PromptTaskConfig
 
@@ -34,6 +34,7 @@ class CompareOutputConfig:
     format: str = option(
         "text", "of what is printed: text, or json as in results.json", kind.choice("text", "json")
     )
+    private: bool = private_option()
 
 
 @dataclass
@@ -63,6 +64,10 @@ class CompareConfig(PromptTaskConfig):
         "times that each strategy is run to time it, by turns; null: 3, or 1 if that takes a minute",
         kind.count(1),
     )
+
+    @property
+    def is_private(self) -> bool:
+        return self.output.private
 
     def settle_paths(self) -> list[str]:
         errors = super().settle_paths()

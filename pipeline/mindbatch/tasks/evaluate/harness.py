@@ -22,10 +22,10 @@ from mindbatch.config.composition import save_config
 from mindbatch.io.amounts import is_day, today
 from mindbatch.io.error_lines import did_you_mean, shown
 from mindbatch.io.errors import EXIT_DONE, ConfigError
+from mindbatch.io.installation import missing
 from mindbatch.io.moving_bar import MovingBar
 from mindbatch.io.screen_text import concealed, discarded_output, say
 from mindbatch.io.storage import make_folder, write_whole
-from mindbatch.lm_eval import MISSING
 from mindbatch.run.identity import fingerprint_fields
 from mindbatch.tasks.evaluate.harness_evaluation import (
     Scores,
@@ -72,7 +72,7 @@ def run_harness(config: EvaluateConfig) -> int:
     try:
         import_module("lm_eval.evaluator")
     except ModuleNotFoundError as error:
-        raise ConfigError(f"harness.tasks: {MISSING}") from error
+        raise ConfigError(f"harness.tasks: {missing('lm_eval')}") from error
     folder = config.harness.include_path
     columns, home = columns_of(config), Path(config.output.dir or "")
     date = config.data.date or _begun_on(home)

@@ -15,7 +15,7 @@ from rich.console import Console
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import DecodingConfig
 from mindbatch.config.model_task import SEED
-from mindbatch.dataset.data_config import DataConfig
+from mindbatch.dataset.data_config import DataConfig, always_chats
 from mindbatch.evaluation import REFERENCE_FREE
 from mindbatch.io.amounts import today
 from mindbatch.io.closing import Closing
@@ -246,4 +246,6 @@ class SharedLLM(Closing):
             with LoadingLine(shown=self._notice is None) as line:
                 notice = self._notice or line
                 self._llm = LLM.from_config(self._config_of_run, notice, logs, self.opened)
+            if asked := always_chats(self.config.data):
+                self._llm.refuse_chats(asked)
         return self._llm

@@ -21,7 +21,7 @@ from mindbatch.config.paths import (
     run_folder_error,
     settled,
 )
-from mindbatch.config.schema import SchemaKeys, option, section
+from mindbatch.config.schema import SchemaKeys, option, private_option, section
 from mindbatch.dataset.data_config import SOURCES, DataConfig, data_errors, date_errors, settle_data
 from mindbatch.decoding.params import PARAMETERS
 from mindbatch.evaluation import METRIC_NAMES
@@ -61,6 +61,7 @@ class EvaluateOutputConfig:
         is_path=True,
     )
     samples: bool = option(True, "write each row's prompt, answer and scores for each column")
+    private: bool = private_option()
 
 
 @dataclass
@@ -89,6 +90,10 @@ class EvaluateConfig(ModelTaskConfig):
     )
     output: EvaluateOutputConfig = section(EvaluateOutputConfig)
     report: str | None = option(None, "file for the page of the report (HTML)", is_path=True)
+
+    @property
+    def is_private(self) -> bool:
+        return self.output.private
 
     def settle_paths(self) -> list[str]:
         errors = super().settle_paths()

@@ -14,7 +14,7 @@ from mindbatch.tasks.evaluate.schema import CONFIG, EvaluateConfig, baselines_of
 
 
 def run(config: EvaluateConfig) -> int:
-    """Runs the task; returns the exit code: failed when any row of any column could not be run.
+    """Runs the task; returns the exit code: failed when more rows of a column could not be run than may.
 
     Raises:
         ConfigError: the data are not what the task needs, or a folder holds another run.
@@ -28,13 +28,13 @@ def run(config: EvaluateConfig) -> int:
     questions = read_questions(config)
     columns = run_columns(config, asked, questions)
     evaluation = Evaluation(
-        task=config.task.name or Path(config.data.path or "").name.partition(".")[0] or "task",
+        task=config.task.name or config.data.name or "task",
         questions=questions,
         columns=columns,
         baselines=baselines,
         scores=scores_by(config.metric_names, columns, questions, baselines),
         settings=concealed(config.resolved_settings),
-        few_shot=config.task.few_shot,
+        few_shot=config.task.few_shot or 0,
     )
     home = Path(config.output.dir or "")
     written = write_results(evaluation, home, samples=config.output.samples)
@@ -46,13 +46,14 @@ def run(config: EvaluateConfig) -> int:
         written.append(Path(config.report))
     print(evaluation_page(evaluation))
     say(*(f"written {path}" for path in written))
-    return _report_errors(evaluation)
+    _say_errors(evaluation)
+    is_failed = any(config.data.is_failed_by(len(column.errors)) for column in columns.values())
+    return EXIT_FAILED if is_failed else EXIT_DONE
 
 
-def _report_errors(evaluation: Evaluation) -> int:
+def _say_errors(evaluation: Evaluation) -> None:
     failures = {name: column.errors for name, column in evaluation.columns.items() if column.errors}
     for name, errors in failures.items():
         number, reason = min(errors.items())
         place, failed = evaluation.questions[number].place, counted(len(errors), "question")
         say(f"{name}: {failed} could not be run; the first: {place}: {reason}")
-    return EXIT_FAILED if failures else EXIT_DONE

@@ -64,7 +64,11 @@ class AnswerConfig:
         "tokens of a long text that are scored in each window; null: half of the longest sequence",
         kind.count(1),
     )
-    few_shot: int = option(0, "solved examples that stand before each prompt", kind.count())
+    few_shot: int | None = option(
+        None,
+        "solved examples of task.few_shot_path that stand before each prompt; 0, null: none",
+        kind.count(),
+    )
     few_shot_path: str | None = option(
         None, "file of the rows that the examples are taken from", is_path=True
     )
@@ -104,8 +108,10 @@ def answer_errors(task: AnswerConfig) -> Iterator[str]:
             re.compile(task.extract_pattern)
         except re.error as error:
             yield f"task.extract_pattern={shown(task.extract_pattern)}: no regular expression: {error}"
-    if bool(task.few_shot) != (task.few_shot_path is not None):
-        yield "task.few_shot_path: the file of the examples; give it and the number task.few_shot, or neither"
+    if task.few_shot and task.few_shot_path is None:
+        yield f"task.few_shot={task.few_shot}: needs task.few_shot_path, the file of the examples"
+    if task.few_shot is None and task.few_shot_path is not None:
+        yield "task.few_shot_path: needs task.few_shot, the number of examples; 0: none of them"
     if (task.instructions_column is None) != (task.arguments_column is None):
         yield "task.instructions_column, task.arguments_column: each needs the other"
     if task.instructions_column is not None and task.reference_column is not None:

@@ -17,7 +17,6 @@ from mindbatch.prompts.prompts import Prompt
 
 INTRODUCTION = "Type a prompt and Enter; an empty line or Ctrl-D leaves."
 NO_TEXT = "interactive=true: the model's folder has no tokenizer; give model.tokenizer=FOLDER"
-NO_TEMPLATE = "chat=true: the model's tokenizer has no chat template; leave chat=true out"
 
 
 def converse(llm: LLM, params: DecodingParams, *, chat: bool, options: ChatOptions = NO_OPTIONS) -> int:
@@ -29,8 +28,8 @@ def converse(llm: LLM, params: DecodingParams, *, chat: bool, options: ChatOptio
     """
     if llm.tokenizer is None:
         raise ConfigError(NO_TEXT)
-    if chat and not llm.tokenizer.has_chat_template:
-        raise ConfigError(NO_TEMPLATE)
+    if chat:
+        llm.refuse_chats("chat=true")
     history: list[dict[str, Any]] = []
     at_terminal = sys.stdin.isatty()
     edited = at_terminal and sys.stdout.isatty()

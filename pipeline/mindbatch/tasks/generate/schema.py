@@ -16,7 +16,7 @@ from mindbatch.config.paths import (
     settled,
     settled_tools,
 )
-from mindbatch.config.schema import SchemaKeys, option, section
+from mindbatch.config.schema import SchemaKeys, option, private_option, section
 from mindbatch.fields import kinds as kind
 from mindbatch.io.amounts import DAY_RULE, is_day
 
@@ -117,6 +117,7 @@ class OutputConfig:
     format: str = option("text", "text, or json with token ids and timings", kind.choice("text", "json"))
     file: str | None = option(None, "file to write; null: standard output", is_path=True)
     overwrite: bool = option(False, "write over output.file if it is there")
+    private: bool = private_option()
 
 
 @dataclass
@@ -130,6 +131,10 @@ class GenerateConfig(PromptTaskConfig):
     output: OutputConfig = section(OutputConfig)
     stream: bool = option(False, "print the text token by token")
     interactive: bool = option(False, "keep asking for prompts")
+
+    @property
+    def is_private(self) -> bool:
+        return self.output.private
 
     def given_inputs(self) -> list[str]:
         return super().given_inputs() + (["interactive"] if self.interactive else [])

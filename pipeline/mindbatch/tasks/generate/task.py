@@ -60,6 +60,8 @@ def _generate(config: GenerateConfig, params: DecodingParams, rows: PromptRows, 
     llm = LLM.from_config(config, line)
     if config.stream and llm.tokenizer is None:
         raise ConfigError(STREAM_NEEDS_TEXT)
+    if config.chat or config.messages is not None:
+        llm.refuse_chats("chat=true" if config.chat else "messages")
     run = llm.submit((row, params) for row in rows.prompts)
     failures = run.refused + [RequestOutput.failed(row.key, row.error) for row in rows.errors]
     keys = sorted([request.key for request in run.requests] + [failure.key for failure in failures], key=int)

@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from mindbatch.config.machine import MachineMemory, memory_here
+from mindbatch.dataset.data_config import always_chats
 from mindbatch.dataset.rows import RowMaker
 from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.folder_embeddings import folder_embeddings
 from mindbatch.io.amounts import duration, ranges, size
 from mindbatch.io.screen_text import printable
 from mindbatch.io.storage import Storage, TemporaryFolder
@@ -18,6 +20,7 @@ from mindbatch.loading.build import dry_run_engine
 from mindbatch.loading.memory_check import MemoryDemand
 from mindbatch.loading.setup import EngineSetup, prepare
 from mindbatch.parallel.topology import DeviceMap, Topology
+from mindbatch.prompts.prompts import refuse_chats
 from mindbatch.replicas.load import topology_of
 from mindbatch.run.calibration import calibrate, sample_rows
 from mindbatch.run.index import RowIndex
@@ -46,6 +49,8 @@ def plan_batch(config: PlanConfig, device_map: DeviceMap = None) -> Plan:
     """The plan. Raises ConfigError: the data is not what the settings ask for, or calibrating failed."""
     topology = replace(topology_of(config.parallel), device_map=device_map)
     setup = prepare(config.model, config.runtime, topology.part_of(0), config.lora)
+    if asked := always_chats(config.data):
+        refuse_chats(setup.tokenizer, asked)
     with TemporaryFolder() as folder:
         return _make_plan(config, setup, topology, RunFolder(folder))
 
@@ -69,7 +74,10 @@ def _survey(config: PlanConfig, params: DecodingParams, index: RowIndex, scratch
     outputs = None if config.output.dir is None else Path(config.output.dir)
     dataset = DataInput(config.data, Storage()).dataset(scratch, outputs)
     columns = config.output.columns
-    maker = RowMaker(config.data, params, dataset.is_openai, columns=columns, lora=config.lora)
+    embeddings = folder_embeddings(Path(config.model.checkpoint_name_or_path or ""))
+    maker = RowMaker(
+        config.data, params, dataset.is_openai, columns=columns, lora=config.lora, embeddings=embeddings
+    )
     with closing(maker):
         survey(dataset, maker, selection_of(config.data), index)
 

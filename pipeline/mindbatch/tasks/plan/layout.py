@@ -11,7 +11,7 @@ from mindbatch.config.model_schema import ParallelConfig
 from mindbatch.io.amounts import counted
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.regular_file import read_regular
-from mindbatch.io.screen_text import printable, show, show_json
+from mindbatch.io.screen_text import printable, show_json, show_page
 from mindbatch.io.storage import StorageError, write_whole
 
 
@@ -33,7 +33,7 @@ def show_parts(report: str, first: PlanPart, **others: PlanPart | None) -> None:
     if report == "json":
         show_json(first.json | {name: part.json for name, part in there.items()})
     else:
-        show("\n\n".join(part.page for part in (first, *there.values())))
+        show_page("\n\n".join(part.page for part in (first, *there.values())))
 
 
 _SIZES = ("data_parallel", "model_parallel", "pipeline_stage")

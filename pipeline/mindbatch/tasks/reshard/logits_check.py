@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from mindbatch.checkpoint.error_lines import shown
+from mindbatch.checkpoint.folders.renamed_folder import RenamedFolder
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray
-from mindbatch.checkpoint.iterations.folder import IterationFolder
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.checkpoint.reshard.progress import Progress, silent
 from mindbatch.config.environment import prepare_environment
@@ -26,7 +26,6 @@ from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
 from mindbatch.loading.first_logits import first_logits
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.tensor_spec import source_shapes
-from mindbatch.parallel.topology import WHOLE
 from mindbatch.tasks.reshard.schema import ReshardConfig, ReshardTargetConfig
 from mindbatch.tasks.reshard.source import ReshardSource, open_reshard_source
 
@@ -37,7 +36,7 @@ _OTHERWISE = "verify=true compares every element without running the model"
 _MIN_ROOM = 1 << 28  # a step's arrays, and the interpreter
 
 
-class WholeCheckpoint(IterationFolder):
+class WholeCheckpoint(RenamedFolder):
     """The tensors of a reshard's source as one whole model's, each checked against its digests.
 
     Nothing is written: a tensor is put together when it is asked for, from all files that have parts of it.
@@ -50,7 +49,6 @@ class WholeCheckpoint(IterationFolder):
             ConfigError, CheckpointError: as `open_reshard_source`.
         """
         opened = open_reshard_source(replace(config, target=ReshardTargetConfig()))
-        self.shard, self.stages = WHOLE, 1
         self._hold(opened.source.path, opened.source.ranks)
         self._locate(opened.files)
 

@@ -12,7 +12,7 @@ from mindbatch.checkpoint.reshard.folder import is_there, part_of
 from mindbatch.checkpoint.reshard.plan import Outcome, ReshardPlan
 from mindbatch.checkpoint.reshard.progress import PlainProgress, Progress, TimeLeft, mebibytes
 from mindbatch.io.amounts import duration, size
-from mindbatch.io.errors import EXIT_DONE
+from mindbatch.io.errors import EXIT_DONE, is_unfinished
 from mindbatch.io.screen_text import printable, say, show
 from mindbatch.tasks.reshard.plan import plan_reshard
 from mindbatch.tasks.reshard.schema import ReshardConfig
@@ -33,7 +33,7 @@ def run(config: ReshardConfig) -> int:
     say(*opened.notes)
     if config.dry_run:
         is_done = is_there(plan)
-        show("\n".join(_plan_lines(plan, is_done)))
+        show(*_plan_lines(plan, is_done))
         return EXIT_DONE
     start = time.monotonic()
     try:
@@ -43,8 +43,8 @@ def run(config: ReshardConfig) -> int:
             outcome = carry_out(plan, progress=progress, approve=check)
             if check is not None and not outcome.is_new:
                 check(plan.target)
-    except KeyboardInterrupt:
-        if part_of(plan.target).is_dir():
+    except BaseException as error:
+        if is_unfinished(error) and part_of(plan.target).is_dir():
             say(f"{part_of(plan.target)}: keeps what was finished; the same command goes on")
         raise
     say(*outcome.notes)

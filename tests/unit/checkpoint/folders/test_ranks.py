@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.folders.model_folder import ModelFolder, match_tensors
+from mindbatch.checkpoint.folders.model_folder import ModelFolder, is_cut, match_tensors
 from mindbatch.checkpoint.folders.tensor_set import open_source, seem_copies
 from mindbatch.config.paths import model_folder_error
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.foreign_formats import reshard_command
+from mindbatch.models import native
+from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import shard_specs, source_shapes
-from mindbatch.parallel.topology import WHOLE, TensorSlice
+from mindbatch.parallel.topology import WHOLE, RankPart, TensorSlice
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
 from reshard_models import LLAMA, MODELS, contents, tensors_of, write_model
@@ -198,14 +200,37 @@ def test_a_copy_that_differs_is_named(tmp_path: Path, copies: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
-def test_copies_are_not_run_as_slices(copies: Path) -> None:
-    expected = (
-        f"{copies}: its 2 rank folders hold copies of one checkpoint; make one model of them: `mindbatch "
-    )
-    for needed in (TensorSlice(0, 2), TensorSlice(0, 1)):
-        with pytest.raises(ConfigError) as error:
-            ModelFolder(copies, needed)
-        assert error.value.lines[0].startswith(expected)
+@pytest.mark.parametrize("names", ["hf", "mindformers"])
+@pytest.mark.parametrize("part", [RankPart(), RankPart(TensorSlice(1, 2)), RankPart(stage=1, stages=2)])
+def test_copies_are_run_as_the_whole_model(
+    tmp_path: Path, whole: Path, copies: Path, names: str, part: RankPart
+) -> None:
+    """As MindFormers runs them data-parallel, and divided in any way, for each holds the whole."""
+    if names == "mindformers":
+        (file,) = reshard(whole, tmp_path / "named", names=names, format="ckpt").glob("*.ckpt")
+        for rank in range(2):
+            (copies / f"rank_{rank}/model.safetensors").unlink()
+            shutil.copy(file, copies / f"rank_{rank}/gpt-1_10.ckpt")
+    assert not is_cut(copies)
+    opened, spec = native.open_folder(copies, "auto", IgnoredKeys(), part)
+    expected, expected_spec = native.open_folder(whole, "auto", IgnoredKeys(), part)
+    with opened, expected:
+        assert spec == expected_spec
+        assert opened.notes == (
+            f"{copies}: its rank folders hold copies of one checkpoint; the first is read",
+        )
+        assert {*opened.names} == {*expected.names}
+        for name in expected.names:
+            assert np.array_equal(opened.floats(name), expected.floats(name))
+            assert opened.floats(name, rows=slice(1, 3)).tobytes() == expected.floats(name)[1:3].tobytes()
+
+
+def test_damage_of_the_copy_that_is_read_is_told(copies: Path) -> None:
+    for rank in range(2):
+        path = copies / f"rank_{rank}/model.safetensors"
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=r"rank_0/model\.safetensors"):
+        native.open_folder(copies, "auto", IgnoredKeys(), RankPart())
 
 
 @pytest.mark.parametrize("name", ["copies", "it's a folder"])

@@ -80,7 +80,7 @@ def test_a_server_of_several_is_known_by_its_address(here: Path) -> None:
 
 def test_a_program_gets_a_table_of_modelarts_in_the_form_that_hccl_reads(here: Path) -> None:
     (here / "table.json").write_text(json.dumps(modelarts_table(1, 2)))
-    job = ranks_of("python run.py", "[0,2]", "2")
+    job = ranks_of("env run", "[0,2]", "2")
     paths = {each["RANK_TABLE_FILE"] for each in job.ranks.values()}
     assert paths == {str(here / "output/log/rank_table.json")}
     assert json.loads((here / "output/log/rank_table.json").read_text()) == plain_table(1, 2)

@@ -80,6 +80,8 @@ def test_programs_of_ours_are_known(text: str, program: tuple[str, ...], kind: s
 def test_python_is_the_one_that_is_named_else_that_of_path_else_ours(
     text: str, named: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("PYTHON", raising=False)
     assert order_of(text).words == (sys.executable, "train.py", "--x")
@@ -90,6 +92,21 @@ def test_python_is_the_one_that_is_named_else_that_of_path_else_ours(
     name = "python3" if text.startswith("python3") else "python"
     program = str(tmp_path / name) if named is None else sys.executable
     assert order_of(text).words == (program, "train.py", "--x")
+
+
+@pytest.mark.parametrize("python", ["", "python ", "python3 ", f"{sys.executable} "])
+@pytest.mark.parametrize(
+    ("file", "hint"), [("train.py", ""), ("a/generate_custom.py", f"; this project's is {TOOL}")]
+)
+def test_a_python_file_that_is_not_there_is_told(
+    python: str, file: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    faults: list[str] = []
+    read_order(f"{python}{file} --x", faults)
+    assert faults == [f"EXECUTE_ORDER '{python}{file} --x': '{file}': no such file{hint}"]
+    for other in ("echo train.py", f"{sys.executable} -m nosuch.py", f"{sys.executable} -c pass nosuch.py"):
+        order_of(other)
 
 
 def test_a_copy_of_generate_custom_is_ours_and_that_of_mindformers_is_not(tmp_path: Path) -> None:

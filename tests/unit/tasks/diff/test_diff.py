@@ -140,6 +140,19 @@ def test_the_page_escapes_what_would_act_on_a_terminal(
     )
 
 
+def test_no_name_of_a_folder_forges_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [str(tmp_path / f"{name}\nall rows are equal\x1b[2J") for name in "ab"]
+    make_run(Path(names[0]), result("1", "x"), result("2", "x"))
+    make_run(Path(names[1]), result("1", "y"))
+    assert run(DiffConfig(first=names[0], second=names[1])) == 1
+    captured = capsys.readouterr()
+    assert "all rows are equal\x1b[2J" not in captured.out + captured.err
+    assert "\x1b" not in captured.out + captured.err
+    lines = captured.out.splitlines()
+    assert lines[0].count("\\nall rows are equal\\x1b[2J") == 2
+    assert not [line for line in lines if line.startswith("all rows")]
+
+
 def test_damage_is_told_and_the_rest_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_run(tmp_path / "a", result("1", "x"), result("2", "x"), manifest=COMPLETE)
     make_run(tmp_path / "b", result("1", "x"), result("2", "x"), manifest=COMPLETE)

@@ -12,7 +12,7 @@ import pytest
 from mindbatch.config.compose import compose_task
 from mindbatch.io.amounts import today
 from mindbatch.io.errors import ConfigError
-from mindbatch.lm_eval import MISSING
+from mindbatch.io.installation import missing
 from mindbatch.lm_eval.__main__ import main
 from mindbatch.tasks.evaluate.harness import (
     DATE,
@@ -130,7 +130,7 @@ def lm_eval_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("lm_eval_is_missing")
 def test_its_command_line_says_in_a_line_that_it_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main() == 2
-    assert capsys.readouterr().err == f"mindbatch: {MISSING}\n"
+    assert capsys.readouterr().err == f"mindbatch: {missing('lm_eval')}\n"
 
 
 @pytest.mark.usefixtures("lm_eval_is_missing")
@@ -139,5 +139,5 @@ def test_evaluate_says_that_it_is_missing_before_a_model_is_loaded() -> None:
     config.harness.tasks = ["mine"]
     with mock.patch("mindbatch.tasks.evaluate.runs.LLM") as llm, pytest.raises(ConfigError) as error:
         run_harness(config)
-    assert error.value.lines == (f"harness.tasks: {MISSING}",)
+    assert error.value.lines == (f"harness.tasks: {missing('lm_eval')}",)
     assert not llm.mock_calls

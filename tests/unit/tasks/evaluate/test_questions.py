@@ -10,6 +10,7 @@ from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.evaluate.questions import Examples, Question, read_questions
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
+from mindbatch.tasks.evaluate.task_schema import AnswerConfig, answer_errors
 from mindbatch.tasks.registry import TASKS
 
 from .conftest import Configured
@@ -35,6 +36,19 @@ def test_solved_examples_stand_before_each_prompt(configured: Configured, rows: 
     config = configured(few_shot=2, few_shot_path=str(rows), data={"skip": 4})
     texts = [question.content["text"] for question in read_questions(config)]
     assert texts == [f"0 and 0 is 0\n\n1 and 1 is 2\n\n{number} and {number} is" for number in (4, 5)]
+
+
+def test_no_examples_are_asked_for_by_their_number_alone(configured: Configured, rows: Path) -> None:
+    """A task's own file of examples needs no further word."""
+    config = configured(few_shot=0, few_shot_path=str(rows), data={"skip": 5})
+    assert not [*answer_errors(config.task)]
+    assert [question.content["text"] for question in read_questions(config)] == ["5 and 5 is"]
+    assert [*answer_errors(AnswerConfig(few_shot_path="x"))] == [
+        "task.few_shot_path: needs task.few_shot, the number of examples; 0: none of them"
+    ]
+    assert [*answer_errors(AnswerConfig(few_shot=2))] == [
+        "task.few_shot=2: needs task.few_shot_path, the file of the examples"
+    ]
 
 
 def test_before_a_chat_examples_are_turns_of_it(configured: Configured, rows: Path) -> None:

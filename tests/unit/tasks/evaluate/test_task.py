@@ -107,6 +107,8 @@ def test_a_row_that_cannot_run_is_wrong_and_told(
     asked = [{"prompt": "x" * 400, "reference": "y"}, {"prompt": "a", "reference": "b"}]
     config = configured(("exact_match", "perplexity"), asked=asked)
     assert run(config) == 1
+    config.data.max_errors = 1
+    assert run(config) == 0
     found = results(config)["columns"]["model"]
     assert (found["errors"], found["rows"]) == (1, {"exact_match": 2, "perplexity": 1})
     printed = capsys.readouterr()

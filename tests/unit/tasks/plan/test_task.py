@@ -54,6 +54,16 @@ def config(folder: Path, **options: Any) -> PlanConfig:
     )
 
 
+def test_chats_for_a_model_without_a_template_are_one_error(folder: Path) -> None:
+    for options in ({"chat": True}, {"messages_column": "prompt"}):
+        task = config(folder)
+        task.data = DataConfig(path=str(folder.parent / "rows.jsonl"), **options)
+        with pytest.raises(
+            ConfigError, match="^data.(chat=true|messages_column=prompt): the model's folder has"
+        ):
+            plan.run(task)
+
+
 def planned(task: PlanConfig, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     task.report = "json"
     assert plan.run(task) == 0

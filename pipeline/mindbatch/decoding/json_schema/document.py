@@ -1,0 +1,111 @@
+"""A schema's document: its subschemas by number, and what references in it point to."""
+
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from mindbatch.decoding.json_schema.errors import SchemaError
+from mindbatch.decoding.json_schema.keywords import DRAFT_7, draft_of, keyword_errors
+from mindbatch.io.error_lines import shown
+
+_HOLD_VALUES = frozenset({"const", "default", "enum", "examples"})
+"""Keywords whose value is no schema, whatever it looks like."""
+_BY_NAME = frozenset(
+    {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"}
+)
+"""Keywords whose value has a schema for each name."""
+
+
+class Subschema(NamedTuple):
+    keywords: dict[str, Any]
+    pointer: str
+    """Its place, as a reference of the document."""
+
+
+class Document:
+    """Numbers subschemas as they are asked for, and checks the keywords of each once."""
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self.root = root
+        self.draft = draft_of(root)
+        self.subschemas: list[Subschema] = []
+        self.errors: list[str] = []
+        """Errors in keywords, of all subschemas that were asked for; those then allow anything."""
+        self._originals: list[dict[str, Any]] = []  # kept, as their addresses are their names
+        self._numbers: dict[int, int] = {}
+        self._identity = root.get("$id") if isinstance(root.get("$id"), str) else ""
+        self._anchors: dict[str, Subschema] = {}
+        self._nested_identity: str | None = None
+        self._note_anchors(root, "#")
+
+    def number(self, keywords: dict[str, Any], pointer: str) -> int:
+        """The number of a subschema; equal ones in other places have other numbers."""
+        number = self._numbers.get(id(keywords))
+        if number is None:
+            errors = keyword_errors(keywords, pointer, self.draft)
+            self.errors += errors
+            number = self._numbers[id(keywords)] = len(self.subschemas)
+            self.subschemas.append(Subschema({} if errors else keywords, pointer))
+            self._originals.append(keywords)
+        return number
+
+    def resolved(self, reference: str, pointer: str) -> tuple[Any, str]:
+        """The schema that a reference points to, and where it stands."""
+        if self._nested_identity is not None:
+            raise SchemaError(self._nested_identity, "an $id below the top is not supported beside $ref")
+        place, _, fragment = reference.partition("#")
+        if place and place != (self._identity or "").partition("#")[0]:
+            wanted = "only references into the schema itself are supported, such as #/$defs/NAME"
+            raise SchemaError(pointer, f"$ref={shown(reference)}: {wanted}")
+        fragment = unquote(fragment)
+        if fragment in self._anchors:
+            return self._anchors[fragment]
+        value: Any = self.root
+        if fragment and not fragment.startswith("/"):
+            raise SchemaError(pointer, f"$ref={shown(reference)}: the schema has no such anchor")
+        for step in fragment.split("/")[1:]:
+            value = _entered(value, step.replace("~1", "/").replace("~0", "~"))
+            if not isinstance(value, dict | list | bool):
+                raise SchemaError(pointer, f"$ref={shown(reference)}: the schema has nothing there")
+        if not isinstance(value, dict | bool):
+            raise SchemaError(pointer, f"$ref={shown(reference)}: a list stands there, and no schema")
+        return value, f"#{fragment}"
+
+    def _note_anchors(self, value: Any, pointer: str) -> None:
+        if isinstance(value, list):
+            for place, item in enumerate(value):
+                self._note_anchors(item, f"{pointer}/{place}")
+        if not isinstance(value, dict):
+            return
+        self._note_identity(value, pointer)
+        for key, item in value.items():
+            below = f"{pointer}/{escaped(key)}"
+            if key in _BY_NAME and isinstance(item, dict):
+                for name, named in item.items():
+                    self._note_anchors(named, f"{below}/{escaped(name)}")
+            elif key not in _HOLD_VALUES:
+                self._note_anchors(item, below)
+
+    def _note_identity(self, value: dict[str, Any], pointer: str) -> None:
+        names = [value.get("$anchor"), value.get("$dynamicAnchor")]
+        identity = value.get("$id")
+        if isinstance(identity, str) and value is not self.root:
+            if self.draft == DRAFT_7 and identity.startswith("#"):
+                names.append(identity[1:])
+            else:
+                self._nested_identity = pointer
+        for name in names:
+            if isinstance(name, str):
+                self._anchors[name] = Subschema(value, pointer)
+
+
+def escaped(key: str) -> str:
+    """A key as a step of a pointer."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _entered(value: Any, step: str) -> Any:
+    if isinstance(value, dict):
+        return value.get(step)
+    if isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+        return value[int(step)]
+    return None

@@ -1,0 +1,177 @@
+"""Keywords of JSON Schema: what the value of each must be, and those that are not supported."""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from mindbatch.decoding.json_schema.errors import SchemaError
+from mindbatch.io.error_lines import nearest, shown
+
+TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
+DRAFT_7, DRAFT_2019, DRAFT_2020 = 7, 2019, 2020
+"""In their order; draft 6 is read as draft 7, which only has more annotations and `if`."""
+_DRAFTS = {
+    "http://json-schema.org/draft-06/schema": DRAFT_7,
+    "http://json-schema.org/draft-07/schema": DRAFT_7,
+    "https://json-schema.org/draft/2019-09/schema": DRAFT_2019,
+    "https://json-schema.org/draft/2020-12/schema": DRAFT_2020,
+}
+ANNOTATIONS = frozenset({
+    "$anchor", "$comment", "$defs", "$dynamicAnchor", "$id", "$recursiveAnchor", "$schema", "$vocabulary",
+    "contentEncoding", "contentMediaType", "contentSchema", "default", "definitions", "deprecated",
+    "description", "else", "examples", "maxContains", "minContains", "readOnly", "then", "title", "writeOnly",
+})  # fmt: skip
+"""Keywords that forbid no value: notes, places, and what only counts beside one that is not supported."""
+_UNKNOWN = {
+    DRAFT_7: {
+        "prefixItems", "dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties",
+        "$dynamicRef", "$recursiveRef",
+    },
+    DRAFT_2019: {"prefixItems", "$dynamicRef"},
+    DRAFT_2020: set(),
+}  # fmt: skip
+"""Keywords that a draft does not have, and so takes for notes."""
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, bool | dict)
+
+
+def _is_schemas(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_schema, value))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and value >= 0 and value == int(value)
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _is_type(value: Any) -> bool:
+    names = value if isinstance(value, list) else [value]
+    return bool(names) and all(isinstance(name, str) and name in TYPES for name in names)
+
+
+def _mapping_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(map(check, value.values()))
+
+
+_SCHEMA = (_is_schema, "a schema: an object, true or false")
+_SCHEMAS = (lambda value: bool(value) and _is_schemas(value), "a list of schemas, at least one")
+_SCHEMA_BY_NAME = (_mapping_of(_is_schema), "an object of schemas")
+_NUMBER = (_is_number, "a number")
+_COUNT = (_is_count, "a whole number from 0")
+_TEXT = (lambda value: isinstance(value, str), "a text")
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "$ref": _TEXT,
+    "additionalItems": _SCHEMA,
+    "additionalProperties": _SCHEMA,
+    "allOf": _SCHEMAS,
+    "anyOf": _SCHEMAS,
+    "const": (lambda _: True, ""),
+    "dependentRequired": (_mapping_of(_is_names), "an object of lists of names"),
+    "dependentSchemas": _SCHEMA_BY_NAME,
+    "dependencies": (
+        _mapping_of(lambda value: _is_schema(value) or _is_names(value)),
+        "an object of schemas or lists of names",
+    ),
+    "enum": (lambda value: isinstance(value, list), "a list"),
+    "exclusiveMaximum": _NUMBER,
+    "exclusiveMinimum": _NUMBER,
+    "format": _TEXT,
+    "items": _SCHEMA,
+    "maxItems": _COUNT,
+    "maxLength": _COUNT,
+    "maxProperties": _COUNT,
+    "maximum": _NUMBER,
+    "minItems": _COUNT,
+    "minLength": _COUNT,
+    "minProperties": _COUNT,
+    "minimum": _NUMBER,
+    "multipleOf": (lambda value: _is_number(value) and value > 0, "a number above 0"),
+    "oneOf": _SCHEMAS,
+    "pattern": _TEXT,
+    "patternProperties": _SCHEMA_BY_NAME,
+    "prefixItems": _SCHEMAS,
+    "properties": _SCHEMA_BY_NAME,
+    "propertyNames": _SCHEMA,
+    "required": (_is_names, "a list of names"),
+    "type": (_is_type, f"one or more of {', '.join(TYPES)}"),
+}
+ASSERTIONS = frozenset(_KINDS)
+_TUPLE = (
+    'a list of schemas is prefixItems, or items beside "$schema": "http://json-schema.org/draft-07/schema#"'
+)
+_UNSUPPORTED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "$dynamicRef": (lambda _: False, "$ref is"),
+    "$recursiveRef": (lambda _: False, "$ref is"),
+    "contains": (lambda value: False, "items and prefixItems are"),
+    "if": (lambda _: False, "anyOf of the two cases is, each with the const that tells it"),
+    "not": (lambda value: value is False, "enum, or a pattern of what is allowed, is"),
+    "unevaluatedItems": (lambda value: value in (True, {}), "items=false is"),
+    "unevaluatedProperties": (lambda value: value in (True, {}), "additionalProperties=false is"),
+    "uniqueItems": (lambda value: value is False, "maxItems is"),
+}
+"""By keyword, the values that forbid nothing, and what is supported instead."""
+
+
+_NAMES = sorted(ASSERTIONS | _UNSUPPORTED.keys())
+
+
+def draft_of(schema: Mapping[str, Any]) -> int:
+    """The draft that a schema follows, by its `$schema`; 2020-12 if it has none."""
+    name = schema.get("$schema", "https://json-schema.org/draft/2020-12/schema")
+    if not isinstance(name, str) or name.rstrip("#") not in _DRAFTS:
+        raise SchemaError("#", f"$schema={shown(name)}: must be one of {', '.join(_DRAFTS)}")
+    return _DRAFTS[name.rstrip("#")]
+
+
+def keyword_errors(schema: Mapping[Any, Any], pointer: str, draft: int) -> list[str]:
+    """Errors in the keywords of a subschema that are not supported, misspelt, or whose value is wrong."""
+    errors = []
+    for name, value in schema.items():
+        is_beside_ref = draft == DRAFT_7 and "$ref" in schema and name != "$ref"  # ignored, too
+        if is_beside_ref or name in _UNKNOWN[draft]:
+            continue
+        if name in _UNSUPPORTED:
+            errors.append(_unsupported_error(name, value, schema))
+        elif name in _KINDS:
+            errors.append(_value_error(name, value, draft))
+        elif isinstance(name, str) and name not in ANNOTATIONS:
+            errors.append(_spelling_error(name))
+    return [f"at {pointer}: {error}" for error in errors if error is not None]
+
+
+@lru_cache(maxsize=1024)
+def _spelling_error(name: str) -> str | None:
+    """Any other name is a note, as JSON Schema says, unless it is nearly a keyword."""
+    similar = [keyword for keyword in _NAMES if abs(len(keyword) - len(name)) <= 2]  # few, as it takes time
+    meant = nearest(name, similar, cutoff=0.85)
+    return None if meant is None else f"{shown(name)} is no keyword; did you mean {meant}?"
+
+
+def _unsupported_error(name: str, value: Any, schema: Mapping[Any, Any]) -> str | None:
+    is_idle, supported = _UNSUPPORTED[name]
+    if is_idle(value) or (name == "uniqueItems" and schema.get("maxItems") in (0, 1)):
+        return None
+    if name == "if" and not {"then", "else"} & schema.keys():
+        return None
+    return f"{name} is not supported; {supported}"
+
+
+def _value_error(name: str, value: Any, draft: int) -> str | None:
+    if draft < DRAFT_2020 and name == "items" and _is_schemas(value):
+        return None
+    later = {"additionalItems": DRAFT_2020, "dependencies": DRAFT_2019}
+    if name in later and draft >= later[name]:
+        instead = {"additionalItems": "items", "dependencies": "dependentRequired and dependentSchemas"}[name]
+        return f"{name} is a keyword of draft 7, which $schema would name; now {instead}"
+    check, allowed = _KINDS[name]
+    more = f"; {_TUPLE}" if name == "items" else ""
+    return None if check(value) else f"{name}={shown(value)}: must be {allowed}{more}"

@@ -1,0 +1,37 @@
+"""Expressions of the grammar library for single JSON values: what a terminal is made of."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Leaf(NamedTuple):
+    """The texts of one JSON value that has no parts.
+
+    text: a terminal's expression (regular expressions joined by & and ~), or a rule's right side.
+    may_be_empty: no text may match it, which the library has to decide.
+    """
+
+    text: str
+    is_rule: bool = False
+    may_be_empty: bool = False
+
+
+def regex(pattern: str) -> str:
+    """A regular expression as an operand of a terminal."""
+    return "/" + pattern.replace("/", r"\x{2f}") + "/"
+
+
+def either(patterns: Iterable[str]) -> str:
+    """One regular expression that matches what any of them does."""
+    parts = list(dict.fromkeys(patterns))
+    return parts[0] if len(parts) == 1 else f"(?:{'|'.join(parts)})"
+
+
+def literal(text: str) -> str:
+    """A regular expression that matches exactly this text."""
+    return "".join(c if c.isascii() and c.isalnum() else f"\\x{{{ord(c):x}}}" for c in text)
+
+
+def all_of(operands: Iterable[str]) -> str:
+    """A terminal whose texts match every operand."""
+    return " & ".join(dict.fromkeys(operands))

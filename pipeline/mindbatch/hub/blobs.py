@@ -1,0 +1,159 @@
+"""Fetches files into a hub's cache, laid out as huggingface_hub has it, by names of their listed digests.
+
+A server's answers name no path here: what they may be is known before, and checked after.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from mindbatch.hub.listings import HuggingFace, ListedFile, ModelScope, Refused
+
+_TRIES = 5
+"""So often in a row a connection may end without having brought anything."""
+_CHUNK = 1 << 15
+"""Bytes of the network at a time: what has come of one before a connection is cut is lost."""
+_READ_BYTES = 1 << 20
+_TIMEOUT_SECONDS = 10.0
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EFBIG)
+_OTHER_LENGTH = "the hub sent another number of bytes than it announced"
+
+
+class Blobs:
+    """The files of a commit of one model: contents in blobs/DIGEST, and links to them in snapshots/COMMIT.
+
+    home: of the model, in the cache.
+    """
+
+    def __init__(self, cache: Path, name: str, hub: HuggingFace | ModelScope) -> None:
+        entry = f"models--{name.replace('/', '--')}"
+        self.home = cache / entry
+        self.folder = self.home / "snapshots" / hub.commit
+        self._blobs, self._locks = self.home / "blobs", cache / ".locks" / entry
+        self._hub, self._session = hub, hub.session()
+
+    def fetch(self, listed: ListedFile) -> tuple[Path, str]:
+        """The path of a file in the snapshot, and its digest; fetched unless it is there already.
+
+        Raises:
+            Refused: what was sent is not what the hub lists.
+            OSError: of the network, or the disk.
+        """
+        name = (listed.digest or "").partition(":")[2] or f"{self._hub.commit}-{listed.file}"
+        blob = self._blobs / name
+        with self._locked(name):
+            if not os.path.lexists(blob):
+                self._fetch_blob(blob, listed)
+            digest = _verified(blob, listed)
+        link = self.folder / listed.file
+        _link(link, Path("..", "..", "blobs", name))
+        return link, digest
+
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        """Keeps other processes from the same file; huggingface_hub locks the same way."""
+        for folder in (self._locks, self._blobs, self.folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        with _opened(self._locks / f"{name}.lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _fetch_blob(self, blob: Path, listed: ListedFile) -> None:
+        """Fetches a file, going on where a connection was cut as long as some of it comes."""
+        partial = blob.with_name(f"{blob.name}.incomplete")
+        tries = 0
+        with _opened(partial) as file:
+            if os.fstat(file).st_size > listed.size:
+                os.ftruncate(file, 0)
+            while (before := os.fstat(file).st_size) < listed.size:
+                try:
+                    self._go_on(file, before, listed)
+                except Refused:
+                    partial.unlink()
+                    raise
+                except OSError as error:
+                    tries = tries + 1 if os.fstat(file).st_size == before else 0
+                    if error.errno in _DISK or tries == _TRIES:
+                        raise
+        partial.replace(blob)
+
+    def _go_on(self, file: int, start: int, listed: ListedFile) -> None:
+        """Asks for what is behind `start`, and writes it. Raises OSError where less came than was due."""
+        headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={start}-"} if start else {})}
+        url = self._hub.url(listed.file)
+        with self._session.get(url, headers=headers, stream=True, timeout=_TIMEOUT_SECONDS) as answer:
+            if start and answer.status_code == 416:  # nothing behind it, as the server has it
+                os.ftruncate(file, 0)
+                raise ConnectionError("the server does not go on")
+            self._hub.refuse_answer([*answer.history, answer], listed)
+            start = _start_of(answer, start, listed)
+            os.ftruncate(file, start)
+            for chunk in answer.iter_content(_CHUNK):
+                start += len(chunk)
+                if start > listed.size:
+                    raise Refused(f"{listed.file}: {_OTHER_LENGTH}")
+                os.pwrite(file, chunk, start - len(chunk))
+        if start < listed.size:
+            raise ConnectionError("the connection ended early")
+
+
+def _start_of(answer: Any, start: int, listed: ListedFile) -> int:
+    """The place of an answer's first byte in its file.
+
+    Raises:
+        Refused: the answer is compressed, or of a file that is longer or shorter than the listed one.
+    """
+    headers = answer.headers
+    if headers.get("Content-Encoding", "identity") != "identity":
+        raise Refused(f"{listed.file}: the hub sent it compressed, which was not asked for")
+    if answer.status_code != 206:
+        start, total = 0, headers.get("Content-Length", str(listed.size))
+    else:
+        first, _, total = headers.get("Content-Range", "").partition("/")
+        if not first.startswith(f"bytes {start}-"):
+            raise Refused(f"{listed.file}: the hub sent another part of it than it was asked for")
+    if total not in ("*", str(listed.size)):
+        raise Refused(f"{listed.file}: {_OTHER_LENGTH}")
+    return start
+
+
+def _verified(blob: Path, listed: ListedFile) -> str:
+    """The digest of a file, which is the one that the hub lists, if it lists one; another file is removed."""
+    is_git = listed.digest is not None and listed.digest.startswith("sha1:")
+    with _opened(blob, os.O_RDONLY) as file:
+        size = os.fstat(file).st_size
+        digest = hashlib.sha1(b"blob %d\0" % size) if is_git else hashlib.sha256()
+        while chunk := os.read(file, _READ_BYTES):
+            digest.update(chunk)
+    made = f"{digest.name}:{digest.hexdigest()}"
+    if listed.digest not in (None, made) or size != listed.size:
+        blob.unlink()
+        raise Refused(f"{listed.file}: its digest is not the one that the hub lists; it was removed")
+    return made
+
+
+@contextmanager
+def _opened(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[int]:
+    """A descriptor of a regular file of the cache, made where there is none; no link is followed."""
+    file = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise Refused(f"{path}: not a regular file")
+        yield file
+    finally:
+        os.close(file)
+
+
+def _link(link: Path, target: Path) -> None:
+    """Makes a link, in place of what has its name."""
+    partial = link.with_name(f".{link.name}.{os.getpid()}")
+    with suppress(FileNotFoundError):
+        partial.unlink()
+    partial.symlink_to(target)
+    partial.replace(link)

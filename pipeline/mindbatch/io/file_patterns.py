@@ -1,0 +1,92 @@
+"""Finds the files that a pattern matches, as Python's `glob` does, and gives up where it covers too much."""
+
+import os
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+MOST_LOOKED_AT = 100_000
+"""Files and folders: a pattern over a whole machine would look at millions, some of them without end."""
+_MAGIC = {*"*?["}
+_ANY_DEPTH = "**"
+
+
+class TooMany(ValueError):
+    """The pattern covers more than is looked at."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"it covers more than {MOST_LOOKED_AT:,} files and folders; name the folder more closely"
+        )
+
+
+def is_pattern(path: Path) -> bool:
+    return bool(_MAGIC & {*str(path)})
+
+
+def matching_files(pattern: Path) -> list[Path]:
+    """The files that match, sorted; `**` stands for folders of any depth, and hidden names are left out.
+
+    Raises:
+        TooMany: of files and folders that it would look at.
+    """
+    return sorted({path for path in _matches(pattern) if path.is_file()})
+
+
+def has_match(pattern: Path) -> bool:
+    """True if there is a file or folder that matches. Raises TooMany."""
+    return next(_matches(pattern), None) is not None
+
+
+def _matches(pattern: Path) -> Iterator[Path]:
+    if pattern.anchor:
+        return _Search().matches(Path(pattern.anchor), pattern.parts[1:])
+    return _Search().matches(Path(), pattern.parts)
+
+
+class _Search:
+    """Counts what it looks at, over all folders."""
+
+    def __init__(self) -> None:
+        self._num_left = MOST_LOOKED_AT
+
+    def matches(self, folder: Path, parts: Sequence[str]) -> Iterator[Path]:
+        """Yields all that matches the parts of a pattern, from a folder on."""
+        if not parts:
+            yield folder
+            return
+        first, rest = parts[0], parts[1:]
+        if first == _ANY_DEPTH:
+            # A file counts for the folders between, too, where nothing follows them.
+            yield from self.matches(folder, rest or ("*",))
+            for entry in self._entries(folder):
+                if not entry.name.startswith(".") and _is_folder(entry):
+                    yield from self.matches(folder / entry.name, parts)
+        elif _MAGIC & {*first}:
+            for entry in self._entries(folder):
+                is_shown = not entry.name.startswith(".") or first.startswith(".")
+                if is_shown and fnmatchcase(entry.name, first) and (not rest or _is_folder(entry)):
+                    yield from self.matches(folder / entry.name, rest)
+        elif os.path.lexists(folder / first):
+            yield from self.matches(folder / first, rest)
+
+    def _entries(self, folder: Path) -> Iterator[os.DirEntry[str]]:
+        """Lists a folder; nothing where it cannot be listed."""
+        try:
+            with os.scandir(folder) as entries:
+                listed = []
+                for entry in entries:
+                    self._num_left -= 1
+                    if self._num_left < 0:
+                        raise TooMany
+                    listed.append(entry)
+        except OSError:
+            return
+        yield from listed
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False

@@ -1,0 +1,55 @@
+"""Bodies of requests: what they hold is counted before work begins."""
+
+from typing import Any
+
+import pytest
+
+from mindbatch.io.errors import PromptError
+from mindbatch.io.strict_json import parts_error, value_errors
+from mindbatch.prompts.messages import MOST_MESSAGES, MOST_TOOLS, NO_OPTIONS, checked_conversation
+from mindbatch.server.requests import MOST_CONTAINERS, MOST_KEYS, ApiError, _object_in
+from mindbatch.server.responses import chat_body
+
+MESSAGE = {"role": "user", "content": "a"}
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b'{"messages": [' + b"{}," * 50_000 + b"{}]}", "50003 lists and objects; at most 50000"),
+        (b'{"prompt": [' + b"[]," * 50_000 + b"[]]}", "50003 lists and objects; at most 50000"),
+        (b'{"prompt": [' + b"1," * 1_000_000 + b"1]}", "1000002 lists, objects and commas; at most 1000000"),
+        (b'{"a":{' + b",".join(b'"%d":1' % n for n in range(200_000)) + b"}}", "200001 keys and texts"),
+        (b"{" + b",".join(b'"%d":1' % n for n in range(201)) + b"}", "201 keys; at most 200"),
+    ],
+)
+def test_bodies_of_too_many_parts(body: bytes, error: str) -> None:
+    with pytest.raises(ApiError, match=error):
+        _object_in(body)
+
+
+def test_marks_in_texts_are_no_parts() -> None:
+    text = b'[{,\\"\\\\' * 400_000
+    assert _object_in(b'{"prompt": "' + text + b'"}')["prompt"] == '[{,"\\' * 400_000
+    assert parts_error(b'"' + text + b'"', MOST_CONTAINERS, 1) is None
+    assert parts_error(b'"' + text + b'"' + b"[" * 50_001, MOST_CONTAINERS) is not None
+    assert len(_object_in(b"{" + b",".join(b'"%d":1' % n for n in range(MOST_KEYS)) + b"}")) == MOST_KEYS
+
+
+def test_conversations_and_tools_have_an_end() -> None:
+    with pytest.raises(PromptError, match="messages: holds 20001 messages; at most 20000"):
+        checked_conversation([MESSAGE] * (MOST_MESSAGES + 1))
+    with pytest.raises(PromptError, match="holds 20001 parts"):
+        checked_conversation([{**MESSAGE, "content": [1] * (MOST_MESSAGES + 1)}])
+    with pytest.raises(PromptError, match="tools: holds 2001; at most 2000"):
+        NO_OPTIONS.of_row([{"a": 1}] * (MOST_TOOLS + 1), None, "tools", "kwargs")
+    for name, item, count in (("input", MESSAGE, MOST_MESSAGES), ("tools", {}, MOST_TOOLS)):
+        with pytest.raises(ApiError, match=f"{name}: holds {count + 1}; at most {count}"):
+            chat_body({"input": "a", name: [item] * (count + 1)}, [])
+
+
+def test_errors_within_a_value_are_few_and_short() -> None:
+    value: dict[str, Any] = {"k" * 1_000_000: ["\ud800"] * 100_000}
+    errors = value_errors(value, "body")
+    assert len(errors) == 100
+    assert errors[99].startswith(f"body.{'k' * 197}...[99]: is not valid Unicode")
