@@ -436,6 +436,7 @@ def test_a_call_that_is_forced_follows_the_schema_of_its_parameters(client: open
         "tools": tools,
         "max_tokens": 90,
         "logit_bias": bias,
+        "parallel_tool_calls": False,
     }
     named: Any = {"type": "function", "function": {"name": "say"}}
     for choice, allowed in (
