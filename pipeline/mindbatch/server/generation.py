@@ -16,6 +16,7 @@ from starlette.responses import Response
 from mindbatch.dataset.openai_request import CHAT
 from mindbatch.dataset.rows import DataRow
 from mindbatch.engine.request import PROMPT_STAGE, RequestOutput, StreamEvent, result_body
+from mindbatch.io.amounts import today
 from mindbatch.message_formats.call_text import Content, Piece, Reasoning, ToolCall
 from mindbatch.message_formats.parser import MessageParser
 from mindbatch.run.openai_response import (
@@ -65,8 +66,9 @@ class OnlineRequest:
             ApiError: a prompt cannot be run, or cannot go on.
         """
         service, begun, first = self.service, time.perf_counter(), True
+        params = await asyncio.to_thread(service.params, self.rows[0])
         run = await service.engine.submit(
-            map(service.prompt, self.rows),
+            ((row.prompt(today()), params) for row in self.rows),
             with_events=with_events,
             most_waiting=_MOST_WAITING if with_events else None,
         )
