@@ -121,8 +121,9 @@ _OF_IMAGES = frozenset(
         *("eoa_token_index", "vision_soft_tokens_per_image"),
     )
 )
-_WHERE = ("language_model.model.", "model.language_model.")
-"""In front of the names of the text part: as published and saved, and as transformers' class has them."""
+_OUTER = {"language_model.model.": "language_model.", "model.language_model.": "", "language_model.": ""}
+"""In front of the names of the text part, and there of a head of its own: as published for transformers 4, as
+its class has them and 5 saves, and of a model that was saved without its head."""
 _PARTS = (
     *("vision_tower", "vision_model", "visual", "audio_tower", "embed_vision", "embed_audio"),
     "multi_modal_projector",
@@ -150,25 +151,20 @@ def nested_names(prefix: str, stored: Collection[str]) -> Callable[[str], str] |
 
     prefix: of the model of text. stored: the checkpoint's names.
     """
-    where = next((place for place in _WHERE if any(name.startswith(place) for name in stored)), None)
+    where = next((place for place in _OUTER if any(name.startswith(place) for name in stored)), None)
     if where is None:
         return None
-    outer = where.removesuffix(prefix)  # what is in front of the head
+    outers = dict.fromkeys((_OUTER[where], *_OUTER.values(), *_OUTER))  # the first where none is stored
 
     def nested(name: str) -> str:
         within = name.removeprefix(prefix)
-        if within == name:
-            return name if outer == where else outer + name
-        return where + within
+        if within != name:
+            return where + within
+        return next((outer + name for outer in outers if outer + name in stored), _OUTER[where] + name)
 
     return nested
 
 
 def other_names(prefix: str, names: Collection[str]) -> dict[str, str]:
     """The names of a model of text by those that adapters of the multimodal one have for them."""
-    return {
-        where + name.removeprefix(prefix): name
-        for name in names
-        if name.startswith(prefix)
-        for where in _WHERE
-    }
+    return {outer + name.removeprefix(prefix): name for name in names for outer in _OUTER}

@@ -88,8 +88,19 @@ def division_errors(
 def checkpoint_names(arch: Architecture, stored: Sequence[str]) -> Callable[[str], str]:
     """Translates a full name to one of those that are stored: a bare base model was saved without the prefix.
 
-    A multimodal model has those of its text part behind another one.
+    A multimodal model has those of its text part behind another one. Where of tensors that are one another is
+    stored than the one that the model takes, as the head of a tied model, it is that.
     """
+    present, names = {*stored}, _layout_names(arch, stored)
+    only = {
+        names(own): names(name)
+        for name, own in copies(arch).items()
+        if names(own) not in present and names(name) in present
+    }
+    return (lambda name: only.get(names(name), names(name))) if only else names
+
+
+def _layout_names(arch: Architecture, stored: Sequence[str]) -> Callable[[str], str]:
     prefix = declaration(arch.model_type).prefix
     if nested := nested_names(prefix, stored):
         return nested
@@ -139,4 +150,5 @@ def check_tensors(arch: Architecture, specs: Sequence[TensorSpec], folder: Store
 
     names = checkpoint_names(arch, folder.names)
     expected = {names(source): shape for source, shape in source_shapes(specs).items()}
-    raise_if_any(match_tensors(expected, folder, unused_tensors(arch)))
+    unused = unused_tensors(arch)
+    raise_if_any(match_tensors(expected, folder, (*unused, *map(names, unused))))

@@ -32,5 +32,5 @@ def describe(reader: ConfigReader) -> Architecture:
 MODEL = replace(
     gemma2.MODEL,
     describe=describe,
-    unused_tensors=(*gemma2.MODEL.unused_tensors, *UNUSED, "language_model.lm_head.weight"),
+    unused_tensors=(*gemma2.MODEL.unused_tensors, *UNUSED),
 )

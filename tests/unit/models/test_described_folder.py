@@ -9,6 +9,7 @@ from model_folders import ENCODERS, FIXTURE, descriptions, write_folder
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+from mindbatch import LLM
 from mindbatch.cli import main
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.io.errors import CheckpointError
@@ -108,3 +109,32 @@ def test_ranks_of_another_tool_are_told_with_the_reshard_that_makes_a_model_of_t
     ) as told:
         open_model(ModelConfig(checkpoint_name_or_path=str(cut)), RankPart(TensorSlice(0, 2)))
     assert len(told.value.lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("case", "own", "other"),
+    [
+        ("qwen3", EMBEDDING, HEAD),
+        ("gpt2", "transformer.wte.weight", HEAD),
+        ("t5", "shared.weight", HEAD),
+        ("t5", "shared.weight", "decoder.embed_tokens.weight"),
+    ],
+)
+def test_a_tensor_that_is_stored_under_the_other_name_alone_is_that(
+    case: str, own: str, other: str, tmp_path: Path
+) -> None:
+    """As transformers 5 loads it."""
+    folder = folder_of(case, tmp_path / case, ENCODERS if case == "t5" else FIXTURE)
+    expected = generated(folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors[other] = tensors.pop(own)
+    save_file(tensors, folder / "model.safetensors")
+    assert generated(folder) == expected
+    assert main(["reshard", f"source={folder}", f"target.dir={tmp_path / 'again'}"]) == 0
+    assert {*load_file(tmp_path / "again/model.safetensors")} == {*tensors}
+    assert generated(tmp_path / "again") == expected
+
+
+def generated(folder: Path) -> list[int]:
+    with LLM(folder, cache_memory="4MiB") as llm:
+        return [*llm.generate([[5, 6, 7]], max_new_tokens=6)[0].outputs[0].token_ids]
