@@ -37,19 +37,21 @@ class OlderForm:
 
     def put(self, key: str, value: Any, place: str) -> None:
         """Sets a key that the file has as `place`; an error where it has both, and they differ."""
+        if value is None:
+            return
         if self.content.get(key) is None:
             self.content[key], self.places[key] = value, place
         elif self.content[key] != value:
             self.errors.append((key, self.content[key], f"is {shown(value)} in {place}; remove one of them"))
 
 
-def older_form(config: Mapping[str, Any], newer_names: Mapping[str, str] = NO_NAMES) -> OlderForm:
-    """newer_names: by the name that a key had, the name that newer releases write."""
+def older_form(config: Mapping[str, Any], other_keys: Mapping[str, str] = NO_NAMES) -> OlderForm:
+    """other_keys: by key, the other name that its configuration class takes for it."""
     form = OlderForm(dict(config), _release(config.get("transformers_version")))
     for key in (ROPE, SCALING):
         if isinstance(settings := config.get(key), Mapping):
             _spread(form, key, settings)
-    for older, newer in newer_names.items():
+    for older, newer in other_keys.items():
         if newer in form.content:
             form.read.add(newer)
             form.put(older, form.content.pop(newer), form.places.get(newer, newer))
@@ -108,6 +110,7 @@ TEXT_TYPES = {
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
     "llama4": "llama4_text",
+    "mistral3": "mistral",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
 }
@@ -118,7 +121,8 @@ _OF_IMAGES = frozenset(
         *("vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index"),
         *("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
         *("audio_config", "audio_token_id", "boa_token_id", "boi_token_id", "eoa_token_id", "eoi_token_id"),
-        *("eoa_token_index", "vision_soft_tokens_per_image"),
+        *("eoa_token_index", "vision_soft_tokens_per_image", "multimodal_projector_bias"),
+        *("projector_hidden_act", "spatial_merge_size", "vision_feature_layer"),
     )
 )
 _OUTER = {"language_model.model.": "language_model.", "model.language_model.": "", "language_model.": ""}
@@ -129,13 +133,15 @@ _PARTS = (
     "multi_modal_projector",
 )
 UNUSED = tuple(f"{where}{part}.*" for part in _PARTS for where in ("", "model."))
-"""Patterns of the tensors of images."""
+"""Patterns of the tensors of images and sounds."""
 
 
 def has_text_part(config: Mapping[str, Any]) -> bool:
     """True if it is of a multimodal model whose text part is run."""
-    own = config.get("model_type")
-    return isinstance(own, str) and own in TEXT_TYPES and isinstance(config.get(TEXT_CONFIG), Mapping)
+    own, text = config.get("model_type"), config.get(TEXT_CONFIG)
+    if not isinstance(own, str) or own not in TEXT_TYPES or not isinstance(text, Mapping):
+        return False
+    return text.get("model_type") in (None, TEXT_TYPES[own])
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:

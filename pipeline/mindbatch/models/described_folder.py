@@ -12,7 +12,7 @@ from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.checkpoint.placement.placements import check_sizes
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_forms import nested_names
+from mindbatch.models.config_forms import UNUSED, nested_names
 from mindbatch.models.config_reader import NONE_IGNORED, IgnoredKeys
 from mindbatch.models.registry import (
     HEAD,
@@ -151,4 +151,6 @@ def check_tensors(arch: Architecture, specs: Sequence[TensorSpec], folder: Store
     names = checkpoint_names(arch, folder.names)
     expected = {names(source): shape for source, shape in source_shapes(specs).items()}
     unused = unused_tensors(arch)
+    if nested_names(declaration(arch.model_type).prefix, folder.names):
+        unused += UNUSED
     raise_if_any(match_tensors(expected, folder, (*unused, *map(names, unused))))

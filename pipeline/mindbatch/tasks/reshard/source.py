@@ -142,7 +142,7 @@ def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
 
 
 def _stored_as(model: ModelSpec, stored: Collection[str]) -> dict[str, str]:
-    """See `ReshardSource`."""
+    """Names in the files by the model's names, where they are others."""
     names = checkpoint_names(model.architecture, [*stored])
     return {name: names(name) for name in source_shapes(model.parameters) if names(name) != name}
 
