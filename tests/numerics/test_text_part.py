@@ -20,7 +20,7 @@ from mindbatch.cli import main
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.loading.providers import open_model
-from mindbatch.models.config_forms import TEXT_TYPES, nested_names
+from mindbatch.models.config_forms import TEXT_TYPES, TIE, nested_names
 from mindbatch.models.merged_adapter import adapter_renames
 from mindbatch.models.registry import declaration, describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
@@ -101,7 +101,8 @@ def test_inspect_and_plan_find_the_head(
     assert main(["plan", f"model.checkpoint_name_or_path={nested}", "parallel.pipeline_stage=2"]) == 0
 
 
-def test_the_head_of_a_tied_model_that_differs_is_refused_wherever_it_is(tmp_path: Path) -> None:
+def test_a_head_that_is_stored_counts_wherever_it_is(tmp_path: Path) -> None:
+    """Whatever config.json says of it, as in transformers 5: parts of it may say two things, or none."""
     for layout, (where, head) in LAYOUTS.items():
         home = tmp_path / where / head
         home.mkdir(parents=True)
@@ -109,8 +110,21 @@ def test_the_head_of_a_tied_model_that_differs_is_refused_wherever_it_is(tmp_pat
         tensors = load_file(folders.nested / "model.safetensors")
         tensors[head] = tensors[f"{where}embed_tokens.weight"] + 1
         save_file(tensors, folders.nested / "model.safetensors")
-        with pytest.raises(CheckpointError, match=f"tensor '{head}' differs from"):
-            open_model(ModelConfig(checkpoint_name_or_path=str(folders.nested)))
+        assert not open_model(ModelConfig(checkpoint_name_or_path=str(folders.nested))).spec.architecture.tied
+        del tensors[head]
+        save_file(tensors, folders.nested / "model.safetensors")
+        assert open_model(ModelConfig(checkpoint_name_or_path=str(folders.nested))).spec.architecture.tied
+
+
+@pytest.mark.parametrize(
+    ("around", "within", "tied"),
+    [({}, {}, True), ({TIE: False}, {}, False), ({TIE: False}, {TIE: True}, True), ({}, {TIE: False}, False)],
+)
+def test_without_a_head_the_part_counts_that_ties_it(
+    around: dict[str, bool], within: dict[str, bool], tied: bool
+) -> None:
+    text = {key: value for key, value in config_of(TIED).items() if key != TIE}
+    assert describe(configuration(TIED, text_config=text | within, **around)).tied == tied
 
 
 @pytest.mark.parametrize("model_type", sorted(TEXT_TYPES))

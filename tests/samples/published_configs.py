@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parents[1] / "published"
+RECORDED = FOLDER.parent / "numerics/fixtures/published.json.xz"
 
 
 @dataclass(frozen=True)

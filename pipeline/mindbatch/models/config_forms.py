@@ -115,6 +115,9 @@ TEXT_TYPES = {
     "qwen3_5_moe": "qwen3_5_moe_text",
 }
 """By multimodal type, the type of its text part."""
+_TIED = ("mistral3",)
+"""Multimodal types whose class ties the head where no key says it, and that of their text part does not."""
+TIE = "tie_word_embeddings"
 # Of images alone, beside what the text part says itself.
 _OF_IMAGES = frozenset(
     (
@@ -148,8 +151,12 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The configuration of the text part, and what no part says; of a model of text its own."""
     if not has_text_part(config):
         return config
+    text, own = config[TEXT_CONFIG], config["model_type"]
     around = {key: config[key] for key in config.keys() - _OF_IMAGES - {TEXT_CONFIG}}
-    return around | dict(config[TEXT_CONFIG]) | {"model_type": TEXT_TYPES[config["model_type"]]}
+    # transformers 4 looks at the text part for it, 5 at what is around; see `as_stored` for stored heads.
+    ties = [part[TIE] for part in (config, text) if TIE in part] or [True] * (own in _TIED)
+    tied = {TIE: True} if True in ties else {}
+    return around | dict(text) | tied | {"model_type": TEXT_TYPES[own]}
 
 
 def nested_names(prefix: str, stored: Collection[str]) -> Callable[[str], str] | None:

@@ -113,16 +113,18 @@ _FUSED_EXPERTS = ".experts.gate_up_proj"
 
 
 def as_stored(arch: Architecture, folder: ModelFolder | TensorSet) -> Architecture:
-    """The architecture with a head of its own where that is stored, if its type leaves it to the tensors, and
-    with experts in one tensor where they are stored so.
+    """The architecture with a head of its own where that is stored, if the model is multimodal or its type
+    leaves it to the tensors, and with experts in one tensor where they are stored so.
 
     Raises:
         CheckpointError: a tensor that would be left out is not what the model takes in its place.
     """
     names = checkpoint_names(arch, folder.names)
-    if declaration(arch.model_type).head_as_stored:
-        head, embedding = names(HEAD), names(embedding_source(arch))
-        arch = replace(arch, tied=head not in folder.names or folder.are_equal(head, embedding))
+    declared, has_head = declaration(arch.model_type), names(HEAD) in folder.names
+    is_nested = nested_names(declared.prefix, folder.names) is not None
+    if declared.head_as_stored or (is_nested and has_head):
+        is_copy = has_head and folder.are_equal(names(HEAD), names(embedding_source(arch)))
+        arch = replace(arch, tied=is_copy or not has_head)
     if arch.experts is not None and any(name.endswith(_FUSED_EXPERTS) for name in folder.names):
         arch = replace(arch, experts=replace(arch.experts, is_fused=True))
     copied = {names(name): names(own) for name, own in copies(arch).items()}
