@@ -12,7 +12,7 @@ import pytest
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.config_forms import TEXT_TYPES, text_part
 from mindbatch.models.config_reader import computed_anyway, keys_without_effect
-from mindbatch.models.registry import MODEL_TYPES, describe, tensor_specs
+from mindbatch.models.registry import MODEL_TYPES, describe, other_keys, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
 from published_configs import published
 
@@ -82,6 +82,23 @@ def test_without_the_keys_that_do_not_count_all_is_equal() -> None:
         without = [{other: part[other] for other in part if other != key} for part in parts]
         bare = without[0] | ({"text_config": without[1]} if len(without) > 1 else {})
         assert describe(bare) == describe(config), (name, key)
+
+
+def test_a_key_under_its_other_name_is_the_key() -> None:
+    """Both that a configuration class takes, which must not say two things."""
+    num_renamed = 0
+    for name, model in published().items():
+        for key, other in other_keys(describe(model.config).model_type).items():
+            part = text_part(model.config)
+            if model.config.get(key) is None or other in part:
+                continue
+            num_renamed += 1
+            bare = {old: value for old, value in model.config.items() if old != key}
+            assert describe(bare | {other: model.config[key]}) == describe(model.config), (name, key)
+            assert describe(model.config | {other: model.config[key]}) == describe(model.config), (name, key)
+            with pytest.raises(CheckpointError, match="remove one of them"):
+                describe(model.config | {other: model.config[key] + 1})
+    assert num_renamed > 80
 
 
 @pytest.mark.parametrize(
