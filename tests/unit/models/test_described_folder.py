@@ -138,3 +138,27 @@ def test_a_tensor_that_is_stored_under_the_other_name_alone_is_that(
 def generated(folder: Path) -> list[int]:
     with LLM(folder, cache_memory="4MiB") as llm:
         return [*llm.generate([[5, 6, 7]], max_new_tokens=6)[0].outputs[0].token_ids]
+
+
+@pytest.mark.parametrize("module", ["lm_head", "model.embed_tokens"])
+def test_an_adapter_of_a_head_that_is_stored_for_both_is_not_merged_into_both(
+    tied: Path, tmp_path: Path, module: str
+) -> None:
+    tensors = load_file(tied / "model.safetensors")
+    rows, width = tensors[EMBEDDING].shape
+    tensors[HEAD] = tensors.pop(EMBEDDING)
+    save_file(tensors, tied / "model.safetensors")
+    parts = {"lora_A": np.ones((1, width)), "lora_B": np.ones((rows, 1))}
+    if module != "lm_head":
+        parts = {"lora_embedding_A": np.ones((1, rows)), "lora_embedding_B": np.ones((width, 1))}
+    ends = {name: "" if "embedding" in name else ".weight" for name in parts}
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    names = {f"base_model.model.{module}.{name}{ends[name]}": part for name, part in parts.items()}
+    save_file(
+        {name: part.astype(np.float32) for name, part in names.items()}, adapter / "adapter_model.safetensors"
+    )
+    settings = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": [module.rpartition(".")[2]]}
+    (adapter / "adapter_config.json").write_text(json.dumps(settings))
+    with pytest.raises(CheckpointError, match="one tensor"):
+        LLM(tied, cache_memory="4MiB", lora_adapters={"a": adapter}, lora_mode="merge")

@@ -224,7 +224,8 @@ def _gaps(adapter: LoraAdapter, adapted: Collection[str], base: BaseTensors) -> 
     """Weights that the settings mean, and that have no matrices."""
     targets, shapes = adapter.settings.targets, base.shapes_with_heads
     is_own = any(f"{name}.weight" in shapes for name in adapter.modules)
-    reverse = {} if is_own else {own: theirs for theirs, own in base.renames.items()}
+    renames = base.renames
+    reverse = {own: theirs for theirs, own in renames.items() if not is_own or renames.get(own, own) != own}
     try:
         for name, shape in shapes.items():
             if name in adapted or not name.endswith(".weight") or len(shape) != 2:
