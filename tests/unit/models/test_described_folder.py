@@ -135,6 +135,21 @@ def test_a_tensor_that_is_stored_under_the_other_name_alone_is_that(
     assert generated(tmp_path / "again") == expected
 
 
+def test_a_tied_embedding_that_is_stored_as_the_head_becomes_mindformers_embedding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, cut, back = (folder_of("gpt2", tmp_path / "whole"), tmp_path / "cut", tmp_path / "back")
+    tensors = load_file(whole / "model.safetensors")
+    embedding = tensors.pop("transformer.wte.weight")
+    save_file(tensors | {HEAD: embedding}, whole / "model.safetensors")
+    assert main(["reshard", f"source={whole}", f"target.dir={cut}", "target.names=mindformers"]) == 0
+    assert "left out" not in capsys.readouterr().out
+    assert main(["reshard", f"source={cut}", f"target.dir={back}"]) == 0
+    again = load_file(back / "model.safetensors")
+    assert again.keys() == tensors.keys() | {"transformer.wte.weight"}
+    assert (again["transformer.wte.weight"] == embedding).all()
+
+
 def generated(folder: Path) -> list[int]:
     with LLM(folder, cache_memory="4MiB") as llm:
         return [*llm.generate([[5, 6, 7]], max_new_tokens=6)[0].outputs[0].token_ids]

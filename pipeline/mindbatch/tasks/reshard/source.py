@@ -49,8 +49,8 @@ from mindbatch.tasks.reshard.schema import ReshardConfig
 class ReshardSource:
     """An opened source. folder: where config.json is, if there is one.
 
-    stored_as: names in the files by the model's names, where they are others: without the prefix, or of the
-        head that a tied embedding is stored as.
+    stored_as: names by the model's names, where they are others in the files: without the prefix, or of the
+        head that a tied embedding is stored as. needed: these names.
     files: what each rank's file holds of which tensor of the model.
     naming: how MindFormers calls them, None where Hugging Face's names are those of the files.
     """
@@ -60,6 +60,7 @@ class ReshardSource:
     model: ModelSpec | None
     files: RankFiles
     stored_as: Mapping[str, str] = field(default_factory=dict)
+    needed: Collection[str] = ()
     notes: list[str] = field(default_factory=list)
     naming: Naming | None = None
 
@@ -84,8 +85,7 @@ class ReshardSource:
         return of_model if self.naming is None else (*self.naming.dialect.unused, *of_model)
 
     def is_unused(self, name: str) -> bool:
-        is_stored = name in self.stored_as.values()
-        return not is_stored and any(fnmatchcase(name, pattern) for pattern in self.unused)
+        return name not in self.needed and any(fnmatchcase(name, pattern) for pattern in self.unused)
 
 
 def open_reshard_source(config: ReshardConfig) -> ReshardSource:
@@ -110,7 +110,8 @@ def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
     names = {name for rank in source.ranks for name in rank.tensors}
     naming = source_naming(config, model.architecture if model else None, source.path, names)
     stored_as = _stored_as(model, names) if model is not None and naming is None else {}
-    opened = ReshardSource(source, folder, model, RankFiles({}, ()), stored_as, naming=naming)
+    needed = frozenset(stored_as.values())
+    opened = ReshardSource(source, folder, model, RankFiles({}, ()), stored_as, needed, naming=naming)
     if source.kind == ITERATION:
         opened.files = _of_iteration(config, opened)
     elif config.source_strategy is not None:
