@@ -18,6 +18,9 @@ from model_folders import write_folder
 from recording import LastRun, gap, load
 
 from mindbatch import DecodingParams
+from mindbatch.config.model_schema import ModelConfig
+from mindbatch.loading.providers import open_model
+from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import describe
 from published_configs import RECORDED, published
 from small_published import description, small
@@ -44,10 +47,47 @@ def type_of(name: str) -> str:
 @pytest.mark.parametrize("name", published())
 def test_a_published_model_is_described_when_it_is_small(name: str) -> None:
     """All that decides what is computed stays as published."""
-    if type_of(name) not in WITHOUT_A_CLASS:
-        arch = describe(small(published()[name].config))
-        assert (arch.model_type, arch.tied) == (type_of(name), describe(published()[name].config).tied)
-        assert arch.vocab_size <= 128
+    arch = describe(small(published()[name].config))
+    if arch.model_type == "chatglm":  # its vocabulary has another key
+        return
+    assert (arch.model_type, arch.tied) == (type_of(name), describe(published()[name].config).tied)
+    assert arch.vocab_size <= 128
+
+
+# The patterns that transformers 5.24's classes have of names that they do not miss, as examples of them.
+NOT_READ = {
+    "baidu-ERNIE-4.5-21B-A3B-PT": "model.mtp_block.0.mlp.up_proj.weight",
+    "deepseek-ai-DeepSeek-R1-unquantised": "model.layers.61.eh_proj.weight",
+    "zai-org-GLM-4.6": "model.layers.92.eh_proj.weight",
+    "zai-org-GLM-4.7-Flash": "model.layers.47.eh_proj.weight",
+    "zai-org-GLM-5.2": "model.layers.78.eh_proj.weight",
+    "Qwen3-Next-80B-A3B-Instruct": "mtp.fc.weight",
+    "Qwen-Qwen3.5-27B": "mtp.fc.weight",
+    "Qwen-Qwen3.5-122B-A10B": "mtp.fc.weight",
+    "pythia-160m": "gpt_neox.layers.0.attention.masked_bias",
+    "gpt-j-6b": "transformer.h.0.attn.masked_bias",
+    "gpt2-xl": "transformer.h.0.attn.bias",
+    "gemma-4-E2B-it": "model.layers.34.self_attn.k_proj.weight",
+}
+
+
+@pytest.mark.parametrize("name", NOT_READ)
+def test_tensors_that_published_folders_hold_and_nothing_reads(name: str) -> None:
+    assert ModelSpec.of(describe(published()[name].config)).is_unused(NOT_READ[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("gemma-4-E2B-it", "model.language_model.layers.9.self_attn.k_proj.weight"),
+        ("Qwen-Qwen3.5-27B", "mtp.fc.weight"),
+        ("Qwen-Qwen3.5-27B", "model.visual.merger.extra.weight"),
+    ],
+)
+def test_they_may_lie_in_multimodal_folders(name: str, tensor: str, tmp_path: Path) -> None:
+    shapes = recorded()[name]["tensors"] | {tensor: [3, 4]}
+    write_folder(tmp_path, description(small(published()[name].config), shapes))
+    assert open_model(ModelConfig(checkpoint_name_or_path=str(tmp_path))).spec.model_type == type_of(name)
 
 
 def test_what_is_not_compared() -> None:

@@ -39,7 +39,10 @@ _AT_MOST = {
     **{"n_group": 4, "global_head_dim": 2 * HEAD_DIM, "d_kv": 8, "linear_num_key_heads": 2},
     **{"qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12},
 }
-_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id")
+_TOKENS = (
+    *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id"),
+    *("mask_token_id", "gmask_token_id"),
+)
 _PARTS = ("vision_config", "audio_config")
 _TOWER = {
     **dict.fromkeys(("depth", "num_hidden_layers"), 1),

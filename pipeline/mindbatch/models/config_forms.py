@@ -155,7 +155,7 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     around = {key: config[key] for key in config.keys() - _OF_IMAGES - {TEXT_CONFIG}}
     # transformers 4 looks at the text part for it, 5 at what is around; see `as_stored` for stored heads.
     ties = [part[TIE] for part in (config, text) if TIE in part] or [True] * (own in _TIED)
-    tied = {TIE: True} if True in ties else {}
+    tied = {TIE: True} if any(tie is True for tie in ties) else {}
     return around | dict(text) | tied | {"model_type": TEXT_TYPES[own]}
 
 
