@@ -108,6 +108,12 @@ def test_what_does_not_change_the_mathematics_passes() -> None:
         "unsloth_version": "2025.9",
         "onnx": {1: 2},
     }
+    noise |= {"z_loss": 0.1, "expert_capacity": 64, "mtp_num_layers": 1, "num_nextn_predict_layers": 1}
+    noise |= {
+        "multi_token_pred_lambda": 0.3,
+        "_pre_quantization_dtype": "bfloat16",
+        "custom_pipelines": {1: 2},
+    }
     assert llama(**noise) == llama()
 
 
