@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -170,6 +171,25 @@ def test_adapters_act_alike_beside_and_merged(layout: str, tmp_path: Path) -> No
                 results = llm.generate(prompts_of(UNTIED)[:2], GREEDY, adapter="a")
             tokens.add(str([result.outputs[0].token_ids for result in results]))
     assert len(tokens) == 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layer_that_an_adapter_leaves_out_is_told_by_its_names(layout: str, tmp_path: Path) -> None:
+    folders = folders_of(tmp_path, UNTIED, layout)
+    adapter = write_adapter(tmp_path / "of_shell", partial(nested_name, layout))
+    where = LAYOUTS[layout][0]
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    fewer = {name: tensor for name, tensor in tensors.items() if f"{where}layers.1." not in name}
+    assert len(fewer) < len(tensors)
+    save_file(fewer, adapter / "adapter_model.safetensors")
+    settings = json.loads((adapter / "adapter_config.json").read_text())
+    head = re.escape(LAYOUTS[layout][1].removesuffix(".weight"))
+    settings["target_modules"] = rf"{re.escape(where)}layers\.\d+\.mlp\.up_proj|{head}"
+    (adapter / "adapter_config.json").write_text(json.dumps(settings))
+    with pytest.raises(
+        CheckpointError, match=r"'model.layers.1.mlp.up_proj.weight' is meant by target_modules"
+    ):
+        LLM(folders.nested, cache_memory="8MiB", lora_adapters={"a": adapter})
 
 
 def test_the_names_that_adapters_have() -> None:
