@@ -38,11 +38,13 @@ from mindbatch.loading.setup import model_eos_ids
 from mindbatch.models.described_folder import check_tensors
 from mindbatch.models.quantisation import open_whole
 from mindbatch.models.registry import describe, tensor_specs
+from published_configs import published
 from pytorch_bytes import old_pytorch_bytes, pytorch_bytes
 from quantised_folders import sample
 from rank_tables import plain_table, super_pod_table
 from reshard_models import MODELS
 from small_configs import LLAMA
+from small_published import small
 from verified_sources import open_verified
 
 TENSORS = {
@@ -275,6 +277,7 @@ _LAYOUTS = (TensorLayout("w", (2, 4), (0, -1)), TensorLayout("v", (2, 4), ((1, 0
 _WIRE = strategy_bytes(Strategy(_LAYOUTS, (OperatorStrategy("MatMul-op0", 0, ((1, 4), (4, 1))),)))
 _CKPT = ckpt_bytes(TENSORS, 16)
 _CONFIGS = [each["config"] for each in descriptions().values()] + list(MODELS.values())
+_CONFIGS += [small(model.config) for model in published().values()]
 _JOURNAL = (
     b'{"identity": "x", "settings": {"pipeline_stage": 2}}\n'
     b'["a.safetensors", "w", "' + b"0" * 64 + b'", 12]\n["a.safetensors", "v", "' + b"1" * 64 + b'", 0]\n'

@@ -1,10 +1,6 @@
 """A small config.json of each family that MindFormers runs."""
 
-import json
-from pathlib import Path
 from typing import Any
-
-PUBLISHED = Path(__file__).parents[1] / "unit/models/published_configs.jsonl"
 
 SIZES: dict[str, Any] = {
     "vocab_size": 96,
@@ -49,11 +45,3 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 def config(family: str, **changes: Any) -> dict[str, Any]:
     return {"model_type": family} | CONFIGS[family] | changes
-
-
-def published(name: str) -> dict[str, Any]:
-    """The content of a published config.json, of those with every key."""
-    lines = PUBLISHED.read_text(encoding="utf-8").splitlines()
-    rows = {row["name"]: row["config"] for row in map(json.loads, lines)}
-    found: dict[str, Any] = rows[f"{name}, every key"]
-    return found

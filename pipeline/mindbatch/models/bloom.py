@@ -17,12 +17,10 @@ POSITIONS = 2048
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    hidden_key = _either(reader, "hidden_size", "n_embed")
     keys = SizeKeys(
-        hidden=hidden_key,
-        layers=_either(reader, "n_layer", "num_hidden_layers"),
-        heads=_either(reader, "n_head", "num_attention_heads"),
-        inner=hidden_key,
+        layers="n_layer",
+        heads="n_head",
+        inner="hidden_size",
         positions="seq_length",
         activation="",
     )
@@ -37,16 +35,6 @@ def describe(reader: ConfigReader) -> Architecture:
         alibi=Alibi(alibi_slopes(arch.heads)),
         adds_normed=reader.flag("apply_residual_connection_post_layernorm"),
     )
-
-
-def _either(reader: ConfigReader, name: str, other: str) -> str:
-    """Chooses, of two keys with one meaning, the one that is there; an error where they differ."""
-    if not reader.has(other):
-        return name
-    if reader.has(name):
-        reader.needs(other, [reader.raw(name)])
-        return name
-    return other
 
 
 class Bloom(llama.Llama):

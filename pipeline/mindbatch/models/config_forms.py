@@ -37,19 +37,21 @@ class OlderForm:
 
     def put(self, key: str, value: Any, place: str) -> None:
         """Sets a key that the file has as `place`; an error where it has both, and they differ."""
+        if value is None:
+            return
         if self.content.get(key) is None:
             self.content[key], self.places[key] = value, place
         elif self.content[key] != value:
             self.errors.append((key, self.content[key], f"is {shown(value)} in {place}; remove one of them"))
 
 
-def older_form(config: Mapping[str, Any], newer_names: Mapping[str, str] = NO_NAMES) -> OlderForm:
-    """newer_names: by the name that a key had, the name that newer releases write."""
+def older_form(config: Mapping[str, Any], other_keys: Mapping[str, str] = NO_NAMES) -> OlderForm:
+    """other_keys: by key, the other name that its configuration class takes for it."""
     form = OlderForm(dict(config), _release(config.get("transformers_version")))
     for key in (ROPE, SCALING):
         if isinstance(settings := config.get(key), Mapping):
             _spread(form, key, settings)
-    for older, newer in newer_names.items():
+    for older, newer in other_keys.items():
         if newer in form.content:
             form.read.add(newer)
             form.put(older, form.content.pop(newer), form.places.get(newer, newer))
@@ -108,41 +110,55 @@ TEXT_TYPES = {
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
     "llama4": "llama4_text",
+    "mistral3": "mistral",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
 }
 """By multimodal type, the type of its text part."""
+_TIED = ("mistral3",)
+"""Multimodal types whose class ties the head where no key says it, and that of their text part does not."""
+TIE = "tie_word_embeddings"
 # Of images alone, beside what the text part says itself.
 _OF_IMAGES = frozenset(
-    ("vision_config", "audio_config", "mm_tokens_per_image", "vision_soft_tokens_per_image")
+    (
+        *("vision_config", "audio_config", "mm_tokens_per_image", "vision_soft_tokens_per_image"),
+        *("multimodal_projector_bias", "projector_hidden_act", "spatial_merge_size", "vision_feature_layer"),
+    )
 )
 _PLACEHOLDER = re.compile(
     r"(?:image|img|visual|vision|video|audio|speech|[be]o[iav])(?:_\w+)?_token_(?:id|index)"
 )
-_WHERE = ("language_model.model.", "model.language_model.")
-"""In front of the names of the text part: as published and saved, and as transformers' class has them."""
+_OUTER = {"language_model.model.": "language_model.", "model.language_model.": "", "language_model.": ""}
+"""In front of the names of the text part, and there of a head of its own: as published for transformers 4, as
+its class has them and 5 saves, and of a model that was saved without its head."""
 _PARTS = (
     *("vision_tower", "vision_model", "visual", "audio_tower", "embed_vision", "embed_audio"),
     "multi_modal_projector",
 )
 UNUSED = tuple(f"{where}{part}.*" for part in _PARTS for where in ("", "model."))
-"""Patterns of the tensors of images."""
+"""Patterns of the tensors of images and sounds."""
 
 
 def has_text_part(config: Mapping[str, Any]) -> bool:
     """True if it is of a multimodal model whose text part is run."""
-    own = config.get("model_type")
-    return isinstance(own, str) and own in TEXT_TYPES and isinstance(config.get(TEXT_CONFIG), Mapping)
+    own, text = config.get("model_type"), config.get(TEXT_CONFIG)
+    if not isinstance(own, str) or own not in TEXT_TYPES or not isinstance(text, Mapping):
+        return False
+    return text.get("model_type") in (None, TEXT_TYPES[own])
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The configuration of the text part, and what no part says; of a model of text its own."""
     if not has_text_part(config):
         return config
+    text, own = config[TEXT_CONFIG], config["model_type"]
     around = {key: config[key] for key in config.keys() - _OF_IMAGES - {TEXT_CONFIG}}
-    whole = around | dict(config[TEXT_CONFIG])
+    # transformers 4 looks at the text part for it, 5 at what is around; see `as_stored` for stored heads.
+    ties = [part[TIE] for part in (config, text) if TIE in part] or [True] * (own in _TIED)
+    tied = {TIE: True} if any(tie is True for tie in ties) else {}
+    whole = around | dict(text) | tied
     of_text = {key: whole[key] for key in whole if not _PLACEHOLDER.fullmatch(key)}
-    return of_text | {"model_type": TEXT_TYPES[config["model_type"]]}
+    return of_text | {"model_type": TEXT_TYPES[own]}
 
 
 def placeholder_ids(config: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
@@ -160,25 +176,20 @@ def nested_names(prefix: str, stored: Collection[str]) -> Callable[[str], str] |
 
     prefix: of the model of text. stored: the checkpoint's names.
     """
-    where = next((place for place in _WHERE if any(name.startswith(place) for name in stored)), None)
+    where = next((place for place in _OUTER if any(name.startswith(place) for name in stored)), None)
     if where is None:
         return None
-    outer = where.removesuffix(prefix)  # what is in front of the head
+    outers = dict.fromkeys((_OUTER[where], *_OUTER.values(), *_OUTER))  # the first where none is stored
 
     def nested(name: str) -> str:
         within = name.removeprefix(prefix)
-        if within == name:
-            return name if outer == where else outer + name
-        return where + within
+        if within != name:
+            return where + within
+        return next((outer + name for outer in outers if outer + name in stored), _OUTER[where] + name)
 
     return nested
 
 
 def other_names(prefix: str, names: Collection[str]) -> dict[str, str]:
     """The names of a model of text by those that adapters of the multimodal one have for them."""
-    return {
-        where + name.removeprefix(prefix): name
-        for name in names
-        if name.startswith(prefix)
-        for where in _WHERE
-    }
+    return {outer + name.removeprefix(prefix): name for name in names for outer in _OUTER}

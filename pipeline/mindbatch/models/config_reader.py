@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from mindbatch.checkpoint.error_lines import MAX_LINES, first_lines, shown
+from mindbatch.checkpoint.error_lines import first_lines, shown
 from mindbatch.io.error_lines import did_you_mean
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.config_forms import NO_NAMES, older_form
@@ -31,6 +31,15 @@ def keys_without_effect(model_type: str) -> set[str]:
     """The keys that change nothing in models of a type; "*": in those of any."""
     by_reason: Mapping[str, list[str]] = config_keys()["without_effect"].get(model_type, {})
     return set(chain.from_iterable(by_reason.values()))
+
+
+def computed_anyway(model_type: str) -> Mapping[str, Sequence[Any]]:
+    """By key of published files, the values that say what models of a type compute without it.
+
+    "=KEY" is the value of another key.
+    """
+    values: Mapping[str, Sequence[Any]] = config_keys()["computed_anyway"].get(model_type, {})
+    return values
 
 
 def without_irrelevant(names: Set[str]) -> Set[str]:
@@ -59,7 +68,8 @@ _LARGEST = {
 }
 _PLAIN = re.compile(r"[\w.-]{1,60}", re.ASCII)
 _MAX_COMPARED = 64  # characters of an unknown key: the search takes time in their square
-# Parts of the names of keys that are about what a network computes: no such key is offered for ignoring.
+_MAX_IGNORED = 100  # unknown keys that are offered for passing over
+# Parts of the names of keys that are about what a network computes, which is said of such a key.
 _COMPUTED = re.compile(
     "alibi|attention|attn|bidirectional|causal|expert|gate|group|layer_types|lm_head|mask|moe|norm|position|rope"
     "|rotary|rout|scal|softcap|sparse|tie|topk|window"
@@ -76,7 +86,8 @@ def is_positive_float32(value: object) -> bool:
 class IgnoredKeys:
     """Keys of config.json that the user declares to be without effect.
 
-    setting: where the user says so. may_lack: they may be keys of another model's file.
+    setting: where the user says so; empty where nobody can.
+    may_lack: they may be keys of another model's file.
     """
 
     names: tuple[str, ...] = ()
@@ -90,7 +101,7 @@ NONE_IGNORED = IgnoredKeys()
 class ConfigReader:
     """Takes typed values out of a configuration and gathers every error on the way.
 
-    It is read in one form, whichever release of transformers wrote it (`older_form`; newer_names: see there).
+    It is read in one form, whichever release of transformers wrote it (`older_form`; other_keys: see there).
     defaults: what the model's own configuration class takes for a key that is absent. Null means what it
     means there: no for a flag; for a size that cannot be null, an error; for the rest the default.
     """
@@ -101,9 +112,9 @@ class ConfigReader:
         source: str = "config.json",
         defaults: Mapping[str, Any] = MappingProxyType({}),
         ignore: IgnoredKeys = NONE_IGNORED,
-        newer_names: Mapping[str, str] = NO_NAMES,
+        other_keys: Mapping[str, str] = NO_NAMES,
     ) -> None:
-        form = older_form(config, newer_names)
+        form = older_form(config, other_keys)
         self._config, self._places = form.content, form.places
         self._source = source
         self._defaults = defaults
@@ -207,18 +218,32 @@ class ConfigReader:
         if value is not None and value not in allowed:
             self.error(key, f"not supported; allowed: {', '.join(map(shown, allowed))}")
 
+    def check_computed(self, values_by_key: Mapping[str, Sequence[Any]]) -> None:
+        """Refuses other values of keys that say what is computed anyway; see `computed_anyway`."""
+        for key, values in values_by_key.items():
+            if self._config.get(key) not in NEUTRAL:
+                others = (value[1:] if str(value).startswith("=") else None for value in values)
+                named = zip(values, others, strict=True)
+                self.needs(key, [value if other is None else self.value(other) for value, other in named])
+            self._seen.add(key)
+
+    def overwrite(self, key: str, value: Any) -> None:
+        """Puts another value in place of the file's, where the model's own class does so."""
+        self._seen.add(key)
+        self._config[key] = value
+
     def finish(self) -> None:
         """Refuses keys that nothing has read, then raises all errors.
 
         Raises:
-            CheckpointError: one line per error.
+            CheckpointError: one line per error, and one that lets all unknown keys pass.
         """
         self._check_ignored()
         left_over = sorted(without_irrelevant(self._config.keys() - self._seen - {*self._ignore.names}))
         unknown = [key for key in left_over if self._config[key] not in NEUTRAL]
-        names = ",".join(key for key in unknown[:MAX_LINES] if _may_be_ignored(key))
-        way_out = f"; what certainly does not goes into {self._ignore.setting}=[{names or '...'}]"
-        lines = first_lines(unknown, lambda key: self._unknown(key, way_out), noun="unknown keys")
+        lines = [*first_lines(unknown, self._unknown, noun="unknown keys"), *self._way_out(unknown)]
+        if len(unknown) == 1:
+            lines = ["; ".join(lines)]
         self.errors += [f"{self._source}: {line}" for line in lines]
         if self.errors:
             raise CheckpointError(self.errors)
@@ -232,12 +257,20 @@ class ConfigReader:
             elif key not in self._config and not self._ignore.may_lack:
                 self.errors.append(f"{name}: {self._source} has no such key; remove it")
 
-    def _unknown(self, key: str, way_out: str) -> str:
+    def _unknown(self, key: str) -> str:
         hint = did_you_mean(key[:_MAX_COMPARED], self._seen, cutoff=0.8)
         if not hint and _COMPUTED.search(key):
-            return f"{self._shown(key)}: unknown key of what a model computes; not supported"
-        return f"{self._shown(key)}: unknown key that may change what the model computes{hint or way_out}"
+            return f"{self._shown(key)}: unknown key of what a model computes, by its name"
+        return f"{self._shown(key)}: unknown key that may change what the model computes{hint}"
 
-
-def _may_be_ignored(key: str) -> bool:
-    return _PLAIN.fullmatch(key) is not None and not _COMPUTED.search(key)
+    def _way_out(self, unknown: Sequence[str]) -> Iterator[str]:
+        """Yields the setting that passes over all unknown keys, where all can be written so."""
+        if (
+            unknown
+            and self._ignore.setting
+            and len(unknown) <= _MAX_IGNORED
+            and all(map(_PLAIN.fullmatch, unknown))
+        ):
+            which = "it does not change" if len(unknown) == 1 else "none of these keys changes"
+            names = ",".join([*self._ignore.names, *unknown])
+            yield f"if {which} the results: '{self._ignore.setting}=[{names}]'"

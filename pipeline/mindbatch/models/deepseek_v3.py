@@ -53,8 +53,10 @@ def describe_latent(reader: ConfigReader, *, is_interleaved: bool) -> Architectu
     rotated = reader.positive("qk_rope_head_dim")
     if rotated % 2:
         reader.error("qk_rope_head_dim", "must be even for rotary positions")
-    reader.change_defaults(head_dim=rotated)  # as the class itself sets it
-    reader.needs("head_dim", [rotated])
+    # The class itself makes it this, whatever files say: published ones have a head's size in some sense.
+    plain, value = reader.positive("qk_nope_head_dim"), reader.positive("v_head_dim")
+    reader.needs("head_dim", [rotated, plain, plain + rotated, value])
+    reader.overwrite("head_dim", rotated)
 
     def rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
         return read_rotary(reader, rotated, max_positions)

@@ -12,7 +12,7 @@ from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.checkpoint.placement.placements import check_sizes
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_forms import nested_names
+from mindbatch.models.config_forms import UNUSED, nested_names
 from mindbatch.models.config_reader import NONE_IGNORED, IgnoredKeys
 from mindbatch.models.registry import (
     HEAD,
@@ -88,8 +88,19 @@ def division_errors(
 def checkpoint_names(arch: Architecture, stored: Sequence[str]) -> Callable[[str], str]:
     """Translates a full name to one of those that are stored: a bare base model was saved without the prefix.
 
-    A multimodal model has those of its text part behind another one.
+    A multimodal model has those of its text part behind another one. Where of tensors that are one another is
+    stored than the one that the model takes, as the head of a tied model, it is that.
     """
+    present, names = {*stored}, _layout_names(arch, stored)
+    only = {
+        names(own): names(name)
+        for name, own in copies(arch).items()
+        if names(own) not in present and names(name) in present
+    }
+    return (lambda name: only.get(names(name), names(name))) if only else names
+
+
+def _layout_names(arch: Architecture, stored: Sequence[str]) -> Callable[[str], str]:
     prefix = declaration(arch.model_type).prefix
     if nested := nested_names(prefix, stored):
         return nested
@@ -102,16 +113,18 @@ _FUSED_EXPERTS = ".experts.gate_up_proj"
 
 
 def as_stored(arch: Architecture, folder: ModelFolder | TensorSet) -> Architecture:
-    """The architecture with a head of its own where that is stored, if its type leaves it to the tensors, and
-    with experts in one tensor where they are stored so.
+    """The architecture with a head of its own where that is stored, if the model is multimodal or its type
+    leaves it to the tensors, and with experts in one tensor where they are stored so.
 
     Raises:
         CheckpointError: a tensor that would be left out is not what the model takes in its place.
     """
     names = checkpoint_names(arch, folder.names)
-    if declaration(arch.model_type).head_as_stored:
-        head, embedding = names(HEAD), names(embedding_source(arch))
-        arch = replace(arch, tied=head not in folder.names or folder.are_equal(head, embedding))
+    declared, has_head = declaration(arch.model_type), names(HEAD) in folder.names
+    is_nested = nested_names(declared.prefix, folder.names) is not None
+    if declared.head_as_stored or (is_nested and has_head):
+        is_copy = has_head and folder.are_equal(names(HEAD), names(embedding_source(arch)))
+        arch = replace(arch, tied=is_copy or not has_head)
     if arch.experts is not None and any(name.endswith(_FUSED_EXPERTS) for name in folder.names):
         arch = replace(arch, experts=replace(arch.experts, is_fused=True))
     copied = {names(name): names(own) for name, own in copies(arch).items()}
@@ -139,4 +152,7 @@ def check_tensors(arch: Architecture, specs: Sequence[TensorSpec], folder: Store
 
     names = checkpoint_names(arch, folder.names)
     expected = {names(source): shape for source, shape in source_shapes(specs).items()}
-    raise_if_any(match_tensors(expected, folder, unused_tensors(arch)))
+    unused = unused_tensors(arch)
+    if nested_names(declaration(arch.model_type).prefix, folder.names):
+        unused += UNUSED
+    raise_if_any(match_tensors(expected, folder, (*unused, *map(names, unused))))

@@ -45,4 +45,10 @@ class Block(experts.Block):
     expert_names = NAMES
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))
+MODEL = replace(
+    llama.MODEL,
+    describe=describe,
+    tree=llama.with_blocks(Block),
+    # The layer that guesses a token more.
+    unused_tensors=(*llama.MODEL.unused_tensors, "*mtp*"),
+)

@@ -83,5 +83,4 @@ MODEL = replace(
     tree=llama.with_blocks(block, LayerNorm, ENDS),
     prefix="transformer.",
     unused_tensors=("*rotary_emb.inv_freq", "*maybe_rotary.inv_freq"),
-    newer_names={},
 )

@@ -10,6 +10,8 @@ EXPERTS = "a mixture of experts"
 _PARTS = ("text_config", "vision_config", "audio_config", "language_config", "llm_config", "thinker_config")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 QUANTIZATION = "quantization_config"
+STORAGE_KEYS = (QUANTIZATION, "compression_config", "quantization")
+"""Keys of settings that say how matrices are stored."""
 _QUANTISED = (
     "{key}: the weights are quantised ({how}), which are not read{instead}; take the folder of the original "
     "model, in float32, float16 or bfloat16"
@@ -43,17 +45,22 @@ def kind_of(model_type: str, config: Mapping[str, Any]) -> str | None:
 
 
 def _reasons(config: Mapping[str, Any], instead: str) -> Iterator[str]:
-    for key in (QUANTIZATION, "compression_config", "quantization"):
+    for key in STORAGE_KEYS:
         if isinstance(config.get(key), Mapping) and config[key]:
             yield _QUANTISED.format(key=key, how=_how(key, config[key]), instead=instead)
     parts = [key for key in _PARTS if isinstance(config.get(key), Mapping)]
     if parts:
         yield f"{', '.join(parts)}: a multimodal model; models of text alone are run"
-    names = config.get("architectures")
-    for name in names if isinstance(names, list) else []:
+    for name in classes_of(config):
         for end, does in _known()["tasks"].items():
-            if isinstance(name, str) and name.endswith(end):
+            if name.endswith(end):
                 yield f"architectures: {name!a} {does} and generates none; models of ...ForCausalLM are run"
+
+
+def classes_of(config: Mapping[str, Any]) -> list[str]:
+    """Names of the classes that a configuration says the model has."""
+    names = config.get("architectures")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def _how(key: str, settings: Mapping[str, Any]) -> str:

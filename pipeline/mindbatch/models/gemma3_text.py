@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from mindbatch.models import gemma2
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_forms import UNUSED
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import plain_rotary
 from mindbatch.models.sizes import windows_by_pattern
@@ -32,5 +31,4 @@ def describe(reader: ConfigReader) -> Architecture:
 MODEL = replace(
     gemma2.MODEL,
     describe=describe,
-    unused_tensors=(*gemma2.MODEL.unused_tensors, *UNUSED, "language_model.lm_head.weight"),
 )

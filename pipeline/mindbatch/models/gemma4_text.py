@@ -25,7 +25,6 @@ from mindbatch.layers.linear import (
 from mindbatch.layers.rank import Module, Rank, Tokens, declared
 from mindbatch.models import gemma2, llama
 from mindbatch.models.architecture import Architecture, Experts, HeadSizes, PerLayerInputs, Rotary
-from mindbatch.models.config_forms import UNUSED
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.experts import Biases, Mixture, Router, read_count, read_routing
 from mindbatch.models.rope import plain_frequencies, plain_rotary
@@ -344,6 +343,5 @@ MODEL = replace(
     gemma2.MODEL,
     describe=describe,
     tree=Gemma4,
-    unused_tensors=(*gemma2.MODEL.unused_tensors, *UNUSED),
     beyond_ascend="heads of two sizes and shared keys and values",
 )

@@ -9,15 +9,17 @@ from dataclasses import replace
 from mindbatch.models import deepseek_v3, experts, glm4_moe_lite
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.sizes import kinds_of_layers
+
+_KINDS = ("indexed_attention", "deepseek_sparse_attention")
+"""Names of the one kind of layers that there is."""
 
 
 def describe(reader: ConfigReader) -> Architecture:
     reader.needs("mlp_bias", [False])
     reader.needs("rope_interleave", [True])
     arch = deepseek_v3.describe_attention(reader)
-    kinds = reader.value("layer_types")
-    if kinds is not None and kinds != ["indexed_attention"] * arch.num_layers:
-        reader.error("layer_types", "must be indexed_attention for each layer")
+    kinds_of_layers(reader, _KINDS, [_KINDS[0]] * arch.num_layers)
     sparse = glm4_moe_lite.read_sparse_layers(reader, arch.num_layers, first=None)
     return replace(
         arch,

@@ -95,5 +95,4 @@ MODEL = ModelType(
     llama.with_blocks(block, LayerNorm, ("gpt_neox.embed_in", "gpt_neox.final_layer_norm", "embed_out")),
     prefix="gpt_neox.",
     unused_tensors=("*.attention.bias", "*.attention.masked_bias", "*rotary_emb.inv_freq"),
-    newer_names={"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor"},
 )

@@ -64,5 +64,4 @@ MODEL = replace(
     llama.MODEL,
     describe=describe,
     tree=llama.with_blocks(Block),
-    newer_names={"num_local_experts": "num_experts"},
 )

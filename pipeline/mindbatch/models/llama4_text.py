@@ -9,7 +9,6 @@ from dataclasses import replace
 from mindbatch.layers.linear import UnitNorm
 from mindbatch.models import experts, llama
 from mindbatch.models.architecture import Architecture, Experts, Tempering
-from mindbatch.models.config_forms import UNUSED
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.sizes import FULL, kinds_of_layers, layer_numbers
 from mindbatch.models.smollm3 import rotated_layers
@@ -88,5 +87,4 @@ MODEL = replace(
     llama.MODEL,
     describe=describe,
     tree=llama.with_blocks(Block),
-    unused_tensors=(*llama.MODEL.unused_tensors, *UNUSED),
 )

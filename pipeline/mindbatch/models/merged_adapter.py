@@ -88,10 +88,18 @@ def merge_native(arch: Architecture, folder: ModelFolder, adapter: LoraAdapter) 
 def base_tensors(arch: Architecture, names: Callable[[str], str] = str) -> BaseTensors:
     """A model of ours as adapters meet it. names: from full names to the folder's."""
     specs = tensor_specs(arch)
-    shapes = {names(name): shape for name, shape in source_shapes(specs).items()}
+    full = source_shapes(specs)
+    shapes = {names(name): shape for name, shape in full.items()}
+    renames = {**adapter_renames(arch, full), **{name: name for name in full}}
     transposed = {names(part.source) for spec in specs for part in spec.parts if part.transposed}
-    tied = {head: names(own) for head, own in tied_tensors(arch).items()}
-    return BaseTensors(shapes, adapter_renames(arch, shapes), transposed, tied)
+    by_other_names = {other: names(name) for other, name in renames.items() if other not in shapes}
+    tied = {}
+    for head, own in tied_tensors(arch).items():
+        # Where the embedding is stored under the head's name, an adapter of the head is not one of it.
+        apart = f"{head} (tied)" if names(own) == head else head
+        tied[apart] = names(own)
+        by_other_names |= {head: apart} if apart != head else {}
+    return BaseTensors(shapes, by_other_names, transposed, tied)
 
 
 def planned_merge(

@@ -21,4 +21,4 @@ def describe(reader: ConfigReader) -> Architecture:
     return replace(arch, experts=mixtures)
 
 
-MODEL = replace(qwen3_5_text.MODEL, describe=describe, newer_names={"num_experts": "num_local_experts"})
+MODEL = replace(qwen3_5_text.MODEL, describe=describe)

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from mindbatch.models import llama, qwen3_next
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_forms import UNUSED
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.tensor_spec import Part, fused
 
@@ -42,6 +41,4 @@ MODEL = replace(
     qwen3_next.MODEL,
     describe=describe,
     tree=llama.with_blocks(Block),
-    unused_tensors=(*qwen3_next.MODEL.unused_tensors, *UNUSED),
-    newer_names={},
 )

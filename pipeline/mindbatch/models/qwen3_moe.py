@@ -29,5 +29,4 @@ MODEL = replace(
     llama.MODEL,
     describe=describe,
     tree=llama.with_blocks(experts.Block),
-    newer_names={"num_experts": "num_local_experts"},
 )

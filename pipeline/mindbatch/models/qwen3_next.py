@@ -145,6 +145,5 @@ MODEL = replace(
     describe=describe,
     tree=llama.with_blocks(Block),
     unused_tensors=(*llama.MODEL.unused_tensors, "mtp.*"),
-    newer_names=qwen3_moe.MODEL.newer_names,
     beyond_ascend="the gated delta rule",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -16,10 +17,18 @@ from mindbatch.models.config_reader import (
     NONE_IGNORED,
     ConfigReader,
     IgnoredKeys,
+    computed_anyway,
     config_keys,
     keys_without_effect,
 )
-from mindbatch.models.foreign_models import EXPERTS, QUANTIZATION, foreign_model, kind_of
+from mindbatch.models.foreign_models import (
+    EXPERTS,
+    QUANTIZATION,
+    STORAGE_KEYS,
+    classes_of,
+    foreign_model,
+    kind_of,
+)
 from mindbatch.models.tensor_spec import TensorSpec
 
 MODEL_TYPES = tuple(config_keys()["defaults"])
@@ -48,14 +57,16 @@ def reader_of(
     model_type: str, config: Mapping[str, Any], source: str, ignore: IgnoredKeys = NONE_IGNORED
 ) -> ConfigReader:
     """A reader of a type's configuration, which passes over the keys that are without effect there."""
-    reader = ConfigReader(config, source, defaults(model_type), ignore, newer_names(model_type))
+    reader = ConfigReader(config, source, defaults(model_type), ignore, other_keys(model_type))
     reader.ignore(keys_without_effect(model_type))
+    reader.check_computed(computed_anyway(model_type))
     return reader
 
 
-def newer_names(model_type: object) -> Mapping[str, str]:
-    """By a key of the type's config.json, the name that newer releases of transformers write."""
-    return declaration(str(model_type)).newer_names if model_type in MODEL_TYPES else {}
+def other_keys(model_type: object) -> Mapping[str, str]:
+    """By a key of the type's config.json, the other name that its configuration class takes for it."""
+    names: Mapping[str, str] = config_keys()["other_names"].get(str(model_type), {})
+    return names
 
 
 def unused_tensors(architecture: Architecture) -> tuple[str, ...]:
@@ -193,23 +204,43 @@ class NearestType:
 
 
 def nearest_supported(config: Mapping[str, Any], source: str) -> NearestType | None:
-    """The type that understands a configuration with the fewest errors; of several, with fewest other keys.
+    """The type that a configuration names, by model_type or by a class that it has; or is most like.
 
-    None where it shares few keys with any. The weights are not looked at: tensors may differ, too.
+    Most like is the one that understands it with the fewest errors, however weights are stored and whatever
+    its task is; of several, that with the fewest other keys. None where it shares few keys with any.
+    The weights are not looked at: tensors may differ, too.
     """
+    config = text_part(config)
+    named = config.get("model_type")
+    if named not in MODEL_TYPES:
+        named = next(filter(None, map(_type_of_class, classes_of(config))), None)
+    if named is not None:
+        return NearestType(str(named), _errors({**config, "model_type": named}, source))
+    bare = {key: config[key] for key in config if key not in (*STORAGE_KEYS, "architectures")}
     candidates: list[tuple[int, int, NearestType]] = []
     for model_type in MODEL_TYPES:
         keys = defaults(model_type).keys()
         if len(config.keys() & keys) >= LEAST_SHARED:
-            differences = _errors({**config, "model_type": model_type}, source)
+            differences = _errors({**bare, "model_type": model_type}, source)
             others = len(keys - config.keys())
             candidates.append((len(differences), others, NearestType(model_type, differences)))
     return min(candidates, key=lambda candidate: candidate[:2])[2] if candidates else None
 
 
+_CLASS = re.compile(r"(\w{2,40}?)(?:For[A-Z]\w*|LMHead\w*|Model|RewardModel)")
+
+
+def _type_of_class(name: str) -> str | None:
+    """The type whose network a class of transformers has, whatever head it puts on top."""
+    match = _CLASS.fullmatch(name)
+    plain = match[1].lower().replace("_", "") if match else ""
+    types = {name.replace("_", ""): name for name in MODEL_TYPES}
+    return types.get(plain, types.get(f"{plain}text"))
+
+
 def _errors(config: Mapping[str, Any], source: str) -> tuple[str, ...]:
     try:
-        describe(config, source=source)
+        describe(config, source=source, ignore=IgnoredKeys(setting=""))
     except (CheckpointError, ConfigError) as error:
         return error.lines
     return ()
@@ -245,7 +276,6 @@ class ModelType:
     unused_tensors: patterns of names that a checkpoint may hold though nothing reads them.
     copies: by the name of a tensor that a checkpoint may hold besides, the tensor that it must be equal to.
     head_as_stored: whether the head is the token embedding shows in the tensors, whatever config.json says.
-    newer_names: by a key of config.json, the name that releases of transformers from 5.0 on write.
     beyond_ascend: what the models have that only a CPU computes, in words; empty where all is.
     """
 
@@ -255,5 +285,4 @@ class ModelType:
     unused_tensors: tuple[str, ...] = ()
     copies: Mapping[str, str] = field(default_factory=dict)
     head_as_stored: bool = False
-    newer_names: Mapping[str, str] = field(default_factory=dict)
     beyond_ascend: str = ""

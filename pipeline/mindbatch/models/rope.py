@@ -125,7 +125,8 @@ def _yarn(frequencies: Frequencies, scaling: Settings, theta: float, max_positio
     fast, slow = float(scaling.pop("beta_fast", None) or 32), float(scaling.pop("beta_slow", None) or 1)
     attention = scaling.pop("attention_factor", None)
     truncate = scaling.pop("truncate", True)
-    scaling.pop("finetuned", None)  # tells how the model was made
+    for name in ("finetuned", "attn_factor", "extrapolation_factor"):  # which transformers does not read
+        scaling.pop(name, None)
     attention = _yarn_attention(factor, scaling) if attention is None else float(attention)
     pairs = len(frequencies)
 

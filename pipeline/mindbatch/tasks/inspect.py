@@ -31,8 +31,9 @@ from mindbatch.io.errors import EXIT_DONE, CheckpointError, ConfigError
 from mindbatch.io.foreign_formats import foreign_folder
 from mindbatch.io.screen_text import show_json, show_page
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8
+from mindbatch.models.config_forms import text_part
 from mindbatch.models.described_folder import division_errors
-from mindbatch.models.foreign_models import QUANTIZATION
+from mindbatch.models.foreign_models import QUANTIZATION, foreign_model
 from mindbatch.models.registry import chosen_type, nearest_supported
 from mindbatch.tasks.inspect_page import (
     RankContent,
@@ -270,7 +271,11 @@ def how_it_runs(path: Path) -> tuple[HowItRuns | None, list[str]]:
 def nearest_lines(config: Mapping[str, Any]) -> Iterator[str]:
     """Yields the type nearest to a model that does not run, and what differs; nothing where none is near."""
     near = nearest_supported(config, CONFIG_NAME)
-    if near is None or near.model_type == config.get("model_type"):
+    if near is None:
+        return
+    if near.model_type == text_part(config).get("model_type"):
+        if foreign_model(text_part(config)):
+            yield f"nearest supported type: {near.model_type}, its own; what differs is said above"
         return
     yield f"nearest supported type: {near.model_type}; " + (
         "what differs:" if near.differences else "no key of config.json differs, tensors may"

@@ -9,6 +9,7 @@ from model_folders import ENCODERS, FIXTURE, descriptions, write_folder
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+from mindbatch import LLM
 from mindbatch.cli import main
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.io.errors import CheckpointError
@@ -108,3 +109,71 @@ def test_ranks_of_another_tool_are_told_with_the_reshard_that_makes_a_model_of_t
     ) as told:
         open_model(ModelConfig(checkpoint_name_or_path=str(cut)), RankPart(TensorSlice(0, 2)))
     assert len(told.value.lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("case", "own", "other"),
+    [
+        ("qwen3", EMBEDDING, HEAD),
+        ("gpt2", "transformer.wte.weight", HEAD),
+        ("t5", "shared.weight", HEAD),
+        ("t5", "shared.weight", "decoder.embed_tokens.weight"),
+    ],
+)
+def test_a_tensor_that_is_stored_under_the_other_name_alone_is_that(
+    case: str, own: str, other: str, tmp_path: Path
+) -> None:
+    """As transformers 5 loads it."""
+    folder = folder_of(case, tmp_path / case, ENCODERS if case == "t5" else FIXTURE)
+    expected = generated(folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors[other] = tensors.pop(own)
+    save_file(tensors, folder / "model.safetensors")
+    assert generated(folder) == expected
+    assert main(["reshard", f"source={folder}", f"target.dir={tmp_path / 'again'}"]) == 0
+    assert {*load_file(tmp_path / "again/model.safetensors")} == {*tensors}
+    assert generated(tmp_path / "again") == expected
+
+
+def test_a_tied_embedding_that_is_stored_as_the_head_becomes_mindformers_embedding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, cut, back = (folder_of("gpt2", tmp_path / "whole"), tmp_path / "cut", tmp_path / "back")
+    tensors = load_file(whole / "model.safetensors")
+    embedding = tensors.pop("transformer.wte.weight")
+    save_file(tensors | {HEAD: embedding}, whole / "model.safetensors")
+    assert main(["reshard", f"source={whole}", f"target.dir={cut}", "target.names=mindformers"]) == 0
+    assert "left out" not in "".join(capsys.readouterr())
+    assert main(["reshard", f"source={cut}", f"target.dir={back}"]) == 0
+    again = load_file(back / "model.safetensors")
+    assert again.keys() == tensors.keys() | {"transformer.wte.weight"}
+    assert (again["transformer.wte.weight"] == embedding).all()
+
+
+def generated(folder: Path) -> list[int]:
+    with LLM(folder, cache_memory="4MiB") as llm:
+        return [*llm.generate([[5, 6, 7]], max_new_tokens=6)[0].outputs[0].token_ids]
+
+
+@pytest.mark.parametrize("module", ["lm_head", "model.embed_tokens"])
+def test_an_adapter_of_a_head_that_is_stored_for_both_is_not_merged_into_both(
+    tied: Path, tmp_path: Path, module: str
+) -> None:
+    tensors = load_file(tied / "model.safetensors")
+    rows, width = tensors[EMBEDDING].shape
+    tensors[HEAD] = tensors.pop(EMBEDDING)
+    save_file(tensors, tied / "model.safetensors")
+    parts = {"lora_A": np.ones((1, width)), "lora_B": np.ones((rows, 1))}
+    if module != "lm_head":
+        parts = {"lora_embedding_A": np.ones((1, rows)), "lora_embedding_B": np.ones((width, 1))}
+    ends = {name: "" if "embedding" in name else ".weight" for name in parts}
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    names = {f"base_model.model.{module}.{name}{ends[name]}": part for name, part in parts.items()}
+    save_file(
+        {name: part.astype(np.float32) for name, part in names.items()}, adapter / "adapter_model.safetensors"
+    )
+    settings = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": [module.rpartition(".")[2]]}
+    (adapter / "adapter_config.json").write_text(json.dumps(settings))
+    with pytest.raises(CheckpointError, match="one tensor"):
+        LLM(tied, cache_memory="4MiB", lora_adapters={"a": adapter}, lora_mode="merge")

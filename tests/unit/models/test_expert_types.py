@@ -92,7 +92,7 @@ def test_what_configurations_of_gpt_oss_mean() -> None:
         ("glm4_moe", {"first_k_dense_replace": -1}, "must be a whole number from 0"),
         ("glm4_moe", {"scoring_func": "softmax"}, "scoring_func='softmax': not supported"),
         ("glm4_moe", {"topk_method": "greedy"}, "topk_method='greedy': not supported"),
-        ("deepseek_v3", {"head_dim": 8}, "head_dim=8: not supported; allowed: 4"),
+        ("deepseek_v3", {"head_dim": 26}, "head_dim=26: not supported; allowed: 4"),
         ("deepseek_v3", {"num_key_value_heads": 2}, "must be num_attention_heads=4"),
         ("deepseek_v3", {"qk_rope_head_dim": 5, "head_dim": 5}, "qk_rope_head_dim=5: must be even"),
         ("deepseek_v3", {"kv_lora_rank": None}, "kv_lora_rank=null: must be a whole number above 0"),

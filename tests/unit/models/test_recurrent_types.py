@@ -9,6 +9,7 @@ import pytest
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.kernels.shapes import ConvolutionShape, DeltaShape
 from mindbatch.models.architecture import Architecture, HeadSizes
+from mindbatch.models.config_forms import UNUSED
 from mindbatch.models.described_folder import check_division
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import MODEL_TYPES, declaration, describe, tensor_specs, unused_tensors
@@ -91,8 +92,8 @@ def test_the_text_part_of_multimodal_models() -> None:
     inner = LLAMA | EXPERTS["qwen3_5_text"] | {"model_type": "qwen3_5_text"}
     arch = describe({"model_type": "qwen3_5", "text_config": inner, **around})
     assert (arch.model_type, arch.tied) == ("qwen3_5_text", True)
-    patterns = unused_tensors(arch)
-    assert {"mtp.*", "model.visual.*"} <= {*patterns}
+    assert "mtp.*" in unused_tensors(arch)
+    assert "model.visual.*" in UNUSED
 
 
 def test_chunks_and_positions_of_llama4() -> None:
@@ -139,7 +140,7 @@ def test_glm_5_has_the_positions_that_its_indexer_chooses_all_of() -> None:
     arch = described("glm_moe_dsa", **settings)
     assert arch.max_positions == 256
     assert "model.layers.*.self_attn.indexer.*" in unused_tensors(arch)
-    with pytest.raises(CheckpointError, match="must be indexed_attention for each layer"):
+    with pytest.raises(CheckpointError, match="each one of deepseek_sparse_attention, indexed_attention"):
         described("glm_moe_dsa", layer_types=[FULL, FULL])
 
 
@@ -168,7 +169,7 @@ def test_what_ascend_does_not_compute_is_refused_by_name() -> None:
             "linear_conv_kernel_dim=0: must be a whole number above 0",
         ),
         ("qwen3_next", {"hidden_act": "gelu"}, "hidden_act='gelu': not supported"),
-        ("qwen3_next", {"linear_attention_gate": "x"}, "unknown key of what a model computes; not supported"),
+        ("qwen3_next", {"linear_attention_gate": "x"}, "unknown key of what a model computes"),
         ("qwen3_5_text", {"attn_output_gate": False}, "attn_output_gate=false: not supported"),
         ("qwen3_5_moe_text", {"norm_topk_prob": False}, "norm_topk_prob=false: not supported"),
         ("llama4_text", {"no_rope_layers": [1]}, "no_rope_layers=.1.: must have 1"),

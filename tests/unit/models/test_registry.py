@@ -9,7 +9,13 @@ import pytest
 import mindbatch
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.models.config_reader import IgnoredKeys
-from mindbatch.models.registry import MODEL_TYPES, declaration, describe, tensor_specs
+from mindbatch.models.registry import (
+    MODEL_TYPES,
+    declaration,
+    describe,
+    nearest_supported,
+    tensor_specs,
+)
 from small_configs import LLAMA
 
 
@@ -131,6 +137,35 @@ def test_the_nearest_type_is_told_and_what_differs() -> None:
     with pytest.raises(CheckpointError) as refused:
         describe(LLAMA | {"model_type": "mamba"})
     assert "nearest" not in refused.value.lines[0]
+
+
+FP8 = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+SHELL = {"model_type": "qwen3_5", "text_config": LLAMA | {"model_type": "qwen3_5_text"}}
+
+
+@pytest.mark.parametrize(
+    ("config", "nearest", "difference"),
+    [
+        (LLAMA | {"model_type": "qwen2"} | FP8, "qwen2", "quantised (FP8)"),
+        (LLAMA | {"model_type": "qwen2", "mystery": 1}, "qwen2", "mystery=1: unknown key"),
+        (LLAMA | {"architectures": ["LlamaForSequenceClassification"]}, "llama", "classifies texts"),
+        (LLAMA | {"model_type": "odd", "architectures": ["Qwen3MoeForCausalLM"]}, "qwen3_moe", None),
+        (LLAMA | {"model_type": "odd", "architectures": ["Gemma3ForCausalLM"]}, "gemma3_text", None),
+        (LLAMA | {"model_type": "odd", "architectures": ["GPTNeoXForTokenClassification"]}, "gpt_neox", None),
+        ({"architectures": ["LlamaModel"]}, "llama", None),
+        (LLAMA | {"model_type": "odd"} | FP8, "llama", None),
+        (LLAMA | {"model_type": "odd", "architectures": ["OddForRewardModel", 3]}, "llama", None),
+        (SHELL | FP8, "qwen3_5_text", "quantised (FP8)"),
+    ],
+)
+def test_the_nearest_type_is_the_one_that_is_named_or_most_like(
+    config: dict[str, Any], nearest: str, difference: str | None
+) -> None:
+    near = nearest_supported(config, "config.json")
+    assert near is not None
+    assert near.model_type == nearest
+    if difference is not None:
+        assert any(difference in line for line in near.differences)
 
 
 @pytest.mark.parametrize("architectures", [["LlamaForCausalLM"], ["LlamaModel"], None, [], "odd", [3]])

@@ -133,7 +133,7 @@ def test_tasks_that_read_it(
 ) -> None:
     command = [word.format(folder) for word in given]
     assert cli.main(command) != 0
-    assert f"goes into {setting}=[mystery]" in capsys.readouterr().err
+    assert f"the results: '{setting}=[mystery]" in capsys.readouterr().err
     assert cli.main([*command, f"{setting}=[mystery]"]) == 0
     assert cli.main([*command, f"{setting}=7"]) == 2
     assert f"{setting}=7: must be a list of keys of config.json" in capsys.readouterr().err

@@ -262,6 +262,24 @@ def test_the_nearest_type_and_what_differs(tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantised (FP8)"),
+        ({"architectures": ["Qwen2ForSequenceClassification"]}, "classifies texts"),
+    ],
+)
+def test_the_nearest_type_of_a_supported_one_is_its_own(
+    change: dict[str, Any], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = write_folder(tmp_path / "m", TENSORS)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
+    (home / "config.json").write_text(json.dumps({"model_type": "qwen2", **sizes, **change}))
+    told = page(capsys, home)
+    place = told.index("nearest supported type: qwen2, its own; what differs is said above")
+    assert reason in told[place - 1]
+
+
+@pytest.mark.parametrize(
     ("name", "said"),
     [
         ("q4.gguf", "is of llama.cpp (GGUF)"),

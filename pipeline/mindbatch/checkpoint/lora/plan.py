@@ -223,8 +223,12 @@ def _fit_errors(adapter: LoraAdapter, module: AdaptedModule, weight: str, base: 
 def _gaps(adapter: LoraAdapter, adapted: Collection[str], base: BaseTensors) -> Iterator[str]:
     """Weights that the settings mean, and that have no matrices."""
     targets, shapes = adapter.settings.targets, base.shapes_with_heads
-    is_own = any(f"{name}.weight" in shapes for name in adapter.modules)
-    reverse = {} if is_own else {own: theirs for theirs, own in base.renames.items()}
+    of_layers = [name for name in adapter.modules if "layers." in name]  # a head may have one name for all
+    is_own = any(f"{name}.weight" in shapes for name in of_layers or adapter.modules)
+    # Of a weight's several names, that which begins as the adapter's do.
+    begins = {name.partition("layers.")[0] for name in adapter.modules}
+    renames = dict(sorted(base.renames.items(), key=lambda item: item[0].partition("layers.")[0] in begins))
+    reverse = {own: theirs for theirs, own in renames.items() if not is_own or renames.get(own, own) != own}
     try:
         for name, shape in shapes.items():
             if name in adapted or not name.endswith(".weight") or len(shape) != 2:

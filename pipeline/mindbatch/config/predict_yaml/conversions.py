@@ -10,7 +10,7 @@ from mindbatch.hub.models import cached_model
 from mindbatch.io.regular_file import first_bytes
 from mindbatch.io.strict_json import JsonError, StrictReader
 from mindbatch.models.config_forms import older_form
-from mindbatch.models.registry import newer_names
+from mindbatch.models.registry import other_keys
 
 NOTHING: tuple[Any, ...] = (None, "", "None", False)
 """Values that ask for nothing."""
@@ -113,7 +113,7 @@ def folder_config(folder: object) -> Mapping[str, Any] | None:
         return None
     if not isinstance(content, dict):
         return None
-    return older_form(content, newer_names(content.get("model_type"))).content
+    return older_form(content, other_keys(content.get("model_type"))).content
 
 
 def as_it_is(value: Any, facts: Facts) -> Any:

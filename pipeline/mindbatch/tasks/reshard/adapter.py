@@ -34,5 +34,4 @@ def _base_tensors(opened: ReshardSource) -> BaseTensors:
     model = opened.model
     if model is None:
         return BaseTensors(opened.files.shapes)
-    prefix = model.prefix if opened.is_bare else ""
-    return base_tensors(model.architecture, lambda name: name.removeprefix(prefix))
+    return base_tensors(model.architecture, lambda name: opened.stored_as.get(name, name))

@@ -1,7 +1,7 @@
 """Source of `mindbatch reshard`: its tensors, the model they are of, and where each is."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -37,7 +37,7 @@ from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import ConfigError
 from mindbatch.models.config_forms import has_text_part
 from mindbatch.models.config_reader import IgnoredKeys
-from mindbatch.models.described_folder import as_stored, described_config
+from mindbatch.models.described_folder import as_stored, checkpoint_names, described_config
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import unused_tensors
 from mindbatch.models.tensor_spec import source_shapes
@@ -47,8 +47,10 @@ from mindbatch.tasks.reshard.schema import ReshardConfig
 
 @dataclass
 class ReshardSource:
-    """An opened source. folder: where config.json is, if there is one; is_bare: names without the prefix.
+    """An opened source. folder: where config.json is, if there is one.
 
+    stored_as: names by the model's names, where they are others in the files: without the prefix, or of the
+        head that a tied embedding is stored as. needed: these names.
     files: what each rank's file holds of which tensor of the model.
     naming: how MindFormers calls them, None where Hugging Face's names are those of the files.
     """
@@ -57,17 +59,16 @@ class ReshardSource:
     folder: Path | None
     model: ModelSpec | None
     files: RankFiles
-    is_bare: bool = False
+    stored_as: Mapping[str, str] = field(default_factory=dict)
+    needed: Collection[str] = ()
     notes: list[str] = field(default_factory=list)
     naming: Naming | None = None
 
     def placed(self, model_parallel: int, stages: int, keys: str = "") -> dict[str, Placement]:
         assert self.model is not None
         placed = placements(self.model.parameters, model_parallel, stages, keys=keys)
-        if not self.is_bare:
-            return placed
-        short = {name.removeprefix(self.model.prefix): placement for name, placement in placed.items()}
-        return {name: replace(placement, name=name) for name, placement in short.items()}
+        renamed = {self.stored_as.get(name, name): placement for name, placement in placed.items()}
+        return {name: replace(placement, name=name) for name, placement in renamed.items()}
 
     @cached_property
     def stored_names(self) -> dict[str, tuple[str, ...]]:
@@ -84,7 +85,7 @@ class ReshardSource:
         return of_model if self.naming is None else (*self.naming.dialect.unused, *of_model)
 
     def is_unused(self, name: str) -> bool:
-        return any(fnmatchcase(name, pattern) for pattern in self.unused)
+        return name not in self.needed and any(fnmatchcase(name, pattern) for pattern in self.unused)
 
 
 def open_reshard_source(config: ReshardConfig) -> ReshardSource:
@@ -108,10 +109,9 @@ def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
     model = _model(folder, config.ignore_config_keys, source) if folder else None
     names = {name for rank in source.ranks for name in rank.tensors}
     naming = source_naming(config, model.architecture if model else None, source.path, names)
-    is_bare = (
-        model is not None and naming is None and not any(name.startswith(model.prefix) for name in names)
-    )
-    opened = ReshardSource(source, folder, model, RankFiles({}, ()), is_bare, naming=naming)
+    stored_as = _stored_as(model, names) if model is not None and naming is None else {}
+    needed = frozenset(stored_as.values())
+    opened = ReshardSource(source, folder, model, RankFiles({}, ()), stored_as, needed, naming=naming)
     if source.kind == ITERATION:
         opened.files = _of_iteration(config, opened)
     elif config.source_strategy is not None:
@@ -130,7 +130,7 @@ def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
             _refuse_one_rank_of_several(source)
         (only,) = source.ranks
         opened.files = as_placed(whole_placements(only.shapes), 1)
-    if is_bare and config.target.names == MINDFORMERS:
+    if stored_as and config.target.names == MINDFORMERS:
         _name_fully(opened)
     if is_copied:
         opened.notes.append(
@@ -140,6 +140,12 @@ def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
     raise_if_any(_errors(opened))
     raise_if_any(digest_errors(opened.files, source.ranks))
     return opened
+
+
+def _stored_as(model: ModelSpec, stored: Collection[str]) -> dict[str, str]:
+    """Names in the files by the model's names, where they are others."""
+    names = checkpoint_names(model.architecture, [*stored])
+    return {name: names(name) for name in source_shapes(model.parameters) if names(name) != name}
 
 
 def _are_copies(config: ReshardConfig, source: Source) -> bool:
@@ -163,16 +169,16 @@ def _refuse_one_rank_of_several(source: Source) -> None:
 
 
 def _name_fully(opened: ReshardSource) -> None:
-    """A base model's tensors get the names that they have in the whole model; the files keep theirs."""
+    """Tensors get the names that they have in the whole model; the files keep theirs."""
     assert opened.model is not None
-    prefix = opened.model.prefix
-    full = {name.removeprefix(prefix): name for name in source_shapes(opened.model.parameters)}
+    names = source_shapes(opened.model.parameters)
+    full = {opened.stored_as.get(name, name): name for name in names}
     shapes = {full[name]: shape for name, shape in opened.files.shapes.items()}
     ranks = tuple(
         {name: stored.of_renamed(full) for name, stored in tensors.items()} for tensors in opened.files.ranks
     )
     opened.files = RankFiles(shapes, ranks, is_renamed=True)
-    opened.is_bare = False
+    opened.stored_as = {}
 
 
 def _model_folder(config: ReshardConfig, source: Source) -> Path | None:
