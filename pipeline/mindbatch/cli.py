@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SWITCHES = {
     "--help": "show the tasks, or with a task the keys used first; --help=all: every key",
     "--version": "show the version",
-    "--verbose": "show the messages of MindSpore and MindFormers, and tracebacks",
+    "--verbose": "show the messages of MindSpore and MindFormers, tracebacks, requests to a server",
     "--print-config": "show the composed configuration and stop; as --cfg job",
     "--multirun": "run the task for every combination of key=a,b values, as a sweep of jobs",
 }

@@ -1,12 +1,14 @@
 """`mindbatch serve` as its users see it: with OpenAI's own client, which judges the shape of every answer."""
 
 import json
+import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
 
@@ -29,7 +31,7 @@ def server(small_gpt2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     running = RunningServer(
         *(f"model.checkpoint_name_or_path={small_gpt2}", "server.model_name=small"),
         *(f"server.batches_dir={folder}", "server.message_format=qwen3"),
-        *(f"server.api_key={KEY}", "decoding.max_new_tokens=12"),
+        *(f"server.api_key={KEY}", "decoding.max_new_tokens=12", "--verbose"),
     )
     yield running
     assert running.end() == 0
@@ -154,8 +156,60 @@ def test_embeddings_are_pooled_states_of_length_one(client: openai.OpenAI, small
     batch = wait(client, begin(client, lines_of({"input": TEXT}, url="/v1/embeddings"), "/v1/embeddings"))
     line = json.loads(client.files.content(batch.output_file_id).text)
     assert line["response"]["body"]["data"][0]["embedding"] == expected[0]
-    with pytest.raises(openai.BadRequestError, match="dimensions=3: not supported; leave it out"):
-        client.embeddings.create(model="small", input=TEXT, dimensions=3)
+
+
+def test_an_embedding_has_as_many_dimensions_as_are_asked_for(client: openai.OpenAI) -> None:
+    whole = np.asarray(client.embeddings.create(model="small", input=TEXT).data[0].embedding)
+    for count in (1, 3, whole.size):
+        (item,) = client.embeddings.create(model="small", input=TEXT, dimensions=count).data
+        first = whole[:count] / np.linalg.norm(whole[:count])
+        np.testing.assert_allclose(item.embedding, first, rtol=0, atol=1e-6)
+    rows = lines_of({"input": TEXT, "dimensions": 3}, url="/v1/embeddings")
+    batch = wait(client, begin(client, rows, "/v1/embeddings"))
+    line = json.loads(client.files.content(batch.output_file_id).text)
+    (item,) = client.embeddings.create(model="small", input=TEXT, dimensions=3).data
+    assert line["response"]["body"]["data"][0]["embedding"] == item.embedding
+    allowed = (
+        f"dimensions={whole.size + 1}: the model's embeddings have {whole.size}; allowed: 1 to {whole.size}"
+    )
+    with pytest.raises(openai.BadRequestError, match=allowed):
+        client.embeddings.create(model="small", input=TEXT, dimensions=whole.size + 1)
+
+
+OF_STRATEGIES: dict[str, dict[str, Any]] = {
+    "beams": {"num_beams": 3, "num_return_sequences": 2},
+    "groups": {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5},
+    "contrastive": {"penalty_alpha": 0.6, "top_k": 4},
+    "lookup": {"prompt_lookup_num_tokens": 3, "repetition_penalty": 1.3},
+    "ranked": {"best_of": 3, "seed": 5, "typical_p": 0.8, "do_sample": True},
+    "bans": {"no_repeat_ngram_size": 2, "bad_words_ids": [[5], [6, 7]], "encoder_repetition_penalty": 1.2},
+}
+
+
+def test_every_strategy_can_be_asked_for(client: openai.OpenAI, small_gpt2: Path) -> None:
+    with LLM(small_gpt2) as llm:
+        for asked in OF_STRATEGIES.values():
+            (result,) = llm.generate(TEXT, **asked, max_new_tokens=12)
+            body: Any = {"model": "small", "prompt": TEXT, "extra_body": asked}
+            expected = [output.text for output in result.outputs]
+            assert [choice.text for choice in client.completions.create(**body).choices] == expected
+            streamed = [""] * len(expected)
+            for part in client.completions.create(**body, stream=True):
+                streamed[part.choices[0].index] += part.choices[0].text
+            assert streamed == expected
+
+
+def test_the_prompts_own_log_probabilities_are_of_one_prompt(client: openai.OpenAI) -> None:
+    asked: Any = {"model": "small", "extra_body": {"prompt_logprobs": 1}}
+    answer = client.completions.create(**asked, prompt=[5, 6, 7])
+    assert [likely is None for likely in (answer.model_extra or {})["prompt_logprobs"]] == [
+        True,
+        False,
+        False,
+    ]
+    for more in ({"prompt": [TEXT, TEXT]}, {"prompt": TEXT, "stream": True}, {"prompt": TEXT, "echo": True}):
+        with pytest.raises(openai.BadRequestError, match="prompt_logprobs: are of one prompt"):
+            client.completions.create(**asked, **more)
 
 
 def test_scores_are_cosines_of_embeddings(client: openai.OpenAI) -> None:
@@ -178,6 +232,10 @@ def test_structured_output_and_stops(client: openai.OpenAI) -> None:
         model="small", prompt=TEXT, extra_body={"guided_regex": "abc-def"}, stop="-", max_tokens=30
     )
     assert (limited.choices[0].text, limited.choices[0].finish_reason) == ("abc", "stop")
+    choices = ["no (a|b)", "maybe."]
+    for extra in ({"guided_choice": choices}, {"structured_outputs": {"choice": choices}}):
+        chosen = client.completions.create(model="small", prompt=TEXT, extra_body=extra, max_tokens=30)
+        assert chosen.choices[0].text in choices
 
 
 def test_reasoning_and_calls_are_taken_out_of_the_text(client: openai.OpenAI) -> None:
@@ -198,6 +256,28 @@ def test_reasoning_and_calls_are_taken_out_of_the_text(client: openai.OpenAI) ->
     ]
     without = client.chat.completions.create(model="small", messages=MESSAGES, extra_body=AS_CALL)
     assert (without.choices[0].message.content or "").startswith("<tool_call>"), "no tools were offered"
+
+
+def test_one_call_comes_where_no_parallel_ones_are_wanted(client: openai.OpenAI) -> None:
+    text = '<tool_call>{"name":"f","arguments":{"a":%d}}</tool_call>'
+    extra = {"guided_regex": re.escape(text % 1 + text % 2), "max_new_tokens": 115}
+    tools: Any = [{"type": "function", "function": {"name": "f"}}]
+    tool: Any = {"type": "function", "strict": None, "parameters": None, "name": "f"}
+    for is_parallel, expected in ((True, ['{"a": 1}', '{"a": 2}']), (False, ['{"a": 1}'])):
+        asked: Any = {"model": "small", "extra_body": extra, "parallel_tool_calls": is_parallel}
+        chat = {**asked, "messages": MESSAGES, "tools": tools}
+        choice = client.chat.completions.create(**chat).choices[0]
+        assert (choice.message.content, choice.finish_reason) == (None, "tool_calls")
+        calls: Any = choice.message.tool_calls
+        assert [call.function.arguments for call in calls] == expected
+        chunks = [part.choices[0] for part in client.chat.completions.create(**chat, stream=True)]
+        told: Any = [call for chunk in chunks for call in chunk.delta.tool_calls or ()]
+        assert [call.function.arguments for call in told] == expected
+        assert chunks[-1].finish_reason == "tool_calls"
+        response = client.responses.create(**asked, input="Hi", tools=[tool])
+        items: Any = response.output
+        assert [item.arguments for item in items] == expected
+        assert response.parallel_tool_calls == is_parallel
 
 
 def test_a_call_that_does_not_parse_stays_text_and_says_so(client: openai.OpenAI) -> None:
@@ -299,8 +379,11 @@ def test_a_batch_is_the_run_of_its_file(
     assert theirs == ours
     assert theirs[-1]["response"]["body"]["choices"][0]["finish_reason"] == "tool_calls"
     assert batch.id in [one.id for one in client.batches.list()]
-    assert client.files.retrieve(batch.output_file_id).purpose == "batch_output"
+    output = client.files.retrieve(batch.output_file_id)
+    assert output.purpose == "batch_output"
+    assert output in [*client.files.list(purpose="batch_output", limit=1)], "through all pages"
     assert client.files.delete(batch.output_file_id).deleted
+    assert batch.output_file_id not in [file.id for file in client.files.list()]
     assert client.batches.retrieve(batch.id).output_file_id is None
 
 
@@ -353,6 +436,7 @@ def test_a_call_that_is_forced_follows_the_schema_of_its_parameters(client: open
         "tools": tools,
         "max_tokens": 90,
         "logit_bias": bias,
+        "parallel_tool_calls": False,
     }
     named: Any = {"type": "function", "function": {"name": "say"}}
     for choice, allowed in (
@@ -409,6 +493,34 @@ def test_what_is_not_there_or_not_known_is_refused_by_name(
         401,
         401,
     ]
+
+
+def test_the_log_has_a_line_for_each_request(client: openai.OpenAI, server: RunningServer) -> None:
+    asked: Any = {"model": "small", "prompt": [5, 6, 7], "max_tokens": 4}
+    whole = client.completions.with_raw_response.create(**asked)
+    streamed = client.completions.with_raw_response.create(**asked, stream=True)
+    assert [*streamed.parse()]
+    wrong, _ = server.ask("POST", "/v1/completions%1B[2J?a=secret", {"prompt": "private"})
+    assert wrong == 401
+    for answer in (whole, streamed):
+        (line,) = lines_with(server, answer.headers["x-request-id"])
+        pattern = (
+            r"mindbatch: POST /v1/completions \(\w+, \d+\.\d{3} s\): 200, 3 prompt tokens, 4 generated\n"
+        )
+        assert re.fullmatch(pattern, line)
+    (refused,) = lines_with(server, "[2J")
+    assert re.fullmatch(r"mindbatch: POST /v1/completions\\\w+\[2J \(\w+, \S+ s\): 401\n", refused)
+    assert not lines_with(server, "private", "secret", seconds=0)
+
+
+def lines_with(server: RunningServer, *texts: str, seconds: float = 5) -> list[str]:
+    """Lines of the log with one of the texts; waits for the first."""
+    end = time.monotonic() + seconds
+    while not (found := [line for line in server.lines if any(text in line for text in texts)]):
+        if time.monotonic() > end:
+            break
+        time.sleep(0.02)
+    return found
 
 
 def test_the_counts_are_prometheus_metrics(client: openai.OpenAI, server: RunningServer) -> None:

@@ -54,6 +54,8 @@ def test_an_embedding_is_no_text() -> None:
         DecodingParams(pooling="mean", do_sample=True)
     with pytest.raises(ConfigError, match="embedding and beam search are two strategies"):
         DecodingParams(pooling="mean", num_beams=2)
+    with pytest.raises(ConfigError, match="dimensions=3 has no effect"):
+        DecodingParams(dimensions=3)
     with pytest.raises(
         ConfigError, match="pooling='first': must be one of last, mean, cls, max, weightedmean, "
     ):

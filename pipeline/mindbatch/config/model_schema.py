@@ -205,7 +205,9 @@ class RuntimeConfig:
         "instructions of the native kernels; auto takes the best that the processor has",
         kind.choice("auto", "portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx"),
     )
-    verbose: bool = option(False, "show the messages of MindSpore and MindFormers, and tracebacks")
+    verbose: bool = option(
+        False, "show the messages of MindSpore and MindFormers, tracebacks, requests to a server"
+    )
 
 
 def batch_error(model: ModelConfig, runtime: RuntimeConfig) -> str | None:

@@ -102,7 +102,7 @@ class TaskConfig:
 
     @property
     def wants_verbose(self) -> bool:
-        """True if the user asked for the messages of MindSpore and MindFormers and for tracebacks."""
+        """True if the user asked for libraries' messages, tracebacks and the requests to a server."""
         return bool(value_at(self, self.verbose_key))
 
     @property

@@ -135,8 +135,8 @@ class RowMaker:
                 adapters,
                 None if lora and lora.is_merged else model_name,
                 message_format,
+                decoding,
                 self._embeddings.with_pooling(decoding.pooling),
-                is_constrained=decoding.regex is not None or decoding.json_schema is not None,
             )
             if is_openai
             else ColumnRows(data, self._template, options, adapters)

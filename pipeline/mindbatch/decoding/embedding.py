@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from mindbatch.decoding.row import NotFiniteError
 from mindbatch.decoding.softmax import Summary
 from mindbatch.decoding.strategy import Decision, DecodingStrategy, GroupView, Hypothesis, guarded
+from mindbatch.io.errors import PromptError
 
 
 def _weighted_mean(hidden_TH: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -44,5 +45,12 @@ def _decision(group: GroupView) -> Decision:
     pooled = _POOLED[group.rows[0].params.pooling or "last"](hidden)
     if not np.isfinite(pooled).all():
         raise NotFiniteError("the model's hidden states are no numbers (NaN or infinite)")
+    if (count := group.rows[0].params.dimensions) is not None:
+        if count > len(pooled):
+            raise PromptError(
+                f"{group.rows[0].key}: decoding.dimensions={count}: the model's embeddings have "
+                f"{len(pooled)}; allowed: 1 to {len(pooled)}"
+            )
+        pooled = pooled[:count]
     vector = (pooled / max(np.linalg.norm(pooled), np.finfo(np.float64).tiny)).astype(np.float32)
     return Decision([], results=[Hypothesis((), "stop", 0.0, None, embedding=tuple(vector.tolist()))])

@@ -130,6 +130,7 @@ FREE_BEGINNING = Need(
 SCORED_PROMPT = Need(
     lambda p: p.prompt_logprobs is not None, "prompt_logprobs", "set decoding.prompt_logprobs"
 )
+EMBEDDING = Need(lambda p: p.pooling is not None, "pooling", "set decoding.pooling")
 
 
 def combination_errors(params: Any, parameters: Parameters) -> list[str]:

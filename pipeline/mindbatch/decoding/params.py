@@ -10,6 +10,7 @@ from mindbatch.decoding.model_defaults import model_defaults
 from mindbatch.decoding.parameter import (
     BEAM_GROUPS,
     BEAMS,
+    EMBEDDING,
     ENDS,
     FREE_BEGINNING,
     LOOKUP,
@@ -299,6 +300,12 @@ class DecodingParams:
         "an embedding of the prompt in place of text: hidden states of its last token, the mean of all, "
         "those of the first (cls), their maxima, or a mean that weighs later ones more",
         asks=Asks("embedding", samples=False, outputs="one"),
+    )
+    dimensions: int | None = _users_own(
+        None,
+        kind.whole(1, optional=True),
+        "first numbers of an embedding that are kept, of length 1 again; null: all",
+        needs=(EMBEDDING,),
     )
     prompt_logprobs_start: int = _users_own(
         0,

@@ -64,15 +64,17 @@ class MessageFormat:
             self, end_tokens=(*self.end_tokens, *(end for end in ends if end not in self.end_tokens))
         )
 
-    def parser(self, *, in_reasoning: bool, tools: Sequence[Any]) -> MessageParser:
+    def parser(
+        self, *, in_reasoning: bool, tools: Sequence[Any], has_one_call: bool = False
+    ) -> MessageParser:
         """A parser of one message.
 
         in_reasoning: the prompt ends within reasoning. tools: those that the request offers; where there are
-        none, no calls are looked for.
+        none, no calls are looked for. has_one_call: calls after the first are left out.
         """
         types = ArgumentTypes(tools)
         format = self.for_functions(types.functions) if tools else self.without_tools()
-        return MessageParser(format, in_reasoning, types)
+        return MessageParser(format, in_reasoning, types, has_one_call)
 
     def for_functions(self, names: Collection[str]) -> MessageFormat:
         """The format where these functions may be called; another one where their names begin a call."""
@@ -167,8 +169,11 @@ class MessageParser:
     handed out. One that holds none goes on where the last one was.
     """
 
-    def __init__(self, format: MessageFormat, in_reasoning: bool, types: ArgumentTypes) -> None:
+    def __init__(
+        self, format: MessageFormat, in_reasoning: bool, types: ArgumentTypes, has_one_call: bool
+    ) -> None:
         self._format, self._in_reasoning, self._types = format, in_reasoning, types
+        self._has_one_call = has_one_call
         self._text = ""
         self._num_certain = 0
         self._within: type[Reasoning | Content] | None = None
@@ -213,10 +218,12 @@ class MessageParser:
 
     def _new(self, pieces: list[Piece]) -> Iterator[Piece]:
         """The pieces without the text that was handed out before."""
-        taken = self._num_taken.copy()
+        taken, num_calls = self._num_taken.copy(), 0
         for piece in pieces:
             if not isinstance(piece, Reasoning | Content):
-                yield piece
+                num_calls += isinstance(piece, ToolCall)
+                if not (self._has_one_call and num_calls > 1 and isinstance(piece, ToolCall)):
+                    yield piece
                 continue
             kind = type(piece)
             if rest := piece.text[taken[kind] :]:

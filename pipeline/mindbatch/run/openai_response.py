@@ -33,7 +33,9 @@ def parser_of(row: DataRow, options: OutputOptions) -> MessageParser | None:
     if format is None or "messages" not in row.content:
         return None
     in_reasoning = bool(format.reasoning_opening) and format.begins_in_reasoning(options.prompt_end(row))
-    return format.parser(in_reasoning=in_reasoning, tools=row.content.get("tools") or ())
+    has_one_call = bool(row.extra.get("has_one_call"))
+    tools = row.content.get("tools") or ()
+    return format.parser(in_reasoning=in_reasoning, tools=tools, has_one_call=has_one_call)
 
 
 def notes_at_end(parser: MessageParser | None) -> list[str]:

@@ -71,7 +71,7 @@ async def _form(request: Request) -> AsyncIterator[FormData]:
 
 async def list_files(request: Request) -> Response:
     batches = batches_of(request)
-    files = batches.files.all()
+    files = await asyncio.to_thread(batches.all_files)
     query = _query(request, ("limit", "after", "order", "purpose"))
     if query.get("order", "desc") not in ("asc", "desc"):
         raise bad_request(f"order={shown(query['order'])}: must be asc or desc", "order")

@@ -35,6 +35,7 @@ from mindbatch.run.survey import Items
 from mindbatch.server.batch_rows import BackgroundRows, Interrupted, line_error, line_errors
 from mindbatch.server.finished_rows import write_finished
 from mindbatch.server.records import (
+    ERRORS,
     RESULTS,
     BatchRecord,
     BatchRecords,
@@ -134,6 +135,12 @@ class Batches:
         """A batch that is not done with a file."""
         unfinished = (record for record in self.records.all() if not record.has_ended)
         return next((record.id for record in unfinished if record.input_file_id == file_id), None)
+
+    def all_files(self) -> list[FileRecord]:
+        """The files that clients have brought and batches have written, in the order of their making."""
+        names = [record.result_id(kind) for record in self.records.all() for kind in (RESULTS, ERRORS)]
+        written = [file[0] for name in names if name and (file := self.file(name))]
+        return sorted([*self.files.all(), *written], key=lambda file: file.created_at)
 
     def file(self, name: str) -> tuple[FileRecord, Path] | None:
         """A file that a client has brought or a batch has written, and where it lies."""

@@ -45,6 +45,9 @@ async def _answer(request: Request, endpoint: str) -> Response:
     if stream and echo:
         raise bad_request("echo=true: not with stream=true; leave one out", "echo")
     prompts = [body] if endpoint == CHAT else one_prompt_each(body, "prompt")
+    if body.get("prompt_logprobs") is not None and (stream or echo or len(prompts) > 1):
+        message = "prompt_logprobs: are of one prompt, without stream and echo; leave it out"
+        raise bad_request(message, "prompt_logprobs")
     rows = await service.rows(endpoint, prompts)
     generation = OnlineRequest(service, [_scoring(row) for row in rows] if echo else rows, echo)
     if not stream:

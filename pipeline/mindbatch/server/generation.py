@@ -16,6 +16,7 @@ from starlette.responses import Response
 from mindbatch.dataset.openai_request import CHAT
 from mindbatch.dataset.rows import DataRow
 from mindbatch.engine.request import PROMPT_STAGE, RequestOutput, StreamEvent, result_body
+from mindbatch.io.amounts import today
 from mindbatch.message_formats.call_text import Content, Piece, Reasoning, ToolCall
 from mindbatch.message_formats.parser import MessageParser
 from mindbatch.run.openai_response import (
@@ -32,6 +33,7 @@ from mindbatch.run.openai_response import (
 )
 from mindbatch.run.result_rows import FinishedRow, OutputOptions
 from mindbatch.server.answers import Choices, refuse_many_logprobs
+from mindbatch.server.request_tokens import counted
 from mindbatch.server.requests import ApiError
 from mindbatch.server.service import Service
 
@@ -64,8 +66,9 @@ class OnlineRequest:
             ApiError: a prompt cannot be run, or cannot go on.
         """
         service, begun, first = self.service, time.perf_counter(), True
+        params = await asyncio.to_thread(service.params, self.rows[0])
         run = await service.engine.submit(
-            map(service.prompt, self.rows),
+            ((row.prompt(today()), params) for row in self.rows),
             with_events=with_events,
             most_waiting=_MOST_WAITING if with_events else None,
         )
@@ -73,6 +76,8 @@ class OnlineRequest:
         if not with_events:
             refuse_many_logprobs(run.requests, service.llm.seq_length)
         self.prompt_tokens = sum(len(request.prompt_token_ids) for request in run.requests)
+        tokens = counted()
+        tokens.prompt += self.prompt_tokens
         ends = {request.key: self._prompt_end(request.prompt_token_ids) for request in run.requests}
         self.options = replace(self.options, prompt_end=lambda row: ends[row.key])
         async with aclosing(run) as items:
@@ -80,6 +85,10 @@ class OnlineRequest:
                 if first and isinstance(item, StreamEvent):
                     service.metrics.first_token(time.perf_counter() - begun)
                     first = False
+                if isinstance(item, StreamEvent):
+                    tokens.generated += len(item.token_ids)
+                elif not with_events:
+                    tokens.generated += sum(len(completed.token_ids) for completed in item.outputs)
                 if isinstance(item, RequestOutput):
                     refuse([item])
                     service.metrics.finished(item)

@@ -19,6 +19,7 @@ from mindbatch.config.machine import parse_bytes
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.screen_text import printable, say
 from mindbatch.io.storage import passing_error, reason_of
+from mindbatch.server import request_tokens
 from mindbatch.server.connections import IS_ADMITTED
 from mindbatch.server.requests import ApiError
 from mindbatch.server.service import Service
@@ -69,6 +70,8 @@ class Guard:
             service.num_active -= 1
             route = scope.get("route")
             service.metrics.answered(getattr(route, "path", "(none)"), exchange.status)
+            if service.config.wants_verbose:
+                say(f"{exchange.line}: {exchange.status or 'no answer'}{exchange.tokens}")
 
     async def _failed(self, exchange: _Exchange, error: Exception) -> None:
         """Answers to what is not the request's fault; the log has a traceback where it is the program's."""
@@ -194,6 +197,7 @@ class _Exchange:
         self.status = 0
         self._begun = time.perf_counter()
         self.id = uuid.uuid4().hex
+        self.tokens = request_tokens.begin()
 
     @property
     def line(self) -> str:

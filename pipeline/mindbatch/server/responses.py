@@ -98,7 +98,7 @@ class _Answer:
             "model": self.generation.options.model,
             "output": items.items,
             "usage": used,
-            "parallel_tool_calls": True,
+            "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
             "tool_choice": body.get("tool_choice") or "auto",
             "tools": body.get("tools") or [],
             "text": body.get("text") or {"format": {"type": "text"}},
@@ -255,6 +255,7 @@ _WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     "truncation": ("disabled",),
     "background": (False,),
     "top_logprobs": (0,),
+    "prompt_logprobs": (),
     "include": ([], ["reasoning.encrypted_content"]),  # there is none of that
     **dict.fromkeys(("context_management", "stream_options", "max_tool_calls", "conversation", "prompt"), ()),
     "reasoning.summary": (),

@@ -24,7 +24,7 @@ from mindbatch.io.errors import PromptError
 from mindbatch.io.screen_text import say
 from mindbatch.llm import LLM
 from mindbatch.message_formats.parser import MessageFormat
-from mindbatch.prompts.prompts import Prompt, token_ids_of
+from mindbatch.prompts.prompts import token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.result_files import calls_stay_text
 from mindbatch.run.result_rows import OutputOptions
@@ -174,11 +174,13 @@ class Service:
             raise bad_request(error.lines) from error
 
     def num_choices(self, row: DataRow) -> int:
-        return row.params(self._params).num_return_sequences
+        count: int = row.overrides.get("num_return_sequences", self._params.num_return_sequences)
+        return count
 
-    def prompt(self, row: DataRow) -> tuple[Prompt, DecodingParams]:
-        """The input of the engine; without a seed of the request's own, other draws each time."""
+    def params(self, row: DataRow) -> DecodingParams:
+        """The parameters of a request's rows, whose check takes long where they are long; without a seed of
+        the request's own, other draws each time."""
         params = row.params(self._params)
         if params.do_sample and "seed" not in row.overrides:
             params = replace(params, seed=drawn_seed())
-        return row.prompt(today()), params
+        return params

@@ -1,17 +1,20 @@
 """Request lines of OpenAI's batch files: every field has an effect, or the row is refused for it."""
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
+from mindbatch.dataset.column_rows import PARAMETERS as OWN_NAMES
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.folder_embeddings import FolderEmbeddings
+from mindbatch.decoding.params import PARAMETERS as DECODING
 from mindbatch.message_formats.formats import FORMATS
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
@@ -221,6 +224,39 @@ PARAMETERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"best_of": None, "do_sample": False, "num_beams": 4},
     ),
     "no beams": ({"use_beam_search": False}, {}),
+    "beams by their own name": (
+        {"use_beam_search": True, "num_beams": 3, "n": 2},
+        {"best_of": None, "do_sample": False, "num_beams": 3, "num_return_sequences": 2},
+    ),
+    "hypotheses of a search are not sampled": (
+        {"num_beams": 3, "n": 2, "temperature": 0},
+        {"num_beams": 3, "num_return_sequences": 2, "temperature": 0.0},
+    ),
+    "beams are, where sampling is asked for": (
+        {"num_beams": 3, "temperature": 0.5},
+        {"do_sample": True, "num_beams": 3, "temperature": 0.5},
+    ),
+    "contrastive search has its own top_k": (
+        {"penalty_alpha": 0.6, "top_k": 4, "temperature": 0},
+        {"penalty_alpha": 0.6, "temperature": 0.0, "top_k": 4},
+    ),
+    "typical_p samples": ({"typical_p": 0.9}, {"do_sample": True, "typical_p": 0.9}),
+    "one of several texts": (
+        {"guided_choice": ["a.b", "c|d"]},
+        {"json_schema": None, "regex": "a\\.b|c\\|d"},
+    ),
+    "vLLM's structures": (
+        {"structured_outputs": {"json": {"a": 1}, "regex": None, "json_object": False}},
+        {"json_schema": '{"a":1}', "regex": None},
+    ),
+    "a structure of any object": (
+        {"structured_outputs": {"json_object": True, "disable_fallback": True}},
+        {"json_schema": '{"type":"object"}', "regex": None},
+    ),
+    "a structure of an expression": (
+        {"structured_outputs": {"regex": "[0-9]"}},
+        {"json_schema": None, "regex": "[0-9]"},
+    ),
     "any text": ({"response_format": {"type": "text"}}, {"json_schema": None, "regex": None}),
     "any object": (
         {"response_format": {"type": "json_object"}},
@@ -248,6 +284,72 @@ PARAMETERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"frequency_penalty": 0.0, "logit_bias": [], "presence_penalty": 0.0},
     ),
 }
+
+
+ELSEWHERE = ("logprobs", "regex", "json_schema", "pooling", "dimensions", "prompt_logprobs_start")
+"""Parameters that are asked for in other ways."""
+VALUES: dict[str, Any] = {
+    **dict.fromkeys(("max_length", "max_new_tokens", "forced_bos_token_id", "best_of"), 9),
+    **dict.fromkeys(("forced_eos_token_id", "eos_token_id"), [9]),
+    "exponential_decay_length_penalty": [3, 1.5],
+    "prompt_logprobs": 1,
+    "reasoning_tags": ["<t>", "</t>"],
+}
+
+
+@pytest.mark.parametrize("name", [name for name in OWN_NAMES if name not in ELSEWHERE])
+def test_every_parameter_of_configurations_has_its_own_name(name: str):
+    value = VALUES.get(name, DECODING[name].default)
+    for url in (CHAT, COMPLETION):
+        overrides = row(line(url, **{name: list(value) if isinstance(value, tuple) else value})).overrides
+        assert DecodingParams(**overrides) == DecodingParams(
+            **{name: value}, **({"do_sample": True} if name in ("best_of", "temperature") else {})
+        )
+    assert f"body.{name}: unknown" in reason(embedded(**{name: value}))
+
+
+@pytest.mark.parametrize("name", ELSEWHERE[1:])
+def test_what_is_asked_for_in_other_ways_has_no_name_of_its_own(name: str):
+    assert f"body.{name}: unknown" in reason(line(**{name: 1}))
+
+
+def embedded(**body: Any) -> dict[str, Any]:
+    return {
+        "custom_id": "e",
+        "method": "POST",
+        "url": "/v1/embeddings",
+        "body": {"input": "hi", **body},
+    }
+
+
+def test_the_dimensions_of_an_embedding_are_its_own_or_the_runs():
+    assert row(embedded()).overrides == {"pooling": "last"}
+    assert row(embedded(dimensions=3)).overrides == {"dimensions": 3, "pooling": "last"}
+    base = DecodingParams(pooling="mean", dimensions=5)
+    assert row(embedded(), base).overrides == {"dimensions": 5, "pooling": "mean"}
+    assert row(embedded(dimensions=3), base).overrides == {"dimensions": 3, "pooling": "mean"}
+    assert "body.dimensions=0: must be a whole number, at least 1" in reason(embedded(dimensions=0))
+    assert "body.dimensions: unknown" in reason(line(dimensions=3))
+
+
+def test_a_choice_is_one_of_its_texts_and_no_other():
+    choices = ["yes", "no (a|b)", "x.y*", "[", "^$", "a\nb", "\\", "é 中", "yes please"]
+    overrides = row(line(guided_choice=choices)).overrides
+    assert overrides == row(line(structured_outputs={"choice": choices})).overrides
+    for text in choices:
+        assert re.fullmatch(overrides["regex"], text)
+        assert not re.fullmatch(overrides["regex"], f"{text}!")
+    assert not re.fullmatch(overrides["regex"], "xzy")
+
+
+def test_that_a_chat_wants_one_call_is_known():
+    assert row(line(parallel_tool_calls=False)).extra["has_one_call"] is True
+    assert row(line(parallel_tool_calls=True)).extra["has_one_call"] is False
+    assert "has_one_call" not in row(line(parallel_tool_calls=None)).extra
+    assert "body.parallel_tool_calls=0: must be true or false" in reason(line(parallel_tool_calls=0))
+    assert "body.parallel_tool_calls=false: not supported" in reason(
+        line(COMPLETION, parallel_tool_calls=False)
+    )
 
 
 @pytest.mark.parametrize(("body", "overrides"), PARAMETERS.values(), ids=PARAMETERS)
@@ -282,13 +384,53 @@ def test_a_request_is_held_against_the_runs_strategy():
     assert "decoding.num_beams=4 cannot go with body.best_of=3" in reason(line(best_of=3), base)
     found = reason(line(n=5, use_beam_search=True, best_of=2), base)
     assert found == "body.n=5 is above body.best_of=2; must be at most that"
+    assert row(line(n=2), base).params(base) == DecodingParams(
+        num_beams=4, early_stopping=True, num_return_sequences=2
+    )
     contrastive = DecodingParams(penalty_alpha=0.6, top_k=4)
+    assert row(line(top_k=8), contrastive).params(contrastive).top_k == 8
+    assert "decoding.top_k=0 cannot go with body.penalty_alpha=0.6" in reason(line(penalty_alpha=0.6))
     assert "decoding.penalty_alpha=0.6 cannot go with decoding.do_sample=true" in reason(
         line(temperature=0.7), contrastive
     )
 
 
 BAD_BODY: list[tuple[dict[str, Any], str]] = [
+    (
+        {"do_sample": False, "temperature": 0.5},
+        "body.temperature=0.5 has no effect with body.do_sample=false",
+    ),
+    (
+        {"num_beams": 4, "penalty_alpha": 0.6, "top_k": 4},
+        "body.penalty_alpha=0.6 cannot go with body.num_beams=4",
+    ),
+    ({"num_beams": 0}, "body.num_beams=0: must be a whole number, from 1"),
+    ({"use_beam_search": True, "do_sample": True, "n": 2}, "body.do_sample=true: contradicts"),
+    ({"max_new_tokens": 3, "max_tokens": 4}, "body.max_tokens=4: contradicts body.max_new_tokens"),
+    ({"bad_words": ["a"]}, "body.bad_words=[a]: not supported; leave it out"),
+    ({"guided_grammar": "a"}, "body.guided_grammar='a': not supported; leave it out"),
+    ({"guided_choice": []}, "body.guided_choice=[]: must be a list of texts, none of them empty"),
+    ({"guided_choice": ["a", ""]}, "body.guided_choice=[a, '']: must be a list of texts"),
+    ({"guided_choice": "ab"}, "body.guided_choice='ab': must be a list of texts"),
+    (
+        {"guided_choice": ["a"], "guided_regex": "b"},
+        "body.guided_regex, body.guided_choice: only one of these",
+    ),
+    ({"structured_outputs": "json"}, "body.structured_outputs='json': must be a mapping with json, regex"),
+    ({"structured_outputs": {}}, "body.structured_outputs={}: needs json, regex, choice or json_object"),
+    (
+        {"structured_outputs": {"grammar": "a"}},
+        "body.structured_outputs.grammar='a': not supported; use json, regex, choice or json_object",
+    ),
+    (
+        {"structured_outputs": {"json": {}, "regex": "a"}},
+        "body.structured_outputs.json, body.structured_outputs.regex: only one of these can be given",
+    ),
+    (
+        {"structured_outputs": {"json_object": "yes"}},
+        "body.structured_outputs.json_object='yes': must be true or false",
+    ),
+    ({"structured_outputs": {"regex": "("}}, "body.structured_outputs.regex='(': "),
     ({"temprature": 1}, "body.temprature: unknown; did you mean temperature?"),
     ({"tools": ["f"]}, "body.tools=[f]: must be a list of JSON objects like"),
     ({"tool_choice": "any"}, "body.tool_choice='any': must be auto, none, required or"),

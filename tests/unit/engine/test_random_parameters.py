@@ -82,6 +82,7 @@ VALUES: dict[str, Sequence[Any]] = {
     "num_return_sequences": (2, 3),
     "logprobs": (0, 3, 100),
     "prompt_logprobs": (0, 3, 100),
+    "dimensions": (1, 3, 99),
     "prompt_logprobs_start": (1, 2, 99),
     "skip_special_tokens": (False,),
 }

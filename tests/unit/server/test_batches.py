@@ -77,6 +77,28 @@ def test_what_is_old_goes_and_what_a_batch_needs_stays(tmp_path: Path) -> None:
     again.stop()
 
 
+def test_what_batches_have_written_stands_among_the_files(tmp_path: Path) -> None:
+    kept = batches(tmp_path)
+    old, new = (kept.files.add(io.BytesIO(b"{}\n"), name) for name in ("old", "new"))
+    kept.files.keep(FileRecord(old.id, "old", old.bytes, 1))
+    done, running = batch_of(kept, old.id, "completed"), batch_of(kept, new.id, "in_progress")
+    done.completed_at = 5
+    for batch in (done, running):
+        (tmp_path / "batches" / batch.id).mkdir()
+        (tmp_path / "batches" / batch.id / "results.jsonl").write_bytes(b"{}\n")
+    output = done.result_id("output") or ""
+    listed = kept.all_files()
+    assert [(file.id, file.purpose) for file in listed] == [
+        (old.id, "batch"),
+        (output, "batch_output"),
+        (new.id, "batch"),
+    ]
+    assert listed[1] == (kept.file(output) or ())[0]
+    kept.delete_file(output)
+    assert [file.id for file in kept.all_files()] == [old.id, new.id]
+    kept.stop()
+
+
 def test_a_link_is_no_file_of_a_batch(tmp_path: Path) -> None:
     kept = batches(tmp_path)
     file = kept.files.add(io.BytesIO(b"{}\n"), "a")
