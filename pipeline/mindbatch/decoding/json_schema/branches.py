@@ -9,9 +9,10 @@ from enum import Enum
 from itertools import combinations
 from typing import Any
 
-from mindbatch.decoding.json_schema.document import Document, escaped
+from mindbatch.decoding.json_schema.document import Document
 from mindbatch.decoding.json_schema.errors import SchemaError
 from mindbatch.decoding.json_schema.keywords import ANNOTATIONS, DRAFT_7, DRAFT_2020
+from mindbatch.io.json_pointer import escaped
 
 MOST_ALTERNATIVES = 1024
 """Alternatives of one value, multiplied out."""

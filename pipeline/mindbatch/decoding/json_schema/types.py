@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 from mindbatch.decoding.json_schema.branches import Branches, Conjunction, ListedAs
-from mindbatch.decoding.json_schema.document import Subschema, escaped
+from mindbatch.decoding.json_schema.document import Subschema
 from mindbatch.decoding.json_schema.errors import SchemaError
 from mindbatch.decoding.json_schema.formats import FORMATS
 from mindbatch.decoding.json_schema.keywords import DRAFT_2020
@@ -20,6 +20,7 @@ from mindbatch.decoding.json_schema.patterns import search_regex
 from mindbatch.decoding.json_schema.terminals import Leaf, all_of, regex
 from mindbatch.decoding.json_schema.texts import NO_STRING, any_string, one_of, quoted, string_leaf
 from mindbatch.io.error_lines import shown
+from mindbatch.io.json_pointer import escaped
 
 MOST_COUNT = 1 << 31
 """Characters, items or properties that a limit may ask for."""
