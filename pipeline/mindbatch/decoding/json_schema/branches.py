@@ -96,10 +96,10 @@ class Branches:
             elif name == "$ref":
                 yield self._of_schemas([self.document.resolved(value, pointer)])
             elif name == "allOf":
-                for place, schema in enumerate(value):
-                    yield self._of_schemas([(schema, f"{here}/{place}")])
+                for index, schema in enumerate(value):
+                    yield self._of_schemas([(schema, f"{here}/{index}")])
             elif name in ("anyOf", "oneOf"):
-                schemas = [(schema, f"{here}/{place}") for place, schema in enumerate(value)]
+                schemas = [(schema, f"{here}/{index}") for index, schema in enumerate(value)]
                 if name == "oneOf":
                     self._exclude(number, schemas, here)
                 yield self._of_schemas(schemas)
@@ -131,7 +131,7 @@ class Branches:
         return product
 
     def _exclude(self, number: int, schemas: Sequence[tuple[Any, str]], pointer: str) -> None:
-        """No value may fulfil two alternatives of a oneOf and what stands beside it."""
+        """Notes that no value may fulfil two alternatives of a oneOf and the keywords beside it."""
         keywords = self.document.subschemas[number].keywords
         if self._are_told_apart(schemas):
             return
@@ -165,7 +165,7 @@ class Branches:
     def _listed(self, number: int, name: str, values: Sequence[Any]) -> Iterator[dict[Any, Any]]:
         """Schemas of the values of an enum: one for all strings, one for all numbers, one for each other."""
         kinds: dict[ListedAs, list[Any]] = {}
-        for place, value in enumerate(values):
+        for index, value in enumerate(values):
             if isinstance(value, str):
                 kinds.setdefault(ListedAs.STRINGS, []).append(value)
             elif isinstance(value, bool):
@@ -173,7 +173,7 @@ class Branches:
             elif isinstance(value, int | float):
                 kinds.setdefault(ListedAs.NUMBERS, []).append(value)
             else:
-                yield self._made(number, f"{name}/{place}", _constant(value, self.document.draft))
+                yield self._made(number, f"{name}/{index}", _constant(value, self.document.draft))
         for kind, members in kinds.items():
             yield self._made(number, f"{name}/{kind.value}", {"type": kind.value, kind: tuple(members)})
 

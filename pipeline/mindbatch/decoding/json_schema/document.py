@@ -19,7 +19,7 @@ _BY_NAME = frozenset(
 class Subschema(NamedTuple):
     keywords: dict[str, Any]
     pointer: str
-    """Its place, as a reference of the document."""
+    """Its location, as a reference of the document."""
 
 
 class Document:

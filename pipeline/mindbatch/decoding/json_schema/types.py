@@ -119,9 +119,9 @@ class TypedValues:
             )
         prefix = [
             self._branches.conjunction(
-                part for items, rest in forms for part in (items[place : place + 1] or rest)
+                part for items, rest in forms for part in (items[index : index + 1] or rest)
             )
-            for place in range(size)
+            for index in range(size)
         ]
         items = self._branches.conjunction(chain.from_iterable(rest for _, rest in forms))
         return ArrayValue(tuple(prefix), items, _largest(schemas, "minItems"), _least(schemas, "maxItems"))
@@ -180,7 +180,7 @@ class TypedValues:
     ) -> Iterator[tuple[Leaf, Conjunction]]:
         """Names without a property of their own, by the patterns that they match."""
         for chosen in range(1 << len(patterns)):
-            matched = {pattern for place, pattern in enumerate(patterns) if chosen >> place & 1}
+            matched = {pattern for index, pattern in enumerate(patterns) if chosen >> index & 1}
             value = self._branches.conjunction(_of_property(schemas, None, matched))
             if value is None:
                 continue
@@ -278,7 +278,7 @@ def _least(schemas: Iterable[Subschema], name: str) -> int | None:
 
 
 def _patterns(schemas: Iterable[Subschema]) -> dict[str, str]:
-    """The patterns of properties' names, and where each stands."""
+    """The patterns of properties' names, each with its pointer."""
     patterns = {
         pattern: f"{schema.pointer}/patternProperties/{escaped(pattern)}"
         for schema in schemas
