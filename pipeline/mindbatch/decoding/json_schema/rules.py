@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from mindbatch.decoding.json_schema.branches import Conjunction
 from mindbatch.decoding.json_schema.errors import SchemaError
 from mindbatch.decoding.json_schema.terminals import Leaf, regex
-from mindbatch.decoding.json_schema.types import ArrayValue, ObjectValue, Value
+from mindbatch.decoding.json_schema.values import ArrayValue, ObjectValue, Value
 
 MOST_RULES = 10_000
 """Rules of one grammar; the library numbers its symbols with 16 bits."""

@@ -1,7 +1,6 @@
 """The values of each JSON type that subschemas allow together: terminals, arrays and objects."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -19,6 +18,7 @@ from mindbatch.decoding.json_schema.numbers import (
 from mindbatch.decoding.json_schema.patterns import search_regex
 from mindbatch.decoding.json_schema.terminals import Leaf, all_of, regex
 from mindbatch.decoding.json_schema.texts import NO_STRING, any_string, one_of, quoted, string_leaf
+from mindbatch.decoding.json_schema.values import ArrayValue, ObjectValue, Property, Value
 from mindbatch.io.error_lines import shown
 from mindbatch.io.json_pointer import escaped
 
@@ -28,39 +28,6 @@ MOST_MEMBERS = 1000
 """Properties of one object, and items of an array that have schemas of their own."""
 MOST_PATTERNS = 5
 """Patterns of patternProperties that may match one object's names."""
-
-
-@dataclass(frozen=True)
-class ArrayValue:
-    """prefix: what each of the first items fulfils. items: the others; None: there are none."""
-
-    prefix: tuple[Conjunction | None, ...]
-    items: Conjunction | None
-    fewest: int
-    most: int | None
-
-
-@dataclass(frozen=True)
-class Property:
-    name: str
-    key: Leaf
-    value: Conjunction | None
-    is_required: bool
-
-
-@dataclass(frozen=True)
-class ObjectValue:
-    """properties: in the order in which they are written. others: names without a property of their own, each
-    kind a terminal and what its values fulfil."""
-
-    properties: tuple[Property, ...]
-    others: tuple[tuple[Leaf, Conjunction], ...]
-    fewest: int
-    most: int | None
-    pointer: str
-
-
-Value = Leaf | ArrayValue | ObjectValue
 Search = Callable[[Sequence[str], Sequence[str]], Sequence[Sequence[str]]]
 
 
