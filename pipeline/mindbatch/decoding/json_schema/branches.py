@@ -16,8 +16,8 @@ from mindbatch.io.json_pointer import escaped
 
 MOST_ALTERNATIVES = 1024
 """Alternatives of one value, multiplied out."""
-MOST_UNTOLD = 64
-"""Alternatives of a oneOf that no constant tells apart: each two of them are compared."""
+MOST_COMPARED = 64
+"""Alternatives of a oneOf without a discriminator, of which each two are compared."""
 MOST_WORK = 1_000_000
 """Subschemas of all alternatives together, while they are multiplied out."""
 
@@ -133,19 +133,21 @@ class Branches:
     def _exclude(self, number: int, schemas: Sequence[tuple[Any, str]], pointer: str) -> None:
         """Notes that no value may fulfil two alternatives of a oneOf and the keywords beside it."""
         keywords = self.document.subschemas[number].keywords
-        if self._are_told_apart(schemas):
+        if self._have_discriminator(schemas):
             return
-        if len(schemas) > MOST_UNTOLD:
+        if len(schemas) > MOST_COMPARED:
             wanted = "each an object with a required property whose const tells it"
             raise SchemaError(pointer, f"{len(schemas)} alternatives are too many, unless they are {wanted}")
-        rest = self._made(number, "oneOf", {key: value for key, value in keywords.items() if key != "oneOf"})
+        rest = self._synthesized(
+            number, "oneOf", {key: value for key, value in keywords.items() if key != "oneOf"}
+        )
         for pair in combinations(schemas, 2):
             conjunction = self.conjunction([(rest, pointer), *pair])
             if conjunction is not None:
                 self.exclusive.setdefault(conjunction, (pair[0][1], pair[1][1]))
 
-    def _are_told_apart(self, schemas: Sequence[tuple[Any, str]]) -> bool:
-        """True if the alternatives are strings, each another, or objects that a property tells apart so."""
+    def _have_discriminator(self, schemas: Sequence[tuple[Any, str]]) -> bool:
+        """True if the alternatives are different strings, or objects that such a property tells apart."""
         targets = [
             self.document.resolved(schema["$ref"], pointer)[0]
             if isinstance(schema, dict) and isinstance(schema.get("$ref"), str)
@@ -158,7 +160,7 @@ class Branches:
             for name in constants[0]
         )
 
-    def _made(self, number: int, name: str, keywords: dict[Any, Any]) -> dict[Any, Any]:
+    def _synthesized(self, number: int, name: str, keywords: dict[Any, Any]) -> dict[Any, Any]:
         """A schema that we write in place of a keyword: one object, which keeps its number."""
         return self._synthetic.setdefault((number, name), keywords)
 
@@ -173,21 +175,23 @@ class Branches:
             elif isinstance(value, int | float):
                 kinds.setdefault(ListedAs.NUMBERS, []).append(value)
             else:
-                yield self._made(number, f"{name}/{index}", _constant(value, self.document.draft))
+                yield self._synthesized(number, f"{name}/{index}", _constant(value, self.document.draft))
         for kind, members in kinds.items():
-            yield self._made(number, f"{name}/{kind.value}", {"type": kind.value, kind: tuple(members)})
+            yield self._synthesized(
+                number, f"{name}/{kind.value}", {"type": kind.value, kind: tuple(members)}
+            )
 
     def _dependent(
         self, number: int, name: str, key: str, dependency: Any, pointer: str
     ) -> list[tuple[Any, str]]:
         """Either the property is absent, or what depends on it holds."""
         here = f"{pointer}/{escaped(key)}"
-        absent = self._made(number, f"{name}/{key}/absent", {"properties": {key: False}})
+        absent = self._synthesized(number, f"{name}/{key}/absent", {"properties": {key: False}})
         names = [key, *dependency] if isinstance(dependency, list) else [key]
         present: dict[str, Any] = {"required": names}
         if not isinstance(dependency, list):
             present["allOf"] = [dependency]
-        return [(absent, here), (self._made(number, f"{name}/{key}/present", present), here)]
+        return [(absent, here), (self._synthesized(number, f"{name}/{key}/present", present), here)]
 
 
 def _constant(value: Any, draft: int) -> dict[str, Any]:
