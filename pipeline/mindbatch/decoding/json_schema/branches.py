@@ -89,26 +89,32 @@ class Branches:
         if self.document.draft == DRAFT_7 and "$ref" in keywords:
             keywords = {"$ref": keywords["$ref"]}
         for name, value in keywords.items():
-            here = f"{pointer}/{name}"
-            if name not in _RESOLVED and name not in ANNOTATIONS and not is_placed:
+            if name in _RESOLVED:
+                yield from map(self._of_schemas, self._resolved(number, name, value, pointer))
+            elif name not in ANNOTATIONS and not is_placed:
                 is_placed = True
                 yield [(number,)]
-            elif name == "$ref":
-                yield self._of_schemas([self.document.resolved(value, pointer)])
-            elif name == "allOf":
-                for index, schema in enumerate(value):
-                    yield self._of_schemas([(schema, f"{here}/{index}")])
-            elif name in ("anyOf", "oneOf"):
-                schemas = [(schema, f"{here}/{index}") for index, schema in enumerate(value)]
-                if name == "oneOf":
-                    self._exclude(number, schemas, here)
-                yield self._of_schemas(schemas)
-            elif name in ("const", "enum"):
-                values = value if name == "enum" else [value]
-                yield self._of_schemas((schema, here) for schema in self._listed(number, name, values))
-            elif name in _DEPENDENT:
-                for key, dependency in value.items():
-                    yield self._of_schemas(self._dependent(number, name, key, dependency, here))
+
+    def _resolved(
+        self, number: int, name: str, value: Any, pointer: str
+    ) -> Iterator[Iterable[tuple[Any, str]]]:
+        """Lists schemas in place of a keyword: of each group one must hold."""
+        here = f"{pointer}/{name}"
+        if name == "$ref":
+            yield [self.document.resolved(value, pointer)]
+        elif name == "allOf":
+            yield from ([(schema, f"{here}/{index}")] for index, schema in enumerate(value))
+        elif name in ("anyOf", "oneOf"):
+            schemas = [(schema, f"{here}/{index}") for index, schema in enumerate(value)]
+            if name == "oneOf":
+                self._exclude(number, schemas, here)
+            yield schemas
+        elif name in ("const", "enum"):
+            values = value if name == "enum" else [value]
+            yield [(schema, here) for schema in self._listed(number, name, values)]
+        else:
+            for key, dependency in value.items():
+                yield self._dependent(number, name, key, dependency, here)
 
     def _of_schemas(self, schemas: Iterable[tuple[Any, str]]) -> list[Conjunction]:
         """The alternatives of schemas of which one must hold."""
