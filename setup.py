@@ -89,7 +89,7 @@ class BuildKernels(build_ext):
 
 
 def without_kernels(error: Exception) -> str:
-    """The line for whoever installs; mindbatch itself says more (`installation.without_kernels`)."""
+    """The line for whoever installs; mindbatch itself says more (`installation.kernels_are_missing`)."""
     reason = error if isinstance(error, OSError) else "the compiler failed, as it says above"
     return (
         f"mindbatch: the C++ kernels were not built ({reason}); NumPy will compute, at about a fifth of the "

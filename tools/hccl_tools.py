@@ -29,9 +29,10 @@ from mindbatch.launch.hccn import (
     own_address,
 )
 from mindbatch.launch.rank_table import PLAIN, RESERVED_NIC, Device, RankTable, Server, table_rows
+from mindbatch.launch.table_fields import server_id_error
 from mindbatch.launch.table_files import name_for_server, write_table
 from mindbatch.launch.table_json import as_given
-from mindbatch.launch.table_reader import server_id_error, verify
+from mindbatch.launch.table_reader import verify
 
 NAME = "hccl_tools.py"
 GROUP = 4

@@ -73,7 +73,7 @@ def test_a_missing_package_is_brought_without_installing_mindbatch_anew(
 ) -> None:
     for origin in (IN_PLACE, FROM_A_FOLDER, *OTHERS):
         installed_from(monkeypatch, origin)
-        before, _, after = installation.bringing(package).partition(f"{pip} ")
+        before, _, after = installation.install_command(package).partition(f"{pip} ")
         requirements, pins = (shlex.split(words) for words in after.partition("-c ")[::2])
         assert not before
         assert pins == ([str(CHECKOUT / "constraints.txt")] if origin in (IN_PLACE, FROM_A_FOLDER) else [])
@@ -86,14 +86,14 @@ def test_a_missing_package_is_brought_without_installing_mindbatch_anew(
 def test_the_pins_are_those_of_the_mindspore_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     installed_from(monkeypatch, IN_PLACE)
     monkeypatch.setattr(installation, "version", lambda name: "2.10.0")
-    assert installation.bringing("ray").endswith(f"-c {CHECKOUT}/constraints-2.10.txt")
+    assert installation.install_command("ray").endswith(f"-c {CHECKOUT}/constraints-2.10.txt")
 
 
 def test_without_metadata_the_name_is_asked_for(pip: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for reader in ("distribution", "requires"):
         monkeypatch.setattr(installation, reader, not_installed)
     assert installation.missing("ray") == f"Ray is not installed here; {pip} ray"
-    assert installation.without_kernels().endswith(
+    assert installation.kernels_are_missing().endswith(
         f"{pip} --no-deps --force-reinstall path/to/checkout builds them"
     )
 
@@ -111,9 +111,9 @@ def test_the_kernels_are_built_again_as_they_were_installed(
 ) -> None:
     installed_from(monkeypatch, origin)
     line = f"once there is a C++ compiler (apt install g++), {pip} {options} builds them"
-    assert installation.building_again() == line
+    assert installation.how_to_rebuild() == line
     (tmp_path / "clang++").touch(mode=0o755)
-    assert installation.building_again() == f"{pip} {options} builds them"
+    assert installation.how_to_rebuild() == f"{pip} {options} builds them"
 
 
 def test_numpy_in_place_of_the_kernels_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ class ClosingTag:
     def __init__(self, tag: str, texts: Sequence[bytes]) -> None:
         self._tag = tag.encode()
         self._texts = texts
-        self._spoiling: dict[int, NDArray[np.int64]] = {}
+        self._crossing: dict[int, NDArray[np.int64]] = {}
 
     @property
     def num_tokens(self) -> int:
@@ -32,21 +32,21 @@ class ClosingTag:
         text = tail + self._texts[token_id] if token_id < len(self._texts) else tail
         return None if self._tag in text else text[max(0, len(text) - len(self._tag) + 1) :]
 
-    def spoiling(self, tail: bytes) -> NDArray[np.int64]:
-        """The tokens that would end the tag and begin what is behind it, with more than white space."""
+    def crossing(self, tail: bytes) -> NDArray[np.int64]:
+        """The tokens that cross the end of the tag: they end it, and add more than white space behind it."""
         begun = [size for size in range(1, len(self._tag)) if tail.endswith(self._tag[:size])]
-        tokens: NDArray[np.int64] = np.concatenate([self._spoiling_after(size) for size in (0, *begun)])
+        tokens: NDArray[np.int64] = np.concatenate([self._crossing_after(size) for size in (0, *begun)])
         return tokens
 
-    def _spoiling_after(self, size: int) -> NDArray[np.int64]:
-        """The tokens that do so after the tag's first bytes, `size` of them, or after none."""
-        if size not in self._spoiling:
+    def _crossing_after(self, size: int) -> NDArray[np.int64]:
+        """Finds these tokens for a text that ends with the tag's first `size` bytes."""
+        if size not in self._crossing:
             rest = self._tag[size:]
-            tokens = [token for token, text in enumerate(self._texts) if self._spoils(text, rest)]
-            self._spoiling[size] = np.array(tokens, dtype=np.int64)
-        return self._spoiling[size]
+            tokens = [token for token, text in enumerate(self._texts) if self._crosses(text, rest)]
+            self._crossing[size] = np.array(tokens, dtype=np.int64)
+        return self._crossing[size]
 
-    def _spoils(self, text: bytes, rest: bytes) -> bool:
+    def _crosses(self, text: bytes, rest: bytes) -> bool:
         before, end, behind = text.partition(rest)
         return bool(end and behind.strip()) and (not before or rest == self._tag)
 
@@ -65,11 +65,11 @@ class DeferredConstraint:
     def allowed(self, eos_token_ids: tuple[int, ...]) -> NDArray[np.bool_] | None:
         if self._tail is None:
             return self._constraint.allowed(eos_token_ids)
-        spoiling = self._tag.spoiling(self._tail)
-        if not spoiling.size:
+        crossing = self._tag.crossing(self._tail)
+        if not crossing.size:
             return None
         mask = np.ones(self._tag.num_tokens, dtype=np.bool_)
-        mask[spoiling] = False
+        mask[crossing] = False
         return mask
 
     @property

@@ -54,7 +54,7 @@ class FolderEmbeddings:
     errors: tuple[str, ...] = ()
 
     def with_pooling(self, own: str | None) -> "FolderEmbeddings":
-        """The settings where `decoding.pooling` has a say, which goes before all that the folder asks for."""
+        """The settings with `decoding.pooling`, which overrides what the folder asks for; None keeps that."""
         return self if own is None else replace(self, pooling=own, errors=())
 
     def notes(self, own: str | None) -> list[str]:
@@ -62,36 +62,38 @@ class FolderEmbeddings:
         if not self.source:
             return []
         if own not in (None, self.pooling):
-            return [f"{self.source}: asks for pooling={self.pooling}; decoding.pooling={own} goes before it"]
+            return [f"{self.source}: asks for pooling={self.pooling}; decoding.pooling={own} overrides it"]
         prompt = f", each text behind {shown(self.prompt)}" if self.prompt else ""
         return [f"{self.source}: embeddings have pooling={self.pooling}{prompt}"]
 
 
-def folder_embeddings(folder: Path) -> FolderEmbeddings:
+def folder_embeddings(model_folder: str | Path | None) -> FolderEmbeddings:
     """Reads modules.json and the files that it names; a folder without it may still have 1_Pooling."""
-    errors: list[str] = []
+    if model_folder is None:
+        return FolderEmbeddings()
+    folder, errors = Path(model_folder), list[str]()
     modules = _modules(folder, errors)
-    places = [name for name, kind in modules if kind == "Pooling"]
+    poolings = [name for name, kind in modules if kind == "Pooling"]
     if not modules and not errors and (folder / POOLING_FOLDER / _MODULE_CONFIG).is_file():
-        places = [POOLING_FOLDER]
-    if not places and not errors:
+        poolings = [POOLING_FOLDER]
+    if not poolings and not errors:
         return FolderEmbeddings()
     errors += [
         f"{folder / MODULES}: the module {shown(name)}, {kind}, is not computed here"
         for name, kind in modules
         if kind not in ("Pooling", *_WITHOUT_EFFECT)
     ]
-    if len(places) > 1:
-        errors.append(f"{folder / MODULES}: poolings in {', '.join(places)}; only one is computed here")
-    path = folder / (places[0] if places else "") / _MODULE_CONFIG
+    if len(poolings) > 1:
+        errors.append(f"{folder / MODULES}: poolings in {', '.join(poolings)}; only one is computed here")
+    path = folder / (poolings[0] if poolings else "") / _MODULE_CONFIG
     prompt = _default_prompt(folder, errors)
-    pooling = _pooling(path, has_prompt=bool(prompt), errors=errors) if places else "last"
+    pooling = _pooling(path, has_prompt=bool(prompt), errors=errors) if poolings else "last"
     texts = _object(folder / _TEXTS, errors)
     if texts.get("do_lower_case"):
         errors.append(f"{folder / _TEXTS}: do_lower_case=true is not computed here")
     if "message" in (texts.get("modality_config") or ()):
         errors.append(f"{folder / _TEXTS}: modality_config: texts as messages of chats are not computed here")
-    return FolderEmbeddings(pooling, prompt, str(path if places else folder / MODULES), tuple(errors))
+    return FolderEmbeddings(pooling, prompt, str(path if poolings else folder / MODULES), tuple(errors))
 
 
 def _modules(folder: Path, errors: list[str]) -> list[tuple[str, str]]:

@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
 
@@ -49,8 +48,6 @@ def canonical_schema(value: object) -> str:
     return text
 
 
-_OPTIONS = '%llguidance {"no_forcing": true}\n'
-"""Every way of writing the text in tokens stays allowed, not the tokeniser's own alone."""
 _REASON_CHARACTERS = 300
 
 
@@ -91,8 +88,8 @@ def refuse_unreadable(kind: Kind, source: str) -> None:
 
 def plain_reason(message: str) -> str:
     """The library's message in one line, without the place in our grammar and without an excerpt of it."""
-    told = re.split(r"\n\s*\d+ \| |\n<", message)[0]
-    return _one_line(re.sub(r"^at \d+\(\d+\): |(?m:^ *\^+\n)", "", told))
+    reason = re.split(r"\n\s*\d+ \| |\n<", message)[0]
+    return _one_line(re.sub(r"^at \d+\(\d+\): |(?m:^ *\^+\n)", "", reason))
 
 
 def _one_line(text: str) -> str:
@@ -128,7 +125,7 @@ class GrammarProcess:
         if find_spec("llguidance") is None:
             return GrammarCheck("constrained output needs the package llguidance, which is not installed")
         try:
-            text = _OPTIONS + self._text(grammar)
+            text = grammar_worker.OPTIONS + self._text(grammar)
             error, nbytes = self._ask("try", text)
         except ValueError as refused:
             return GrammarCheck(str(refused))
@@ -144,7 +141,12 @@ class GrammarProcess:
         from mindbatch.decoding.json_schema.compiler import compiled_schema  # few rows have a schema
 
         schema = json.loads(canonical_schema(grammar.source))
-        return compiled_schema(schema, partial(self._ask, "search"), self._empty_of)
+        return compiled_schema(schema, self._search, self._empty_of)
+
+    def _search(self, patterns: Sequence[str], names: Sequence[str]) -> list[list[str]]:
+        """The patterns that are found in each name. Raises ValueError: they take too long."""
+        by_name: list[list[str]] = self._ask("search", [patterns, names])
+        return by_name
 
     def _empty_of(self, terminals: Sequence[str]) -> list[str]:
         """Those of some terminals that no text matches. Raises ValueError: one is too costly to tell."""
@@ -153,9 +155,9 @@ class GrammarProcess:
             raise ValueError(error)
         return [terminal for terminal, error in zip(terminals, errors, strict=True) if error]
 
-    def _ask(self, question: str, *subject: Any) -> Any:
+    def _ask(self, question: str, subject: Any) -> Any:
         """The child's answer. Raises ValueError: it took too much."""
-        request = json.dumps([question, subject if len(subject) > 1 else subject[0]])
+        request = json.dumps([question, subject])
         try:
             return self._process.ask(request.encode(), _MOST_ANSWER_BYTES)
         except ProcessorTimeUsedUp as error:
@@ -181,8 +183,8 @@ def tried(grammar: Grammar) -> GrammarCheck:
         trial = _process.tried(grammar)
         if trial.error is not None:
             trial = GrammarCheck(f"{grammar.name}: {plain_reason(trial.error)}")
-        kept = sum(len(trial.text) for trial in _trials.values())
-        if len(_trials) == _KEPT_TRIALS or kept > _MOST_KEPT_CHARACTERS:
+        num_characters = sum(len(other.text) for other in _trials.values())
+        if len(_trials) == _KEPT_TRIALS or num_characters > _MOST_KEPT_CHARACTERS:
             _trials.clear()
         _trials[grammar] = trial
     return _trials[grammar]

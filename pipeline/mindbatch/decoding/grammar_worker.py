@@ -16,6 +16,8 @@ from mindbatch.io.child_main import serve
 
 _END = 256
 NO_TEXT = "no text fulfils it"
+OPTIONS = '%llguidance {"no_forcing": true}\n'
+"""Of every grammar: each way of writing a text in tokens stays allowed, not the tokeniser's own alone."""
 
 
 class LibraryVocabulary:
@@ -48,7 +50,7 @@ def answer_to(request: "tuple[str, Any]", llguidance: Any, tokenizer: Any) -> An
         patterns, names = subject
         return [[pattern for pattern in patterns if re.search(pattern, name)] for name in names]
     if question == "errors":
-        grammars = (f'%llguidance {{"no_forcing": true}}\nstart: T\nT: {terminal}' for terminal in subject)
+        grammars = (f"{OPTIONS}start: T\nT: {terminal}" for terminal in subject)
         return [_error(_matcher(grammar, llguidance, tokenizer)) for grammar in grammars]
     return trial_of(subject, llguidance, tokenizer)
 

@@ -23,7 +23,7 @@ _CATEGORIES = {
     constants.CATEGORY_SPACE: (r"[\s\x{1c}-\x{1f}]", r"[\x{20}\x{9}-\x{d}]"),
     constants.CATEGORY_WORD: (rf"[[\p{{L}}\p{{N}}_]&&{_KNOWN}]", "[0-9A-Za-z_]"),
 }
-_OPPOSITES = {
+OPPOSITES = {
     constants.CATEGORY_NOT_DIGIT: constants.CATEGORY_DIGIT,
     constants.CATEGORY_NOT_SPACE: constants.CATEGORY_SPACE,
     constants.CATEGORY_NOT_WORD: constants.CATEGORY_WORD,
@@ -38,6 +38,11 @@ _UNSUPPORTED = {
     "POSSESSIVE_REPEAT": "a possessive repeat",
 }
 _SURROGATES = range(0xD800, 0xE000)
+
+
+def literal(text: str) -> str:
+    """A regular expression that matches exactly this text."""
+    return "".join(c if c.isascii() and c.isalnum() else f"\\x{{{ord(c):x}}}" for c in text)
 
 
 def translated(pattern: str) -> str:
@@ -75,8 +80,8 @@ class RegexTranslator:
         while at_end and first < last and nodes[last - 1] in _anchors(ENDS):
             last -= 1
         return "".join(
-            self.node(op, value, flags, at_start * (place == first), at_end * (place == last - 1))
-            for place, (op, value) in enumerate(nodes[first:last], first)
+            self.node(op, value, flags, at_start * (index == first), at_end * (index == last - 1))
+            for index, (op, value) in enumerate(nodes[first:last], first)
         )
 
     def node(self, op: Any, value: Any, flags: int, at_start: int, at_end: int) -> str:
@@ -114,7 +119,7 @@ class RegexTranslator:
     def character(self, code: int) -> str:
         if code in _SURROGATES:
             raise ValueError(f"has half a character (\\u{code:04x})")
-        return chr(code) if chr(code).isascii() and chr(code).isalnum() else f"\\x{{{code:x}}}"
+        return literal(chr(code))
 
     def any_character(self, flags: int) -> str:
         raise NotImplementedError
@@ -160,8 +165,8 @@ class _FullMatchTranslator(RegexTranslator):
         if op is constants.RANGE:
             return f"{self.character(value[0])}-{self.character(value[1])}"
         ascii_only = bool(flags & re.ASCII)
-        if value in _OPPOSITES:
-            return f"[^{_CATEGORIES[_OPPOSITES[value]][ascii_only]}]"
+        if value in OPPOSITES:
+            return f"[^{_CATEGORIES[OPPOSITES[value]][ascii_only]}]"
         return _CATEGORIES[value][ascii_only]
 
 

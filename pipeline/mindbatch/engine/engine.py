@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.draws import row_hash
-from mindbatch.decoding.parameter import shortest_error
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import NOT_FINITE, NotFiniteError, Row, row_error
 from mindbatch.decoding.speculative import propose as look_up
@@ -16,6 +15,7 @@ from mindbatch.engine.adapter_slots import AdapterSlots, KnownAdapters
 from mindbatch.engine.advance import advance, gather_prompt_outputs
 from mindbatch.engine.output_text import Detokenizer, SequenceText, StopMatcher
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
+from mindbatch.engine.request_errors import request_errors
 from mindbatch.engine.scheduler import Scheduler
 from mindbatch.engine.sequence import PromptContext, Sequence, SequenceGroup, context_of
 from mindbatch.engine.statistics import Counters, EngineStatistics
@@ -221,55 +221,10 @@ class Engine:
                 row.draft = drafted
 
     def _check(self, request: Request, max_tokens: int) -> None:
-        prompt, key = request.prompt_token_ids, request.key
-        if not prompt:
-            raise PromptError(f"{key}: the prompt has no tokens; at least one is needed to continue from")
-        started = int(self.settings.decoder_start_id is not None)
-        if started and request.params.prompt_logprobs is not None:
-            raise PromptError(
-                f"{key}: decoding.prompt_logprobs={request.params.prompt_logprobs}: the prompt is the input "
-                "of an encoder, which gives its tokens no probabilities; remove it"
-            )
-        if started and request.params.pooling is not None:
-            raise PromptError(f"{key}: decoding.pooling: not of a model with an encoder; remove it")
-        if max_tokens <= len(prompt) + started:
-            raise PromptError(
-                f"{key}: the prompt has {len(prompt)} tokens and prompt and output together may have "
-                f"{max_tokens}; {_longer(max_tokens, self.settings)}"
-            )
-        if error := shortest_error(request.params, self.settings.seq_length):
-            raise PromptError(f"{key}: {error}")
-        if (start := request.params.prompt_logprobs_start) >= len(prompt):
-            raise PromptError(
-                f"{key}: decoding.prompt_logprobs_start={start}: the prompt has {len(prompt)} tokens; "
-                f"allowed: 0 to {len(prompt) - 1}"
-            )
-        named = [("", token) for token in prompt]
-        named += [(f"decoding.{name}: ", token) for name, token in request.params.token_ids()]
-        for name, token in named:
-            if not 0 <= token < self._runner.vocab_size:
-                raise PromptError(
-                    f"{key}: {name}token id {token} is outside the vocabulary; allowed: 0 to "
-                    f"{self._runner.vocab_size - 1}"
-                )
-        for token, name in self.settings.placeholders:
-            if token in prompt:
-                raise PromptError(
-                    f"{key}: token id {token} at position {prompt.index(token)} is the {name} of the model, "
-                    "which marks an image, sound or video; prompts of text alone are computed"
-                )
-        if request.params.num_draft_tokens and not self.settings.use_past:
-            raise PromptError(
-                f"{key}: speculative decoding needs model.use_past=true; set it, or leave "
-                "decoding.num_assistant_tokens and decoding.prompt_lookup_num_tokens out"
-            )
-        if request.params.num_assistant_tokens and self._assistant is None:
-            raise PromptError(
-                f"{key}: decoding.num_assistant_tokens={request.params.num_assistant_tokens} needs an "
-                "assistant; give model.assistant=FOLDER or use decoding.prompt_lookup_num_tokens"
-            )
-        if error := self._adapters.error(request.adapter):
-            raise PromptError(f"{key}: {error}")
+        has_assistant = self._assistant is not None
+        errors = request_errors(request, max_tokens, self.settings, self._runner.vocab_size, has_assistant)
+        if error := next(errors, None) or self._adapters.error(request.adapter):
+            raise PromptError(f"{request.key}: {error}")
 
     def _text_of(self, request: Request, begun: tuple[int, ...]) -> SequenceText | None:
         if self._make_detokenizer is None:
@@ -308,13 +263,3 @@ def _result(group: SequenceGroup) -> RequestOutput:
         adapter=request.adapter,
         seconds=time.perf_counter() - group.started,
     )
-
-
-def _longer(max_tokens: int, settings: EngineSettings) -> str:
-    """Remedy for a prompt that reaches `max_tokens`, by the limit that this is."""
-    if max_tokens < settings.seq_length:
-        return f"shorten it or raise decoding.max_length={max_tokens}"
-    if max_tokens == settings.max_positions:
-        return "shorten it: the model has no more positions"
-    most = f" (the model has {settings.max_positions} positions)" if settings.max_positions else ""
-    return f"shorten it or raise model.seq_length={max_tokens}{most}"

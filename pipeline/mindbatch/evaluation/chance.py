@@ -107,11 +107,11 @@ def paired_interval(system: FloatArray, base: FloatArray) -> Interval:
     num_rows = len(system)
     share, other = float(system.mean()), float(base.mean())
     (low, high), (other_low, other_high) = wilson(share, num_rows), wilson(other, num_rows)
-    spreads = share * (1 - share) * other * (1 - other)
-    together = float((system * base).mean()) - share * other
-    if together > 0:
-        together = max(0.0, together - 0.5 / num_rows)
-    correlation = together / math.sqrt(spreads) if spreads else 0.0
+    variances = share * (1 - share) * other * (1 - other)
+    covariance = float((system * base).mean()) - share * other
+    if covariance > 0:
+        covariance = max(0.0, covariance - 0.5 / num_rows)
+    correlation = covariance / math.sqrt(variances) if variances else 0.0
 
     def distance(own: float, others: float) -> float:
         return math.sqrt(max(0.0, own * own - 2 * correlation * own * others + others * others))

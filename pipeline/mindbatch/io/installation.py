@@ -38,23 +38,23 @@ _COMPILERS = ("g++", "c++", "clang++")
 
 
 def missing(*packages: str) -> str:
-    """`PACKAGE is not installed here; ` and the command that brings it, or several, into this environment."""
+    """Formats `PACKAGE is not installed here; ` and the command that installs it, or several of them."""
     names = " and ".join(_NAMES.get(package, package) for package in packages)
     verb = "is" if len(packages) == 1 else "are"
-    return f"{names} {verb} not installed here; {bringing(*packages)}"
+    return f"{names} {verb} not installed here; {install_command(*packages)}"
 
 
-def bringing(*packages: str) -> str:
-    """The command that brings packages, with all others of their extras, and leaves `mindbatch` as it is."""
+def install_command(*packages: str) -> str:
+    """The command that installs packages and all others of their extras, and leaves `mindbatch` as it is."""
     requirements = chain.from_iterable(map(_requirements, packages))
     return " ".join([pip_install(), *map(shlex.quote, requirements), *_pins()])
 
 
-def without_kernels() -> str:
-    """Why there are no C++ kernels, what it costs, and the command that brings them."""
+def kernels_are_missing() -> str:
+    """Explains why there are no C++ kernels, what it costs, and which command builds them."""
     return (
         "not built: no C++ compiler worked when mindbatch was installed; NumPy computes, at about a fifth of "
-        f"the speed (19 beside 100 tokens/s); {building_again()}"
+        f"the speed (19 beside 100 tokens/s); {how_to_rebuild()}"
     )
 
 
@@ -69,14 +69,14 @@ def pip_install() -> str:
     return "pip install" if is_first else f"{shlex.quote(sys.executable)} -m pip install"
 
 
-def building_again() -> str:
-    """Half a sentence: the command that builds the C++ kernels anew, and before it what that needs."""
+def how_to_rebuild() -> str:
+    """Formats the command that builds the C++ kernels again as the end of a sentence, with what it needs."""
     has_compiler = any(map(shutil.which, _COMPILERS))
     first = "" if has_compiler else "once there is a C++ compiler (apt install g++), "
-    return f"{first}{_installing_again()} builds them"
+    return f"{first}{_reinstall_command()} builds them"
 
 
-def _installing_again() -> str:
+def _reinstall_command() -> str:
     source, is_editable = _source()
     if source is None:
         return f"{pip_install()} --no-deps --force-reinstall path/to/checkout"

@@ -95,13 +95,13 @@ def say(*lines: object, name: str = "mindbatch") -> None:
         print(f"{name}: ... and {len(lines) - MOST_LINES:,} more", file=sys.stderr, flush=True)
 
 
-_said: set[str] = set()
+_printed: set[str] = set()
 
 
 def say_once(*lines: str) -> None:
     """Prints those of the messages that this process has not printed so yet."""
-    new = [line for line in lines if line not in _said]
-    _said.update(new)
+    new = [line for line in lines if line not in _printed]
+    _printed.update(new)
     say(*new)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from mindbatch.io.error_lines import shown
 from mindbatch.launch.rank_table import Device, RankTable, Server
+from mindbatch.launch.table_fields import server_id_error
 from mindbatch.launch.table_json import LARGEST_PORT
-from mindbatch.launch.table_reader import server_id_error
 
 
 def own_server(table: RankTable) -> Server:

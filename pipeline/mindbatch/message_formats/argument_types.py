@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from mindbatch.message_formats.call_text import CallError, CallText, ToolCall, json_value, named_call
+from mindbatch.message_formats.call_text import (
+    CallError,
+    CallText,
+    ToolCall,
+    json_text,
+    json_value,
+    named_call,
+)
 from mindbatch.message_formats.literals import PYTHON, read_literal
 from mindbatch.message_formats.schema_references import REFERENCES, SchemaReferences
 
@@ -44,13 +51,13 @@ class ArgumentType:
     def json_of(self, text: str, words: Mapping[str, str]) -> str:
         """The JSON that a text stands for. words: texts that stand for JSON, though they are none."""
         if text in self.texts or self.kinds == _OF_TYPE["string"]:
-            return _quoted(text)
+            return json_text(text)
         stripped = text.strip()
         for candidate in self._spelt(stripped, words):
             kind = _kind(candidate)
             if kind is not None and (self.kinds is None or kind in self.kinds - _OF_TYPE["string"]):
                 return candidate
-        return _quoted(text)
+        return json_text(text)
 
     def json_like(self, value: str) -> str:
         """A JSON value as it is where the type has such, else what its text stands for: templates that put
@@ -115,7 +122,7 @@ def json_call(name: str, values: Sequence[tuple[str, str]]) -> ToolCall:
     keys = [key for key, _ in values]
     if len({*keys}) < len(keys):
         raise CallError("an argument comes twice")
-    members = (f"{_quoted(key)}: {value}" for key, value in values)
+    members = (f"{json_text(key)}: {value}" for key, value in values)
     arguments = f"{{{', '.join(members)}}}"
     return named_call(name, json_value(arguments), arguments)
 
@@ -246,7 +253,3 @@ def _kind_of(value: Any) -> str:
         return "integer" if value.is_integer() else "number"
     names = {int: "integer", str: "string", list: "array", dict: "object"}
     return next((name for type, name in names.items() if isinstance(value, type)), "number")
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)

@@ -158,6 +158,11 @@ class CallText:
         return self._text[start : self.position]
 
 
+def json_text(value: Any) -> str:
+    """The JSON of a value, in which letters stay what they are."""
+    return json.dumps(value, ensure_ascii=False)
+
+
 def json_value(text: str) -> Any:
     """The value of a JSON text, read strictly. Raises CallError."""
     try:
@@ -175,7 +180,7 @@ def named_call(name: object, arguments: object, text: str | None = None) -> Tool
         raise CallError("it has no name")
     if not isinstance(arguments, dict):
         raise CallError("its arguments are no JSON object")
-    return ToolCall(name.strip(), json.dumps(arguments, ensure_ascii=False) if text is None else text)
+    return ToolCall(name.strip(), json_text(arguments) if text is None else text)
 
 
 def call_of_object(value: object, *argument_keys: str, name_key: str = "name") -> ToolCall:

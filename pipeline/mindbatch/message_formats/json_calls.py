@@ -45,11 +45,9 @@ class JsonCalls:
         yield from calls
 
     def _calls(self, text: CallText) -> list[ToolCall]:
-        if not text.upcoming("["):
-            return self._objects(text)
-        if not (values := json_value(text.json("["))):
-            raise CallError("its list is empty")
-        return [self.call_of(value) for value in values]
+        if text.upcoming("["):
+            return [self.call_of(value) for value in _listed(text)]
+        return self._objects(text)
 
     def _objects(self, text: CallText) -> list[ToolCall]:
         calls = [self.call_of(json_value(text.json()))]
@@ -58,6 +56,14 @@ class JsonCalls:
             calls.append(self.call_of(json_value(text.json())))
             text.run(BLANK)
         return calls
+
+
+def _listed(text: CallText) -> list[Any]:
+    """Reads a list of values. Raises CallError where it is empty."""
+    values: list[Any] = json_value(text.json("["))
+    if not values:
+        raise CallError("its list is empty")
+    return values
 
 
 def cohere_call(value: Any) -> ToolCall:
@@ -159,9 +165,7 @@ def mistral_calls(text: CallText) -> Iterator[ToolCall]:
     text.expect(TOOL_CALLS)
     text.run(BLANK)
     if text.upcoming("["):
-        if not (values := json_value(text.json("["))):
-            raise CallError("its list is empty")
-        yield from [call_of_object(value, "arguments") for value in values]
+        yield from [call_of_object(value, "arguments") for value in _listed(text)]
         return
     name = text.run(_BEFORE_BRACKET)
     if text.accept("[CALL_ID]"):

@@ -1,10 +1,9 @@
 """Reads values as Python writes them, and as Gemma 4 does, and gives them as JSON."""
 
-import json
 import re
 from dataclasses import dataclass
 
-from mindbatch.message_formats.call_text import BLANK, CallError, CallText
+from mindbatch.message_formats.call_text import BLANK, CallError, CallText, json_text
 
 _MAX_DEPTH = 100
 _NUMBER = re.compile(r"-?\d[\d.eE+-]*", re.ASCII)
@@ -48,10 +47,10 @@ def read_literal(text: CallText, notation: Notation, depth: int = 0) -> str:
         return f"[{', '.join(_items(text, notation, ')', depth))}]"
     if text.accept("{"):
         members = read_members(text, notation, depth + 1)
-        return f"{{{', '.join(f'{_quoted(key)}: {value}' for key, value in members)}}}"
+        return f"{{{', '.join(f'{json_text(key)}: {value}' for key, value in members)}}}"
     string = _string(text, notation)
     if string is not None:
-        return _quoted(string)
+        return json_text(string)
     return text.run(_NUMBER) or _word(text)
 
 
@@ -116,7 +115,3 @@ def _word(text: CallText) -> str:
     if word not in _WORDS:
         raise CallError(f"{word} is no value" if word else "no value where one must be")
     return _WORDS[word]
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
+from mindbatch.io.json_pointer import escaped, value_at
+
 _OF_A_SCHEMA = (
     *("additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not"),
     *("propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"),
@@ -52,7 +54,7 @@ class SchemaReferences:
     def target(self, schema: Mapping[str, Any], reference: str) -> Any:
         """Looks up the schema that a reference means; None where that is nothing in here."""
         pointer = self.pointer(schema, reference)
-        return None if pointer is None else _at(self._schema, pointer)
+        return None if pointer is None else value_at(self._schema, unquote(pointer))
 
     def rebased(self, prefix: str) -> Any:
         """A copy for a place in another schema. prefix: the pointer of that place.
@@ -114,17 +116,5 @@ def _children(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, ...], Any]
             yield from (((key, index), child) for index, child in enumerate(value))
 
 
-def _escaped(token: Any) -> str:
-    return str(token).replace("~", "~0").replace("/", "~1").replace("%", "%25")
-
-
-def _at(schema: Any, pointer: str) -> Any:
-    for token in pointer.split("/")[1:]:
-        key = unquote(token).replace("~1", "/").replace("~0", "~")
-        if isinstance(schema, list) and key.isdecimal() and int(key) < len(schema):
-            schema = schema[int(key)]
-        elif isinstance(schema, Mapping) and key in schema:
-            schema = schema[key]
-        else:
-            return None
-    return schema
+def _escaped(key: Any) -> str:
+    return escaped(str(key)).replace("%", "%25")

@@ -143,7 +143,7 @@ class BatchJob:
             lora=self.config.lora,
             model_name=self.config.model_name,
             message_format=self._message_format if dataset.is_openai else None,
-            embeddings=folder_embeddings(Path(self.config.model.checkpoint_name_or_path or "")),
+            embeddings=folder_embeddings(self.config.model.checkpoint_name_or_path),
         )
         with closing(maker), reading_line(self.config.progress) as on_row:
             survey(dataset, maker, selection_of(self.config.data), index, on_row, self.check)

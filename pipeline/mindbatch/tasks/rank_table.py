@@ -14,6 +14,7 @@ from mindbatch.io.screen_text import printable, say, show, show_json
 from mindbatch.launch.given_servers import given_servers, parse_devices, parse_list, physical_devices
 from mindbatch.launch.hccn import find_addresses, loopback_note, own_address
 from mindbatch.launch.rank_table import PLAIN, RESERVED_NIC, Device, RankTable, Server, counted, table_rows
+from mindbatch.launch.table_fields import server_id_error
 from mindbatch.launch.table_files import (
     CheckedFile,
     check_files,
@@ -23,7 +24,7 @@ from mindbatch.launch.table_files import (
     write_table,
 )
 from mindbatch.launch.table_json import address_error
-from mindbatch.launch.table_reader import Leave, RankTableError, server_id_error, verify
+from mindbatch.launch.table_reader import Leave, RankTableError, verify
 
 WRITE, CHECK, MERGE = "write", "check", "merge"
 OF_ALL = ("action", "files", "num_ranks", "uneven", "verbose", "output.format")

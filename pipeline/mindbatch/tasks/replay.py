@@ -98,7 +98,7 @@ def _row(config: BatchConfig, folder: RunFolder, key: str) -> DataRow:
     """The row of that key. Raises PromptError where it cannot be run as it was read."""
     dataset = DataInput(config.data, Storage(), kept=True).dataset(folder)
     params = DecodingParams(**vars(config.decoding))
-    embeddings = folder_embeddings(Path(config.model.checkpoint_name_or_path or ""))
+    embeddings = folder_embeddings(config.model.checkpoint_name_or_path)
     maker = RowMaker(config.data, params, dataset.is_openai, lora=config.lora, embeddings=embeddings)
     with closing(maker):
         for position, record in enumerate(dataset.records()):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -80,3 +81,20 @@ def test_what_is_no_reference_is_left_alone() -> None:
         "$defs": {"a": True, "b": {"$ref": "https://elsewhere.org/b"}, "c": {"$ref": "#absent"}},
     }
     assert SchemaReferences(schema).rebased("/x") == schema
+
+
+@pytest.mark.parametrize(
+    ("reference", "target"),
+    [
+        ("#/$defs/a~1b", 1),
+        ("#/$defs%2Fc~0d", 2),
+        ("#/anyOf/1", 4),
+        ("#/anyOf/2", None),
+        (f"#/anyOf/{'1' * 5000}", None),
+        ("#/anyOf/-1", None),
+        ("#/$defs/a~1b/x", None),
+    ],
+)
+def test_a_pointer_leads_where_the_specification_says(reference: str, target: int | None) -> None:
+    schema = {"$defs": {"a/b": 1, "c~d": 2}, "anyOf": [3, 4]}
+    assert SchemaReferences(schema).target(schema, reference) == target

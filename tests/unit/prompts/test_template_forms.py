@@ -11,42 +11,29 @@ from mindbatch.prompts.messages import checked_conversation
 from shared_children import shared_chat_processes
 
 _EACH = "{% for m in messages %}[{{ m.role }}]"
-_CALLS = "{% for c in m.tool_calls or [] %}{% set f = c.function %}<{{ f.name }} "
-_END = ">{% endfor %}{% endfor %}"
-_TEXT_IF_THERE = "{% if m.content %}{{ m.content }}{% endif %}"
+
+
+def _template(
+    arguments: str = "{{ f.arguments | tojson }}",
+    content: str = "{% if m.content %}{{ m.content }}{% endif %}",
+    head: str = "",
+) -> str:
+    calls = "{% for c in m.tool_calls or [] %}{% set f = c.function %}<{{ f.name }} "
+    return head + _EACH + content + calls + arguments + ">{% endfor %}{% endfor %}"
+
+
 TEMPLATES = {
-    "tojson": _EACH + _TEXT_IF_THERE + _CALLS + "{{ f.arguments | tojson }}" + _END,
-    "items": _EACH
-    + _TEXT_IF_THERE
-    + _CALLS
-    + "{% for k, v in f.arguments.items() %}{{ k }}={{ v }}{% endfor %}"
-    + _END,
-    "items filter": _EACH
-    + _TEXT_IF_THERE
-    + _CALLS
-    + "{% for k, v in f.arguments | items %}{{ k }}={{ v }}{% endfor %}"
-    + _END,
-    "either": _EACH
-    + _TEXT_IF_THERE
-    + _CALLS
-    + "{% if f.arguments is string %}{{ f.arguments }}{% else %}{{ f.arguments | tojson }}{% endif %}"
-    + _END,
-    "null is written": _EACH
-    + "{% if m.content is defined %}{{ m.content }}{% endif %}"
-    + _CALLS
-    + "{{ f.arguments | tojson }}"
-    + _END,
-    "null fails": _EACH
-    + "{% if m.content is defined %}{{ m.content + '.' }}{% endif %}"
-    + _CALLS
-    + "{{ f.arguments | tojson }}"
-    + _END,
-    "tools are needed": "{% for t in tools %}{{ t.function }}{% endfor %}{{ tools[0].function.name }}"
-    + _EACH
-    + _TEXT_IF_THERE
-    + _CALLS
-    + "{{ f.arguments | tojson }}"
-    + _END,
+    "tojson": _template(),
+    "items": _template("{% for k, v in f.arguments.items() %}{{ k }}={{ v }}{% endfor %}"),
+    "items filter": _template("{% for k, v in f.arguments | items %}{{ k }}={{ v }}{% endfor %}"),
+    "either": _template(
+        "{% if f.arguments is string %}{{ f.arguments }}{% else %}{{ f.arguments | tojson }}{% endif %}"
+    ),
+    "null is written": _template(content="{% if m.content is defined %}{{ m.content }}{% endif %}"),
+    "null fails": _template(content="{% if m.content is defined %}{{ m.content + '.' }}{% endif %}"),
+    "tools are needed": _template(
+        head="{% for t in tools %}{{ t.function }}{% endfor %}{{ tools[0].function.name }}"
+    ),
     "no calls": _EACH + "{{ m.content }}{% endfor %}",
 }
 """Of the forms that published templates have; all take objects, and messages that lack a content."""
@@ -119,8 +106,8 @@ def test_no_content_is_absent_for_the_template(template: str) -> None:
 
 
 NEEDS_TEXT = {
-    "added to a text": _EACH + _TEXT_IF_THERE + _CALLS + "{{ '```' + f.arguments + '```' }}" + _END,
-    "written as it is": _EACH + _TEXT_IF_THERE + _CALLS + "{{ f.arguments }}" + _END,
+    "added to a text": _template("{{ '```' + f.arguments + '```' }}"),
+    "written as it is": _template("{{ f.arguments }}"),
 }
 
 
@@ -141,8 +128,7 @@ _DISTILLED = (
     "{% else %}{{ '[' + m['content'] + ']' }}{% endif %}{% endfor %}"
 )
 """Calls are written beside a null only, as by DeepSeek R1's distillates."""
-_TESTED = "{% for m in messages %}[{% if '</think>' in m.content %}x{% endif %}{{ m.content }}"
-_TESTED += _CALLS + "{{ f.arguments | tojson }}" + _END
+_TESTED = _template(content="{% if '</think>' in m.content %}x{% endif %}{{ m.content }}")
 """Fails with an absent content and with null, as Qwen3's do."""
 
 
@@ -156,7 +142,7 @@ def test_where_absent_fails_it_is_null_or_empty_whichever_shows_the_call(content
 
 
 def test_calls_in_reasoning_and_without_a_function_around_them() -> None:
-    template = _EACH + "{{ m.reasoning_content }}" + _CALLS + "{{ f.arguments | tojson }}" + _END
+    template = _template(content="{{ m.reasoning_content }}")
     assert ours(template, conversation("{}", reasoning_content="so")) == "[user][assistant]so<f {}>[tool]"
     bare = (
         "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.arguments.a }}{% endfor %}{% endfor %}"

@@ -25,6 +25,7 @@ from mindbatch.config.predict_yaml.tables import IDLE, IDLE_MODEL, IDLE_PET, MOD
 from mindbatch.config.schema import SchemaKeys
 from mindbatch.config.settings import PREDICT_YAML, Assignment, resolved_text
 from mindbatch.config.yaml_file import read_with_lines
+from mindbatch.io.amounts import counted
 from mindbatch.io.error_lines import did_you_mean
 from mindbatch.io.errors import ConfigError
 
@@ -77,14 +78,12 @@ class Applied:
         """A line for all keys without effect: those that no run has a use for are counted."""
         parts, num_idle = [], 0
         for why, keys in self.unused.items():
-            told = [key for key in keys if key in TABLE or not key.startswith((*_IDLE,))]
-            num_idle += len(keys) - len(told)
-            parts += [f"{', '.join(told)} ({why})"] if told else []
+            named = [key for key in keys if key in TABLE or not key.startswith((*_IDLE,))]
+            num_idle += len(keys) - len(named)
+            parts += [f"{', '.join(named)} ({why})"] if named else []
         if num_idle:
-            keys_text = f"{num_idle} key{'s' * (num_idle > 1)}"
-            parts.append(
-                f"{keys_text} of training, logs or MindSpore's own settings (--print-config says which)"
-            )
+            idle = counted(num_idle, "key")
+            parts.append(f"{idle} of training, logs or MindSpore's own settings (--print-config says which)")
         unused = [f"{self.path}: no effect: {', '.join(parts)}"] if parts else []
         return [*unused, *filter(None, [self.device_note])]
 

@@ -9,14 +9,15 @@ from enum import Enum
 from itertools import combinations
 from typing import Any
 
-from mindbatch.decoding.json_schema.document import Document, escaped
+from mindbatch.decoding.json_schema.document import Document
 from mindbatch.decoding.json_schema.errors import SchemaError
 from mindbatch.decoding.json_schema.keywords import ANNOTATIONS, DRAFT_7, DRAFT_2020
+from mindbatch.io.json_pointer import escaped
 
 MOST_ALTERNATIVES = 1024
 """Alternatives of one value, multiplied out."""
-MOST_UNTOLD = 64
-"""Alternatives of a oneOf that no constant tells apart: each two of them are compared."""
+MOST_COMPARED = 64
+"""Alternatives of a oneOf without a discriminator, of which each two are compared."""
 MOST_WORK = 1_000_000
 """Subschemas of all alternatives together, while they are multiplied out."""
 
@@ -88,26 +89,32 @@ class Branches:
         if self.document.draft == DRAFT_7 and "$ref" in keywords:
             keywords = {"$ref": keywords["$ref"]}
         for name, value in keywords.items():
-            here = f"{pointer}/{name}"
-            if name not in _RESOLVED and name not in ANNOTATIONS and not is_placed:
+            if name in _RESOLVED:
+                yield from map(self._of_schemas, self._resolved(number, name, value, pointer))
+            elif name not in ANNOTATIONS and not is_placed:
                 is_placed = True
                 yield [(number,)]
-            elif name == "$ref":
-                yield self._of_schemas([self.document.resolved(value, pointer)])
-            elif name == "allOf":
-                for place, schema in enumerate(value):
-                    yield self._of_schemas([(schema, f"{here}/{place}")])
-            elif name in ("anyOf", "oneOf"):
-                schemas = [(schema, f"{here}/{place}") for place, schema in enumerate(value)]
-                if name == "oneOf":
-                    self._exclude(number, schemas, here)
-                yield self._of_schemas(schemas)
-            elif name in ("const", "enum"):
-                values = value if name == "enum" else [value]
-                yield self._of_schemas((schema, here) for schema in self._listed(number, name, values))
-            elif name in _DEPENDENT:
-                for key, dependency in value.items():
-                    yield self._of_schemas(self._dependent(number, name, key, dependency, here))
+
+    def _resolved(
+        self, number: int, name: str, value: Any, pointer: str
+    ) -> Iterator[Iterable[tuple[Any, str]]]:
+        """Lists schemas in place of a keyword: of each group one must hold."""
+        here = f"{pointer}/{name}"
+        if name == "$ref":
+            yield [self.document.resolved(value, pointer)]
+        elif name == "allOf":
+            yield from ([(schema, f"{here}/{index}")] for index, schema in enumerate(value))
+        elif name in ("anyOf", "oneOf"):
+            schemas = [(schema, f"{here}/{index}") for index, schema in enumerate(value)]
+            if name == "oneOf":
+                self._exclude(number, schemas, here)
+            yield schemas
+        elif name in ("const", "enum"):
+            values = value if name == "enum" else [value]
+            yield [(schema, here) for schema in self._listed(number, name, values)]
+        else:
+            for key, dependency in value.items():
+                yield self._dependent(number, name, key, dependency, here)
 
     def _of_schemas(self, schemas: Iterable[tuple[Any, str]]) -> list[Conjunction]:
         """The alternatives of schemas of which one must hold."""
@@ -130,21 +137,23 @@ class Branches:
         return product
 
     def _exclude(self, number: int, schemas: Sequence[tuple[Any, str]], pointer: str) -> None:
-        """No value may fulfil two alternatives of a oneOf and what stands beside it."""
+        """Notes that no value may fulfil two alternatives of a oneOf and the keywords beside it."""
         keywords = self.document.subschemas[number].keywords
-        if self._are_told_apart(schemas):
+        if self._have_discriminator(schemas):
             return
-        if len(schemas) > MOST_UNTOLD:
+        if len(schemas) > MOST_COMPARED:
             wanted = "each an object with a required property whose const tells it"
             raise SchemaError(pointer, f"{len(schemas)} alternatives are too many, unless they are {wanted}")
-        rest = self._made(number, "oneOf", {key: value for key, value in keywords.items() if key != "oneOf"})
+        rest = self._synthesized(
+            number, "oneOf", {key: value for key, value in keywords.items() if key != "oneOf"}
+        )
         for pair in combinations(schemas, 2):
             conjunction = self.conjunction([(rest, pointer), *pair])
             if conjunction is not None:
                 self.exclusive.setdefault(conjunction, (pair[0][1], pair[1][1]))
 
-    def _are_told_apart(self, schemas: Sequence[tuple[Any, str]]) -> bool:
-        """True if the alternatives are strings, each another, or objects that a property tells apart so."""
+    def _have_discriminator(self, schemas: Sequence[tuple[Any, str]]) -> bool:
+        """True if the alternatives are different strings, or objects that such a property tells apart."""
         targets = [
             self.document.resolved(schema["$ref"], pointer)[0]
             if isinstance(schema, dict) and isinstance(schema.get("$ref"), str)
@@ -157,14 +166,14 @@ class Branches:
             for name in constants[0]
         )
 
-    def _made(self, number: int, name: str, keywords: dict[Any, Any]) -> dict[Any, Any]:
+    def _synthesized(self, number: int, name: str, keywords: dict[Any, Any]) -> dict[Any, Any]:
         """A schema that we write in place of a keyword: one object, which keeps its number."""
         return self._synthetic.setdefault((number, name), keywords)
 
     def _listed(self, number: int, name: str, values: Sequence[Any]) -> Iterator[dict[Any, Any]]:
         """Schemas of the values of an enum: one for all strings, one for all numbers, one for each other."""
         kinds: dict[ListedAs, list[Any]] = {}
-        for place, value in enumerate(values):
+        for index, value in enumerate(values):
             if isinstance(value, str):
                 kinds.setdefault(ListedAs.STRINGS, []).append(value)
             elif isinstance(value, bool):
@@ -172,21 +181,23 @@ class Branches:
             elif isinstance(value, int | float):
                 kinds.setdefault(ListedAs.NUMBERS, []).append(value)
             else:
-                yield self._made(number, f"{name}/{place}", _constant(value, self.document.draft))
+                yield self._synthesized(number, f"{name}/{index}", _constant(value, self.document.draft))
         for kind, members in kinds.items():
-            yield self._made(number, f"{name}/{kind.value}", {"type": kind.value, kind: tuple(members)})
+            yield self._synthesized(
+                number, f"{name}/{kind.value}", {"type": kind.value, kind: tuple(members)}
+            )
 
     def _dependent(
         self, number: int, name: str, key: str, dependency: Any, pointer: str
     ) -> list[tuple[Any, str]]:
         """Either the property is absent, or what depends on it holds."""
         here = f"{pointer}/{escaped(key)}"
-        absent = self._made(number, f"{name}/{key}/absent", {"properties": {key: False}})
+        absent = self._synthesized(number, f"{name}/{key}/absent", {"properties": {key: False}})
         names = [key, *dependency] if isinstance(dependency, list) else [key]
         present: dict[str, Any] = {"required": names}
         if not isinstance(dependency, list):
             present["allOf"] = [dependency]
-        return [(absent, here), (self._made(number, f"{name}/{key}/present", present), here)]
+        return [(absent, here), (self._synthesized(number, f"{name}/{key}/present", present), here)]
 
 
 def _constant(value: Any, draft: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mindbatch.decoding.grammar_worker import NO_TEXT
 from mindbatch.decoding.json_schema.branches import Branches
 from mindbatch.decoding.json_schema.document import Document
 from mindbatch.decoding.json_schema.errors import SchemaError
@@ -23,7 +24,7 @@ def compiled_schema(schema: dict[str, Any] | bool, search: Search, empty_of: Emp
             "decoding.json_schema=...: ".
     """
     if schema is False:
-        raise ValueError("no text fulfils it")
+        raise ValueError(NO_TEXT)
     keywords = {} if schema is True else schema
     branches = Branches(Document(keywords))
     root = branches.conjunction([(keywords, "#")])
@@ -38,7 +39,7 @@ def compiled_schema(schema: dict[str, Any] | bool, search: Search, empty_of: Emp
         raise ValueError("; ".join(branches.document.errors))
     values = graph.productive(_empty(graph, empty_of))
     if not values[root]:
-        raise SchemaError("#", f"no text fulfils it{reason(graph.values, values, root)}")
+        raise SchemaError("#", f"{NO_TEXT}{reason(graph.values, values, root)}")
     _refuse_common_values(branches, search, empty_of)
     return grammar_text(values, root)
 

@@ -6,6 +6,7 @@ from urllib.parse import unquote
 from mindbatch.decoding.json_schema.errors import SchemaError
 from mindbatch.decoding.json_schema.keywords import DRAFT_7, draft_of, keyword_errors
 from mindbatch.io.error_lines import shown
+from mindbatch.io.json_pointer import escaped, value_at
 
 _HOLD_VALUES = frozenset({"const", "default", "enum", "examples"})
 """Keywords whose value is no schema, whatever it looks like."""
@@ -18,7 +19,7 @@ _BY_NAME = frozenset(
 class Subschema(NamedTuple):
     keywords: dict[str, Any]
     pointer: str
-    """Its place, as a reference of the document."""
+    """Its location, as a reference of the document."""
 
 
 class Document:
@@ -52,28 +53,26 @@ class Document:
         """The schema that a reference points to, and where it stands."""
         if self._nested_identity is not None:
             raise SchemaError(self._nested_identity, "an $id below the top is not supported beside $ref")
-        place, _, fragment = reference.partition("#")
-        if place and place != (self._identity or "").partition("#")[0]:
+        address, _, fragment = reference.partition("#")
+        if address and address != (self._identity or "").partition("#")[0]:
             wanted = "only references into the schema itself are supported, such as #/$defs/NAME"
             raise SchemaError(pointer, f"$ref={shown(reference)}: {wanted}")
         fragment = unquote(fragment)
         if fragment in self._anchors:
             return self._anchors[fragment]
-        value: Any = self.root
         if fragment and not fragment.startswith("/"):
             raise SchemaError(pointer, f"$ref={shown(reference)}: the schema has no such anchor")
-        for step in fragment.split("/")[1:]:
-            value = _entered(value, step.replace("~1", "/").replace("~0", "~"))
-            if not isinstance(value, dict | list | bool):
-                raise SchemaError(pointer, f"$ref={shown(reference)}: the schema has nothing there")
-        if not isinstance(value, dict | bool):
+        value = value_at(self.root, fragment)
+        if isinstance(value, list):
             raise SchemaError(pointer, f"$ref={shown(reference)}: a list stands there, and no schema")
+        if not isinstance(value, dict | bool):
+            raise SchemaError(pointer, f"$ref={shown(reference)}: the schema has nothing there")
         return value, f"#{fragment}"
 
     def _note_anchors(self, value: Any, pointer: str) -> None:
         if isinstance(value, list):
-            for place, item in enumerate(value):
-                self._note_anchors(item, f"{pointer}/{place}")
+            for index, item in enumerate(value):
+                self._note_anchors(item, f"{pointer}/{index}")
         if not isinstance(value, dict):
             return
         self._note_identity(value, pointer)
@@ -96,16 +95,3 @@ class Document:
         for name in names:
             if isinstance(name, str):
                 self._anchors[name] = Subschema(value, pointer)
-
-
-def escaped(key: str) -> str:
-    """A key as a step of a pointer."""
-    return key.replace("~", "~0").replace("/", "~1")
-
-
-def _entered(value: Any, step: str) -> Any:
-    if isinstance(value, dict):
-        return value.get(step)
-    if isinstance(value, list) and step.isdecimal() and int(step) < len(value):
-        return value[int(step)]
-    return None

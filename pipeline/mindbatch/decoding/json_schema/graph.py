@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from mindbatch.decoding.json_schema.branches import Branches, Conjunction
 from mindbatch.decoding.json_schema.errors import SchemaError
 from mindbatch.decoding.json_schema.terminals import Leaf
-from mindbatch.decoding.json_schema.types import ArrayValue, ObjectValue, TypedValues, Value
+from mindbatch.decoding.json_schema.types import TypedValues
+from mindbatch.decoding.json_schema.values import ArrayValue, ObjectValue, Value
 
 MOST_PARTS = 20_000
 """Conjunctions of subschemas in one schema, their alternatives, and the parts of these."""

@@ -21,7 +21,7 @@ ANNOTATIONS = frozenset({
     "contentEncoding", "contentMediaType", "contentSchema", "default", "definitions", "deprecated",
     "description", "else", "examples", "maxContains", "minContains", "readOnly", "then", "title", "writeOnly",
 })  # fmt: skip
-"""Keywords that forbid no value: notes, places, and what only counts beside one that is not supported."""
+"""Keywords that forbid no value: notes, names of schemas, and what counts only beside an unsupported one."""
 _UNKNOWN = {
     DRAFT_7: {
         "prefixItems", "dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties",
@@ -111,7 +111,7 @@ _TUPLE = (
 _UNSUPPORTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "$dynamicRef": (lambda _: False, "$ref is"),
     "$recursiveRef": (lambda _: False, "$ref is"),
-    "contains": (lambda value: False, "items and prefixItems are"),
+    "contains": (lambda _: False, "items and prefixItems are"),
     "if": (lambda _: False, "anyOf of the two cases is, each with the const that tells it"),
     "not": (lambda value: value is False, "enum, or a pattern of what is allowed, is"),
     "unevaluatedItems": (lambda value: value in (True, {}), "items=false is"),

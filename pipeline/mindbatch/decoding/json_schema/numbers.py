@@ -12,7 +12,8 @@ from fractions import Fraction
 from functools import reduce
 from math import ceil, floor, gcd, lcm
 
-from mindbatch.decoding.json_schema.terminals import Leaf, all_of, either, literal, regex
+from mindbatch.decoding.json_schema.terminals import Leaf, all_of, either, regex
+from mindbatch.decoding.python_regex import literal
 
 MOST_MULTIPLES = 1000
 """Multiples within bounds that are listed one by one."""
@@ -150,7 +151,7 @@ def _multiples(numbers: NumberSet) -> Leaf | None:
         step = least_common_multiple(step, Fraction(1))
     first, last = _whole_bounds(numbers, step)
     if first is not None and last is not None and last - first < MOST_MULTIPLES:
-        multiples = (_number(place * step) for place in range(first, last + 1))
+        multiples = (_number(count * step) for count in range(first, last + 1))
         return _listed(filter(numbers.has, multiples))
     if not all(map(_is_binary, numbers.steps)):
         raise ValueError(_unsupported(step))
@@ -168,10 +169,10 @@ def _number(value: Fraction) -> int | float:
 def _compiled(step: int, first: int | None, last: int | None) -> Leaf:
     """Whole multiples: of all that the library's own schemas have, it is exact with these."""
     schema = {"type": "integer", "multipleOf": step, "x-guidance": _COMPILED}
-    for name, place in (("minimum", first), ("maximum", last)):
-        if place is not None:
-            schema[name] = place * step
-            if abs(place * step) > _EXACT:
+    for name, count in (("minimum", first), ("maximum", last)):
+        if count is not None:
+            schema[name] = count * step
+            if abs(count * step) > _EXACT:
                 raise ValueError(f"multipleOf={step}: bounds beyond 2^53 are not supported with it")
     if step >= 1 << 32:
         raise ValueError(f"multipleOf={step}: at most 2^32 is supported")
@@ -192,7 +193,7 @@ def _fractions(step: Fraction) -> str:
     unit = int(step * scale)
     if scale % unit or scale // unit > MOST_MULTIPLES:
         raise ValueError(_unsupported(step))
-    parts = [f"{place * unit:0{len(digits)}}" for place in range(scale // unit)]
+    parts = [f"{count * unit:0{len(digits)}}" for count in range(scale // unit)]
     shorter = {part[:n] for part in parts for n in range(1, len(part) + 1) if not part[n:].strip("0")}
     return rf"-?{_WHOLE}(?:\.{either(sorted(shorter))})?"
 

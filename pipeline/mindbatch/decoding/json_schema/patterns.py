@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from mindbatch.decoding.json_schema.texts import ANY_CHARACTER, ESCAPES, character
-from mindbatch.decoding.python_regex import RegexTranslator
+from mindbatch.decoding.python_regex import OPPOSITES, RegexTranslator
 from mindbatch.io.regex_tree import BEGINNINGS, ENDS, TOO_DEEP, constants
 
 _SPACES = r"\x{9}-\x{d}\x{20}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
@@ -24,11 +24,6 @@ _WIDE = {
     constants.CATEGORY_DIGIT: r"\p{Nd}",
     constants.CATEGORY_SPACE: _SPACES + r"\x{1c}-\x{1f}\x{85}\x{feff}",
     constants.CATEGORY_WORD: r"\p{L}\p{N}\p{M}\p{Pc}",
-}
-_NEGATED = {
-    constants.CATEGORY_NOT_DIGIT: constants.CATEGORY_DIGIT,
-    constants.CATEGORY_NOT_SPACE: constants.CATEGORY_SPACE,
-    constants.CATEGORY_NOT_WORD: constants.CATEGORY_WORD,
 }
 _PLAIN = r"[^\x{0}-\x{1f}\x{22}\x{5c}]"
 _ANYTHING = f"{ANY_CHARACTER}*"
@@ -118,8 +113,8 @@ def _member(op: Any, value: Any, is_wide: bool) -> str:
         return f"\\x{{{value:x}}}"
     if op is constants.RANGE:
         return f"\\x{{{value[0]:x}}}-\\x{{{value[1]:x}}}"
-    if value in _NEGATED:
-        return f"[^{_category(_NEGATED[value], not is_wide)}]"
+    if value in OPPOSITES:
+        return f"[^{_category(OPPOSITES[value], not is_wide)}]"
     return _category(value, is_wide)
 
 
@@ -133,8 +128,8 @@ def _holds(op: Any, value: Any, code: int, is_wide: bool) -> bool:
         return bool(code == value)
     if op is constants.RANGE:
         return bool(value[0] <= code <= value[1])
-    if value in _NEGATED:
-        return not _holds(op, _NEGATED[value], code, not is_wide)
+    if value in OPPOSITES:
+        return not _holds(op, OPPOSITES[value], code, not is_wide)
     if value is constants.CATEGORY_SPACE:
         return code in _SPECIAL_SPACES or (is_wide and 0x1C <= code <= 0x1F)
     return False

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from mindbatch.decoding.json_schema.branches import Conjunction
 from mindbatch.decoding.json_schema.errors import SchemaError
 from mindbatch.decoding.json_schema.terminals import Leaf, regex
-from mindbatch.decoding.json_schema.types import ArrayValue, ObjectValue, Value
+from mindbatch.decoding.json_schema.values import ArrayValue, ObjectValue, Value
 
 MOST_RULES = 10_000
 """Rules of one grammar; the library numbers its symbols with 16 bits."""
@@ -86,11 +86,11 @@ class _RuleWriter:
             assert array.items is not None
             yield f"BEGIN {self._node(array.items)} {following} END"
             return
-        for place in range(size - 1, 0, -1):
-            part = array.prefix[place]
+        for index in range(size - 1, 0, -1):
+            part = array.prefix[index]
             assert part is not None
             following = f"COMMA {self._node(part)} {following}"
-            following = self._rule([following if array.fewest > place else f"({following})?"])
+            following = self._rule([following if array.fewest > index else f"({following})?"])
         assert array.prefix[0] is not None
         yield f"BEGIN {self._node(array.prefix[0])} {following} END"
 
@@ -120,11 +120,11 @@ class _RuleWriter:
             member = f"{self._terminal(part.key.text)} COLON {self._node(part.value)}"
             before: list[str | None] = []
             for count in range(cap + 1):
-                ways = [] if part.is_required or following[count] is None else [str(following[count])]
+                options = [] if part.is_required or following[count] is None else [str(following[count])]
                 after = following[min(count + 1, cap)]
                 if after is not None and (value.most is None or count < value.most):
-                    ways.append(f"{'COMMA ' if count else ''}{member} {after}")
-                before.append(self._rule(ways) if ways else None)
+                    options.append(f"{'COMMA ' if count else ''}{member} {after}")
+                before.append(self._rule(options) if options else None)
             following = before
         return following[0]
 

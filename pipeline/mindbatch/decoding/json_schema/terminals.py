@@ -27,11 +27,6 @@ def either(patterns: Iterable[str]) -> str:
     return parts[0] if len(parts) == 1 else f"(?:{'|'.join(parts)})"
 
 
-def literal(text: str) -> str:
-    """A regular expression that matches exactly this text."""
-    return "".join(c if c.isascii() and c.isalnum() else f"\\x{{{ord(c):x}}}" for c in text)
-
-
 def all_of(operands: Iterable[str]) -> str:
     """A terminal whose texts match every operand."""
     return " & ".join(dict.fromkeys(operands))

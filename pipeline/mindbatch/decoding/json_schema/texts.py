@@ -7,6 +7,7 @@ else. So two strings are equal where their texts are, and a character is one uni
 from collections.abc import Iterable, Sequence
 
 from mindbatch.decoding.json_schema.terminals import Leaf, all_of, either, regex
+from mindbatch.decoding.python_regex import literal
 
 _SHORT = {0x22: r"\x{22}", 0x5C: r"\x{5c}", 0x8: "b", 0x9: "t", 0xA: "n", 0xC: "f", 0xD: "r"}
 ESCAPES = {code: f"u{code:04x}" for code in range(0x20)} | _SHORT
@@ -24,7 +25,7 @@ def character(code: int) -> str:
     """The regular expression of a character in a text of JSON."""
     if code in ESCAPES:
         return _BACKSLASH + ESCAPES[code]
-    return chr(code) if chr(code).isascii() and chr(code).isalnum() else f"\\x{{{code:x}}}"
+    return literal(chr(code))
 
 
 def unquoted(text: str) -> str:

@@ -1,12 +1,11 @@
 """The values of each JSON type that subschemas allow together: terminals, arrays and objects."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 from mindbatch.decoding.json_schema.branches import Branches, Conjunction, ListedAs
-from mindbatch.decoding.json_schema.document import Subschema, escaped
+from mindbatch.decoding.json_schema.document import Subschema
 from mindbatch.decoding.json_schema.errors import SchemaError
 from mindbatch.decoding.json_schema.formats import FORMATS
 from mindbatch.decoding.json_schema.keywords import DRAFT_2020
@@ -19,7 +18,9 @@ from mindbatch.decoding.json_schema.numbers import (
 from mindbatch.decoding.json_schema.patterns import search_regex
 from mindbatch.decoding.json_schema.terminals import Leaf, all_of, regex
 from mindbatch.decoding.json_schema.texts import NO_STRING, any_string, one_of, quoted, string_leaf
+from mindbatch.decoding.json_schema.values import ArrayValue, ObjectValue, Property, Value
 from mindbatch.io.error_lines import shown
+from mindbatch.io.json_pointer import escaped
 
 MOST_COUNT = 1 << 31
 """Characters, items or properties that a limit may ask for."""
@@ -27,39 +28,6 @@ MOST_MEMBERS = 1000
 """Properties of one object, and items of an array that have schemas of their own."""
 MOST_PATTERNS = 5
 """Patterns of patternProperties that may match one object's names."""
-
-
-@dataclass(frozen=True)
-class ArrayValue:
-    """prefix: what each of the first items fulfils. items: the others; None: there are none."""
-
-    prefix: tuple[Conjunction | None, ...]
-    items: Conjunction | None
-    fewest: int
-    most: int | None
-
-
-@dataclass(frozen=True)
-class Property:
-    name: str
-    key: Leaf
-    value: Conjunction | None
-    is_required: bool
-
-
-@dataclass(frozen=True)
-class ObjectValue:
-    """properties: in the order in which they are written. others: names without a property of their own, each
-    kind a terminal and what its values fulfil."""
-
-    properties: tuple[Property, ...]
-    others: tuple[tuple[Leaf, Conjunction], ...]
-    fewest: int
-    most: int | None
-    pointer: str
-
-
-Value = Leaf | ArrayValue | ObjectValue
 Search = Callable[[Sequence[str], Sequence[str]], Sequence[Sequence[str]]]
 
 
@@ -118,9 +86,9 @@ class TypedValues:
             )
         prefix = [
             self._branches.conjunction(
-                part for items, rest in forms for part in (items[place : place + 1] or rest)
+                part for items, rest in forms for part in (items[index : index + 1] or rest)
             )
-            for place in range(size)
+            for index in range(size)
         ]
         items = self._branches.conjunction(chain.from_iterable(rest for _, rest in forms))
         return ArrayValue(tuple(prefix), items, _largest(schemas, "minItems"), _least(schemas, "maxItems"))
@@ -179,7 +147,7 @@ class TypedValues:
     ) -> Iterator[tuple[Leaf, Conjunction]]:
         """Names without a property of their own, by the patterns that they match."""
         for chosen in range(1 << len(patterns)):
-            matched = {pattern for place, pattern in enumerate(patterns) if chosen >> place & 1}
+            matched = {pattern for index, pattern in enumerate(patterns) if chosen >> index & 1}
             value = self._branches.conjunction(_of_property(schemas, None, matched))
             if value is None:
                 continue
@@ -277,7 +245,7 @@ def _least(schemas: Iterable[Subschema], name: str) -> int | None:
 
 
 def _patterns(schemas: Iterable[Subschema]) -> dict[str, str]:
-    """The patterns of properties' names, and where each stands."""
+    """The patterns of properties' names, each with its pointer."""
     patterns = {
         pattern: f"{schema.pointer}/patternProperties/{escaped(pattern)}"
         for schema in schemas

@@ -23,12 +23,13 @@ from mindbatch.io.screen_text import concealed, data_output, printable, say
 from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import Prompt, PromptRows
+from mindbatch.tasks.evaluate.columns import Column
 from mindbatch.tasks.evaluate.compare_schema import COMPARISON_FILES, CompareConfig
 from mindbatch.tasks.evaluate.questions import Question
 from mindbatch.tasks.evaluate.report import report_page
 from mindbatch.tasks.evaluate.requests import MeasuredColumn
 from mindbatch.tasks.evaluate.results import Evaluation, as_json, evaluation_page, scores_by, write_results
-from mindbatch.tasks.evaluate.schema import OWN_MODEL, Column
+from mindbatch.tasks.evaluate.schema import OWN_MODEL
 
 BATCHES_WARMED_UP = 2
 """Prompts of the warm-up, in batches: the first makes room as it ends, and the second comes in beside it."""

@@ -27,6 +27,7 @@ from mindbatch.io.moving_bar import MovingBar
 from mindbatch.io.screen_text import concealed, discarded_output, say
 from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.run.identity import fingerprint_fields
+from mindbatch.tasks.evaluate.columns import Column, baselines_of, columns_of
 from mindbatch.tasks.evaluate.harness_evaluation import (
     Scores,
     harness_evaluation,
@@ -35,14 +36,7 @@ from mindbatch.tasks.evaluate.harness_evaluation import (
 )
 from mindbatch.tasks.evaluate.results import write_json
 from mindbatch.tasks.evaluate.runs import SharedLLM, run_config
-from mindbatch.tasks.evaluate.schema import (
-    CONFIG,
-    RESULTS,
-    Column,
-    EvaluateConfig,
-    baselines_of,
-    columns_of,
-)
+from mindbatch.tasks.evaluate.schema import CONFIG, RESULTS, EvaluateConfig
 from mindbatch.tasks.evaluate.task_schema import HarnessConfig
 from mindbatch.tasks.runs import json_mapping
 

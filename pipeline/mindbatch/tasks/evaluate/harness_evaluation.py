@@ -13,10 +13,11 @@ from mindbatch.evaluation.scores import Estimate, MetricScores, scores_of
 from mindbatch.evaluation.texts import exp_ratio, log2_ratio
 from mindbatch.io.amounts import decimal, table
 from mindbatch.io.screen_text import concealed, printable
+from mindbatch.tasks.evaluate.columns import Column, baselines_of
 from mindbatch.tasks.evaluate.questions import Question
 from mindbatch.tasks.evaluate.requests import MeasuredColumn
 from mindbatch.tasks.evaluate.results import Evaluation
-from mindbatch.tasks.evaluate.schema import RESULTS, Column, EvaluateConfig, baselines_of
+from mindbatch.tasks.evaluate.schema import RESULTS, EvaluateConfig
 
 UNFILTERED = "none"
 _OF_95_PERCENT = 1.96

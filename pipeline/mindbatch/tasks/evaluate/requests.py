@@ -22,8 +22,9 @@ from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.loading.providers import open_model
 from mindbatch.prompts.prompts import NO_TOKENIZER, TEMPLATE_KWARGS, TOOLS, Prompt, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.tasks.evaluate.columns import Column, model_of
 from mindbatch.tasks.evaluate.questions import Content, Question, needed, text_joint
-from mindbatch.tasks.evaluate.schema import Column, EvaluateConfig, model_of
+from mindbatch.tasks.evaluate.schema import EvaluateConfig
 from mindbatch.tasks.evaluate.task_schema import AnswerConfig
 
 GENERATION, CHOICES, LIKELIHOOD = "generation", "choices", "likelihood"

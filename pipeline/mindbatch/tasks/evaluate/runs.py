@@ -32,6 +32,7 @@ from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig, save_as_w
 from mindbatch.run.generation import Tally
 from mindbatch.run.identity import file_digest, fingerprint_fields, replica_of
 from mindbatch.run.job import BatchJob, typed_command
+from mindbatch.tasks.evaluate.columns import Column, model_of
 from mindbatch.tasks.evaluate.questions import Question
 from mindbatch.tasks.evaluate.requests import (
     DECODING,
@@ -40,7 +41,7 @@ from mindbatch.tasks.evaluate.requests import (
     measured,
     prepare_requests,
 )
-from mindbatch.tasks.evaluate.schema import Column, EvaluateConfig, model_of
+from mindbatch.tasks.evaluate.schema import EvaluateConfig
 
 
 def run_columns(

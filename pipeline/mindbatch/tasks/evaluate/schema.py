@@ -1,17 +1,14 @@
 """The keys of `mindbatch evaluate`, the columns that they name, and the files that it writes."""
 
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from hashlib import blake2b
-from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
 from mindbatch.config.error_log import shown
 from mindbatch.config.hub_models import NO_MODEL
-from mindbatch.config.model_schema import DecodingConfig, ModelConfig
+from mindbatch.config.model_schema import DecodingConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import (
     folder_error,
@@ -26,8 +23,7 @@ from mindbatch.dataset.data_config import SOURCES, DataConfig, data_errors, date
 from mindbatch.decoding.params import PARAMETERS
 from mindbatch.evaluation import METRIC_NAMES
 from mindbatch.fields import kinds as kind
-from mindbatch.io.error_lines import as_written, did_you_mean
-from mindbatch.io.errors import ConfigError
+from mindbatch.io.error_lines import did_you_mean
 from mindbatch.tasks.evaluate.task_schema import (
     NAME,
     NAME_RULE,
@@ -232,75 +228,3 @@ def page_error(path: Path) -> str | None:
         head = file.read(_HEAD_BYTES)
     is_own = not head or f'content="{GENERATOR}"'.encode() in head
     return None if is_own else "is there already and is no report; give another name"
-
-
-@dataclass(frozen=True)
-class Column:
-    """One of the things that are compared.
-
-    name: in the results: what it does not share with all others. checkpoint: the name of a model. adapter: of
-    `lora.adapters`; None where there are none. decoding: the option.
-    """
-
-    name: str
-    checkpoint: str
-    decoding: str
-    adapter: str | None = None
-
-    @property
-    def folder(self) -> str:
-        """The name of its folder, whatever other columns there are."""
-        return f"{self.scored_as}+{self.decoding}"
-
-    @property
-    def scored_as(self) -> str:
-        """Key of what decides the likelihood of a given text; columns that differ in decoding share it."""
-        return self.checkpoint if self.adapter is None else f"{self.checkpoint}+{_file_name(self.adapter)}"
-
-
-def columns_of(config: EvaluateConfig) -> list[Column]:
-    """Every checkpoint with every adapter and every decoding; `model` is the first one, where it is given."""
-    own = [] if config.model.checkpoint_name_or_path is None else [OWN_MODEL]
-    checkpoints = [*own, *(config.checkpoints or {})]
-    adapters: list[str | None] = [*config.lora.names] or [None]
-    decodings = [*config.variants]
-    columns = []
-    for checkpoint, adapter, decoding in product(checkpoints, adapters, decodings):
-        parts = [checkpoint] * (len(checkpoints) > 1) + ([] if adapter is None else [adapter])
-        parts += [decoding] * (len(decodings) > 1)
-        columns.append(Column("+".join(parts) or checkpoint, checkpoint, decoding, adapter))
-    return columns
-
-
-def baselines_of(config: EvaluateConfig, columns: Sequence[Column]) -> dict[str, str]:
-    """The column that each is compared with, by names; a column of its own name with none.
-
-    Raises:
-        ConfigError: there is no column of the name that is asked for.
-    """
-    names = [column.name for column in columns]
-    if config.baseline is None:
-        return {column.name: _baseline_of(column, columns).name for column in columns}
-    if config.baseline not in names:
-        baseline, near = shown(config.baseline, notation=as_written), did_you_mean(config.baseline, names)
-        raise ConfigError(f"baseline={baseline}: no such column; there are {', '.join(names)}{near}")
-    return dict.fromkeys(names, config.baseline)
-
-
-def _baseline_of(column: Column, columns: Sequence[Column]) -> Column:
-    """The first that decodes alike, as the base of an adapter does; for that one the first of all."""
-    alike = next(other for other in columns if other.decoding == column.decoding)
-    return columns[0] if alike is column else alike
-
-
-def model_of(config: EvaluateConfig, column: Column) -> ModelConfig:
-    folder = (config.checkpoints or {}).get(column.checkpoint)
-    if folder is None:
-        return config.model
-    return replace(config.model, type="auto", checkpoint_name_or_path=folder)
-
-
-def _file_name(name: str) -> str:
-    """A folder's name for an adapter: itself where it can be one, else with a digest that tells it apart."""
-    safe = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
-    return safe if safe == name else f"{safe}-{blake2b(name.encode(), digest_size=4).hexdigest()}"

@@ -7,10 +7,11 @@ from mindbatch.io.amounts import counted
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.io.screen_text import concealed, say
 from mindbatch.io.storage import write_whole
+from mindbatch.tasks.evaluate.columns import baselines_of, columns_of
 from mindbatch.tasks.evaluate.questions import read_questions
 from mindbatch.tasks.evaluate.results import Evaluation, evaluation_page, scores_by, write_results
 from mindbatch.tasks.evaluate.runs import run_columns
-from mindbatch.tasks.evaluate.schema import CONFIG, EvaluateConfig, baselines_of, columns_of
+from mindbatch.tasks.evaluate.schema import CONFIG, EvaluateConfig
 
 
 def run(config: EvaluateConfig) -> int:

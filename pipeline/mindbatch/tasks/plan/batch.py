@@ -74,7 +74,7 @@ def _survey(config: PlanConfig, params: DecodingParams, index: RowIndex, scratch
     outputs = None if config.output.dir is None else Path(config.output.dir)
     dataset = DataInput(config.data, Storage()).dataset(scratch, outputs)
     columns = config.output.columns
-    embeddings = folder_embeddings(Path(config.model.checkpoint_name_or_path or ""))
+    embeddings = folder_embeddings(config.model.checkpoint_name_or_path)
     maker = RowMaker(
         config.data, params, dataset.is_openai, columns=columns, lora=config.lora, embeddings=embeddings
     )

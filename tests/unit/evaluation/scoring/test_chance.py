@@ -21,9 +21,8 @@ def shares(values: list[float] | FloatArray) -> FloatArray:
 
 def estimate(metric: Metric, rows: FloatArray, clusters: Sequence[int] | None = None) -> Estimate:
     """The score of rows; without clusters each is one."""
-    return compared(metric, {"a": rows}, range(len(rows)) if clusters is None else clusters, {"a": "a"})[0][
-        "a"
-    ]
+    estimates, _ = compared(metric, {"a": rows}, clusters or range(len(rows)), {"a": "a"})
+    return estimates["a"]
 
 
 def difference(metric: Metric, system: FloatArray, base: FloatArray) -> Difference:
@@ -126,9 +125,8 @@ def test_rows_of_a_cluster_are_one_and_have_no_exact_test() -> None:
     rows = shares([1, 0, 1, 1, 0, 0, 1])
     assert sums_of_clusters(rows[:3], ["a", "b", "a"]).tolist() == [[2, 2], [0, 1]]
     systems = {"a": rows, "b": shares(1 - rows[:, 0])}
-    assert (
-        compared(EXACT, systems, [0, 0, 1, 2, 3, 4, 5], {"a": "a", "b": "a"})[1]["b"].test == "randomization"
-    )
+    _, differences = compared(EXACT, systems, [0, 0, 1, 2, 3, 4, 5], {"a": "a", "b": "a"})
+    assert differences["b"].test == "randomization"
 
 
 def test_too_few_rows_have_no_interval() -> None:

@@ -10,8 +10,9 @@ from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.schema import schema_keys
 from mindbatch.io.errors import ConfigError
 from mindbatch.run.batch_config import BatchConfig
+from mindbatch.tasks.evaluate.columns import Column, baselines_of, columns_of, model_of
 from mindbatch.tasks.evaluate.runs import adapters_of, run_config
-from mindbatch.tasks.evaluate.schema import Column, EvaluateConfig, baselines_of, columns_of, model_of
+from mindbatch.tasks.evaluate.schema import EvaluateConfig
 from mindbatch.tasks.registry import TASKS
 
 from .conftest import Configured

@@ -8,10 +8,10 @@ import orjson
 import pytest
 
 from mindbatch.io.errors import ConfigError
+from mindbatch.tasks.evaluate.columns import columns_of
 from mindbatch.tasks.evaluate.harness_evaluation import harness_evaluation
 from mindbatch.tasks.evaluate.report import report_page
 from mindbatch.tasks.evaluate.results import Evaluation
-from mindbatch.tasks.evaluate.schema import columns_of
 
 from .conftest import Configured
 

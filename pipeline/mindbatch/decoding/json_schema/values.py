@@ -1,0 +1,39 @@
+"""The values that a schema allows, by their JSON type: leaves, arrays and objects of further conjunctions."""
+
+from dataclasses import dataclass
+
+from mindbatch.decoding.json_schema.branches import Conjunction
+from mindbatch.decoding.json_schema.terminals import Leaf
+
+
+@dataclass(frozen=True)
+class ArrayValue:
+    """Arrays. prefix: what each of the first items fulfils. items: the others; None: there are none."""
+
+    prefix: tuple[Conjunction | None, ...]
+    items: Conjunction | None
+    fewest: int
+    most: int | None
+
+
+@dataclass(frozen=True)
+class Property:
+    name: str
+    key: Leaf
+    value: Conjunction | None
+    is_required: bool
+
+
+@dataclass(frozen=True)
+class ObjectValue:
+    """Objects. properties: in the order in which they are written. others: names without a property of their
+    own, each kind a terminal and what its values fulfil."""
+
+    properties: tuple[Property, ...]
+    others: tuple[tuple[Leaf, Conjunction], ...]
+    fewest: int
+    most: int | None
+    pointer: str
+
+
+Value = Leaf | ArrayValue | ObjectValue
