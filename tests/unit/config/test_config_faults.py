@@ -98,7 +98,7 @@ def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: P
         (
             "decoding=null",
             "decoding=null: must be the name of an option (decoding=NAME) or values for its keys: "
-            "decoding.do_sample, decoding.temperature, decoding.top_k, decoding.top_p and 47 more, which "
+            "decoding.do_sample, decoding.temperature, decoding.top_k, decoding.top_p and 48 more, which "
             "--help=decoding lists",
         ),
         (
