@@ -1,12 +1,16 @@
 """`mindbatch compare`: the same prompts under several decoding strategies, by metrics without references."""
 
+from __future__ import annotations
+
 import dataclasses
 import sys
 import time
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 import orjson
 from rich.console import Console
@@ -38,12 +42,33 @@ LONGEST_ROUND = 60.0
 """Seconds of a round of all strategies beyond which it is not repeated to be timed, unless asked for."""
 
 
+class PromptOutputs(NamedTuple):
+    """What is kept of a request: a fifth of the memory of all that is known of it.
+
+    text: of the prompt as the strategy had it; None where it has none that is known.
+    """
+
+    number: int
+    text: str | None
+    outputs: tuple[Generated, ...]
+    error: str | None
+
+    @classmethod
+    def of(cls, result: RequestOutput, has_text: bool) -> PromptOutputs:
+        """has_text: False where there is no tokenizer; token ids stand for the words."""
+        text = result.prompt
+        if text is None and result.prompt_token_ids:
+            text = f"token ids {' '.join(map(str, result.prompt_token_ids))}"
+        outputs = tuple(_generated(output, has_text) for output in result.outputs)
+        return cls(int(result.key), text, () if result.error else outputs, result.error)
+
+
 @dataclass(frozen=True)
 class StrategyRun:
     """One strategy's results, in the order of the prompts, and the seconds of each time it ran them all."""
 
     name: str
-    results: Sequence[RequestOutput]
+    results: Sequence[PromptOutputs]
     timings: Sequence[float]
 
 
@@ -63,17 +88,19 @@ def run_strategies(
     rounds = MOST_TIMINGS if timings is None else timings
     total = len(strategies) * (rounds * len(rows.prompts) + warm_up_prompts)
     seconds: dict[str, list[float]] = {name: [] for name in strategies}
-    results: dict[str, list[RequestOutput]] = {}
+    results: dict[str, list[PromptOutputs]] = {}
     notes: list[str] = []
-    refused = [RequestOutput.failed(row.key, row.error) for row in rows.errors]
+    refused = [PromptOutputs(int(row.key), None, (), row.error) for row in rows.errors]
+    has_text, texts = llm.tokenizer is not None, dict[str | None, str | None]()
     with MovingBar("comparing", Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         ended = count(1)
 
-        def run(name: str, prompts: Sequence[Prompt], note: str = "") -> list[RequestOutput]:
+        def run(name: str, prompts: Sequence[Prompt], note: str = "") -> list[PromptOutputs]:
             finished = []
             steps = llm.steps((prompt, strategies[name]) for prompt in prompts)
             for result in (result for step in steps for result in step.finished):
-                finished.append(result)
+                kept = PromptOutputs.of(result, has_text)
+                finished.append(kept._replace(text=texts.setdefault(kept.text, kept.text)))
                 bar.set(next(ended), total, f"{name}{note}")
             notes[:] = llm.take_notes()
             return finished
@@ -85,7 +112,7 @@ def run_strategies(
                 started = time.perf_counter()
                 finished = run(name, rows.prompts)
                 seconds[name].append(time.perf_counter() - started)
-                results[name] = sorted(finished + refused, key=lambda result: int(result.key))
+                results[name] = sorted(finished + refused, key=lambda result: result.number)
             if timings is None and sum(map(sum, seconds.values())) > LONGEST_ROUND:
                 break
     say(*notes)
@@ -103,7 +130,7 @@ def run(config: CompareConfig) -> int:
     most = BATCHES_WARMED_UP * config.model.batch_size
     num_warmed_up = min(most, len(rows.prompts)) if config.warm_up else 0
     runs = run_strategies(llm, strategies, rows, num_warmed_up, config.timings)
-    evaluation = compared(config, runs, num_warmed_up, has_text=llm.tokenizer is not None)
+    evaluation = compared(config, runs, num_warmed_up)
     written = [] if config.output.dir is None else _write(evaluation, config, rows.date)
     if config.output.format == "json":
         print(orjson.dumps(as_json(evaluation)).decode(), file=data_output())
@@ -113,15 +140,10 @@ def run(config: CompareConfig) -> int:
     return _report_failures([result for run in runs for result in run.results])
 
 
-def compared(
-    config: CompareConfig, runs: Sequence[StrategyRun], num_warmed_up: int, *, has_text: bool = True
-) -> Evaluation:
-    """An evaluation of the strategies, the first of which is the baseline.
-
-    has_text: False where there is no tokenizer; token ids stand for the words.
-    """
+def compared(config: CompareConfig, runs: Sequence[StrategyRun], num_warmed_up: int) -> Evaluation:
+    """An evaluation of the strategies, the first of which is the baseline."""
     questions = [_question(results) for results in zip(*(run.results for run in runs), strict=True)]
-    columns = {run.name: _measured(run, has_text) for run in runs}
+    columns = {run.name: _measured(run) for run in runs}
     baselines = dict.fromkeys(columns, runs[0].name)
     return Evaluation(
         task="comparison",
@@ -134,36 +156,29 @@ def compared(
     )
 
 
-def _question(results: Sequence[RequestOutput]) -> Question:
+def _question(results: Sequence[PromptOutputs]) -> Question:
     """The prompt as a strategy that could run it had it, or as it is known."""
     known = next((result for result in results if result.error is None), results[0])
-    text = known.prompt
-    if text is None:
-        ids = " ".join(map(str, known.prompt_token_ids))
-        text = f"token ids {ids}" if ids else "a prompt that cannot run"
-    return Question(known.key, f"prompts[{known.key}]", {"text": text})
+    text = "a prompt that cannot run" if known.text is None else known.text
+    return Question(str(known.number), f"prompts[{known.number}]", {"text": text})
 
 
-def _measured(run: StrategyRun, has_text: bool) -> MeasuredColumn:
-    outputs = {
-        int(result.key): tuple(_generated(output, has_text) for output in result.outputs)
-        for result in run.results
-        if result.error is None
-    }
+def _measured(run: StrategyRun) -> MeasuredColumn:
+    outputs = {result.number: result.outputs for result in run.results if result.error is None}
     num_tokens = sum(output.num_tokens for samples in outputs.values() for output in samples)
     return MeasuredColumn(
         Column(run.name, OWN_MODEL, run.name),
         outputs=outputs,
         num_tokens=num_tokens,
         speeds=[per_second(num_tokens, seconds) for seconds in run.timings],
-        errors={int(result.key): result.error for result in run.results if result.error is not None},
+        errors={result.number: result.error for result in run.results if result.error is not None},
     )
 
 
 def _generated(output: CompletionOutput, has_text: bool) -> Generated:
     text = output.text if has_text else " ".join(map(str, output.token_ids))
     facts = {name: getattr(output, name) for name in FACTS}
-    return Generated(text, output.token_ids, output.cumulative_logprob, facts)
+    return Generated(text, array("I", output.token_ids), output.cumulative_logprob, facts)
 
 
 def _how_timed(config: CompareConfig, runs: Sequence[StrategyRun], num_warmed_up: int) -> str:
@@ -214,8 +229,8 @@ def _write(evaluation: Evaluation, config: CompareConfig, date: str | None) -> l
     return [*written, html]
 
 
-def _report_failures(results: Sequence[RequestOutput]) -> int:
+def _report_failures(results: Sequence[PromptOutputs]) -> int:
     """Says once for each prompt why it could not be run, whatever the strategies that it failed with."""
-    failures = {(int(result.key), result.error): result.error for result in results if result.error}
+    failures = {(result.number, result.error): result.error for result in results if result.error}
     say(*(failures[key] for key in sorted(failures, key=lambda failure: failure[0])))
     return EXIT_FAILED if failures else EXIT_DONE

@@ -13,7 +13,7 @@ from mindbatch.evaluation import REFERENCE_FREE
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import read_prompts
 from mindbatch.tasks.evaluate import compare
-from mindbatch.tasks.evaluate.compare import compared, run_strategies
+from mindbatch.tasks.evaluate.compare import PromptOutputs, compared, run_strategies
 from mindbatch.tasks.evaluate.compare_schema import CompareConfig
 from mindbatch.tasks.evaluate.results import Evaluation, as_json
 from mindbatch.tasks.registry import TASKS
@@ -54,7 +54,7 @@ def test_every_strategy_gives_what_it_gives_alone(llm: LLM) -> None:
     assert [run.name for run in runs] == list(STRATEGIES)
     for run in runs:
         alone = llm.generate(["hello", [300, 301], "world"], STRATEGIES[run.name])
-        assert [result.outputs for result in run.results] == [result.outputs for result in alone]
+        assert [*run.results] == [PromptOutputs.of(result, has_text=True) for result in alone]
         assert len(run.timings) == 1
         assert run.timings[0] > 0
 
@@ -152,10 +152,10 @@ def test_the_command_writes_files(command: Any, tmp_path: Path, capsys: pytest.C
     assert list(saved.variants) == ["greedy", "sampling"]
 
 
-def test_without_a_tokenizer_token_ids_are_the_words(llm: LLM, config: CompareConfig) -> None:
-    runs = run_strategies(llm, STRATEGIES, read_prompts(prompts=[[300, 301]]), 0)
-    [output] = compared(config, runs, 0, has_text=False).columns["greedy"].outputs[0]
-    assert output.text == " ".join(map(str, output.token_ids))
+def test_without_a_tokenizer_token_ids_are_the_words(llm: LLM) -> None:
+    [result] = llm.generate([[300, 301]], STRATEGIES["greedy"])
+    [output] = PromptOutputs.of(result, has_text=False).outputs
+    assert output.text == " ".join(map(str, result.outputs[0].token_ids))
 
 
 def test_json_on_standard_output(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
