@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urldefrag, urljoin
+from urllib.parse import unquote, urljoin
 
 from mindbatch.io.json_pointer import escaped, value_at
 
@@ -45,7 +45,7 @@ class SchemaReferences:
     def pointer(self, schema: Mapping[str, Any], reference: str) -> str | None:
         """The JSON pointer of what a reference in one of the subschemas means; None: nothing in here."""
         resource = self._resources.get(id(schema), _Resource("", ""))
-        address, fragment = urldefrag(_joined(resource.address, reference))
+        address, _, fragment = _joined(resource.address, reference).partition("#")
         if fragment and not fragment.startswith("/"):
             return self._pointers.get(f"{address}#{fragment}")
         base = resource.pointer if address == resource.address else self._pointers.get(address)
@@ -72,7 +72,7 @@ class SchemaReferences:
         if isinstance(name, str) and name.startswith("#"):
             anchors.append(name[1:])  # as drafts before 2019 wrote an anchor
         elif isinstance(name, str) and name:
-            resource = _Resource(urldefrag(_joined(resource.address, name))[0], pointer)
+            resource = _Resource(_joined(resource.address, name).partition("#")[0], pointer)
             self._pointers.setdefault(resource.address, pointer)
         for anchor in anchors:
             if isinstance(anchor, str):
@@ -102,7 +102,12 @@ class SchemaReferences:
 
 def _joined(address: str, reference: str) -> str:
     """An address relative to another; of one that has no hierarchy, as urn:..., urljoin knows nothing."""
-    return address + reference if reference.startswith("#") else urljoin(address, reference)
+    if reference.startswith("#"):
+        return address + reference
+    try:
+        return urljoin(address, reference)
+    except ValueError:  # one of them is no URL
+        return reference
 
 
 def _children(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, ...], Any]]:

@@ -196,6 +196,16 @@ PARTS: list[tuple[Any, list[str], list[str]]] = [
         ['"abc"'],
         ["1"],
     ),
+    (
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "type": "object",
+            "dependentRequired": {"a": ["b"]},
+            "dependentSchemas": 5,
+        },
+        ['{"a":1}'],
+        ["1"],
+    ),
     ({"$ref": "#/$defs/a", "maxLength": 1, "$defs": {"a": {"type": "string"}}}, ['"a"'], ['"abc"', "1"]),
     ({"$ref": "#n", "$defs": {"a": {"$anchor": "n", "const": 1}}}, ["1"], ["2"]),
     (

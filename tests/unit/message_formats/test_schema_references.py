@@ -73,6 +73,17 @@ def test_a_schema_means_the_same_within_another(data: st.DataObject, values: lis
         assert _accepts(wrapper, {"k": value}) == _accepts(parameters, value)
 
 
+@pytest.mark.parametrize("address", ["http://[", "//[::1/x", "%zz"])
+def test_an_address_that_is_no_url_leads_to_itself_alone(address: str) -> None:
+    there = {"$id": address, "properties": {"a": {"$ref": "#/properties/b"}, "b": {"type": "null"}}}
+    schema = {"$defs": {"there": there}, "items": {"$ref": address}, "not": {"$ref": "https://e.org/["}}
+    references = SchemaReferences(schema)
+    assert references.target(schema["items"], address) is there
+    assert references.target(there["properties"]["a"], "#/properties/b") is there["properties"]["b"]
+    assert references.target(there["properties"]["a"], "f.json") is None
+    assert references.rebased("/x")["not"] == schema["not"]
+
+
 def test_what_is_no_reference_is_left_alone() -> None:
     schema = {
         "properties": {"$ref": {"type": "string"}, "$id": {"const": {"$ref": "#"}}},

@@ -11,7 +11,7 @@ from typing import Any
 
 from mindbatch.decoding.json_schema.document import Document
 from mindbatch.decoding.json_schema.errors import SchemaError
-from mindbatch.decoding.json_schema.keywords import ANNOTATIONS, DRAFT_7, DRAFT_2020
+from mindbatch.decoding.json_schema.keywords import ANNOTATIONS, DRAFT_2020
 from mindbatch.io.json_pointer import escaped
 
 MOST_ALTERNATIVES = 1024
@@ -86,8 +86,6 @@ class Branches:
     def _parts(self, number: int, keywords: dict[str, Any], pointer: str) -> Iterator[list[Conjunction]]:
         """Lists what must hold for each keyword, in their order, which is that of the properties."""
         is_placed = False
-        if self.document.draft == DRAFT_7 and "$ref" in keywords:
-            keywords = {"$ref": keywords["$ref"]}
         for name, value in keywords.items():
             if name in _RESOLVED:
                 yield from map(self._of_schemas, self._resolved(number, name, value, pointer))

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from mindbatch.decoding.json_schema.errors import SchemaError
-from mindbatch.decoding.json_schema.keywords import DRAFT_7, draft_of, keyword_errors
+from mindbatch.decoding.json_schema.keywords import DRAFT_7, draft_of, keyword_errors, keywords_of
 from mindbatch.io.error_lines import shown
 from mindbatch.io.json_pointer import escaped, value_at
 
@@ -38,15 +38,16 @@ class Document:
         self._nested_identity: str | None = None
         self._note_anchors(root, "#")
 
-    def number(self, keywords: dict[str, Any], pointer: str) -> int:
+    def number(self, schema: dict[str, Any], pointer: str) -> int:
         """The number of a subschema; equal ones in other places have other numbers."""
-        number = self._numbers.get(id(keywords))
+        number = self._numbers.get(id(schema))
         if number is None:
+            keywords = keywords_of(schema, self.draft)
             errors = keyword_errors(keywords, pointer, self.draft)
             self.errors += errors
-            number = self._numbers[id(keywords)] = len(self.subschemas)
+            number = self._numbers[id(schema)] = len(self.subschemas)
             self.subschemas.append(Subschema({} if errors else keywords, pointer))
-            self._originals.append(keywords)
+            self._originals.append(schema)
         return number
 
     def resolved(self, reference: str, pointer: str) -> tuple[Any, str]:

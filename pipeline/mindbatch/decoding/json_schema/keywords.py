@@ -132,15 +132,19 @@ def draft_of(schema: Mapping[str, Any]) -> int:
     return _DRAFTS[name.rstrip("#")]
 
 
-def keyword_errors(schema: Mapping[Any, Any], pointer: str, draft: int) -> list[str]:
+def keywords_of(schema: Mapping[Any, Any], draft: int) -> dict[Any, Any]:
+    """The keywords of a subschema that its draft reads: draft 7 reads none beside $ref."""
+    if draft == DRAFT_7 and "$ref" in schema:
+        return {"$ref": schema["$ref"]}
+    return {name: value for name, value in schema.items() if name not in _UNKNOWN[draft]}
+
+
+def keyword_errors(keywords: Mapping[Any, Any], pointer: str, draft: int) -> list[str]:
     """Errors in the keywords of a subschema that are not supported, misspelt, or whose value is wrong."""
     errors = []
-    for name, value in schema.items():
-        is_beside_ref = draft == DRAFT_7 and "$ref" in schema and name != "$ref"  # ignored, too
-        if is_beside_ref or name in _UNKNOWN[draft]:
-            continue
+    for name, value in keywords.items():
         if name in _UNSUPPORTED:
-            errors.append(_unsupported_error(name, value, schema))
+            errors.append(_unsupported_error(name, value, keywords))
         elif name in _KINDS:
             errors.append(_value_error(name, value, draft))
         elif isinstance(name, str) and name not in ANNOTATIONS:
