@@ -43,7 +43,7 @@ LONGEST_ROUND = 60.0
 
 
 class PromptOutputs(NamedTuple):
-    """What is kept of a request: a fifth of the memory of all that is known of it.
+    """Parts of a request that a comparison needs, in a fifth of the memory.
 
     text: of the prompt as the strategy had it; None where it has none that is known.
     """
