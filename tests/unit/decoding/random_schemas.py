@@ -72,7 +72,7 @@ def _some(rng: Random, keywords: dict[str, Any], share: float = 0.5) -> dict[str
 def _number(rng: Random, _: int) -> dict[str, Any]:
     kind = rng.choice(["integer", "number"])
     bound = lambda: rng.choice(NUMBERS)  # noqa: E731
-    step = lambda: rng.choice([1, 2, 3, 5, 7, 10, 0.5, 0.25, 0.05, 0.3, 12.5, 64, 2.0])  # noqa: E731
+    step = lambda: rng.choice([1, 2, 3, 5, 7, 10, 0.5, 0.25, 0.125, 0.3, 12.5, 64, 2.0])  # noqa: E731
     bounds = dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), bound)
     return {"type": kind, **_some(rng, bounds, 0.3), **_some(rng, {"multipleOf": step}, 0.2)}
 
@@ -102,7 +102,13 @@ def _array(rng: Random, depth: int) -> dict[str, Any]:
         "minItems": lambda: rng.randint(0, 3),
         "maxItems": lambda: rng.randint(0, 4),
     }
-    return {"type": "array", **_some(rng, keywords)}
+    schema = {"type": "array", **_some(rng, keywords)}
+    if rng.random() < 0.2:
+        listed = rng.choice(
+            [{"enum": rng.sample([*STRINGS, *NUMBERS, 1.0, True, None], 3)}, {"type": "boolean"}]
+        )
+        schema |= {"items": rng.choice([listed, {"anyOf": [listed, {"type": "null"}]}]), "uniqueItems": True}
+    return schema
 
 
 def _object(rng: Random, depth: int) -> dict[str, Any]:

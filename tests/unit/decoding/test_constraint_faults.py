@@ -25,6 +25,7 @@ from mindbatch.decoding.python_regex import translated
 from mindbatch.io.children import Limits
 from mindbatch.io.errors import ConfigError
 
+D2020 = "https://json-schema.org/draft/2020-12/schema"
 COSTLY = {"type": "integer", "multipleOf": 1000003}
 """Compiling this takes many seconds."""
 MANY = {"allOf": [{"type": "string", "pattern": f"^(a|b)*a(a|b){{{30 + i}}}$"} for i in range(26)]}
@@ -109,12 +110,22 @@ def test_sound_schemas_have_no_fault(schema: Any) -> None:
             "at #/properties/a~1b: minLength=-1: must be a whole number",
         ),
         ({"minLenght": 3}, "at #: 'minLenght' is no keyword; did you mean minLength?"),
-        ({"items": [{}]}, "at #: items=[{}]: must be a schema"),
-        ({"additionalItems": {}}, "additionalItems is a keyword of draft 7"),
-        ({"$schema": "http://json-schema.org/draft-04/schema#"}, "$schema='http://json-schema.org/draft-04"),
-        ({"not": {}}, "at #: not is not supported"),
+        ({"$schema": D2020, "items": [{}]}, "at #: items=[{}]: must be a schema"),
+        ({"$schema": D2020, "additionalItems": {}}, "additionalItems is a keyword of draft 7"),
+        ({"$schema": "http://json-schema.org/draft-03/schema#"}, "$schema='http://json-schema.org/draft-03"),
+        ({"not": {}}, "no text fulfils it"),
+        ({"not": {"type": "null"}}, "at #: not is not supported"),
         ({"contains": {}}, "contains is not supported"),
-        ({"uniqueItems": True}, "uniqueItems is not supported"),
+        ({"uniqueItems": True}, "at #: uniqueItems is supported where items are of an enum"),
+        (
+            {"items": {"enum": [1, {"a": 1}]}, "uniqueItems": True},
+            "at #: uniqueItems is supported where items are of an enum",
+        ),
+        ({"items": {"enum": [*range(11)]}, "uniqueItems": True}, "11 values are too many for uniqueItems"),
+        (
+            {"items": {"enum": [1, 1.0, True]}, "uniqueItems": True, "minItems": 3, "type": "array"},
+            "no text fulfils it",
+        ),
         ({"if": True, "then": False}, "if is not supported"),
         (
             {"type": "object", "propertyNames": {"maxLength": 1}, "required": ["ab"]},
@@ -155,7 +166,11 @@ def test_sound_schemas_have_no_fault(schema: Any) -> None:
         ({"type": "string", "pattern": "(?=a)b"}, "at #/pattern: '(?=a)b' has a look-around"),
         ({"type": "string", "pattern": "(?i)a"}, "has inline flags"),
         ({"type": "string", "pattern": "a^b"}, "has an anchor inside"),
-        ({"type": "string", "format": "nonsense"}, "format='nonsense' is not supported; date, date-time"),
+        ({"type": "string", "format": "regex"}, "format='regex' is not supported; date, date-time"),
+        (
+            {"type": "string", "format": "date_time"},
+            "format='date_time' is no format; did you mean date-time?",
+        ),
         ({"type": "number", "multipleOf": 0.3}, "multipleOf=0.3: supported are whole numbers"),
         ({"multipleOf": 0}, "multipleOf=0: must be a number above 0"),
         (
@@ -216,9 +231,9 @@ def test_discriminated_unions_may_be_large() -> None:
 
 
 def test_all_keywords_that_are_wrong_are_told_at_once() -> None:
-    schema = {"properties": {"a": {"uniqueItems": True, "minimum": "1"}, "b": {"not": {}}}}
+    schema = {"properties": {"a": {"contains": True, "minimum": "1"}, "b": {"not": {"type": "null"}}}}
     assert (constraint_error(None, json.dumps(schema)) or "").endswith(
-        "at #/properties/a: uniqueItems is not supported; maxItems is; "
+        "at #/properties/a: contains is not supported; items and prefixItems are; "
         "at #/properties/a: minimum='1': must be a number; "
         "at #/properties/b: not is not supported; enum, or a pattern of what is allowed, is"
     )

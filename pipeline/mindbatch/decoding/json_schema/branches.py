@@ -11,7 +11,7 @@ from typing import Any
 
 from mindbatch.decoding.json_schema.document import Document, escaped
 from mindbatch.decoding.json_schema.errors import SchemaError
-from mindbatch.decoding.json_schema.keywords import ANNOTATIONS, DRAFT_7, DRAFT_2020
+from mindbatch.decoding.json_schema.keywords import ANNOTATIONS, DRAFT_7, DRAFT_2020, is_false
 
 MOST_ALTERNATIVES = 1024
 """Alternatives of one value, multiplied out."""
@@ -56,7 +56,7 @@ class Branches:
         """The numbers of schemas that hold together; None if one of them is false."""
         numbers = []
         for schema, pointer in schemas:
-            if schema is False:
+            if is_false(schema):
                 return None
             if schema is not True and schema.keys() - ANNOTATIONS:
                 numbers.append(self.document.number(schema, pointer))

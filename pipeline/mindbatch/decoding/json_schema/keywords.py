@@ -8,14 +8,18 @@ from mindbatch.decoding.json_schema.errors import SchemaError
 from mindbatch.io.error_lines import nearest, shown
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
-DRAFT_7, DRAFT_2019, DRAFT_2020 = 7, 2019, 2020
-"""In their order; draft 6 is read as draft 7, which only has more annotations and `if`."""
+DRAFT_7, DRAFT_2019, DRAFT_2020, UNNAMED = 7, 2019, 2020, 9999
+"""In their order; drafts 4 and 6 are read as draft 7, which only has more keywords. A schema that names none
+is one of 2020-12, in which keywords of older drafts mean what they did there: they can mean nothing else."""
 _DRAFTS = {
+    "http://json-schema.org/schema": UNNAMED,
+    "http://json-schema.org/draft-04/schema": DRAFT_7,
     "http://json-schema.org/draft-06/schema": DRAFT_7,
     "http://json-schema.org/draft-07/schema": DRAFT_7,
     "https://json-schema.org/draft/2019-09/schema": DRAFT_2019,
     "https://json-schema.org/draft/2020-12/schema": DRAFT_2020,
 }
+_BY_ADDRESS = {name.partition("://")[2]: draft for name, draft in _DRAFTS.items()}
 ANNOTATIONS = frozenset({
     "$anchor", "$comment", "$defs", "$dynamicAnchor", "$id", "$recursiveAnchor", "$schema", "$vocabulary",
     "contentEncoding", "contentMediaType", "contentSchema", "default", "definitions", "deprecated",
@@ -28,7 +32,7 @@ _UNKNOWN = {
         "$dynamicRef", "$recursiveRef",
     },
     DRAFT_2019: {"prefixItems", "$dynamicRef"},
-    DRAFT_2020: set(),
+    DRAFT_2020: set(), UNNAMED: set(),
 }  # fmt: skip
 """Keywords that a draft does not have, and so takes for notes."""
 
@@ -66,6 +70,7 @@ _SCHEMA = (_is_schema, "a schema: an object, true or false")
 _SCHEMAS = (lambda value: bool(value) and _is_schemas(value), "a list of schemas, at least one")
 _SCHEMA_BY_NAME = (_mapping_of(_is_schema), "an object of schemas")
 _NUMBER = (_is_number, "a number")
+_BOUND = (lambda value: _is_number(value) or isinstance(value, bool), "a number")
 _COUNT = (_is_count, "a whole number from 0")
 _TEXT = (lambda value: isinstance(value, str), "a text")
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -82,8 +87,8 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "an object of schemas or lists of names",
     ),
     "enum": (lambda value: isinstance(value, list), "a list"),
-    "exclusiveMaximum": _NUMBER,
-    "exclusiveMinimum": _NUMBER,
+    "exclusiveMaximum": _BOUND,
+    "exclusiveMinimum": _BOUND,
     "format": _TEXT,
     "items": _SCHEMA,
     "maxItems": _COUNT,
@@ -103,20 +108,18 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "propertyNames": _SCHEMA,
     "required": (_is_names, "a list of names"),
     "type": (_is_type, f"one or more of {', '.join(TYPES)}"),
+    "uniqueItems": (lambda value: isinstance(value, bool), "true or false"),
 }
 ASSERTIONS = frozenset(_KINDS)
-_TUPLE = (
-    'a list of schemas is prefixItems, or items beside "$schema": "http://json-schema.org/draft-07/schema#"'
-)
+_TUPLE = "a list of schemas is prefixItems in this draft"
 _UNSUPPORTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "$dynamicRef": (lambda _: False, "$ref is"),
     "$recursiveRef": (lambda _: False, "$ref is"),
     "contains": (lambda value: False, "items and prefixItems are"),
     "if": (lambda _: False, "anyOf of the two cases is, each with the const that tells it"),
-    "not": (lambda value: value is False, "enum, or a pattern of what is allowed, is"),
+    "not": (lambda value: value is False, "enum, or a pattern of what is allowed, is"),  # see is_false
     "unevaluatedItems": (lambda value: value in (True, {}), "items=false is"),
     "unevaluatedProperties": (lambda value: value in (True, {}), "additionalProperties=false is"),
-    "uniqueItems": (lambda value: value is False, "maxItems is"),
 }
 """By keyword, the values that forbid nothing, and what is supported instead."""
 
@@ -125,11 +128,19 @@ _NAMES = sorted(ASSERTIONS | _UNSUPPORTED.keys())
 
 
 def draft_of(schema: Mapping[str, Any]) -> int:
-    """The draft that a schema follows, by its `$schema`; 2020-12 if it has none."""
-    name = schema.get("$schema", "https://json-schema.org/draft/2020-12/schema")
-    if not isinstance(name, str) or name.rstrip("#") not in _DRAFTS:
+    """The draft that a schema follows, by its `$schema`."""
+    name = schema.get("$schema", "http://json-schema.org/schema")
+    address = name.rstrip("#").partition("://")[2] if isinstance(name, str) else ""
+    if address not in _BY_ADDRESS:
         raise SchemaError("#", f"$schema={shown(name)}: must be one of {', '.join(_DRAFTS)}")
-    return _DRAFTS[name.rstrip("#")]
+    return _BY_ADDRESS[address]
+
+
+def is_false(schema: Any) -> bool:
+    """True for false, and for what programs write in its place: {"not": {}}."""
+    return schema is False or (
+        isinstance(schema, dict) and (schema.get("not") is True or schema.get("not") == {})
+    )
 
 
 def keyword_errors(schema: Mapping[Any, Any], pointer: str, draft: int) -> list[str]:
@@ -158,7 +169,7 @@ def _spelling_error(name: str) -> str | None:
 
 def _unsupported_error(name: str, value: Any, schema: Mapping[Any, Any]) -> str | None:
     is_idle, supported = _UNSUPPORTED[name]
-    if is_idle(value) or (name == "uniqueItems" and schema.get("maxItems") in (0, 1)):
+    if is_idle(value):
         return None
     if name == "if" and not {"then", "else"} & schema.keys():
         return None
@@ -166,10 +177,10 @@ def _unsupported_error(name: str, value: Any, schema: Mapping[Any, Any]) -> str 
 
 
 def _value_error(name: str, value: Any, draft: int) -> str | None:
-    if draft < DRAFT_2020 and name == "items" and _is_schemas(value):
+    if draft != DRAFT_2020 and name == "items" and _is_schemas(value):
         return None
     later = {"additionalItems": DRAFT_2020, "dependencies": DRAFT_2019}
-    if name in later and draft >= later[name]:
+    if name in later and later[name] <= draft < UNNAMED:
         instead = {"additionalItems": "items", "dependencies": "dependentRequired and dependentSchemas"}[name]
         return f"{name} is a keyword of draft 7, which $schema would name; now {instead}"
     check, allowed = _KINDS[name]
