@@ -54,7 +54,7 @@ def listed_values(
 
     strings: those of an enum, or None.
     """
-    found: list[tuple[Key, dict[Any, Any]]] = []
+    values_alone: list[tuple[Key, dict[Any, Any]]] = []
     listed: dict[str, Sequence[Any] | None] = {
         "null": (None,),
         "boolean": (True, False),
@@ -70,5 +70,5 @@ def listed_values(
             alone: dict[Any, Any] = {"type": name}
             if name in kinds:
                 alone[kinds[name]] = (value,)
-            found.append(((name, exact(value) if name == "number" else value), alone))
-    return found
+            values_alone.append(((name, exact(value) if name == "number" else value), alone))
+    return values_alone
