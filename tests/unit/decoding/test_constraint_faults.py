@@ -114,7 +114,13 @@ def test_sound_schemas_have_no_fault(schema: Any) -> None:
         ({"$schema": D2020, "additionalItems": {}}, "additionalItems is a keyword of draft 7"),
         ({"$schema": "http://json-schema.org/draft-03/schema#"}, "$schema='http://json-schema.org/draft-03"),
         ({"not": {}}, "no text fulfils it"),
-        ({"not": {"type": "null"}}, "at #: not is not supported"),
+        ({"not": {"pattern": "a"}}, "at #/not: pattern is not supported where not, if or oneOf negates it"),
+        ({"not": {"type": "integer"}}, "at #/not: type=integer is not supported where not"),
+        (
+            {"not": {"enum": [[1]]}},
+            "at #/not: an object or array in const or enum is not supported where not",
+        ),
+        ({"if": {"if": True}, "then": False}, "at #/if: if is not supported where not"),
         ({"contains": {}}, "contains is not supported"),
         ({"uniqueItems": True}, "at #: uniqueItems is supported where items are of an enum"),
         (
@@ -126,7 +132,7 @@ def test_sound_schemas_have_no_fault(schema: Any) -> None:
             {"items": {"enum": [1, 1.0, True]}, "uniqueItems": True, "minItems": 3, "type": "array"},
             "no text fulfils it",
         ),
-        ({"if": True, "then": False}, "if is not supported"),
+        ({"if": True, "then": False}, "no text fulfils it"),
         (
             {"type": "object", "propertyNames": {"maxLength": 1}, "required": ["ab"]},
             "no text fulfils it",
@@ -205,6 +211,14 @@ TWO = {"anyOf": [{"minimum": 1}, {"maxLength": 3}]}
             {"properties": {f"p{i}": True for i in range(900)}, "maxProperties": 50},
             "too many properties to count",
         ),
+        (
+            {
+                "not": {"$ref": "#/$defs/a0"},
+                "$defs": {f"a{i}": {"anyOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 50} for i in range(9)}
+                | {"a9": {"type": "null"}},
+            },
+            "nested too deeply to be negated",
+        ),
         ({"prefixItems": [True] * 1001}, "1001 items in prefixItems; at most 1000"),
         ({"patternProperties": {f"^{i}": True for i in range(9)}}, "9 patterns; at most 5"),
         ({"type": "array", "minItems": 2**40}, "minItems=1099511627776: at most 2147483648"),
@@ -231,11 +245,11 @@ def test_discriminated_unions_may_be_large() -> None:
 
 
 def test_all_keywords_that_are_wrong_are_told_at_once() -> None:
-    schema = {"properties": {"a": {"contains": True, "minimum": "1"}, "b": {"not": {"type": "null"}}}}
+    schema = {"properties": {"a": {"contains": True, "minimum": "1"}, "b": {"not": 1}}}
     assert (constraint_error(None, json.dumps(schema)) or "").endswith(
         "at #/properties/a: contains is not supported; items and prefixItems are; "
         "at #/properties/a: minimum='1': must be a number; "
-        "at #/properties/b: not is not supported; enum, or a pattern of what is allowed, is"
+        "at #/properties/b: not=1: must be a schema: an object, true or false"
     )
 
 

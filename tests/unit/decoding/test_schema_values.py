@@ -236,6 +236,24 @@ PARTS: list[tuple[Any, list[str], list[str]]] = [
         ['{"k":"a","x":1}', '{"k":"b","x":"c"}'],
         ["{}", '{"x":1}', '{"k":"a","x":"c"}'],
     ),
+    ({"type": "object", "not": {"required": ["a"]}}, ["{}", '{"b":1}'], ['{"a":1}', "1"]),
+    ({"enum": [1, 2, "x", None, "y"], "not": {"enum": [2, None, "x"]}}, ["1", '"y"'], ["2", "null", '"x"']),
+    (
+        {
+            "type": "object",
+            "properties": {"c": {"enum": ["us", "ca"]}, "z": {"type": "string"}},
+            "if": {"properties": {"c": {"const": "us"}}},
+            "then": {"properties": {"z": {"pattern": "^[0-9]$"}}},
+            "else": {"properties": {"z": {"pattern": "^[A-Z]$"}}},
+        },
+        ['{"c":"us","z":"1"}', '{"c":"ca","z":"A"}', '{"z":"1"}', "{}"],
+        ['{"c":"us","z":"A"}', '{"c":"ca","z":"1"}', '{"z":"A"}'],
+    ),
+    (
+        {"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b", "c"]}]},
+        ['{"a":1}', '{"b":1,"c":1}', '{"a":1,"b":1}'],
+        ["{}", '{"b":1}', '{"a":1,"b":1,"c":1}'],
+    ),
     (
         {"type": "array", "uniqueItems": True, "items": {"enum": ["a", 1, 1.0, None, True]}, "minItems": 1},
         ["[1]", "[1.0]", '["a",1,true,null]', '[null,"a"]'],

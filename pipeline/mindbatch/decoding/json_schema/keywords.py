@@ -90,6 +90,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "exclusiveMaximum": _BOUND,
     "exclusiveMinimum": _BOUND,
     "format": _TEXT,
+    "if": _SCHEMA,
     "items": _SCHEMA,
     "maxItems": _COUNT,
     "maxLength": _COUNT,
@@ -100,6 +101,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "minProperties": _COUNT,
     "minimum": _NUMBER,
     "multipleOf": (lambda value: _is_number(value) and value > 0, "a number above 0"),
+    "not": _SCHEMA,
     "oneOf": _SCHEMAS,
     "pattern": _TEXT,
     "patternProperties": _SCHEMA_BY_NAME,
@@ -116,8 +118,6 @@ _UNSUPPORTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "$dynamicRef": (lambda _: False, "$ref is"),
     "$recursiveRef": (lambda _: False, "$ref is"),
     "contains": (lambda value: False, "items and prefixItems are"),
-    "if": (lambda _: False, "anyOf of the two cases is, each with the const that tells it"),
-    "not": (lambda value: value is False, "enum, or a pattern of what is allowed, is"),  # see is_false
     "unevaluatedItems": (lambda value: value in (True, {}), "items=false is"),
     "unevaluatedProperties": (lambda value: value in (True, {}), "additionalProperties=false is"),
 }
@@ -151,7 +151,7 @@ def keyword_errors(schema: Mapping[Any, Any], pointer: str, draft: int) -> list[
         if is_beside_ref or name in _UNKNOWN[draft]:
             continue
         if name in _UNSUPPORTED:
-            errors.append(_unsupported_error(name, value, schema))
+            errors.append(_unsupported_error(name, value))
         elif name in _KINDS:
             errors.append(_value_error(name, value, draft))
         elif isinstance(name, str) and name not in ANNOTATIONS:
@@ -167,11 +167,9 @@ def _spelling_error(name: str) -> str | None:
     return None if meant is None else f"{shown(name)} is no keyword; did you mean {meant}?"
 
 
-def _unsupported_error(name: str, value: Any, schema: Mapping[Any, Any]) -> str | None:
+def _unsupported_error(name: str, value: Any) -> str | None:
     is_idle, supported = _UNSUPPORTED[name]
     if is_idle(value):
-        return None
-    if name == "if" and not {"then", "else"} & schema.keys():
         return None
     return f"{name} is not supported; {supported}"
 

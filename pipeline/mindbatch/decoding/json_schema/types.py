@@ -10,6 +10,7 @@ from mindbatch.decoding.json_schema.document import Subschema, escaped
 from mindbatch.decoding.json_schema.errors import SchemaError
 from mindbatch.decoding.json_schema.formats import FORMATS, STANDARD_FORMATS, UNSUPPORTED_FORMATS
 from mindbatch.decoding.json_schema.keywords import DRAFT_2020
+from mindbatch.decoding.json_schema.negation import Unlisted
 from mindbatch.decoding.json_schema.numbers import (
     Bound,
     NumberSet,
@@ -106,6 +107,9 @@ class TypedValues:
                 return None
             operands.append(one_of(listed))
         for schema in schemas:
+            limits: Mapping[Any, Any] = schema.keywords
+            if Unlisted.STRINGS in limits:
+                operands += [any_string(), f"~{one_of(limits[Unlisted.STRINGS])}"]
             if "pattern" in schema.keywords:
                 pattern, pointer = schema.keywords["pattern"], f"{schema.pointer}/pattern"
                 operands.append(quoted(_searched(pattern, pointer, is_wide=self._is_wide)))
