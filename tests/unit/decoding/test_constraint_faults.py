@@ -127,6 +127,10 @@ def test_sound_schemas_have_no_fault(schema: Any) -> None:
             {"items": {"enum": [1, {"a": 1}]}, "uniqueItems": True},
             "at #: uniqueItems is supported where items are of an enum",
         ),
+        (
+            {"prefixItems": [{"type": "boolean"}] * 2, "items": False, "uniqueItems": True},
+            "at #: uniqueItems is supported where items are of an enum",
+        ),
         ({"items": {"enum": [*range(11)]}, "uniqueItems": True}, "11 values are too many for uniqueItems"),
         (
             {"items": {"enum": [1, 1.0, True]}, "uniqueItems": True, "minItems": 3, "type": "array"},

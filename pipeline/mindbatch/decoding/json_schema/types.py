@@ -136,13 +136,15 @@ class TypedValues:
         return ArrayValue(tuple(prefix), items, _largest(schemas, "minItems"), _least(schemas, "maxItems"))
 
     def _unique(self, array: ArrayValue, pointer: str) -> UniqueArray:
+        if array.prefix:
+            raise SchemaError(pointer, UNLISTED)
         members: dict[Key, list[Leaf]] = {}
         for branch in [] if array.items is None else self._branches.of(array.items):
             schemas = [self._document.subschemas[number] for number in branch]
             types = _allowed_types(schemas)
             numbers = _number_set(schemas, is_whole=types.get("number", False))
             listed = listed_values(types, _common(schemas, ListedAs.STRINGS), numbers)
-            if listed is None or array.prefix:
+            if listed is None:
                 raise SchemaError(pointer, UNLISTED)
             for key, alone in listed:
                 leaves = self._of_schemas([*schemas, Subschema(alone, pointer)])
