@@ -1,4 +1,4 @@
-"""DeferredConstraint: a constraint that holds behind the tag which ends a model's reasoning."""
+"""Constraints that hold behind a model's reasoning: an open one, or one that the output may begin with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.grammar_constraint import GrammarConstraint
+from mindbatch.decoding.grammar_constraint import Constraint, GrammarConstraint
 
 
 class ClosingTag:
@@ -92,4 +92,46 @@ class DeferredConstraint:
         forked = copy(self)
         if self._tail is None:
             forked._constraint = self._constraint.fork()
+        return forked
+
+
+class OptionalReasoning:
+    """Allows the token that opens a reasoning as the first, and behind that reasoning or without it what the
+    constraint allows.
+
+    constraint, behind: the same one at the beginning of the output, and behind the reasoning.
+    """
+
+    def __init__(self, constraint: GrammarConstraint, behind: DeferredConstraint, opening: int) -> None:
+        self._constraint, self._behind, self._opening = constraint, behind, opening
+        self._chosen: Constraint | None = None
+        """Constraint of the tokens to come, once the first one is there."""
+
+    def allowed(self, eos_token_ids: tuple[int, ...]) -> NDArray[np.bool_] | None:
+        if self._chosen is not None:
+            return self._chosen.allowed(eos_token_ids)
+        mask = self._constraint.allowed(eos_token_ids).copy()
+        mask[self._opening] = True
+        return mask
+
+    @property
+    def is_complete(self) -> bool:
+        return (self._chosen or self._constraint).is_complete
+
+    @property
+    def error(self) -> str | None:
+        return (self._chosen or self._constraint).error
+
+    def advance(self, token_id: int) -> None:
+        if self._chosen is None:
+            is_reasoning = token_id == self._opening
+            self._chosen = self._behind if is_reasoning else self._constraint
+            self._chosen = self._chosen.fork()  # until now both were shared with all forks
+            if is_reasoning:
+                return
+        self._chosen.advance(token_id)
+
+    def fork(self) -> OptionalReasoning:
+        forked = copy(self)
+        forked._chosen = self._chosen and self._chosen.fork()
         return forked

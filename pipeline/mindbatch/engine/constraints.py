@@ -12,7 +12,7 @@ from mindbatch.prompts.token_bytes import last_text_token
 from mindbatch.prompts.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from mindbatch.decoding.deferred_constraint import ClosingTag
+    from mindbatch.decoding.deferred_constraint import ClosingTag, DeferredConstraint
     from mindbatch.decoding.grammar import Grammar
     from mindbatch.decoding.grammar_constraint import (
         CompiledGrammar,
@@ -45,7 +45,8 @@ class ConstraintFactory:
     def make(self, params: DecodingParams, prompt_token_ids: Sequence[int] = ()) -> Constraint | None:
         """The constraint of a row that continues this prompt, or None if its parameters ask for none.
 
-        Where the prompt ends within reasoning it holds behind that.
+        Where the prompt ends within reasoning it holds behind that. Where it does not, the output may begin
+        with a reasoning if the opening tag is one token.
 
         Raises:
             PromptError: the constraint cannot be compiled, no output of this model can fulfil it, or there is
@@ -67,14 +68,24 @@ class ConstraintFactory:
         if grammar not in self._compiled and (reason := tried(grammar).error):
             raise PromptError(reason)
         opening, closing = params.reasoning_tags or ("", "")
-        thinks = bool(opening) and self._tokenizer.end_of(prompt_token_ids).rstrip().endswith(opening)
-        first = not thinks and last_text_token(self._tokenizer, prompt_token_ids) is None
-        constraint = GrammarConstraint(self._grammar(grammar, self._tokenizer), first=first)
-        if constraint.error is not None:
-            raise PromptError(constraint.error)
-        return self._behind(closing, constraint, self._tokenizer) if thinks else constraint
+        compiled = self._grammar(grammar, self._tokenizer)
+        end = self._tokenizer.end_of(prompt_token_ids).rstrip() if opening else ""
+        if opening and end.endswith(opening):
+            behind = _checked(GrammarConstraint(compiled, first=False))
+            return self._behind(closing, behind, self._tokenizer)
+        first = last_text_token(self._tokenizer, prompt_token_ids) is None
+        constraint = _checked(GrammarConstraint(compiled, first=first))
+        token = None if not opening or end.endswith(closing) else _only_token(self._tokenizer, opening)
+        if token is None or token >= self._vocab_size:
+            return constraint
+        from mindbatch.decoding.deferred_constraint import OptionalReasoning
 
-    def _behind(self, closing: str, constraint: GrammarConstraint, tokenizer: Tokenizer) -> Constraint:
+        behind = GrammarConstraint(compiled, first=False)
+        return OptionalReasoning(constraint, self._behind(closing, behind, self._tokenizer), token)
+
+    def _behind(
+        self, closing: str, constraint: GrammarConstraint, tokenizer: Tokenizer
+    ) -> DeferredConstraint:
         from mindbatch.decoding.deferred_constraint import ClosingTag, DeferredConstraint
 
         if closing not in self._tags:
@@ -94,6 +105,19 @@ class ConstraintFactory:
         while len(self._compiled) > 1 and sum(map(_kept_bytes, self._compiled)) > _MOST_KEPT_BYTES:
             self._compiled.popitem(last=False)
         return self._compiled[grammar]
+
+
+def _checked(constraint: GrammarConstraint) -> GrammarConstraint:
+    """The constraint. Raises PromptError: no output can fulfil it."""
+    if constraint.error is not None:
+        raise PromptError(constraint.error)
+    return constraint
+
+
+def _only_token(tokenizer: Tokenizer, text: str) -> int | None:
+    """The token that a text is, or None if it is several."""
+    tokens = tokenizer.encode(text, add_special_tokens=False, allow_special=True)
+    return tokens[0] if len(tokens) == 1 else None
 
 
 def _kept_bytes(grammar: Grammar) -> int:

@@ -25,6 +25,8 @@ _INSTEAD = ("tool_calls", "function_call", "refusal", "reasoning_content", "reas
 MOST_MESSAGES = 20_000
 """Messages of a conversation, and parts of the content of one."""
 MOST_TOOLS = 2000
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names that programs give to the reasoning of a message."""
 
 
 def checked_conversation(messages: object, where: str = "messages") -> list[Message]:
@@ -32,7 +34,8 @@ def checked_conversation(messages: object, where: str = "messages") -> list[Mess
     {"type": "text", "text": ...}; a message with calls may have none.
 
     What is null in a message, its parts and its calls is left out, as an empty list of calls is: to a
-    template null is text. Other keys are handed to the template unchanged.
+    template null is text. Reasoning is there as reasoning_content and as thinking, by whichever name it came:
+    templates read one of the two. Other keys are handed to the template unchanged.
 
     Raises:
         PromptError: one line per error, each beginning with `where` and the position of the message.
@@ -59,6 +62,8 @@ def _checked_message(message: object, where: str, errors: list[str]) -> Message:
     # A row's line names few of them, and near names take long to find.
     errors.extend(_role_errors(message, where, seek=len(errors) < _MOST_ERRORS))
     checked: Message = without_nulls(message)
+    if (reasoning := next((checked[name] for name in _REASONING if name in checked), None)) is not None:
+        checked = {"thinking": reasoning, **checked, "reasoning_content": reasoning}
     if (content := _content(message, where, errors)) is not None:
         checked["content"] = content
     if (calls := checked.get("tool_calls")) == []:

@@ -72,7 +72,7 @@ def _some(rng: Random, keywords: dict[str, Any], share: float = 0.5) -> dict[str
 def _number(rng: Random, _: int) -> dict[str, Any]:
     kind = rng.choice(["integer", "number"])
     bound = lambda: rng.choice(NUMBERS)  # noqa: E731
-    step = lambda: rng.choice([1, 2, 3, 5, 7, 10, 0.5, 0.25, 0.05, 0.3, 12.5, 64, 2.0])  # noqa: E731
+    step = lambda: rng.choice([1, 2, 3, 5, 7, 10, 0.5, 0.25, 0.125, 0.3, 12.5, 64, 2.0])  # noqa: E731
     bounds = dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), bound)
     return {"type": kind, **_some(rng, bounds, 0.3), **_some(rng, {"multipleOf": step}, 0.2)}
 
@@ -102,7 +102,13 @@ def _array(rng: Random, depth: int) -> dict[str, Any]:
         "minItems": lambda: rng.randint(0, 3),
         "maxItems": lambda: rng.randint(0, 4),
     }
-    return {"type": "array", **_some(rng, keywords)}
+    schema = {"type": "array", **_some(rng, keywords)}
+    if rng.random() < 0.2:
+        listed = rng.choice(
+            [{"enum": rng.sample([*STRINGS, *NUMBERS, 1.0, True, None], 3)}, {"type": "boolean"}]
+        )
+        schema |= {"items": rng.choice([listed, {"anyOf": [listed, {"type": "null"}]}]), "uniqueItems": True}
+    return schema
 
 
 def _object(rng: Random, depth: int) -> dict[str, Any]:
@@ -132,12 +138,41 @@ def _property(rng: Random, depth: int) -> Any:
 
 
 def _combined(rng: Random, depth: int) -> dict[str, Any]:
-    keyword = rng.choice(["anyOf", "oneOf", "allOf", "$ref"])
+    keyword = rng.choice(["anyOf", "oneOf", "allOf", "$ref", "not", "if", "required"])
+    if keyword == "not":
+        return {"not": _negatable(rng)} | rng.choice(
+            [{}, {"type": rng.choice(["string", "number", "object"])}]
+        )
+    if keyword == "if":
+        return {name: random_schema(rng, 0) for name in ("then", "else")} | {"if": _negatable(rng)}
+    if keyword == "required":
+        return {"type": "object", "oneOf": [{"required": [name]} for name in rng.sample(NAMES, 2)]}
     if keyword == "$ref":
         return {"$ref": rng.choice(["#/$defs/d~1e", "#/$defs/f"]), **rng.choice([{}, {"minimum": 1}])}
     parts = [random_schema(rng, depth) for _ in range(rng.randint(1, 3))]
     beside = random_schema(rng, 0) if rng.random() < 0.2 else {}
     return {keyword: parts} | (beside if isinstance(beside, dict) else {})
+
+
+def _negatable(rng: Random, depth: int = 2) -> Any:
+    """A schema of keywords that can be negated."""
+    makers = [
+        lambda: {"enum": rng.sample([*STRINGS, *NUMBERS, True, None], 3)},
+        lambda: {"type": rng.sample(["string", "number", "null", "object", "array", "boolean"], 2)},
+        lambda: {rng.choice(["minimum", "maximum"]): rng.choice(NUMBERS)},
+        lambda: {rng.choice(["minLength", "maxLength", "minItems", "maxItems"]): rng.randint(0, 2)},
+        lambda: {"required": rng.sample(NAMES, 2)},
+        lambda: {"const": rng.choice([*STRINGS, *NUMBERS, True, None])},
+    ]
+    if depth:
+        below = lambda: _negatable(rng, depth - 1)  # noqa: E731
+        makers += [
+            lambda: {"properties": {rng.choice(NAMES): below()}},
+            lambda: {rng.choice(["anyOf", "allOf"]): [below(), below()]},
+            lambda: {"not": below()},
+            lambda: {"$ref": "#/$defs/f"},
+        ]
+    return rng.choice(makers)()
 
 
 def candidates(rng: Random, count: int) -> Iterator[Any]:

@@ -162,6 +162,22 @@ LEAVES: list[tuple[Any, str, str]] = [
         '"a" "//a" "http://[1]/"',
     ),
     ({"type": ["integer", "null"], "format": "int32"}, "1 null", '1.5 "a"'),
+    ({"type": "string", "format": "binary"}, '"" "a"', "1"),
+    (
+        {"type": "string", "format": "uuid4"},
+        '"123e4567-e89b-42d3-a456-426614174000"',
+        '"123e4567-e89b-12d3-a456-426614174000"',
+    ),
+    ({"type": "string", "format": "uri-reference"}, '"" "a/b?c#d" "/x" "//h/x" "#f" "a:b"', '":b" "a\\"'),
+    ({"type": "string", "format": "json-pointer"}, '"" "/a~1b//"', '"a" "/~" "/~2"'),
+    (
+        {"type": "number", "multipleOf": 0.01, "minimum": 0},
+        "0 0.07 0.10 1234567.89",
+        "0.001 -1 1e2 123456789012345.67",
+    ),
+    ({"type": "number", "multipleOf": 0.05, "maximum": 0.35}, "0.3 0.35 -7.15", "0.36 0.31 0.4"),
+    ({"type": "integer", "multipleOf": 0.01}, "7 -100", "0.07"),
+    ({"type": "number", "minimum": 0, "exclusiveMinimum": True, "exclusiveMaximum": False}, "0.5 9", "0 0.0"),
 ]
 
 
@@ -171,6 +187,10 @@ def test_values_without_parts(schema: Any, good: str, bad: str) -> None:
 
 
 PAIR = [{"type": "string"}, {"type": "integer"}]
+TAGGED = [
+    {"type": "object", "properties": {"k": {"const": "a", "default": "a"}, "x": {"type": "integer"}}},
+    {"type": "object", "properties": {"k": {"const": "b", "default": "b"}}},
+]
 PARTS: list[tuple[Any, list[str], list[str]]] = [
     (
         {"prefixItems": PAIR, "items": False, "type": "array"},
@@ -205,6 +225,59 @@ PARTS: list[tuple[Any, list[str], list[str]]] = [
         },
         ['{"a":1}'],
         ["1"],
+    ),
+    (
+        {"type": "array", "items": PAIR, "additionalItems": {"type": "null"}},
+        ["[]", '["a",1,null]'],
+        ["[1]", '["a",1,2]'],
+    ),
+    (
+        {"type": "object", "dependencies": {"a": ["b"]}, "properties": {"a": True, "b": True}},
+        ["{}", '{"a":1,"b":1}'],
+        ['{"a":1}'],
+    ),
+    (
+        {"type": "object", "properties": {"a": {"not": {}}, "b": {"anyOf": [{"const": 1}, {"not": {}}]}}},
+        ["{}", '{"b":1}'],
+        ['{"a":1}', '{"b":2}'],
+    ),
+    (
+        {"discriminator": {"propertyName": "k"}, "oneOf": TAGGED},
+        ['{"k":"a","x":1}', '{"k":"b","x":"c"}'],
+        ["{}", '{"x":1}', '{"k":"a","x":"c"}'],
+    ),
+    ({"type": "object", "not": {"required": ["a"]}}, ["{}", '{"b":1}'], ['{"a":1}', "1"]),
+    ({"enum": [1, 2, "x", None, "y"], "not": {"enum": [2, None, "x"]}}, ["1", '"y"'], ["2", "null", '"x"']),
+    (
+        {
+            "type": "object",
+            "properties": {"c": {"enum": ["us", "ca"]}, "z": {"type": "string"}},
+            "if": {"properties": {"c": {"const": "us"}}},
+            "then": {"properties": {"z": {"pattern": "^[0-9]$"}}},
+            "else": {"properties": {"z": {"pattern": "^[A-Z]$"}}},
+        },
+        ['{"c":"us","z":"1"}', '{"c":"ca","z":"A"}', '{"z":"1"}', "{}"],
+        ['{"c":"us","z":"A"}', '{"c":"ca","z":"1"}', '{"z":"A"}'],
+    ),
+    (
+        {"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b", "c"]}]},
+        ['{"a":1}', '{"b":1,"c":1}', '{"a":1,"b":1}'],
+        ["{}", '{"b":1}', '{"a":1,"b":1,"c":1}'],
+    ),
+    (
+        {"type": "array", "uniqueItems": True, "items": {"enum": ["a", 1, 1.0, None, True]}, "minItems": 1},
+        ["[1]", "[1.0]", '["a",1,true,null]', '[null,"a"]'],
+        ["[]", "[1,1.0]", '["a","a"]', "[1,null,1]"],
+    ),
+    (
+        {
+            "type": "array",
+            "uniqueItems": True,
+            "maxItems": 2,
+            "items": {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 30}, {"enum": [30, "x"]}]},
+        },
+        ["[]", "[30,1]", '["x",30]'],
+        ["[30,30]", "[1,2,3]", "[31]"],
     ),
     ({"$ref": "#/$defs/a", "maxLength": 1, "$defs": {"a": {"type": "string"}}}, ['"a"'], ['"abc"', "1"]),
     ({"$ref": "#n", "$defs": {"a": {"$anchor": "n", "const": 1}}}, ["1"], ["2"]),

@@ -73,11 +73,14 @@ TAG_TOKENS: dict[str, list[Any]] = {
 
 @pytest.fixture(params=TAG_TOKENS)
 def tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> Tokenizer:
+    return tokenizer_with(TAG_TOKENS[request.param], tmp_path)
+
+
+def tokenizer_with(added: list[Any], folder: Path) -> Tokenizer:
     backend = byte_level()
-    added = TAG_TOKENS[request.param]
     backend.add_special_tokens([token for token in added if token.special])
     backend.add_tokens([token for token in added if not token.special])
-    loaded = Tokenizer.load(write_folder(tmp_path, backend, {"tokenizer_class": "PreTrainedTokenizerFast"}))
+    loaded = Tokenizer.load(write_folder(folder, backend, {"tokenizer_class": "PreTrainedTokenizerFast"}))
     assert loaded is not None
     return loaded
 
@@ -149,6 +152,27 @@ def test_until_the_tag_the_output_is_that_without_a_constraint(tokenizer: Tokeni
 def test_a_prompt_without_open_reasoning_is_constrained_at_once(tokenizer: Tokenizer, prompt: str) -> None:
     result = result_of(tokenizer, prompt, THOUGHT, regex=REGEX, reasoning_tags=TAGS)
     assert re.fullmatch(REGEX, result.outputs[0].text)
+
+
+@pytest.mark.parametrize("is_control", [False, True], ids=["token", "control token"])
+@pytest.mark.parametrize("decoding", WAYS.values(), ids=WAYS)
+def test_a_model_may_open_the_reasoning_itself_where_the_tag_is_a_token(
+    tmp_path: Path, is_control: bool, decoding: dict[str, Any]
+) -> None:
+    tokenizer = tokenizer_with([AddedToken(tag, special=is_control) for tag in TAGS], tmp_path)
+    asked = {"regex": REGEX, "reasoning_tags": TAGS, **decoding}
+    result = result_of(tokenizer, "user: hi\n", f"<think>{THOUGHT}</think>", **asked)
+    assert result.error is None
+    for output in result.outputs:
+        reasoning, _, answer = output.text.partition("</think>")
+        assert reasoning == f"<think>{THOUGHT}"
+        assert re.fullmatch(REGEX, answer)
+    for prompt, text in (
+        ("user: hi\n", "no<think>a</think>"),
+        ("<think>\n\n</think>\n\n", f"<think>{THOUGHT}</think>"),
+    ):
+        for output in result_of(tokenizer, prompt, text, **asked).outputs:
+            assert re.fullmatch(REGEX, output.text)
 
 
 def test_a_constraint_that_nothing_fulfils_is_refused_before_a_token(tokenizer: Tokenizer) -> None:

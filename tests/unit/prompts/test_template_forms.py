@@ -152,3 +152,10 @@ def test_calls_in_reasoning_and_without_a_function_around_them() -> None:
     only = "{% for m in messages %}{{ m.role }}{{ m.content is defined }} {% endfor %}"
     reasoned = {"role": "assistant", "reasoning_content": "so"}
     assert ours(only, [{"role": "user", "content": "hi"}, reasoned]) == "userTrue assistantFalse "
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "thinking", "reasoning"])
+def test_a_template_finds_reasoning_by_the_name_that_it_reads(name: str) -> None:
+    template = _template("", content="{{ m.reasoning_content }}|{{ m.thinking }}")
+    expected = "[user]|[assistant]so|so<f >[tool]|"
+    assert ours(template, conversation({}, **{name: "so"})) == expected

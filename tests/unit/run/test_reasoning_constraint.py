@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,6 +74,22 @@ def test_the_content_follows_the_constraint_and_the_reasoning_is_free(llm: LLM, 
 
 def test_without_open_reasoning_it_holds_at_once(llm: LLM) -> None:
     ((message, _),) = messages_of(llm, **FORMED, chat_template_kwargs={"enable_thinking": False})
+    assert "reasoning_content" not in message
+    assert json.loads(message["content"]) in ({"a": 1}, {"a": 2})
+
+
+def test_reasoning_that_the_model_opens_itself_is_free_too(tmp_path: Path) -> None:
+    template = TEMPLATE.replace("<think>\n{%", "{%").replace("</think>", "<think>\n\n</think>\n")
+    pieces = ["\n", "<think>", "a", "b", "</think>"]
+    model = LLM(write_bigram_model(tmp_path / "m", pieces, template, ["<think>", "</think>"]))
+    for way in WAYS.values():
+        for message, reason in messages_of(model, **FORMED, **way):
+            assert (message["reasoning_content"], reason) == ("ab", "stop")
+            assert json.loads(message["content"]) in ({"a": 1}, {"a": 2})
+    for message, _ in messages_of(model, tools=[TOOL], tool_choice="required"):
+        assert (message["reasoning_content"], message["content"]) == ("ab", None)
+        assert json.loads(message["tool_calls"][0]["function"]["arguments"]) in ({"a": 1}, {"a": 2})
+    ((message, _),) = messages_of(model, **FORMED, chat_template_kwargs={"enable_thinking": False})
     assert "reasoning_content" not in message
     assert json.loads(message["content"]) in ({"a": 1}, {"a": 2})
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from mindbatch.decoding.json_schema.document import Document
 from mindbatch.decoding.json_schema.errors import SchemaError
-from mindbatch.decoding.json_schema.keywords import ANNOTATIONS, DRAFT_2020
+from mindbatch.decoding.json_schema.keywords import ANNOTATIONS, DRAFT_2020, is_false
+from mindbatch.decoding.json_schema.negation import Negation
 from mindbatch.io.json_pointer import escaped
 
 MOST_ALTERNATIVES = 1024
@@ -31,7 +32,7 @@ class ListedAs(Enum):
 
 
 _DEPENDENT = ("dependencies", "dependentRequired", "dependentSchemas")
-_RESOLVED = frozenset(("$ref", "allOf", "anyOf", "const", "enum", "oneOf", *_DEPENDENT))
+_RESOLVED = frozenset(("$ref", "allOf", "anyOf", "const", "enum", "if", "not", "oneOf", *_DEPENDENT))
 
 Conjunction = tuple[int, ...]
 """Numbers of subschemas that hold together, in the order in which the schema has them."""
@@ -46,6 +47,7 @@ class Branches:
 
     def __init__(self, document: Document) -> None:
         self.document = document
+        self._negation = Negation(document)
         self.exclusive: dict[Conjunction, tuple[str, str]] = {}
         """Conjunctions that no value may fulfil: where two alternatives of a oneOf stand."""
         self._known: dict[int, list[Conjunction]] = {}
@@ -57,7 +59,7 @@ class Branches:
         """The numbers of schemas that hold together; None if one of them is false."""
         numbers = []
         for schema, pointer in schemas:
-            if schema is False:
+            if is_false(schema):
                 return None
             if schema is not True and schema.keys() - ANNOTATIONS:
                 numbers.append(self.document.number(schema, pointer))
@@ -104,9 +106,17 @@ class Branches:
             yield from ([(schema, f"{here}/{index}")] for index, schema in enumerate(value))
         elif name in ("anyOf", "oneOf"):
             schemas = [(schema, f"{here}/{index}") for index, schema in enumerate(value)]
-            if name == "oneOf":
+            if name == "oneOf" and all(map(_only_requires, value)):
+                schemas = self._apart(number, value, here)
+            elif name == "oneOf":
                 self._exclude(number, schemas, here)
             yield schemas
+        elif name == "not":
+            yield self._negated(number, name, value, here)
+        elif name == "if":
+            keywords = self.document.subschemas[number].keywords
+            if {"then", "else"} & keywords.keys():
+                yield self._cases(number, keywords, pointer)
         elif name in ("const", "enum"):
             values = value if name == "enum" else [value]
             yield [(schema, here) for schema in self._listed(number, name, values)]
@@ -133,6 +143,32 @@ class Branches:
             if self._work > MOST_WORK:
                 raise SchemaError(pointer, "it is too large, with its alternatives multiplied out")
         return product
+
+    def _negated(self, number: int, name: str, schema: Any, pointer: str) -> list[tuple[Any, str]]:
+        made = self._synthesized(number, f"not {name}", {"anyOf": self._negation.of(schema, pointer)})
+        return [(alternative, pointer) for alternative in made["anyOf"]]
+
+    def _cases(self, number: int, keywords: dict[str, Any], pointer: str) -> Iterator[tuple[Any, str]]:
+        """The two cases of `if`: what it asks for and `then`, or what it does not and `else`."""
+        for name in ("if", "then", "else"):
+            if isinstance(keywords.get(name), dict):  # noted at its own place, before it stands in ours
+                self.document.number(keywords[name], f"{pointer}/{name}")
+        here, then = f"{pointer}/if", [keywords["then"]] if "then" in keywords else []
+        yield self._synthesized(number, "then", {"allOf": [keywords["if"], *then]}), here
+        otherwise = [keywords["else"]] if "else" in keywords else []
+        for place, (schema, _) in enumerate(self._negated(number, "if", keywords["if"], here)):
+            yield self._synthesized(number, f"else/{place}", {"allOf": [schema, *otherwise]}), here
+
+    def _apart(self, number: int, schemas: Sequence[Any], pointer: str) -> list[tuple[Any, str]]:
+        """Alternatives of which exactly one holds: each with the negation of the others."""
+        denials = [{"anyOf": self._negation.of(schema, pointer)} for schema in schemas]
+        return [
+            (
+                self._synthesized(number, f"oneOf/{n}", {"allOf": [schema, *denials[:n], *denials[n + 1 :]]}),
+                pointer,
+            )
+            for n, schema in enumerate(schemas)
+        ]
 
     def _exclude(self, number: int, schemas: Sequence[tuple[Any, str]], pointer: str) -> None:
         """Notes that no value may fulfil two alternatives of a oneOf and the keywords beside it."""
@@ -196,6 +232,12 @@ class Branches:
         if not isinstance(dependency, list):
             present["allOf"] = [dependency]
         return [(absent, here), (self._synthesized(number, f"{name}/{key}/present", present), here)]
+
+
+def _only_requires(schema: Any) -> bool:
+    return (
+        isinstance(schema, dict) and bool(schema.get("required")) and schema.keys() <= {"required", "title"}
+    )
 
 
 def _constant(value: Any, draft: int) -> dict[str, Any]:

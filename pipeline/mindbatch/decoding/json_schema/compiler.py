@@ -8,6 +8,7 @@ from mindbatch.decoding.json_schema.branches import Branches
 from mindbatch.decoding.json_schema.document import Document
 from mindbatch.decoding.json_schema.errors import SchemaError
 from mindbatch.decoding.json_schema.graph import SchemaGraph, reason
+from mindbatch.decoding.json_schema.keywords import is_false
 from mindbatch.decoding.json_schema.rules import grammar_text
 from mindbatch.decoding.json_schema.types import Search, TypedValues
 
@@ -23,9 +24,9 @@ def compiled_schema(schema: dict[str, Any] | bool, search: Search, empty_of: Emp
         ValueError: the reason, with the keyword and its place, as words that follow
             "decoding.json_schema=...: ".
     """
-    if schema is False:
+    if is_false(schema):
         raise ValueError(NO_TEXT)
-    keywords = {} if schema is True else schema
+    keywords = schema if isinstance(schema, dict) else {}
     branches = Branches(Document(keywords))
     root = branches.conjunction([(keywords, "#")])
     assert root is not None

@@ -46,7 +46,7 @@ class Document:
             errors = keyword_errors(keywords, pointer, self.draft)
             self.errors += errors
             number = self._numbers[id(schema)] = len(self.subschemas)
-            self.subschemas.append(Subschema({} if errors else keywords, pointer))
+            self.subschemas.append(Subschema({} if errors else _with_tag(keywords), pointer))
             self._originals.append(schema)
         return number
 
@@ -96,3 +96,13 @@ class Document:
         for name in names:
             if isinstance(name, str):
                 self._anchors[name] = Subschema(value, pointer)
+
+
+def _with_tag(keywords: dict[str, Any]) -> dict[str, Any]:
+    """Keywords, with the property that tells alternatives apart required: OpenAPI, of which `discriminator`
+    is, asks for that, and programs leave it out where the property has a default."""
+    tag = keywords.get("discriminator")
+    name = tag.get("propertyName") if isinstance(tag, dict) else None
+    if not isinstance(name, str) or not {"anyOf", "oneOf"} & keywords.keys():
+        return keywords
+    return {**keywords, "required": [*keywords.get("required", []), name]}

@@ -61,8 +61,8 @@ def _ipv6() -> str:
     return either(texts).replace("){0,0}", "){0}")
 
 
-def _uris() -> str:
-    """Absolute URIs by the grammar of RFC 3986."""
+def _uris(*, is_reference: bool) -> str:
+    """Absolute URIs by the grammar of RFC 3986; with relative ones if references are."""
     plain = r"a-zA-Z0-9._~!$&'()*+,;=\-"
     percent = f"%{_H}{{2}}"
 
@@ -72,8 +72,11 @@ def _uris() -> str:
     host = either([rf"\[{_ipv6()}\]", f"{characters('')}*"])
     authority = f"(?:{characters(':')}*@)?{host}(?::[0-9]{{0,5}})?"
     segment, tail = characters(":@"), f"(?:/{characters(':@')}*)*"
-    path = either([f"//{authority}{tail}", f"/(?:{segment}+{tail})?", f"{segment}+{tail}", ""])
-    return f"[a-zA-Z][a-zA-Z0-9+.\\-]*:{path}(?:\\?{characters(':@/?')}*)?(?:\\x{{23}}{characters(':@/?')}*)?"
+    rooted = [f"//{authority}{tail}", f"/(?:{segment}+{tail})?", ""]
+    text = f"[a-zA-Z][a-zA-Z0-9+.\\-]*:{either([*rooted, f'{segment}+{tail}'])}"
+    if is_reference:  # a colon in its first segment would end a scheme
+        text = either([text, *rooted, f"{characters('@')}+{tail}"])
+    return f"{text}(?:\\?{characters(':@/?')}*)?(?:\\x{{23}}{characters(':@/?')}*)?"
 
 
 def _joined(characters: str, mark: str, most: int) -> str:
@@ -105,7 +108,19 @@ FORMATS = {
         ("ipv4", _ipv4()),
         ("ipv6", _ipv6()),
         ("uuid", "-".join(f"{_H}{{{size}}}" for size in (8, 4, 4, 4, 12))),
-        ("uri", _uris()),
+        *(
+            (f"uuid{n}", f"{_H}{{8}}-{_H}{{4}}-{n}{_H}{{3}}-[89abAB]{_H}{{3}}-{_H}{{12}}")
+            for n in range(1, 9)
+        ),
+        ("uri", _uris(is_reference=False)),
+        ("iri", _uris(is_reference=False)),
+        ("uri-reference", _uris(is_reference=True)),
+        ("iri-reference", _uris(is_reference=True)),
+        ("idn-email", _addresses()),
+        ("ipvanyaddress", either([_ipv4(), _ipv6()])),
+        ("json-pointer", r"(?:\x{2f}(?:[^~\x{2f}\x{22}\x{5c}\x{0}-\x{1f}]|~[01])*)*"),
     )
 }
-"""By name, an operand of a terminal."""
+"""By name, an operand of a terminal: JSON Schema's, and those that pydantic writes beside them."""
+UNSUPPORTED_FORMATS = frozenset({"idn-hostname", "regex", "relative-json-pointer", "uri-template"})
+STANDARD_FORMATS = sorted(FORMATS.keys() | UNSUPPORTED_FORMATS)

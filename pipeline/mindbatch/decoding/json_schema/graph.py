@@ -1,11 +1,13 @@
 """The values that a schema allows, as a graph: which of its nodes have any value at all."""
 
 from collections.abc import Iterable, Iterator, Sequence, Set
+from itertools import chain
 
 from mindbatch.decoding.json_schema.branches import Branches, Conjunction
 from mindbatch.decoding.json_schema.errors import SchemaError
 from mindbatch.decoding.json_schema.terminals import Leaf
 from mindbatch.decoding.json_schema.types import TypedValues
+from mindbatch.decoding.json_schema.unique_items import UniqueArray
 from mindbatch.decoding.json_schema.values import ArrayValue, ObjectValue, Value
 
 MOST_PARTS = 20_000
@@ -67,6 +69,8 @@ def pruned(value: Value, alive: Set[Conjunction], empty_terminals: Set[str]) -> 
     """The value without parts that have no text; None if it has none itself."""
     if isinstance(value, Leaf):
         return None if value.text in empty_terminals else value
+    if isinstance(value, UniqueArray):
+        return value.pruned(empty_terminals)
     if isinstance(value, ArrayValue):
         return _pruned_array(value, alive)
     return _pruned_object(value, alive, empty_terminals)
@@ -125,6 +129,8 @@ def _leaves(value: Value) -> Iterable[Leaf]:
         return (value,)
     if isinstance(value, ArrayValue):
         return ()
+    if isinstance(value, UniqueArray):
+        return chain.from_iterable(value.members)
     return (*(part.key for part in value.properties), *(name for name, _ in value.others))
 
 

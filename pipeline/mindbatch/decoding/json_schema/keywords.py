@@ -8,14 +8,18 @@ from mindbatch.decoding.json_schema.errors import SchemaError
 from mindbatch.io.error_lines import nearest, shown
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
-DRAFT_7, DRAFT_2019, DRAFT_2020 = 7, 2019, 2020
-"""In their order; draft 6 is read as draft 7, which only has more annotations and `if`."""
+DRAFT_7, DRAFT_2019, DRAFT_2020, UNNAMED = 7, 2019, 2020, 9999
+"""In their order; drafts 4 and 6 are read as draft 7, which only has more keywords. A schema that names none
+is one of 2020-12, in which keywords of older drafts mean what they did there: they can mean nothing else."""
 _DRAFTS = {
+    "http://json-schema.org/schema": UNNAMED,
+    "http://json-schema.org/draft-04/schema": DRAFT_7,
     "http://json-schema.org/draft-06/schema": DRAFT_7,
     "http://json-schema.org/draft-07/schema": DRAFT_7,
     "https://json-schema.org/draft/2019-09/schema": DRAFT_2019,
     "https://json-schema.org/draft/2020-12/schema": DRAFT_2020,
 }
+_BY_ADDRESS = {name.partition("://")[2]: draft for name, draft in _DRAFTS.items()}
 ANNOTATIONS = frozenset({
     "$anchor", "$comment", "$defs", "$dynamicAnchor", "$id", "$recursiveAnchor", "$schema", "$vocabulary",
     "contentEncoding", "contentMediaType", "contentSchema", "default", "definitions", "deprecated",
@@ -28,7 +32,7 @@ _UNKNOWN = {
         "$dynamicRef", "$recursiveRef",
     },
     DRAFT_2019: {"prefixItems", "$dynamicRef"},
-    DRAFT_2020: set(),
+    DRAFT_2020: set(), UNNAMED: set(),
 }  # fmt: skip
 """Keywords that a draft does not have, and so takes for notes."""
 
@@ -66,6 +70,7 @@ _SCHEMA = (_is_schema, "a schema: an object, true or false")
 _SCHEMAS = (lambda value: bool(value) and _is_schemas(value), "a list of schemas, at least one")
 _SCHEMA_BY_NAME = (_mapping_of(_is_schema), "an object of schemas")
 _NUMBER = (_is_number, "a number")
+_BOUND = (lambda value: _is_number(value) or isinstance(value, bool), "a number")
 _COUNT = (_is_count, "a whole number from 0")
 _TEXT = (lambda value: isinstance(value, str), "a text")
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -82,9 +87,10 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "an object of schemas or lists of names",
     ),
     "enum": (lambda value: isinstance(value, list), "a list"),
-    "exclusiveMaximum": _NUMBER,
-    "exclusiveMinimum": _NUMBER,
+    "exclusiveMaximum": _BOUND,
+    "exclusiveMinimum": _BOUND,
     "format": _TEXT,
+    "if": _SCHEMA,
     "items": _SCHEMA,
     "maxItems": _COUNT,
     "maxLength": _COUNT,
@@ -95,6 +101,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "minProperties": _COUNT,
     "minimum": _NUMBER,
     "multipleOf": (lambda value: _is_number(value) and value > 0, "a number above 0"),
+    "not": _SCHEMA,
     "oneOf": _SCHEMAS,
     "pattern": _TEXT,
     "patternProperties": _SCHEMA_BY_NAME,
@@ -103,20 +110,16 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "propertyNames": _SCHEMA,
     "required": (_is_names, "a list of names"),
     "type": (_is_type, f"one or more of {', '.join(TYPES)}"),
+    "uniqueItems": (lambda value: isinstance(value, bool), "true or false"),
 }
 ASSERTIONS = frozenset(_KINDS)
-_TUPLE = (
-    'a list of schemas is prefixItems, or items beside "$schema": "http://json-schema.org/draft-07/schema#"'
-)
+_TUPLE = "a list of schemas is prefixItems in this draft"
 _UNSUPPORTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "$dynamicRef": (lambda _: False, "$ref is"),
     "$recursiveRef": (lambda _: False, "$ref is"),
     "contains": (lambda _: False, "items and prefixItems are"),
-    "if": (lambda _: False, "anyOf of the two cases is, each with the const that tells it"),
-    "not": (lambda value: value is False, "enum, or a pattern of what is allowed, is"),
     "unevaluatedItems": (lambda value: value in (True, {}), "items=false is"),
     "unevaluatedProperties": (lambda value: value in (True, {}), "additionalProperties=false is"),
-    "uniqueItems": (lambda value: value is False, "maxItems is"),
 }
 """By keyword, the values that forbid nothing, and what is supported instead."""
 
@@ -125,11 +128,19 @@ _NAMES = sorted(ASSERTIONS | _UNSUPPORTED.keys())
 
 
 def draft_of(schema: Mapping[str, Any]) -> int:
-    """The draft that a schema follows, by its `$schema`; 2020-12 if it has none."""
-    name = schema.get("$schema", "https://json-schema.org/draft/2020-12/schema")
-    if not isinstance(name, str) or name.rstrip("#") not in _DRAFTS:
+    """The draft that a schema follows, by its `$schema`."""
+    name = schema.get("$schema", "http://json-schema.org/schema")
+    address = name.rstrip("#").partition("://")[2] if isinstance(name, str) else ""
+    if address not in _BY_ADDRESS:
         raise SchemaError("#", f"$schema={shown(name)}: must be one of {', '.join(_DRAFTS)}")
-    return _DRAFTS[name.rstrip("#")]
+    return _BY_ADDRESS[address]
+
+
+def is_false(schema: Any) -> bool:
+    """True for false, and for what programs write in its place: {"not": {}}."""
+    return schema is False or (
+        isinstance(schema, dict) and (schema.get("not") is True or schema.get("not") == {})
+    )
 
 
 def keywords_of(schema: Mapping[Any, Any], draft: int) -> dict[Any, Any]:
@@ -144,7 +155,7 @@ def keyword_errors(keywords: Mapping[Any, Any], pointer: str, draft: int) -> lis
     errors = []
     for name, value in keywords.items():
         if name in _UNSUPPORTED:
-            errors.append(_unsupported_error(name, value, keywords))
+            errors.append(_unsupported_error(name, value))
         elif name in _KINDS:
             errors.append(_value_error(name, value, draft))
         elif isinstance(name, str) and name not in ANNOTATIONS:
@@ -160,20 +171,18 @@ def _spelling_error(name: str) -> str | None:
     return None if meant is None else f"{shown(name)} is no keyword; did you mean {meant}?"
 
 
-def _unsupported_error(name: str, value: Any, schema: Mapping[Any, Any]) -> str | None:
+def _unsupported_error(name: str, value: Any) -> str | None:
     is_idle, supported = _UNSUPPORTED[name]
-    if is_idle(value) or (name == "uniqueItems" and schema.get("maxItems") in (0, 1)):
-        return None
-    if name == "if" and not {"then", "else"} & schema.keys():
+    if is_idle(value):
         return None
     return f"{name} is not supported; {supported}"
 
 
 def _value_error(name: str, value: Any, draft: int) -> str | None:
-    if draft < DRAFT_2020 and name == "items" and _is_schemas(value):
+    if draft != DRAFT_2020 and name == "items" and _is_schemas(value):
         return None
     later = {"additionalItems": DRAFT_2020, "dependencies": DRAFT_2019}
-    if name in later and draft >= later[name]:
+    if name in later and later[name] <= draft < UNNAMED:
         instead = {"additionalItems": "items", "dependencies": "dependentRequired and dependentSchemas"}[name]
         return f"{name} is a keyword of draft 7, which $schema would name; now {instead}"
     check, allowed = _KINDS[name]

@@ -97,6 +97,16 @@ def number_leaf(numbers: NumberSet) -> Leaf | None:
     return _decimals(numbers, [])
 
 
+def listed_numbers(numbers: NumberSet) -> tuple[int | float, ...] | None:
+    """All numbers of a set of few; None where they are not listed and no few integers."""
+    values: Iterable[int | float] | None = numbers.members
+    if values is None and numbers.is_whole:
+        first, last = _whole_bounds(numbers, Fraction(1))
+        if first is not None and last is not None and last - first < MOST_MULTIPLES:
+            values = range(first, last + 1)
+    return None if values is None else tuple(filter(numbers.has, values))
+
+
 def _is_interval(low: Bound, high: Bound) -> bool:
     return low.value < high.value or (low.value == high.value and not (low.is_open or high.is_open))
 
@@ -153,13 +163,11 @@ def _multiples(numbers: NumberSet) -> Leaf | None:
     if first is not None and last is not None and last - first < MOST_MULTIPLES:
         multiples = (_number(count * step) for count in range(first, last + 1))
         return _listed(filter(numbers.has, multiples))
-    if not all(map(_is_binary, numbers.steps)):
-        raise ValueError(_unsupported(step))
     if step == 1:
         return _whole(first, last)
     if step.denominator == 1:
         return _compiled(int(step), first, last)
-    return _decimals(numbers, [regex(_fractions(step))])
+    return _decimals(numbers, [regex(_fractions(step))], is_short=not all(map(_is_binary, numbers.steps)))
 
 
 def _number(value: Fraction) -> int | float:
@@ -181,8 +189,8 @@ def _compiled(step: int, first: int | None, last: int | None) -> Leaf:
 
 def _unsupported(step: Fraction) -> str:
     return (
-        f"multipleOf={_number(step)!r}: supported are whole numbers, 0.5, 0.25 and so on, and others with "
-        f"at most {MOST_MULTIPLES} multiples between minimum and maximum"
+        f"multipleOf={_number(step)!r}: supported are whole numbers, those of which 1 is a multiple (0.5, "
+        f"0.01), and others with at most {MOST_MULTIPLES} multiples between minimum and maximum"
     )
 
 
@@ -191,6 +199,8 @@ def _fractions(step: Fraction) -> str:
     _, digits = _decimal(step)
     scale = 10 ** len(digits)
     unit = int(step * scale)
+    if unit == 1:
+        return rf"-?{_WHOLE}(?:\.[0-9]{{1,{len(digits)}}})?"
     if scale % unit or scale // unit > MOST_MULTIPLES:
         raise ValueError(_unsupported(step))
     parts = [f"{count * unit:0{len(digits)}}" for count in range(scale // unit)]
@@ -198,9 +208,9 @@ def _fractions(step: Fraction) -> str:
     return rf"-?{_WHOLE}(?:\.{either(sorted(shorter))})?"
 
 
-def _decimals(numbers: NumberSet, forms: list[str]) -> Leaf:
+def _decimals(numbers: NumberSet, forms: list[str], *, is_short: bool = False) -> Leaf:
     bounds = [side for side in (numbers.low, numbers.high) if side is not None]
-    is_short = any(side.is_open or not side.is_double for side in bounds)
+    is_short = is_short or any(side.is_open or not side.is_double for side in bounds)
     operands = [*forms, _SHORT if is_short else _LONG]
     if numbers.low is not None:
         operands.append(regex(_from(numbers.low)))

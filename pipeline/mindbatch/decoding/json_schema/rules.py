@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from mindbatch.decoding.json_schema.branches import Conjunction
 from mindbatch.decoding.json_schema.errors import SchemaError
 from mindbatch.decoding.json_schema.terminals import Leaf, regex
+from mindbatch.decoding.json_schema.unique_items import UniqueArray
 from mindbatch.decoding.json_schema.values import ArrayValue, ObjectValue, Value
 
 MOST_RULES = 10_000
@@ -52,6 +53,8 @@ class _RuleWriter:
                 yield self._rule([value.text]) if value.is_rule else self._terminal(value.text)
             elif isinstance(value, ArrayValue):
                 yield from self._array(value)
+            elif isinstance(value, UniqueArray):
+                yield from self._unique_array(value)
             else:
                 yield from self._object(value)
 
@@ -93,6 +96,25 @@ class _RuleWriter:
             following = self._rule([following if array.fewest > index else f"({following})?"])
         assert array.prefix[0] is not None
         yield f"BEGIN {self._node(array.prefix[0])} {following} END"
+
+    def _unique_array(self, array: UniqueArray) -> Iterator[str]:
+        """A rule for each set of items that an array may have so far: what may follow it."""
+        if array.fewest == 0:
+            yield "NONE"
+        if array.most == 0:
+            return
+        items = [" | ".join(self._terminal(leaf.text) for leaf in leaves) for leaves in array.members]
+        following: dict[tuple[int, ...], str] = {}
+        for chosen in array.sets():
+            ways = ['""'] if chosen and len(chosen) >= array.fewest else []
+            if len(chosen) < array.most:
+                comma = "COMMA " if chosen else ""
+                for member in range(len(items)):
+                    if member not in chosen:
+                        after = following[tuple(sorted((*chosen, member)))]
+                        ways.append(f"{comma}({items[member]}) {after}")
+            following[chosen] = self._rule(ways)
+        yield f"BEGIN {following[()]} END"
 
     def _object(self, value: ObjectValue) -> Iterator[str]:
         required = sum(part.is_required for part in value.properties)

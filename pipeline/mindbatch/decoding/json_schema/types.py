@@ -7,8 +7,9 @@ from typing import Any
 from mindbatch.decoding.json_schema.branches import Branches, Conjunction, ListedAs
 from mindbatch.decoding.json_schema.document import Subschema
 from mindbatch.decoding.json_schema.errors import SchemaError
-from mindbatch.decoding.json_schema.formats import FORMATS
+from mindbatch.decoding.json_schema.formats import FORMATS, STANDARD_FORMATS, UNSUPPORTED_FORMATS
 from mindbatch.decoding.json_schema.keywords import DRAFT_2020
+from mindbatch.decoding.json_schema.negation import Unlisted
 from mindbatch.decoding.json_schema.numbers import (
     Bound,
     NumberSet,
@@ -18,8 +19,9 @@ from mindbatch.decoding.json_schema.numbers import (
 from mindbatch.decoding.json_schema.patterns import search_regex
 from mindbatch.decoding.json_schema.terminals import Leaf, all_of, regex
 from mindbatch.decoding.json_schema.texts import NO_STRING, any_string, one_of, quoted, string_leaf
+from mindbatch.decoding.json_schema.unique_items import MOST_STEPS, UNLISTED, Key, UniqueArray, listed_values
 from mindbatch.decoding.json_schema.values import ArrayValue, ObjectValue, Property, Value
-from mindbatch.io.error_lines import shown
+from mindbatch.io.error_lines import nearest, shown
 from mindbatch.io.json_pointer import escaped
 
 MOST_COUNT = 1 << 31
@@ -45,18 +47,23 @@ class TypedValues:
         self._search = search
 
     def of(self, conjunction: Conjunction) -> Iterator[Value]:
-        schemas = [self._document.subschemas[number] for number in conjunction]
+        return self._of_schemas([self._document.subschemas[number] for number in conjunction])
+
+    def _of_schemas(self, schemas: Sequence[Subschema]) -> Iterator[Value]:
         types = _allowed_types(schemas)
         if "null" in types:
             yield Leaf(regex("null"))
         if "boolean" in types and (leaf := _booleans(schemas)):
             yield leaf
-        if "number" in types and (leaf := _numbers(schemas, types["number"])):
+        if "number" in types and (leaf := _numbers(schemas, is_whole=types["number"])):
             yield leaf
         if "string" in types and (leaf := self._strings(schemas)):
             yield leaf
         if "array" in types:
-            yield self._array(schemas)
+            array = self._array(schemas)
+            is_unique = any(schema.keywords.get("uniqueItems") for schema in schemas)
+            may_repeat = is_unique and (array.most is None or array.most > 1)
+            yield self._unique(array, schemas[0].pointer) if may_repeat else array
         if "object" in types:
             yield self._object(schemas)
 
@@ -68,11 +75,14 @@ class TypedValues:
                 return None
             operands.append(one_of(listed))
         for schema in schemas:
+            limits: Mapping[Any, Any] = schema.keywords
+            if Unlisted.STRINGS in limits:
+                operands += [any_string(), f"~{one_of(limits[Unlisted.STRINGS])}"]
             if "pattern" in schema.keywords:
                 pattern, pointer = schema.keywords["pattern"], f"{schema.pointer}/pattern"
                 operands.append(quoted(_searched(pattern, pointer, is_wide=self._is_wide)))
             if "format" in schema.keywords and not self._is_wide:
-                operands.append(_format(schema.keywords["format"], schema.pointer))
+                operands += _format(schema.keywords["format"], schema.pointer)
         has_pattern = any("pattern" in schema.keywords for schema in schemas)
         shortest, longest = _largest(schemas, "minLength"), _least(schemas, "maxLength")
         return string_leaf(shortest, longest, operands, may_be_empty=has_pattern)
@@ -93,13 +103,36 @@ class TypedValues:
         items = self._branches.conjunction(chain.from_iterable(rest for _, rest in forms))
         return ArrayValue(tuple(prefix), items, _largest(schemas, "minItems"), _least(schemas, "maxItems"))
 
+    def _unique(self, array: ArrayValue, pointer: str) -> UniqueArray:
+        if array.prefix:
+            raise SchemaError(pointer, UNLISTED)
+        members: dict[Key, list[Leaf]] = {}
+        for branch in [] if array.items is None else self._branches.of(array.items):
+            schemas = [self._document.subschemas[number] for number in branch]
+            types = _allowed_types(schemas)
+            numbers = _number_set(schemas, is_whole=types.get("number", False))
+            listed = listed_values(types, _common(schemas, ListedAs.STRINGS), numbers)
+            if listed is None:
+                raise SchemaError(pointer, UNLISTED)
+            for key, alone in listed:
+                leaves = self._of_schemas([*schemas, Subschema(alone, pointer)])
+                members.setdefault(key, []).extend(leaf for leaf in leaves if isinstance(leaf, Leaf))
+        most = len(members) if array.most is None else min(array.most, len(members))
+        unique = UniqueArray(tuple(map(tuple, members.values())), array.fewest, most)
+        if unique.num_steps > MOST_STEPS:
+            reason = (
+                f"{len(members)} values are too many for uniqueItems; 10 are supported, or a low maxItems"
+            )
+            raise SchemaError(pointer, reason)
+        return unique
+
     def _items(self, schema: Subschema) -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
         """Schemas of the first items and, in a list, that of the others, each with where it stands."""
         first, rest = "prefixItems", "items"
-        if self._document.draft < DRAFT_2020:
+        if isinstance(schema.keywords.get("items"), list):
             first, rest = "items", "additionalItems"
-            if not isinstance(schema.keywords.get("items"), list):
-                first, rest = "", "items"
+        elif self._document.draft < DRAFT_2020:
+            first = ""
         positions = schema.keywords.get(first, [])
         others = [(schema.keywords[rest], f"{schema.pointer}/{rest}")] if rest in schema.keywords else []
         return [(item, f"{schema.pointer}/{first}/{n}") for n, item in enumerate(positions)], others
@@ -183,31 +216,44 @@ def _booleans(schemas: Sequence[Subschema]) -> Leaf | None:
     return Leaf(regex("|".join("true" if value else "false" for value in values))) if values else None
 
 
-def _numbers(schemas: Sequence[Subschema], is_whole: bool) -> Leaf | None:
+def _number_set(schemas: Sequence[Subschema], *, is_whole: bool) -> NumberSet:
     low: Bound | None = None
     high: Bound | None = None
     for schema in schemas:
         for name, value in schema.keywords.items():
+            if isinstance(value, bool):  # draft 4's mark of the bound beside it
+                continue
             if name in ("minimum", "exclusiveMinimum"):
-                side = bound(value, is_open=name != "minimum")
+                is_open = name != "minimum" or schema.keywords.get("exclusiveMinimum") is True
+                side = bound(value, is_open=is_open)
                 if low is None or (side.value, side.is_open) > (low.value, low.is_open):
                     low = side
             elif name in ("maximum", "exclusiveMaximum"):
-                side = bound(value, is_open=name != "maximum")
+                is_open = name != "maximum" or schema.keywords.get("exclusiveMaximum") is True
+                side = bound(value, is_open=is_open)
                 if high is None or (-side.value, side.is_open) > (-high.value, high.is_open):
                     high = side
     steps = tuple(schema.keywords["multipleOf"] for schema in schemas if "multipleOf" in schema.keywords)
+    return NumberSet(low, high, is_whole, steps, _common(schemas, ListedAs.NUMBERS))
+
+
+def _numbers(schemas: Sequence[Subschema], *, is_whole: bool) -> Leaf | None:
     try:
-        return number_leaf(NumberSet(low, high, is_whole, steps, _common(schemas, ListedAs.NUMBERS)))
+        return number_leaf(_number_set(schemas, is_whole=is_whole))
     except ValueError as error:
         pointer = next(schema.pointer for schema in schemas if "multipleOf" in schema.keywords)
         raise SchemaError(pointer, str(error)) from error
 
 
-def _format(name: str, pointer: str) -> str:
-    if name not in FORMATS:
+def _format(name: str, pointer: str) -> list[str]:
+    """The operand of a format; none of one that JSON Schema does not have, which is a note there."""
+    if name in FORMATS:
+        return [FORMATS[name]]
+    if name in UNSUPPORTED_FORMATS:
         raise SchemaError(pointer, f"format={shown(name)} is not supported; {', '.join(sorted(FORMATS))} are")
-    return FORMATS[name]
+    if meant := nearest(name.replace("_", "-"), STANDARD_FORMATS, cutoff=0.85):
+        raise SchemaError(pointer, f"format={shown(name)} is no format; did you mean {meant}?")
+    return []
 
 
 def _searched(pattern: str, pointer: str, *, is_wide: bool = False) -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from mindbatch.decoding.json_schema.branches import Conjunction
 from mindbatch.decoding.json_schema.terminals import Leaf
+from mindbatch.decoding.json_schema.unique_items import UniqueArray
 
 
 @dataclass(frozen=True)
@@ -36,4 +37,4 @@ class ObjectValue:
     pointer: str
 
 
-Value = Leaf | ArrayValue | ObjectValue
+Value = Leaf | ArrayValue | UniqueArray | ObjectValue
