@@ -54,7 +54,7 @@ class FolderEmbeddings:
     errors: tuple[str, ...] = ()
 
     def with_pooling(self, own: str | None) -> "FolderEmbeddings":
-        """The settings where `decoding.pooling` has a say, which goes before all that the folder asks for."""
+        """The settings where `decoding.pooling` has a say, which overrides all that the folder asks for."""
         return self if own is None else replace(self, pooling=own, errors=())
 
     def notes(self, own: str | None) -> list[str]:
@@ -62,7 +62,7 @@ class FolderEmbeddings:
         if not self.source:
             return []
         if own not in (None, self.pooling):
-            return [f"{self.source}: asks for pooling={self.pooling}; decoding.pooling={own} goes before it"]
+            return [f"{self.source}: asks for pooling={self.pooling}; decoding.pooling={own} overrides it"]
         prompt = f", each text behind {shown(self.prompt)}" if self.prompt else ""
         return [f"{self.source}: embeddings have pooling={self.pooling}{prompt}"]
 

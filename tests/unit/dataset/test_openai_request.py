@@ -63,7 +63,7 @@ def test_embeddings_are_made_as_the_folder_of_the_model_says() -> None:
     assert note == "1_Pooling/config.json: embeddings have pooling=mean, each text behind 'query: '"
     made, [note] = item(folder, "max")
     assert (made.overrides["pooling"], made.content) == ("max", {"text": "query: hi"})
-    assert "decoding.pooling=max goes before it" in note
+    assert "decoding.pooling=max overrides it" in note
     made, notes = item(replace(folder, errors=("2_Dense is not computed here",)))
     assert made.reason == "2_Dense is not computed here; decoding.pooling=mean, for one, embeds without it"
     assert (item(FolderEmbeddings())[0].overrides["pooling"], notes) == ("last", [])

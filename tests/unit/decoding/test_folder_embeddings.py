@@ -63,7 +63,7 @@ def test_a_pooling_in_the_form_of_any_version(name: str, version: str, tmp_path:
     assert found.notes(None) == [f"{source}: embeddings have pooling={POOLINGS[name]}"]
     other = "max" if name != "max" else "mean"
     assert found.notes(other) == [
-        f"{source}: asks for pooling={POOLINGS[name]}; decoding.pooling={other} goes before it"
+        f"{source}: asks for pooling={POOLINGS[name]}; decoding.pooling={other} overrides it"
     ]
 
 
