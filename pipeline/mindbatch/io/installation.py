@@ -50,12 +50,10 @@ def bringing(*packages: str) -> str:
     return " ".join([pip_install(), *map(shlex.quote, requirements), *_pins()])
 
 
-def without_kernels() -> str:
-    """Why there are no C++ kernels, what it costs, and the command that brings them."""
-    return (
-        "not built: no C++ compiler worked when mindbatch was installed; NumPy computes, at about a fifth of "
-        f"the speed (19 beside 100 tokens/s); {building_again()}"
-    )
+def without_kernels(*, computes: bool) -> str:
+    """Why there are no C++ kernels, its cost where NumPy `computes`, and the command that brings them."""
+    cost = " NumPy computes, at about a fifth of the speed (19 beside 100 tokens/s);" if computes else ""
+    return f"not built: no C++ compiler worked when mindbatch was installed;{cost} {building_again()}"
 
 
 def pip_install() -> str:
