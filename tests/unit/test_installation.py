@@ -93,7 +93,7 @@ def test_without_metadata_the_name_is_asked_for(pip: str, monkeypatch: pytest.Mo
     for reader in ("distribution", "requires"):
         monkeypatch.setattr(installation, reader, not_installed)
     assert installation.missing("ray") == f"Ray is not installed here; {pip} ray"
-    assert installation.kernels_are_missing().endswith(
+    assert installation.kernels_are_missing(computes=True).endswith(
         f"{pip} --no-deps --force-reinstall path/to/checkout builds them"
     )
 
@@ -122,6 +122,17 @@ def test_numpy_in_place_of_the_kernels_is_told(monkeypatch: pytest.MonkeyPatch) 
     (note,) = choice.kernel_notes("auto", "CPU")
     assert note.startswith("the C++ kernels are not built: no C++ compiler worked")
     assert not [*choice.kernel_notes("reference", "CPU"), *choice.kernel_notes("auto", "Ascend")]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("native", "float32"), ("auto", "bfloat16")])
+def test_what_is_refused_for_want_of_kernels_is_computed_by_nobody(
+    name: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "find_library", lambda: None)
+    monkeypatch.setattr(native_library, "find_library", lambda: None)
+    with pytest.raises(ConfigError, match="not built: no C.. compiler .* builds them$") as error:
+        choice.choose_kernels(name, "CPU", dtype=dtype)
+    assert "NumPy" not in str(error.value)
 
 
 def test_kernels_that_cannot_be_loaded_are_told_in_a_line(tmp_path: Path) -> None:

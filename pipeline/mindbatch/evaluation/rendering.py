@@ -107,7 +107,8 @@ def _short(name: str, start: int, end: int) -> str:
 def ranking(scale: Scale, columns: Sequence[Ranked]) -> Markup:
     """A point for each column, the best at the top and towards the right, with its interval.
 
-    A value that is None or not finite has no point, and stands below the others.
+    A value that is None or not finite has no point, and stands below the others. What is written alike stands
+    alike: no scale stretches a difference that the numbers do not show.
     """
     sign = -1.0 if scale.best == "low" else 1.0
     known = [column for column in columns if column.is_known]
@@ -115,9 +116,10 @@ def ranking(scale: Scale, columns: Sequence[Ranked]) -> Markup:
     ordered += [column for column in columns if not column.is_known]
     ends = [end for column in known for end in (column.value, *(column.interval or ())) if end is not None]
     low, high = min(ends, default=0.0), max(ends, default=0.0)
+    differ = scale.written(low) != scale.written(high)
 
     def share(value: float) -> float:
-        way = (value - low) / (high - low) if high > low else 0.5
+        way = (value - low) / (high - low) if differ else 0.5
         return way if sign > 0 else 1 - way
 
     listed = ", ".join(f"{column.name} {scale.written(column.value)}" for column in ordered)

@@ -116,9 +116,10 @@ def _difference(metric: Metric, pair: _Pair, resamples: FloatArray) -> Differenc
     gained, lost = _changes(metric, pair.system, pair.base)
     stderr, interval = spread(resamples, pair.system_clusters - pair.base_clusters)
     if gained is not None and lost is not None and not pair.has_clusters:
+        exact = None  # of fewer rows than have resamples
         if len(resamples):
             interval = paired_interval(pair.system[:, 0], pair.base[:, 0])
-        exact = mcnemar(gained, lost)
+            exact = mcnemar(gained, lost)
         return Difference(pair.base_name, value, interval, exact, "mcnemar", gained, lost, stderr=stderr)
     p_value = randomized(metric, pair.system_clusters, pair.base_clusters)
     return Difference(pair.base_name, value, interval, p_value, "randomization", gained, lost, stderr=stderr)

@@ -59,11 +59,12 @@ def choose_kernels(
 
 def _reference(name: str, weights: NumberType, cache: FloatType) -> Kernels:
     if name == "native":
-        raise ConfigError(f"runtime.kernels=native: {library_text()}")
+        raise ConfigError(f"runtime.kernels=native: {library_text(computes=False)}")
     for kept, kind in (("weights", weights), ("a cache", cache)):
         if kind != FLOAT32:
             raise ConfigError(
-                f"{kept} in {kind.name}: needs the native kernels, and these are {library_text()}"
+                f"{kept} in {kind.name}: needs the native kernels, and these are "
+                f"{library_text(computes=False)}"
             )
     from mindbatch.kernels.reference import ReferenceKernels
 

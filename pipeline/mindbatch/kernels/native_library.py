@@ -188,14 +188,17 @@ def _open(path: Path) -> ctypes.CDLL:
     return handle
 
 
-def library_text() -> str:
-    """One line for people: which kernels there are and how they run."""
+def library_text(*, computes: bool = True) -> str:
+    """One line for people: which kernels there are and how they run.
+
+    computes: True where NumPy computes without them; False where what needs them is refused.
+    """
     try:
         library = find_library()
     except ConfigError as error:
         return str(error)
     if library is None:
-        return kernels_are_missing()
+        return kernels_are_missing(computes=computes)
     return f"native ({library.variant}, {library.num_threads} threads)"
 
 

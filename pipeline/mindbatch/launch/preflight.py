@@ -281,5 +281,6 @@ def refuse_apart(job: JobSetup, model: ModelConfig, runtime: RuntimeConfig, max_
         )
     if find_library() is None:
         raise ConfigError(
-            f"parallel.model_parallel, parallel.pipeline_stage: the kernels are {library_text()}"
+            "parallel.model_parallel, parallel.pipeline_stage: the kernels are "
+            f"{library_text(computes=False)}"
         )

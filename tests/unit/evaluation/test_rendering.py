@@ -135,6 +135,11 @@ def test_an_interval_is_drawn_around_its_value() -> None:
     assert "a: 2.0 (1.0 to 3.0)" in svg
 
 
+def test_values_that_are_written_alike_stand_alike() -> None:
+    first, second = points(ranking(SPEED, [Ranked("a", 1.01), Ranked("b", 1.04)]))
+    assert first == second
+
+
 def test_what_is_missing_has_no_point_but_is_named() -> None:
     svg = ranking(SPEED, [Ranked("a", None), Ranked("b", math.inf), Ranked("c", 0.0)])
     assert len(points(svg)) == 1

@@ -18,7 +18,7 @@ from mindbatch.checkpoint.formats.stored import FileLayout, byte_ranges
 from mindbatch.checkpoint.reshard.job import Writing
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.io.closing import Closing
-from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
 from mindbatch.io.storage import Storage, StorageError, is_still, lock, make_durable, writing
 
 PART_SUFFIX = ".part"
@@ -253,14 +253,14 @@ class TargetFiles(Closing):
 
 
 def refuse_without_room(folder: Path, layouts: Mapping[str, FileLayout]) -> None:
-    """CheckpointError when the disk has not the room that is still needed, as far as can be told."""
+    """MindBatchError, by which the job is unfinished, where less room is free than is still needed."""
     needed = sum(layout.total_bytes for layout in layouts.values())
     with contextlib.suppress(OSError):
         there = sum(path.stat().st_blocks * 512 for name in layouts if (path := folder / name).exists())
         disk = os.statvfs(folder)
         free = disk.f_bavail * disk.f_frsize
         if needed - there > free:
-            raise CheckpointError(
+            raise MindBatchError(
                 f"{folder}: {needed - there:,} bytes are still to be written, and the disk has room for "
                 f"{free:,}"
             )

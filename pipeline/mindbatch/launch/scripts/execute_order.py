@@ -1,6 +1,5 @@
 """EXECUTE_ORDER: a command line given as one argument, split as a shell splits it and never evaluated."""
 
-import filecmp
 import os
 import shlex
 import shutil
@@ -15,6 +14,10 @@ from mindbatch.io.error_lines import shown, text_override, texts_override
 Kind = Literal["mindbatch", "generate_custom", "other"]
 
 _GENERATE_CUSTOM = Path(__file__).resolve().parents[4] / "tools/generate_custom.py"
+# How MindBatch's begins: a light installation or a wheel has no file of the checkout to compare with.
+_ITS_FIRST_LINE = (
+    b"Generates text with the flags of MindFormers' generate_custom.py, by way of `mindbatch generate`."
+)
 _PROMPT_TASKS = ("generate", "compare")
 _PROMPT_KEYS = ("prompts", "prompts_file", "messages", "interactive")
 _PYTHONS = ("python", "python3")
@@ -87,9 +90,12 @@ def _python(name: str) -> str:
 
 def _is_generate_custom(word: str) -> bool:
     """True if `word` is the path of MindBatch's tools/generate_custom.py, or of a copy of it."""
+    if Path(word).name != _GENERATE_CUSTOM.name or not os.path.isfile(word):
+        return False
     try:
-        return Path(word).name == _GENERATE_CUSTOM.name and filecmp.cmp(word, _GENERATE_CUSTOM, shallow=False)
-    except (OSError, ValueError):  # no such file, or no name of one
+        with open(word, "rb") as file:
+            return _ITS_FIRST_LINE in file.readline(200)
+    except OSError:  # Python will say so
         return False
 
 

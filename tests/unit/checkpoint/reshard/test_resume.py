@@ -12,11 +12,13 @@ import pytest
 from harness.faulty_storage import CountingStorage, FailingStorage, KillingStorage
 from harness.forks import Send, run_forked
 from harness.reshard_kills import OTHER_WAYS, SMALL, WAYS, files_of, plan_of
+from mindbatch.checkpoint.formats.stored import FileLayout
+from mindbatch.checkpoint.reshard import folder
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.journal import Journal, read_journal
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.checkpoint.reshard.write import Written
-from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError, is_unfinished
 from mindbatch.io.storage import Storage, StorageError
 from reshard_adapters import reshard, write_adapter_for
 from reshard_models import MODELS, flip_a_bit, write_model
@@ -301,3 +303,15 @@ def test_a_source_that_changes_meanwhile_makes_no_target(tmp_path: Path, how: st
 def test_a_source_with_digests_may_be_touched(source: Path, plan: ReshardPlan) -> None:
     os.utime(source / "model.safetensors", ns=(0, 0))
     assert carry_out(plan).is_new
+
+
+def test_a_disk_without_room_leaves_a_reshard_unfinished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        f_bavail, f_frsize = 1, 4096
+
+    monkeypatch.setattr(folder.os, "statvfs", lambda _: Full)
+    with pytest.raises(MindBatchError, match="8,192 bytes are still .* room for 4,096") as error:
+        folder.refuse_without_room(tmp_path, {"a": FileLayout(8192, (), {})})
+    assert is_unfinished(error.value)

@@ -135,6 +135,14 @@ def test_too_few_rows_have_no_interval() -> None:
     assert math.isnan(estimate(EXACT, np.empty((0, 2))).value)
 
 
+@pytest.mark.parametrize("metric", [EXACT, F1])
+@pytest.mark.parametrize("num_rows", [1, 3, 4])
+def test_too_few_rows_have_no_p_value(metric: Metric, num_rows: int) -> None:
+    """All of three gained is no noise either."""
+    found = difference(metric, shares([1.0] * num_rows), shares([0.0] * num_rows))
+    assert (found.p_value, found.interval) == (None, None)
+
+
 def test_a_difference_beyond_chance_and_one_within() -> None:
     draw = np.random.default_rng(3)
     base = (draw.random(200) < 0.5).astype(float)

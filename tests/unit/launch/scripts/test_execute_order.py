@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mindbatch.launch.scripts import execute_order
 from mindbatch.launch.scripts.execute_order import ExecuteOrder, read_order, with_input, with_launch
 
 TOOL = Path(__file__).parents[4] / "tools/generate_custom.py"
@@ -109,8 +110,12 @@ def test_a_python_file_that_is_not_there_is_told(
         order_of(other)
 
 
-def test_a_copy_of_generate_custom_is_ours_and_that_of_mindformers_is_not(tmp_path: Path) -> None:
+def test_a_copy_of_generate_custom_is_ours_and_that_of_mindformers_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copy = Path(shutil.copy(TOOL, tmp_path))
+    # A light installation or a wheel: the package is not in the checkout.
+    monkeypatch.setattr(execute_order, "_GENERATE_CUSTOM", tmp_path / "tools/generate_custom.py")
     order, notes, _ = given_input(f"python {copy} --model_type x", None)
     assert (order.program, order.kind, notes) == ((sys.executable, "-I", str(copy)), "generate_custom", [])
     copy.write_text("import mindformers")
