@@ -51,7 +51,7 @@ def install_command(*packages: str) -> str:
 
 
 def kernels_are_missing(*, computes: bool) -> str:
-    """Explains why there are no C++ kernels, the cost where NumPy computes, and the command that builds them."""
+    """Explains why there are no C++ kernels, the cost if NumPy computes, and the command that builds them."""
     cost = " NumPy computes, at about a fifth of the speed (19 beside 100 tokens/s);" if computes else ""
     return f"not built: no C++ compiler worked when mindbatch was installed;{cost} {how_to_rebuild()}"
 
