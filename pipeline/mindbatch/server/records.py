@@ -7,6 +7,7 @@ import stat
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar
@@ -266,6 +267,7 @@ class BatchRecords(Records[BatchRecord]):
         shutil.rmtree(self.path(name), ignore_errors=True)
 
     def object(self, record: BatchRecord) -> dict[str, Any]:
+        record = copy(record)  # of one moment: it may fail meanwhile, and its errors go to the disk
         errors: list[dict[str, Any]] = record.errors
         if record.num_errors:
             path = self._errors(record.id)

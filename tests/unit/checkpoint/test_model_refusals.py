@@ -22,6 +22,7 @@ from bad_checkpoints import (
 
 from each_once import each_once
 from mindbatch import cli
+from mindbatch.io.errors import EXIT_UNFINISHED
 
 FOLDER, SHARDS, ONE, RANKS, _ = PLACES
 MODEL = "model.checkpoint_name_or_path"
@@ -118,7 +119,7 @@ def _refused(line: Line, home: Path, capsys: pytest.CaptureFixture[str], expecte
 
 def _goes_on(line: Line, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The model is found in order, and MindSpore is asked for."""
-    assert cli.main(line(home)) == 1
+    assert cli.main(line(home)) == EXIT_UNFINISHED
     assert HALTED in capsys.readouterr().err
     shutil.rmtree(home.parent / "made", ignore_errors=True)
 

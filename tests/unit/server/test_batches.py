@@ -6,6 +6,7 @@ import io
 import json
 import queue
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -211,6 +212,26 @@ def test_records_of_before_whose_errors_are_within_them_are_found_however_large(
     assert len(told) == 201
     assert told[0]["message"] == "\u754c" * 997 + "..."
     assert told[-1]["message"] == "and 800 more lines with errors"
+
+
+def test_a_batch_that_fails_while_it_is_shown_is_not_shown_as_failed_without_its_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records, batch = BatchRecords(tmp_path, Storage()), record(status="in_progress")
+    shown_object = BatchRecord.object
+
+    def fail_meanwhile(self: BatchRecord, errors: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+        batch.errors = [{"code": "x", "message": "y", "param": None, "line": 1}]
+        batch.enter("failed")
+        records.keep(batch)
+        return shown_object(self, errors)
+
+    monkeypatch.setattr(BatchRecord, "object", fail_meanwhile)
+    shown = records.object(batch)
+    assert (shown["status"], shown["errors"]) == ("in_progress", None)
+    monkeypatch.undo()
+    shown = records.object(batch)
+    assert (shown["status"], len(shown["errors"]["data"])) == ("failed", 1)
 
 
 def test_records_that_cannot_be_read_now_are_not_forgotten(
