@@ -1,7 +1,7 @@
 """Metrics as values: sums over rows, and a value of any set of rows."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Literal
@@ -86,10 +86,6 @@ def ratio(sums: FloatArray) -> FloatArray:
         return np.asarray(sums[..., 0] / sums[..., 1])
 
 
-def as_they_are(systems: Sequence[Sequence[Row]]) -> Sequence[Sequence[Row]]:
-    return systems
-
-
 @dataclass(frozen=True)
 class Metric:
     """A measure of rows whose value is a function of sums over them.
@@ -100,13 +96,14 @@ class Metric:
     needs: what it is measured of: answers read out of generated texts, these texts themselves, the likelihood
     of choices, or that of a given text. scale: of the largest value, 1 or 100; 0 where there is none.
     toward: what a better value means. digits: how a value is written that is no share.
-    comparable: takes the part of the rows of several systems, in one order, that may be compared.
+    comparable: takes the part of the rows of several systems, in one order, that may be compared; None: all
+    of it, so that rows are measured one at a time.
     """
 
     name: str
     title: str
     meaning: str
-    sums_of: Callable[[Sequence[Row]], FloatArray]
+    sums_of: Callable[[Iterable[Row]], FloatArray]
     value: Callable[[FloatArray], FloatArray] = ratio
     needs: Needs = "generation"
     best: Literal["high", "low"] = "high"
@@ -117,7 +114,7 @@ class Metric:
     """False if a row has no value of its own."""
     toward: str = ""
     digits: str = ".2f"
-    comparable: Callable[[Sequence[Sequence[Row]]], Sequence[Sequence[Row]]] = as_they_are
+    comparable: Callable[[Sequence[Sequence[Row]]], Sequence[Sequence[Row]]] | None = None
 
     def of(self, rows: Sequence[Row]) -> float:
         """The value of rows; not a number without any."""
@@ -132,7 +129,7 @@ class Metric:
         return decimal(value, f"{sign}.1%" if self.scale == 1.0 else f"{sign}{self.digits}")
 
 
-def by_sample(sums: Sums) -> Callable[[Sequence[Row]], FloatArray]:
+def by_sample(sums: Sums) -> Callable[[Iterable[Row]], FloatArray]:
     """Sums of rows whose samples add theirs: a question counts once, however many samples it has."""
     return lambda rows: np.array([np.sum([*map(sums, row)], axis=0) for row in rows], np.float64)
 

@@ -1,7 +1,7 @@
 """Scores of columns by a metric over the same rows, their uncertainty, and differences beyond chance."""
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -154,6 +154,10 @@ class MetricScores:
         return [name for name, estimated in self.estimates.items() if not estimated.num_rows]
 
 
+def _rows_of(measured: Mapping[int, Row], numbers: Iterable[int]) -> Iterator[Row]:
+    return (measured[number] for number in numbers)
+
+
 def scores_of(
     metric: Metric,
     columns: Mapping[str, Mapping[int, Row]],
@@ -168,7 +172,9 @@ def scores_of(
     ran = [set(measured) for measured in columns.values() if measured]
     rows = tuple(sorted(set.intersection(*ran))) if ran else ()
     scored = [name for name, measured in columns.items() if measured]
-    items = metric.comparable([[columns[name][row] for row in rows] for name in scored])
+    items: Sequence[Iterable[Row]] = [_rows_of(columns[name], rows) for name in scored]
+    if metric.comparable is not None:
+        items = metric.comparable([[*samples] for samples in items])
     sums = {name: metric.sums_of([]) for name in columns}
     sums |= {name: metric.sums_of(system) for name, system in zip(scored, items, strict=True)}
     groups = [row if clusters[row] is None else clusters[row] for row in rows]

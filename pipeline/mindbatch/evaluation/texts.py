@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
@@ -194,7 +194,7 @@ def _of_several_samples(systems: Sequence[Sequence[Outputs]]) -> list[list[Outpu
     return [[outputs[:1] for outputs in rows] for rows in systems]
 
 
-def _self_bleu_sums(rows: Sequence[Outputs]) -> FloatArray:
+def _self_bleu_sums(rows: Iterable[Outputs]) -> FloatArray:
     """Self-BLEU among the samples of each question, if any has several, else among all questions.
 
     Zhu et al. 2018, "Texygen: A Benchmarking Platform for Text Generation Models", with sacrebleu's sentence

@@ -132,11 +132,13 @@ def _measured(
     column: Column, samples: Samples, numbers: Mapping[tuple[str, int], int], questions: Sequence[Question]
 ) -> MeasuredColumn:
     """The answers of a column, read in the first of several ways."""
-    measured = MeasuredColumn(column, num_tokens=None)
+    outputs: dict[int, tuple[Generated, ...]] = {}
+    generation: dict[int, tuple[Answer, ...]] = {}
+    measured = MeasuredColumn(column, outputs, generation, num_tokens=None)
     for task, lines in samples.items():
         for sample in lines:
             number = numbers[task, sample["doc_id"]]
-            if number in measured.outputs or number in measured.choices:
+            if number in outputs or number in measured.choices:
                 continue
             question, responses = questions[number], sample["resps"]
             if question.choices:
@@ -144,10 +146,10 @@ def _measured(
                 lengths = tuple(len(text.encode()) for text in question.choices)
                 measured.choices[number] = (ChoiceScores(logprobs, lengths, question.correct),)
             elif responses and responses[0] and isinstance(responses[0][0], str):
-                measured.outputs[number] = (Generated(responses[0][0]),)
+                outputs[number] = (Generated(responses[0][0]),)
                 read = sample["filtered_resps"][:1]
                 answer = read[0] if read and isinstance(read[0], str) else None
-                measured.generation[number] = (Answer(answer, question.references),)
+                generation[number] = (Answer(answer, question.references),)
     return measured
 
 

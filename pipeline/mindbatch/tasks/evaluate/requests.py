@@ -1,6 +1,5 @@
 """Requests of a task: files of prompts to continue, and of tokens to score; what their results measure."""
 
-from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ import orjson
 
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.evaluation.extraction import pattern_extraction, reference_extraction
-from mindbatch.evaluation.metric import FACTS, Answer, ChoiceScores, Generated, TextLikelihood
+from mindbatch.evaluation.metric import Answer, ChoiceScores, TextLikelihood
 from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError, PromptError
 from mindbatch.io.screen_text import say
@@ -25,6 +24,7 @@ from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.tasks.evaluate.columns import Column, model_of
 from mindbatch.tasks.evaluate.questions import Content, Question, needed, text_joint
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
+from mindbatch.tasks.evaluate.stored_outputs import Outputs, ReadAnswers, StoredOutputs
 from mindbatch.tasks.evaluate.task_schema import AnswerConfig
 
 GENERATION, CHOICES, LIKELIHOOD = "generation", "choices", "likelihood"
@@ -243,8 +243,8 @@ class MeasuredColumn:
     """
 
     column: Column
-    outputs: dict[int, tuple[Generated, ...]] = field(default_factory=dict)
-    generation: dict[int, tuple[Answer, ...]] = field(default_factory=dict)
+    outputs: Outputs = field(default_factory=dict)
+    generation: Mapping[int, tuple[Answer, ...]] = field(default_factory=dict)
     choices: dict[int, tuple[ChoiceScores]] = field(default_factory=dict)
     likelihood: dict[int, tuple[TextLikelihood]] = field(default_factory=dict)
     num_tokens: int | None = 0
@@ -280,64 +280,50 @@ def measured(
     for kind, folder in folders.items():
         for failure in _json_lines(folder.errors):
             measured_column.errors[int(failure["key"].partition(".")[0])] = failure["reason"]
-        lines = _json_lines(folder.results("jsonl"))
+        results = folder.results("jsonl")
         if kind == GENERATION:
-            _take_generations(measured_column, lines, task, questions)
+            _take_generations(measured_column, results, task, questions)
         else:
-            _take_scored(measured_column, lines, kind, questions)
+            _take_scored(measured_column, _json_lines(results), kind, questions)
     return measured_column
 
 
 def _take_generations(
-    column: MeasuredColumn, lines: Iterable[Row], task: AnswerConfig, questions: Sequence[Question]
+    column: MeasuredColumn, results: Path, task: AnswerConfig, questions: Sequence[Question]
 ) -> None:
-    column.num_tokens = 0
-    for line in lines:
-        column.outputs[int(line["key"])] = tuple(map(_generated, line["generations"]))
-        column.num_tokens += line["generated_tokens"]
-    if not column.outputs:
+    column.outputs = outputs = StoredOutputs(results)
+    column.num_tokens = outputs.num_tokens
+    if not outputs:
         return
     of_output = of_reference = reference_extraction(task.extract)
     if task.extract_pattern is not None:
         of_output = pattern_extraction(task.extract_pattern)
     if task.instructions_column is not None:  # they are no texts that an answer is read out of
         of_reference = str.strip
-    num_samples = max(map(len, column.outputs.values()))
-    for number, question in enumerate(questions):
-        wanted = (of_reference(reference) for reference in question.references)
-        references = tuple(answer for answer in wanted if answer is not None)
-        texts = [output.text for output in column.outputs.get(number, ())]
-        answers = [Answer(of_output(text), references) for text in texts]
-        column.generation[number] = tuple(answers) or (Answer(None, references),) * num_samples
-
-
-def _generated(line: Row) -> Generated:
-    facts = {name: line.get(name) for name in FACTS}
-    token_ids = array("I", line.get("token_ids", ()))  # a ninth of a list of numbers
-    return Generated(line["text"], token_ids, line["cumulative_logprob"], facts)
+    column.generation = ReadAnswers(outputs, questions, of_output, of_reference)
 
 
 def _take_scored(
     column: MeasuredColumn, lines: Iterable[Row], kind: str, questions: Sequence[Question]
 ) -> None:
     """Takes the questions all of whose parts were scored."""
-    scored: dict[int, dict[int, list[float]]] = defaultdict(dict)
+    scored: dict[int, dict[int, tuple[float, int]]] = defaultdict(dict)  # log-probability, tokens
     for line in lines:
         number, part = map(int, line["key"].split("."))
-        scored[number][part] = _logprobs(line)
+        scored[number][part] = sum(logprobs := _logprobs(line)), len(logprobs)
     for number, parts in scored.items():
         question = questions[number]
         if number in column.errors:
             continue
         if kind == CHOICES:
-            logprobs = tuple(sum(parts[place]) for place in range(len(question.choices)))
+            totals = tuple(parts[place][0] for place in range(len(question.choices)))
             lengths = tuple(len(column.scored_text(question, text).encode()) for text in question.choices)
-            column.choices[number] = (ChoiceScores(logprobs, lengths, question.correct),)
+            column.choices[number] = (ChoiceScores(totals, lengths, question.correct),)
             continue
         text = column.scored_text(question, *question.references[:1])
         likelihood = TextLikelihood(
-            logprob=sum(map(sum, parts.values())),
-            num_tokens=sum(map(len, parts.values())),
+            logprob=sum(logprob for logprob, _ in parts.values()),
+            num_tokens=sum(count for _, count in parts.values()),
             num_words=len(text.split()),
             num_bytes=len(text.encode()),
         )

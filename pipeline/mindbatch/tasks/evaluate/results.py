@@ -59,16 +59,17 @@ class Evaluation:
     @property
     def alike(self) -> list[str]:
         """Sentences on the columns that generated the same for every question."""
-        groups: dict[Any, list[str]] = {}
+        groups: dict[bytes, list[str]] = {}
         for name, column in self.columns.items():
-            texts = tuple(
-                (key, *(output.text for output in column.outputs[key])) for key in sorted(column.outputs)
-            )
-            groups.setdefault(texts, []).append(name)
+            texts = sha256()
+            for key in sorted(column.outputs):
+                texts.update(orjson.dumps([key, *(output.text for output in column.outputs[key])]))
+            if column.outputs:
+                groups.setdefault(texts.digest(), []).append(name)
         return [
             f"{', '.join(names[:-1])} and {names[-1]} generated the same texts throughout"
-            for texts, names in groups.items()
-            if texts and len(names) > 1
+            for names in groups.values()
+            if len(names) > 1
         ]
 
 
