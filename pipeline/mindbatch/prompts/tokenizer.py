@@ -27,6 +27,7 @@ from mindbatch.prompts.control_text import (
     strings_in,
 )
 from mindbatch.prompts.messages import checked_conversation
+from mindbatch.prompts.text_lengths import refuse_longer, refuse_longer_conversation
 from mindbatch.prompts.token_bytes import LoadedTokenizer, TokenBytes, token_bytes_of
 from mindbatch.prompts.tokenizer_files import load_tokenizer_files
 from mindbatch.prompts.tokenizer_folder import library_errors_as
@@ -34,17 +35,8 @@ from mindbatch.prompts.tokenizer_folder import library_errors_as
 PLAIN, PARSE = "plain", "parse"
 """Meanings of the text of a control token in a prompt: text, or that token."""
 
-_MOST_MERGED = 8
-"""Characters that a normalizer makes one of at most: NFC makes one of 4, none is known that drops so many."""
-_PART = 1 << 16
 _END_TOKENS = 64
 """Tokens at the end of a prompt that show whether it leaves a tag open."""
-_LONG_TEXT = 4 * _PART
-"""Characters of a text that is encoded at once; of a longer one the parts are counted before."""
-_MOST_CHARACTERS = 32
-"""For each token that may be there, characters that a long text may have, white space that some tokenizers
-drop included: it takes time and memory, too."""
-_MOST_ADDED_BY_A_CUT = 64
 _MANY_TOKENS = 1 << 12
 
 
@@ -267,25 +259,9 @@ class Tokenizer:
         self._chat.close()
 
     def _refuse_longer(self, text: str, most_tokens: int | None) -> None:
-        """Refuses a text far too long to be encoded, which takes some 300 bytes a character."""
-        if most_tokens is None:
-            return
-        most = _MOST_MERGED * self._longest_entry * most_tokens
-        is_longer = len(text) > most and _num_visible(text) > most
-        if is_longer or len(text) > _most_characters(most_tokens):
-            raise _too_long("text", len(text), most_tokens)
-        if len(text) > _LONG_TEXT and self._has_more(text, most_tokens):
-            raise _too_long("text", len(text), most_tokens)
-
-    def _has_more(self, text: str, most_tokens: int) -> bool:
-        """True if the parts of a long text have more tokens, by more than cuts between them may add."""
-        count = 0
-        for first in range(0, len(text), _PART):
-            part = self._encoding(text[first : first + _PART], plain=False)
-            count += len(part) - _MOST_ADDED_BY_A_CUT
-            if count > most_tokens:
-                return True
-        return False
+        refuse_longer(
+            text, most_tokens, self._longest_entry, lambda part: len(self._encoding(part, plain=False))
+        )
 
     def _refuse_placeholder_in(self, text: str) -> None:
         for token, name in self._placeholders.items():
@@ -335,10 +311,8 @@ class Tokenizer:
         template_variables = {**(variables or {})}
         has_tools = template_variables.get("tools") is not None
         conversation = checked_conversation(messages)
-        if most_tokens is not None:  # before it is written down for the template's process, and read there
-            count = _num_characters([conversation, template_variables])
-            if count > _most_characters(most_tokens):
-                raise _too_long("conversation", count, most_tokens)
+        # Before it is written down for the template's process, and read there.
+        refuse_longer_conversation([conversation, template_variables], most_tokens)
         # Before control texts are sought: the text of arguments may spell them with JSON's escapes.
         conversation = self._chat.fitted(conversation, has_tools=has_tools)
         data = [[{**message, "role": ""} for message in conversation], template_variables, continuation]
@@ -398,33 +372,3 @@ class Tokenizer:
                 with library_errors_as(PromptError, CANNOT_ENCODE):
                     self._plain = PlainEncoder(self._backend, gap, slot, self._words)
             return self._plain
-
-
-def _most_characters(most_tokens: int) -> int:
-    """Characters of the longest text that is encoded, where it may have so many tokens."""
-    return _LONG_TEXT + _MOST_CHARACTERS * most_tokens
-
-
-def _too_long(what: str, count: int, most_tokens: int) -> PromptError:
-    return PromptError(
-        f"the {what} has {count} characters, far more than {most_tokens} tokens, the most that can be taken, "
-        "output included"
-    )
-
-
-def _num_characters(value: Any) -> int:
-    """Characters of a JSON value's texts, the keys of its objects included, and one for everything else."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, Mapping):
-        return sum(len(key) + _num_characters(item) for key, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return sum(map(_num_characters, value))
-    return 1
-
-
-def _num_visible(text: str) -> int:
-    """Counts characters but for white space, of which added tokens may swallow what is beside them."""
-    # In parts: a list of all words would take many times the text's memory, and hold other threads up.
-    parts = (text[first : first + _PART] for first in range(0, len(text), _PART))
-    return sum(len("".join(part.split())) for part in parts)
