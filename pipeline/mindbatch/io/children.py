@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.io.child_main import READY
-from mindbatch.io.storage import StorageError, passing_error
+from mindbatch.io.errors import passing_error
+from mindbatch.io.storage import StorageError
 
 _PACKAGE = Path(__file__).parents[1]
 _MAIN = _PACKAGE / "io/child_main.py"

@@ -4,6 +4,7 @@ Exit code 1 is a verdict: rows that failed, runs that differ, a model that is da
 before it had done its work, by a full disk or a lost process, has another: it may succeed if it is run again.
 """
 
+import errno
 from collections.abc import Iterable
 
 EXIT_DONE = 0
@@ -70,3 +71,22 @@ def is_unfinished(error: BaseException) -> bool:
 def is_panic(error: BaseException) -> bool:
     """True if a library in Rust panicked: what it raises then has no name to import, and is no Exception."""
     return type(error).__name__ == "PanicException"
+
+
+_PASSING = frozenset(
+    (
+        *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN),
+        *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS),
+    )
+)
+"""What a system says that has no room or descriptor left, or whose disk does not answer."""
+
+
+def passing_error(error: BaseException | None) -> OSError | None:
+    """The system's error that one came of, where it may pass: nobody is to blame, and it may be waited out;
+    None for other errors."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _PASSING:
+            return error
+        error = error.__cause__ or error.__context__
+    return None

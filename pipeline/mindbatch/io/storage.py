@@ -33,13 +33,6 @@ BUFFERED_BYTES = 1 << 20
 _BESIDE = re.compile(r"\.(.+)\.[0-9a-f]{16}", re.DOTALL)
 # What a file system says that cannot sync a folder; nothing more can be done there.
 _CANNOT_SYNC_FOLDERS = {errno.EINVAL, errno.ENOTSUP}
-_PASSING = frozenset(
-    (
-        *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN),
-        *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS),
-    )
-)
-"""What a system says that has no room or descriptor left, or whose disk does not answer."""
 _HERE = -100  # AT_FDCWD of Linux
 _RENAME_EXCHANGE = 2
 
@@ -69,16 +62,6 @@ def make_folder(path: Path) -> None:
     """Makes a folder, and those above it, where there is none. Raises StorageError."""
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
-
-
-def passing_error(error: BaseException | None) -> OSError | None:
-    """The system's error that one came of, where it may pass: nobody is to blame, and it may be waited out;
-    None for other errors."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in _PASSING:
-            return error
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def reason_of(error: OSError) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 
 from mindbatch.io.closing import Closing
-from mindbatch.io.errors import ConfigError, MindBatchError
+from mindbatch.io.errors import ConfigError, MindBatchError, passing_error
 from mindbatch.io.regular_file import check_own, first_bytes, open_regular
 from mindbatch.io.storage import (
     Storage,
@@ -21,7 +21,6 @@ from mindbatch.io.storage import (
     is_still,
     lock,
     make_durable,
-    passing_error,
     reason_of,
     remove_leftovers,
     writing,

@@ -12,9 +12,9 @@ import orjson
 import xxhash
 
 from mindbatch.io.amounts import is_day
-from mindbatch.io.errors import ConfigError
+from mindbatch.io.errors import ConfigError, passing_error
 from mindbatch.io.regular_file import read_regular
-from mindbatch.io.storage import Storage, StorageError, passing_error, write_whole
+from mindbatch.io.storage import Storage, StorageError, write_whole
 from mindbatch.ledger.run_folder import RunFolder
 
 VERSION = 2

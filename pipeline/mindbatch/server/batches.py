@@ -18,9 +18,9 @@ from typing import Any
 from mindbatch.async_llm import AsyncLLM
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.fields.kinds import LARGEST_COUNT
-from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
+from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError, passing_error
 from mindbatch.io.screen_text import say
-from mindbatch.io.storage import Storage, StorageError, make_folder, passing_error
+from mindbatch.io.storage import Storage, StorageError, make_folder
 from mindbatch.ledger.run_folder import RunFolder, RunLock
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.llm import LLM

@@ -16,9 +16,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mindbatch.config.machine import parse_bytes
-from mindbatch.io.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError, passing_error
 from mindbatch.io.screen_text import printable, say
-from mindbatch.io.storage import passing_error, reason_of
+from mindbatch.io.storage import reason_of
 from mindbatch.server import request_tokens
 from mindbatch.server.connections import IS_ADMITTED
 from mindbatch.server.requests import ApiError

@@ -14,17 +14,10 @@ from typing import Any, BinaryIO, Generic, TypeVar
 
 import orjson
 
+from mindbatch.io.errors import passing_error
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.screen_text import say
-from mindbatch.io.storage import (
-    Storage,
-    StorageError,
-    WholeFile,
-    make_folder,
-    passing_error,
-    remove_leftovers,
-    write_whole,
-)
+from mindbatch.io.storage import Storage, StorageError, WholeFile, make_folder, remove_leftovers, write_whole
 from mindbatch.server.requests import ApiError
 
 FINAL = frozenset(("failed", "completed", "cancelled", "expired"))
