@@ -18,7 +18,7 @@ from mindbatch.engine.request import Request
 from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.io.storage import Storage, WholeFile, reason_of, writing
 from mindbatch.ledger.run_folder import RunFolder
-from mindbatch.prompts.prompts import STANDARD_INPUT, token_ids_of
+from mindbatch.prompts.prompts import STANDARD_INPUT, refuse_chats, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.index import RowIndex
 
@@ -247,6 +247,21 @@ def survey(
     _refuse_hopeless(index, dataset, is_empty=num_records == 0)
     if missing := maker.missing_columns():
         raise ConfigError(missing)
+
+
+def refusing_chats(tokenizer: Callable[[], Tokenizer | None]) -> Callable[[Items], Items]:
+    """Makes a check for `survey`: ConfigError where all usable rows are chats and no template is there."""
+
+    def check(items: Items) -> Items:
+        kinds = set()
+        for item in items:
+            if isinstance(item, DataRow):
+                kinds.add("messages" in item.content)
+            yield item
+        if kinds == {True}:
+            refuse_chats(tokenizer(), "messages, which every row has")
+
+    return check
 
 
 def too_many_errors(most: int, last: str) -> str:

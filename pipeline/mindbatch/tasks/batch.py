@@ -13,6 +13,7 @@ from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig, BatchTaskConfig
 from mindbatch.run.identity import fingerprint_fields, replica_of
 from mindbatch.run.job import BatchJob, typed_command
+from mindbatch.run.survey import refusing_chats
 
 
 def run(config: BatchTaskConfig) -> int:
@@ -34,6 +35,7 @@ def job_of(config: BatchTaskConfig) -> BatchJob:
         tokenizer=tokenizer,
         command=typed_command(),
         retry=config.retry,
+        check=refusing_chats(tokenizer),
     )
 
 

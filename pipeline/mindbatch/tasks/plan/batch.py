@@ -34,7 +34,7 @@ from mindbatch.run.plan import (
     time_after,
     time_at,
 )
-from mindbatch.run.survey import DataInput, RowCheck, selection_of, survey
+from mindbatch.run.survey import DataInput, RowCheck, refusing_chats, selection_of, survey
 from mindbatch.tasks.plan.schema import PlanConfig
 from mindbatch.tasks.runs import state_of
 
@@ -59,7 +59,7 @@ def _make_plan(config: PlanConfig, setup: EngineSetup, topology: Topology, scrat
     """setup: of a rank. scratch: a folder that may be written to, and is removed by the caller."""
     params = DecodingParams(**vars(config.decoding))
     with RowIndex(scratch.index) as index:
-        _survey(config, params, index, scratch)
+        _survey(config, setup, params, index, scratch)
         check = RowCheck(dry_run_engine(setup), setup.tokenizer, params, config.data.date)
         rows = count_rows(index, check)
         estimate = _time_estimate(config, params, rows, index, check)
@@ -70,7 +70,9 @@ def _make_plan(config: PlanConfig, setup: EngineSetup, topology: Topology, scrat
     return replace(plan, notes=tuple(note for note in notes if note is not None))
 
 
-def _survey(config: PlanConfig, params: DecodingParams, index: RowIndex, scratch: RunFolder) -> None:
+def _survey(
+    config: PlanConfig, setup: EngineSetup, params: DecodingParams, index: RowIndex, scratch: RunFolder
+) -> None:
     outputs = None if config.output.dir is None else Path(config.output.dir)
     dataset = DataInput(config.data, Storage()).dataset(scratch, outputs)
     columns = config.output.columns
@@ -79,7 +81,8 @@ def _survey(config: PlanConfig, params: DecodingParams, index: RowIndex, scratch
         config.data, params, dataset.is_openai, columns=columns, lora=config.lora, embeddings=embeddings
     )
     with closing(maker):
-        survey(dataset, maker, selection_of(config.data), index)
+        check = refusing_chats(lambda: setup.tokenizer)
+        survey(dataset, maker, selection_of(config.data), index, check=check)
 
 
 def _time_estimate(

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,10 @@ from mindbatch.llm import LLM
 from mindbatch.loading.memory_check import MemoryDemand
 from mindbatch.loading.setup import prepare
 from mindbatch.parallel.topology import Topology
-from mindbatch.run.batch_config import BatchOutputConfig
+from mindbatch.run.batch_config import BatchOutputConfig, BatchTaskConfig
 from mindbatch.run.calibration import Calibration
 from mindbatch.run.plan import Plan, RankMemory, RowTotals
+from mindbatch.tasks.batch import run as run_batch
 from mindbatch.tasks.plan import batch
 from mindbatch.tasks.plan import task as plan
 from mindbatch.tasks.plan.batch import plan_page
@@ -62,6 +64,34 @@ def test_chats_for_a_model_without_a_template_are_one_error(folder: Path) -> Non
             ConfigError, match="^data.(chat=true|messages_column=prompt): the model's folder has"
         ):
             plan.run(task)
+
+
+CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
+REQUEST = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": CHAT}
+
+
+@pytest.mark.parametrize("row", [CHAT, REQUEST], ids=["columns", "requests"])
+def test_rows_that_are_all_chats_are_one_error_without_a_template(row: dict[str, Any], folder: Path) -> None:
+    """In a plan and in a run; beside a row that is none they are errors of their own."""
+    path, home = folder.parent / "chats.jsonl", folder.parent / "run"
+    path.write_text(json.dumps(row) + "\nno row\n")
+    model, data = ModelConfig(checkpoint_name_or_path=str(folder)), DataConfig(path=str(path))
+    task = replace(config(folder), data=data)
+    job = BatchTaskConfig(model=model, data=data, output=BatchOutputConfig(dir=str(home)), progress="none")
+    for run in (partial(plan.run, task), partial(run_batch, job)):
+        with pytest.raises(
+            ConfigError, match="^messages, which every row has: the model's folder has no tok"
+        ):
+            run()
+    path.write_text(json.dumps(row) + "\n" + json.dumps(TEXT_OF[row is REQUEST]) + "\n")
+    assert plan.run(task) == 0
+
+
+TEXT_OF = {
+    False: {"prompt": [5, 6]},
+    True: {**REQUEST, "custom_id": "b", "url": "/v1/completions", "body": {"prompt": [5, 6]}},
+}
+"""Rows that are no chats, of columns and of requests."""
 
 
 def planned(task: PlanConfig, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
