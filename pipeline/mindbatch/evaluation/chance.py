@@ -23,7 +23,7 @@ _MOST_AT_ONCE = 1 << 22  # numbers of a block of resamples
 
 
 class Interval(NamedTuple):
-    """Between which the score lies; CONFIDENCE of the resamples."""
+    """Ends between which a score lies with CONFIDENCE."""
 
     low: float
     high: float

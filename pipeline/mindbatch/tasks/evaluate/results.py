@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import partial
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ class Evaluation:
         names = {base for name, base in self.baselines.items() if base != name}
         return next(iter(names or self.baselines)) if len(names) < 2 else None
 
-    @property
+    @cached_property  # it reads every text
     def alike(self) -> list[str]:
         """Sentences on the columns that generated the same for every question."""
         groups: dict[bytes, list[str]] = {}
