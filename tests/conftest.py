@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from mindbatch.config import compose, paths
-from mindbatch.config.hydra_tree import HydraTree
+from mindbatch.config import hydra_tree, paths
 from mindbatch.io import screen_text as hidden_values
 
 # Each run draws others. scripts/test.sh --fast draws fewer; many more: pytest --hypothesis-profile thorough
@@ -102,10 +101,10 @@ def _disk_not_waited_for() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _shipped_files_composed_once() -> Iterator[None]:
     """Hydra takes a tenth of a second to compose a task's shipped files, which hundreds of tests ask for."""
-    compose_with_hydra = compose._composed
+    compose_with_hydra = hydra_tree.composed_content
     composed: dict[object, bytes] = {}
 
-    def compose_once(hydra: HydraTree, name: str, overrides: tuple[str, ...]) -> Any:
+    def compose_once(hydra: hydra_tree.OptionContents, name: str, overrides: tuple[str, ...]) -> Any:
         if hydra.options.added is not None or hydra.options.shipped != paths.data_root() / "configs":
             return compose_with_hydra(hydra, name, overrides)
         if (name, overrides) not in composed:
@@ -113,7 +112,7 @@ def _shipped_files_composed_once() -> Iterator[None]:
         return pickle.loads(composed[name, overrides])
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(compose, "_composed", compose_once)
+        patched.setattr(hydra_tree, "composed_content", compose_once)
         yield
 
 

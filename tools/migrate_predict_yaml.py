@@ -15,22 +15,20 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # installed or not
 
 import yaml
-from omegaconf import OmegaConf
 
-from mindbatch.config.composition import assign
-from mindbatch.config.error_log import ErrorLog, shown
+from mindbatch.config.error_log import ErrorLog
+from mindbatch.config.layers import Assignment
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import output_file_error
 from mindbatch.config.predict_yaml.apply import Applied, apply_table
-from mindbatch.config.schema import SchemaKeys, schema_keys
-from mindbatch.config.settings import Assignment
+from mindbatch.config.schema import schema_keys
+from mindbatch.config.validation import Validator
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.io.errors import EXIT_DONE, ConfigError, MindBatchError
 from mindbatch.io.screen_text import data_output, printable, run_tool, say, show
@@ -91,29 +89,22 @@ def migrated(path: Path) -> Applied:
     log = ErrorLog()
     for line in applied.errors:
         log.add(line)
-    tree = OmegaConf.structured(ModelTaskConfig)
-    assign(tree, applied.settings.values(), keys, log)
+    values = Validator(keys, frozenset(), log).typed(dict(applied.settings))
     log.origins = {name: setting.source for name, setting in applied.settings.items()}
-    log.add_consequences(_errors({name: OmegaConf.select(tree, name) for name in applied.settings}, keys))
+    log.add_consequences(_decoding_errors(values))
     log.raise_if_any()
     return applied
 
 
-def _errors(values: dict[str, Any], keys: SchemaKeys) -> Iterator[str]:
-    for name, value in values.items():
-        if error := keys.keys[name].error(value):
-            yield f"{name}={shown(value)}: {error}"
-    decoding = {
-        name.partition(".")[2]: value for name, value in values.items() if name.startswith("decoding.")
-    }
+def _decoding_errors(values: dict[str, Any]) -> list[str]:
+    sections = {name.partition("."): value for name, value in values.items()}
     try:
-        DecodingParams(**{name: _plain(value) for name, value in decoding.items()})
+        DecodingParams(
+            **{name: value for (section, _, name), value in sections.items() if section == "decoding"}
+        )
     except ConfigError as error:
-        yield from error.lines
-
-
-def _plain(value: Any) -> Any:
-    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+        return error.lines
+    return []
 
 
 def config_text(applied: Applied) -> str:

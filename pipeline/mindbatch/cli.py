@@ -29,7 +29,7 @@ from mindbatch.io.screen_text import (
 from mindbatch.tasks.registry import TASKS
 
 if TYPE_CHECKING:
-    from mindbatch.config.composition import Composition
+    from mindbatch.config.compose import Composition
 
 SWITCHES = {
     "--help": "show the tasks, or with a task the keys used first; --help=all: every key",
@@ -243,8 +243,8 @@ def _shown_part(line: CommandLine) -> str:
 
 
 def _show_configuration(composition: "Composition", what: str) -> None:
-    composition.log.raise_if_any()
-    say(*composition.details)
+    composition.check()
+    say(*composition.predicted.details)
     if what != "job":
         print(composition.hydra_yaml(), end="", file=data_output())
     if what != "hydra":

@@ -3,10 +3,9 @@
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import pytest
-from omegaconf import OmegaConf
 
 from mindbatch.config.compose import compose_task
 from mindbatch.config.options import OptionFiles
@@ -113,8 +112,9 @@ GREEDY = {"greedy", *STRATEGIES, "model_defaults"} - {"beam_sampling", "sample_a
 
 def params_of(name: str) -> DecodingParams:
     """What a decoding option composes to."""
-    values: Any = OmegaConf.to_container(compose_task(TASKS["generate"], [f"decoding={name}"]).tree.decoding)
-    return DecodingParams(**values)
+    settings = compose_task(TASKS["generate"], [f"decoding={name}"]).settings.values()
+    parts = ((*item.key.partition("."), item.value) for item in settings)
+    return DecodingParams(**{leaf: value for section, _, leaf, value in parts if section == "decoding"})
 
 
 @pytest.mark.parametrize("name", OPTIONS.names("decoding"))
@@ -132,17 +132,17 @@ def test_no_two_decoding_options_are_the_same() -> None:
 
 
 def test_the_worked_sums_are_right() -> None:
-    config = compose_task(TASKS["batch"], ["data=gsm8k"]).tree
-    sums = re.findall(r"<<([\d+*/-]+)=(\d+)>>", config.data.template)
-    assert len(sums) == config.data.template.count("<<") > 8
+    template = compose_task(TASKS["batch"], ["data=gsm8k"]).settings["data.template"].value
+    sums = re.findall(r"<<([\d+*/-]+)=(\d+)>>", template)
+    assert len(sums) == template.count("<<") > 8
     for terms, result in sums:
         assert eval(terms, {"__builtins__": {}}) == int(result)
-    assert config.data.template.endswith("\n\nQuestion: {{ question }}\nAnswer:")
+    assert template.endswith("\n\nQuestion: {{ question }}\nAnswer:")
 
 
 def test_the_shipped_model_is_found_in_the_shipped_data() -> None:
     composition = compose_task(TASKS["generate"], ["model=tiny_gpt2"])
-    assert composition.tree.model.checkpoint_name_or_path == "shipped:examples/tiny_gpt2"
+    assert composition.settings["model.checkpoint_name_or_path"].value == "shipped:examples/tiny_gpt2"
     assert (data_root() / "examples").is_dir()
 
 

@@ -72,7 +72,9 @@ def test_tasks_share_prompts() -> None:
     ],
 )
 def test_the_options_name_the_shipped_files(option: str, task: str) -> None:
-    data = compose_task(TASKS["batch"], ["model=tiny_gpt2", f"data={option}"]).tree.data
-    assert resolve_path(data.path) == FILES[task]
-    assert {data.key_column, data.prompt_column, "task", "reference"} == ROWS[task][0].keys()
+    data = compose_task(TASKS["batch"], ["model=tiny_gpt2", f"data={option}"]).settings
+    assert resolve_path(data["data.path"].value) == FILES[task]
+    assert {data["data.key_column"].value, data["data.prompt_column"].value, "task", "reference"} == ROWS[
+        task
+    ][0].keys()
     assert {row["task"] for row in ROWS[task]} == {task}

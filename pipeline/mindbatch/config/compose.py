@@ -1,38 +1,40 @@
-"""Composition of a task's configuration: option files by Hydra, --config, and the command line's values.
+"""Composition of a task's configuration: layers laid upon each other, judged once, finished for the task."""
 
-Everything is laid on the typed tree of the task's schema, key by key, so that every error is found.
-"""
-
-import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import dataclasses
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
-
-from omegaconf import DictConfig, OmegaConf
+from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 from mindbatch.config import paths
-from mindbatch.config.composition import Composition, assign
+from mindbatch.config.command_line import read_command_line
 from mindbatch.config.error_log import ErrorLog
-from mindbatch.config.hydra_tree import HydraTree, take_errors
+from mindbatch.config.hydra_tree import OptionContents
+from mindbatch.config.layers import PREDICT_YAML, Assignment, Choice, Layer, LayerReader, Listed, values_of
 from mindbatch.config.options import OptionFiles
-from mindbatch.config.overrides import read_command_line
-from mindbatch.config.schema import Task, TaskConfig, schema_keys
-from mindbatch.config.settings import (
-    PREDICT_YAML,
-    Assignment,
-    Choice,
-    Layer,
-    Listed,
-    SettingReader,
-    read_saved,
-    values_of,
-)
-from mindbatch.config.yaml_file import read_mapping
+from mindbatch.config.saved import WrittenSettings, read_saved
+from mindbatch.config.schema import SchemaKeys, Task, TaskConfig, schema_keys, value_at
+from mindbatch.config.validation import Settings, Validator, written_values
 from mindbatch.io.errors import ConfigError
 
-_DEFAULTS: dict[type[TaskConfig], bytes] = {}
+if TYPE_CHECKING:
+    from mindbatch.config.model_task import ModelTaskConfig
+
+MODEL_DEFAULTS = "model_defaults"
+"""The option of the group `decoding` that takes what the model recommends."""
+
+_WITH_LINE_BREAKS = {
+    "decoding.stop",
+    "prompts",
+    "system",
+    "data.system",
+    "data.template",
+    "task.target_prefix",
+}
+"""Keys whose texts may well have some."""
+_BACKSLASHED = re.compile(r"\\[nt](?![a-z])")
+_TEMPLATE_CODE = re.compile(r"\{[{%].*?[%}]\}", re.DOTALL)
 
 
 def compose_task(
@@ -41,156 +43,100 @@ def compose_task(
     config_file: Path | None = None,
     config_dir: Path | None = None,
     config_name: str | None = None,
-) -> Composition:
+) -> "Composition":
     """Composes `task` from its shipped file, --config file and overrides, with the options of --config-dir.
 
     config_name: another primary configuration than the task's own, of --config-dir.
     A task that continues a run begins with the configuration saved there, and without one raises ConfigError.
-    Where a task takes a list of options, what is given beside the list goes for each of them.
-    Errors are noted in the composition's log; what is wrong is left out of its tree.
+    Where a task takes a list of options, what is given beside the list applies to each of them.
+    Errors are noted in the composition's log.
     """
     log, schema = ErrorLog(), task.schema
     keys = schema_keys(schema)
     options = OptionFiles(paths.configs_folder(), config_dir)
     options.check_folder(log)
-    reader = SettingReader(keys, options.groups, log, schema.listed_group)
+    reader = LayerReader(keys, options.groups, log, schema.listed_group)
+    validator = Validator(keys, options.groups, log)
     layers = [reader.read_file(config_file)] if config_file else []
     layers.append(read_command_line([*task.implied, *overrides], schema, reader, log))
     values = values_of(layers)
     is_continued = schema.continues_run or values.get(schema.continuing_key) in (True,)
     if is_continued:
         layers.insert(0, read_saved(values, reader, log))
+        validator.typed(_laid(item for layer in layers for item in layer.assignments), resolves=False)
+        log.raise_if_any()  # without what was saved everything else would look like an error, too
     for layer in layers:
         layer.choices = [item for item in layer.choices if not item.option or options.exists(item, log)]
 
-    files = _OptionContents(task, HydraTree(options), reader, log)
-    base = files.of_all(config_name or task.primary, [choice for layer in layers for choice in layer.choices])
-    notes, details = files.put_predict_yaml_below(layers, base, is_continued)
-    tree = _defaults(schema)
-    files.assign(tree, base)
-    variants = {}
+    contents = OptionContents(task.primary, options, reader, log)
+    base = contents.composed(
+        config_name or task.primary, [item for layer in layers for item in layer.choices]
+    )
+    predicted = _predict_layer(layers, base, contents, schema, is_continued)
+    layers.insert(0, predicted.layer)
     own_list = tuple(map(Listed, schema.listed_options))
     listing = next((layer.listing for layer in layers[::-1] if layer.listing), own_list)
+    variants = {}
     for entry in listing:
-        group, option = schema.listed_group, entry.option
-        choice = Choice(group, option, f"{group}={option}", entry.source)
-        if not option or options.exists(choice, log):
-            variant = variants[entry.name] = tree.copy()
-            files.assign(variant, files.of(choice))
-            files.lay(variant, layers)
-            files.assign(variant, entry.values)
-    files.lay(tree, layers)
-    set_keys = frozenset(values_of(layers))
+        choice = Choice(schema.listed_group, entry.option, "", entry.source)
+        if not entry.option or options.exists(choice, log):
+            below = [*base, *contents.of(choice)]
+            variants[entry.name] = _laid([*below, *contents.in_order(layers), *entry.values])
     return Composition(
-        schema,
-        keys,
-        tree,
-        log,
-        listing,
-        variants,
-        set_keys,
-        files.chosen_decoding,
-        notes,
-        details,
-        files.hydra_yaml,
+        schema=schema,
+        keys=keys,
+        settings=_laid([*base, *contents.in_order(layers)]),
+        validator=validator,
+        log=log,
+        listing=listing,
+        variants=variants,
+        set_keys=frozenset(values_of(layers)),
+        predicted=predicted,
+        decoding=contents.chosen_decoding,
+        hydra_yaml=contents.hydra_yaml,
     )
 
 
-@dataclass
-class _OptionContents:
-    """Assignments that the chosen options make, each naming its file; and the layers laid upon them."""
-
-    task: Task
-    hydra: HydraTree
-    reader: SettingReader
-    log: ErrorLog
-    chosen_decoding: str | None = None
-    hydra_yaml: Callable[[], str] = str
-    """Gives Hydra's own node for the configuration that was composed."""
-
-    _of_choice: dict[Choice, list[Assignment]] = field(default_factory=dict)
-
-    def of_all(self, name: str, choices: list[Choice]) -> list[Assignment]:
-        """Assignments of the primary configuration `name`, with the last choice for each group."""
-        last = {choice.override.partition("=")[0]: choice for choice in choices}
-        overrides = tuple(choice.override for choice in last.values())
-        groups = [choice.group for choice in last.values()]
-        self.hydra_yaml = partial(self.hydra.hydra_yaml, name, overrides)
-        try:
-            content, options = _composed(self.hydra, name, overrides)
-        except ConfigError as error:
-            for line in error.lines:
-                self.log.add(line, *groups)
-            content, options = _composed(self.hydra, self.task.primary, ())
-        for line in take_errors():
-            self.log.add(line, *groups)
-        decoding = options.get("decoding")
-        if "decoding" in last or decoding != _own_options(self.task).get("decoding"):
-            self.chosen_decoding = decoding
-        return self._assignments(content, options)
-
-    def of(self, choice: Choice) -> list[Assignment]:
-        if choice not in self._of_choice:
-            options = {choice.group: choice.option}
-            content = self.hydra.content_of(choice.group, choice.option) if choice.option else {}
-            self._of_choice[choice] = self._assignments(content, options)
-        return self._of_choice[choice]
-
-    def _assignments(self, content: Mapping[str, Any], options: Mapping[str, str]) -> list[Assignment]:
-        return self.reader.read_all(content, lambda key: self.hydra.source(key, options)).assignments
-
-    def with_options(self, layer: Layer) -> Iterator[Assignment]:
-        """The assignments of a layer in their order of application: first those of its options."""
-        for choice in layer.choices:
-            yield from self.of(choice)
-        yield from layer.assignments
-
-    def assign(self, tree: DictConfig, assignments: Iterable[Assignment]) -> None:
-        """Assigns all but the predict YAML: a configuration holds what came of it."""
-        kept = (setting for setting in assignments if setting.key != PREDICT_YAML)
-        assign(tree, kept, self.reader.schema, self.log)
-
-    def lay(self, tree: DictConfig, layers: Iterable[Layer]) -> None:
-        """Lays the layers, one after the other, upon `tree`, which has what all options set.
-
-        What an option sets goes before the values of the layers below its own, as values of its layer do.
-        """
-        for number, layer in enumerate(filter(None, layers)):
-            self.assign(tree, self.with_options(layer) if number else layer.assignments)
-
-    def put_predict_yaml_below(
-        self, layers: list[Layer], base: list[Assignment], is_continued: bool
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Puts the settings of a predict YAML, if one is given, below all layers; its notes and details."""
-        written = values_of([Layer(base), *layers]).get(PREDICT_YAML)
-        if written is None:
-            return (), ()
-        if is_continued:
-            why = "the run that is continued holds what came of its predict YAML; remove it"
-            self.log.add(f"{PREDICT_YAML}: {why}")
-            return (), ()
-        from mindbatch.config.predict_yaml.apply import (
-            predict_layer,  # the table: most runs have no such file
-        )
-
-        above = {setting.key: setting.value for layer in layers for setting in self.with_options(layer)}
-        strategy = _strategy(layers, self.task.schema)
-        settings, notes, details = predict_layer(written, above, strategy, self.reader.schema, self.log)
-        layers.insert(0, Layer(settings))
-        return tuple(notes), tuple(details)
+def _laid(assignments: Iterable[Assignment]) -> Settings:
+    """The last assignment for each key, but for the predict YAML: a configuration holds what came of it."""
+    settings: Settings = {}
+    for item in assignments:
+        if item.key != PREDICT_YAML:
+            settings.pop(item.key, None)  # so that the order is that of what counts
+            settings[item.key] = item
+    return settings
 
 
-def _composed(
-    hydra: HydraTree, name: str, overrides: tuple[str, ...]
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """A function of its own, so that tests compose what they share once."""
-    return hydra.compose(name, overrides)
+@dataclass(frozen=True)
+class PredictLayer:
+    """The settings of a predict YAML, if one is given; notes for a run, details for `--print-config`."""
+
+    layer: Layer = field(default_factory=Layer)
+    notes: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
 
 
-def _own_options(task: Task) -> dict[str, str]:
-    """The options that the task's own file names, by group."""
-    defaults = read_mapping(paths.configs_folder() / f"{task.primary}.yaml").get("defaults", [])
-    return {group: option for entry in defaults if isinstance(entry, dict) for group, option in entry.items()}
+def _predict_layer(
+    layers: list[Layer],
+    base: list[Assignment],
+    contents: OptionContents,
+    schema: type[TaskConfig],
+    is_continued: bool,
+) -> PredictLayer:
+    written = values_of([Layer(base), *layers]).get(PREDICT_YAML)
+    if written is None:
+        return PredictLayer()
+    log = contents.log
+    if is_continued:
+        why = "the run that is continued holds what came of its predict YAML; remove it"
+        log.add(f"{PREDICT_YAML}: {why}")
+        return PredictLayer()
+    from mindbatch.config.predict_yaml.apply import predict_layer  # the table: most runs have no such file
+
+    above = {item.key: item.value for layer in layers for item in contents.with_options(layer)}
+    strategy = _strategy(layers, schema)
+    settings, notes, details = predict_layer(written, above, strategy, contents.reader.keys, log)
+    return PredictLayer(Layer(settings), tuple(notes), tuple(details))
 
 
 def _strategy(layers: list[Layer], schema: type[TaskConfig]) -> str:
@@ -201,9 +147,160 @@ def _strategy(layers: list[Layer], schema: type[TaskConfig]) -> str:
     return f"decoding={options[-1]}" if options else ""
 
 
-def _defaults(schema: type[TaskConfig]) -> DictConfig:
-    """The tree of a schema's defaults; pickle brings it back in a thirtieth of the time of making it anew."""
-    if schema not in _DEFAULTS:
-        _DEFAULTS[schema] = pickle.dumps(OmegaConf.structured(schema))
-    tree: DictConfig = pickle.loads(_DEFAULTS[schema])
-    return tree
+@dataclass
+class Composition:
+    """A composed configuration, not yet validated.
+
+    decoding: the chosen option of that group; None where the task's own holds.
+    hydra_yaml: gives Hydra's own node for it as YAML.
+    variants: for a task that takes a list of options, the settings with each; `settings` have none of them.
+    """
+
+    schema: type[TaskConfig]
+    keys: SchemaKeys
+    settings: Settings
+    validator: Validator
+    log: ErrorLog
+    listing: tuple[Listed, ...]
+    variants: dict[str, Settings]
+    set_keys: frozenset[str]
+    predicted: PredictLayer
+    decoding: str | None
+    hydra_yaml: Callable[[], str]
+
+    def check(self) -> None:
+        """Raises ConfigError with what is wrong as far as it is written out, references aside."""
+        for settings in (self.settings, *self.variants.values()):
+            self.validator.typed(settings, resolves=False)
+        self.log.raise_if_any()
+
+    def value(self, name: str) -> Any:
+        """The value of a key, its references resolved."""
+        return self.validator.typed(self.settings)[name]
+
+    @property
+    def unresolved_yaml(self) -> str:
+        """The configuration as YAML, ${...} as written: resolved, it could hold secrets."""
+        return self._written().as_yaml()
+
+    def finish(self) -> TaskConfig:
+        """The typed, validated configuration. Raises ConfigError with every error found up to here."""
+        config = self._typed(self.settings)
+        unused = [*self._reset_unused(config)]
+        config = self._typed(self.settings) if unused else config
+        config.notes = (*self.predicted.notes, *unused, *self._escape_notes(config))
+        config.variants = {name: self._section(settings) for name, settings in self.variants.items()}
+        self.log.add_consequences(config.settle_paths())
+        if config.runs_model:
+            self._fetch_models(cast("ModelTaskConfig", config))
+            self._ask_model(cast("ModelTaskConfig", config))
+            cast("ModelTaskConfig", config).draw_seed()
+        self.log.add_consequences(config.own_errors(self.keys))
+        self.log.raise_if_any()
+        config.written = self._written()
+        return config
+
+    def _written(self) -> WrittenSettings:
+        values = written_values(self.settings, self.keys)
+        return WrittenSettings(self.schema, values, Path.cwd(), self.set_keys, self.listing)
+
+    def _typed(self, settings: Settings) -> TaskConfig:
+        config: TaskConfig = _built(self.schema, self.validator.typed(settings))
+        self.log.origins = {name: item.source for name, item in settings.items() if item.source}
+        return config
+
+    def _section(self, settings: Settings) -> Any:
+        """The section that a variant has instead of the configuration's own."""
+        return getattr(self._typed(settings), self.schema.listed_group or "decoding")
+
+    def _reset_unused(self, config: TaskConfig) -> Iterator[str]:
+        """Takes back what a predict YAML sets that the task has no use for; yields a note for each reason."""
+        names: dict[str, list[str]] = {}
+        for item in self.predicted.layer.assignments:
+            counts = self.settings[item.key].source == item.source
+            reason = config.unused(item.key) if counts else None
+            if reason and value_at(config, item.key) != self.keys.keys[item.key].default:
+                names.setdefault(reason, []).append(item.key)
+                del self.settings[item.key]
+        for reason, keys in names.items():
+            yield f"{', '.join(keys)}: {reason}"
+
+    def _escape_notes(self, config: TaskConfig) -> Iterator[str]:
+        """Lines on texts in which a line break or a tab was most likely meant."""
+        for name in sorted({*self.set_keys} & _WITH_LINE_BREAKS & self.keys.keys.keys()):
+            value = value_at(config, name)
+            texts = value if isinstance(value, list | tuple) else [value]
+            plain = [_TEMPLATE_CODE.sub("", text) for text in texts if isinstance(text, str)]
+            if escape := next(filter(None, map(_BACKSLASHED.search, plain)), None):
+                kind = "line break" if escape[0] == r"\n" else "tab"
+                is_text = self.keys.keys[name].type is str
+                way = f"$'...{escape[0]}...'" if is_text else f"""'["...{escape[0]}..."]'"""
+                letter = escape[0][1]
+                yield f"{name}: {escape[0]} is a backslash and {letter} there; a {kind} is {name}={way}"
+
+    def _fetch_models(self, config: "ModelTaskConfig") -> None:
+        """Fetches the models that are given by a name on the hub, once nothing else is wrong."""
+        from mindbatch.config.hub_models import fetch_models, unfetched
+
+        if unfetched(config.model):
+            self.log.add_consequences(config.own_errors(self.keys))
+            self.log.raise_if_any()
+            self.log.add_consequences(fetch_models(config.model))
+
+    def _ask_model(self, config: "ModelTaskConfig") -> None:
+        """Puts what the model recommends below what was given, where that was requested."""
+        if self.decoding == MODEL_DEFAULTS:
+            config.decoding = self._recommended(config, self.settings, config.decoding, self.set_keys)
+        elif self.listing:
+            for entry in self.listing:
+                if entry.option == MODEL_DEFAULTS and entry.name in self.variants:
+                    keys = self.set_keys | {item.key for item in entry.values}
+                    settings, decoding = self.variants[entry.name], config.variants[entry.name]
+                    config.variants[entry.name] = self._recommended(config, settings, decoding, keys)
+        elif self.decoding is None and "decoding.do_sample" not in self.set_keys:
+            config.notes += _advice_for(config)
+
+    def _recommended(
+        self, config: "ModelTaskConfig", settings: Settings, decoding: Any, set_keys: Collection[str]
+    ) -> Any:
+        """The section `decoding` of `settings` with the model's values for the keys that were not set."""
+        from mindbatch.decoding.model_defaults import model_defaults
+        from mindbatch.decoding.params import DecodingParams
+
+        folder = config.model.checkpoint_name_or_path
+        if folder is None or self.log.lines:
+            return decoding
+        values = dataclasses.asdict(decoding).items()
+        own = {name: value for name, value in values if f"decoding.{name}" in set_keys}
+        try:
+            defaults, notes = model_defaults(Path(folder), own, DecodingParams)
+        except ConfigError as error:
+            self.log.add(f"decoding={MODEL_DEFAULTS}: {error}", "decoding")
+            return decoding
+        config.notes += tuple(line for line in notes if line not in config.notes)
+        recommended = (Assignment(f"decoding.{name}", value) for name, value in defaults.items())
+        settings |= {item.key: item for item in recommended}
+        return self._section(settings)
+
+
+def _built(schema: type, values: Mapping[str, Any], prefix: str = "") -> Any:
+    """The dataclass `schema` with `values` by full key."""
+    hints = get_type_hints(schema)
+    arguments = {}
+    for entry in dataclasses.fields(schema):
+        name = prefix + entry.name
+        is_section = dataclasses.is_dataclass(hints[entry.name])
+        arguments[entry.name] = _built(hints[entry.name], values, f"{name}.") if is_section else values[name]
+    return schema(**arguments)
+
+
+def _advice_for(config: "ModelTaskConfig") -> tuple[str, ...]:
+    """A line if the run is plainly greedy and the model recommends sampling."""
+    folder = config.model.checkpoint_name_or_path
+    if folder is None or not config.advises_sampling or config.is_continued:
+        return ()
+    from mindbatch.decoding.model_defaults import sampling_advice
+    from mindbatch.decoding.params import DecodingParams
+
+    line = sampling_advice(Path(folder), dataclasses.asdict(config.decoding), DecodingParams)
+    return () if line is None else (line,)

@@ -1,7 +1,7 @@
-"""Composition by Hydra: defaults lists, groups, packages, search path, over files that are read strictly."""
+"""Composition of option files by Hydra: defaults lists, groups, packages, search path, read strictly."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ from hydra.conf import HydraConf
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from mindbatch.config.error_log import ErrorLog
+from mindbatch.config.layers import Assignment, Choice, Layer, LayerReader
 from mindbatch.config.options import GLOBAL_PACKAGE, OptionFiles
-from mindbatch.config.settings import FIXED_SETTINGS
+from mindbatch.config.validation import FIXED_SETTINGS
 from mindbatch.config.yaml_file import read_mapping
 from mindbatch.io.error_lines import did_you_mean, quoted
 from mindbatch.io.errors import ConfigError
@@ -30,7 +32,7 @@ EXPERIMENT = "experiment"
 _ADDED_PRIMARY = "mindbatch_added_primary"
 
 _errors: list[str] = []
-"""Of the files that Hydra has asked a source for since the last call of `take_errors`."""
+"""Of the files that Hydra has asked a source for since the last call of `_take_errors`."""
 
 _PACKAGE = re.compile(r"^\s*#\s*@package\s+(\S+)", re.MULTILINE)
 
@@ -73,49 +75,112 @@ def package_of(file: Path) -> str | None:
     return header[1] if header else None
 
 
-def take_errors() -> list[str]:
+def _take_errors() -> list[str]:
     """The errors of the files that were read, each once; forgets them."""
     errors = [*dict.fromkeys(_errors)]
     _errors.clear()
     return errors
 
 
-class HydraTree:
-    def __init__(self, options: OptionFiles) -> None:
+class OptionContents:
+    """The assignments that chosen options make, each with the name of its file."""
+
+    def __init__(self, primary: str, options: OptionFiles, reader: LayerReader, log: ErrorLog) -> None:
+        """primary: the name of the task's own configuration."""
+        self.primary = primary
         self.options = options
-        self.arguments: list[str] = []
+        self.reader = reader
+        self.log = log
+        self.chosen_decoding: str | None = None
+        """The option of that group; None where the task's own holds."""
+        self._chosen: tuple[str, tuple[str, ...]] = (primary, ())
+        self._of_choice: dict[Choice, list[Assignment]] = {}
         self._keys: dict[Path, frozenset[str]] = {}
+        self._arguments: list[str] = []
         if options.added is not None and options.added.is_dir():
             SourcesRegistry.instance().register(StrictFiles)
-            self.arguments = [f"hydra.searchpath=[{quoted(f'strict://{options.added.resolve()}')}]"]
+            self._arguments = [f"hydra.searchpath=[{quoted(f'strict://{options.added.resolve()}')}]"]
 
-    def compose(self, name: str, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], dict[str, str]]:
-        """The content that the files of a primary configuration give, and the option of each group.
+    def composed(self, name: str, choices: Sequence[Choice]) -> list[Assignment]:
+        """Assignments of the primary configuration `name`, with the last choice for each group."""
+        last = {choice.override.partition("=")[0]: choice for choice in choices}
+        groups = [choice.group for choice in last.values()]
+        self._chosen = name, tuple(choice.override for choice in last.values())
+        try:
+            content, options = composed_content(self, *self._chosen)
+        except ConfigError as error:
+            for line in error.lines:
+                self.log.add(line, *groups)
+            content, options = composed_content(self, self.primary, ())
+        for line in _take_errors():
+            self.log.add(line, *groups)
+        decoding = options.get("decoding")
+        if "decoding" in last or decoding != self._own_options().get("decoding"):
+            self.chosen_decoding = decoding
+        return self._assignments(content, options)
 
-        overrides: choices of groups, in Hydra's grammar.
-        Raises ConfigError, one line.
+    def of(self, choice: Choice) -> list[Assignment]:
+        """Assignments of one option alone, with those that it builds on; other groups are left out."""
+        if choice not in self._of_choice:
+            content = self._content_of(choice.group, choice.option) if choice.option else {}
+            self._of_choice[choice] = self._assignments(content, {choice.group: choice.option})
+        return self._of_choice[choice]
+
+    def with_options(self, layer: Layer) -> Iterator[Assignment]:
+        """The assignments of a layer in their order of application: first those of its options."""
+        for choice in layer.choices:
+            yield from self.of(choice)
+        yield from layer.assignments
+
+    def in_order(self, layers: Iterable[Layer]) -> Iterator[Assignment]:
+        """The assignments that the layers lay, one after the other, upon the composed configuration.
+
+        That has what all options set: those of the lowest layer need not be laid again.
         """
-        tree = self._composed(self._primary(name), overrides)
+        for number, layer in enumerate(filter(None, layers)):
+            yield from self.with_options(layer) if number else layer.assignments
+
+    def hydra_yaml(self) -> str:
+        """The node `hydra` of what was composed, as Hydra's own defaults make it, as YAML."""
+        name, overrides = self._chosen
+        with initialize_config_dir(str(self.options.shipped), version_base=HYDRA_VERSION_BASE):
+            whole = compose(self._primary(name), [*overrides, *self._arguments], return_hydra_config=True)
+        return OmegaConf.to_yaml(OmegaConf.create({"hydra": whole.hydra}))
+
+    def content(self, name: str | None, overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
+        """The content that files give, and the option of each group. Raises ConfigError, one line.
+
+        name: of a primary configuration. overrides: choices of groups, in Hydra's grammar.
+        """
+        primary = name and self._primary(name)
+        shipped = initialize_config_dir(str(self.options.shipped), version_base=HYDRA_VERSION_BASE)
+        try:
+            with _without_what_hydra_runs_programs_with(), shipped:
+                tree = compose(primary, [*overrides, *self._arguments], return_hydra_config=True)
+        except RecursionError as error:
+            raise ConfigError(f"{', '.join(overrides)}: its defaults lead back to itself") from error
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
+            raise ConfigError(_one_line(error)) from error
         choices = {group: str(option) for group, option in tree.hydra.runtime.choices.items() if option}
         content: Any = OmegaConf.to_container(tree, resolve=False)
         del content["hydra"]
         return content, choices
 
-    def content_of(self, group: str, option: str) -> dict[str, Any]:
-        """Values that an option alone sets, with those that it builds on; other groups are left out."""
+    def _assignments(self, content: Mapping[str, Any], options: Mapping[str, str]) -> list[Assignment]:
+        return self.reader.read_all(content, lambda key: self._source(key, options)).assignments
+
+    def _content_of(self, group: str, option: str) -> dict[str, Any]:
         file = self.options.file(group, option)
         if file is not None and package_of(file) == GLOBAL_PACKAGE:
             return {key: value for key, value in _content(file).items() if key != "defaults"}
-        tree: Any = OmegaConf.to_container(self._composed(None, [f"+{group}={option}"]), resolve=False)
-        del tree["hydra"]
-        content: dict[str, Any] = tree
-        return content
+        return self.content(None, [f"+{group}={option}"])[0]
 
-    def hydra_yaml(self, name: str, overrides: Sequence[str]) -> str:
-        """The node `hydra` of a composed configuration as Hydra's own defaults make it, as YAML."""
-        with initialize_config_dir(str(self.options.shipped), version_base=HYDRA_VERSION_BASE):
-            whole = compose(self._primary(name), [*overrides, *self.arguments], return_hydra_config=True)
-        return OmegaConf.to_yaml(OmegaConf.create({"hydra": whole.hydra}))
+    def _own_options(self) -> dict[str, str]:
+        """The options that the task's own file names, by group."""
+        defaults = read_mapping(self.options.shipped / f"{self.primary}.yaml").get("defaults", [])
+        return {
+            group: option for entry in defaults if isinstance(entry, dict) for group, option in entry.items()
+        }
 
     def _primary(self, name: str) -> str:
         """The name by which Hydra finds a primary configuration: it looks only in its first folder."""
@@ -127,17 +192,7 @@ class HydraTree:
         ConfigStore.instance().store(_ADDED_PRIMARY, {"defaults": [name, "_self_"]})
         return _ADDED_PRIMARY
 
-    def _composed(self, name: str | None, overrides: Sequence[str]) -> DictConfig:
-        shipped = initialize_config_dir(str(self.options.shipped), version_base=HYDRA_VERSION_BASE)
-        try:
-            with _without_what_hydra_runs_programs_with(), shipped:
-                return compose(name, [*overrides, *self.arguments], return_hydra_config=True)
-        except RecursionError as error:
-            raise ConfigError(f"{', '.join(overrides)}: its defaults lead back to itself") from error
-        except (HydraException, OmegaConfBaseException, ValueError) as error:
-            raise ConfigError(_one_line(error)) from error
-
-    def source(self, key: str, choices: Mapping[str, str]) -> str:
+    def _source(self, key: str, choices: Mapping[str, str]) -> str:
         """Locates the file that most likely set a key of a composed configuration: `FILE: `, or nothing."""
         for group, option in reversed([*choices.items()]):
             file = self.options.file(group, option)
@@ -150,6 +205,13 @@ class HydraTree:
             if key in self._keys[file]:
                 return f"{file}: "
         return ""
+
+
+def composed_content(
+    contents: OptionContents, name: str, overrides: tuple[str, ...]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """A function of its own, so that tests compose what they share once."""
+    return contents.content(name, overrides)
 
 
 @contextmanager

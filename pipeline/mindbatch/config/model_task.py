@@ -97,8 +97,6 @@ class ModelTaskConfig(TaskConfig):
         self.drawn = {SEED: seed}
         for decoding in sections:
             vars(decoding).update(seed=seed)
-        if settings := self.resolved_settings.get("decoding"):
-            settings["seed"] = self.decoding.seed
 
     def settle_paths(self) -> list[str]:
         errors = settle_model_paths(self.model)

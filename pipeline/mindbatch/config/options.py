@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 from mindbatch.config.error_log import ErrorLog
+from mindbatch.config.layers import Choice
 from mindbatch.config.paths import near_sibling
-from mindbatch.config.settings import Choice
 from mindbatch.io.error_lines import did_you_mean
 
 GLOBAL_PACKAGE = "_global_"

@@ -5,7 +5,7 @@ import importlib
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Protocol, Union, cast, get_args, get_origin, get_type_hints
 
 from mindbatch.config.error_log import shown
 from mindbatch.fields import kinds
@@ -20,6 +20,16 @@ _KINDS: Mapping[type, ValueKind] = {
     str: kinds.text(),
 }
 """The values of a type, where a key says no more."""
+_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_CONVERSIONS: Mapping[tuple[type, type], Callable[[Any], Any]] = {
+    (int, str): str,
+    (float, str): str,
+    (int, float): float,
+    (str, float): float,
+    (str, int): int,
+    (str, bool): lambda text: _FLAGS[text.lower()],
+}
+"""By the type of what is written and that of its key."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +67,23 @@ def section(schema: type) -> Any:
     return field(default_factory=schema)
 
 
+class WrittenConfig(Protocol):
+    """A configuration as it was written (`config.saved`), with each ${...}."""
+
+    @property
+    def values(self) -> Mapping[str, Any]: ...
+
+    def portable_yaml(self, config: "TaskConfig") -> str: ...
+
+    def settings(self, config: "TaskConfig") -> dict[str, Any]: ...
+
+
 class TaskConfig:
     """Base of the composed configuration of every task: what it carries besides its keys."""
 
     # Not annotated: a dataclass field would become a key that users could set.
-    unresolved_yaml = ""
-    """The configuration as YAML that gives it again from any folder, each ${...} as written."""
-
-    resolved_settings = dict[str, Any]()
-    """The values of all keys, nested as in YAML; one written with ${...} stays so, for it may be a secret."""
+    written = cast("WrittenConfig | None", None)
+    """The configuration as it was written; None where it was made otherwise."""
 
     drawn = dict[str, Any]()
     """By key, what was drawn in place of a value that leaves it to chance."""
@@ -99,6 +117,16 @@ class TaskConfig:
 
     verbose_key: ClassVar[str] = "verbose"
     """The key that --verbose sets."""
+
+    @property
+    def unresolved_yaml(self) -> str:
+        """The configuration as YAML that gives it again from any folder, each ${...} as written."""
+        return "" if self.written is None else self.written.portable_yaml(self)
+
+    @property
+    def resolved_settings(self) -> dict[str, Any]:
+        """The values of all keys, nested as in YAML; one written with ${...} stays: it may be a secret."""
+        return {} if self.written is None else self.written.settings(self)
 
     @property
     def wants_verbose(self) -> bool:
@@ -216,6 +244,18 @@ class Key(Option):
     def in_help(self) -> str:
         brief = self.kind.brief or self.kind.takes
         return f"{brief} {'|' if self.kind.names else 'or'} null" if self.optional else brief
+
+    def converted(self, value: Any) -> Any:
+        """A value of the key's type where a file or variable has it as another: a text of digits, 1 for 1.0.
+
+        Raises ValueError for one of another type.
+        """
+        if self.type is Any or (value is None and self.optional) or type(value) is self.type:
+            return value
+        try:
+            return _CONVERSIONS[type(value), self.type](value)
+        except (ValueError, KeyError, OverflowError):
+            raise ValueError(f"must be {self.takes}") from None
 
     def read(self, value: Any) -> Any:
         """The one form of a value. Raises ValueError as the kind does."""

@@ -1,11 +1,9 @@
 """The keys of a run over a dataset, which `mindbatch batch` has, and what they may be together."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
-
-from omegaconf import OmegaConf
 
 from mindbatch.config.error_log import shown
 from mindbatch.config.model_task import ModelTaskConfig
@@ -152,22 +150,6 @@ class ReplayConfig(BatchConfig):
         yield from super().run_errors(keys)
         if not self.key:
             yield "key: must be given: the key of the row to run again"
-
-
-def save_as_written(made: BatchConfig, written: Mapping[str, Any]) -> None:
-    """Sets what is saved of a run that another task has made: its values; one written with ${...}, which may
-    be a secret, stays so.
-
-    written: the settings of that task.
-    """
-    settings = asdict(made)
-    for name, values in written.items():
-        if name in settings and isinstance(values, dict):
-            kept = {leaf: text for leaf, text in values.items() if "${" in str(text)}
-            settings[name] |= {leaf: text for leaf, text in kept.items() if leaf in settings[name]}
-    settings["model"].pop("mindformers_yaml", None)
-    made.resolved_settings = settings
-    made.unresolved_yaml = OmegaConf.to_yaml(OmegaConf.create(settings))
 
 
 def _output_errors(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]:

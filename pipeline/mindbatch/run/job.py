@@ -8,8 +8,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mindbatch.config.composition import save_config
 from mindbatch.config.model_task import SEED
+from mindbatch.config.saved import save_config
 from mindbatch.dataset.rows import RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.folder_embeddings import folder_embeddings

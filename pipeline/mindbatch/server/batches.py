@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.async_llm import AsyncLLM
+from mindbatch.config.saved import WrittenSettings
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.fields.kinds import LARGEST_COUNT
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError, passing_error
@@ -25,7 +26,7 @@ from mindbatch.ledger.run_folder import RunFolder, RunLock
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.llm import LLM
 from mindbatch.loading.providers import OpenedFolder
-from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig, save_as_written
+from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig
 from mindbatch.run.generation import Tally
 from mindbatch.run.identity import file_digest, fingerprint_fields
 from mindbatch.run.index import RowCounts
@@ -388,5 +389,5 @@ def run_config(config: ServeConfig, data: Path, folder: Path) -> BatchConfig:
         progress="none",
     )
     run.drawn = dict(config.drawn)
-    save_as_written(run, config.resolved_settings)
+    run.written = WrittenSettings.of_made(run, config.written)
     return run

@@ -17,14 +17,13 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, RangeSweep
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
 
-from mindbatch.config.composition import Composition
+from mindbatch.config.command_line import FOLDER_KEYS, json_value, key_of
+from mindbatch.config.compose import Composition
 from mindbatch.config.error_log import shown
+from mindbatch.config.layers import OPTION, OUTPUT_FOLDER
 from mindbatch.config.options import OptionFiles
-from mindbatch.config.overrides import FOLDER_KEYS, json_value, key_of
 from mindbatch.config.schema import TaskConfig, schema_keys, value_at
-from mindbatch.config.settings import OPTION, OUTPUT_FOLDER
 from mindbatch.io.amounts import table
 from mindbatch.io.children import command, spawn
 from mindbatch.io.error_lines import text_override
@@ -164,7 +163,7 @@ def placed(jobs: Sequence[SweepJob], schema: type[TaskConfig], compose: Compose)
         or schema.continues_run
     ):
         return [*jobs]
-    base = OmegaConf.select(compose([*jobs[0].overrides]).tree, OUTPUT_FOLDER)
+    base = compose([*jobs[0].overrides]).value(OUTPUT_FOLDER)
     if base is None:
         return [*jobs]
     return [_in_folder(job, Path(base) / job.folder_name) for job in jobs]

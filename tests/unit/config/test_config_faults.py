@@ -306,7 +306,7 @@ def test_all_faults_are_reported_at_once(usable: tuple[str, str]) -> None:
         "model.type=z",
         "decoding.min_p=2",
     )
-    starts = ["decoding.top_kk: ", "model=x: ", "decoding=y: ", "decoding.top_k=x: ", "model.type=z: "]
+    starts = ["model=x: ", "decoding=y: ", "decoding.top_kk: ", "decoding.top_k=x: ", "model.type=z: "]
     assert [line[: len(start)] for line, start in zip(found, starts, strict=False)] == starts
     assert found[5:] == ("decoding.min_p=2.0: must be from 0 to 1",)
 

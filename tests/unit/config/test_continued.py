@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.config.composition import save_config
+from mindbatch.config.saved import save_config
 from task_configs import config_of, faults_of_task
 
 
@@ -79,8 +79,8 @@ def test_a_folder_without_a_run_has_one_line(run: Path, tmp_path: Path) -> None:
 def test_a_saved_configuration_that_is_damaged(run: Path) -> None:
     (run / "config.yaml").write_text("decoding: {top_pp: 1}\n")
     assert faults_of_task("retry", f"output.dir={run}", "x=1") == [
-        "x: unknown key",
         f"{run}/config.yaml: decoding.top_pp: unknown key; did you mean decoding.top_p?",
+        "x: unknown key",
     ]
 
 

@@ -9,8 +9,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mindbatch.config.composition import save_config
 from mindbatch.config.model_schema import DecodingConfig
+from mindbatch.config.saved import save_config
 from mindbatch.decoding import DecodingParams
 from mindbatch.io.error_lines import text_override, texts_override
 from mindbatch.io.errors import ConfigError
@@ -197,7 +197,7 @@ def test_early_stopping_may_be_a_word(model_folder: Path) -> None:
         ('json_schema={"a": NaN}', "cannot be read; check the brackets and quotes"),
         ("json_schema=[1]", "found [1]; a JSON schema is an object"),
         ("logit_bias={x: 1}", "must be a mapping from token ids"),
-        ("regex=[${model.type}]", "${ begins a reference"),
+        ("regex=[${model.type}]", "must be text or null"),
         ("early_stopping=soon", "must be true, false or never"),
     ],
 )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.config.composition import save_config
+from mindbatch.config.saved import save_config
 from mindbatch.config.schema import schema_keys
 from mindbatch.io.errors import ConfigError
 from mindbatch.run.batch_config import BatchConfig

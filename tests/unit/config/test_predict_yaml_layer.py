@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mindbatch.cli import main
-from mindbatch.config.composition import save_config
+from mindbatch.config.saved import save_config
 from mindbatch.io.errors import EXIT_DONE
 from mindbatch.run.batch_config import BatchConfig
 from predict_yamls import LLAMA, MCORE, OLDER

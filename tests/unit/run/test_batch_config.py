@@ -184,12 +184,12 @@ def test_all_faults_are_reported_at_once(usable: list[str], tmp_path: Path) -> N
         ]
     )
     assert [line.replace(f"{tmp_path}/", "") for line in lines] == [
+        "data.limit=0: must be a whole number, at least 1",
         "model.checkpoint_name_or_path: must be given: the folder of a model (model=tiny_gpt2 is shipped)",
         "data.path=row.jsonl: no such file or folder; did you mean rows.jsonl?",
         "data.template_file=none.txt: no such file",
         f"data.filter_keys={tmp_path}: is a folder; give a file with a key on each line",
         "output.dir=rows.jsonl/a: rows.jsonl is a file, not a folder",
-        "data.limit=0: must be a whole number, at least 1",
     ]
 
 

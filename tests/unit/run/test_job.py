@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
+from mindbatch.config.saved import WrittenSettings
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, ConfigError, RankError
 from mindbatch.io.storage import Storage, StorageError
 from mindbatch.ledger.run_folder import RunFolder, RunLock
@@ -360,7 +361,7 @@ def test_a_seed_that_was_drawn_is_kept_to(
         sampling = {"do_sample": True, "temperature": 3.0, "seed": seed}
         config = job_config(data, tmp_path / name, key_column="id", decoding=sampling)
         config.drawn, config.progress = {"decoding.seed": seed}, "plain"
-        config.unresolved_yaml = "decoding: {seed: random}"
+        config.written = WrittenSettings(BatchConfig, {"decoding.seed": "random"}, tmp_path)
         return config
 
     make_job(drawing(11, "whole")).run()

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from mindbatch import cli
-from mindbatch.config.compose import compose_task
-from mindbatch.config.composition import Composition
+from mindbatch.config.compose import Composition, compose_task
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder
 from mindbatch.io.errors import ConfigError

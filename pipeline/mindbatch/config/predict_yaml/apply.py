@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mindbatch.config.error_log import ErrorLog, shown
+from mindbatch.config.layers import PREDICT_YAML, Assignment
 from mindbatch.config.paths import LONGEST_SHOWN, resolve_path
 from mindbatch.config.predict_yaml import conversions as to
 from mindbatch.config.predict_yaml.conversions import (
@@ -22,8 +23,8 @@ from mindbatch.config.predict_yaml.conversions import (
     WithoutEffect,
 )
 from mindbatch.config.predict_yaml.tables import IDLE, IDLE_MODEL, IDLE_PET, MODEL, PET, RUN, UNREAD
+from mindbatch.config.saved import resolved_text
 from mindbatch.config.schema import SchemaKeys
-from mindbatch.config.settings import PREDICT_YAML, Assignment, resolved_text
 from mindbatch.config.yaml_file import read_with_lines
 from mindbatch.io.amounts import counted
 from mindbatch.io.error_lines import did_you_mean
@@ -220,7 +221,7 @@ def predict_layer(
 ) -> tuple[list[Assignment], list[str], list[str]]:
     """The settings of the predict YAML that `written` names, and its `notes` and `details`.
 
-    above, strategy: as of `apply_table`. Its errors go to `log`, and where each setting comes from.
+    above, strategy: as of `apply_table`. Its errors go to `log`.
     """
     try:
         applied = apply_table(
@@ -236,7 +237,6 @@ def predict_layer(
     for line in applied.errors:
         log.add(line, *applied.doubtful)
     settings = [*applied.settings.values()]
-    log.origins |= {setting.key: setting.source for setting in settings}
     return settings, applied.notes, applied.details
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import orjson
 from rich.console import Console
 
-from mindbatch.config.composition import save_config
+from mindbatch.config.saved import save_config
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import CompletionOutput, RequestOutput
 from mindbatch.evaluation import REFERENCE_FREE

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from rich.console import Console
 
-from mindbatch.config.composition import save_config
+from mindbatch.config.saved import save_config
 from mindbatch.io.amounts import is_day, today
 from mindbatch.io.error_lines import did_you_mean, shown
 from mindbatch.io.errors import EXIT_DONE, ConfigError

@@ -15,6 +15,7 @@ from rich.console import Console
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import DecodingConfig
 from mindbatch.config.model_task import SEED
+from mindbatch.config.saved import WrittenSettings
 from mindbatch.dataset.data_config import DataConfig, always_chats
 from mindbatch.evaluation import REFERENCE_FREE
 from mindbatch.io.amounts import today
@@ -28,7 +29,7 @@ from mindbatch.ledger.run_record import RunRecord
 from mindbatch.llm import LLM
 from mindbatch.loading.build import Notice
 from mindbatch.loading.providers import OpenedFolder, open_model
-from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig, save_as_written
+from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig
 from mindbatch.run.generation import Tally
 from mindbatch.run.identity import file_digest, fingerprint_fields, replica_of
 from mindbatch.run.job import BatchJob, typed_command
@@ -157,7 +158,7 @@ def run_config(
     )
     if decoding.seed == config.drawn.get(SEED):
         made.drawn = config.drawn
-    save_as_written(made, config.resolved_settings)
+    made.written = WrittenSettings.of_made(made, config.written)
     return made
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mindbatch.config.composition import save_config
+from mindbatch.config.saved import save_config
 from mindbatch.io.amounts import counted
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.io.screen_text import concealed, say

@@ -12,8 +12,8 @@ from typing import Any, TextIO
 
 import orjson
 
-from mindbatch.config.composition import save_config
 from mindbatch.config.paths import SAVED_BESIDE
+from mindbatch.config.saved import save_config
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import (
     CompletionOutput,

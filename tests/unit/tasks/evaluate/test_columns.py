@@ -7,6 +7,7 @@ import yaml
 
 from mindbatch.config.compose import compose_task
 from mindbatch.config.lora_schema import LoraConfig
+from mindbatch.config.saved import WrittenSettings
 from mindbatch.config.schema import schema_keys
 from mindbatch.io.errors import ConfigError
 from mindbatch.run.batch_config import BatchConfig
@@ -108,7 +109,9 @@ def test_a_run_has_its_columns_adapter_alone(configured: Configured, tmp_path: P
 
 def test_a_saved_run_is_one_of_batch_and_keeps_references(configured: Configured, tmp_path: Path) -> None:
     config = configured(data={"chat_template_kwargs": {"token": "secret"}})
-    config.resolved_settings = {"data": {"chat_template_kwargs": "${oc.env:KWARGS}"}}
+    config.written = WrittenSettings(
+        type(config), {"data.chat_template_kwargs": "${oc.env:KWARGS}"}, tmp_path
+    )
     [column] = columns_of(config)
     made = run_config(config, column, tmp_path / "rows.jsonl", tmp_path / "run", is_scored=True)
     saved = yaml.safe_load(made.unresolved_yaml)

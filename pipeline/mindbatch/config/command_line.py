@@ -16,9 +16,9 @@ from hydra.grammar.gen.OverrideLexer import OverrideLexer
 from hydra.grammar.gen.OverrideParser import OverrideParser
 
 from mindbatch.config.error_log import ErrorLog, shown
+from mindbatch.config.layers import OUTPUT_FOLDER, Assignment, Choice, Layer, LayerReader
 from mindbatch.config.paths import LONGEST_SHOWN
 from mindbatch.config.schema import TaskConfig
-from mindbatch.config.settings import OUTPUT_FOLDER, Assignment, Choice, Layer, SettingReader
 from mindbatch.io.error_lines import literal
 from mindbatch.io.strict_json import JsonError, StrictReader, value_errors
 
@@ -38,7 +38,7 @@ _QUOTED_TEXTS = re.compile(rf"\[\s*{_QUOTED.pattern}(?:\s*,\s*{_QUOTED.pattern})
 
 
 def read_command_line(
-    arguments: list[str], schema: type[TaskConfig], reader: SettingReader, log: ErrorLog
+    arguments: list[str], schema: type[TaskConfig], reader: LayerReader, log: ErrorLog
 ) -> Layer:
     """The settings of a command line in the order given, positional words first; errors go to `log`."""
     words, tokens = _positional(arguments, schema, log)
@@ -108,7 +108,7 @@ def _is_stray(token: str) -> bool:
     return "=" not in token and not token.startswith("~")
 
 
-def _stray_words(tokens: list[str], first: int, reader: SettingReader) -> str:
+def _stray_words(tokens: list[str], first: int, reader: LayerReader) -> str:
     """The error of successive words that have no key: most often a text that was not quoted for the shell."""
     words = [*takewhile(_is_stray, tokens[first:])]
     error = f"{shown(' '.join(words))}: must be KEY=VALUE"
@@ -120,7 +120,7 @@ def _stray_words(tokens: list[str], first: int, reader: SettingReader) -> str:
     return f"{error}; a model's folder is given as {MODEL_FOLDER}={words[0]}" if is_model else error
 
 
-def _read_one(token: str, reader: SettingReader, log: ErrorLog) -> Layer:
+def _read_one(token: str, reader: LayerReader, log: ErrorLog) -> Layer:
     key = key_of(token)
     if not key:
         log.add(f"{shown(token)}: has no key; write key=value")
@@ -161,7 +161,7 @@ def _read_one(token: str, reader: SettingReader, log: ErrorLog) -> Layer:
     return Layer()
 
 
-def _structural(override: Override, token: str, reader: SettingReader, log: ErrorLog) -> Layer:
+def _structural(override: Override, token: str, reader: LayerReader, log: ErrorLog) -> Layer:
     """Reads `~group`, `~key` and `group@package=option`: the first and the last are Hydra's."""
     key = override.key_or_group
     if key in reader.groups and (override.is_delete() or isinstance(override.value(), str)):

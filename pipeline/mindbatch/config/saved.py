@@ -1,0 +1,201 @@
+"""A configuration beside outputs: as YAML that gives it again from any folder, as a record, and read back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from mindbatch.config.error_log import ErrorLog, shown
+from mindbatch.config.layers import OUTPUT_FOLDER, Layer, LayerReader, Listed
+from mindbatch.config.paths import (
+    LONGEST_SHOWN,
+    SAVED_CONFIG,
+    SHIPPED,
+    STANDARD_INPUT,
+    near_sibling,
+    resolve_path,
+)
+from mindbatch.config.schema import Key, TaskConfig, WrittenConfig, schema_keys, value_at
+from mindbatch.config.validation import nested
+from mindbatch.io.storage import Storage, write_whole
+
+NOT_CONTINUED = {"output.on_mismatch"}
+"""Keys not taken from a saved configuration: what a first command says about a folder that already exists
+is not meant for the run made there since."""
+REMOVED = {"output.tensorboard"}
+"""Keys of earlier versions, which the configurations that they saved may hold."""
+
+
+@dataclass(frozen=True)
+class WrittenSettings:
+    """A configuration as it was written, each ${...} as it stands: what it resolves to may be a secret.
+
+    values: of every key. folder: from which relative paths are. set_keys: the keys that the user gave.
+    listing: the options listed for listed_group.
+    """
+
+    schema: type[TaskConfig]
+    values: Mapping[str, Any]
+    folder: Path
+    set_keys: frozenset[str] = frozenset()
+    listing: tuple[Listed, ...] = ()
+
+    @classmethod
+    def of_made(cls, made: TaskConfig, other: WrittenConfig | None) -> "WrittenSettings":
+        """The configuration `made` by another task, whose own is `other`: a ${...} there stays one here."""
+        texts = {} if other is None else {name: v for name, v in other.values.items() if "${" in str(v)}
+        values = {name: texts.get(name, value_at(made, name)) for name in schema_keys(type(made)).keys}
+        return cls(type(made), values, Path.cwd())
+
+    def as_yaml(self) -> str:
+        return self._yaml({})
+
+    def portable_yaml(self, config: TaskConfig) -> str:
+        """YAML that means the same from every working directory.
+
+        A path written with ${...} or `shipped:` stays as it is, and so does standard input.
+        config: what came of the values.
+        """
+        keys = schema_keys(self.schema).keys
+        paths = [name for name in self.values if keys[name].is_path]
+        return self._yaml({name: self._portable(self.values[name], value_at(config, name)) for name in paths})
+
+    def settings(self, config: TaskConfig) -> dict[str, Any]:
+        """The value of every key of `config` for the record of a run, nested by section, in plain JSON types.
+
+        Paths are absolute. A value written with ${...} is given as written.
+        """
+        keys = schema_keys(self.schema).keys
+        return self._content(
+            {name: self._kept(keys[name], text, value_at(config, name)) for name, text in self.values.items()}
+        )
+
+    def _content(self, replaced: Mapping[str, Any]) -> dict[str, Any]:
+        """The values nested by section, without the keys that are not kept.
+
+        replaced: values that stand instead of the written ones.
+        """
+        kept = {name for name, key in schema_keys(self.schema).keys.items() if key.is_kept}
+        return nested({name: replaced.get(name, self.values[name]) for name in self.values if name in kept})
+
+    def _yaml(self, replaced: Mapping[str, Any]) -> str:
+        """The content as YAML.
+
+        Instead of a section for which options were listed it has the list, and the keys that were given.
+        """
+        content = self._content(replaced)
+        if self.listing:
+            group = self.schema.listed_group
+            section, content[group] = content[group], [entry.written for entry in self.listing]
+            names = {f"{group}.{leaf}": value for leaf, value in section.items()}
+            content |= {name: value for name, value in names.items() if name in self.set_keys}
+        return OmegaConf.to_yaml(OmegaConf.create(content))
+
+    def _kept(self, key: Key, text: Any, value: Any) -> Any:
+        if key.is_path and isinstance(text, Mapping):
+            return {name: self._kept(key, item, value[name]) for name, item in text.items()}
+        if key.kind.is_text_or_list and isinstance(value, tuple):
+            return [self._kept(key, *pair) for pair in zip(text, value, strict=True)]
+        if "${" in str(text):
+            return text
+        if key.is_path and isinstance(value, str) and value != STANDARD_INPUT:
+            return self._absolute(value)
+        if key.is_path and isinstance(value, Mapping):  # of a file that lists the paths
+            return {name: self._kept(key, item, item) for name, item in value.items()}
+        return list(value) if isinstance(value, tuple) else value
+
+    def _portable(self, text: Any, value: Any) -> Any:
+        """A written path, or a mapping or list of some, that means the same from any folder.
+
+        value: what came of it.
+        """
+        if isinstance(text, Mapping):
+            return {name: self._portable(item, value[name]) for name, item in text.items()}
+        if isinstance(text, Sequence) and isinstance(value, tuple) and not isinstance(text, str):
+            return [self._portable(*pair) for pair in zip(text, value, strict=True)]
+        if isinstance(value, Mapping) and "${" not in str(text):  # of a file that lists the paths
+            return {name: self._portable(item, item) for name, item in value.items()}
+        if not isinstance(text, str) or text == STANDARD_INPUT or "${" in text or text.startswith(SHIPPED):
+            return text
+        return self._absolute(value).replace("${", "\\${")
+
+    def _absolute(self, path: str) -> str:
+        """`path` from the root; links stay, for they may be meant to be moved."""
+        return str(self.folder / path)
+
+
+def save_config(
+    config: TaskConfig, path: Path, storage: Storage | None = None, fixed: Mapping[str, Any] | None = None
+) -> None:
+    """Writes `config` to `path` as YAML, whole or not at all; ${...} stay as written, so no secret is kept.
+
+    What was drawn stands in it. fixed: by key, what has come of other values that were left to the moment;
+    None is left as it is.
+
+    Raises StorageError when it cannot be written.
+    """
+    values = {name: value for name, value in {**config.drawn, **(fixed or {})}.items() if value is not None}
+    text = config.unresolved_yaml
+    if values:
+        tree: Any = OmegaConf.create(text)
+        for name, value in values.items():
+            if OmegaConf.is_list(tree.get(name.partition(".")[0])):
+                tree[name] = value  # beside the list of options for its section
+            else:
+                OmegaConf.update(tree, name, value)
+        text = OmegaConf.to_yaml(tree)
+    write_whole(path, text.encode(), storage)
+
+
+def read_saved(values_above: Mapping[str, Any], reader: LayerReader, log: ErrorLog) -> Layer:
+    """The settings saved in the folder that `values_above` name, wherever that was moved to.
+
+    Raises ConfigError when there are none: without them everything else would look like an error, too.
+    """
+    num_errors = len(log.lines)
+    file = _saved_file(values_above, log)
+    layer = reader.read_file(file) if file else Layer()
+    if len(log.lines) > num_errors:
+        log.raise_if_any()
+    layer.assignments = [item for item in layer.assignments if item.key not in NOT_CONTINUED | REMOVED]
+    return layer
+
+
+def _saved_file(values: Mapping[str, Any], log: ErrorLog) -> Path | None:
+    if OUTPUT_FOLDER not in values:
+        log.add(f"{OUTPUT_FOLDER}: must be given: the folder of the run", OUTPUT_FOLDER)
+        return None
+    written = values[OUTPUT_FOLDER]
+    try:
+        folder = resolve_path(resolved_text(written, "the folder of a run"))
+        if (folder / SAVED_CONFIG).is_file():
+            return folder / SAVED_CONFIG
+        reason = _why_no_run(folder)
+    except OSError as error:
+        reason = f"cannot be used ({error.strerror})"
+    except ValueError as error:
+        reason = str(error)
+    log.add(f"{OUTPUT_FOLDER}={shown(written, LONGEST_SHOWN)}: {reason}", OUTPUT_FOLDER)
+    return None
+
+
+def _why_no_run(folder: Path) -> str:
+    if folder.is_dir():
+        return f"holds no run (there is no {SAVED_CONFIG})"
+    return (
+        "is a file; give the folder of a run" if folder.exists() else f"no such folder{near_sibling(folder)}"
+    )
+
+
+def resolved_text(written: object, meaning: str) -> str:
+    """The text that `written` stands for, with variables of the environment. Raises ValueError for none."""
+    try:
+        text = OmegaConf.create({"text": written}).text
+    except OmegaConfBaseException as error:
+        raise ValueError("has no value") from error
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"must be {meaning}")
+    return text

@@ -1,0 +1,205 @@
+"""The one pass over a composed configuration: unknown keys, references, types, kinds, all errors at once."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.resolvers import oc
+
+from mindbatch.config.error_log import ErrorLog, shown
+from mindbatch.config.layers import Assignment
+from mindbatch.config.paths import LONGEST_SHOWN, input_file_error, resolve_path
+from mindbatch.config.schema import INSTEAD, Key, SchemaKeys
+from mindbatch.config.yaml_file import HYDRA_NAME, is_hydra_key
+from mindbatch.io.error_lines import literal, nearest
+from mindbatch.io.regular_file import open_regular
+from mindbatch.io.screen_text import hide
+
+JSON_SCHEMA = "decoding.json_schema"
+FIXED_SETTINGS = "Hydra's own settings are fixed here"
+MANDATORY = "???"
+"""OmegaConf's sign for a value that must be given."""
+
+_MOST_KEYS = 4
+"""Most keys of a section that an error line names: enough to show what its keys look like."""
+_ESCAPE = "${ begins a reference; write \\${ for the characters themselves"
+_ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
+
+
+def _environment_value(name: str, *default: Any) -> Any:
+    """OmegaConf's oc.env, whose values are hidden from then on."""
+    value = oc.env(name, *default)
+    if name in os.environ:
+        hide(os.environ[name], f"${{oc.env:{name}}}")
+    return value
+
+
+OmegaConf.register_new_resolver("oc.env", _environment_value, replace=True)
+
+Settings = dict[str, Assignment]
+"""The assignments that count, by key, those of the last layer last."""
+
+
+class Validator:
+    """Judges settings and gives their typed values. What is wrong goes to the log, and its default counts.
+
+    groups: of options, whose names are near names too.
+    """
+
+    def __init__(self, keys: SchemaKeys, groups: frozenset[str], log: ErrorLog) -> None:
+        self._keys = keys
+        self._groups = groups
+        self._log = log
+
+    def typed(self, settings: Settings, *, resolves: bool = True) -> dict[str, Any]:
+        """The value of every key in the form of its kind.
+
+        resolves: without it the defaults stand for all values with references.
+        In `settings` the values become those of their keys' types, but for those with references.
+        """
+        self._read_schema_file(settings)
+        values = {name: _default(key) for name, key in self._keys.keys.items()}
+        references = {}
+        for name, setting in settings.items():
+            if (key := self._keys.keys.get(name)) is None:
+                self._log.add(f"{setting.source}{name}{self._why_unknown(setting)}", name)
+            elif _holds_hydra_key(setting.value):
+                self._log.add(f"{setting.source}{name}: {HYDRA_NAME}", name)
+            elif refers(setting.value):
+                references[name] = setting
+            else:
+                self._read(key, setting, settings, values)
+        if references and resolves:
+            self._resolve(references, values)
+        return values
+
+    def _read_schema_file(self, settings: Settings) -> None:
+        """Puts a schema in place of its file: a run that is resumed does not depend on the file."""
+        setting = settings.get(JSON_SCHEMA)
+        if setting is None or not str(setting.value).strip().endswith(".json"):
+            return
+        try:
+            settings[JSON_SCHEMA] = replace(setting, value=_text_of_schema(setting.value.strip()))
+        except ValueError as error:
+            written = shown(setting.value, LONGEST_SHOWN)
+            self._log.add(f"{setting.source}{JSON_SCHEMA}={written}: {error}", JSON_SCHEMA)
+            del settings[JSON_SCHEMA]
+
+    def _read(self, key: Key, setting: Assignment, settings: Settings, values: dict[str, Any]) -> None:
+        try:
+            value = key.converted(setting.value)
+            settings[key.name] = replace(setting, value=value)
+            if key.kind.is_plain:
+                values[key.name] = value  # even where it is not allowed: what follows from it is no news
+            values[key.name] = key.read(value)
+            self._log.trust(key.name)
+        except (ValueError, RecursionError) as error:
+            why = f"must be {key.takes}" if isinstance(error, RecursionError) else error
+            self._refuse(setting, why)
+
+    def _resolve(self, references: Settings, values: dict[str, Any]) -> None:
+        """Reads what references stand for into `values`. No error shows that, for it may be a secret."""
+        tree = OmegaConf.create(nested(values))
+        for name, setting in references.items():
+            try:
+                OmegaConf.update(tree, name, setting.value, merge=False)
+            except OmegaConfBaseException:
+                self._refuse(setting, _ESCAPE)
+        for name, setting in references.items():
+            key = self._keys.keys[name]
+            try:
+                value = OmegaConf.select(tree, name, throw_on_missing=True)
+                if OmegaConf.is_config(value):
+                    value = OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
+                values[name] = key.read(key.converted(value))
+                self._log.trust(name)
+            except (OmegaConfBaseException, ValueError) as error:
+                self._refuse(setting, _why_unresolved(error, setting.value, key))
+
+    def _refuse(self, setting: Assignment, why: object) -> None:
+        self._log.add(f"{setting.source}{setting.key}={shown(setting.value)}: {why}", setting.key)
+
+    def _why_unknown(self, setting: Assignment) -> str:
+        if setting.key not in self._keys.sections:
+            return f": {self.unknown(setting.key)}"
+        section, keys = setting.key, self._keys.of_section(setting.key)
+        options = f"the name of an option ({section}=NAME) or " if section in self._groups else ""
+        more = len(keys) - _MOST_KEYS
+        rest = f" and {more} more, which --help={section} lists" if more > 0 else ""
+        listed = ", ".join(keys[:_MOST_KEYS])
+        return f"={shown(setting.value)}: must be {options}values for its keys: {listed}{rest}"
+
+    def unknown(self, name: str) -> str:
+        """Explains why the key `name` is refused, with the key that was probably meant."""
+        if name.partition(".")[0] == "hydra":
+            return f"{FIXED_SETTINGS}; --multirun, --cfg and --config-name are flags"
+        if any(map(is_hydra_key, name.split("."))):
+            return HYDRA_NAME
+        if instead := INSTEAD.get(name.rpartition(".")[2]):
+            return f"unknown key; {instead}"
+        near = self._keys.nearest(name) or nearest(name, self._groups, cutoff=0.8)
+        return f"unknown key; did you mean {near}?" if near else "unknown key"
+
+
+def _default(key: Key) -> Any:
+    """The default as a file would give it: YAML has lists, not tuples."""
+    return key.read([*key.default]) if isinstance(key.default, tuple) else key.default
+
+
+def refers(value: Any) -> bool:
+    """True if a value has a reference in it, or stands for one that must be given."""
+    return "${" in str(value) or MANDATORY in str(value)
+
+
+def written_values(settings: Settings, keys: SchemaKeys) -> dict[str, Any]:
+    """The value of every key as it was written, with each ${...}; else its default."""
+    return {
+        name: settings[name].value if name in settings else key.default for name, key in keys.keys.items()
+    }
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by dotted key as mappings within each other."""
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        *sections, leaf = name.split(".")
+        branch = tree
+        for section in sections:
+            branch = branch.setdefault(section, {})
+        branch[leaf] = value
+    return tree
+
+
+def _holds_hydra_key(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(is_hydra_key(name) or _holds_hydra_key(item) for name, item in value.items())
+    return isinstance(value, list) and any(map(_holds_hydra_key, value))
+
+
+def _why_unresolved(error: Exception, written: Any, key: Key) -> str:
+    if isinstance(error, MissingMandatoryValue):
+        return f"{MANDATORY} stands for a value that must be given; set one"
+    if not isinstance(error, OmegaConfBaseException):
+        return f"what it stands for must be {key.takes}"
+    unset = [name for name in _ENVIRONMENT.findall(str(written)) if name not in os.environ]
+    if unset:
+        return f"the environment variable {', '.join(unset)} is not set"
+    return f"has no value; {_ESCAPE}"
+
+
+def _text_of_schema(written: str) -> str:
+    """The text of a schema's file. Raises ValueError."""
+    from mindbatch.decoding.grammar import MOST_CHARACTERS  # few give a schema
+
+    path = resolve_path(written)
+    if problem := input_file_error("a JSON schema")(path):
+        raise ValueError(problem)
+    try:
+        with open(open_regular(path), encoding="utf-8") as file:
+            return literal(file.read(MOST_CHARACTERS + 1))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot be read ({error})") from error
