@@ -96,7 +96,7 @@ def options_of(path: str | Path | None, arguments: Mapping[str, Any]) -> ModelTa
     config = ModelTaskConfig(model=model, runtime=runtime, parallel=parallel, lora=lora)
     errors = config.settle_paths()
     errors += config.read_values(_KEYS).values()
-    if errors := errors or [*config.own_errors(_KEYS)]:
+    if errors := errors or [*config.all_errors(_KEYS)]:
         raise ConfigError(errors)
     if errors := fetch_models(model):
         raise ConfigError(errors)

@@ -16,7 +16,7 @@ TASKS = {
     "batch": f"{MODEL} data.path=rows.jsonl output.dir=run data.template={{{{q}}}} data.decoding_column=own",
     "runs": "run",
     "diff": "run run",
-    "plan": f"{MODEL} parallel.model_parallel=2",
+    "layout": f"{MODEL} parallel.model_parallel=2",
     "reshard": "source=model target.dir=out target.model_parallel=2 workers=2",
     "inspect": "model",
     "rank-table": "devices=[0,1]",

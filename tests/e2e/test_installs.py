@@ -147,7 +147,7 @@ def test_a_clone_without_a_compiler_in_an_active_environment(
 def test_what_needs_them_is_refused_with_the_line_that_brings_them(
     mindbatch: Path, tmp_path: Path, arguments: list[str], lacks: str
 ) -> None:
-    for task in (["generate", "prompts=[a]"], ["plan", "compile=true"]):
+    for task in (["generate", "prompts=[a]"], ["compile"]):
         result = _run(mindbatch, tmp_path, task[0], "model=tiny_gpt2", *task[1:], *arguments)
         assert f"mindbatch: {lacks} not installed here; {mindbatch.with_name('python')} -m" in result.stderr
         assert result.returncode == 2

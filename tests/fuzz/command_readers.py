@@ -24,7 +24,7 @@ from predict_yamls import MCORE, OLDER
 from rank_tables import plain_table
 
 UNFORESEEN = "(run again with --verbose for the traceback)"
-RUN_FOR_REAL = ("plan", "inspect", "rank-table", "runs")
+RUN_FOR_REAL = ("layout", "inspect", "rank-table", "runs")
 MODEL = "model.checkpoint_name_or_path=model"
 WORDS = (
     f"generate model=auto {MODEL} prompts=['a_b',c] decoding=top_p decoding.top_p=0.5 --print-config",
@@ -32,7 +32,7 @@ WORDS = (
     f"batch {MODEL} data.path=rows.jsonl output.dir=out decoding=sampling data.limit=3",
     f"compare {MODEL} prompts=['a'] decoding=[greedy,beam4,top_p]",
     "reshard source=model target.dir=cut target.model_parallel=2 target.dtype=float16 workers=2",
-    f"plan {MODEL} parallel.model_parallel=2 parallel.data_parallel=2 runtime.cache_memory=1GiB",
+    f"layout {MODEL} parallel.model_parallel=2 parallel.data_parallel=2",
     "inspect path=model limit=3 format=json filter=*.weight",
     "rank-table servers=[{server_id:10.0.0.1,device_ips:[10.1.0.1,10.1.0.2]}]",
     "rank-table action=check files=[table.json] uneven=true",

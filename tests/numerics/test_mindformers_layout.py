@@ -20,8 +20,8 @@ from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import BackendError
 from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.tasks.plan import task as plan
-from mindbatch.tasks.plan.mindformers import InferredLayout, LayoutJob, infer_layouts, llama_options
+from mindbatch.tasks.layout import task as layout_task
+from mindbatch.tasks.layout.mindformers import InferredLayout, LayoutJob, infer_layouts, llama_options
 from mindbatch.tasks.registry import TASKS
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("ascend_simulation")]
@@ -184,7 +184,7 @@ def test_each_pipeline_stage_has_its_strategy_file(tmp_path: Path, monkeypatch: 
         "parallel.pipeline_stage=2",
         "layout.dir=strategy",
     ]
-    assert plan.run(compose_task(TASKS["plan"], words).finish()) == 0  # type: ignore[arg-type]
+    assert layout_task.run(compose_task(TASKS["layout"], words).finish()) == 0  # type: ignore[arg-type]
     assert [path.name for path in Path().iterdir()] == ["strategy"]
     assert sorted(path.name for path in Path("strategy").iterdir()) == [
         "ckpt_strategy_rank_0.ckpt",

@@ -1,4 +1,4 @@
-"""Strategy files of `mindbatch plan`: MindSpore cuts by them what `mindbatch reshard` cuts, to the byte."""
+"""Strategy files of `mindbatch layout`: MindSpore cuts by them what `mindbatch reshard` cuts, to the byte."""
 
 import shutil
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.config.compose import compose_task
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
-from mindbatch.tasks.plan import task as plan
+from mindbatch.tasks.layout import task as layout_task
 from mindbatch.tasks.registry import TASKS
 from mindbatch.tasks.reshard import task as reshard
 from reshard_models import MODELS, contents, write_model
@@ -75,8 +75,8 @@ def cut(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     place = tmp_path_factory.mktemp("cut")
     write_model(place / "model", case.config, case.dtype)
     run(
-        plan,
-        "plan",
+        layout_task,
+        "layout",
         f"model.checkpoint_name_or_path={place}/model",
         f"parallel.data_parallel={case.data_parallel}",
         f"parallel.model_parallel={case.model_parallel}",

@@ -102,9 +102,9 @@ def recorded() -> dict[str, list[int]]:
 
 
 def compile_graphs() -> Result:
-    words = (*_MODEL, TWO, _NPU, "compile=true", "ranks=all", "report=json")
+    words = (*_MODEL, TWO, "ranks=all", "report=json")
     try:
-        ranks = json.loads(said_by("plan", *words, allowed=(EXIT_DONE, EXIT_FAILED)))["ranks"]
+        ranks = json.loads(said_by("compile", *words, allowed=(EXIT_DONE, EXIT_FAILED)))["ranks"]
     except CommandError as error:
         return _result(FAILED, str(error), *error.log)
     except ValueError:

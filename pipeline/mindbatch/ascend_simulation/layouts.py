@@ -33,7 +33,7 @@ _CACHES = ("key_cache", "value_cache")
 def infer_layouts(jobs: str) -> Iterator[dict[str, Any]]:
     """For each job and each of its leading ranks: the shapes of its parameters and the strategy file.
 
-    jobs: JSON, a list of `LayoutJob` of tasks/plan/mindformers.py.
+    jobs: JSON, a list of `LayoutJob` of tasks/layout/mindformers.py.
     """
     prepare_for_mindformers()
     stand_in_for_hyper_parallel()

@@ -186,16 +186,16 @@ class Composition:
     def finish(self) -> TaskConfig:
         """The typed, validated configuration. Raises ConfigError with every error found up to here."""
         config = self._typed(self.settings)
-        unused = [*self._reset_unused(config)]
-        config = self._typed(self.settings) if unused else config
-        config.notes = (*self.predicted.notes, *unused, *self._escape_notes(config))
+        idle = [*self._drop_idle(config)]
+        config = self._typed(self.settings) if idle else config
+        config.notes = (*self.predicted.notes, *idle, *self._escape_notes(config))
         config.variants = {name: self._section(settings) for name, settings in self.variants.items()}
         self.log.add_consequences(config.settle_paths())
         if config.runs_model:
             self._fetch_models(cast("ModelTaskConfig", config))
             self._ask_model(cast("ModelTaskConfig", config))
             cast("ModelTaskConfig", config).draw_seed()
-        self.log.add_consequences(config.own_errors(self.keys))
+        self.log.add_consequences(config.all_errors(self.keys))
         self.log.raise_if_any()
         config.written = self._written()
         return config
@@ -213,17 +213,13 @@ class Composition:
         """The section that a variant has instead of the configuration's own."""
         return getattr(self._typed(settings), self.schema.listed_group or "decoding")
 
-    def _reset_unused(self, config: TaskConfig) -> Iterator[str]:
-        """Takes back what a predict YAML sets that the task has no use for; yields a note for each reason."""
-        names: dict[str, list[str]] = {}
+    def _drop_idle(self, config: TaskConfig) -> Iterator[str]:
+        """Takes back what a predict YAML sets and has no effect in this task; yields a note for each."""
         for item in self.predicted.layer.assignments:
-            counts = self.settings[item.key].source == item.source
-            reason = config.unused(item.key) if counts else None
-            if reason and value_at(config, item.key) != self.keys.keys[item.key].default:
-                names.setdefault(reason, []).append(item.key)
+            line = config.need_error(self.keys.keys[item.key], self.keys)
+            if line is not None and self.settings[item.key].source == item.source:
                 del self.settings[item.key]
-        for reason, keys in names.items():
-            yield f"{', '.join(keys)}: {reason}"
+                yield line
 
     def _escape_notes(self, config: TaskConfig) -> Iterator[str]:
         """Lines on texts in which a line break or a tab was most likely meant."""
@@ -243,7 +239,7 @@ class Composition:
         from mindbatch.config.hub_models import fetch_models, unfetched
 
         if unfetched(config.model):
-            self.log.add_consequences(config.own_errors(self.keys))
+            self.log.add_consequences(config.all_errors(self.keys))
             self.log.raise_if_any()
             self.log.add_consequences(fetch_models(config.model))
 
@@ -289,8 +285,10 @@ def _built(schema: type, values: Mapping[str, Any], prefix: str = "") -> Any:
     arguments = {}
     for entry in dataclasses.fields(schema):
         name = prefix + entry.name
-        is_section = dataclasses.is_dataclass(hints[entry.name])
-        arguments[entry.name] = _built(hints[entry.name], values, f"{name}.") if is_section else values[name]
+        if dataclasses.is_dataclass(hints[entry.name]):
+            arguments[entry.name] = _built(hints[entry.name], values, f"{name}.")
+        elif name in values:
+            arguments[entry.name] = values[name]
     return schema(**arguments)
 
 

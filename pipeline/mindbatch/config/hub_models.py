@@ -76,5 +76,3 @@ def hub_errors(model: ModelConfig) -> Iterator[str]:
         yield f"model.revision={shown(model.revision)}: must be the name of a branch or tag, or a commit"
     if model.hub == MODEL_SCOPE and model.download and not is_installed("modelscope_hub"):
         yield f"model.hub={MODEL_SCOPE}: {missing('modelscope_hub')}"
-    if model.download_files and not model.download:
-        yield f"model.download_files={shown(model.download_files)}: has no effect without model.download=true"

@@ -34,6 +34,9 @@ _ADDED_PRIMARY = "mindbatch_added_primary"
 _errors: list[str] = []
 """Of the files that Hydra has asked a source for since the last call of `_take_errors`."""
 
+_NO_GROUP = re.compile(r"Could not override '([^'@]+)'\. No match.* use \+(\S+)", re.DOTALL)
+"""Hydra's message on an option of a group that a configuration does not have."""
+
 _PACKAGE = re.compile(r"^\s*#\s*@package\s+(\S+)", re.MULTILINE)
 
 
@@ -241,4 +244,6 @@ def _one_line(error: BaseException) -> str:
     while not str(error) and error.__cause__ is not None:
         error = error.__cause__
     text = str(error).partition("\nConfig search path:")[0].partition("\nSearch path:")[0]
+    if other := _NO_GROUP.match(text):
+        return f"{other[2]}: this task takes no option of {other[1]}"
     return " ".join(text.replace("\t", " ").split())

@@ -11,12 +11,12 @@ from mindbatch.config.error_log import shown
 from mindbatch.config.machine import is_installed
 from mindbatch.config.model_schema import ParallelConfig
 from mindbatch.config.paths import input_file_error, run_folder_error, settled
-from mindbatch.config.schema import option
+from mindbatch.config.schema import excludes, needs, option
 from mindbatch.fields import kinds as kind
 from mindbatch.io.installation import missing
 
 LAUNCHERS = ("dynamic", "msrun", "mpirun", "rank_table", "srun", "ray")
-_NOT_WITH_RAY = ("local_worker_num", "master_addr", "master_port", "node_rank", "rank_table")
+_RAY_FINDS_NODES = (excludes("launch.launcher", "ray"),)
 LARGEST_PORT = 65535
 _LONGEST_HOST_NAME = 253
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", re.ASCII)
@@ -35,24 +35,38 @@ class LaunchConfig:
         None, "processes on all nodes; null: as many as parallel.* makes", kind.count(1)
     )
     local_worker_num: int | None = option(
-        None, "processes on each node; null: all, or what the rank table or Slurm says", kind.count(1)
+        None,
+        "processes on each node; null: all, or what the rank table or Slurm says",
+        kind.count(1),
+        needs=_RAY_FINDS_NODES,
     )
     master_addr: str | None = option(
-        None, "address of node 0, where the others find it; null: this machine, or Slurm's first node"
+        None,
+        "address of node 0, where the others find it; null: this machine, or Slurm's first node",
+        needs=_RAY_FINDS_NODES,
     )
     master_port: int | None = option(
-        None, "port there, for the nodes to meet at; null: a free one, where there is one node", kind.count(1)
+        None,
+        "port there, for the nodes to meet at; null: a free one, where there is one node",
+        kind.count(1),
+        needs=_RAY_FINDS_NODES,
     )
     node_rank: int | None = option(
         None,
         "number of this node; null: 0, or what Slurm says; on others than 0 it serves node 0",
         kind.count(),
+        needs=_RAY_FINDS_NODES,
     )
     rank_table: str | None = option(
-        None, "JSON file that says which device of which server is which rank", is_path=True
+        None,
+        "JSON file that says which device of which server is which rank",
+        is_path=True,
+        needs=_RAY_FINDS_NODES,
     )
     ray_address: str | None = option(
-        None, "host:port of a Ray cluster; null: RAY_ADDRESS, or a cluster on this machine for this run"
+        None,
+        "host:port of a Ray cluster; null: RAY_ADDRESS, or a cluster on this machine for this run",
+        needs=(needs("launch.launcher", "ray", remedy="set launch=ray"),),
     )
     log_dir: str | None = option(
         None,
@@ -61,7 +75,9 @@ class LaunchConfig:
     )
     hang_seconds: int = option(60, "how long a process may be silent before it counts as hung", kind.count(1))
     max_restarts: int = option(0, "how often processes that failed are started again", kind.count())
-    dry_run: bool = option(False, "print the commands and environment of each node, and start nothing")
+    dry_run: bool = option(
+        False, "print the commands and environment of each node, and start nothing", needs=_RAY_FINDS_NODES
+    )
 
 
 GIVEN_AS = "MINDBATCH_GIVEN_AS"
@@ -151,16 +167,9 @@ def _address_errors(launch: LaunchConfig) -> Iterator[str]:
 
 def _ray_errors(launch: LaunchConfig) -> Iterator[str]:
     if launch.launcher != "ray":
-        if launch.ray_address is not None:
-            yield f"launch.ray_address={shown(launch.ray_address)}: has no effect without launch=ray"
         return
     if not is_installed("ray"):
         yield f"launch=ray: {missing('ray')}"
-    for name in _NOT_WITH_RAY:
-        if getattr(launch, name) is not None:
-            yield f"launch.{name}: has no effect with launch=ray, where Ray finds the nodes; remove it"
-    if launch.dry_run:
-        yield "launch.dry_run=true: not with launch=ray, which starts no commands; ray status shows the nodes"
     if launch.ray_address is not None and not is_ray_address(launch.ray_address):
         yield (
             f"launch.ray_address={shown(launch.ray_address)}: must be host:port of the cluster's head, as "

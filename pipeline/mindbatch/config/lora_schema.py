@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from mindbatch.config.error_log import shown
 from mindbatch.config.paths import adapter_error, checkpoint_error, settled
-from mindbatch.config.schema import option
+from mindbatch.config.schema import excludes, needs, option
 from mindbatch.fields import kinds as kind
+from mindbatch.fields.field import Need
 from mindbatch.io.error_lines import did_you_mean, unknown_adapter
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.strict_json import JsonError, StrictReader
@@ -18,6 +19,7 @@ LARGEST_SCALING = 1e9
 LONGEST_NAME = 100
 MOST_ADAPTERS = 10_000
 MERGE = "merge"
+_A_FOLDER = Need(lambda config: bool(config.lora.folders), "lora.adapters", "give one a folder")
 _MOST_NAMED = 8
 _ALLOWED = "a folder or file, {path: PATH, scaling: NUMBER}, or null for the base"
 
@@ -43,7 +45,10 @@ class LoraConfig:
         None, "name of the adapter of rows that name none; null: the model without any"
     )
     max_loaded: int | None = option(
-        None, "most adapters in memory at a time; the least recently used goes; null: all", kind.count(1)
+        None,
+        "most adapters in memory at a time; the least recently used goes; null: all",
+        kind.count(1),
+        needs=(excludes("lora.mode", MERGE), _A_FOLDER),
     )
 
     mode: str = option(
@@ -51,6 +56,7 @@ class LoraConfig:
         "merge makes the one adapter part of the weights while they are read, for every row; live is beside "
         "the model, each row with its own",
         kind.choice("live", MERGE),
+        needs=(needs("lora.adapters"),),
     )
 
     @property
@@ -130,10 +136,8 @@ def lora_errors(lora: LoraConfig) -> Iterator[str]:
         yield f"lora.default={shown(lora.default)}: {unknown_adapter(lora.default, lora.names)}"
     if errors:
         return
-    if lora.is_merged:
+    if lora.is_merged and lora.names:
         yield from _merge_errors(lora)
-    elif lora.max_loaded is not None and not lora.folders:
-        yield f"lora.max_loaded={lora.max_loaded}: has no effect without a folder in lora.adapters; remove it"
 
 
 def idle_errors(lora: LoraConfig, naming: str = "") -> Iterator[str]:
@@ -184,16 +188,12 @@ def _mapping_errors(key: str, value: Mapping[Any, Any]) -> Iterator[str]:
 
 
 def _merge_errors(lora: LoraConfig) -> Iterator[str]:
-    if not lora.names:
-        yield f"lora.mode={MERGE}: has no effect without a folder in lora.adapters; remove it"
-    elif len(lora.names) > 1 or not lora.folders:
+    if len(lora.names) > 1 or not lora.folders:
         listed = f"{len(lora.names)} ({', '.join(lora.names[:_MOST_NAMED])})" if lora.folders else "none"
         yield (
             f"lora.mode={MERGE}: makes one adapter part of the weights, and lora.adapters has {listed}; give "
             "one folder and nothing else, or lora.mode=live"
         )
-    if lora.max_loaded is not None:
-        yield f"lora.max_loaded={lora.max_loaded}: has no effect with lora.mode={MERGE}; remove it"
 
 
 LIST_NAME = "lora_adapter.json"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, make_dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from mindbatch.config.schema import option
+from mindbatch.config.schema import needs, option
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.fields import kinds as kind
 from mindbatch.hub.models import HUGGING_FACE, MODEL_SCOPE
@@ -57,6 +57,7 @@ class ModelConfig:
         "further files to fetch, as patterns: pytorch_model*.bin, for one, which are pickles",
         kind.texts("patterns", "'[\"*.bin\"]'"),
         is_kept=False,
+        needs=(needs("model.download", True),),
     )
     provider: str = option("native", "who runs the model", kind.choice("native", "mindformers"))
     use_past: bool = option(True, "keep keys and values of past tokens; false recomputes them at every step")

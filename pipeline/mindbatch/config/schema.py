@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Protocol, Union, cast, get_args, get_origin, g
 
 from mindbatch.config.error_log import shown
 from mindbatch.fields import kinds
-from mindbatch.fields.field import Field, declare, declared
+from mindbatch.fields.field import Field, Need, declare, declared
 from mindbatch.fields.kinds import ValueKind
-from mindbatch.io.error_lines import nearest, under_own_names
+from mindbatch.io.error_lines import as_typed, nearest, under_own_names
 
 _KINDS: Mapping[type, ValueKind] = {
     bool: kinds.flag(),
@@ -53,6 +53,35 @@ def option(default: Any, meaning: str, kind: ValueKind = _BY_TYPE, **more: Any) 
     kind: all values of the annotation's type where it is not given.
     """
     return declare(Option(default, kind, meaning, **more))
+
+
+def needs(key: str, *values: Any, remedy: str | None = None) -> Need:
+    """An option has an effect only where `key` has one of the `values`; without these, where it has any.
+
+    remedy: as of Need; else to give the first of the values.
+    """
+
+    def met(config: Any) -> bool:
+        value = value_at(config, key)
+        return value in values if values else _is_given(value)
+
+    if remedy is None:
+        remedy = f"set {key}={as_typed(values[0])}" if values else f"give {key}"
+    return Need(met, key, remedy)
+
+
+def excludes(key: str, *values: Any) -> Need:
+    """An option has no effect where `key` has one of the `values`; without these, where it has any."""
+
+    def met(config: Any) -> bool:
+        value = value_at(config, key)
+        return value not in values if values else not _is_given(value)
+
+    return Need(met, key)
+
+
+def _is_given(value: Any) -> bool:
+    return value is not None and value is not False and value != () and value != [] and value != {}
 
 
 def private_option() -> Any:
@@ -112,6 +141,9 @@ class TaskConfig:
     continuing_key: ClassVar[str] = ""
     """The key that, when true, makes it start from there."""
 
+    used: ClassVar[frozenset[str]] = frozenset()
+    """The keys that the task has, where it does not have all of its sections: their names, or a section's."""
+
     runs_model: ClassVar[bool] = False
     """True if the schema is a ModelTaskConfig, which other tasks do not import: it declares much."""
 
@@ -157,10 +189,6 @@ class TaskConfig:
         """Replaces `shipped:` and ~ in the paths by what they mean; returns their errors."""
         return []
 
-    def unused(self, name: str) -> str | None:
-        """Explains why the key has no part in what is asked for; None where it has one."""
-        return None
-
     def read_values(self, keys: "SchemaKeys") -> dict[str, str]:
         """Puts all values into the forms of their kinds; the errors by key.
 
@@ -178,9 +206,34 @@ class TaskConfig:
                     setattr(section, leaf, key.default)
         return errors
 
+    def need_errors(self, keys: "SchemaKeys") -> Iterator[str]:
+        """Yields a line for each key that was given and has no effect beside the others, as declared."""
+        yield from filter(None, (self.need_error(key, keys) for key in keys.keys.values()))
+
+    def need_error(self, key: "Key", keys: "SchemaKeys") -> str | None:
+        value = value_at(self, key.name)
+        if not key.needs or value == ([*key.default] if isinstance(value, list) else key.default):
+            return None
+        unmet = (need for need in key.needs if need.missing in keys.keys and not need.met(self))
+        need = next(unmet, None)
+        return None if need is None else _without_effect(key.name, value, need, self)
+
+    def all_errors(self, keys: "SchemaKeys") -> Iterator[str]:
+        """Yields the errors in the values besides those of each key's kind; the paths are settled."""
+        yield from self.own_errors(keys)
+        yield from self.need_errors(keys)
+
     def own_errors(self, keys: "SchemaKeys") -> Iterable[str]:
-        """The errors in the values besides those of each key's kind; the paths are settled."""
+        """The errors that are declared on no key."""
         return ()
+
+
+def _without_effect(name: str, value: Any, need: Need, config: TaskConfig) -> str:
+    other = value_at(config, need.missing)
+    is_there = other is False or _is_given(other)
+    cause = f"with {need.missing}={shown(other)}" if is_there else f"without {need.missing}"
+    remedy = f"{need.remedy} or remove it" if need.remedy else "remove it"
+    return f"{name}={shown(value)}: has no effect {cause}; {remedy}"
 
 
 @dataclass(frozen=True)
@@ -312,11 +365,15 @@ def value_at(config: Any, name: str) -> Any:
 
 def schema_keys(schema: type) -> SchemaKeys:
     """The keys of the dataclass `schema`; a field that is itself a dataclass is a section."""
-    keys = {key.name: key for key in _walk(schema, "")}
+    used: frozenset[str] = getattr(schema, "used", frozenset())
+    keys = {
+        key.name: key
+        for key in _walk(schema, "")
+        if not used or key.name in used or key.name.partition(".")[0] in used
+    }
     hints = get_type_hints(schema)
-    names = [entry.name for entry in dataclasses.fields(schema)]
-    sections = {name: _first_line(hints[name]) for name in names if dataclasses.is_dataclass(hints[name])}
-    return SchemaKeys(keys, sections)
+    sections = dict.fromkeys(name.partition(".")[0] for name in keys if "." in name)
+    return SchemaKeys(keys, {name: _first_line(hints[name]) for name in sections})
 
 
 def _walk(schema: Any, prefix: str) -> Iterator[Key]:
@@ -345,6 +402,8 @@ def _first_line(schema: Any) -> str:
 
 
 INSTEAD: Mapping[str, str] = {
+    "compile": "mindbatch compile compiles what ranks would run on Ascend",
+    "layout": "mindbatch layout says what ranks hold, and has these keys",
     "gpu_memory_utilization": "runtime.cache_memory says how much memory the cache takes, as 8GiB",
     "ms_dtype": "model.dtype says it, as bfloat16",
     "torch_dtype": "model.dtype says it, as bfloat16",

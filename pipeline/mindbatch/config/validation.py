@@ -139,8 +139,9 @@ class Validator:
             return f"{FIXED_SETTINGS}; --multirun, --cfg and --config-name are flags"
         if any(map(is_hydra_key, name.split("."))):
             return HYDRA_NAME
-        if instead := INSTEAD.get(name.rpartition(".")[2]):
-            return f"unknown key; {instead}"
+        for part in (name.partition(".")[0], name.rpartition(".")[2]):
+            if part in INSTEAD:
+                return f"unknown key; {INSTEAD[part]}"
         near = self._keys.nearest(name) or nearest(name, self._groups, cutoff=0.8)
         return f"unknown key; did you mean {near}?" if near else "unknown key"
 

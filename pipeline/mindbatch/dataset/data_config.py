@@ -8,7 +8,7 @@ from typing import Any
 from mindbatch.config.error_log import shown
 from mindbatch.config.machine import parse_bytes
 from mindbatch.config.paths import STANDARD_INPUT, input_file_error, rows_error, settled, settled_tools
-from mindbatch.config.schema import option
+from mindbatch.config.schema import excludes, needs, option
 from mindbatch.fields import kinds as kind
 from mindbatch.io.amounts import DAY_RULE, is_day
 
@@ -56,7 +56,11 @@ class DataConfig:
     messages_column: str | None = option(None, "column of a chat like [{role: user, content: Hi}]")
     template: str | None = option(None, "prompt with the columns filled in, by jinja2: Q: {{ question }}")
     template_file: str | None = option(None, "file that holds the template", is_path=True)
-    chat: bool = option(False, "send each prompt as a user's message through the chat template")
+    chat: bool = option(
+        False,
+        "send each prompt as a user's message through the chat template",
+        needs=(excludes("data.messages_column"),),
+    )
     system: str | None = option(
         None, "system message put before each prompt; needs data.chat=true or messages"
     )
@@ -82,7 +86,9 @@ class DataConfig:
         None, "column of a row's own decoding parameters, like {temperature: 0.7}"
     )
     adapter_column: str | None = option(
-        None, "column with the name of a row's own adapter, one of lora.adapters; null there: lora.default"
+        None,
+        "column with the name of a row's own adapter, one of lora.adapters; null there: lora.default",
+        needs=(needs("lora.adapters"),),
     )
     limit: int | None = option(None, "most rows to take; null: all", kind.count(1))
     skip: int = option(0, "rows to leave out at the beginning", kind.count())
@@ -205,8 +211,6 @@ def _no_effects(data: DataConfig) -> Iterator[str]:
         for name in COLUMNS:
             if getattr(data, name) is not None:
                 yield f"data.{name}: there are no columns with data.format=text; remove it"
-    if data.chat and data.messages_column is not None:
-        yield "data.chat=true: has no effect with data.messages_column, whose chats go as they are; remove it"
     for name in BESIDE_CHATS if not data.chat and _never_chats(data) else ():
         if getattr(data, name) is not None:
             yield f"data.{name}: has no effect on prompts that are no chats; set data.chat=true or remove it"

@@ -1,29 +1,16 @@
 """Declaration of a decoding parameter: all about it beside its name, its type and its default."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Literal, TypeVar
 
-from mindbatch.fields.field import Field, declare, declared
+from mindbatch.fields.field import Field, Need, declare, declared
 from mindbatch.fields.kinds import ValueKind
 from mindbatch.io.error_lines import shown_parameter, under_own_names
 from mindbatch.io.errors import ConfigError
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Need:
-    """Condition for a parameter to have an effect.
-
-    met: whether all parameters together fulfil it. missing: the parameter in the way where they do not.
-    remedy: what to do then.
-    """
-
-    met: Callable[[Any], bool]
-    missing: str
-    remedy: str
 
 
 @dataclass(frozen=True)
@@ -44,7 +31,7 @@ class Asks:
 class Parameter(Field):
     """Declaration of a parameter; its default is the value without effect.
 
-    needs: what another value than the default, or than `idle`, is wrong without.
+    idle: a value beside the default that needs nothing.
     asks: the strategy that it asks for.
     is_filter: whether it narrows what sampling chooses among.
     widens: whether it makes a row take several tokens of a step.
@@ -53,7 +40,6 @@ class Parameter(Field):
     in_config: whether configurations and data can hold a value.
     """
 
-    needs: tuple[Need, ...] = ()
     idle: Any = None
     asks: Asks | None = None
     is_filter: bool = False

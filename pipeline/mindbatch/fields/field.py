@@ -1,12 +1,26 @@
 """Declaration of a field of a schema: all that is said of it beside its name and its type."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from mindbatch.fields.kinds import ValueKind
 
 _DECLARED = "declared"
+
+
+@dataclass(frozen=True)
+class Need:
+    """A condition on the other fields, without which a field has no effect.
+
+    met: true of all values together where they fulfil it. missing: the field in the way where they do not.
+    remedy: what to do then, but for removing what has no effect.
+    """
+
+    met: Callable[[Any], bool]
+    missing: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -18,6 +32,7 @@ class Field:
     meaning: its line in help and in the documentation.
     topic: what heads this field and the next ones in help.
     aliases: further names by which it can be given.
+    needs: conditions without which any value but the default is wrong.
     """
 
     default: Any
@@ -25,6 +40,7 @@ class Field:
     meaning: str
     topic: str = ""
     aliases: tuple[str, ...] = ()
+    needs: tuple[Need, ...] = ()
 
 
 def declare(field: Field) -> Any:

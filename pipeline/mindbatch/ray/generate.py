@@ -216,7 +216,7 @@ def settings_of(
         config.decoding = DecodingConfig(**decoding or {})
         config.output = BatchOutputConfig(**output or {})
         settle_beside_rows(config.data, errors)
-        errors += [*config.own_errors(schema_keys(BatchConfig)), *_row_errors(config)]
+        errors += [*config.all_errors(schema_keys(BatchConfig)), *_row_errors(config)]
     if errors:
         raise ConfigError(errors)
     return config

@@ -163,9 +163,7 @@ def _output_errors(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]
 
 def _adapter_errors(config: BatchConfig) -> Iterator[str]:
     column, has_adapters = config.data.adapter_column, bool(config.lora.adapters)
-    if column is not None and not has_adapters:
-        yield f"data.adapter_column={shown(column)}: has no effect without lora.adapters; remove it"
-    elif column is not None and config.lora.is_merged:
+    if column is not None and has_adapters and config.lora.is_merged:
         yield (
             f"data.adapter_column={shown(column)}: not with lora.mode=merge, where every row has the one "
             "adapter; remove it, or use lora.mode=live"

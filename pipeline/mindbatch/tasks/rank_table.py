@@ -1,13 +1,12 @@
 """`mindbatch rank-table`: writes the table of one server or several, checks tables, merges them."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from mindbatch.config.error_log import shown
 from mindbatch.config.paths import any_path, input_file_error, output_file_error, settled
-from mindbatch.config.schema import SchemaKeys, TaskConfig, option, section, value_at
+from mindbatch.config.schema import SchemaKeys, TaskConfig, excludes, needs, option, section
 from mindbatch.fields import kinds as kind
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.io.screen_text import printable, say, show, show_json
@@ -27,9 +26,10 @@ from mindbatch.launch.table_json import address_error
 from mindbatch.launch.table_reader import Leave, RankTableError, verify
 
 WRITE, CHECK, MERGE = "write", "check", "merge"
-OF_ALL = ("action", "files", "num_ranks", "uneven", "verbose", "output.format")
-TO_A_FILE = ("output.file", "output.replace")
-OF_SERVERS = ("version", "servers")
+_TO_WRITE = needs("action", WRITE, remedy="")
+_TO_A_FILE = (needs("action", WRITE, MERGE, remedy=""),)
+_OF_THIS_SERVER = (_TO_WRITE, excludes("servers"))
+_OF_SUPERNODES = (*_OF_THIS_SERVER, needs("version", "1.2"))
 
 
 @dataclass
@@ -40,8 +40,9 @@ class RankTableOutputConfig:
         None,
         "file to write; null: hccl_... in the current folder, named as hccl_tools.py and merge_hccl.py do",
         is_path=True,
+        needs=_TO_A_FILE,
     )
-    replace: bool = option(False, "write over a file that holds something else")
+    replace: bool = option(False, "write over a file that holds something else", needs=_TO_A_FILE)
     format: str = option("text", "of what is printed: text or json", kind.choice("text", "json"))
 
 
@@ -72,28 +73,50 @@ class RankTableConfig(TaskConfig):
         "1.0: servers; 1.2: supernodes (Atlas A3), with super_device_ids",
         kind.choice("1.0", "1.2"),
         topic="To write a table of this server",
+        needs=(_TO_WRITE,),
     )
     devices: str = option(
         "[0,8)",
         "[A,B): A to B-1; [A,B] is the same, for the end is exclusive as in run_dist_gen.sh; or a list: 0,2",
+        needs=_OF_THIS_SERVER,
     )
     visible_devices: str | None = option(
-        None, "physical ids of devices 0, 1, 2 ..., in a container: 4,5,6,7; null: the same numbers"
+        None,
+        "physical ids of devices 0, 1, 2 ..., in a container: 4,5,6,7; null: the same numbers",
+        needs=_OF_THIS_SERVER,
     )
-    server_id: str | None = option(None, "name or address of this server; null: the host name's address")
-    host_ip: str | None = option(None, "address of the host; HCCL needs it to run operators again")
-    super_pod_id: str | None = option(None, "supernode of this server; null in version 1.2: 0")
+    server_id: str | None = option(
+        None, "name or address of this server; null: the host name's address", needs=_OF_THIS_SERVER
+    )
+    host_ip: str | None = option(
+        None, "address of the host; HCCL needs it to run operators again", needs=_OF_THIS_SERVER
+    )
+    super_pod_id: str | None = option(
+        None, "supernode of this server; null in version 1.2: 0", needs=_OF_SUPERNODES
+    )
     super_device_ids: str | None = option(
-        None, "of each device its SDID, as `npu-smi info -t spod-info -i ID -c CHIP` says: 0,1,2,3"
+        None,
+        "SDIDs of the devices, as `npu-smi info -t spod-info -i ID -c CHIP` shows them: 0,1,2,3",
+        needs=_OF_SUPERNODES,
     )
     source: str = option(
         "auto",
         "where the addresses come from; auto: hccn_tool, or else hccn_conf",
         kind.choice("auto", "hccn_tool", "hccn_conf"),
+        needs=_OF_THIS_SERVER,
     )
-    hccn_tool: str = option("hccn_tool", "the program: its name on the PATH, or its path")
-    hccn_timeout: int = option(10, "seconds for each answer of hccn_tool", kind.count(1))
-    hccn_conf: str = option("/etc/hccn.conf", "the file with lines address_N=ADDRESS", is_path=True)
+    hccn_tool: str = option(
+        "hccn_tool", "the program: its name on the PATH, or its path", needs=_OF_THIS_SERVER
+    )
+    hccn_timeout: int = option(
+        10, "seconds for each answer of hccn_tool", kind.count(1), needs=_OF_THIS_SERVER
+    )
+    hccn_conf: str = option(
+        "/etc/hccn.conf",
+        "the file with lines address_N=ADDRESS",
+        is_path=True,
+        needs=_OF_THIS_SERVER,
+    )
 
     servers: Any = option(
         None,
@@ -101,6 +124,7 @@ class RankTableConfig(TaskConfig):
         "docs/distributed.md has all their keys",
         kind.described("list of servers or null"),
         topic="To write a table of servers with known addresses",
+        needs=(_TO_WRITE,),
     )
 
     def settle_paths(self) -> list[str]:
@@ -115,34 +139,10 @@ class RankTableConfig(TaskConfig):
         return errors
 
     def own_errors(self, keys: SchemaKeys) -> Iterable[str]:
-        if self.action not in (WRITE, CHECK, MERGE):
-            return
-        yield from _file_errors(self.action, self.files)
-        used = {CHECK: OF_ALL, MERGE: OF_ALL + TO_A_FILE}.get(self.action, tuple(keys.keys))
-        yield from _unused(self, keys, used, f"rank-table {self.action}")
-        if self.action == WRITE and self.servers is not None:
-            yield from _unused(
-                self, keys, OF_ALL + TO_A_FILE + OF_SERVERS, "servers, which have all of their own"
-            )
-        if self.action == WRITE and self.servers is None and self.version == "1.0":
-            for name in ("super_device_ids", "super_pod_id"):
-                if getattr(self, name) is not None:
-                    yield f"{name}: only in version 1.2; add version=1.2"
-
-
-def _file_errors(action: str, files: Any) -> Iterator[str]:
-    if action == WRITE and files:
-        yield "files: not read to write a table; mindbatch rank-table check FILE ... or merge FILE ..."
-    elif action != WRITE and not files:
-        yield f"files: must be given: mindbatch rank-table {action} FILE ..."
-
-
-def _unused(config: RankTableConfig, keys: SchemaKeys, used: tuple[str, ...], what: str) -> Iterator[str]:
-    """An option that would be ignored is one that the user was mistaken about."""
-    for name, key in keys.keys.items():
-        value = value_at(config, name)
-        if name not in used and value != key.default:
-            yield f"{name}={shown(value)}: has no effect with {what}; remove it"
+        if self.action == WRITE and self.files:
+            yield "files: not read to write a table; mindbatch rank-table check FILE ... or merge FILE ..."
+        elif self.action in (CHECK, MERGE) and not self.files:
+            yield f"files: must be given: mindbatch rank-table {self.action} FILE ..."
 
 
 Assembled = tuple[RankTable, str, list[str]]

@@ -134,16 +134,13 @@ _TASKS = (
     ),
     Task(
         name="plan",
-        summary="say what a batch would need: rows, tokens, memory, time; or what ranks hold",
+        summary="say what a batch would need before it is run: rows, tokens, memory, time",
         keys="mindbatch.tasks.plan.schema:PlanConfig",
         module="mindbatch.tasks.plan.task",
         examples=(
             "mindbatch plan model=tiny_gpt2 data.path=questions.jsonl calibrate=true",
-            "mindbatch plan model.checkpoint_name_or_path=FOLDER parallel.model_parallel=8 layout.dir=DIR",
-            "mindbatch plan model.provider=mindformers model.checkpoint_name_or_path=FOLDER "
-            "parallel.model_parallel=8 layout.dir=strategy",
-            "mindbatch plan model.checkpoint_name_or_path=FOLDER parallel.model_parallel=8 runtime=ascend "
-            "compile=true",
+            "mindbatch plan model.checkpoint_name_or_path=FOLDER data.path=questions.jsonl "
+            "parallel.model_parallel=8 rate=900",
         ),
         first=(
             _MODEL,
@@ -154,8 +151,49 @@ _TASKS = (
             "runtime",
             "rate",
             "calibrate",
-            "compile",
             "report",
+        ),
+    ),
+    Task(
+        name="layout",
+        summary="say what each rank holds of a model, and write MindSpore's strategy files of it",
+        keys="mindbatch.tasks.layout.schema:LayoutTaskConfig",
+        module="mindbatch.tasks.layout.task",
+        examples=(
+            "mindbatch layout model.checkpoint_name_or_path=FOLDER parallel.model_parallel=8 layout.dir=DIR",
+            "mindbatch layout model.provider=mindformers model.checkpoint_name_or_path=FOLDER "
+            "parallel.model_parallel=8 layout.dir=strategy",
+        ),
+        first=(
+            _MODEL,
+            "model.provider",
+            "parallel.data_parallel",
+            "parallel.model_parallel",
+            "parallel.pipeline_stage",
+            "layout.dir",
+            "layout.replace",
+            "report",
+        ),
+    ),
+    Task(
+        name="compile",
+        summary="compile what ranks would run on Ascend, without one: errors, graphs, memory",
+        keys="mindbatch.tasks.compile.schema:CompileConfig",
+        module="mindbatch.tasks.compile.task",
+        examples=(
+            "mindbatch compile model.checkpoint_name_or_path=FOLDER parallel.model_parallel=8",
+            "mindbatch compile model.checkpoint_name_or_path=FOLDER parallel.model_parallel=8 ranks=all",
+        ),
+        first=(
+            _MODEL,
+            "model.provider",
+            "model.seq_length",
+            "lora.adapters",
+            "parallel.model_parallel",
+            "parallel.pipeline_stage",
+            "runtime.device_memory",
+            "ranks",
+            "layers",
             "layout.dir",
         ),
     ),

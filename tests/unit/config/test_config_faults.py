@@ -111,7 +111,7 @@ def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: P
             "parallel.device_map=[2]: has no effect with parallel.pipeline_stage=1; remove it, or ask for "
             "more stages",
         ),
-        ("system=Hi", "system: has no effect without chat=true or messages; set chat=true or remove it"),
+        ("system=Hi", "system=Hi: has no effect with chat=false; set chat=true, give messages or remove it"),
         ("prompts_file=-", "prompts, prompts_file: only one of these can be given"),
         ("interactive=true", "prompts, interactive: only one of these can be given"),
         (
@@ -322,7 +322,7 @@ def test_nothing_to_generate_and_nowhere_to_write_are_faults(usable: tuple[str, 
     (line,) = faults(usable[0])
     assert line.startswith("nothing to generate: give prompts=")
     (line,) = faults(usable[0], "interactive=true", "output.file=x")
-    assert line.startswith("output.file: has no effect with interactive=true")
+    assert line.startswith("output.file=x: has no effect with interactive=true")
 
 
 def a_link(path: Path) -> None:

@@ -61,7 +61,6 @@ TWO_NODES = {"local_worker_num": 2, "master_addr": "10.0.0.1", "master_port": 81
             {"master_addr": "a;reboot"},
             "launch.master_addr=a;reboot: must be a host name or an IP address",
         ),
-        ({"ray_address": "head:6379"}, "launch.ray_address=head:6379: has no effect without launch=ray"),
         ({"launcher": "ray"}, None),
         ({"launcher": "ray", "ray_address": "head:6379"}, None),
         ({"launcher": "ray", "ray_address": "auto"}, None),
@@ -69,14 +68,6 @@ TWO_NODES = {"local_worker_num": 2, "master_addr": "10.0.0.1", "master_port": 81
             {"launcher": "ray", "ray_address": "ray://head:10001"},
             "launch.ray_address=ray://head:10001: must be host:port of the cluster's head, as ray start "
             "prints it, or auto",
-        ),
-        (
-            {"launcher": "ray", "node_rank": 0},
-            "launch.node_rank: has no effect with launch=ray, where Ray finds the nodes; remove it",
-        ),
-        (
-            {"launcher": "ray", "dry_run": True},
-            "launch.dry_run=true: not with launch=ray, which starts no commands; ray status shows the nodes",
         ),
         ({"master_port": 65536}, "launch.master_port=65536: must be from 1 to 65535"),
         (

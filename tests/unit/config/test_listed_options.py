@@ -144,7 +144,7 @@ def test_inputs_are_checked_as_those_of_generate(model_folder: Path, tmp_path: P
     ) + faults(model, "prompts=a", "system=x")
     assert both.startswith("prompts, messages: only one")
     assert folder == f"output.dir={tmp_path}/file: is a file; give a folder"
-    assert system.startswith("system: has no effect")
+    assert system.startswith("system=x: has no effect")
 
 
 @pytest.fixture

@@ -124,7 +124,6 @@ def test_names_are_short_and_can_be_printed(adapters: Any, fault: str) -> None:
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ({"max_loaded": 2}, "lora.max_loaded=2: has no effect without a folder in lora.adapters; remove it"),
         ({"default": "a"}, "lora.default=a: there is no adapter 'a': lora.adapters names none"),
     ],
 )
@@ -166,7 +165,7 @@ def test_one_adapter_is_merged_for_every_row(here: Path) -> None:
     [
         (
             ["lora.adapters=null"],
-            "lora.mode=merge: has no effect without a folder in lora.adapters; remove it",
+            "lora.mode=merge: has no effect without lora.adapters; give lora.adapters or remove it",
         ),
         (
             ["lora.adapters={law: law, med: med}"],

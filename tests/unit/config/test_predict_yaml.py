@@ -12,7 +12,8 @@ from mindbatch.config.predict_yaml.conversions import Sets
 from mindbatch.config.predict_yaml.tables import UNREAD
 from mindbatch.config.schema import schema_keys
 from mindbatch.io.errors import ConfigError
-from mindbatch.tasks.plan.schema import PlanConfig
+from mindbatch.run.batch_config import BatchConfig
+from mindbatch.tasks.layout.schema import LayoutTaskConfig
 from predict_yamls import CHATGLM_6B, CHATGLM_6B_CONFIG, LLAMA, MCORE, OLDER, PANGU, PANGU_CONFIG
 
 KEYS = schema_keys(ModelTaskConfig)
@@ -133,7 +134,11 @@ def test_a_yaml_of_the_older_form(tmp_path: Path, folder: Path) -> None:
 
 def test_each_of_our_keys_in_the_table_is_a_key() -> None:
     ours = {entry.ours for entry in TABLE.values() if isinstance(entry, Sets)}
-    known = schema_keys(PlanConfig).keys.keys() | {"runtime.device_memory"}  # the second: not yet
+    known = (
+        schema_keys(BatchConfig).keys.keys()
+        | schema_keys(LayoutTaskConfig).keys.keys()
+        | {"runtime.device_memory"}
+    )  # the second: not yet
     assert ours <= known
 
 
@@ -192,7 +197,7 @@ def test_where_a_value_comes_from_is_told(tmp_path: Path, folder: Path) -> None:
         ("model: {arch: {type: [a]}}", "model.arch.type=[a]: is not run"),
         ("load_checkpoint: not_load_any_ckpt", "load_checkpoint=not_load_any_ckpt: a model is not run"),
         ("load_checkpoint: /x/llama2_7b.ckpt", "load_checkpoint=/x/llama2_7b.ckpt: weights of MindFormers"),
-        ("only_save_strategy: True", "only_save_strategy=true: strategy files are made by mindbatch plan"),
+        ("only_save_strategy: True", "only_save_strategy=true: strategy files are made by mindbatch layout"),
         ("src_strategy_path_or_dir: s", "src_strategy_path_or_dir=s: a checkpoint that is cut"),
         ("input_data: hello", "input_data=hello: give prompts, prompts_file or data.path"),
         ("trainer: {type: ImageTrainer}", "trainer.type=ImageTrainer: only CausalLanguageModelingTrainer"),

@@ -139,8 +139,9 @@ def test_the_configuration_is_shown_with_what_has_no_effect(
     assert "mcore.yaml: no effect (use_parallel is not True): parallel_config.model_parallel" in shown.err
 
 
-def test_a_plan_says_which_keys_it_has_no_use_for(here: Path) -> None:
+def test_a_task_says_which_keys_it_does_not_have(here: Path) -> None:
     words = ["model.mindformers_yaml=older.yaml", "parallel.model_parallel=2", "layout.dir=cut"]
-    config = config_of("plan", *words)
-    assert config.notes[-1].startswith("decoding.max_length, ")
-    assert config.notes[-1].endswith(": has no effect on what ranks hold; give data.path too, or remove it")
+    of_yaml, idle = config_of("layout", *words).notes
+    assert "model.model_config.max_decode_length" in of_yaml
+    assert "(the task has no such key)" in of_yaml
+    assert idle.startswith("layout.vocab_emb_dp=true: has no effect with model.provider=native")

@@ -23,7 +23,7 @@ from mindbatch.models.stage_cut import (
 )
 from mindbatch.models.tensor_spec import TensorSpec, shard_specs
 from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
-from mindbatch.tasks.plan.compilation import sampled_layers
+from mindbatch.tasks.compile.task import sampled_layers
 
 
 def numbers(specs: list[TensorSpec]) -> int:

@@ -95,7 +95,7 @@ def test_what_goes_together(overrides: list[str], usable: list[str]) -> None:
         ),
         (
             ["data.messages_column=a", "data.chat=true"],
-            "data.chat=true: has no effect with data.messages_column, whose chats go as they are; remove it",
+            "data.chat=true: has no effect with data.messages_column=a; remove it",
         ),
         (
             ["data.template=a", "data.system=b"],

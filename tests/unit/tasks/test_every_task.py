@@ -122,7 +122,7 @@ def folder(tmp_path: Path) -> Path:
     ("given", "setting"),
     [
         (
-            ["plan", "model.checkpoint_name_or_path={}", "parallel.model_parallel=2"],
+            ["layout", "model.checkpoint_name_or_path={}", "parallel.model_parallel=2"],
             "model.ignore_config_keys",
         ),
         (["reshard", "source={}", "target.dir={}2", "target.model_parallel=2"], "ignore_config_keys"),

@@ -40,7 +40,7 @@ RUN: dict[str, Entry] = {
     "load_ckpt_format": to.only(("safetensors", "ckpt", None, ""), "must be safetensors or ckpt"),
     "src_strategy_path_or_dir": to.source_strategy,
     "only_save_strategy": to.unless_asked(
-        "strategy files are made by mindbatch plan model.provider=mindformers layout.dir=DIR"
+        "strategy files are made by mindbatch layout model.provider=mindformers layout.dir=DIR"
     ),
     "input_data": to.unless_asked("give prompts, prompts_file or data.path"),
     "predict_batch_size": Sets("model.batch_size"),

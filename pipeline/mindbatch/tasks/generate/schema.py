@@ -16,12 +16,16 @@ from mindbatch.config.paths import (
     settled,
     settled_tools,
 )
-from mindbatch.config.schema import SchemaKeys, option, private_option, section
+from mindbatch.config.schema import SchemaKeys, excludes, option, private_option, section
 from mindbatch.fields import kinds as kind
+from mindbatch.fields.field import Need
 from mindbatch.io.amounts import DAY_RULE, is_day
 
 if TYPE_CHECKING:
     from mindbatch.prompts.prompts import PromptRows
+
+
+_CHATS = (Need(lambda config: config.may_chat, "chat", "set chat=true, give messages"),)
 
 
 @dataclass
@@ -45,19 +49,25 @@ class PromptTaskConfig(ModelTaskConfig):
         kind.described("chat, list of chats or null"),
     )
     chat: bool = option(False, "send each prompt as a user's message through the chat template")
-    system: str | None = option(None, "system message put before each prompt; needs chat=true or messages")
+    system: str | None = option(
+        None, "system message put before each prompt; needs chat=true or messages", needs=_CHATS
+    )
     tools: Any = option(
         None,
         "what the chat template is given as tools",
         kind.described("list of JSON objects, JSON file that holds it, or null"),
         is_path=True,
+        needs=_CHATS,
     )
     chat_template_kwargs: Any = option(
         None,
         "further variables of the chat template, like {enable_thinking: false}",
         kind.described("mapping or null"),
+        needs=_CHATS,
     )
-    date: str | None = option(None, "day that the chat template writes, as YYYY-MM-DD; null: today")
+    date: str | None = option(
+        None, "day that the chat template writes, as YYYY-MM-DD; null: today", needs=_CHATS
+    )
 
     def given_inputs(self) -> list[str]:
         """The keys that say where prompts come from, of those that were given."""
@@ -86,7 +96,7 @@ class PromptTaskConfig(ModelTaskConfig):
         return errors
 
     def run_errors(self, keys: SchemaKeys) -> Iterable[str]:
-        """Prompts come from exactly one place, and every option about them has an effect."""
+        """Prompts come from exactly one source."""
         yield from super().run_errors(keys)
         inputs = self.given_inputs()
         if not inputs:
@@ -98,13 +108,11 @@ class PromptTaskConfig(ModelTaskConfig):
             yield f"{', '.join(inputs)}: only one of these can be given"
         if self.date is not None and not is_day(self.date):
             yield f"date={shown(self.date)}: {DAY_RULE}"
-        for name in () if self._may_chat() else ("system", "tools", "chat_template_kwargs", "date"):
-            if getattr(self, name) is not None:
-                yield f"{name}: has no effect without chat=true or messages; set chat=true or remove it"
         if not [*lora_errors(self.lora)]:
             yield from idle_errors(self.lora)
 
-    def _may_chat(self) -> bool:
+    @property
+    def may_chat(self) -> bool:
         """True if prompts may be conversations: by themselves too, which read_prompts knows better."""
         has_own = self.messages is not None or self.prompts_file is not None
         return self.chat or has_own or isinstance(self.prompts, list)
@@ -115,7 +123,12 @@ class OutputConfig:
     """The file of the generations, and their form."""
 
     format: str = option("text", "text, or json with token ids and timings", kind.choice("text", "json"))
-    file: str | None = option(None, "file to write; null: standard output", is_path=True)
+    file: str | None = option(
+        None,
+        "file to write; null: standard output",
+        is_path=True,
+        needs=(excludes("interactive", True),),
+    )
     overwrite: bool = option(False, "write over output.file if it is there")
     private: bool = private_option()
 
@@ -157,8 +170,6 @@ class GenerateConfig(PromptTaskConfig):
                     )
 
     def _conversation_errors(self) -> Iterator[str]:
-        if self.output.file is not None:
-            yield "output.file: has no effect with interactive=true, which answers on the screen; remove it"
         samples = self.decoding.num_return_sequences
         if samples > 1:
             yield (

@@ -1,1 +1,1 @@
-"""`mindbatch plan`: what a batch needs, what ranks hold, and MindSpore's layout of MindFormers' models."""
+"""`mindbatch plan`: what a batch needs before it is run."""

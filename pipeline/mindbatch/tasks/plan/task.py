@@ -1,33 +1,20 @@
-"""`mindbatch plan`: what a batch would need before it is run, and what ranks would hold of the model."""
+"""`mindbatch plan`: what a batch would need before it is run; over several ranks, what each of them holds."""
 
+from mindbatch.config.launch_schema import world_size_of
 from mindbatch.io.errors import EXIT_DONE
-from mindbatch.parallel.topology import DeviceMap
-from mindbatch.tasks.plan.layout import PlanPart, show_parts
+from mindbatch.tasks.layout.parts import PlanPart, show_parts
+from mindbatch.tasks.plan.batch import plan_batch, plan_page
 from mindbatch.tasks.plan.schema import PlanConfig
 
 
 def run(config: PlanConfig) -> int:
-    if config.compile:
-        from mindbatch.tasks.plan import compilation
+    if world_size_of(config.parallel) > 1:
+        from mindbatch.tasks.layout.ranks import plan_ranks, write_layout
 
-        return compilation.run(config)
-    if config.asks_mindspore:
-        from mindbatch.tasks.plan import mindformers  # most plans need none of it
-
-        show_parts(config.report, mindformers.prepare_layout(config)())
-    elif config.plans_ranks:
-        from mindbatch.tasks.plan.ranks import plan_ranks, write_layout
-
-        ranks = plan_ranks(config)
-        batch = None if config.data.path is None else _batch(config, ranks.device_map)
-        show_parts(config.report, write_layout(config, ranks), batch=batch)
+        ranks = plan_ranks(config.model, config.parallel, is_of_run=True)
+        plan = plan_batch(config, ranks.device_map)
+        show_parts(config.report, write_layout(ranks), batch=PlanPart(plan.as_json(), plan_page(plan)))
     else:
-        show_parts(config.report, _batch(config))
+        plan = plan_batch(config)
+        show_parts(config.report, PlanPart(plan.as_json(), plan_page(plan)))
     return EXIT_DONE
-
-
-def _batch(config: PlanConfig, device_map: DeviceMap = None) -> PlanPart:
-    from mindbatch.tasks.plan.batch import plan_batch, plan_page  # layouts need no engine
-
-    plan = plan_batch(config, device_map)
-    return PlanPart(plan.as_json(), plan_page(plan))

@@ -15,11 +15,15 @@ from mindbatch.config.paths import (
     run_folder_error,
     settled,
 )
-from mindbatch.config.schema import SchemaKeys, TaskConfig, option, section
+from mindbatch.config.schema import SchemaKeys, TaskConfig, excludes, needs, option, section
 from mindbatch.fields import kinds as kind
+from mindbatch.fields.field import Need
 
 ITERATION_FORMAT = "iteration"
-UNROUNDED = ("keep", "float32")
+_ROUNDING = Need(
+    lambda config: config.target.dtype not in ("keep", "float32") or config.lora.merge is not None,
+    "target.dtype",
+)
 NO_SOURCE = "source: must be given: a model folder, a file of tensors, or a folder of rank folders"
 NO_TARGET = "target.dir: must be given: the folder to make"
 
@@ -47,6 +51,7 @@ class ReshardTargetConfig:
         "refuse",
         "what becomes of values that are too large for target.dtype",
         kind.choice("refuse", "infinity"),
+        needs=(_ROUNDING,),
     )
     names: str = option(
         "hf",
@@ -54,11 +59,14 @@ class ReshardTargetConfig:
         kind.choice("hf", "mindformers", "mcore"),
     )
     qkv_concat: bool = option(
-        False, "MindFormers' option: query, key and value, or gate and up, are one tensor each"
+        False,
+        "MindFormers' option: query, key and value, or gate and up, are one tensor each",
+        needs=(needs("target.names", "mindformers"),),
     )
     qkv_grouped: bool = option(
         True,
         "fused tensors are group by group, as in MindFormers 1.9; false: joined on each rank, as before it",
+        needs=(needs("target.qkv_concat", True),),
     )
     replace: bool = option(False, "another reshard in target.dir gives way, once the new one is whole")
 
@@ -71,7 +79,9 @@ class ReshardLoraConfig:
         None, "a LoRA adapter of PEFT or MindFormers, folder or file, to add to the weights", is_path=True
     )
     scaling: float | None = option(
-        None, "factor of the adapter, where its adapter_config.json has no lora_alpha; null: as that says"
+        None,
+        "factor of the adapter, where its adapter_config.json has no lora_alpha; null: as that says",
+        needs=(needs("lora.merge"),),
     )
 
 
@@ -89,7 +99,10 @@ class ReshardConfig(TaskConfig):
         None, "MindSpore's strategy file, or a folder of them, by which rank folders were cut", is_path=True
     )
     source_pipeline_stage: int | None = option(
-        None, "stages of rank folders without a strategy; null: as reshard noted there, else 1", kind.count(1)
+        None,
+        "stages of rank folders without a strategy; null: as reshard noted there, else 1",
+        kind.count(1),
+        needs=(excludes("source_strategy"),),
     )
     source_names: str = option(
         "auto",
@@ -97,10 +110,14 @@ class ReshardConfig(TaskConfig):
         kind.choice("auto", "hf", "mindformers"),
     )
     source_qkv_concat: bool | None = option(
-        None, "whether a source with MindFormers' names has fused tensors; null: as its names say"
+        None,
+        "whether a source with MindFormers' names has fused tensors; null: as its names say",
+        needs=(excludes("source_names", "hf"),),
     )
     source_qkv_grouped: bool | None = option(
-        None, "as target.qkv_grouped, of the source; null: as reshard noted there, else true"
+        None,
+        "as target.qkv_grouped, of the source; null: as reshard noted there, else true",
+        needs=(excludes("source_names", "hf"), excludes("source_qkv_concat", False)),
     )
     ignore_config_keys: Any = option(
         (),
@@ -149,7 +166,8 @@ class ReshardConfig(TaskConfig):
 def reshard_errors(config: ReshardConfig) -> Iterator[str]:
     """Every error but those of single values and of missing paths."""
     target = config.target
-    yield from _name_errors(config)
+    if target.format == ITERATION_FORMAT and target.names != "mcore":
+        yield f"target.format={ITERATION_FORMAT}: is of Mcore models only; give target.names=mcore"
     yield from _lora_errors(config.lora)
     if not isinstance(config.verify, bool) and config.verify != "logits":
         yield f"verify={shown(config.verify)}: must be true, false or logits"
@@ -158,10 +176,6 @@ def reshard_errors(config: ReshardConfig) -> Iterator[str]:
             "verify=logits: not with lora.merge, for the source's logits are those without the adapter; "
             "use verify=true"
         )
-    if target.overflow == "infinity" and target.dtype in UNROUNDED and config.lora.merge is None:
-        yield f"target.overflow=infinity: has no effect with target.dtype={shown(target.dtype)}; remove it"
-    if config.source_strategy is not None and config.source_pipeline_stage is not None:
-        yield "source_pipeline_stage: has no effect with source_strategy, which says it; remove it"
     if config.source is not None and target.dir is not None:
         yield from _overlaps(Path(config.source).resolve(), Path(target.dir).resolve())
 
@@ -169,27 +183,8 @@ def reshard_errors(config: ReshardConfig) -> Iterator[str]:
 def _lora_errors(lora: ReshardLoraConfig) -> Iterator[str]:
     if lora.scaling is None:
         return
-    if lora.merge is None:
-        yield "lora.scaling: has no effect without lora.merge, the adapter's folder; remove it"
     if not 0 < abs(lora.scaling) < LARGEST_SCALING:
         yield f"lora.scaling={shown(lora.scaling)}: must be a number other than 0, below {LARGEST_SCALING:g}"
-
-
-def _name_errors(config: ReshardConfig) -> Iterator[str]:
-    """Options of MindFormers' names where there are none, or nothing is fused."""
-    target = config.target
-    if target.format == ITERATION_FORMAT and target.names != "mcore":
-        yield f"target.format={ITERATION_FORMAT}: is of Mcore models only; give target.names=mcore"
-    if target.qkv_concat and target.names != "mindformers":
-        yield f"target.qkv_concat=true: has no effect with target.names={target.names}; remove it"
-    if not target.qkv_grouped and not target.qkv_concat:
-        yield "target.qkv_grouped=false: has no effect without target.qkv_concat=true; remove it"
-    if config.source_names == "hf":
-        for key in ("source_qkv_concat", "source_qkv_grouped"):
-            if getattr(config, key) is not None:
-                yield f"{key}: has no effect with source_names=hf; remove it"
-    elif config.source_qkv_grouped is not None and config.source_qkv_concat is False:
-        yield "source_qkv_grouped: has no effect with source_qkv_concat=false; remove it"
 
 
 def _overlaps(source: Path, target: Path) -> Iterator[str]:

@@ -10,8 +10,9 @@ import pytest
 from each_once import each_once
 from mindbatch.checkpoint.reshard import write
 from mindbatch.checkpoint.reshard.job import chunks_of
+from mindbatch.config.schema import schema_keys
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.tasks.reshard.schema import ReshardConfig, reshard_errors
+from mindbatch.tasks.reshard.schema import ReshardConfig
 from reshard_adapters import (
     ALPHA,
     RANK,
@@ -228,14 +229,14 @@ def test_the_scaling_is_given_where_the_config_has_none(tmp_path: Path) -> None:
 
 
 def test_options_without_effect() -> None:
-    config = ReshardConfig()
+    config, keys = ReshardConfig(), schema_keys(ReshardConfig)
     config.lora.scaling = 0.0
-    lines = [*reshard_errors(config)]
-    assert lines[0].startswith("lora.scaling: has no effect without lora.merge")
-    assert lines[1].startswith("lora.scaling=0.0: must be a number other than 0")
+    lines = [*config.all_errors(keys)]
+    assert lines[0].startswith("lora.scaling=0.0: must be a number other than 0")
+    assert lines[1].startswith("lora.scaling=0.0: has no effect without lora.merge")
     config.lora.merge, config.lora.scaling = "adapter", 1.0
     config.target.overflow = "infinity"
-    assert [*reshard_errors(config)] == []
+    assert [*config.all_errors(keys)] == []
 
 
 # ---- what is found on the way

@@ -133,7 +133,10 @@ def test_tools_are_a_list_or_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", ["system=x", "tools=[{a: 1}]", "chat_template_kwargs={a: 1}"])
 def test_what_only_chats_have(option: str) -> None:
     name = option.partition("=")[0]
-    with pytest.raises(ConfigError, match=f"{name}: has no effect without chat=true or messages"):
+    with pytest.raises(
+        ConfigError,
+        match=f"^{name}=.*: has no effect with chat=false; set chat=true, give messages or remove it",
+    ):
         compose_task(TASKS["generate"], [MODEL, "prompts=Hi", option]).finish()
     for chats in ("messages=[{role: user, content: Hi}]", "prompts=[[{role: user, content: Hi}]]"):
         assert compose_task(TASKS["generate"], [MODEL, chats, option]).finish()

@@ -249,11 +249,11 @@ def test_words_are_the_action_and_then_the_files(here: Path) -> None:
         (["chek", "a.json"], "action=chek: must be one of write, check, merge; did you mean check?"),
         (["check"], "files: must be given: mindbatch rank-table check FILE ..."),
         (["check", "a.jso"], "files=a.jso: no such file; did you mean a.json?"),
-        (["check", "a.json", "devices=0"], "devices=0: has no effect with rank-table check; remove it"),
-        (["merge", "a.json", "version=1.2"], "version=1.2: has no effect with rank-table merge; remove it"),
+        (["check", "a.json", "devices=0"], "devices=0: has no effect with action=check; remove it"),
+        (["merge", "a.json", "version=1.2"], "version=1.2: has no effect with action=merge; remove it"),
         (
             ["check", "a.json", "output.file=x"],
-            "output.file=x: has no effect with rank-table check; remove it",
+            "output.file=x: has no effect with action=check; remove it",
         ),
         (
             ["write", "a.json"],
@@ -261,9 +261,9 @@ def test_words_are_the_action_and_then_the_files(here: Path) -> None:
         ),
         (
             [SERVERS, "devices=0"],
-            "devices=0: has no effect with servers, which have all of their own; remove",
+            "devices=0: has no effect with servers=[",
         ),
-        (["super_pod_id=3"], "super_pod_id: only in version 1.2; add version=1.2"),
+        (["super_pod_id=3"], "super_pod_id=3: has no effect with version=1.0; set version=1.2 or remove it"),
         (["version=1.2"], "super_device_ids: must be given in version 1.2: a number for each device, like "),
         (["version=1.2", "super_device_ids=1_0"], "super_device_ids: must be given in version 1.2"),
         (["version=1.2", "super_device_ids=1,2"], "super_device_ids: 2 for 8 devices; give one for each"),

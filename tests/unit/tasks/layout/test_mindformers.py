@@ -1,4 +1,4 @@
-"""The plan of MindSpore's layout: models it covers, what is printed and written. MindSpore is played."""
+"""MindSpore's layout: models it covers, what is printed and written. MindSpore is played."""
 
 import json
 import sys
@@ -14,9 +14,10 @@ from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import describe
-from mindbatch.tasks.plan import mindformers
-from mindbatch.tasks.plan import task as plan
-from mindbatch.tasks.plan.mindformers import InferredLayout, LayoutJob, llama_options, parameter_json
+from mindbatch.tasks.compile import task as compilation
+from mindbatch.tasks.layout import mindformers
+from mindbatch.tasks.layout import task as layout
+from mindbatch.tasks.layout.mindformers import InferredLayout, LayoutJob, llama_options, parameter_json
 from mindbatch.tasks.registry import TASKS
 
 CONFIG = {
@@ -65,7 +66,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[LayoutJob]:
 
 
 def run(words: list[str]) -> int:
-    return plan.run(compose_task(TASKS["plan"], words).finish())  # type: ignore[arg-type]
+    return layout.run(compose_task(TASKS["layout"], words).finish())  # type: ignore[arg-type]
 
 
 def faults(words: list[str]) -> tuple[str, ...]:
@@ -122,9 +123,9 @@ def test_beside_what_is_compiled_the_ends_are_cut_as_there(
         json.dumps(CONFIG | {"model_type": "qwen2", "num_key_value_heads": 8})
     )
     monkeypatch.setattr(process, "simulate", lambda *args, **options: [])
-    words = [*given, "runtime=ascend", "compile=true", "layout.dir=s", "parallel.model_parallel=2"]
+    words = [*given, "layout.dir=s", "parallel.model_parallel=2"]
     for more, is_whole in ([], False), (["layout.vocab_emb_dp=true", "layout.replace=true"], True):
-        run([*words, *more])
+        compilation.run(compose_task(TASKS["compile"], [*words, *more]).finish())  # type: ignore[arg-type]
         assert jobs[-1].vocab_emb_dp == is_whole
         assert ("embedding and head are whole in these files" in capsys.readouterr().out) == is_whole
 
@@ -181,20 +182,17 @@ def test_files_of_another_layout_are_not_joined(given: list[str], jobs: list[Lay
 def test_options_without_effect_are_refused(given: list[str]) -> None:
     words = ["decoding=top_p", "data.path=rows.jsonl", "model.batch_size=3", "layout.replace=true"]
     assert faults([*given, *words]) == (
-        "model.batch_size=3: has no effect with model.provider=mindformers; remove it",
-        "decoding.do_sample=true: has no effect with model.provider=mindformers; remove it",
-        "decoding.top_p=0.9: has no effect with model.provider=mindformers; remove it",
-        "data.path=rows.jsonl: has no effect with model.provider=mindformers; remove it",
-        "layout.replace=true: has no effect without layout.dir",
+        "decoding=top_p: this task takes no option of decoding",
+        "data.path: unknown key",
+        "model.batch_size: unknown key",
+        "layout.replace=true: has no effect without layout.dir; give layout.dir or remove it",
     )
 
 
 def test_options_of_mindspores_compiler_need_it(given: list[str]) -> None:
     words = [given[1], "layout.dir=s", "layout.vocab_emb_dp=false", "layout.timeout=5"]
-    assert faults(words) == (
-        "layout.vocab_emb_dp=false: only with model.provider=mindformers",
-        "layout.timeout=5: only with model.provider=mindformers",
-    )
+    effect = "has no effect with model.provider=native; set model.provider=mindformers or remove it"
+    assert faults(words) == (f"layout.vocab_emb_dp=false: {effect}", f"layout.timeout=5: {effect}")
 
 
 @pytest.mark.parametrize(

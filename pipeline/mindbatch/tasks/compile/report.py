@@ -9,7 +9,7 @@ from mindbatch.engine.settings import EngineSettings
 from mindbatch.io.amounts import ranges, size, table
 from mindbatch.io.screen_text import printable
 from mindbatch.models.model_spec import ModelSpec
-from mindbatch.tasks.plan.layout import sizes_json, sizes_line
+from mindbatch.tasks.layout.parts import sizes_json, sizes_line
 
 FUSED = frozenset(
     {

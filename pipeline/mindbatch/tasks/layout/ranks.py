@@ -1,4 +1,4 @@
-"""`mindbatch plan` over several ranks: what each holds of a native model, and MindSpore's files of it.
+"""What each rank holds of a native model, and MindSpore's files of it.
 
 Only config.json is needed. Weights are opened where they are there, for their names and dtypes; no more than
 their headers is read.
@@ -27,7 +27,7 @@ from mindbatch.checkpoint.placement.placements import (
 from mindbatch.checkpoint.placement.regions import Placement, Placements, Shard
 from mindbatch.checkpoint.strategy.placements import stage_strategies
 from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes, strategy_name
-from mindbatch.config.model_schema import ParallelConfig, ignored_keys
+from mindbatch.config.model_schema import ModelConfig, ParallelConfig, ignored_keys
 from mindbatch.io.amounts import counted, ranges, shape_text, table
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.screen_text import printable
@@ -38,7 +38,7 @@ from mindbatch.models.registry import tensor_specs
 from mindbatch.models.stage_cut import cut, even_in_time
 from mindbatch.models.tensor_spec import TensorSpec
 from mindbatch.parallel.topology import DeviceMap, Stage
-from mindbatch.tasks.plan.layout import (
+from mindbatch.tasks.layout.parts import (
     PlanPart,
     layout_head,
     refuse_other_files,
@@ -46,7 +46,6 @@ from mindbatch.tasks.plan.layout import (
     strategy_lines,
     write_strategies,
 )
-from mindbatch.tasks.plan.schema import PlanConfig
 
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 
@@ -78,47 +77,48 @@ class RankPlan:
         return tuple(len(stage.layers) for stage in self.stages) if is_free else None
 
 
-def plan_ranks(config: PlanConfig) -> RankPlan:
+def plan_ranks(
+    model: ModelConfig, parallel: ParallelConfig, folder: Path | None = None, *, is_of_run: bool = False
+) -> RankPlan:
     """Works the plan out; writes nothing.
 
+    folder: for strategy files; without it the plan has none. is_of_run: stages are divided as a run would.
+
     Raises:
-        ConfigError: the model cannot be cut so, MindSpore's strategy files cannot describe it, or layout.dir
+        ConfigError: the model cannot be cut so, MindSpore's strategy files cannot describe it, or `folder`
             holds something else.
         CheckpointError: a damaged folder, weights that are not the model's, an unknown dtype.
     """
-    assert config.model.checkpoint_name_or_path is not None
-    path, parallel = existing_folder(config.model.checkpoint_name_or_path), config.parallel
+    assert model.checkpoint_name_or_path is not None
+    path = existing_folder(model.checkpoint_name_or_path)
     weights: ModelFolder | None = None
     content: Mapping[str, Any]
     if weights_in(file_names(path)):
-        weights, spec = open_model(config.model)
+        weights, spec = open_model(model)
         content, arch = weights.config, spec.architecture
     else:
-        content, _, arch = described_config(path, config.model.type, ignored_keys(config.model))
+        content, _, arch = described_config(path, model.type, ignored_keys(model))
     specs = tensor_specs(arch)
     sizes, device_map = (parallel.model_parallel, parallel.pipeline_stage), parallel.layer_counts
     check_sizes(specs, *sizes, device_map, keys="parallel.")
-    chooses_stages = config.data.path is not None and config.layout.dir is None and not is_cut(path)
-    if device_map is None and chooses_stages:  # strategy files and rank folders are of even stages
+    if device_map is None and is_of_run and not is_cut(path):  # rank folders are of even stages
         device_map = even_in_time(specs, parallel.pipeline_stage)
     placed = placements(specs, *sizes, device_map)
     if weights is not None:
         names = checkpoint_names(arch, weights.names)
         placed = {names(name): replace(shards, name=names(name)) for name, shards in placed.items()}
-    dtypes, dtype_from = _dtypes(config.model.dtype, content, weights, placed)
+    dtypes, dtype_from = _dtypes(model.dtype, content, weights, placed)
     copies = with_replicas(placed, parallel.model_parallel, parallel.data_parallel)
-    files = {} if config.layout.dir is None else _files(specs, parallel, copies)
-    if config.layout.dir is not None:
-        refuse_other_files(Path(config.layout.dir), files)
+    files = {} if folder is None else _files(specs, parallel, copies)
+    if folder is not None:
+        refuse_other_files(folder, files)
     stages = cut(specs, parallel.pipeline_stage, device_map)
     return RankPlan(arch, parallel, stages, copies, dtypes, dtype_from, files, is_cut(path))
 
 
-def write_layout(config: PlanConfig, plan: RankPlan) -> PlanPart:
-    """Writes the strategy files to layout.dir, if that is given. ConfigError where others are there."""
-    folder, paths = config.layout.dir, list[Path]()
-    if folder is not None:
-        paths = write_strategies(Path(folder), plan.files, config.layout.replace)
+def write_layout(plan: RankPlan, folder: Path | None = None, replace: bool = False) -> PlanPart:
+    """Writes the strategy files to `folder`, if there is one. ConfigError where others are there."""
+    paths = [] if folder is None else write_strategies(folder, plan.files, replace)
     content = ranks_json(plan, paths)
     return PlanPart(content, ranks_page(plan, content))
 

@@ -1,4 +1,4 @@
-"""`mindbatch plan compile=true`: the graphs of ranks, compiled for Ascend in simulation."""
+"""`mindbatch compile`: the graphs of ranks, compiled for Ascend in simulation."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.folders.folder_files import existing_folder
@@ -26,21 +27,21 @@ from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import tensor_specs
 from mindbatch.models.stage_cut import even_in_time
 from mindbatch.parallel.topology import RankPart, TensorSlice, Topology
-from mindbatch.tasks.plan.compilation_report import (
+from mindbatch.tasks.compile.report import (
     RankReport,
     compilation_page,
     device_memory,
     report_json,
 )
-from mindbatch.tasks.plan.layout import FindLayout, PlanPart, show_parts
-from mindbatch.tasks.plan.ranks import plan_ranks, write_layout
-from mindbatch.tasks.plan.schema import ALL, RESERVE_BYTES, PlanConfig
+from mindbatch.tasks.compile.schema import ALL, RESERVE_BYTES, CompileConfig
+from mindbatch.tasks.layout.parts import FindLayout, PlanPart, show_parts
+from mindbatch.tasks.layout.ranks import plan_ranks, write_layout
 
 _COMPILED_BLOCKS = 16
 """Blocks that a cache is compiled with, at least: their number is a size of one dimension and no more."""
 
 
-def run(config: PlanConfig) -> int:
+def run(config: CompileConfig) -> int:
     """Prints what was compiled and what was refused, and below it the layout where layout.dir is given.
 
     EXIT_FAILED where something was refused, or does not fit.
@@ -61,7 +62,7 @@ def run(config: PlanConfig) -> int:
     return EXIT_DONE if report["is_good"] else EXIT_FAILED
 
 
-def _chosen_ranks(config: PlanConfig) -> list[int]:
+def _chosen_ranks(config: CompileConfig) -> list[int]:
     """The ranks to compile for; ALL are those of the first copy of the model, which the others are like."""
     ranks, parallel = config.ranks, config.parallel
     if ranks == ALL:
@@ -69,18 +70,20 @@ def _chosen_ranks(config: PlanConfig) -> list[int]:
     return [*ranks] if isinstance(ranks, list | tuple) else [ranks]
 
 
-def _prepare_layout(config: PlanConfig) -> FindLayout:
+def _prepare_layout(config: CompileConfig) -> FindLayout:
     """Prepares the layout of MindSpore; of a native model this project's own, in the compiled type."""
     if config.model.provider == "mindformers":
-        from mindbatch.tasks.plan import mindformers
+        from mindbatch.tasks.layout import mindformers
 
         return mindformers.prepare_layout(config)
     dtype = kernel_dtype(config.model.dtype, "Ascend").name
-    ranks = plan_ranks(replace(config, model=replace(config.model, dtype=dtype)))
-    return partial(write_layout, config, ranks)
+    assert config.layout.dir is not None
+    folder = Path(config.layout.dir)
+    ranks = plan_ranks(replace(config.model, dtype=dtype), config.parallel, folder)
+    return partial(write_layout, ranks, folder, config.layout.replace)
 
 
-def _rank(rank: int, job: CompilationJob, config: PlanConfig, settings: EngineSettings) -> RankReport:
+def _rank(rank: int, job: CompilationJob, config: CompileConfig, settings: EngineSettings) -> RankReport:
     parallel, itemsize = config.parallel, kernel_dtype(config.model.dtype, "Ascend").itemsize
     topology = Topology(parallel.data_parallel, parallel.model_parallel, parallel.pipeline_stage)
     _, stage, tensor_rank = topology.coordinates(rank)
@@ -110,7 +113,7 @@ def _compiled_settings(settings: EngineSettings) -> EngineSettings:
 
 
 def _answers(
-    config: PlanConfig, job: CompilationJob, settings: EngineSettings, ranks: Sequence[int]
+    config: CompileConfig, job: CompilationJob, settings: EngineSettings, ranks: Sequence[int]
 ) -> Iterator[Mapping[str, Any]]:
     from mindbatch.ascend_simulation.compilation import compile_ranks
     from mindbatch.ascend_simulation.process import simulate
@@ -160,7 +163,7 @@ class CompilationJob:
         )
 
 
-def _compilation_job(config: PlanConfig) -> CompilationJob:
+def _compilation_job(config: CompileConfig) -> CompilationJob:
     """Reads config.json and the adapters and nothing else.
 
     Raises:
@@ -178,11 +181,11 @@ def _compilation_job(config: PlanConfig) -> CompilationJob:
         "ignore": [*ignore.names],
     }
     if config.layout.qkv_concat:
-        raise ConfigError("layout.qkv_concat=true: has no effect with compile=true; remove it")
+        raise ConfigError("layout.qkv_concat=true: has no effect on compiled graphs; remove it")
     return _native(config, told, described.architecture) if is_native else _mindformers(config, told)
 
 
-def _native(config: PlanConfig, told: Mapping[str, Any], arch: Architecture) -> CompilationJob:
+def _native(config: CompileConfig, told: Mapping[str, Any], arch: Architecture) -> CompilationJob:
     parallel = config.parallel
     size, stages, device_map = parallel.model_parallel, parallel.pipeline_stage, parallel.layer_counts
     check_division(arch, size, stages, device_map)
@@ -199,7 +202,7 @@ def _native(config: PlanConfig, told: Mapping[str, Any], arch: Architecture) -> 
     return CompilationJob(spec, layers, {**told, "layers": layers, "lora": lora}, adapters)
 
 
-def _mindformers(config: PlanConfig, told: Mapping[str, Any]) -> CompilationJob:
+def _mindformers(config: CompileConfig, told: Mapping[str, Any]) -> CompilationJob:
     from mindbatch.backends.mindformers import families
 
     if config.lora.folders:

@@ -1,4 +1,4 @@
-"""The plan of what ranks compile: what is asked for, refused beforehand, and printed. MindSpore is played."""
+"""What ranks compile: what is requested, refused beforehand, and printed. MindSpore is played."""
 
 import json
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ from mindbatch.ascend_simulation import process
 from mindbatch.config.compose import compose_task
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, ConfigError
-from mindbatch.tasks.plan import task as plan
-from mindbatch.tasks.plan.compilation_report import device_memory
+from mindbatch.tasks.compile import task as compilation
+from mindbatch.tasks.compile.report import device_memory
 from mindbatch.tasks.registry import TASKS
 from mindformers_configs import config
 
@@ -36,7 +36,7 @@ REFUSED = {"operator": "Foo", "layer": "decoder.norm", "rule": "For 'Foo', not \
 @pytest.fixture
 def given(tmp_path: Path) -> list[str]:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    return [f"model.checkpoint_name_or_path={tmp_path}", "runtime=ascend", "compile=true"]
+    return [f"model.checkpoint_name_or_path={tmp_path}"]
 
 
 class Simulation:
@@ -62,7 +62,7 @@ def simulation(monkeypatch: pytest.MonkeyPatch) -> Simulation:
 
 
 def run(words: list[str]) -> int:
-    return plan.run(compose_task(TASKS["plan"], words).finish())  # type: ignore[arg-type]
+    return compilation.run(compose_task(TASKS["compile"], words).finish())  # type: ignore[arg-type]
 
 
 def faults(words: list[str]) -> tuple[str, ...]:
@@ -134,7 +134,7 @@ def test_adapters_are_compiled_beside_the_model(
         inner // 2 + hidden
     )  # one slot, and zeros for the base
     assert simulation.job["lora"] == {"adapters": {"law": str(folder), "base": None}, "max_loaded": None}
-    assert faults([*words, adapters, "lora.mode=merge"])[0].startswith("lora.mode=merge: has no effect")
+    assert faults([*words, adapters, "lora.mode=merge"])[0].startswith("lora.mode: unknown key")
     refused = faults([*words, adapters, "model.provider=mindformers"])
     assert refused[0].startswith("lora.adapters: not beside a model of model.provider=mindformers on Ascend")
     (tmp_path / "config.json").write_text(json.dumps(own | {"num_hidden_layers": 4}))
@@ -214,9 +214,7 @@ def test_mistakes_are_found_before_anything_is_compiled(given: list[str]) -> Non
     words = [*given, "runtime.device_target=CPU", "runtime.device_memory=4GiB", "ranks=[0,0]"]
     words += ["parallel.device_map=[1,1]", "model.provider=mindformers", "parallel.pipeline_stage=3"]
     assert faults([*words, "layout.vocab_emb_dp=false", "runtime.cache_memory=much"]) == (
-        "layout.vocab_emb_dp=false: has no effect with compile=true and without layout.dir; remove it",
-        "runtime.device_target=CPU: compile=true compiles for Ascend; set runtime.device_target=Ascend, or "
-        "runtime=ascend for larger blocks and cache, too",
+        "runtime.device_target=CPU: graphs are compiled for Ascend; remove it",
         "parallel.pipeline_stage=3: not with model.provider=mindformers, whose networks are not divided by "
         "layers; allowed: 1 with parallel.model_parallel, or model.provider=native",
         "parallel.device_map=[1, 1]: has 2 numbers; needed is one for each of parallel.pipeline_stage=3",
@@ -224,6 +222,7 @@ def test_mistakes_are_found_before_anything_is_compiled(given: list[str]) -> Non
         "MiB, GiB, TiB (powers of 1024)",
         "runtime.device_memory=4GiB: must be above 4GiB, left to all but weights and cache",
         "ranks=[0, 0]: must be a rank of 0 to 2, a list of different ones, or all",
+        "layout.vocab_emb_dp=false: has no effect without layout.dir; give it or remove it",
     )
     assert faults([*given, "parallel.pipeline_stage=6"]) == (
         "parallel.pipeline_stage=6: the model has 5 layers; allowed: 1 to 5",
@@ -258,18 +257,10 @@ def test_a_layout_that_cannot_be_is_refused_before_anything_is_compiled(
         "parallel.device_map=[1, 4]: strategy files are of even stages; remove it, or layout.dir",
     )
     for setting in ("layout.vocab_emb_dp=false", "layout.qkv_concat=true"):
-        line = f"{setting}: has no effect with compile=true; remove it"
+        effect = "has no effect with model.provider=native; set model.provider=mindformers or remove it"
+        line = f"{setting}: {effect}"
         assert faults([*given, f"layout.dir={tmp_path}/new", setting]) == (line,)
     assert simulation.job == {}
-
-
-def test_its_keys_have_no_effect_without_it(given: list[str]) -> None:
-    words = [given[0], "parallel.model_parallel=2", "ranks=all", "layers=all", "runtime.device_memory=32GiB"]
-    assert {*faults(words)} == {
-        "ranks=all: only with compile=true",
-        "layers=all: only with compile=true",
-        "runtime.device_memory=32GiB: only with compile=true",
-    }
 
 
 def test_a_model_of_mindformers_tells_its_weights_itself(
@@ -278,8 +269,8 @@ def test_a_model_of_mindformers_tells_its_weights_itself(
     content = config("deepseek_v3", num_hidden_layers=9, first_k_dense_replace=2)
     (tmp_path / "config.json").write_text(json.dumps(content))
     simulation.reports = ({"layer_bytes": [10, 100], "other_bytes": 5}, *simulation.reports)
-    words = [f"model.checkpoint_name_or_path={tmp_path}", "model.provider=mindformers", "runtime=ascend"]
-    assert run([*words, "compile=true", "report=json", "parallel.model_parallel=2"]) == EXIT_DONE
+    words = [f"model.checkpoint_name_or_path={tmp_path}", "model.provider=mindformers"]
+    assert run([*words, "report=json", "parallel.model_parallel=2"]) == EXIT_DONE
     found = json.loads(capsys.readouterr().out)
     assert (found["num_layers"], found["compiled_layers"]) == (9, [0, 2])
     assert found["ranks"][0]["memory"]["weight_bytes"] == 5 + 2 * 10 + 7 * 100

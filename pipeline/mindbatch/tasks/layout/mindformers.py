@@ -1,4 +1,4 @@
-"""`mindbatch plan model.provider=mindformers`: MindSpore's own layout of a model, and its strategy files.
+"""`mindbatch layout model.provider=mindformers`: MindSpore's own layout of a model, and its strategy files.
 
 The layout of MindFormers' Llama over NPU ranks is worked out on this machine without any.
 """
@@ -22,7 +22,7 @@ from mindbatch.io.errors import BackendError, ConfigError
 from mindbatch.io.screen_text import printable, say
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.described_folder import described_config
-from mindbatch.tasks.plan.layout import (
+from mindbatch.tasks.layout.parts import (
     FindLayout,
     PlanPart,
     layout_head,
@@ -31,7 +31,7 @@ from mindbatch.tasks.plan.layout import (
     strategy_lines,
     write_strategies,
 )
-from mindbatch.tasks.plan.schema import PlanConfig
+from mindbatch.tasks.layout.schema import LayoutTaskConfig
 
 _WITH_CACHE = "compiled for Ascend, simulated, in bfloat16 with flash attention and a paged cache"
 _WITHOUT_CACHE = (
@@ -209,7 +209,7 @@ def parameter_json(stage: int, shape: Sequence[int], layout: TensorLayout) -> Pa
     }
 
 
-def prepare_layout(config: PlanConfig) -> FindLayout:
+def prepare_layout(config: LayoutTaskConfig) -> FindLayout:
     """Checks all that can be checked beforehand.
 
     Raises:
@@ -225,17 +225,21 @@ def prepare_layout(config: PlanConfig) -> FindLayout:
     return partial(_find_layout, config, arch, job, folder)
 
 
-def _find_layout(config: PlanConfig, arch: Architecture, job: LayoutJob, folder: Path | None) -> PlanPart:
+def _find_layout(
+    config: LayoutTaskConfig, arch: Architecture, job: LayoutJob, folder: Path | None
+) -> PlanPart:
     if sys.stderr.isatty():
         say(_WAIT.format(job.num_ranks, config.layout.timeout))
     (layout,) = infer_layouts([job], config.layout.timeout, verbose=config.runtime.verbose)
     paths = [] if folder is None else write_strategies(folder, layout.strategy_files, config.layout.replace)
     content = layout_head(arch.model_type, config.parallel, paths) | {"parameters": [*layout.parameters]}
-    note = f"\n\n{_NOT_AS_COMPILED}" if config.compile and job.vocab_emb_dp and job.model_parallel > 1 else ""
-    return PlanPart(content, layout_page(job, content, layout) + note)
+    page = layout_page(job, content, layout)
+    if config.compiles and job.vocab_emb_dp and job.model_parallel > 1:
+        page += f"\n\n{_NOT_AS_COMPILED}"
+    return PlanPart(content, page)
 
 
-def _job(config: PlanConfig, arch: Architecture) -> LayoutJob:
+def _job(config: LayoutTaskConfig, arch: Architecture) -> LayoutJob:
     parallel = config.parallel
     if parallel.pipeline_stage > arch.num_layers:
         raise ConfigError(
@@ -244,7 +248,7 @@ def _job(config: PlanConfig, arch: Architecture) -> LayoutJob:
         )
     sizes, layout = (parallel.data_parallel, parallel.model_parallel), config.layout
     options = llama_options(arch, *sizes, qkv_concat=layout.qkv_concat)
-    vocab_emb_dp = not config.compile if layout.vocab_emb_dp is None else layout.vocab_emb_dp
+    vocab_emb_dp = not config.compiles if layout.vocab_emb_dp is None else layout.vocab_emb_dp
     return LayoutJob(options, *sizes, parallel.pipeline_stage, vocab_emb_dp)
 
 

@@ -1,4 +1,4 @@
-"""`mindbatch plan` over ranks: the table, its JSON, the strategy files, and what is refused."""
+"""`mindbatch layout`, and `plan` over ranks: the table, its JSON, the strategy files, and what is refused."""
 
 import json
 import subprocess
@@ -16,8 +16,7 @@ from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import MindBatchError
 from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.tasks.plan import task as plan
-from mindbatch.tasks.plan.ranks import layout_page, rank_sums, tensor_json
+from mindbatch.tasks.layout.ranks import layout_page, rank_sums, tensor_json
 from mindbatch.tasks.registry import TASKS
 from reshard_models import LLAMA, MODELS, source_shapes_of, write_model, write_tensors
 
@@ -41,7 +40,8 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def run(*words: str) -> int:
-    return plan.run(compose_task(TASKS["plan"], list(words)).finish())  # type: ignore[arg-type]
+    task = TASKS["plan" if any(word.startswith("data.path=") for word in words) else "layout"]
+    return task.run(compose_task(task, list(words)).finish())
 
 
 def faults(*words: str) -> tuple[str, ...]:
@@ -243,16 +243,9 @@ def test_what_a_strategy_cannot_say_is_refused_with_what_it_can(tmp_path: Path, 
         (
             ["parallel.model_parallel=2", "decoding.top_k=3", "rate=2.0", "layout.replace=true"],
             [
-                "decoding.top_k=3: has no effect on what ranks hold; give data.path too, or remove it",
-                "rate=2.0: has no effect on what ranks hold; give data.path too, or remove it",
-                "layout.replace=true: has no effect without layout.dir",
-            ],
-        ),
-        (
-            [],
-            [
-                "data.path: must be given: a file, folder or pattern of the rows, or - for standard input; "
-                "parallel.model_parallel=2, for one, plans what ranks hold, which needs no data"
+                "decoding.top_k: unknown key",
+                "rate: unknown key",
+                "layout.replace=true: has no effect without layout.dir; give layout.dir or remove it",
             ],
         ),
         (["parallel.model_parallel=-2"], ["parallel.model_parallel=-2: must be a whole number, at least 1"]),
@@ -275,14 +268,6 @@ def batch_words(tmp_path: Path, config: dict[str, Any] = EVEN) -> list[str]:
     (tmp_path / "rows.jsonl").write_text('{"prompt": [1, 2]}\n{"prompt": [3, 4, 5, 6]}\n')
     folder = write_model(tmp_path / "weights", config)
     return [f"model.checkpoint_name_or_path={folder}", f"data.path={tmp_path}/rows.jsonl"]
-
-
-def test_one_rank_with_data_has_both_plans(tmp_path: Path, model: str, capsys: CAPTURE) -> None:
-    words = [*batch_words(tmp_path), "layout.dir=s"]
-    assert run(*words) == 0
-    page = capsys.readouterr().out
-    assert page.index("layout of llama") < page.index("strategy file: s/") < page.index("rows       2")
-    assert as_json(capsys, *words)["batch"]["rows"]["total"] == 2
 
 
 def test_ranks_with_data_have_both_plans(tmp_path: Path, model: str, capsys: CAPTURE) -> None:
@@ -308,10 +293,10 @@ def test_ranks_with_data_have_both_plans(tmp_path: Path, model: str, capsys: CAP
 
 
 def test_stages_with_data_are_those_of_the_run(tmp_path: Path, model: str, capsys: CAPTURE) -> None:
-    """They take as much time each, a large head included; strategy files are of even stages."""
+    """They take as much time each, a large head included."""
     large_head = {**EVEN, "num_hidden_layers": 4, "vocab_size": 2048}
     words = [*batch_words(tmp_path, large_head), "parallel.pipeline_stage=2", "model.dtype=float32"]
-    for more, layers in (([], [3, 1]), (["parallel.device_map=[1,3]"], [1, 3]), (["layout.dir=s"], [2, 2])):
+    for more, layers in (([], [3, 1]), (["parallel.device_map=[1,3]"], [1, 3])):
         found = as_json(capsys, *words, *more)
         held = [rank["bytes"] for rank in found["rank_sums"]]
         stages = found["batch"]["memory"]["ranks"]["stages"]
@@ -322,28 +307,23 @@ def test_stages_with_data_are_those_of_the_run(tmp_path: Path, model: str, capsy
 
 def test_faults_of_a_batch_over_ranks(tmp_path: Path, model: str) -> None:
     words = batch_words(tmp_path)
-    ranks = [*words[:1], "parallel.model_parallel=2", "layout.dir=s"]
+    ranks = [*words[:1], "parallel.model_parallel=2"]
     assert faults(*ranks, "data.path=gone.jsonl", "rate=0.0", "calibrate=true") == (
         "data.path=gone.jsonl: no such file or folder",
         "rate=0.0: must be above 0, in generated tokens/s",
         "rate, calibrate: only one of these can be given; calibrate=true measures the rate",
         "calibrate=true: measures one process, and parallel.* makes several; give rate, of all",
     )
-    stages = [*words, "parallel.pipeline_stage=2", "parallel.device_map=[1,2]", "layout.dir=s"]
-    assert faults(*stages) == (
-        "parallel.device_map=[1, 2]: strategy files are of even stages; remove it, or layout.dir",
-    )
     assert faults(*words, "parallel.model_parallel=2", "model.dtype=float16")[0].startswith(
         "model.dtype=float16: not with runtime.device_target=CPU"
     )
-    assert not Path("s").exists()
 
 
 @pytest.mark.slow
 def test_the_layout_of_ranks_needs_neither_engine_nor_dataset(model: str) -> None:
     code = "import sys; from mindbatch.cli import main; code = main(sys.argv[1:]); print(code, *sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code, "plan", model, "parallel.model_parallel=2"],
+        [sys.executable, "-c", code, "layout", model, "parallel.model_parallel=2"],
         capture_output=True,
         text=True,
         check=True,

@@ -1,0 +1,1 @@
+"""`mindbatch compile`: the graphs of ranks, compiled for Ascend in simulation."""
