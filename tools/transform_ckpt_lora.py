@@ -23,8 +23,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # installed or not
 
+from mindbatch.checkpoint.formats.ckpt import CKPT
+from mindbatch.checkpoint.formats.registry import WRITTEN
 from mindbatch.checkpoint.reshard.carry_out import carry_out, worker_count
-from mindbatch.checkpoint.reshard.plan import CKPT, SAFETENSORS
 from mindbatch.checkpoint.reshard.progress import PlainProgress
 from mindbatch.checkpoint.transform import open_transform, plan_transform
 from mindbatch.checkpoint.transform_lora import plan_beside
@@ -76,7 +77,10 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--prefix", default="checkpoint_", help="of the files' names (default: %(default)s)")
     result.add_argument("--lora_scaling", type=float, help="lora_alpha / r; what adapter_config.json says")
     result.add_argument(
-        "--save_format", default=CKPT, choices=[CKPT, SAFETENSORS], help="of the files (default: %(default)s)"
+        "--save_format",
+        default=CKPT.name,
+        choices=sorted(WRITTEN),
+        help="of the files (default: %(default)s)",
     )
     return result
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from mindbatch.checkpoint.error_lines import collecting, raise_if_any
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_names, has_file, read_config
+from mindbatch.checkpoint.folders.foreign_folders import foreign_folder
 from mindbatch.checkpoint.folders.tensor_set import (
     HUGGING_FACE,
     ITERATION,
@@ -28,7 +29,6 @@ from mindbatch.config.schema import TaskConfig, option
 from mindbatch.fields import kinds as kind
 from mindbatch.io.amounts import size
 from mindbatch.io.errors import EXIT_DONE, CheckpointError, ConfigError
-from mindbatch.io.foreign_formats import foreign_folder
 from mindbatch.io.screen_text import show_json, show_page
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8
 from mindbatch.models.config_forms import text_part

@@ -19,9 +19,14 @@ from pathlib import Path
 from typing import TypeGuard
 
 from mindbatch.checkpoint.error_lines import collecting, raise_if_any, shown
-from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names, has_file
+from mindbatch.checkpoint.folders.folder_files import (
+    TOKENIZER_FILES,
+    existing_folder,
+    file_in,
+    file_names,
+    has_file,
+)
 from mindbatch.checkpoint.folders.weight_files import (
-    MAP_NAME,
     checkpoint_in,
     open_shards,
     open_weights,
@@ -29,10 +34,11 @@ from mindbatch.checkpoint.folders.weight_files import (
     weights_in,
 )
 from mindbatch.checkpoint.formats.open_file import in_threads, open_tensor_file
+from mindbatch.checkpoint.formats.registry import READ, SEARCHED_SUFFIXES
+from mindbatch.checkpoint.formats.safetensors import MAP_NAME, SAFETENSORS
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.io.foreign_formats import PYTORCH_SUFFIXES
 from mindbatch.io.regular_file import first_bytes
 from mindbatch.io.storage import StorageError, write_whole
 
@@ -154,18 +160,9 @@ def _are_texts(digests: object) -> TypeGuard[dict[str, str]]:
 _HEAD_BYTES = 1 << 20
 """Leading bytes of each file: all of a config.json, and the names and positions of tensors."""
 _WHOLE_BYTES = 64 << 20
-_WHOLE = (
-    DIGESTS_NAME,
-    "tokenizer.json",
-    "tokenizer.model",
-    "ice_text.model",
-    "vocab.model",
-    "adapter_model.safetensors",
-    "adapter_model.ckpt",
-    "adapter_model.bin",
-)
-_SUFFIXES = (".json", ".safetensors", ".ckpt", ".model", ".txt", ".jinja")
-_ALL_SUFFIXES = (*_SUFFIXES, *PYTORCH_SUFFIXES)  # beside safetensors nobody reads those
+_WHOLE = (DIGESTS_NAME, *TOKENIZER_FILES, *(known.adapter_file for known in READ))
+_SUFFIXES = (".json", ".model", ".txt", ".jinja", *SEARCHED_SUFFIXES)
+_PICKLE_SUFFIXES = tuple(suffix for known in READ if known.is_pickle for suffix in known.suffixes)
 
 
 def folder_digest(folder: Path) -> str:
@@ -181,7 +178,8 @@ def folder_digest(folder: Path) -> str:
     total = hashlib.blake2b(digest_size=16)
     folder, whole = (folder.parent, (*_WHOLE, folder.name)) if folder.is_file() else (folder, _WHOLE)
     names = file_names(folder)
-    suffixes = _SUFFIXES if any(name.endswith(".safetensors") for name in names) else _ALL_SUFFIXES
+    reads_pickles = not any(map(SAFETENSORS.matches, names))
+    suffixes = (*_SUFFIXES, *(_PICKLE_SUFFIXES if reads_pickles else ()))
     for name in names:
         with suppress(OSError):  # a file that cannot be read is refused by who reads it
             status = os.stat(folder / name)

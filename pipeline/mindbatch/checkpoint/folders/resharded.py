@@ -7,12 +7,12 @@ from typing import Any
 
 from mindbatch.checkpoint.error_lines import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import has_file
+from mindbatch.checkpoint.folders.foreign_folders import reshard_command
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source, seem_copies
 from mindbatch.checkpoint.folders.weight_files import rank_folders
 from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.io.foreign_formats import reshard_command
 from mindbatch.parallel.topology import TensorSlice
 
 MARKER_NAME = "reshard.json"

@@ -12,19 +12,19 @@ from zlib import crc32
 from mindbatch.checkpoint.error_lines import collecting, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.folders.digests import Digests, damage, read_digests, tensor_digest
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_names
+from mindbatch.checkpoint.folders.foreign_folders import foreign_file
+from mindbatch.checkpoint.folders.iteration_files import iteration_in, weight_files
 from mindbatch.checkpoint.folders.weight_files import (
-    MAP_NAME,
     Step,
     checkpoint_in,
-    iteration_in,
     open_shards,
     open_weights,
     rank_folders,
     step_errors,
-    weight_files,
     weights_in,
 )
 from mindbatch.checkpoint.formats.open_file import allow_open_files, in_threads, open_tensor_file
+from mindbatch.checkpoint.formats.safetensors import MAP_NAME
 from mindbatch.checkpoint.formats.stored import StoredFile, StoredTensor
 from mindbatch.checkpoint.placement.plan import first_locations
 from mindbatch.checkpoint.placement.regions import RankFiles, Segment, Shape
@@ -226,6 +226,8 @@ def open_source(path: str | os.PathLike[str]) -> Source:
     """
     path = Path(path)
     if path.is_file():
+        if reason := foreign_file(path):
+            raise CheckpointError(f"{path}: {reason}")
         return Source(path, SINGLE_FILE, [_single(path, None)])
     folder = existing_folder(path)
     names = file_names(folder)

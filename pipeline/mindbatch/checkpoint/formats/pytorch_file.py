@@ -24,7 +24,7 @@ from mindbatch.checkpoint.formats.stored import (
 )
 from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import CheckpointError
-from mindbatch.io.foreign_formats import foreign_format
+from mindbatch.io.file_signatures import foreign_format
 
 MAX_DIRECTORY_BYTES = 8 << 20
 MAX_MEMBERS = 100_000

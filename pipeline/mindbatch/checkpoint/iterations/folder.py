@@ -4,9 +4,9 @@ import os
 from collections.abc import Callable, Mapping
 
 from mindbatch.checkpoint.folders.folder_files import existing_folder
+from mindbatch.checkpoint.folders.iteration_files import iteration_in
 from mindbatch.checkpoint.folders.renamed_folder import RenamedFolder
 from mindbatch.checkpoint.folders.tensor_set import shard_sets
-from mindbatch.checkpoint.folders.weight_files import iteration_in
 from mindbatch.checkpoint.iterations.metadata import placements
 from mindbatch.checkpoint.placement.regions import Placement, RankFiles
 

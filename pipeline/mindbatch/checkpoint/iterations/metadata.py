@@ -12,8 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.error_lines import collecting, located, raise_if_any, shown
+from mindbatch.checkpoint.folders.iteration_files import (
+    COMMON,
+    METADATA,
+    TRACKER,
+    holds_weights,
+    iteration_name,
+)
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
-from mindbatch.checkpoint.folders.weight_files import COMMON, METADATA, holds_weights, iteration_name
 from mindbatch.checkpoint.formats.ckpt_file import DTYPE_OF, WRITTEN_TYPES
 from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS
 from mindbatch.checkpoint.json_object import read_json_object
@@ -30,7 +36,6 @@ from mindbatch.checkpoint.placement.regions import (
 )
 from mindbatch.checkpoint.strategy.strategy import TensorLayout, layout_errors
 from mindbatch.io.errors import CheckpointError
-from mindbatch.io.foreign_formats import ITERATION_TRACKER
 
 _LARGEST_FILE = 1 << 30
 """Bytes; a tensor on each of 64 ranks takes about 10 KiB."""
@@ -244,7 +249,7 @@ def descriptions(
         CheckpointError: lists tensors whose shards are no equal parts of one dimension.
     """
     home = iteration_name(_NUMBER)
-    others = {ITERATION_TRACKER: str(_NUMBER).encode(), f"{home}/{COMMON}": _json(_COMMON)}
+    others = {TRACKER: str(_NUMBER).encode(), f"{home}/{COMMON}": _json(_COMMON)}
     if len(files.ranks) == 1:
         return others  # MindFormers writes no metadata.json either, and takes all files as they are
     described: dict[str, Any] = {}

@@ -15,6 +15,7 @@ from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, 
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source, stored_segments
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
+from mindbatch.checkpoint.formats.registry import READ
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, config_warnings, read_lora_config
 from mindbatch.checkpoint.lora.modules import AdaptedModule, StoredArray, stored_array
@@ -30,9 +31,9 @@ from mindbatch.checkpoint.lora.names import (
 from mindbatch.checkpoint.placement.regions import as_placed, whole_placements
 from mindbatch.io.errors import CheckpointError
 
-ADAPTER_FILES = tuple(f"adapter_model{suffix}" for suffix in (".safetensors", ".ckpt"))
-OLD_ADAPTER_FILE = "adapter_model.bin"
-"""As PEFT wrote it once; ignored beside one of the others, as by PEFT."""
+ADAPTER_FILES = tuple(known.adapter_file for known in READ if not known.is_pickle)
+OLD_ADAPTER_FILES = tuple(known.adapter_file for known in READ if known.is_pickle)
+"""Written by PEFT in the past; ignored beside one of the others, as by PEFT."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,8 @@ def _file_of(folder: Path) -> Path:
     needed = f"must have one of {' and '.join(ADAPTER_FILES)}"
     if present:
         raise CheckpointError(f"{folder}: has both; {needed}")
-    if has_file(folder, OLD_ADAPTER_FILE):
-        return file_in(folder, OLD_ADAPTER_FILE)
+    if old := next((name for name in OLD_ADAPTER_FILES if has_file(folder, name)), None):
+        return file_in(folder, old)
     raise CheckpointError(nothing_readable(folder, "no adapter", f"{needed}, or give the file itself"))
 
 

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
-from mindbatch.checkpoint.formats.ckpt_file import ckpt_layout
-from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
+from mindbatch.checkpoint.formats.registry import WRITTEN
 from mindbatch.checkpoint.formats.stored import FileLayout
 from mindbatch.checkpoint.placement.plan import TensorPlan, plan_digest
 from mindbatch.checkpoint.placement.regions import Shape
 from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.checkpoint.reshard.replicas import ReplicaPair
 
-CKPT, SAFETENSORS = "ckpt", "safetensors"
 SYNC_BYTES = 64 << 20
 
 Place = tuple[str, str]
@@ -101,8 +99,9 @@ def layouts_of(
     entries: list[list[tuple[str, str, Shape]]] = [[] for _ in files]
     for plan in plans:
         entries[plan.rank].append((plan.name, dtypes[plan.name], plan.shape))
-    layout_of = ckpt_layout if kind == CKPT else safetensors_layout
-    return {file: layout_of(entries[rank]) for rank, file in enumerate(files)}
+    lay_out = WRITTEN[kind].lay_out
+    assert lay_out is not None
+    return {file: lay_out(entries[rank]) for rank, file in enumerate(files)}
 
 
 @dataclass

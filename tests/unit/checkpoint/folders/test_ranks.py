@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mindbatch.checkpoint.folders.foreign_folders import reshard_command
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, is_cut, match_tensors
 from mindbatch.checkpoint.folders.tensor_set import open_source, seem_copies
 from mindbatch.config.paths import model_folder_error
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.io.foreign_formats import reshard_command
 from mindbatch.models import native
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.registry import describe, tensor_specs

@@ -1,4 +1,4 @@
-"""Guesses what a file or folder of another format is, and says what to do with it."""
+"""Recognises files and folders that are no model that can be read, and says what to do with them."""
 
 import json
 import re
@@ -7,103 +7,69 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+from mindbatch.checkpoint.folders.iteration_files import TRACKER, WEIGHTS
+from mindbatch.checkpoint.formats.registry import FORMATS, format_of
 from mindbatch.io.error_lines import text_override
 from mindbatch.io.regular_file import first_bytes
 
-_SIGNATURES = (
-    (
-        b"version https://git-lfs.github.com/spec/v1",
-        "a Git LFS pointer, not the file itself (fetch it with `git lfs pull`)",
-    ),
-    (b"PK\x03\x04", "a zip archive (a PyTorch checkpoint is one; its name ends in .bin, .pt or .pth)"),
-    *((bytes([0x80, number]), "a Python pickle, which is never executed") for number in range(2, 6)),
-    (b"GGUF", "a GGUF file"),
-    (b"\x89HDF\r\n", "an HDF5 file"),
-    (b"<!DOCTYPE", "an HTML page (perhaps of a failed download)"),
-    (b"<html", "an HTML page (perhaps of a failed download)"),
-)
-
-PYTORCH_SUFFIXES = (".bin", ".pt", ".pth")
-PICKLE_SUFFIXES = (*PYTORCH_SUFFIXES, ".pkl")
-
-HOW_TO_CONVERT = (
-    "pickles can run code and are never executed; {needed}; convert them where you trust them, with "
-    "transformers' model.save_pretrained(NEW_FOLDER, safe_serialization=True) or "
-    "safetensors.torch.save_file(state_dict, 'model.safetensors')"
-)
-
-
-GGUF = (
-    "is of llama.cpp (GGUF), whose quantised weights are not read; take the folder of the original model, "
-    "with config.json and safetensors"
-)
-ADAPTER = (
+_ADAPTER = (
     "is a LoRA adapter, not a model; merge it into its base model with `mindbatch reshard source=BASE_MODEL "
     "lora.merge={folder} target.dir=NEW_FOLDER`, or give the base model"
 )
-MINDFORMERS_YAML = (
+_YAML_SUFFIXES = (".yaml", ".yml")
+_MINDFORMERS_YAML = (
     "is a YAML file, as MindFormers has them; a predict YAML is given as model.mindformers_yaml=FILE, and a "
     "model is the folder with its config.json and safetensors"
 )
-_NAMES_LOOKED_AT = 10_000
+_MAX_NAMES = 10_000
 _RANKS = (
     "holds rank folders of a checkpoint and no config.json; make a model of them, with the folder of its "
     "config.json and tokenizer: `{command}`"
 )
 _RANK = re.compile(r"rank_[0-9]+")
-ITERATION_TRACKER = "latest_checkpointed_iteration.txt"
-"""Of MindFormers' Checkpoint 2.0: the file with the number of the newest whole iteration."""
-ITERATION_WEIGHTS = re.compile(r"(?:.+-)?model-(\d{7})-(\d{7})\.safetensors", re.DOTALL)
-"""Names of its files of weights: which it is, of how many."""
 _PLAIN = re.compile(r"[\w./@+-]+")
 _MARKER_BYTES = 100_000_000
 
 
-def foreign_format(head: bytes) -> str | None:
-    """A description of the format whose signature `head` begins with, or None when it is none of them."""
-    return next((description for magic, description in _SIGNATURES if head.startswith(magic)), None)
-
-
 def foreign_file(path: Path) -> str | None:
-    """Guesses by its name what a file given in place of a model is, and what to do; None: not known."""
-    match path.suffix:
-        case ".gguf":
-            return GGUF
-        case ".yaml" | ".yml":
-            return MINDFORMERS_YAML
-    return None
+    """Says by the suffix of a file given in place of a model what to do; None for files not known."""
+    if path.suffix in _YAML_SUFFIXES:
+        return _MINDFORMERS_YAML
+    known = format_of(path)
+    return known.refusal if known is not None and not known.is_pickle else None
 
 
 def foreign_folder(folder: Path) -> str | None:
     """Recognises a folder without a model that can be read, by the names in it."""
     try:
-        names = sorted(entry.name for entry in islice(folder.iterdir(), _NAMES_LOOKED_AT))
+        names = sorted(entry.name for entry in islice(folder.iterdir(), _MAX_NAMES))
     except OSError:
         return None
     trainings = [name for name in names if name.startswith("checkpoint-")]
     if any(name.startswith(("adapter_config.", "adapter_model.")) for name in names):
-        return ADAPTER.format(folder=folder)
+        return _ADAPTER.format(folder=folder)
     if "model_index.json" in names:
         return "is a diffusers pipeline, which makes images"
     if "params.json" in names and any(name.startswith("consolidated.") for name in names):
         return "holds the authors' own format; take the model's Hugging Face folder, with config.json"
-    if ITERATION_TRACKER in names or any(map(ITERATION_WEIGHTS.fullmatch, names)):
+    if TRACKER in names or any(map(WEIGHTS.fullmatch, names)):
         return "is MindFormers' Checkpoint 2.0; copy config.json and the tokenizer's files of its model there"
     if {"snapshots", "blobs"} <= {*names}:
         return "is an entry of the hub cache; give the model's name (ORG/NAME), or snapshots/REVISION in it"
-    if any(name.endswith(".gguf") for name in names):
-        return GGUF
+    refused = (known for known in FORMATS if known.refusal and not known.is_pickle)
+    if refusal := next((known.refusal for known in refused if any(map(known.matches, names))), None):
+        return refusal
     if trainings:
         return f"is the folder of a training; give one in it, such as {folder / trainings[-1]}"
-    if names and all(name.endswith((".yaml", ".yml")) for name in names):
-        return MINDFORMERS_YAML
+    if names and all(name.endswith(_YAML_SUFFIXES) for name in names):
+        return _MINDFORMERS_YAML
     return None
 
 
 def ranks_without_config(folder: Path) -> str | None:
     """Describes a folder of rank folders alone, and the command that makes a model of it; None for others."""
     with suppress(OSError):
-        if any(_RANK.fullmatch(entry.name) for entry in islice(folder.iterdir(), _NAMES_LOOKED_AT)):
+        if any(_RANK.fullmatch(entry.name) for entry in islice(folder.iterdir(), _MAX_NAMES)):
             return _RANKS.format(command=reshard_command(folder))
     return None
 
