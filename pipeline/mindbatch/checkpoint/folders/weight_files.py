@@ -180,8 +180,9 @@ def open_weights(folder: Path) -> dict[str, StoredFile]:
 def weights_in(names: Collection[str]) -> str | None:
     """Finds the file that holds a full model's weights, or is their index; None if there is none."""
     for known in READ:
+        others = {name for pattern in known.not_models for name in fnmatch.filter(names, pattern)}
         for pattern in known.model_files:
-            matching = [name for name in fnmatch.filter(names, pattern) if not known.is_no_model(name)]
+            matching = [name for name in fnmatch.filter(names, pattern) if name not in others]
             if len(matching) == 1:
                 return matching[0]
     return None

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # declarations are read where no file is opened, too
     from mindbatch.checkpoint.formats.stored import FileLayout, StoredFile
-
-TensorEntry = tuple[str, str, tuple[int, ...]]
-"""Name, dtype and shape of a tensor."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class WeightFormat:
         names above or when they are given themselves; the hub's are fetched only where the user names them.
     open: opens a file and checks everything but the contents of its tensors; None if it is not read.
     refusal: what a user who has such a file can do, where it is not read; with {needed} for what is read.
-    lay_out: lays out a file that is to be written; None if the format is not written.
+    lay_out: lays out a file of tensors (name, dtype, shape) to be written; None if the format is not written.
     rank_file: name of the file that is written for a rank, with {rank} for its number.
     """
 
@@ -43,16 +40,22 @@ class WeightFormat:
     is_pickle: bool = False
     open: Callable[[Path], StoredFile] | None = None
     refusal: str | None = None
-    lay_out: Callable[[Iterable[TensorEntry]], FileLayout] | None = None
+    lay_out: Callable[[Iterable[tuple[str, str, tuple[int, ...]]]], FileLayout] | None = None
     rank_file: str = ""
 
     def matches(self, file: str) -> bool:
         return file.endswith(self.suffixes)
 
-    def is_no_model(self, file: str) -> bool:
-        return any(fnmatchcase(file, pattern) for pattern in self.not_models)
-
     @property
     def adapter_file(self) -> str:
         """The name of the file with an adapter's tensors, as PEFT writes it."""
         return f"adapter_model{self.suffixes[0]}"
+
+
+def lazily(module: str, function: str) -> Callable[..., Any]:
+    """A function of a module beside this one, which is imported by the first call: most folders need one."""
+
+    def call(*arguments: Any) -> Any:
+        return getattr(import_module(f"{__package__}.{module}"), function)(*arguments)
+
+    return call
