@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # ins
 
 from mindbatch.checkpoint.formats.ckpt import CKPT
 from mindbatch.checkpoint.formats.registry import WRITTEN
-from mindbatch.checkpoint.reshard.carry_out import carry_out, worker_count
+from mindbatch.checkpoint.reshard.execution import execute_plan, worker_count
 from mindbatch.checkpoint.reshard.progress import PlainProgress
 from mindbatch.checkpoint.transform import open_transform, plan_transform
 from mindbatch.checkpoint.transform_lora import plan_beside
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
             lora = plan_beside(transform, options.lora_scaling)
             plan = plan_transform(transform, target, options.prefix, kind=options.save_format, lora=lora)
             workers = worker_count(None, plan.nbytes)
-            outcome = carry_out(replace(plan, workers=workers), progress=PlainProgress(NAME))
+            outcome = execute_plan(replace(plan, workers=workers), progress=PlainProgress(NAME))
     except MindBatchError as error:
         say(*error.lines, name=NAME)
         return error.exit_code
@@ -103,7 +103,7 @@ def read_target(options: argparse.Namespace) -> Path:
         errors.append(f"--lora_scaling {scaling:g}: must be a number other than 0")
     target = Path(options.dst_ckpt_dir).resolve()
     if options.dst_ckpt_dir and target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        errors.append(f"--dst_ckpt_dir {target}: exists already; give another folder")
+        errors.append(f"--dst_ckpt_dir {target}: already exists; give another folder")
     if errors:
         raise ConfigError(errors)
     return target

@@ -39,7 +39,7 @@ class Blobs:
         self._hub, self._session = hub, hub.session()
 
     def fetch(self, listed: ListedFile) -> tuple[Path, str]:
-        """The path of a file in the snapshot, and its digest; fetched unless it is there already.
+        """The path of a file in the snapshot, and its digest; fetched unless it exists already.
 
         Raises:
             Refused: what was sent is not what the hub lists.
@@ -104,20 +104,20 @@ class Blobs:
 
 
 def _start_of(answer: Any, start: int, listed: ListedFile) -> int:
-    """The place of an answer's first byte in its file.
+    """The position of an answer's first byte in its file.
 
     Raises:
         Refused: the answer is compressed, or of a file that is longer or shorter than the listed one.
     """
     headers = answer.headers
     if headers.get("Content-Encoding", "identity") != "identity":
-        raise Refused(f"{listed.file}: the hub sent it compressed, which was not asked for")
+        raise Refused(f"{listed.file}: the hub sent it compressed, which was not requested")
     if answer.status_code != 206:
         start, total = 0, headers.get("Content-Length", str(listed.size))
     else:
         first, _, total = headers.get("Content-Range", "").partition("/")
         if not first.startswith(f"bytes {start}-"):
-            raise Refused(f"{listed.file}: the hub sent another part of it than it was asked for")
+            raise Refused(f"{listed.file}: the hub sent another part of it than was requested")
     if total not in ("*", str(listed.size)):
         raise Refused(f"{listed.file}: {_OTHER_LENGTH}")
     return start
@@ -151,7 +151,7 @@ def _opened(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[int]:
 
 
 def _link(link: Path, target: Path) -> None:
-    """Makes a link, in place of what has its name."""
+    """Makes a link; replaces an entry of its name."""
     partial = link.with_name(f".{link.name}.{os.getpid()}")
     with suppress(FileNotFoundError):
         partial.unlink()

@@ -158,7 +158,7 @@ def _named_by_index(listed: Mapping[str, ListedFile], blobs: Blobs) -> list[str]
     path, _ = blobs.fetch(listed[INDEX_NAME])
     named = sorted({str(file) for file in json.loads(path.read_bytes())["weight_map"].values()})
     if lost := [file for file in named if file not in listed]:
-        raise Refused(f"{INDEX_NAME} names {lost[0][:200]!a}, which is not there")
+        raise Refused(f"{INDEX_NAME} names {lost[0][:200]!a}, which does not exist")
     if others := [file for file in named if not SAFETENSORS.matches(file)]:
         raise Refused(f"{INDEX_NAME} names {others[0]!a}; must be a file in safetensors")
     return named

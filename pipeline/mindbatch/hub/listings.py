@@ -44,7 +44,7 @@ class HuggingFace:
         )
 
     def session(self) -> Any:
-        """The session that files are asked for in, with the client's token."""
+        """The session of requests for files, with the client's token."""
         import requests
         from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
@@ -91,7 +91,7 @@ class ModelScope:
         self.commit = hashlib.sha256(repr(sorted(self.listed.values())).encode()).hexdigest()[:40]
 
     def session(self) -> Any:
-        """The session that files are asked for in, with the client's token."""
+        """The session of requests for files, with the client's token."""
         from urllib.parse import urlsplit
 
         import requests

@@ -1,6 +1,6 @@
 """Models by their name on a hub: found in its local cache, as huggingface_hub lays it out, or fetched.
 
-What is fetched is asked for, shown and agreed to here; a child process does it.
+The user is shown what would be fetched, and agrees to it, here; a child process fetches it.
 """
 
 from __future__ import annotations

@@ -122,14 +122,14 @@ def _texts(ranks: Sequence[RankContent]) -> list[str]:
 
 
 def _witnesses(ranks: Sequence[RankContent], is_compared: bool) -> list[str]:
-    """For each kind of witness, the ranks that have it and whether it was asked."""
+    """For each kind of witness, a line with the ranks that have it and whether it was compared."""
     kinds: dict[str | None, list[int]] = {}
     for rank in ranks:
         kinds.setdefault(rank["witness"], []).append(rank["rank"])
-    asked = "was compared" if is_compared else "digests=true compares every tensor with it"
+    comparison = "was compared" if is_compared else "digests=true compares every tensor with it"
     return [
         (f"{'ranks' if len(numbers) > 1 else 'rank'} {ranges(numbers)}: " if len(kinds) > 1 else "")
-        + (f"{kind}: {asked}" if kind else "no digests: nothing here tells of a changed bit in a tensor")
+        + (f"{kind}: {comparison}" if kind else "no digests: nothing here tells of a changed bit in a tensor")
         for kind, numbers in kinds.items()
     ]
 

@@ -49,7 +49,7 @@ _MAX_DIGESTS_BYTES = 100_000_000
 
 @dataclass(frozen=True)
 class Digests:
-    """Content of digests.json. files: digests by file and tensor; heads: by file, may be empty."""
+    """Content of digests.json: digests of tensors by file and name; those of heads by file may be absent."""
 
     files: Mapping[str, Mapping[str, str]]
     heads: Mapping[str, str]
@@ -89,12 +89,12 @@ def tensor_digest(file: StoredFile, name: str) -> str:
 
 
 def digests_of(files: Mapping[str, StoredFile]) -> Digests:
-    places = [(file_name, name) for file_name, file in files.items() for name in file.tensors]
-    digests = in_threads(lambda place: tensor_digest(files[place[0]], place[1]), places)
-    tensors: dict[str, dict[str, str]] = {file_name: {} for file_name in files}
+    tensors = [(file_name, name) for file_name, file in files.items() for name in file.tensors]
+    digests = in_threads(lambda tensor: tensor_digest(files[tensor[0]], tensor[1]), tensors)
+    by_file: dict[str, dict[str, str]] = {file_name: {} for file_name in files}
     for (file_name, name), digest in digests.items():
-        tensors[file_name][name] = digest
-    return Digests(tensors, {file_name: file.head_digest() for file_name, file in files.items()})
+        by_file[file_name][name] = digest
+    return Digests(by_file, {file_name: file.head_digest() for file_name, file in files.items()})
 
 
 def read_digests(
@@ -122,7 +122,7 @@ def read_digests(
     if not _are_texts(heads):
         raise CheckpointError(f"{path}: heads must map file names to hex digests")
     if others_allowed:
-        gone = [name for name in listed if not _is_there(folder, name)]
+        gone = [name for name in listed if not _exists(folder, name)]
         listed = {file_name: digests for file_name, digests in listed.items() if file_name in files}
         if not listed and gone:
             present = ", ".join(map(shown, files))
@@ -137,7 +137,7 @@ def read_digests(
     return digests
 
 
-def _is_there(folder: Path, name: str) -> bool:
+def _exists(folder: Path, name: str) -> bool:
     return "\0" not in name and len(name) < 256 and has_file(folder, name)
 
 
@@ -196,7 +196,7 @@ def record_digests(path: str | os.PathLike[str], *, replace: bool = False) -> li
     The folder is a model's, one that MindSpore unified, or has one checkpoint file.
 
     Raises:
-        ConfigError: no such folder; or there is a digests.json already, unless `replace`.
+        ConfigError: no such folder; or digests.json already exists, unless `replace`.
         CheckpointError: lists the errors of the files, or a digests.json that cannot be written.
     """
     folder = existing_folder(path)
@@ -207,7 +207,7 @@ def record_digests(path: str | os.PathLike[str], *, replace: bool = False) -> li
     # digests.json may be the only sign of damaged weights
     there = [home / DIGESTS_NAME for home in homes if has_file(home, DIGESTS_NAME)]
     if there and not replace:
-        raise ConfigError(f"{path}: exists already; remove it, or give --replace" for path in there)
+        raise ConfigError(f"{path}: already exists; remove it, or give --replace" for path in there)
     if is_model:
         return [_written(folder, open_weights(folder))]
     if MAP_NAME in names and not ranks:

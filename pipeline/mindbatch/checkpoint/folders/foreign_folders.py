@@ -32,7 +32,7 @@ _MARKER_BYTES = 100_000_000
 
 
 def foreign_file(path: Path) -> str | None:
-    """Says by the suffix of a file given in place of a model what to do; None for files not known."""
+    """Recognises by its suffix a file that was given as a model, and says what to do; None for others."""
     if path.suffix in _YAML_SUFFIXES:
         return _MINDFORMERS_YAML
     known = format_of(path)

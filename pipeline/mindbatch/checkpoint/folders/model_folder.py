@@ -30,11 +30,11 @@ from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 
 class StoredWeights(Protocol):
-    """Opened tensors by name, each verified against its digest, if it has one, before its values are given.
+    """Opened tensors by name, each verified against its digest, if it has one, before it is read.
 
     shard: the rank for which every tensor was cut before it was stored; WHOLE for a full checkpoint.
     stages: into so many pipeline stages the layers were cut; 1 for all layers.
-    Raises CheckpointError for names that are not there, damage, and files that cannot be read any more.
+    Raises CheckpointError for missing names, damage, and files that cannot be read any more.
     """
 
     @property
@@ -60,7 +60,7 @@ class StoredWeights(Protocol):
     ) -> Array:
         """The values of a tensor of FLOAT_DTYPES, or those of some rows, and of a matrix some columns.
 
-        They are in memory of their own, and of a file little more is read than what is asked for.
+        They are in memory of their own, and of a file little more is read than these.
 
         is_widened: as float32; else they may be in the type that is stored, as `array_type` has it.
         """
@@ -100,7 +100,7 @@ class ModelFolder(TensorSet):
         with collecting(errors):
             self.config, self.generation_config = read_configs(folder)
         with collecting(errors):
-            opened = rank_tensors(folder, rank, (stage, stages)) if rank else model_tensors(folder)
+            opened = rank_tensors(folder, rank, stage, stages) if rank else model_tensors(folder)
         if errors and opened is not None:
             opened.close()
         raise_if_any(errors)
@@ -115,7 +115,7 @@ class ModelFolder(TensorSet):
     def floats(
         self, name: str, *, rows: slice | None = None, columns: slice | None = None, is_widened: bool = True
     ) -> Array:
-        """Reads as read_values, verified: against a digest the whole tensor is read, whatever is asked."""
+        """Reads as read_values, verified: against a digest the whole tensor is read."""
         return read_values(self.verified(name), name, rows, columns, is_widened=is_widened)
 
     def stored_segments(self, name: str) -> Iterable[StoredSegment]:
@@ -175,7 +175,7 @@ def match_tensors(
     ]
     wanted = {name: tuple(expected[name]) for name in missing}
     kinds = [
-        ([*misfits], lambda name: f"{_place(folder, name)} {misfits[name]}", "tensors that do not fit"),
+        ([*misfits], lambda name: f"{_label(folder, name)} {misfits[name]}", "tensors that do not fit"),
         (missing, lambda name: _missing(folder, name, expected[name]), "missing tensors"),
         (unexpected, lambda name: _unexpected(folder, name, wanted), "unexpected tensors"),
     ]
@@ -199,8 +199,8 @@ def _missing(folder: StoredWeights | TensorSet, name: str, shape: tuple[int, ...
 def _unexpected(folder: StoredWeights | TensorSet, name: str, wanted: Mapping[str, tuple[int, ...]]) -> str:
     shape = folder.info(name).shape
     near = did_you_mean(name, [candidate for candidate, needed in wanted.items() if needed == shape])
-    return f"{_place(folder, name)} of shape {[*shape]} is not part of this model{near}"
+    return f"{_label(folder, name)} of shape {[*shape]} is not part of this model{near}"
 
 
-def _place(folder: StoredWeights | TensorSet, name: str) -> str:
+def _label(folder: StoredWeights | TensorSet, name: str) -> str:
     return f"{folder.path / folder.file_name(name)}: tensor {shown(name)}"

@@ -1,4 +1,4 @@
-"""A model folder whose files hold parts of tensors, or other names: each is made when it is asked for."""
+"""A model folder whose files hold parts of tensors, or other names: each is put together when it is read."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -44,7 +44,7 @@ class RenamedFolder(ModelFolder):
         """Finds where each tensor is. files: what those hold that are open."""
         self._segments = {name: parts for name, parts in stored_segments(files, self._sets).items() if parts}
         self._last: tuple[str, Array] | None = None
-        # Of several files that hold parts of a tensor the first one's is told.
+        # Messages name the first of several files that hold parts of a tensor.
         self.file_of = {
             name: str(parts[0][0].file(parts[0][1]).path) for name, parts in self._segments.items()
         }
@@ -73,7 +73,7 @@ class RenamedFolder(ModelFolder):
         return self._segments[name]
 
     def _whole(self, name: str) -> Array:
-        """Copies what files have of the tensor to its place."""
+        """Puts the whole tensor together from the segments that files hold."""
         info = self.info(name)
         out = np.empty(info.shape, array_type(info.dtype))
         for tensors, stored, view, segment in self._segments[name]:

@@ -37,7 +37,7 @@ class Marker:
 
     def changed(self, folder: Path) -> list[str]:
         """The files that are not in the folder any more, or not of their sizes."""
-        return [name for name, size in self.files.items() if not _is_there(folder / name, size)]
+        return [name for name, size in self.files.items() if not _is_unchanged(folder / name, size)]
 
 
 def read_marker(folder: Path) -> Marker | None:
@@ -85,24 +85,26 @@ def refuse_merged_before(digests: Mapping[str, str], source: Path) -> None:
         raise ConfigError(errors)
 
 
-def _is_there(path: Path, size: int | None) -> bool:
+def _is_unchanged(path: Path, size: int | None) -> bool:
     try:
         return path.is_file() and size in (None, path.stat().st_size)
     except (OSError, ValueError):  # ValueError: a name that no file can have
         return False
 
 
-def rank_tensors(home: Path, needed: TensorSlice, place: tuple[int, int]) -> TensorSet:
-    """The tensors of one rank, when all ranks are there and were cut for so many.
+def rank_tensors(home: Path, needed: TensorSlice, stage: int, stages: int) -> TensorSet:
+    """Opens the tensors of one rank of a stage.
 
-    place: the rank's stage, and the number of stages.
+    Raises:
+        ConfigError: the folder was made for other numbers of ranks or stages.
+        CheckpointError: it is not finished, ranks are missing, or files are damaged.
     """
     if has_file(home, JOURNAL_NAME):
-        raise CheckpointError(f"{home}: not finished ({JOURNAL_NAME} is there); run the same reshard again")
+        raise CheckpointError(f"{home}: not finished ({JOURNAL_NAME} exists); run the same reshard again")
     ranks = rank_folders(home)
     if not ranks:
         raise CheckpointError(f"{home}: no rank_0, rank_1 ...; `mindbatch reshard` makes them")
-    marker, (stage, stages) = read_marker(home), place
+    marker = read_marker(home)
     settings = marker.settings if marker else {}
     of_names = _names_errors(settings)
     if of_cut := _cut_errors(home, settings, len(ranks), (needed.size, stages), fits=not of_names):
@@ -147,23 +149,26 @@ def _names_errors(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _cut_errors(
-    home: Path, settings: Mapping[str, Any], num_ranks: int, asked: tuple[int, int], *, fits: bool
+    home: Path, settings: Mapping[str, Any], num_ranks: int, requested: tuple[int, int], *, fits: bool
 ) -> list[str]:
     """Errors of a folder cut for other ranks; without a marker the number of folders counts.
 
-    asked: model-parallel ranks of a stage, and stages. fits: whether the folder is right but for its cut.
+    requested: model-parallel ranks of a stage, and stages. fits: False if the folder has other errors.
     """
     whole = f"make a whole one: `{reshard_command(home)}`"
     if not settings:
-        if num_ranks == asked[0] * asked[1]:
+        if num_ranks == requested[0] * requested[1]:
             return []
         count_line = f"has {num_ranks} rank folders and no {MARKER_NAME} that says how they were cut"
-        return [f"{count_line}; asked for: {_shown_cut(*asked)}; {whole}"]
-    cut = settings.get("model_parallel", num_ranks // asked[1]), settings.get("pipeline_stage", asked[1])
-    if cut == asked:
+        return [f"{count_line}; requested: {_shown_cut(*requested)}; {whole}"]
+    cut = (
+        settings.get("model_parallel", num_ranks // requested[1]),
+        settings.get("pipeline_stage", requested[1]),
+    )
+    if cut == requested:
         return []
     keys = f"give {_parallel_keys(*cut)}, or " if fits else ""
-    return [f"was cut for {_shown_cut(*cut)}; asked for: {_shown_cut(*asked)}; {keys}{whole}"]
+    return [f"was cut for {_shown_cut(*cut)}; requested: {_shown_cut(*requested)}; {keys}{whole}"]
 
 
 def _shown_cut(size: Any, stages: Any) -> str:

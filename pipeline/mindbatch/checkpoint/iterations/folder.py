@@ -1,4 +1,4 @@
-"""A model folder whose weights are a Checkpoint 2.0: each tensor is put together when it is asked for."""
+"""A model folder whose weights are a Checkpoint 2.0: each tensor is put together when it is read."""
 
 import os
 from collections.abc import Callable, Mapping

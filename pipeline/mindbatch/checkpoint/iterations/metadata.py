@@ -70,7 +70,7 @@ class _Tensor:
 
 
 def placements(iteration: Path, files: Sequence[TensorSet]) -> dict[str, Placement]:
-    """Places each weight: a shard of it, or none, for each of `files`, the iteration's files of weights.
+    """Locates each weight: for each of `files`, the iteration's files of weights, its shard or None.
 
     Raises:
         CheckpointError: lists what is missing or contradicts itself: the entries, the files, or both.
@@ -96,20 +96,20 @@ class _MetadataReader:
         if not isinstance(described, Mapping) or not isinstance(stored, Mapping):
             self.errors.append("must have the objects state_dict_metadata and storage_data")
             return {}
-        places = self._places(stored)
-        unknown = [name for name in places if name not in described]
+        stored_shards = self._stored_shards(stored)
+        unknown = [name for name in stored_shards if name not in described]
         self.errors += [f"{shown(name)}: is stored, and state_dict_metadata has it not" for name in unknown]
         placed = {}
         for name, entry in described.items():
-            if name in places:
+            if name in stored_shards:
                 with collecting(self.errors), located(shown(name)):
-                    placed[name] = self._placement(_tensor(name, entry), places[name])
-        self.errors += self._left_over(placed, places)
+                    placed[name] = self._placement(_tensor(name, entry), stored_shards[name])
+        self.errors += self._left_over(placed, stored_shards)
         return placed
 
-    def _places(self, stored: Mapping[str, Any]) -> dict[str, list[tuple[int, str, int]]]:
-        """By the name of a weight: pieces, with the file that has each, and the rank that wrote it."""
-        places: dict[str, list[tuple[int, str, int]]] = {}
+    def _stored_shards(self, stored: Mapping[str, Any]) -> dict[str, list[tuple[int, str, int]]]:
+        """Reads the shards of each weight: number, name of the file, rank that wrote it."""
+        shards: dict[str, list[tuple[int, str, int]]] = {}
         for key, entries in stored.items():
             match = _STORED_KEY.fullmatch(key)
             if match is None or not isinstance(entries, list):
@@ -123,14 +123,14 @@ class _MetadataReader:
                 if not isinstance(file, str) or type(rank) is not int or rank < 0:
                     self.errors.append(f"storage_data: {shown(key)}: must have file_name and storage_rank")
                 elif holds_weights(file):
-                    places.setdefault(match[1], []).append((int(match[2]), file, rank))
-        return places
+                    shards.setdefault(match[1], []).append((int(match[2]), file, rank))
+        return shards
 
-    def _placement(self, tensor: _Tensor, places: Sequence[tuple[int, str, int]]) -> Placement:
+    def _placement(self, tensor: _Tensor, stored: Sequence[tuple[int, str, int]]) -> Placement:
         """Raises CheckpointError where the pieces, or the files that have them, do not make one tensor."""
         count = math.prod(tensor.pieces)
         regions: list[Region | None] = [None] * len(self._files)
-        for piece, file, rank in places:
+        for piece, file, rank in stored:
             if piece >= count:
                 raise CheckpointError(f"piece {piece} of {count}")
             region = tensor.region(piece)
@@ -139,12 +139,12 @@ class _MetadataReader:
                     f"piece {piece} is {region}, and by its layout rank {rank} has {by_layout}"
                 )
             if file not in self._number:
-                raise CheckpointError(f"is in {shown(file)}, which is not there")
+                raise CheckpointError(f"is in {shown(file)}, which does not exist")
             number = self._number[file]
             if regions[number] not in (None, region):
                 raise CheckpointError(f"{shown(file)} is said to have two pieces of it")
             regions[number] = self._checked(tensor, number, region)
-        missing = {*range(count)} - {piece for piece, _, _ in places}
+        missing = {*range(count)} - {piece for piece, _, _ in stored}
         if missing:
             raise CheckpointError(f"piece {min(missing)} of {count} is in no file")
         shards = [
@@ -169,11 +169,11 @@ class _MetadataReader:
             f"has shape {[*info.shape]} in {where}; the piece is {[*region]} of {[*tensor.shape]}"
         )
 
-    def _left_over(self, placed: Mapping[str, Placement], places: Mapping[str, Any]) -> Iterator[str]:
-        """Tensors that files have without a word of them."""
+    def _left_over(self, placed: Mapping[str, Placement], stored: Mapping[str, Any]) -> Iterator[str]:
+        """Yields a line for each tensor of a file that metadata.json does not describe."""
         for number, (file, tensors) in enumerate(zip(self._names, self._files, strict=True)):
             for name in tensors.tensors:
-                is_known = name in places and (name not in placed or placed[name].shards[number] is not None)
+                is_known = name in stored and (name not in placed or placed[name].shards[number] is not None)
                 if not is_known:
                     yield f"{shown(name)}: is in {shown(file)}, and nothing here says so"
 
@@ -259,8 +259,8 @@ def descriptions(
         with collecting(errors):
             pieces = _pieces(name, full, files)
             described[name] = _described(full.shard.shape, pieces, model_parallel, dtypes[name])
-            for piece in sorted({place for _, place in pieces.values()}):
-                ranks = [rank for rank, (_, place) in pieces.items() if place == piece]
+            for piece in sorted({index for _, index in pieces.values()}):
+                ranks = [rank for rank, (_, index) in pieces.items() if index == piece]
                 stored[str((name, (piece,)))] = [
                     {
                         "file_name": file_name(rank, len(files.ranks)).rpartition("/")[2],

@@ -285,11 +285,11 @@ def _is_same(head: AdaptedModule, embedding: AdaptedModule) -> bool:
     """True if both have one weight, or the matrices of one another, transposed."""
     if {*head.arrays} != {*embedding.arrays} or head.scaling != embedding.scaling:
         return False
-    turned = {Role.A: Role.B, Role.B: Role.A} if embedding.of_tokens else {}
+    swapped = {Role.A: Role.B, Role.B: Role.A} if embedding.of_tokens else {}
     with OpenFiles() as files:
         for role, array in head.arrays.items():
-            other = embedding.arrays[turned.get(role, role)].read(files)
-            if not np.array_equal(array.read(files), other.T if role in turned else other):
+            other = embedding.arrays[swapped.get(role, role)].read(files)
+            if not np.array_equal(array.read(files), other.T if role in swapped else other):
                 return False
     return True
 

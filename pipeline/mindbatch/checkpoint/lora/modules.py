@@ -73,7 +73,7 @@ class StoredArray(NamedTuple):
         return {shard.path for shard in self.shards}
 
     def read(self, files: OpenFiles, start: int = 0, stop: int | None = None) -> FloatArray:
-        """The rows start..stop, all where no others are asked for.
+        """Reads the rows start..stop, by default all.
 
         CheckpointError when a shard has changed since the adapter was opened.
         """
@@ -82,11 +82,11 @@ class StoredArray(NamedTuple):
         for shard in self.shards:
             common = intersection(shard.segment.whole, region)
             if common is not None:
-                place = tuple(
+                local = tuple(
                     (low - start, high - start)
                     for (low, high), (start, _) in zip(common, region, strict=True)
                 )
-                values[slices_of(place)] = shard.read(files[shard.path], common)
+                values[slices_of(local)] = shard.read(files[shard.path], common)
         return values
 
 
@@ -107,8 +107,8 @@ def stored_array(
     for tensors, stored, view, segment in segments:
         path = str(tensors.file(stored).path.absolute())
         whole = oriented(segment.whole, inputs_first)
-        turned = segment._replace(whole=whole, transposed=inputs_first != segment.transposed)
-        shards.append(ArrayShard(path, stored, view, turned, noted_digest(tensors, stored)))
+        in_model = segment._replace(whole=whole, transposed=inputs_first != segment.transposed)
+        shards.append(ArrayShard(path, stored, view, in_model, noted_digest(tensors, stored)))
     return StoredArray(name, shape[::-1] if inputs_first else shape, tuple(shards))
 
 
@@ -243,7 +243,7 @@ class AdaptedModule:
 
     @property
     def saved(self) -> StoredArray | None:
-        """The weight in place of the model's, if there is one, before anything is added to it."""
+        """The weight that replaces the model's, if there is one, before anything is added to it."""
         return self.arrays.get(Role.WEIGHT, self.arrays.get(Role.BASE))
 
     @property
@@ -268,7 +268,7 @@ class AdaptedModule:
     def whole_weight(self, files: OpenFiles | None = None) -> FloatArray:
         """The weight of a module that is WHOLE, of the shape that the model's has; otherwise as `low_rank`.
 
-        PEFT saves the embedding below adapted matrices as well, and then takes it in place of the model's.
+        PEFT saves the embedding below adapted matrices as well, and then takes it instead of the model's.
         """
         read = self._read(files)
         if Role.WEIGHT in read:

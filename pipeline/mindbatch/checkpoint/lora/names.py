@@ -130,7 +130,7 @@ def unused_errors(names: Iterable[str]) -> list[str]:
 
 def _kind(name: str) -> str:
     if _HEADS.search(name):
-        return "a classification head, which generation has no place for"
+        return "a classification head, which generation does not use"
     if "modules_to_save" in name:
         return "a whole saved module is supported for lm_head and embed_tokens alone"
     if not is_lora_name(name):

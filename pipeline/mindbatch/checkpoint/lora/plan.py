@@ -48,7 +48,7 @@ class LoraPlan:
         """The weights of these that are stored [inputs, outputs]."""
         modules = self.stored_modules.items()
         return frozenset(
-            weight for weight, module in modules if self.base.is_turned(self.adapter, module, weight)
+            weight for weight, module in modules if self.base.is_transposed(self.adapter, module, weight)
         )
 
     @cached_property
@@ -57,8 +57,8 @@ class LoraPlan:
         modules = self.stored_modules.items()
         arrays = (array for _, module in modules for array in module.arrays.values())
         digests = sorted((shard.name, shard.digest) for array in arrays for shard in array.shards)
-        is_turned = any(weight in self.inputs_first for weight, module in modules if not module.of_tokens)
-        return hashlib.sha256(json.dumps([is_turned, digests]).encode()).hexdigest()
+        is_transposed = any(weight in self.inputs_first for weight, module in modules if not module.of_tokens)
+        return hashlib.sha256(json.dumps([is_transposed, digests]).encode()).hexdigest()
 
     @property
     def scaling(self) -> float:
@@ -90,14 +90,14 @@ class LoraPlan:
             yield ArrayEdit(module.arrays[Role.BIAS], segment.local, segment.whole, scaling=scaling)
 
     def _addition(self, tensor: str, module: AdaptedModule, segment: Segment) -> Addition:
-        is_turned = tensor in self.inputs_first
+        is_transposed = tensor in self.inputs_first
         return Addition(
             module.arrays[Role.A],
             module.arrays[Role.B],
             module.scaling,
             segment.local,
-            product=oriented(segment.whole, is_turned),
-            inputs_first=is_turned != segment.transposed,
+            product=oriented(segment.whole, is_transposed),
+            inputs_first=is_transposed != segment.transposed,
             magnitude=module.arrays.get(Role.MAGNITUDE),
             base=self.norms.get(tensor),
         )
@@ -136,7 +136,7 @@ class BaseTensors:
         heads = {head: self.shapes[own] for head, own in self.tied.items() if own in self.shapes}
         return {**self.shapes, **heads}
 
-    def is_turned(self, adapter: LoraAdapter, module: AdaptedModule, weight: str) -> bool:
+    def is_transposed(self, adapter: LoraAdapter, module: AdaptedModule, weight: str) -> bool:
         """True if the model's weight is [inputs, outputs].
 
         Where the model says it, that counts: PEFT corrects fan_in_fan_out by the class of each module, and
@@ -209,7 +209,7 @@ def _fit_errors(adapter: LoraAdapter, module: AdaptedModule, weight: str, base: 
         return
     a, b = module.arrays[Role.A], module.arrays[Role.B]
     needed = module.outputs, module.inputs
-    if base.is_turned(adapter, module, weight):
+    if base.is_transposed(adapter, module, weight):
         needed = needed[::-1]
     if shape != needed:
         is_unsure = base.transposed is None and not module.of_tokens and shape == needed[::-1]

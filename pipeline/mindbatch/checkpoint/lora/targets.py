@@ -57,7 +57,7 @@ class ModulePattern:
 
     def matches_end(self, name: str) -> bool:
         """True if the full name, or what follows one of its dots, matches; ValueError as of `matches`."""
-        starts = [0, *(place + 1 for place, character in enumerate(name) if character == ".")]
+        starts = [0, *(position + 1 for position, character in enumerate(name) if character == ".")]
         return any(self._run(self._pattern.fullmatch, name, start) for start in starts)
 
     def matches_start(self, name: str) -> bool:

@@ -120,17 +120,17 @@ to_huggingface = partial(_whole_files, is_stored=True)
 def _stored_tensors(rule: Rule, sizes: Sizes) -> dict[str, StoredShard]:
     shapes, view = _shapes_of(rule.stored, sizes), _view_of(rule.stored, sizes)
     columns = None if sizes.inputs is None else (0, sizes.inputs)
-    is_turned = columns is not None and rule.original.transposed != rule.stored.transposed
+    is_transposed = columns is not None and rule.original.transposed != rule.stored.transposed
     segments: dict[str, list[tuple[str, Segment]]] = {name: [] for name in shapes}
     for section, size in enumerate(sizes.outputs):
         [(original, first, *_)] = _runs(rule.original, sizes, section)  # which is never grouped
-        for name, place, start, stop in _runs(rule.stored, sizes, section):
-            local = _in_form(rule.stored, (place, place + stop - start), columns)
+        for name, offset, start, stop in _runs(rule.stored, sizes, section):
+            local = _in_form(rule.stored, (offset, offset + stop - start), columns)
             if view is not None:
                 width = view[1] // len(sizes.outputs)
                 local = (0, size), (section * width, (section + 1) * width)
             whole = _in_form(rule.original, (first + start, first + stop), columns)
-            segments[name].append((original, Segment(local, whole, transposed=is_turned)))
+            segments[name].append((original, Segment(local, whole, transposed=is_transposed)))
     return {name: StoredShard.of(segments[name], shape, other_view=view) for name, shape in shapes.items()}
 
 
@@ -298,13 +298,13 @@ def _stacked(
         (
             tensor,
             Segment(
-                ((expert * inputs, (expert + 1) * inputs), (place * outputs, (place + 1) * outputs)),
+                ((expert * inputs, (expert + 1) * inputs), (index * outputs, (index + 1) * outputs)),
                 ((0, outputs), (0, inputs)),
                 transposed=True,
             ),
         )
         for expert, tensors in enumerate(names)
-        for place, tensor in enumerate(tensors)
+        for index, tensor in enumerate(tensors)
     ]
     originals: dict[str, Shape] = {tensor: (outputs, inputs) for tensor, _ in segments}
     whole = experts * inputs, len(rule.original.names) * outputs

@@ -1,6 +1,6 @@
 """Places the tensors of a model over data-parallel, model-parallel and pipeline ranks; bytes on each rank.
 
-A rank is (stage * data_parallel + replica) * model_parallel + its place among its model-parallel neighbours,
+A rank is (stage * data_parallel + replica) * model_parallel + its index among its model-parallel neighbours,
 which is how MindSpore counts devices.
 """
 
@@ -169,7 +169,7 @@ def stages_of(specs: Sequence[TensorSpec], stages: Sequence[Stage]) -> dict[str,
 def with_replicas(by_name: Placements, model_parallel: int, data_parallel: int) -> dict[str, Placement]:
     """The placements of `data_parallel` copies of a model that is cut over `model_parallel` ranks a stage.
 
-    A rank is (stage * data_parallel + copy) * model_parallel + its place among its model-parallel
+    A rank is (stage * data_parallel + copy) * model_parallel + its index among its model-parallel
     neighbours: as MindSpore counts devices, of which each stage has a row, cut first by copies.
     """
     return {

@@ -85,8 +85,8 @@ def plan_copies(source: RankFiles, target: RankFiles) -> list[TensorPlan]:
         for name, stored in tensors.items()
     ]
     if not is_renamed:
-        place = {name: index for index, name in enumerate(target.shapes)}
-        plans.sort(key=lambda plan: place[plan.name])
+        index_of = {name: index for index, name in enumerate(target.shapes)}
+        plans.sort(key=lambda plan: index_of[plan.name])
     return plans
 
 
@@ -173,7 +173,7 @@ def _name_errors(source: RankFiles, target: RankFiles) -> Iterator[str]:
         yield f"tensor {shown(name)}: not in the source{near}"
     for told, name in enumerate(name for name in source.shapes if name not in target.shapes):
         near = did_you_mean(name, target.shapes) if told < MAX_LINES else ""
-        yield f"tensor {shown(name)}: has no place in the target{near}"
+        yield f"tensor {shown(name)}: is not part of the target{near}"
 
 
 def _shape_errors(source: RankFiles, target: RankFiles) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Proves a reshard plan: each element of every target tensor is written once, from its own place.
+"""Proves a reshard plan: each element of every target tensor is written once, from the right source.
 
 The proof looks at the copies alone, whatever way they were found. Where each of their elements is from, and
 where it goes, is worked out in coordinates of the full tensors from what the files of both sides hold, by
@@ -59,21 +59,21 @@ def prove(plans: Sequence[TensorPlan], source: RankFiles, target: RankFiles) -> 
     errors: list[str] = []
     for plan in plans:
         if (plan.name, plan.rank) not in needed:
-            errors.append(f"{_place(plan)}: not wanted, or planned twice")
+            errors.append(f"{_label(plan)}: not wanted, or planned twice")
             continue
         needed.remove((plan.name, plan.rank))
         goal = target.ranks[plan.rank][plan.name]
         wanted = _Stored(goal.tensors, indexed(goal.shard))
         key = _key(plan, wanted, sources)
         if key not in right:
-            plan_errors = [f"{_place(plan)}: {line}" for line in _plan_errors(plan, wanted, sources)]
+            plan_errors = [f"{_label(plan)}: {line}" for line in _plan_errors(plan, wanted, sources)]
             errors += plan_errors
             right |= set() if plan_errors else {key}
     missing = (f"tensor {shown(name)}: not made for target rank {rank}" for name, rank in sorted(needed))
     raise_if_any([*errors, *missing])
 
 
-def _place(plan: TensorPlan) -> str:
+def _label(plan: TensorPlan) -> str:
     return f"tensor {shown(plan.name)}: target rank {plan.rank}"
 
 

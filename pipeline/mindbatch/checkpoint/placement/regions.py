@@ -46,7 +46,7 @@ def is_inside(inner: Region, outer: Region) -> bool:
 
 
 def moved(region: Region, source: Region, target: Region) -> Region:
-    """A part of `source` as a part of `target`, of the same sizes: it keeps its place within it."""
+    """A part of `source` as a part of `target`, of the same sizes, at the same offset."""
     return tuple(
         (start - old + new, stop - old + new)
         for (start, stop), (old, _), (new, _) in zip(region, source, target, strict=True)

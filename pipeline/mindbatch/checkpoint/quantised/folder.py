@@ -1,4 +1,4 @@
-"""A model folder with quantised matrices, which are given as floats."""
+"""A model folder with quantised matrices, which are read as floats."""
 
 import os
 from collections.abc import Iterator
@@ -95,7 +95,7 @@ class QuantisedFolder(ModelFolder):
         return self._matrix(name).integers(*_bounds(self.info(name).shape, rows, columns))
 
     def _matrix(self, name: str, number: int | None = None) -> GroupedMatrix:
-        """The matrix, or one of a stack; its integers stay in memory until another one is asked for."""
+        """The matrix, or one of a stack; its integers stay in memory until another one is read."""
         if self._last is None or self._last[:2] != (name, number):
             self._last = None
             module = self._modules[name]
@@ -103,7 +103,7 @@ class QuantisedFolder(ModelFolder):
             tensors = {
                 end: self._values(self._part(module, end), number) for end, _ in self._found(module, size)
             }
-            with located(f"{self._place(self._main(module))}, matrix {number}"):
+            with located(f"{self._label(self._main(module))}, matrix {number}"):
                 self._last = name, number, self._layout.matrix(tensors, *size)
         return self._last[2]
 
@@ -138,13 +138,13 @@ class QuantisedFolder(ModelFolder):
         shape = super().info(main).shape
         if len(shape) != len(layout.dimensions) or 0 in shape:
             needed_dimensions = ", ".join(layout.dimensions)
-            yield f"{self._place(main)} has shape {[*shape]}; needed is [{needed_dimensions}]"
+            yield f"{self._label(main)} has shape {[*shape]}; needed is [{needed_dimensions}]"
             return
         if (plain := f"{module}{layout.weight}") != main and plain in self.tensors:
-            yield f"{self._place(plain)} is stored as {shown(main)}, too; one of them must go"
+            yield f"{self._label(plain)} is stored as {shown(main)}, too; one of them must go"
         size = self._size(module)
         if error := layout.size_error(*size):
-            yield f"{self._place(main)}: {error} for {self.quantised}"
+            yield f"{self._label(main)}: {error} for {self.quantised}"
         for end, needed in layout.needed(*size).items():
             needed = needed._replace(shape=(*self._stack(module), *needed.shape))
             yield from self._misfits(self._part(module, end), needed, size)
@@ -157,11 +157,11 @@ class QuantisedFolder(ModelFolder):
         info = super().info(name)
         if info.shape != needed.shape:
             yield (
-                f"{self._place(name)} has shape {[*info.shape]}, needed is {[*needed.shape]} for {size[0]} "
+                f"{self._label(name)} has shape {[*info.shape]}, needed is {[*needed.shape]} for {size[0]} "
                 f"outputs and {size[1]} inputs ({self.quantised}, as config.json says)"
             )
         if info.dtype not in needed.dtypes:
-            yield f"{self._place(name)} has dtype {info.dtype}, needed is {' or '.join(needed.dtypes)}"
+            yield f"{self._label(name)} has dtype {info.dtype}, needed is {' or '.join(needed.dtypes)}"
 
     def _value_errors(self, module: str) -> list[str]:
         size, main = self._size(module), self._main(module)
@@ -172,13 +172,13 @@ class QuantisedFolder(ModelFolder):
                 for end, needed in self._found(module, size)
                 if not needed.is_large
             }
-            errors += [f"{self._place(main)}: {error}" for error in self._layout.value_errors(small, *size)]
+            errors += [f"{self._label(main)}: {error}" for error in self._layout.value_errors(small, *size)]
         return errors
 
     def _missing(self, name: str) -> str:
         return f"{self.path}: tensor {shown(name)} is missing; {self.quantised} needs it"
 
-    def _place(self, name: str) -> str:
+    def _label(self, name: str) -> str:
         return f"{self.path / super().file_name(name)}: tensor {shown(name)}"
 
 

@@ -100,7 +100,7 @@ class QuantisedLayout(ABC):
     main: the end of the tensor whose shape tells the matrix's size.
     marks: the end of that which tells that a matrix is quantised.
     scales: that of the scales. order: that of the inputs' groups, where these have an order of their own.
-    separator: what is before each end. weight: what is in place of both in the matrix's own name.
+    separator: what is before each end. weight: what replaces both in the matrix's own name.
     dimensions: those of the main tensor, in words.
     is_stacked: the first one counts matrices, whose transposes the model has in one tensor.
     bits: of a number. group_size: inputs that have a scale together; None for all.
@@ -179,6 +179,6 @@ def _group_errors(end: str, values: Array, groups: int) -> Iterator[str]:
     bad = values[(values < 0) | (values >= groups)]
     if bad.size:
         yield (
-            f"{end}: {bad.size} of {values.size} inputs are in groups that are not there, such as "
+            f"{end}: {bad.size} of {values.size} inputs are in groups that do not exist, such as "
             f"{int(bad[0])}; allowed: 0..{groups - 1}"
         )

@@ -10,7 +10,7 @@ from mindbatch.checkpoint.quantised.layout import QuantisedLayout
 
 
 class SettingsReader(Protocol):
-    """Typed values of `quantization_config`; every error is noted, and a possible value takes its place."""
+    """Typed values of `quantization_config`; every error is noted, and an allowed value is given instead."""
 
     def value(self, key: str) -> Any: ...
 

@@ -26,7 +26,7 @@ from mindbatch.checkpoint.reshard.folder import (
     names_below,
     remove_tree,
 )
-from mindbatch.checkpoint.reshard.plan import Outcome, Place, ReshardPlan
+from mindbatch.checkpoint.reshard.plan import Outcome, ReshardPlan, TargetTensor
 from mindbatch.checkpoint.reshard.progress import Progress
 from mindbatch.checkpoint.reshard.write import Written
 from mindbatch.io.closing import Closing
@@ -87,7 +87,7 @@ class Journal(Closing):
             self._writer = JournalWriter(path, earlier.size if earlier else len(first), storage)
 
     def append(self, written: Iterable[Written]) -> None:
-        """Notes tensors that are on the disk; returns when the notes are there, too."""
+        """Notes tensors that are on the disk; returns when the notes are on it, too."""
         with writing(self._path):
             for tensor in written:
                 self._writer.append(_line([*astuple(tensor)]))
@@ -160,11 +160,11 @@ class Recorder:
 @contextmanager
 def opened_journal(
     plan: ReshardPlan, part: Path, storage: Storage, outcome: Outcome
-) -> Iterator[tuple[Journal, Mapping[Place, Written]]]:
+) -> Iterator[tuple[Journal, Mapping[TargetTensor, Written]]]:
     """The journal and what it has: that of an earlier session if it was the same reshard, else a new one."""
     path = part / JOURNAL_NAME
     earlier = _earlier(plan, part, outcome)
-    noted: dict[Place, Written] = {}
+    noted: dict[TargetTensor, Written] = {}
     if earlier is None:
         remove_tree(part, storage, last=[MARKER_NAME, JOURNAL_NAME], keep=True)
     else:
@@ -176,14 +176,16 @@ def opened_journal(
                 remove_leftovers(folder, storage, ours.__contains__)
         wanted = {(name, tensor) for name, layout in plan.layouts.items() for tensor in layout.extents}
         entries = {(tensor.file, tensor.tensor): tensor for tensor in earlier.written}
-        noted = {place: tensor for place, tensor in entries.items() if place in wanted}
+        noted = {key: tensor for key, tensor in entries.items() if key in wanted}
     with Journal(path, storage, earlier, {"identity": plan.identity, "settings": plan.settings}) as journal:
         yield journal, noted
 
 
-def verified(part: Path, noted: Mapping[Place, Written], progress: Progress) -> dict[Place, str]:
+def verified(
+    part: Path, noted: Mapping[TargetTensor, Written], progress: Progress
+) -> dict[TargetTensor, str]:
     """The digests of the tensors that are as the journal says; all of them are read, in threads."""
-    known: dict[Place, str] = {}
+    known: dict[TargetTensor, str] = {}
     done, total = 0, sum(tensor.nbytes for tensor in noted.values())
     by_file: dict[str, list[str]] = {}
     for file, tensor in noted:
@@ -199,7 +201,7 @@ def verified(part: Path, noted: Mapping[Place, Written], progress: Progress) -> 
                     if digest == entry.digest:
                         known[name, tensor] = digest
                     done += entry.nbytes
-                    progress("checking what is there", done, total)
+                    progress("checking existing tensors", done, total)
     return known
 
 

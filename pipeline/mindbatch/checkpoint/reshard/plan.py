@@ -1,4 +1,4 @@
-"""A reshard that was asked for, planned and proved; and what came of it."""
+"""A reshard that is planned and proved, and its outcome."""
 
 import hashlib
 import json
@@ -18,19 +18,23 @@ from mindbatch.checkpoint.reshard.replicas import ReplicaPair
 
 SYNC_BYTES = 64 << 20
 
-Place = tuple[str, str]
-"""File and tensor."""
+TargetTensor = tuple[str, str]
+"""File and name of a tensor of the target."""
 
 
 @dataclass(frozen=True)
 class ReshardPlan:
-    """A reshard that was asked for, planned and proved.
+    """A reshard that is planned and proved.
 
-    settings: what the user may compare, as JSON. source: what identifies it, as JSON. tensors: how each of
-    the target's is made. layouts: of the files of tensors, by path below the target. other_files: with their
-    contents. replace: another reshard in the target folder gives way. replicas: what of the
-    sources is compared first. stamps: size and time of the files that must not change until all is read.
-    sync_bytes: about how much a kill may undo.
+    settings: settings that are shown to the user where they differ from those of another reshard, as JSON.
+    source: identity of the source, as JSON.
+    tensors: copies that make each tensor of the target.
+    layouts: layouts of the files of tensors, by path below the target.
+    other_files: contents of the other files, by path below the target.
+    replace: True to replace another reshard in the target folder.
+    replicas: regions of the sources that must be equal, which are compared first.
+    stamps: size and time of the files that must not change until all is read.
+    sync_bytes: number of bytes about which a kill may undo.
     """
 
     target: Path

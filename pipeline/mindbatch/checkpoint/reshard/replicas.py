@@ -130,7 +130,7 @@ def _are_alike(pair: ReplicaPair, sources: Sources, first: Region, other: Region
     return True
 
 
-def _bytes_of(reading: Reading, region: Region, start: int, stop: int, sources: Sources, place: str) -> bytes:
+def _bytes_of(reading: Reading, region: Region, start: int, stop: int, sources: Sources, key: str) -> bytes:
     low, _ = rows_of(region)
-    data = sources.rows(reading, low + start, low + stop, place)
+    data = sources.rows(reading, low + start, low + stop, key)
     return as_array(data, reading.dtype, stop - start, reading.view)[all_rows(region)].tobytes()

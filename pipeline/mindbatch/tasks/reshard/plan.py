@@ -25,7 +25,7 @@ from mindbatch.checkpoint.iterations.metadata import file_name as iteration_file
 from mindbatch.checkpoint.json_object import read_limited
 from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.regions import Placements, RankFiles, whole_placements
-from mindbatch.checkpoint.reshard.carry_out import worker_count
+from mindbatch.checkpoint.reshard.execution import worker_count
 from mindbatch.checkpoint.reshard.job import jobs_of
 from mindbatch.checkpoint.reshard.plan import ReshardPlan, layouts_of
 from mindbatch.checkpoint.reshard.replicas import replicas_of
@@ -115,20 +115,20 @@ def _target(config: ReshardConfig, opened: ReshardSource, naming: Naming | None)
 
 def _foreign_cuts(naming: Naming, wanted: Placements, model_parallel: int) -> Iterator[str]:
     """Yields notes on tensors that MindFormers' own networks would shard otherwise."""
-    asked = f"target.model_parallel={model_parallel}"
+    setting = f"target.model_parallel={model_parallel}"
     reads = "mindbatch reads these files, MindFormers needs them cut otherwise (docs/mindformers.md)"
     padded = [
         name for name, placed in wanted.items() if any(shard and shard.padding for shard in placed.shards)
     ]
     if model_parallel > 1 and not padded:
         yield (
-            f"{asked}: the vocabulary is cut over the ranks, as MindFormers has it with "
+            f"{setting}: the vocabulary is cut over the ranks, as MindFormers has it with "
             "vocab_emb_dp: False alone (docs/mindformers.md)"
         )
     if padded:
-        yield f"{asked}: {', '.join(padded)}: padded on the last ranks; {reads}"
+        yield f"{setting}: {', '.join(padded)}: padded on the last ranks; {reads}"
     if model_parallel > naming.heads.kv_heads:
-        yield f"{asked}: several ranks have the same key/value head; {reads}"
+        yield f"{setting}: several ranks have the same key/value head; {reads}"
 
 
 def _wanted(config: ReshardConfig, opened: ReshardSource) -> Placements:
