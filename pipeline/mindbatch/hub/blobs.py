@@ -16,9 +16,9 @@ from typing import Any
 from mindbatch.hub.listings import HuggingFace, ListedFile, ModelScope, Refused
 
 _TRIES = 5
-"""So often in a row a connection may end without having brought anything."""
+"""Number of connections in a row that may end without having brought anything."""
 _CHUNK = 1 << 15
-"""Bytes of the network at a time: what has come of one before a connection is cut is lost."""
+"""Bytes read from the network at a time; a part that was cut off is lost."""
 _READ_BYTES = 1 << 20
 _TIMEOUT_SECONDS = 10.0
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EFBIG)
@@ -84,7 +84,7 @@ class Blobs:
         partial.replace(blob)
 
     def _go_on(self, file: int, start: int, listed: ListedFile) -> None:
-        """Asks for what is behind `start`, and writes it. Raises OSError where less came than was due."""
+        """Requests the bytes from `start` on, and writes them. OSError if fewer came than were due."""
         headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={start}-"} if start else {})}
         url = self._hub.url(listed.file)
         with self._session.get(url, headers=headers, stream=True, timeout=_TIMEOUT_SECONDS) as answer:
@@ -124,7 +124,7 @@ def _start_of(answer: Any, start: int, listed: ListedFile) -> int:
 
 
 def _verified(blob: Path, listed: ListedFile) -> str:
-    """The digest of a file, which is the one that the hub lists, if it lists one; another file is removed."""
+    """Digests a file. Removes it and raises Refused if the hub lists another digest or size."""
     is_git = listed.digest is not None and listed.digest.startswith("sha1:")
     with _opened(blob, os.O_RDONLY) as file:
         size = os.fstat(file).st_size

@@ -41,8 +41,9 @@ _LARGEST_TEXT = 64 << 20
 def main(connection: Connection, request: str) -> None:
     """Answers `request`, JSON: hub, cache, name, revision, further patterns, the name of the record to write.
 
-    Sends JSON objects: `files` with their bytes, and the commit; after a go-ahead `bytes` now and then, which
-    are there; at the end `folder`. Or `error`, a line, and whether it `lasts`, whenever it is tried again.
+    Sends JSON objects: first `files` with their sizes, and the commit; after a go-ahead, now and then, `bytes`,
+    their number so far; at the end `folder`. In case of an error `error`, a line, and `lasts`, true if
+    trying again does not help.
     """
 
     def send(**fields: Any) -> None:
@@ -87,7 +88,7 @@ def _fetch(send: Any, connection: Connection, request: dict[str, Any]) -> None:
         "files": digests,
     }
     _write(blobs.folder / request["record"], json.dumps(record, indent=1))
-    # By this the revision is found later, without a network: it is there when all of it is.
+    # Finds the revision later, without a network; so it is written last.
     _write(blobs.home / "refs" / record["revision"], hub.commit)
     send(folder=str(blobs.folder))
 
@@ -99,7 +100,7 @@ _HUBS: dict[str, type[HuggingFace] | type[ModelScope]] = {
 
 
 def _limit_files(most: int) -> None:
-    """A server that sends more than it has announced shall not fill the disk."""
+    """Limits the size of files, so that a server that sends more than it announced cannot fill the disk."""
     most += _SPARE_BYTES
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
@@ -166,7 +167,7 @@ def _named_by_index(listed: Mapping[str, ListedFile], blobs: Blobs) -> list[str]
 
 @contextmanager
 def _reporting(send: Any, home: Path) -> Iterator[None]:
-    """Sends now and then how many bytes are there, whatever brings them."""
+    """Sends now and then the number of bytes on the disk."""
     over = threading.Event()
 
     def report() -> None:

@@ -35,11 +35,11 @@ def source_page(
     pattern: str | None,
     quantised: str | None,
 ) -> str:
-    """The page of a checkpoint: its verdict, files, tensors, their sum by dtype, and what tells of damage.
+    """Makes the page of a checkpoint: verdict, files, tensors, sums by dtype, and checksums.
 
-    verdict: how it would run, or why it is no model that can be. pattern: the names that were let through;
-    None: all.
-    quantised: how its matrices are stored; None for floats.
+    verdict: lines on how it would run, or why it would not.
+    pattern: pattern of the names that are shown; None for all.
+    quantised: description of quantised matrices; None for floats.
     """
     kinds = sorted({file.kind for tensors in source.ranks for file in tensors.files.values()})
     head = [f"{printable(str(source.path))}: {_TITLES[source.kind]}, {' and '.join(kinds)}"]
@@ -135,7 +135,7 @@ def _witnesses(ranks: Sequence[RankContent], is_compared: bool) -> list[str]:
 
 
 def strategy_page(path: str, strategy: Strategy, layouts: Sequence[TensorLayout], limit: int) -> str:
-    """The page of a strategy file: its ranks, and what cuts each parameter."""
+    """Makes the page of a strategy file: its ranks, and how each parameter is sharded."""
     stages = ", ".join(map(str, strategy.stages)) or "none"
     head = [
         f"{printable(path)}: parallel strategy",

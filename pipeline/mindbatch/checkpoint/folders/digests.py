@@ -55,7 +55,7 @@ class Digests:
     heads: Mapping[str, str]
 
     def head_errors(self, files: Mapping[str, StoredFile]) -> list[str]:
-        """A line for each file whose head does not match its digest."""
+        """Lists the files whose heads do not match their digests."""
         return [
             f"{file.path}: damaged: the SHA-256 of what is around its tensors is not that of {DIGESTS_NAME}"
             for name, file in files.items()
@@ -72,7 +72,7 @@ def damage(file: StoredFile, name: str) -> str:
 
 
 def started_digest(dtype: str, shape: Iterable[int]) -> hashlib._Hash:
-    """A tensor's SHA-256 before its first byte."""
+    """Begins the SHA-256 of a tensor with its dtype and shape."""
     return hashlib.sha256(f"{dtype} {[*shape]}\n".encode())
 
 
@@ -100,11 +100,13 @@ def digests_of(files: Mapping[str, StoredFile]) -> Digests:
 def read_digests(
     folder: Path, files: Mapping[str, StoredFile], *, others_allowed: bool = False
 ) -> Digests | None:
-    """Reads the folder's digests of these files and checks their heads; None without a digests.json.
+    """Reads the folder's digests of these files and checks the files' heads; None without a digests.json.
 
-    others_allowed: it may list other files, too; None when it lists none of these.
+    others_allowed: True if digests.json may list other files, too; if it lists none of these, None is
+        returned.
 
-    CheckpointError unless they name exactly the tensors of the files, and for each head that is another.
+    Raises:
+        CheckpointError: digests.json does not name exactly the tensors of the files, or a head has changed.
     """
     if not has_file(folder, DIGESTS_NAME):
         return None
@@ -166,11 +168,10 @@ _PICKLE_SUFFIXES = tuple(suffix for known in READ if known.is_pickle for suffix 
 
 
 def folder_digest(folder: Path) -> str:
-    """A digest of what the folder's files are called, how large they are and how they begin.
+    """Digests the names, sizes and beginnings of a folder's files.
 
-    folder: an adapter's file stands for all that are beside it: its settings may be there.
-    Of digests.json, the tokenizer and an adapter all is looked at. Rank folders are not: each host may
-    have its own.
+    Files of digests, tokenizers and adapters are digested whole. Rank folders are left out, for each host may
+    have its own. The file of an adapter stands for its folder, which may hold its settings.
 
     Raises:
         CheckpointError: the folder cannot be listed.

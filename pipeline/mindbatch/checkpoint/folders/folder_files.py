@@ -1,4 +1,4 @@
-"""Files of a model folder that may be opened, regular ones of it or of its Hugging Face cache; its config."""
+"""Opens files of a model folder, if they are regular ones of it or of its Hugging Face cache; its config."""
 
 import os
 from itertools import islice
@@ -18,7 +18,7 @@ _MAX_SIBLINGS = 10_000
 
 
 def existing_folder(path: str | os.PathLike[str]) -> Path:
-    """`path` as it is, when it is a folder. ConfigError otherwise, suggesting the nearest existing name."""
+    """Returns the path of a folder. ConfigError, with the nearest existing name, for anything else."""
     text = os.fspath(path)
     if not text or "\0" in text:
         raise ConfigError(f"{text!a}: not a path; must be a model folder")
@@ -85,9 +85,9 @@ def _is_cache_blob(home: Path, target: Path) -> bool:
 
 
 def nothing_readable(folder: Path, what: str, needed: str, foreign: str | None = None) -> str:
-    """The error line of a folder that lacks what is needed; names what it has instead.
+    """Words the error of a folder that lacks what is needed; names what it has instead.
 
-    foreign: what the folder is (see `foreign_folder`), where that is known.
+    foreign: description of the folder by `foreign_folder`, if there is one.
     """
     names = file_names(folder)
     pickles = {name: None for name in names if PICKLE.matches(name) or _is_pickled_ckpt(folder / name)}
@@ -101,7 +101,7 @@ def nothing_readable(folder: Path, what: str, needed: str, foreign: str | None =
 
 
 def _is_pickled_ckpt(path: Path) -> bool:
-    """True if a .ckpt cannot be MindSpore's: PyTorch's pickles have that ending, too."""
+    """True if a .ckpt cannot be MindSpore's: PyTorch's pickles have that suffix, too."""
     try:
         return CKPT.matches(path.name) and first_bytes(path, 1) != b"\n"  # protobuf's tag of the first field
     except OSError:

@@ -30,17 +30,17 @@ def iteration_name(number: int) -> str:
 
 
 def holds_weights(file: str) -> bool:
-    """True if a file of an iteration is of weights, and not of the optimizer."""
+    """True if a file of an iteration holds weights, not the optimizer's state."""
     return WEIGHTS.fullmatch(file) is not None
 
 
 def iteration_in(folder: Path, names: Collection[str] | None = None) -> Path | None:
-    """The folder of the iteration that is meant: that of the tracker, or `folder` itself; None if it is none.
+    """Finds the iteration to read: the one that the tracker names, or `folder` itself; None if it is none.
 
-    names: of the entries of `folder`, where they are known.
+    names: names of the entries of `folder`; None lists them.
 
     Raises:
-        CheckpointError: the tracker is damaged, or names what is not there; iterations without a tracker.
+        CheckpointError: the tracker is damaged, names a missing iteration, or is missing itself.
     """
     names = file_names(folder) if names is None else names
     if TRACKER in names:
@@ -67,10 +67,10 @@ def _tracked(folder: Path) -> Path:
 
 
 def weight_files(iteration: Path) -> list[Path]:
-    """The iteration's files of weights, in the order of their numbers.
+    """Lists the iteration's files of weights in the order of their numbers.
 
     Raises:
-        CheckpointError: there are none, it is an adapter alone, or a number is missing.
+        CheckpointError: there is none, one is missing, or the iteration holds an adapter alone.
     """
     names = file_names(iteration)
     if ADAPTER in names:

@@ -1,4 +1,4 @@
-"""Folders that a reshard has made: reshard.json, the marker of a finished one, and one rank's tensors."""
+"""Reads folders that a reshard has made: reshard.json, the marker of a finished one, and a rank's tensors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,19 +29,19 @@ _MAX_MARKER_BYTES = 100_000_000
 
 @dataclass(frozen=True)
 class Marker:
-    """Identity and settings of the reshard that made a folder; all its files, with sizes where known."""
+    """Identity and settings of the reshard that made a folder; all its files, with sizes that are known."""
 
     identity: str
     settings: Mapping[str, Any]
     files: Mapping[str, int | None]
 
     def changed(self, folder: Path) -> list[str]:
-        """The files that are not in the folder any more, or not of their sizes."""
+        """Lists the files that are missing from the folder, or have other sizes."""
         return [name for name, size in self.files.items() if not _is_unchanged(folder / name, size)]
 
 
 def read_marker(folder: Path) -> Marker | None:
-    """The folder's marker; None where there is none, or something else under its name."""
+    """Reads the folder's marker; None if there is none, or another file has its name."""
     try:
         content = read_json_object(folder / MARKER_NAME, _MAX_MARKER_BYTES)
     except (CheckpointError, OSError):
@@ -54,7 +54,7 @@ def read_marker(folder: Path) -> Marker | None:
 
 
 def noted_settings(source: Path) -> Mapping[str, Any]:
-    """The settings of the reshard that made a source, a folder or a file in one; none if no reshard did."""
+    """Reads the settings of the reshard that made a folder or file; empty if no reshard did."""
     marker = read_marker(source if source.is_dir() else source.parent)
     if marker is None or not (source.is_dir() or source.name in marker.files):
         return {}
@@ -62,7 +62,7 @@ def noted_settings(source: Path) -> Mapping[str, Any]:
 
 
 def merged_before(source: Path) -> dict[str, float]:
-    """The adapters that are in a checkpoint already, as far as a reshard has noted them."""
+    """Reads which adapters were merged into a checkpoint by reshards, with their scalings."""
     noted = noted_settings(source).get(MERGED_KEY)
     if not isinstance(noted, dict):
         return {}
@@ -70,9 +70,9 @@ def merged_before(source: Path) -> dict[str, float]:
 
 
 def refuse_merged_before(digests: Mapping[str, str], source: Path) -> None:
-    """ConfigError where the checkpoint has adapters already, so that none is added twice.
+    """Raises ConfigError if the checkpoint has one of the adapters already: none is added twice.
 
-    digests: `LoraPlan.digest` of each, by the key=value that gives it.
+    digests: `LoraPlan.digest` of each adapter, by the key=value that names it.
     """
     before = merged_before(source)
     errors = [
@@ -122,9 +122,9 @@ def rank_tensors(home: Path, needed: TensorSlice, stage: int, stages: int) -> Te
 
 
 def copied_tensors(home: Path) -> TensorSet | None:
-    """The tensors of the first rank where several hold copies of a whole checkpoint; None where they do not.
+    """Opens the first rank if the rank folders hold copies of one whole checkpoint; None if they do not.
 
-    So data-parallel jobs of MindFormers save and want them: each rank reads a folder of its own.
+    Data-parallel jobs of MindFormers save and read such folders, one for each rank.
 
     Raises:
         CheckpointError: lists what is missing or damaged.
@@ -151,7 +151,7 @@ def _names_errors(settings: Mapping[str, Any]) -> list[str]:
 def _cut_errors(
     home: Path, settings: Mapping[str, Any], num_ranks: int, requested: tuple[int, int], *, fits: bool
 ) -> list[str]:
-    """Errors of a folder cut for other ranks; without a marker the number of folders counts.
+    """Lists errors of a folder sharded for other ranks; without a marker by the number of folders.
 
     requested: model-parallel ranks of a stage, and stages. fits: False if the folder has other errors.
     """

@@ -32,10 +32,11 @@ Step = tuple[int, int]
 
 
 def rank_folders(folder: Path) -> list[Path]:
-    """The rank folders by rank; empty when there is none.
+    """Lists the rank folders by rank; empty if there is none.
 
-    CheckpointError when ranks are missing, or one is there twice (rank_1 and rank_01), is no folder, or is a
-    link that leads out.
+    Raises:
+        CheckpointError: a rank is missing, exists twice (rank_1 and rank_01), is no folder, or is a link that
+            leads out.
     """
     names_by_rank: dict[int, list[str]] = {}
     for name in file_names(folder):
@@ -63,10 +64,13 @@ def _folder_errors(home: Path, name: str) -> list[str]:
 
 
 def checkpoint_in(folder: Path) -> tuple[Path, Step | None]:
-    """The folder's checkpoint file; of several the newest, by the epoch and step in its name.
+    """Finds the folder's checkpoint file; of several the newest, by the epoch and step in its name.
 
-    MindSpore and MindFormers name them PREFIX-EPOCH_STEP.ckpt. CheckpointError when there is none, when
-    several do not differ by epoch and step alone, or for a link that leads out of the folder.
+    MindSpore and MindFormers name them PREFIX-EPOCH_STEP.ckpt.
+
+    Raises:
+        CheckpointError: there is none, several differ by more than epoch and step, or it is a link that leads
+            out of the folder.
     """
     names = [name for name in file_names(folder) if name.endswith(SEARCHED_SUFFIXES)]
     if not names:
@@ -88,7 +92,7 @@ def checkpoint_in(folder: Path) -> tuple[Path, Step | None]:
 
 
 def step_errors(folder: Path, steps: Iterable[Step | None]) -> list[str]:
-    """Error when the ranks' files are of different steps, as a killed training may leave them."""
+    """Lists an error if the ranks' files are of different steps, as a killed training may leave them."""
     ranks: dict[Step | None, int] = {}
     for rank, step in enumerate(steps):
         ranks.setdefault(step, rank)
@@ -110,7 +114,7 @@ _SUFFIX_OF = {index: known.suffixes[0] for known in READ for index in known.inde
 
 
 def read_weight_map(folder: Path, index: str = INDEX_NAME) -> dict[str, str]:
-    """Tensor name to shard name, from the folder's index. CheckpointError unless all of them are plain."""
+    """Reads the folder's index: file by tensor. CheckpointError unless all are plain names of files."""
     path = file_in(folder, index)
     content = read_json_object(path, _MAX_INDEX_BYTES)
     is_bare = index == MAP_NAME and "weight_map" not in content
@@ -143,7 +147,7 @@ def _is_plain_shard(file: object, suffix: str) -> bool:
 def shard_errors(
     weight_map: Mapping[str, str], shards: Mapping[str, Collection[str]], where: str
 ) -> list[str]:
-    """Every disagreement between the index and the names of the tensors in its (readable) shards."""
+    """Lists every disagreement between the index and the tensors in its (readable) shards."""
     indexed = {(name, file) for name, file in weight_map.items() if file in shards}
     stored = {(name, file) for file, names in shards.items() for name in names}
     absent = [
@@ -196,7 +200,7 @@ def _is_for_reshard(name: str) -> bool:
 
 
 def open_shards(folder: Path, index: str = INDEX_NAME) -> dict[str, StoredFile]:
-    """Opens the files that an index names; others are left alone. CheckpointError as of open_weights."""
+    """Opens the files that an index names, and no others. CheckpointError as for open_weights."""
     weight_map = read_weight_map(folder, index)
     shards: dict[str, StoredFile] = {}
     errors: list[str] = []

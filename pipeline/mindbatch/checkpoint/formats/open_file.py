@@ -1,4 +1,4 @@
-"""Opening files of tensors, whichever of the formats they are in."""
+"""Opens files of tensors of any format."""
 
 import os
 import resource
@@ -18,9 +18,9 @@ Result = TypeVar("Result")
 
 
 def in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> dict[Item, Result]:
-    """The result of `work` for each item, in threads, as many as there are processors.
+    """Does `work` for each item in as many threads as there are processors.
 
-    Reading and hashing leave the interpreter to the other threads.
+    Reading and hashing release the interpreter's lock.
     """
     distinct = list(items)
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
@@ -67,9 +67,9 @@ class OpenFiles(Closing):
 
 
 def allow_open_files(count: int) -> None:
-    """Raises the limit of this process, and of those it will start, where it is too low for `count` more.
+    """Raises the limit of open files of this process and its children, if `count` more exceed it.
 
-    It stays as it is where the system allows no more; opening a file says so then.
+    If the system allows no more, opening a file will fail and say so.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = count + _OTHERS

@@ -15,7 +15,7 @@ Renamed = Callable[[Mapping[str, Placement], int], RankFiles]
 
 
 class IterationFolder(RenamedFolder):
-    """The tensors under Hugging Face's names, as those of a whole model's folder."""
+    """Gives the tensors Hugging Face's names, as in a whole model's folder."""
 
     def __init__(self, path: str | os.PathLike[str], renamed: Renamed) -> None:
         """Raises:

@@ -44,7 +44,11 @@ _STORED_KEY = re.compile(r"\('([^'\\]{1,1000})', \((\d{1,9}),\)\)")
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor as the file describes it. pieces: of each dimension. layout: over the ranks of a stage."""
+    """A tensor as the file describes it.
+
+    pieces: number of pieces along each dimension.
+    layout: layout over the ranks of a stage, if there is one.
+    """
 
     name: str
     dtype: str
@@ -54,7 +58,7 @@ class _Tensor:
     ranks: tuple[int, ...]
 
     def region(self, piece: int) -> Region:
-        """The region of a piece, which are counted in row-major order."""
+        """Computes the region of a piece; pieces are counted in row-major order."""
         at: list[tuple[int, int]] = []
         for size, count in zip(reversed(self.shape), reversed(self.pieces), strict=True):
             piece, index = divmod(piece, count)
@@ -62,7 +66,7 @@ class _Tensor:
         return tuple(at)
 
     def region_of_rank(self, rank: int) -> Region | None:
-        """The region of a rank by the layout; None where that does not say it."""
+        """Computes the region of a rank by the layout; None if the layout does not have the rank."""
         if self.layout is None or rank not in self.ranks:
             return None
         slices = self.layout.slice_of(self.ranks.index(rank), self.shape)
@@ -127,7 +131,7 @@ class _MetadataReader:
         return shards
 
     def _placement(self, tensor: _Tensor, stored: Sequence[tuple[int, str, int]]) -> Placement:
-        """Raises CheckpointError where the pieces, or the files that have them, do not make one tensor."""
+        """Locates a tensor's pieces. CheckpointError unless they and their files make one tensor."""
         count = math.prod(tensor.pieces)
         regions: list[Region | None] = [None] * len(self._files)
         for piece, file, rank in stored:
@@ -154,7 +158,7 @@ class _MetadataReader:
         return Placement(tensor.name, tensor.shape, tuple(shards))
 
     def _checked(self, tensor: _Tensor, number: int, region: Region) -> Region:
-        """The region that the file holds: the piece, or, as MindSpore may save it, the whole tensor."""
+        """Returns the region that the file holds: the piece, or the whole tensor, as MindSpore may save it."""
         info = self._files[number].tensors.get(tensor.name)
         where = shown(self._names[number])
         if info is None:
@@ -179,7 +183,7 @@ class _MetadataReader:
 
 
 def _tensor(name: str, entry: Any) -> _Tensor:
-    """Raises CheckpointError where the entry is none of a tensor."""
+    """Reads the entry of a tensor. CheckpointError if it is none."""
     properties = _of_kind(entry, "properties", Mapping)
     dtype = DTYPE_OF.get(str(properties.get("dtype")))
     if dtype is None:
@@ -213,7 +217,7 @@ def _of_kind(entry: Any, key: str, kind: type) -> Any:
 
 
 def _whole_numbers(entry: Any, key: str, least: int = 1, most: int = MAX_DIMENSIONS) -> tuple[int, ...]:
-    """most: how many of them."""
+    """Reads a list of at most `most` whole numbers, none below `least`."""
     values = _of_kind(entry, key, list)
     if len(values) > most or any(type(value) is not int or value < least for value in values):
         raise CheckpointError(
@@ -236,14 +240,16 @@ _MESH_NAMES = ["a", "b", "c"]
 
 
 def file_name(rank: int, num_ranks: int) -> str:
-    """The file of a rank's weights, from the folder on."""
+    """Names the file of a rank's weights, below the folder."""
     return f"{iteration_name(_NUMBER)}/model-{rank:07d}-{num_ranks:07d}.safetensors"
 
 
 def descriptions(
     files: RankFiles, whole: RankFiles, model_parallel: int, dtypes: Mapping[str, str]
 ) -> dict[str, bytes]:
-    """The other files, by name. whole: what one file would hold. model_parallel: ranks of each stage.
+    """Makes the other files, by name.
+
+    whole: content of a single file with everything. model_parallel: number of ranks of each stage.
 
     Raises:
         CheckpointError: lists tensors whose shards are no equal parts of one dimension.
@@ -275,7 +281,7 @@ def descriptions(
 
 
 def _pieces(name: str, full: StoredShard, files: RankFiles) -> dict[int, tuple[Shape, int]]:
-    """By rank: into how many parts each dimension is cut, and which of the pieces the rank has."""
+    """Counts, for each rank, the pieces along each dimension, and numbers the piece that the rank has."""
     pieces = {}
     for rank, tensors in enumerate(files.ranks):
         shard = tensors.get(name)

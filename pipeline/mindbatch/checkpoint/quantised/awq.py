@@ -24,7 +24,7 @@ class Awq(QuantisedLayout):
 
     qweight [inputs, outputs / 8], qzeros [groups, outputs / 8], scales [groups, outputs].
 
-    group_size: None for one group.
+    group_size: number of inputs that have a scale together; None for all.
     """
 
     group_size: int | None

@@ -14,7 +14,7 @@ from mindbatch.checkpoint.quantised.method import QuantisationMethod, SettingsRe
 class CompressedInt8(QuantisedLayout):
     """Format "int-quantized": weight [outputs, inputs] int8, weight_scale [outputs, groups].
 
-    group_size: None for a scale for each output.
+    group_size: number of inputs that have a scale together; None for all.
     """
 
     group_size: int | None = None
@@ -46,8 +46,9 @@ class CompressedPacked(QuantisedLayout):
     """Format "pack-quantized": weight_packed [outputs, inputs / n] of n codes a word, each with half of the
     range added; weight_scale [outputs, groups]; weight_zero_point [outputs / n, groups], packed likewise.
 
-    group_size: None for a scale for each output. is_symmetric: there are no zeros.
-    has_order: weight_g_idx has the group of each input.
+    group_size: number of inputs that have a scale together; None for all.
+    is_symmetric: True if there are no zeros.
+    has_order: True if weight_g_idx has the group of each input.
     """
 
     bits: int

@@ -17,9 +17,9 @@ _INTEGERS = {"U8": np.uint8, "I8": np.int8, "I32": np.int32, "U32": np.uint32, "
 
 
 class QuantisedFolder(ModelFolder):
-    """A whole model's folder, each quantised matrix under the name of the weight that it stands for.
+    """A whole model's folder, with each quantised matrix under the name of its weight.
 
-    Opening reads the scales, zeros and groups, too, lest they be found wrong while the weights load.
+    Opening reads the scales, zeros and groups, too, so that errors appear before the weights load.
     """
 
     def __init__(self, path: str | os.PathLike[str], layout: QuantisedLayout) -> None:
@@ -66,7 +66,7 @@ class QuantisedFolder(ModelFolder):
         return StoredTensor(name, scales.dtype, self._size(module))
 
     def _stack(self, module: str) -> tuple[int, ...]:
-        """The number of matrices of a stack; nothing of a single matrix."""
+        """Number of matrices of a stack, in a tuple; empty for a single matrix."""
         return super().info(self._main(module)).shape[: int(self._layout.is_stacked)]
 
     def _size(self, module: str) -> tuple[int, int]:
@@ -75,7 +75,7 @@ class QuantisedFolder(ModelFolder):
     def floats(
         self, name: str, *, rows: slice | None = None, columns: slice | None = None, is_widened: bool = True
     ) -> Array:
-        """Reads rows; of a stack those of one matrix, which count on from one matrix to the next."""
+        """Reads rows; rows of a stack count on from one matrix to the next, and must be of one matrix."""
         if name not in self._modules:
             return super().floats(name, rows=rows, columns=columns, is_widened=is_widened)
         if self._layout.is_stacked:
@@ -88,7 +88,7 @@ class QuantisedFolder(ModelFolder):
         return self._matrix(name).floats(*_bounds(self.info(name).shape, rows, columns))
 
     def has_integers(self, name: str) -> bool:
-        """True if it is a matrix that is stored in 8 bits with a scale for each output."""
+        """True for a matrix that is stored in 8 bits with a scale for each output."""
         return name in self._modules and not self._layout.is_stacked and self._matrix(name).has_row_scales
 
     def integers(self, name: str, rows: slice, columns: slice) -> ScaledIntegers:
@@ -112,7 +112,7 @@ class QuantisedFolder(ModelFolder):
         return ((end, needed) for end, needed in parts if self._part(module, end) in self.tensors)
 
     def _values(self, name: str, number: int | None = None) -> Array:
-        """A whole tensor, floats as float32; or what it has of one matrix of a stack."""
+        """Reads a whole tensor, floats as float32, or its part of one matrix of a stack."""
         info = super().info(name)
         if info.dtype in FLOAT_DTYPES:
             return super().floats(name)
@@ -121,7 +121,7 @@ class QuantisedFolder(ModelFolder):
         return values
 
     def _check(self) -> None:
-        """Raises CheckpointError with what is wrong with shapes and dtypes, or else with values."""
+        """Raises CheckpointError with the errors of shapes and dtypes, or else with those of values."""
         if not self._modules:
             raise CheckpointError(
                 f"{self.path}: config.json says {self.quantised}; no tensor is stored so, as "

@@ -21,8 +21,9 @@ class Gptq(QuantisedLayout):
 
     qweight [inputs / n, outputs] of n in a word, qzeros [groups, outputs / n], scales [groups, outputs].
 
-    group_size: None for one group. is_first_format: zeros are stored less one, without the carry.
-    has_order: inputs have groups in an order of their own, which g_idx tells; else it may be left out.
+    group_size: number of inputs that have a scale together; None for all.
+    is_first_format: True if zeros are stored less one, without the carry.
+    has_order: True if g_idx has the group of each input; else it may be left out.
     """
 
     bits: int

@@ -159,7 +159,7 @@ def reading_of(tensors: TensorSet, name: str, stored: StoredShard, lora: LoraPla
 
 
 def _together(plans: Iterable[TensorPlan]) -> list[list[TensorPlan]]:
-    """The plans, those of one name together, and those of names that are made of the same tensors."""
+    """Groups the plans of one name, and those of names that are made of the same tensors."""
     by_name: dict[str, list[TensorPlan]] = {}
     for plan in plans:
         by_name.setdefault(plan.name, []).append(plan)
@@ -208,7 +208,7 @@ def fetch_of(copy: Copy) -> Fetch | None:
 
 
 def chunks_of(job: Job, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
-    """Yields the rows of all writings once and in order; those of the sources in order where that can be."""
+    """Yields the rows of all writings once and in order, and those of the sources in order if possible."""
     for group in _groups(job.writings):
         # Cut where a copy begins or ends, so that a chunk's rows all have the same sources.
         bounds = {0, group[0].rows} | {
@@ -220,7 +220,7 @@ def chunks_of(job: Job, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
 
 
 def _groups(writings: Sequence[Writing]) -> list[list[Writing]]:
-    """Writings of the same rows, made from the same rows of their sources, go together."""
+    """Groups the writings of the same rows that are made from the same rows of their sources."""
     by_rows: dict[object, list[Writing]] = {}
     for writing in writings:
         rows = frozenset(

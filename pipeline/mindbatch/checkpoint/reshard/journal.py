@@ -1,6 +1,6 @@
-"""The journal of a reshard that is under way: which tensors are on the disk, each with its digest.
+"""The journal of an unfinished reshard lists the tensors that are on the disk, each with its digest.
 
-The first line says which reshard it is; the others were appended after their tensors had been synced.
+The first line identifies the reshard; each other line was appended after its tensor had been synced.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MAX_JOURNAL_BYTES = 1 << 30  # a line of 200 bytes for each tensor of a thousan
 
 @dataclass(frozen=True)
 class JournalContent:
-    """Content of a journal. head: what it was begun with; size: bytes up to the first torn line."""
+    """Content of a journal. head: its first line. size: number of bytes before the first torn line."""
 
     head: Mapping[str, Any]
     written: tuple[Written, ...]
@@ -78,7 +78,7 @@ class Journal(Closing):
         earlier: JournalContent | None,
         head: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """earlier: what was read, which goes on without what is torn; None: a new one with this head."""
+        """earlier: content of a journal to continue, without its torn end; None begins one with `head`."""
         self._path = path
         first = _line({**head})
         if earlier is None:
@@ -114,7 +114,8 @@ def _entry(line: bytes) -> Any:
 class Recorder:
     """Notes finished tensors in the journal, some at a time, each after its file was synced.
 
-    sync_bytes: how much may be in files and not noted. in_background: the work goes on meanwhile.
+    sync_bytes: number of bytes that may be in files and not noted.
+    in_background: True to sync and note in a thread, while the work goes on.
     """
 
     def __init__(self, files: TargetFiles, journal: Journal, sync_bytes: int, *, in_background: bool) -> None:
@@ -127,7 +128,7 @@ class Recorder:
         self._running: Future[None] | None = None
 
     def take(self, written: Iterable[Written]) -> None:
-        """Tensors that are in their files. StorageError when an earlier sync has failed."""
+        """Takes tensors that are in their files. StorageError if an earlier sync has failed."""
         self._waiting += written
         if sum(tensor.nbytes for tensor in self._waiting) < self._sync_bytes:
             return
@@ -135,11 +136,11 @@ class Recorder:
             self._begin()
 
     def finish(self) -> None:
-        """Returns when everything is noted."""
+        """Notes everything that was taken."""
         self._begin().result()
 
     def close(self) -> None:
-        """Waits for what is under way; what has not begun is not noted."""
+        """Waits for the notes that are being written; begins no others."""
         self._pool.shutdown()
 
     def _begin(self) -> Future[None]:
@@ -161,7 +162,7 @@ class Recorder:
 def opened_journal(
     plan: ReshardPlan, part: Path, storage: Storage, outcome: Outcome
 ) -> Iterator[tuple[Journal, Mapping[TargetTensor, Written]]]:
-    """The journal and what it has: that of an earlier session if it was the same reshard, else a new one."""
+    """Opens an earlier session's journal of the same reshard, or a new one; yields it and its entries."""
     path = part / JOURNAL_NAME
     earlier = _earlier(plan, part, outcome)
     noted: dict[TargetTensor, Written] = {}
@@ -184,7 +185,7 @@ def opened_journal(
 def verified(
     part: Path, noted: Mapping[TargetTensor, Written], progress: Progress
 ) -> dict[TargetTensor, str]:
-    """The digests of the tensors that are as the journal says; all of them are read, in threads."""
+    """Reads the noted tensors, in threads, and returns the digests of those that match the journal."""
     known: dict[TargetTensor, str] = {}
     done, total = 0, sum(tensor.nbytes for tensor in noted.values())
     by_file: dict[str, list[str]] = {}
@@ -206,7 +207,7 @@ def verified(
 
 
 def _refuse_links(part: Path) -> None:
-    """ConfigError: through a link, which a reshard never makes, it would write elsewhere."""
+    """Raises ConfigError for links, which a reshard never makes: it would write elsewhere through them."""
     links = sorted(name for name in names_below(part) if (part / name).is_symlink())
     if links:
         raise ConfigError(

@@ -57,7 +57,7 @@ class ReshardPlan:
 
     @cached_property
     def identity(self) -> str:
-        """Digest of what the target will hold: equal for two plans that make the same files."""
+        """Digest of the target's content: equal for two plans that make the same files."""
         files: dict[str, Any] = {
             name: [lay.total_bytes, lay.head_digest] for name, lay in self.layouts.items()
         }
@@ -110,9 +110,10 @@ def layouts_of(
 
 @dataclass
 class Outcome:
-    """Outcome of a reshard. is_new: False if the target already existed.
+    """Outcome of a reshard.
 
-    kept: tensors of an earlier session.
+    is_new: False if the target already existed.
+    kept: number of tensors that an earlier session had written.
     """
 
     is_new: bool = True

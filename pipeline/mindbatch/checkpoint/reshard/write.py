@@ -118,7 +118,7 @@ def all_rows(region: Region) -> tuple[slice, ...]:
 
 
 class ReadCheck:
-    """The digest of a reading, made while its bytes come by in order; what is missing is read at the end."""
+    """Digests a reading while its bytes are read in order; bytes that are missing are read at the end."""
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
@@ -153,8 +153,8 @@ class ReadCheck:
 class TransposedRegions:
     """Source regions that a job's transposed copies need.
 
-    A row of the target is a column of the source there, so that chunks of rows would read all of the source
-    again and again. Kept are no more than the regions that are copied. checks: of readings.
+    A row of the target is a column of the source, so that chunks of rows would read the whole source again
+    and again; so the regions that are copied are kept in memory.
     """
 
     def __init__(self, job: Job, sources: Sources, checks: Mapping[SourceTensor, ReadCheck]) -> None:
@@ -208,7 +208,7 @@ class Written:
 def write_job(job: Job, sources: Sources, write: Callable[[Writing, int, memoryview], None]) -> list[Written]:
     """Does the job. Replicas are made and digested once, and written to each of their files.
 
-    write: takes a tensor's bytes from a position on; they change afterwards.
+    write: function that writes bytes of a tensor at a position, before it returns: they change afterwards.
 
     Raises:
         CheckpointError: a source is damaged, or a value does not fit the target's dtype.
@@ -249,7 +249,7 @@ def check_job(job: Job, sources: Sources, folder: Path) -> None:
 
 
 def _replicas(job: Job) -> list[list[Writing]]:
-    """The writings, those together that are made of the same in the same way."""
+    """Groups the writings of equal contents."""
     replicas: dict[object, list[Writing]] = {}
     for writing in job.writings:
         replicas.setdefault((writing.copies, writing.dtype, writing.shape, writing.view), []).append(writing)
