@@ -158,7 +158,7 @@ class _MetadataReader:
         return Placement(tensor.name, tensor.shape, tuple(shards))
 
     def _checked(self, tensor: _Tensor, number: int, region: Region) -> Region:
-        """Returns the region that the file holds: the piece, or the whole tensor, as MindSpore may save it."""
+        """Returns the region that a file holds: the piece, or the whole tensor, as MindSpore may save it."""
         info = self._files[number].tensors.get(tensor.name)
         where = shown(self._names[number])
         if info is None:
