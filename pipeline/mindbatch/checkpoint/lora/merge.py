@@ -58,7 +58,7 @@ class Addition:
 class ArrayEdit:
     """A region of an array that replaces a region of a stored tensor; with a scaling, it is scaled and added.
 
-    transposed: the tensor has its dimensions the other way round.
+    transposed: True if the tensor is the array's transpose.
     """
 
     array: StoredArray
@@ -76,10 +76,10 @@ Edit = Addition | ArrayEdit
 
 
 class Merger:
-    """Carries out edits on rows. files: of the adapter and of the model.
+    """Applies edits to rows. files: files of the adapter and of the model.
 
-    The last TILE rows of each product are kept for the rows that follow, which come a few at a time; so rows
-    that are read in order are made once. forget() gives that memory back.
+    The last TILE rows of each product are kept for the rows that follow, a few at a time; so rows that are
+    read in order are computed once. forget() frees that memory.
     """
 
     def __init__(self, files: OpenFiles) -> None:
@@ -110,7 +110,7 @@ class Merger:
         self._factors.clear()
 
     def _put(self, name: str, edit: ArrayEdit, low: int, high: int, rows: FloatArray) -> None:
-        """Puts what the array has for the rows low..high of the stored tensor there, or adds it."""
+        """Replaces the rows low..high of the stored tensor by those of the array, or adds these."""
         whole = self._array(edit.array)[slices_of(edit.part)]
         top = edit.region[0][0]
         values = (whole.T if edit.transposed else whole)[low - top : high - top]
@@ -133,7 +133,7 @@ class Merger:
                 _scale(name, part, factors, (near, far), edit)
 
     def _strip(self, addition: Addition, first: int) -> FloatArray:
-        """Rows first..first + TILE, as the tensor has them, of the columns of the addition."""
+        """Computes the rows first..first + TILE of the addition, in the tensor's orientation."""
         key = (addition.a, addition.b, addition.scaling, addition.inputs_first, addition.across)
         if key in self._strips and self._strips[key][0] == first:
             return self._strips[key][1]
@@ -154,7 +154,7 @@ class Merger:
         return strip
 
     def _row_factors(self, edit: Addition) -> FloatArray | None:
-        """Computes the factors of the outputs, for DoRA alone; the norms are of full rows of the weight."""
+        """Computes the factors of the outputs for DoRA, by the norms of full rows of the weight; else None."""
         if edit.magnitude is None or edit.base is None:
             return None
         if edit.base not in self._factors:
@@ -190,7 +190,7 @@ def _scale(name: str, rows: FloatArray, factors: FloatArray, along: tuple[int, i
 
 
 class MergedWeights(Closing):
-    """Stands for a folder (`StoredWeights`): the sums are those of `reshard lora.merge=`, bit for bit.
+    """`StoredWeights` of a folder with a merged adapter, bit for bit as `reshard lora.merge=` writes them.
 
     Only what is read is merged. Within `with` files stay open.
     """
@@ -201,7 +201,7 @@ class MergedWeights(Closing):
         edits_of: Callable[[StoredShard], Sequence[Edit]],
         stored: Mapping[str, StoredShard],
     ) -> None:
-        """edits_of: `LoraPlan.edits` of the whole model. stored: what the folder's tensors hold of it."""
+        """edits_of: `LoraPlan.edits` of the whole model. stored: the model's tensors in the folder."""
         self._folder = folder
         self.path, self.shard, self.stages, self.names = (
             folder.path,
@@ -243,7 +243,7 @@ class MergedWeights(Closing):
         return values
 
     def close(self) -> None:
-        """Closes the adapter's files and gives memory back; the folder is its owner's."""
+        """Closes the adapter's files and frees memory; the folder stays open."""
         self._merger.forget()
         self._files.close()
 

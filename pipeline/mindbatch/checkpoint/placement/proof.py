@@ -34,16 +34,16 @@ from mindbatch.checkpoint.placement.regions import (
 
 
 def proved_copies(source: RankFiles, target: RankFiles) -> list[TensorPlan]:
-    """The plan of `plan_copies`, proved. CheckpointError as of both."""
+    """Plans copies and proves the plan. CheckpointError as for `plan_copies` and `prove`."""
     plans = plan_copies(source, target)
     prove(plans, source, target)
     return plans
 
 
 def prove(plans: Sequence[TensorPlan], source: RankFiles, target: RankFiles) -> None:
-    """Shows that the plan makes every tensor of every target rank, each element once and the right one.
+    """Proves that the plan writes every element of every target tensor once, from the right source.
 
-    Also shown: the files of both sides can be as they are said to be, and together hold all elements.
+    It also proves that the files of both sides are possible as described, and together hold all elements.
 
     Raises:
         CheckpointError: the first errors, each with the tensor, the rank and the region.
@@ -78,7 +78,7 @@ def _label(plan: TensorPlan) -> str:
 
 
 def side_errors(side: str, files: RankFiles) -> Iterator[str]:
-    """Stored tensors that their segments do not fill, and elements that no rank holds."""
+    """Lists stored tensors that their segments do not fill, and elements that no rank holds."""
     stored_regions: dict[str, dict[Region, None]] = {name: {} for name in files.shapes}
     is_sound, right = True, set[object]()
     for rank, tensors in enumerate(files.ranks):
