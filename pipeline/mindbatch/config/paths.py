@@ -149,11 +149,8 @@ def model_folder_error(path: Path) -> str | None:
     error = folder_error(path)
     if error is None and (path / "config.json").is_file():
         return None
-    from mindbatch.checkpoint.folders.foreign_folders import (  # only a mistake pays for the import
-        foreign_file,
-        foreign_folder,
-        ranks_without_config,
-    )
+    from mindbatch.checkpoint.folders.foreign_folders import foreign_file, foreign_folder
+    from mindbatch.checkpoint.folders.resharded import ranks_without_config  # only a mistake needs these
 
     if path.is_file() and (foreign := foreign_file(path)):
         return foreign

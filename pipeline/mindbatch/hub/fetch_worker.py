@@ -41,8 +41,8 @@ _LARGEST_TEXT = 64 << 20
 def main(connection: Connection, request: str) -> None:
     """Answers `request`, JSON: hub, cache, name, revision, further patterns, the name of the record to write.
 
-    Sends JSON objects: `files` with their sizes, and the commit; after a go-ahead, now and then, the number of
-    `bytes` so far; at the end `folder`. In case of an error it sends `error`, a line, and `lasts`, true if
+    Sends JSON objects: `files` with their sizes, and the commit; after a go-ahead, now and then, the number
+    of `bytes` so far; at the end `folder`. In case of an error it sends `error`, a line, and `lasts`, true if
     trying again does not help.
     """
 

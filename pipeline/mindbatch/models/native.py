@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from mindbatch.checkpoint.error_lines import raise_if_any
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
-from mindbatch.checkpoint.folders.foreign_folders import reshard_command
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights, has_weights
-from mindbatch.checkpoint.folders.resharded import copied_tensors, noted_settings
+from mindbatch.checkpoint.folders.resharded import copied_tensors, noted_settings, reshard_command
 from mindbatch.checkpoint.folders.weight_files import rank_folders
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.models.described_folder import as_stored, check_division, check_tensors, checkpoint_names

@@ -1,16 +1,10 @@
 """Recognises files and folders that are no model that can be read, and says what to do with them."""
 
-import json
-import re
-import shlex
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 from mindbatch.checkpoint.folders.iteration_files import TRACKER, WEIGHTS
 from mindbatch.checkpoint.formats.registry import FORMATS, format_of
-from mindbatch.io.error_lines import text_override
-from mindbatch.io.regular_file import first_bytes
 
 _ADAPTER = (
     "is a LoRA adapter, not a model; merge it into its base model with `mindbatch reshard source=BASE_MODEL "
@@ -22,13 +16,6 @@ _MINDFORMERS_YAML = (
     "model is the folder with its config.json and safetensors"
 )
 _MAX_NAMES = 10_000
-_RANKS = (
-    "holds rank folders of a checkpoint and no config.json; make a model of them, with the folder of its "
-    "config.json and tokenizer: `{command}`"
-)
-_RANK = re.compile(r"rank_[0-9]+")
-_PLAIN = re.compile(r"[\w./@+-]+")
-_MARKER_BYTES = 100_000_000
 
 
 def foreign_file(path: Path) -> str | None:
@@ -63,35 +50,4 @@ def foreign_folder(folder: Path) -> str | None:
         return f"is the folder of a training; give one in it, such as {folder / trainings[-1]}"
     if names and all(name.endswith(_YAML_SUFFIXES) for name in names):
         return _MINDFORMERS_YAML
-    return None
-
-
-def ranks_without_config(folder: Path) -> str | None:
-    """Describes a folder of rank folders alone, and the command that makes a model of it; None for others."""
-    with suppress(OSError):
-        if any(_RANK.fullmatch(entry.name) for entry in islice(folder.iterdir(), _MAX_NAMES)):
-            return _RANKS.format(command=reshard_command(folder))
-    return None
-
-
-def reshard_command(folder: Path) -> str:
-    keys = {"source": str(folder)}
-    if not (folder / "config.json").is_file():
-        above = folder.parent
-        keys["source_config"] = str(above) if (above / "config.json").is_file() else "MODEL_FOLDER"
-    if strategy := _noted_strategy(folder):
-        keys["source_strategy"] = strategy
-    keys["target.dir"] = "whole" if not Path("whole").exists() else f"{folder.name}_whole"
-    return f"mindbatch reshard {' '.join(_override(key, text) for key, text in keys.items())}"
-
-
-def _override(key: str, text: str) -> str:
-    return f"{key}={text}" if _PLAIN.fullmatch(text) else shlex.quote(text_override(key, text))
-
-
-def _noted_strategy(folder: Path) -> str | None:
-    """The strategy by which transform_ckpt.py has cut the ranks, as its marker says."""
-    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        noted = json.loads(first_bytes(folder / "reshard.json", _MARKER_BYTES))["settings"]["strategy"]
-        return noted if isinstance(noted, str) else None
     return None

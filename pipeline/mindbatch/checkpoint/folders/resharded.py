@@ -1,17 +1,21 @@
 """Reads folders that a reshard has made: reshard.json, the marker of a finished one, and a rank's tensors."""
 
+import os
+import re
+import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.error_lines import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import has_file
-from mindbatch.checkpoint.folders.foreign_folders import reshard_command
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source, seem_copies
-from mindbatch.checkpoint.folders.weight_files import rank_folders
+from mindbatch.checkpoint.folders.weight_files import RANK_FOLDER, rank_folders
 from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.io.closing import closed_on_error
+from mindbatch.io.error_lines import text_override
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.parallel.topology import TensorSlice
 
@@ -25,6 +29,11 @@ MERGED_KEY = "adapters"
 """In the settings: the digests of all adapters that were ever merged, each with its scaling."""
 
 _MAX_MARKER_BYTES = 100_000_000
+_PLAIN = re.compile(r"[\w./@+-]+")
+_RANKS = (
+    "holds rank folders of a checkpoint and no config.json; make a model of them, with the folder of its "
+    "config.json and tokenizer: `{command}`"
+)
 
 
 @dataclass(frozen=True)
@@ -180,3 +189,26 @@ def _shown_cut(size: Any, stages: Any) -> str:
 def _parallel_keys(size: Any, stages: Any) -> str:
     stages_key = "" if stages == 1 else f" parallel.pipeline_stage={shown(stages)}"
     return f"parallel.model_parallel={shown(size)}{stages_key}"
+
+
+def ranks_without_config(folder: Path) -> str | None:
+    """Describes a folder of rank folders alone, and the command that makes a model of it; None for others."""
+    with suppress(OSError):
+        if any(map(RANK_FOLDER.fullmatch, os.listdir(folder))):
+            return _RANKS.format(command=reshard_command(folder))
+    return None
+
+
+def reshard_command(folder: Path) -> str:
+    keys = {"source": str(folder)}
+    if not (folder / "config.json").is_file():
+        above = folder.parent
+        keys["source_config"] = str(above) if (above / "config.json").is_file() else "MODEL_FOLDER"
+    if isinstance(strategy := noted_settings(folder).get("strategy"), str):  # of transform_ckpt.py
+        keys["source_strategy"] = strategy
+    keys["target.dir"] = "whole" if not Path("whole").exists() else f"{folder.name}_whole"
+    return f"mindbatch reshard {' '.join(_override(key, text) for key, text in keys.items())}"
+
+
+def _override(key: str, text: str) -> str:
+    return f"{key}={text}" if _PLAIN.fullmatch(text) else shlex.quote(text_override(key, text))

@@ -22,7 +22,7 @@ from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.io.errors import CheckpointError
 
-_RANK = re.compile(r"rank_(\d{1,6})")
+RANK_FOLDER = re.compile(r"rank_(\d{1,6})")
 _SAVED = re.compile(
     rf"(.*)-(\d{{1,18}})_(\d{{1,18}})({'|'.join(map(re.escape, SEARCHED_SUFFIXES))})", re.DOTALL
 )
@@ -40,7 +40,7 @@ def rank_folders(folder: Path) -> list[Path]:
     """
     names_by_rank: dict[int, list[str]] = {}
     for name in file_names(folder):
-        if match := _RANK.fullmatch(name):
+        if match := RANK_FOLDER.fullmatch(name):
             names_by_rank.setdefault(int(match[1]), []).append(name)
     missing = [rank for rank in range(max(names_by_rank, default=-1) + 1) if rank not in names_by_rank]
     errors = [f"{' and '.join(names)} are one rank" for names in names_by_rank.values() if len(names) > 1]
@@ -196,7 +196,7 @@ def _is_for_reshard(name: str) -> bool:
     """True for names of files and folders that hold weights, but never those of a whole model."""
     known = format_of(name)
     is_read = known is not None and known.open is not None and not known.model_files
-    return is_read or _RANK.fullmatch(name) is not None
+    return is_read or RANK_FOLDER.fullmatch(name) is not None
 
 
 def open_shards(folder: Path, index: str = INDEX_NAME) -> dict[str, StoredFile]:

@@ -216,7 +216,7 @@ def _role_errors(
 def _shape_errors(
     found_modules: FoundModules, settings: LoraSettings, stored: Mapping[str, StoredTensor]
 ) -> Iterator[str]:
-    """Lists tensors of another rank than the settings have, of shapes that do not match, or without floats."""
+    """Lists tensors of another rank than the settings have, of shapes that do not match, or of no floats."""
     for module, names in found_modules.modules.items():
         shapes = {role: stored[name].shape for role, name in names.items()}
         for role, needed, requirement in _needed(module, shapes, settings):

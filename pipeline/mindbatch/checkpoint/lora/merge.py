@@ -154,7 +154,7 @@ class Merger:
         return strip
 
     def _row_factors(self, edit: Addition) -> FloatArray | None:
-        """Computes the factors of the outputs for DoRA, by the norms of full rows of the weight; else None."""
+        """Computes the factors of the outputs for DoRA, from norms of full rows of the weight; or None."""
         if edit.magnitude is None or edit.base is None:
             return None
         if edit.base not in self._factors:

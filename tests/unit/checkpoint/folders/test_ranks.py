@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.folders.foreign_folders import reshard_command
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, is_cut, match_tensors
+from mindbatch.checkpoint.folders.resharded import reshard_command
 from mindbatch.checkpoint.folders.tensor_set import open_source, seem_copies
 from mindbatch.config.paths import model_folder_error
 from mindbatch.io.errors import CheckpointError, ConfigError
