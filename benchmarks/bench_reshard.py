@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench_reshard_model import write_ckpt, write_llama, write_strategy
 from bench_reshard_ways import COPY, LIMITED, MINDSPORE, OURS_CKPT, Bench, Measured, differing
-from mindbatch.checkpoint.reshard.carry_out import worker_count
+from mindbatch.checkpoint.reshard.execution import worker_count
 
 
 def main() -> None:

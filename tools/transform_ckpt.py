@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # installed or not
 
-from mindbatch.checkpoint.reshard.carry_out import carry_out, worker_count
+from mindbatch.checkpoint.reshard.execution import execute_plan, worker_count
 from mindbatch.checkpoint.reshard.progress import PlainProgress
 from mindbatch.checkpoint.transform import open_transform, plan_transform
 from mindbatch.io.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, MindBatchError
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
             plan = plan_transform(transform, request.target, options.prefix)
             wanted = options.transform_process_num
             workers = worker_count(None if wanted == 1 else wanted, plan.nbytes)
-            outcome = carry_out(replace(plan, workers=workers), progress=PlainProgress(NAME))
+            outcome = execute_plan(replace(plan, workers=workers), progress=PlainProgress(NAME))
     except MindBatchError as error:
         say(*error.lines, name=NAME)
         return error.exit_code

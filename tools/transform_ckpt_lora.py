@@ -23,8 +23,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # installed or not
 
-from mindbatch.checkpoint.reshard.carry_out import carry_out, worker_count
-from mindbatch.checkpoint.reshard.plan import CKPT, SAFETENSORS
+from mindbatch.checkpoint.formats.ckpt import CKPT
+from mindbatch.checkpoint.formats.registry import WRITTEN
+from mindbatch.checkpoint.reshard.execution import execute_plan, worker_count
 from mindbatch.checkpoint.reshard.progress import PlainProgress
 from mindbatch.checkpoint.transform import open_transform, plan_transform
 from mindbatch.checkpoint.transform_lora import plan_beside
@@ -49,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
             lora = plan_beside(transform, options.lora_scaling)
             plan = plan_transform(transform, target, options.prefix, kind=options.save_format, lora=lora)
             workers = worker_count(None, plan.nbytes)
-            outcome = carry_out(replace(plan, workers=workers), progress=PlainProgress(NAME))
+            outcome = execute_plan(replace(plan, workers=workers), progress=PlainProgress(NAME))
     except MindBatchError as error:
         say(*error.lines, name=NAME)
         return error.exit_code
@@ -76,7 +77,10 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--prefix", default="checkpoint_", help="of the files' names (default: %(default)s)")
     result.add_argument("--lora_scaling", type=float, help="lora_alpha / r; what adapter_config.json says")
     result.add_argument(
-        "--save_format", default=CKPT, choices=[CKPT, SAFETENSORS], help="of the files (default: %(default)s)"
+        "--save_format",
+        default=CKPT.name,
+        choices=sorted(WRITTEN),
+        help="of the files (default: %(default)s)",
     )
     return result
 
@@ -99,7 +103,7 @@ def read_target(options: argparse.Namespace) -> Path:
         errors.append(f"--lora_scaling {scaling:g}: must be a number other than 0")
     target = Path(options.dst_ckpt_dir).resolve()
     if options.dst_ckpt_dir and target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        errors.append(f"--dst_ckpt_dir {target}: exists already; give another folder")
+        errors.append(f"--dst_ckpt_dir {target}: already exists; give another folder")
     if errors:
         raise ConfigError(errors)
     return target

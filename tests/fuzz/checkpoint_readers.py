@@ -20,10 +20,10 @@ from fuzz.mutations import of_bytes, of_json, of_lines, of_safetensors
 from iteration_folders import unpacked_iterations
 from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.checkpoint.folders.folder_files import read_config
+from mindbatch.checkpoint.folders.iteration_files import TRACKER
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.resharded import MARKER_NAME, noted_settings, read_marker
 from mindbatch.checkpoint.folders.tensor_set import open_source
-from mindbatch.checkpoint.folders.weight_files import TRACKER
 from mindbatch.checkpoint.iterations.metadata import placements
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.modules import ModuleKind

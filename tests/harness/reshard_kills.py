@@ -17,7 +17,7 @@ from typing import Any
 from harness.faulty_storage import MOMENTS, CountingStorage, KillingStorage
 from harness.forks import FAILED, Send, run_forked
 from mindbatch.checkpoint.folders.resharded import MARKER_NAME
-from mindbatch.checkpoint.reshard.carry_out import carry_out
+from mindbatch.checkpoint.reshard.execution import execute_plan
 from mindbatch.checkpoint.reshard.folder import PART_SUFFIX
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.tasks.reshard.plan import plan_reshard
@@ -72,7 +72,7 @@ class Campaign:
         for ways in (OTHER_WAYS, WAYS):
             storage = CountingStorage()
             target = folder / f"unbroken{ways}"
-            carry_out(plan_of(self._source, target, ways), storage)
+            execute_plan(plan_of(self._source, target, ways), storage)
             self.unbroken[ways] = files_of(target)
             self.num_operations[False] = len(storage.operations)
         self.num_operations[True] = self._count_replacement()
@@ -80,7 +80,7 @@ class Campaign:
     def _count_replacement(self) -> int:
         storage = CountingStorage()
         target = self._folder / f"unbroken{OTHER_WAYS}"
-        carry_out(plan_of(self._source, target, WAYS, gives_way=True), storage)
+        execute_plan(plan_of(self._source, target, WAYS, gives_way=True), storage)
         assert files_of(target) == self.unbroken[WAYS]
         assert not target.with_name(target.name + PART_SUFFIX).exists()
         return len(storage.operations)
@@ -91,14 +91,14 @@ class Campaign:
         home = self._folder / f"run{self._num_runs}"
         home.mkdir()
         if replaces:
-            carry_out(plan_of(self._source, home / "target", OTHER_WAYS), CountingStorage())
+            execute_plan(plan_of(self._source, home / "target", OTHER_WAYS), CountingStorage())
         return Run(self, home / "target", replaces)
 
     def session(self, target: Path, ways: int, storage: CountingStorage, *, gives_way: bool) -> bool:
         """One session in a child; whether it was killed."""
 
         def session(send: Send) -> None:
-            carry_out(plan_of(self._source, target, ways, gives_way=gives_way), storage)
+            execute_plan(plan_of(self._source, target, ways, gives_way=gives_way), storage)
 
         ending = run_forked(session)
         assert ending.code != FAILED, f"{target}: the session failed; see above"

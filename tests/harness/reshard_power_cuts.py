@@ -17,7 +17,7 @@ from pathlib import Path
 from harness.faulty_storage import CountingStorage
 from harness.power_cut import PowerCut, PowerCutStorage
 from harness.reshard_kills import OTHER_WAYS, SMALL, WAYS, files_of, plan_of
-from mindbatch.checkpoint.reshard.carry_out import carry_out
+from mindbatch.checkpoint.reshard.execution import execute_plan
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.io.storage import Storage
 from reshard_models import write_model
@@ -93,7 +93,7 @@ class Campaign:
         """One process; it may have power to the end."""
         plan: ReshardPlan = replace(self._plans[ways], target=home / TARGET, replace=gives_way)
         with contextlib.suppress(PowerCut):
-            carry_out(plan, storage, in_background=in_background)
+            execute_plan(plan, storage, in_background=in_background)
 
     def cut_at(self, place: int, kind: Kind) -> None:
         """A session that has power for `place` operations, then the disks that this may leave."""

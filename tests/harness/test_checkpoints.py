@@ -15,7 +15,7 @@ from harness.faulty_storage import CountingStorage, FailingStorage, Places, ever
 from harness.power_cut import PowerCut, PowerCutStorage
 from harness.reshard_kills import OTHER_WAYS, SMALL, WAYS, files_of, plan_of
 from harness.scripts import run_script
-from mindbatch.checkpoint.reshard.carry_out import carry_out
+from mindbatch.checkpoint.reshard.execution import execute_plan
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.io.storage import StorageError
 from reshard_models import write_model
@@ -67,7 +67,7 @@ def count_of(name: str, orders: Orders, home: Path) -> int:
     """How many operations of this name an unbroken session has."""
     home.mkdir()
     counting = CountingStorage()
-    carry_out(orders(home, WAYS), counting)
+    execute_plan(orders(home, WAYS), counting)
     return counting.operations.count(name)
 
 
@@ -78,10 +78,10 @@ def test_the_journal_of_a_killed_process_does_not_come_back(orders: Orders, tmp_
     home.mkdir()
     storage = Stop(home, "remove", last)
     with contextlib.suppress(PowerCut):
-        carry_out(orders(home, WAYS), storage)
+        execute_plan(orders(home, WAYS), storage)
     assert not (home / "target").exists()
     storage.revive(10**9)
-    assert carry_out(orders(home, WAYS), storage).notes
+    assert execute_plan(orders(home, WAYS), storage).notes
     for disk in disks(storage, tmp_path):
         assert files_of(disk / "target") == files_of(tmp_path / "whole/target")
 
@@ -92,13 +92,13 @@ def test_what_was_begun_as_another_reshard_does_not_come_back(orders: Orders, tm
     home = tmp_path / "home"
     home.mkdir()
     with contextlib.suppress(PowerCut):
-        carry_out(orders(home, OTHER_WAYS), PowerCutStorage(home, 60))
+        execute_plan(orders(home, OTHER_WAYS), PowerCutStorage(home, 60))
     assert (home / "target.part/rank_3").exists()
     storage = Stop(home, "replace", 1)
     with contextlib.suppress(PowerCut):
-        carry_out(orders(home, WAYS), storage)
+        execute_plan(orders(home, WAYS), storage)
     for disk in disks(storage, tmp_path):
-        carry_out(orders(disk, WAYS), CountingStorage())
+        execute_plan(orders(disk, WAYS), CountingStorage())
         assert files_of(disk / "target") == files_of(tmp_path / "whole/target")
 
 
@@ -106,16 +106,16 @@ def test_the_old_folder_stays_whole_until_the_new_name_is_on_the_disk(orders: Or
     """Killed between the exchange and its sync; the next process removes what was displaced."""
     home = tmp_path / "home"
     home.mkdir()
-    carry_out(orders(home, OTHER_WAYS), CountingStorage())
+    execute_plan(orders(home, OTHER_WAYS), CountingStorage())
     old = files_of(home / "target")
     storage = Stop(home, "exchange", 1)
     with contextlib.suppress(PowerCut):
-        carry_out(orders(home, WAYS), storage)
+        execute_plan(orders(home, WAYS), storage)
     new = files_of(home / "target")
     assert new != old
     storage.revive(9)
     with contextlib.suppress(PowerCut):
-        carry_out(orders(home, WAYS), storage)
+        execute_plan(orders(home, WAYS), storage)
     assert 0 < len(files_of(home / "target.part")) < len(old)
     for disk in disks(storage, tmp_path):
         assert files_of(disk / "target") in (old, new)
@@ -152,20 +152,20 @@ FAULTS = [
 def test_a_disk_may_fail_at_an_operation(tmp_path: Path, number: int, lasting: bool, where: Places) -> None:
     source = write_model(tmp_path / "source", SMALL, "F16")
     counting = CountingStorage()
-    carry_out(plan_of(source, tmp_path / "unbroken", WAYS), counting)
+    execute_plan(plan_of(source, tmp_path / "unbroken", WAYS), counting)
     unbroken = files_of(tmp_path / "unbroken")
     for place in where(counting.operations):
         name = counting.operations[place]
         target = tmp_path / f"target{place}"
         plan = plan_of(source, target, WAYS)
         try:
-            carry_out(plan, FailingStorage(place, number, lasting=lasting))
+            execute_plan(plan, FailingStorage(place, number, lasting=lasting))
             assert name == "close", f"the failure of {name} at {place} went unnoticed"
         except StorageError as error:
             (line,) = error.lines
             assert line.startswith(f"{target}"), f"{place} ({name}): {line}"
             assert line.endswith(f"cannot be written ({os.strerror(number)})")
         assert files_of(target) in ({}, unbroken)
-        carry_out(plan, CountingStorage())
+        execute_plan(plan, CountingStorage())
         assert files_of(target) == unbroken, f"{place} ({name})"
         assert not target.with_name(f"{target.name}.part").exists()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mindbatch.checkpoint.folders.digests import record_digests
-from mindbatch.checkpoint.reshard.carry_out import carry_out
+from mindbatch.checkpoint.reshard.execution import execute_plan
 from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.io.errors import CheckpointError
@@ -48,7 +48,7 @@ def planned(folder: Path, dtype: str = "keep", ways: int = 2) -> tuple[ReshardPl
 @pytest.mark.parametrize("ways", [1, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_right_one_is_equal_to_the_last_bit(tmp_path: Path, ways: int) -> None:
     found, check = planned(tmp_path, ways=ways)
-    assert carry_out(found, approve=check).is_new
+    assert execute_plan(found, approve=check).is_new
     assert str(check.difference) == "first logits equal at 32 positions"
 
 
@@ -56,7 +56,7 @@ def test_a_right_one_is_equal_to_the_last_bit(tmp_path: Path, ways: int) -> None
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_rounding_is_allowed(tmp_path: Path, dtype: str) -> None:
     found, check = planned(tmp_path, dtype)
-    carry_out(found, approve=check)
+    execute_plan(found, approve=check)
     assert check.difference is not None
     assert 0 < check.difference.largest < check.difference.scale
 
@@ -76,14 +76,14 @@ def test_keys_that_are_values_are_found(tmp_path: Path, dtype: str) -> None:
     plan = dataclasses.replace(found, jobs=tuple(map(wrong, found.jobs)))
     assert plan.verify
     with pytest.raises(CheckpointError, match="first logits differ"):
-        carry_out(plan, approve=check)
+        execute_plan(plan, approve=check)
     assert not plan.target.exists()
 
 
 @pytest.mark.slow
 def test_an_element_that_changed_with_its_digest_is_found(tmp_path: Path) -> None:
     found, check = planned(tmp_path, ways=1)
-    carry_out(found)
+    execute_plan(found)
     layout = found.layouts["model.safetensors"]
     path = found.target / "model.safetensors"
     data = np.memmap(path, np.uint8, "r+")

@@ -279,7 +279,7 @@ print(main(["reshard", *words]))
 
 def test_a_reshard_is_planned_without_adapters_and_decoding() -> None:
     loaded = modules_after(PLANNED)
-    assert "mindbatch.checkpoint.reshard.carry_out" in loaded
+    assert "mindbatch.checkpoint.reshard.execution" in loaded
     assert [
         name
         for name in loaded

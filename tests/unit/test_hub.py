@@ -85,7 +85,7 @@ def test_an_index_says_which_files_have_the_weights(monkeypatch: pytest.MonkeyPa
     with Hub({**files, "model.safetensors.index.json": json.dumps(index).encode()}, commit="f" * 40) as hub:
         monkeypatch.setenv("HF_HOME", os.devnull + "-not-used")
         monkeypatch.setenv("HF_HUB_CACHE", str(Path.cwd() / "other"))
-        assert "names '../elsewhere.safetensors', which is not there" in refused(hub, monkeypatch)
+        assert "names '../elsewhere.safetensors', which does not exist" in refused(hub, monkeypatch)
 
 
 def test_a_connection_that_is_cut_again_and_again_is_gone_on_from(monkeypatch: pytest.MonkeyPatch) -> None:

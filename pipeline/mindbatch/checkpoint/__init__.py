@@ -1,1 +1,1 @@
-"""Checkpoints: read strictly, placed over ranks, cut, merged and proved."""
+"""Checkpoints: read strictly, sharded over ranks, merged with adapters, resharded with a proof."""

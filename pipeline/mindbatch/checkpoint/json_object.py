@@ -5,7 +5,7 @@ from typing import Any
 
 from mindbatch.checkpoint.error_lines import shown
 from mindbatch.io.errors import CheckpointError
-from mindbatch.io.foreign_formats import foreign_format
+from mindbatch.io.file_signatures import foreign_format
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.strict_json import JsonError, StrictReader, parts_error
 

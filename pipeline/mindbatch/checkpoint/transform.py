@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from mindbatch.checkpoint.error_lines import located, raise_if_any
 from mindbatch.checkpoint.folders.resharded import MERGED_KEY
 from mindbatch.checkpoint.folders.tensor_set import Source, open_source
+from mindbatch.checkpoint.formats.ckpt import CKPT
 from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.regions import Placement, RankFiles, as_placed, whole_placements
 from mindbatch.checkpoint.reshard.job import jobs_of
-from mindbatch.checkpoint.reshard.plan import CKPT, ReshardPlan, layouts_of
+from mindbatch.checkpoint.reshard.plan import ReshardPlan, layouts_of
 from mindbatch.checkpoint.reshard.replicas import digest_errors
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy import Strategy
@@ -73,7 +74,7 @@ def _placements(source: Source, strategy: Strategy | None) -> dict[str, Placemen
 
 
 def plan_transform(
-    transform: Transform, target: Path, prefix: str, *, kind: str = CKPT, lora: LoraPlan | None = None
+    transform: Transform, target: Path, prefix: str, *, kind: str = CKPT.name, lora: LoraPlan | None = None
 ) -> ReshardPlan:
     """Plans target/rank_N/{prefix}N.{kind} of all tensors, or of those that a merge leaves.
 

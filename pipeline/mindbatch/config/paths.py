@@ -15,7 +15,6 @@ from mindbatch.config.error_log import shown
 from mindbatch.hub.models import HUGGING_FACE, cached_model, how_to_get
 from mindbatch.io.error_lines import did_you_mean
 from mindbatch.io.file_patterns import TooMany, has_match, is_pattern
-from mindbatch.io.foreign_formats import foreign_file, foreign_folder, ranks_without_config
 from mindbatch.io.regular_file import check_own
 from mindbatch.io.storage import remove_abandoned
 
@@ -94,9 +93,6 @@ IS_THERE = "is there already; give another name, or output.overwrite=true"
 DATA_SUFFIXES = (".json", ".csv", ".tsv", ".parquet", ".gz", ".zst")
 """Suffixes of files with rows, which prompts_file cannot be."""
 
-ADAPTER_SUFFIXES = (".ckpt", ".safetensors")
-"""Suffixes of files with the tensors of an adapter."""
-
 _PROBES = re.compile(r"\.mindbatch-[0-9a-f]{16}")
 
 Check = Callable[[Path], str | None]
@@ -150,10 +146,15 @@ def any_path(path: Path) -> None:
 
 
 def model_folder_error(path: Path) -> str | None:
+    error = folder_error(path)
+    if error is None and (path / "config.json").is_file():
+        return None
+    from mindbatch.checkpoint.folders.foreign_folders import foreign_file, foreign_folder
+    from mindbatch.checkpoint.folders.resharded import ranks_without_config  # only a mistake needs these
+
     if path.is_file() and (foreign := foreign_file(path)):
         return foreign
-    error = folder_error(path)
-    if error is None and not (path / "config.json").is_file():
+    if error is None:
         return foreign_folder(path) or ranks_without_config(path) or "the folder holds no config.json"
     return error
 
@@ -167,7 +168,9 @@ def folder_error(path: Path) -> str | None:
 
 
 def adapter_error(path: Path) -> str | None:
-    return None if path.is_file() and path.suffix in ADAPTER_SUFFIXES else folder_error(path)
+    from mindbatch.checkpoint.formats.registry import SEARCHED_SUFFIXES  # few commands have an adapter
+
+    return None if path.is_file() and path.suffix in SEARCHED_SUFFIXES else folder_error(path)
 
 
 def checkpoint_error(path: Path) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from mindbatch.decoding.parameter import parameters_of, strategies_asked
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.foreign_formats import foreign_format
+from mindbatch.io.file_signatures import foreign_format
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.strict_json import JsonError, StrictReader, parts_error
 

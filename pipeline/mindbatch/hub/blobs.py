@@ -16,9 +16,9 @@ from typing import Any
 from mindbatch.hub.listings import HuggingFace, ListedFile, ModelScope, Refused
 
 _TRIES = 5
-"""So often in a row a connection may end without having brought anything."""
+"""Number of connections in a row that may end without having brought anything."""
 _CHUNK = 1 << 15
-"""Bytes of the network at a time: what has come of one before a connection is cut is lost."""
+"""Bytes read from the network at a time; a part that was cut off is lost."""
 _READ_BYTES = 1 << 20
 _TIMEOUT_SECONDS = 10.0
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EFBIG)
@@ -39,7 +39,7 @@ class Blobs:
         self._hub, self._session = hub, hub.session()
 
     def fetch(self, listed: ListedFile) -> tuple[Path, str]:
-        """The path of a file in the snapshot, and its digest; fetched unless it is there already.
+        """The path of a file in the snapshot, and its digest; fetched unless it exists already.
 
         Raises:
             Refused: what was sent is not what the hub lists.
@@ -84,7 +84,7 @@ class Blobs:
         partial.replace(blob)
 
     def _go_on(self, file: int, start: int, listed: ListedFile) -> None:
-        """Asks for what is behind `start`, and writes it. Raises OSError where less came than was due."""
+        """Requests the bytes from `start` on, and writes them. OSError if fewer came than were due."""
         headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={start}-"} if start else {})}
         url = self._hub.url(listed.file)
         with self._session.get(url, headers=headers, stream=True, timeout=_TIMEOUT_SECONDS) as answer:
@@ -104,27 +104,27 @@ class Blobs:
 
 
 def _start_of(answer: Any, start: int, listed: ListedFile) -> int:
-    """The place of an answer's first byte in its file.
+    """The position of an answer's first byte in its file.
 
     Raises:
         Refused: the answer is compressed, or of a file that is longer or shorter than the listed one.
     """
     headers = answer.headers
     if headers.get("Content-Encoding", "identity") != "identity":
-        raise Refused(f"{listed.file}: the hub sent it compressed, which was not asked for")
+        raise Refused(f"{listed.file}: the hub sent it compressed, which was not requested")
     if answer.status_code != 206:
         start, total = 0, headers.get("Content-Length", str(listed.size))
     else:
         first, _, total = headers.get("Content-Range", "").partition("/")
         if not first.startswith(f"bytes {start}-"):
-            raise Refused(f"{listed.file}: the hub sent another part of it than it was asked for")
+            raise Refused(f"{listed.file}: the hub sent another part of it than was requested")
     if total not in ("*", str(listed.size)):
         raise Refused(f"{listed.file}: {_OTHER_LENGTH}")
     return start
 
 
 def _verified(blob: Path, listed: ListedFile) -> str:
-    """The digest of a file, which is the one that the hub lists, if it lists one; another file is removed."""
+    """Digests a file. Removes it and raises Refused if the hub lists another digest or size."""
     is_git = listed.digest is not None and listed.digest.startswith("sha1:")
     with _opened(blob, os.O_RDONLY) as file:
         size = os.fstat(file).st_size
@@ -151,7 +151,7 @@ def _opened(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[int]:
 
 
 def _link(link: Path, target: Path) -> None:
-    """Makes a link, in place of what has its name."""
+    """Makes a link; replaces an entry of its name."""
     partial = link.with_name(f".{link.name}.{os.getpid()}")
     with suppress(FileNotFoundError):
         partial.unlink()

@@ -16,20 +16,20 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from mindbatch.checkpoint.folders.folder_files import CONFIG_FILES, TOKENIZER_FILES
+from mindbatch.checkpoint.formats.registry import READ, format_of
+from mindbatch.checkpoint.formats.safetensors import INDEX_NAME, SAFETENSORS, SINGLE_NAME
 from mindbatch.hub.blobs import Blobs
 from mindbatch.hub.listings import COMMIT, HuggingFace, ListedFile, ModelScope, Refused
 from mindbatch.io.child_main import limit
 
 FILES = (
-    *("config.json", "generation_config.json", "adapter_config.json", "quantize_config.json"),
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("chat_template.*", "vocab.json", "vocab.txt", "vocab.model", "merges.txt", "*.tiktoken"),
-    *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "ice_text.model"),
+    *(*CONFIG_FILES, *TOKENIZER_FILES),
+    *("adapter_config.json", "quantize_config.json", "chat_template.*", "*.tiktoken"),
 )
-"""Files beside the weights that a folder may be read by; texts and vocabularies, no code."""
+"""Patterns of the files that a model is read from, besides its weights: texts and vocabularies, no code."""
 
 _TOKENS = {"huggingface": "HF_TOKEN", "modelscope": "MODELSCOPE_API_TOKEN"}
-INDEX = "model.safetensors.index.json"
 _CODE = ("*.py", "*.so", "*.sh")
 _REPORT_SECONDS = 0.5
 _SPARE_BYTES = 1 << 20
@@ -41,8 +41,9 @@ _LARGEST_TEXT = 64 << 20
 def main(connection: Connection, request: str) -> None:
     """Answers `request`, JSON: hub, cache, name, revision, further patterns, the name of the record to write.
 
-    Sends JSON objects: `files` with their bytes, and the commit; after a go-ahead `bytes` now and then, which
-    are there; at the end `folder`. Or `error`, a line, and whether it `lasts`, whenever it is tried again.
+    Sends JSON objects: `files` with their sizes, and the commit; after a go-ahead, now and then, the number
+    of `bytes` so far; at the end `folder`. In case of an error it sends `error`, a line, and `lasts`, true if
+    trying again does not help.
     """
 
     def send(**fields: Any) -> None:
@@ -87,7 +88,7 @@ def _fetch(send: Any, connection: Connection, request: dict[str, Any]) -> None:
         "files": digests,
     }
     _write(blobs.folder / request["record"], json.dumps(record, indent=1))
-    # By this the revision is found later, without a network: it is there when all of it is.
+    # Finds the revision later, without a network; so it is written last.
     _write(blobs.home / "refs" / record["revision"], hub.commit)
     send(folder=str(blobs.folder))
 
@@ -99,7 +100,7 @@ _HUBS: dict[str, type[HuggingFace] | type[ModelScope]] = {
 
 
 def _limit_files(most: int) -> None:
-    """A server that sends more than it has announced shall not fill the disk."""
+    """Limits the size of files, so that a server that sends more than it announced cannot fill the disk."""
     most += _SPARE_BYTES
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
@@ -130,38 +131,43 @@ def _without_code(files: Iterable[str]) -> list[str]:
 
 
 def _weights(listed: Mapping[str, ListedFile], patterns: list[str], blobs: Blobs) -> list[str]:
-    """The files with tensors: those that an index names, or one, and what was asked for by name."""
-    asked = _fitting(listed, patterns)
-    if code := _fitting(asked, _CODE):
+    """Chooses the files of safetensors that an index names, or a single one; and the requested patterns'."""
+    requested = _fitting(listed, patterns)
+    if code := _fitting(requested, _CODE):
         raise Refused(f"model.download_files: {code[0]} is code, which is never fetched")
-    if INDEX in listed:
-        return [INDEX, *_named_by_index(listed, blobs), *asked]
-    weights = [file for file in listed if "/" not in file and file.endswith(".safetensors")]
-    weights = [
-        file for file in ("model.safetensors", "adapter_model.safetensors") if file in weights
-    ] or weights
-    if not weights and not asked:
-        pickles = [file for file in listed if file.endswith((".bin", ".pt", ".pth", ".ckpt"))]
-        there = f"; {pickles[0]} is a pickle: name it in model.download_files" if pickles else ""
-        raise Refused(f"has no safetensors{there}")
-    return weights + asked
+    if INDEX_NAME in listed:
+        return [INDEX_NAME, *_named_by_index(listed, blobs), *requested]
+    weights = [file for file in listed if "/" not in file and SAFETENSORS.matches(file)]
+    weights = [file for file in (SINGLE_NAME, SAFETENSORS.adapter_file) if file in weights] or weights
+    if not weights and not requested:
+        raise Refused(f"has no safetensors{_other_weights(listed)}")
+    return weights + requested
+
+
+def _other_weights(listed: Iterable[str]) -> str:
+    """Names the first file of another format, and how to have it fetched."""
+    for file in listed:
+        if (known := format_of(file)) in READ:
+            kind = "a pickle" if known.is_pickle else f"of {known.title}"
+            return f"; {file} is {kind}: name it in model.download_files"
+    return ""
 
 
 def _named_by_index(listed: Mapping[str, ListedFile], blobs: Blobs) -> list[str]:
-    if listed[INDEX].size > _LARGEST_TEXT:
-        raise Refused(f"{INDEX} has {listed[INDEX].size} bytes; at most {_LARGEST_TEXT} are allowed")
-    path, _ = blobs.fetch(listed[INDEX])
+    if (num_bytes := listed[INDEX_NAME].size) > _LARGEST_TEXT:
+        raise Refused(f"{INDEX_NAME} has {num_bytes} bytes; at most {_LARGEST_TEXT} are allowed")
+    path, _ = blobs.fetch(listed[INDEX_NAME])
     named = sorted({str(file) for file in json.loads(path.read_bytes())["weight_map"].values()})
     if lost := [file for file in named if file not in listed]:
-        raise Refused(f"{INDEX} names {lost[0][:200]!a}, which is not there")
-    if others := [file for file in named if not file.endswith(".safetensors")]:
-        raise Refused(f"{INDEX} names {others[0]!a}; must be a file in safetensors")
+        raise Refused(f"{INDEX_NAME} names {lost[0][:200]!a}, which does not exist")
+    if others := [file for file in named if not SAFETENSORS.matches(file)]:
+        raise Refused(f"{INDEX_NAME} names {others[0]!a}; must be a file in safetensors")
     return named
 
 
 @contextmanager
 def _reporting(send: Any, home: Path) -> Iterator[None]:
-    """Sends now and then how many bytes are there, whatever brings them."""
+    """Sends now and then the number of bytes on the disk."""
     over = threading.Event()
 
     def report() -> None:

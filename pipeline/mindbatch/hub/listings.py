@@ -11,11 +11,11 @@ _LONGEST_NAME = 200
 
 
 class Refused(Exception):
-    """One line that says what is wrong."""
+    """Refusal of a hub's answer, in one line."""
 
 
 class ListedFile(NamedTuple):
-    """A file as a hub lists it. digest: with its kind: sha256, or git's sha1 of small files; or none."""
+    """A file as a hub lists it. digest: KIND:HEX, of sha256, or of git's sha1 for small files; or None."""
 
     file: str
     size: int
@@ -44,7 +44,7 @@ class HuggingFace:
         )
 
     def session(self) -> Any:
-        """The session that files are asked for in, with the client's token."""
+        """The session of requests for files, with the client's token."""
         import requests
         from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
@@ -73,7 +73,7 @@ class HuggingFace:
 
 
 class ModelScope:
-    """ModelScope. commit: a digest of the list of files, which it tells no commit of."""
+    """ModelScope, which names no commits. commit: a digest of the list of files."""
 
     main = "master"
 
@@ -91,7 +91,7 @@ class ModelScope:
         self.commit = hashlib.sha256(repr(sorted(self.listed.values())).encode()).hexdigest()[:40]
 
     def session(self) -> Any:
-        """The session that files are asked for in, with the client's token."""
+        """The session of requests for files, with the client's token."""
         from urllib.parse import urlsplit
 
         import requests
@@ -112,7 +112,7 @@ class ModelScope:
 
 
 def _checked(entries: Any) -> dict[str, ListedFile]:
-    """The files in the model's folder itself: what is in folders within it is for other programs.
+    """Selects the files of the model's folder itself; folders within it are for other programs.
 
     Raises:
         Refused: a size or digest that cannot be one.

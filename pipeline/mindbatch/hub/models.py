@@ -1,6 +1,6 @@
 """Models by their name on a hub: found in its local cache, as huggingface_hub lays it out, or fetched.
 
-What is fetched is asked for, shown and agreed to here; a child process does it.
+The user is shown what would be fetched, and agrees to it, here; a child process fetches it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mindbatch.io.children import Child
 
 FETCHED = ".mindbatch-fetched.json"
-"""In the folder of a snapshot, written when all of it is there: name, revision, commit, hub, digests."""
+"""In the folder of a snapshot, written last: name, revision, commit, hub, digests."""
 
 HUGGING_FACE, MODEL_SCOPE = "huggingface", "modelscope"
 _MAIN = {HUGGING_FACE: "main", MODEL_SCOPE: "master"}
@@ -45,7 +45,7 @@ def is_revision(text: str) -> bool:
 
 
 def cache_folder(hub: str = HUGGING_FACE) -> Path:
-    """Locates the folder of what is fetched from a hub; of Hugging Face's it is that of huggingface_hub."""
+    """Locates the cache of a hub; Hugging Face's is that of huggingface_hub."""
     if hub == MODEL_SCOPE:
         return Path(os.environ.get("MODELSCOPE_CACHE") or "~/.cache/modelscope").expanduser() / "mindbatch"
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
@@ -57,7 +57,7 @@ def cache_folder(hub: str = HUGGING_FACE) -> Path:
 
 
 def cached_model(name: str, revision: str | None = None, hub: str = HUGGING_FACE) -> Path | None:
-    """The folder of a revision of the model of that name, if the cache holds it; None is the main branch."""
+    """Finds the folder of a model's revision, None for the main branch, if the cache holds it."""
     if not _NAME.fullmatch(name):
         return None
     entry = cache_folder(hub) / f"models--{name.replace('/', '--')}"
@@ -72,7 +72,7 @@ def cached_model(name: str, revision: str | None = None, hub: str = HUGGING_FACE
 
 
 def fetched(folder: Path) -> dict[str, Any] | None:
-    """Reads the record of a folder that was fetched; None where it was not, or not to its end."""
+    """Reads the record of a folder that was fetched; None if it was not, or not completely."""
     from mindbatch.io.strict_json import JsonError, StrictReader  # only where a model has a name
 
     try:
@@ -103,7 +103,7 @@ _MIB = 1 << 20
 def fetch_model(
     name: str, revision: str | None, patterns: Iterable[str], *, asks: bool, hub: str = HUGGING_FACE
 ) -> Path:
-    """The folder of a model in the cache, which is fetched unless all of it was fetched before.
+    """Finds the folder of a model in the cache, and fetches what is missing of it.
 
     revision: a branch, tag or commit; None is the main branch, as it was when it was first fetched.
     patterns: of files to fetch beside config, tokenizer and safetensors. asks: fetch only if the user agrees.
@@ -152,7 +152,7 @@ def fetch_model(
 
 
 def _followed(child: Child, name: str, total: int) -> str:
-    """Shows how far the child is until all is there; returns the folder."""
+    """Shows the child's progress until everything is fetched; returns the folder."""
     from rich.console import Console
 
     from mindbatch.io.moving_bar import MovingBar

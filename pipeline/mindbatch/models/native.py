@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from mindbatch.checkpoint.error_lines import raise_if_any
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights, has_weights
-from mindbatch.checkpoint.folders.resharded import copied_tensors, noted_settings
+from mindbatch.checkpoint.folders.resharded import copied_tensors, noted_settings, reshard_command
 from mindbatch.checkpoint.folders.weight_files import rank_folders
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.io.foreign_formats import reshard_command
 from mindbatch.models.described_folder import as_stored, check_division, check_tensors, checkpoint_names
 from mindbatch.models.foreign_models import QUANTIZATION
 from mindbatch.models.model_spec import ModelSpec
@@ -82,7 +81,7 @@ def _naming_reshard(folder: ModelFolder) -> Iterator[None]:
 
 def _iteration_of(home: Path, arch: Architecture) -> ModelFolder | None:
     """A Checkpoint 2.0 of MindFormers, its weights under Hugging Face's names; None where it is none."""
-    from mindbatch.checkpoint.folders.weight_files import iteration_in  # few come straight from a training
+    from mindbatch.checkpoint.folders.iteration_files import iteration_in  # few come straight from a training
 
     if iteration_in(home) is None:
         return None

@@ -37,9 +37,6 @@ HEAD = "lm_head.weight"
 LEAST_SHARED = 4
 """Keys that a configuration shares at least with the type that it is near to."""
 _MOST_IN_A_LINE = 3
-_QUANTISED_BY = (
-    "compressed-tensors (int8, and packed in 4 or 8 bits), GPTQ (4 or 8 bits), AWQ (4 bits) and MXFP4 experts"
-)
 
 
 def declaration(model_type: str) -> ModelType:
@@ -138,8 +135,10 @@ def chosen_type(
 ) -> str:
     """The type whose module describes the model: `model_type`, or its own. Arguments, errors: `describe`."""
     config, ignored, instead = text_part(config), ignore.names, ""
-    if to_be_run:
-        instead = f" (read are {_QUANTISED_BY})"
+    if to_be_run and any(config.get(key) for key in STORAGE_KEYS):
+        from mindbatch.checkpoint.quantised.registry import read_methods  # with NumPy, as below
+
+        instead = f" (read are {read_methods()})"
         ignored += (QUANTIZATION,) if _is_read_quantised(config, source, ignore) else ()
     reason = foreign_model(config, ignored, instead)
     if reason is not None:

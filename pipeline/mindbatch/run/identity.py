@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import xxhash
 
+from mindbatch.checkpoint.folders.folder_files import CONFIG_FILES, TOKENIZER_FILES
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig
 from mindbatch.config.model_task import rounded_cache
@@ -25,20 +26,6 @@ from mindbatch.prompts.messages import chat_options
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.manifest import ADAPTERS
 
-_MODEL_FILES = ("config.json", "generation_config.json")
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "spiece.model",
-    "ice_text.model",
-    "vocab.model",
-    "vocab.json",
-    "merges.txt",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-)
 _DATA_KEYS = (*COLUMNS, "chat", "system")
 """Keys of `data` that decide how a record becomes a prompt; which records there are may change."""
 
@@ -76,8 +63,8 @@ def fingerprint_fields(
     chat = chat_options(None, config.data.tools, config.data.chat_template_kwargs, prefix="data.")
     fields = {
         "weights": digest_of(weights, digest_file),
-        "model.config": digest_of(_existing(folder.path, _MODEL_FILES), digest_file),
-        "tokenizer": digest_of(_existing(tokenizer, _TOKENIZER_FILES), digest_file),
+        "model.config": digest_of(_existing(folder.path, CONFIG_FILES), digest_file),
+        "tokenizer": digest_of(_existing(tokenizer, TOKENIZER_FILES), digest_file),
         "assistant": _assistant_digest(model, topology, digest_file),
         **_adapter_fields(config, folder.path.resolve()),
         "model.type": model.type,
@@ -147,7 +134,7 @@ def _assistant_digest(
     slices = Topology(1, topology.model_parallel)  # its layers are never divided
     folder = open_assistant(model, slices.slice_of(0)).folder
     weights = _weights(folder, lambda rank: open_assistant(model, slices.slice_of(rank)), slices)
-    return digest_of([*weights, *_existing(folder.path, _MODEL_FILES)], digest_file)
+    return digest_of([*weights, *_existing(folder.path, CONFIG_FILES)], digest_file)
 
 
 def digest_of(paths: Iterable[Path], digest_file: Callable[[Path], str] = file_digest) -> str:

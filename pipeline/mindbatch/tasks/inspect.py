@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from mindbatch.checkpoint.error_lines import collecting, raise_if_any
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_names, has_file, read_config
+from mindbatch.checkpoint.folders.foreign_folders import foreign_folder
 from mindbatch.checkpoint.folders.tensor_set import (
     HUGGING_FACE,
     ITERATION,
@@ -28,7 +29,6 @@ from mindbatch.config.schema import TaskConfig, option
 from mindbatch.fields import kinds as kind
 from mindbatch.io.amounts import size
 from mindbatch.io.errors import EXIT_DONE, CheckpointError, ConfigError
-from mindbatch.io.foreign_formats import foreign_folder
 from mindbatch.io.screen_text import show_json, show_page
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8
 from mindbatch.models.config_forms import text_part
@@ -127,9 +127,9 @@ def _holds_strategies(path: Path) -> bool:
 
 
 def _model_config(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """config.json of a folder, {} where there is none that can be read; and why its model cannot be run.
+    """Reads config.json, {} if it cannot be read, and the reasons why its model cannot be run.
 
-    No reason is given where no model is expected.
+    There is no reason if no model is expected.
     """
     if not path.is_dir():
         return {}, []
@@ -165,7 +165,7 @@ def _matches(name: str, config: InspectConfig) -> bool:
 def _content(rank: int, tensors: TensorSet, config: InspectConfig, errors: list[str]) -> RankContent:
     """Lists a rank's tensors and texts; with digests=true everything is read.
 
-    errors: takes a line for what is damaged.
+    errors: list that gets a line for each damage.
     """
     names = [name for name in tensors.tensors if _matches(name, config)]
     computed = tensors.computed_digests(names) if config.digests else {}
@@ -196,7 +196,7 @@ def _tensor_json(tensors: TensorSet, name: str, digest: str | None) -> dict[str,
 
 
 def _witness(tensors: TensorSet) -> str | None:
-    """Names what shows a changed bit; None where nothing does."""
+    """Names the checksum that shows a changed bit; None if there is none."""
     if tensors.digests is not None:
         return DIGESTS_NAME
     return "CRC-32" if all(file.crc for file in tensors.files.values()) else None
@@ -206,9 +206,12 @@ def _witness(tensors: TensorSet) -> str | None:
 class HowItRuns:
     """Properties of a model folder run by `generate` or `batch` with the defaults of their options.
 
-    positions: most tokens of prompt and output. cached_numbers: of one token's keys and values.
-    model_parallel: the numbers of ranks that the model can be sharded over. not_on_ascend: why not, if so.
-    tokenizer, chat_template: whether the folder has them. embeddings: what it says of them; () if nothing.
+    positions: largest number of tokens of prompt and output.
+    cached_numbers: numbers in the cache for a token's keys and values.
+    model_parallel: numbers of ranks that the model can be sharded over.
+    not_on_ascend: reasons why it does not run on Ascend; () if it does.
+    tokenizer, chat_template: True if the folder has one.
+    embeddings: lines about the folder's settings of embeddings.
     """
 
     model_type: str
@@ -242,7 +245,7 @@ class HowItRuns:
 
 
 def how_it_runs(path: Path) -> tuple[HowItRuns | None, list[str]]:
-    """How a model folder runs, by its configuration, heads of weights and tokenizer; or why it does not."""
+    """Describes how a model folder runs, by its configuration, heads and tokenizer, or why it does not."""
     # NumPy and tokenizers, which pages of other files do not need
     from mindbatch.decoding.folder_embeddings import folder_embeddings
     from mindbatch.loading.providers import open_model
@@ -269,7 +272,7 @@ def how_it_runs(path: Path) -> tuple[HowItRuns | None, list[str]]:
 
 
 def nearest_lines(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the type nearest to a model that does not run, and what differs; nothing where none is near."""
+    """Yields lines on the nearest type that runs, and its differences; nothing if none is near."""
     near = nearest_supported(config, CONFIG_NAME)
     if near is None:
         return

@@ -35,11 +35,11 @@ def source_page(
     pattern: str | None,
     quantised: str | None,
 ) -> str:
-    """The page of a checkpoint: its verdict, files, tensors, their sum by dtype, and what tells of damage.
+    """Makes the page of a checkpoint: verdict, files, tensors, sums by dtype, and checksums.
 
-    verdict: how it would run, or why it is no model that can be. pattern: the names that were let through;
-    None: all.
-    quantised: how its matrices are stored; None for floats.
+    verdict: lines on how it would run, or why it would not.
+    pattern: pattern of the names that are shown; None for all.
+    quantised: description of quantised matrices; None for floats.
     """
     kinds = sorted({file.kind for tensors in source.ranks for file in tensors.files.values()})
     head = [f"{printable(str(source.path))}: {_TITLES[source.kind]}, {' and '.join(kinds)}"]
@@ -122,20 +122,20 @@ def _texts(ranks: Sequence[RankContent]) -> list[str]:
 
 
 def _witnesses(ranks: Sequence[RankContent], is_compared: bool) -> list[str]:
-    """For each kind of witness, the ranks that have it and whether it was asked."""
+    """For each kind of witness, a line with the ranks that have it and whether it was compared."""
     kinds: dict[str | None, list[int]] = {}
     for rank in ranks:
         kinds.setdefault(rank["witness"], []).append(rank["rank"])
-    asked = "was compared" if is_compared else "digests=true compares every tensor with it"
+    comparison = "was compared" if is_compared else "digests=true compares every tensor with it"
     return [
         (f"{'ranks' if len(numbers) > 1 else 'rank'} {ranges(numbers)}: " if len(kinds) > 1 else "")
-        + (f"{kind}: {asked}" if kind else "no digests: nothing here tells of a changed bit in a tensor")
+        + (f"{kind}: {comparison}" if kind else "no digests: nothing here tells of a changed bit in a tensor")
         for kind, numbers in kinds.items()
     ]
 
 
 def strategy_page(path: str, strategy: Strategy, layouts: Sequence[TensorLayout], limit: int) -> str:
-    """The page of a strategy file: its ranks, and what cuts each parameter."""
+    """Makes the page of a strategy file: its ranks, and how each parameter is sharded."""
     stages = ", ".join(map(str, strategy.stages)) or "none"
     head = [
         f"{printable(path)}: parallel strategy",

@@ -136,7 +136,7 @@ DAMAGE: dict[str, tuple[Change, str]] = {
         lambda content: content["storage_data"][f"('{QKV}', (1,))"][0].update(
             file_name="qwen3-model-0000007-0000009.safetensors"
         ),
-        "is in 'qwen3-model-0000007-0000009.safetensors', which is not there",
+        "is in 'qwen3-model-0000007-0000009.safetensors', which does not exist",
     ),
     "pieces the wrong way round": (
         lambda content: content["storage_data"][f"('{QKV}', (1,))"][0].update(storage_rank=0),

@@ -30,10 +30,10 @@ import transform_ckpt
 import transform_ckpt_lora
 from harness.reshard_kills import files_of
 from mindbatch.checkpoint.folders.digests import record_digests
+from mindbatch.checkpoint.folders.resharded import reshard_command
 from mindbatch.checkpoint.reshard.journal import Journal
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
-from mindbatch.io.foreign_formats import reshard_command
 from verified_sources import open_verified
 
 

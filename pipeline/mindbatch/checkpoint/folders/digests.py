@@ -19,9 +19,14 @@ from pathlib import Path
 from typing import TypeGuard
 
 from mindbatch.checkpoint.error_lines import collecting, raise_if_any, shown
-from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names, has_file
+from mindbatch.checkpoint.folders.folder_files import (
+    TOKENIZER_FILES,
+    existing_folder,
+    file_in,
+    file_names,
+    has_file,
+)
 from mindbatch.checkpoint.folders.weight_files import (
-    MAP_NAME,
     checkpoint_in,
     open_shards,
     open_weights,
@@ -29,10 +34,11 @@ from mindbatch.checkpoint.folders.weight_files import (
     weights_in,
 )
 from mindbatch.checkpoint.formats.open_file import in_threads, open_tensor_file
+from mindbatch.checkpoint.formats.registry import READ, SEARCHED_SUFFIXES
+from mindbatch.checkpoint.formats.safetensors import MAP_NAME, SAFETENSORS
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.io.foreign_formats import PYTORCH_SUFFIXES
 from mindbatch.io.regular_file import first_bytes
 from mindbatch.io.storage import StorageError, write_whole
 
@@ -43,13 +49,13 @@ _MAX_DIGESTS_BYTES = 100_000_000
 
 @dataclass(frozen=True)
 class Digests:
-    """Content of digests.json. files: digests by file and tensor; heads: by file, may be empty."""
+    """Content of digests.json: digests of tensors by file and name; those of heads by file may be absent."""
 
     files: Mapping[str, Mapping[str, str]]
     heads: Mapping[str, str]
 
     def head_errors(self, files: Mapping[str, StoredFile]) -> list[str]:
-        """A line for each file whose head does not match its digest."""
+        """Lists the files whose heads do not match their digests."""
         return [
             f"{file.path}: damaged: the SHA-256 of what is around its tensors is not that of {DIGESTS_NAME}"
             for name, file in files.items()
@@ -66,7 +72,7 @@ def damage(file: StoredFile, name: str) -> str:
 
 
 def started_digest(dtype: str, shape: Iterable[int]) -> hashlib._Hash:
-    """A tensor's SHA-256 before its first byte."""
+    """Begins the SHA-256 of a tensor with its dtype and shape."""
     return hashlib.sha256(f"{dtype} {[*shape]}\n".encode())
 
 
@@ -83,22 +89,24 @@ def tensor_digest(file: StoredFile, name: str) -> str:
 
 
 def digests_of(files: Mapping[str, StoredFile]) -> Digests:
-    places = [(file_name, name) for file_name, file in files.items() for name in file.tensors]
-    digests = in_threads(lambda place: tensor_digest(files[place[0]], place[1]), places)
-    tensors: dict[str, dict[str, str]] = {file_name: {} for file_name in files}
+    tensors = [(file_name, name) for file_name, file in files.items() for name in file.tensors]
+    digests = in_threads(lambda tensor: tensor_digest(files[tensor[0]], tensor[1]), tensors)
+    by_file: dict[str, dict[str, str]] = {file_name: {} for file_name in files}
     for (file_name, name), digest in digests.items():
-        tensors[file_name][name] = digest
-    return Digests(tensors, {file_name: file.head_digest() for file_name, file in files.items()})
+        by_file[file_name][name] = digest
+    return Digests(by_file, {file_name: file.head_digest() for file_name, file in files.items()})
 
 
 def read_digests(
     folder: Path, files: Mapping[str, StoredFile], *, others_allowed: bool = False
 ) -> Digests | None:
-    """Reads the folder's digests of these files and checks their heads; None without a digests.json.
+    """Reads the folder's digests of these files and checks the files' heads; None without a digests.json.
 
-    others_allowed: it may list other files, too; None when it lists none of these.
+    others_allowed: True if digests.json may list other files, too; if it lists none of these, None is
+        returned.
 
-    CheckpointError unless they name exactly the tensors of the files, and for each head that is another.
+    Raises:
+        CheckpointError: digests.json does not name exactly the tensors of the files, or a head has changed.
     """
     if not has_file(folder, DIGESTS_NAME):
         return None
@@ -116,7 +124,7 @@ def read_digests(
     if not _are_texts(heads):
         raise CheckpointError(f"{path}: heads must map file names to hex digests")
     if others_allowed:
-        gone = [name for name in listed if not _is_there(folder, name)]
+        gone = [name for name in listed if not _exists(folder, name)]
         listed = {file_name: digests for file_name, digests in listed.items() if file_name in files}
         if not listed and gone:
             present = ", ".join(map(shown, files))
@@ -131,7 +139,7 @@ def read_digests(
     return digests
 
 
-def _is_there(folder: Path, name: str) -> bool:
+def _exists(folder: Path, name: str) -> bool:
     return "\0" not in name and len(name) < 256 and has_file(folder, name)
 
 
@@ -154,26 +162,16 @@ def _are_texts(digests: object) -> TypeGuard[dict[str, str]]:
 _HEAD_BYTES = 1 << 20
 """Leading bytes of each file: all of a config.json, and the names and positions of tensors."""
 _WHOLE_BYTES = 64 << 20
-_WHOLE = (
-    DIGESTS_NAME,
-    "tokenizer.json",
-    "tokenizer.model",
-    "ice_text.model",
-    "vocab.model",
-    "adapter_model.safetensors",
-    "adapter_model.ckpt",
-    "adapter_model.bin",
-)
-_SUFFIXES = (".json", ".safetensors", ".ckpt", ".model", ".txt", ".jinja")
-_ALL_SUFFIXES = (*_SUFFIXES, *PYTORCH_SUFFIXES)  # beside safetensors nobody reads those
+_WHOLE = (DIGESTS_NAME, *TOKENIZER_FILES, *(known.adapter_file for known in READ))
+_SUFFIXES = (".json", ".model", ".txt", ".jinja", *SEARCHED_SUFFIXES)
+_PICKLE_SUFFIXES = tuple(suffix for known in READ if known.is_pickle for suffix in known.suffixes)
 
 
 def folder_digest(folder: Path) -> str:
-    """A digest of what the folder's files are called, how large they are and how they begin.
+    """Digests the names, sizes and beginnings of a folder's files.
 
-    folder: an adapter's file stands for all that are beside it: its settings may be there.
-    Of digests.json, the tokenizer and an adapter all is looked at. Rank folders are not: each host may
-    have its own.
+    Files of digests, tokenizers and adapters are digested whole. Rank folders are left out, for each host may
+    have its own. The file of an adapter stands for its folder, which may hold its settings.
 
     Raises:
         CheckpointError: the folder cannot be listed.
@@ -181,7 +179,8 @@ def folder_digest(folder: Path) -> str:
     total = hashlib.blake2b(digest_size=16)
     folder, whole = (folder.parent, (*_WHOLE, folder.name)) if folder.is_file() else (folder, _WHOLE)
     names = file_names(folder)
-    suffixes = _SUFFIXES if any(name.endswith(".safetensors") for name in names) else _ALL_SUFFIXES
+    reads_pickles = not any(map(SAFETENSORS.matches, names))
+    suffixes = (*_SUFFIXES, *(_PICKLE_SUFFIXES if reads_pickles else ()))
     for name in names:
         with suppress(OSError):  # a file that cannot be read is refused by who reads it
             status = os.stat(folder / name)
@@ -198,7 +197,7 @@ def record_digests(path: str | os.PathLike[str], *, replace: bool = False) -> li
     The folder is a model's, one that MindSpore unified, or has one checkpoint file.
 
     Raises:
-        ConfigError: no such folder; or there is a digests.json already, unless `replace`.
+        ConfigError: no such folder; or digests.json already exists, unless `replace`.
         CheckpointError: lists the errors of the files, or a digests.json that cannot be written.
     """
     folder = existing_folder(path)
@@ -209,7 +208,7 @@ def record_digests(path: str | os.PathLike[str], *, replace: bool = False) -> li
     # digests.json may be the only sign of damaged weights
     there = [home / DIGESTS_NAME for home in homes if has_file(home, DIGESTS_NAME)]
     if there and not replace:
-        raise ConfigError(f"{path}: exists already; remove it, or give --replace" for path in there)
+        raise ConfigError(f"{path}: already exists; remove it, or give --replace" for path in there)
     if is_model:
         return [_written(folder, open_weights(folder))]
     if MAP_NAME in names and not ranks:

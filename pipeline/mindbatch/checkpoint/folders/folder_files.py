@@ -1,4 +1,4 @@
-"""Files of a model folder that may be opened, regular ones of it or of its Hugging Face cache; its config."""
+"""Opens files of a model folder, if they are regular ones of it or of its Hugging Face cache; its config."""
 
 import os
 from itertools import islice
@@ -6,18 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.error_lines import collecting, first_lines, raise_if_any
+from mindbatch.checkpoint.formats.ckpt import CKPT
+from mindbatch.checkpoint.formats.registry import format_of
+from mindbatch.checkpoint.formats.unread import HOW_TO_CONVERT, PICKLE
 from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.io.error_lines import nearest, shown
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.io.foreign_formats import HOW_TO_CONVERT, PYTORCH_SUFFIXES
 from mindbatch.io.regular_file import first_bytes
 
 _MAX_SIBLINGS = 10_000
-_WEIGHTS = (".ckpt", ".gguf", ".h5", ".msgpack", ".npz", ".onnx", ".safetensors", *PYTORCH_SUFFIXES)
 
 
 def existing_folder(path: str | os.PathLike[str]) -> Path:
-    """`path` as it is, when it is a folder. ConfigError otherwise, suggesting the nearest existing name."""
+    """Returns the path of a folder. ConfigError, with the nearest existing name, for anything else."""
     text = os.fspath(path)
     if not text or "\0" in text:
         raise ConfigError(f"{text!a}: not a path; must be a model folder")
@@ -84,19 +85,15 @@ def _is_cache_blob(home: Path, target: Path) -> bool:
 
 
 def nothing_readable(folder: Path, what: str, needed: str, foreign: str | None = None) -> str:
-    """The error line of a folder that lacks what is needed; names what it has instead.
+    """Words the error of a folder that lacks what is needed; names what it has instead.
 
-    foreign: what the folder is (see `foreign_folder`), where that is known.
+    foreign: description of the folder by `foreign_folder`, if there is one.
     """
     names = file_names(folder)
-    pickles = {name: None for name in names if name.endswith(".pkl") or _is_pickled_ckpt(folder / name)}
+    pickles = {name: None for name in names if PICKLE.matches(name) or _is_pickled_ckpt(folder / name)}
     if foreign and not pickles:
         return f"{folder}: {foreign}"
-    others = [
-        name
-        for name in names
-        if name not in pickles and (name.endswith(_WEIGHTS) or name.startswith("rank_"))
-    ]
+    others = [name for name in names if name not in pickles and (format_of(name) or name.startswith("rank_"))]
     listed = ", ".join(first_lines(others or [*pickles], str, limit=3, noun="files"))
     if pickles and not others:
         return f"{folder}: only {listed}; {HOW_TO_CONVERT.format(needed=needed)}"
@@ -104,15 +101,32 @@ def nothing_readable(folder: Path, what: str, needed: str, foreign: str | None =
 
 
 def _is_pickled_ckpt(path: Path) -> bool:
-    """True if a .ckpt cannot be MindSpore's: PyTorch's pickles have that ending, too."""
+    """True if a .ckpt cannot be MindSpore's: PyTorch's pickles have that suffix, too."""
     try:
-        return path.suffix == ".ckpt" and first_bytes(path, 1) != b"\n"  # protobuf's tag of the first field
+        return CKPT.matches(path.name) and first_bytes(path, 1) != b"\n"  # protobuf's tag of the first field
     except OSError:
         return True
 
 
 CONFIG_NAME = "config.json"
 GENERATION_CONFIG_NAME = "generation_config.json"
+CONFIG_FILES = (CONFIG_NAME, GENERATION_CONFIG_NAME)
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "spiece.model",
+    "ice_text.model",
+    "vocab.model",
+    "vocab.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.txt",
+    "sentencepiece.bpe.model",
+)
+"""Files that a tokenizer is made of. Fingerprints of runs digest them in this order: new ones come last."""
 _MAX_BYTES = 4 << 20
 
 

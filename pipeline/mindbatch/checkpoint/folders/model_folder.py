@@ -30,11 +30,12 @@ from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 
 class StoredWeights(Protocol):
-    """Opened tensors by name, each verified against its digest, if it has one, before its values are given.
+    """Opened tensors by name, each verified against its digest, if it has one, before it is read.
 
-    shard: the rank for which every tensor was cut before it was stored; WHOLE for a full checkpoint.
-    stages: into so many pipeline stages the layers were cut; 1 for all layers.
-    Raises CheckpointError for names that are not there, damage, and files that cannot be read any more.
+    shard: rank for which every tensor was sharded before it was stored; WHOLE for a full checkpoint.
+    stages: number of pipeline stages that the layers were divided over; 1 for all layers.
+
+    CheckpointError for missing names, damage, and files that cannot be read any more.
     """
 
     @property
@@ -58,11 +59,11 @@ class StoredWeights(Protocol):
     def floats(
         self, name: str, *, rows: slice | None = None, columns: slice | None = None, is_widened: bool = True
     ) -> Array:
-        """The values of a tensor of FLOAT_DTYPES, or those of some rows, and of a matrix some columns.
+        """Reads a tensor of FLOAT_DTYPES, or some rows of it, and of a matrix some columns.
 
-        They are in memory of their own, and of a file little more is read than what is asked for.
+        The values are in memory of their own; little more than them is read.
 
-        is_widened: as float32; else they may be in the type that is stored, as `array_type` has it.
+        is_widened: True for float32; False allows the stored type, as `array_type` has it.
         """
         ...
 
@@ -70,9 +71,9 @@ class StoredWeights(Protocol):
 class ModelFolder(TensorSet):
     """An opened folder: `config`, `generation_config` (None when absent) and tensors by name.
 
-    Opening reads headers only; of other ranks only the presence is looked at. With a digests.json what is
-    around the tensors is verified at once, and each tensor when it is first read. No code of it ever runs;
-    `notes` are remarks for the user, one line each. `quantised` is how matrices are stored; None for floats.
+    Opening reads heads only, and checks that other ranks exist. A digests.json verifies the heads at once and
+    each tensor when it is first read. Code of the folder never runs. `notes` are lines for the user.
+    `quantised` describes how matrices are quantised; None for floats.
     """
 
     quantised: str | None = None
@@ -87,7 +88,7 @@ class ModelFolder(TensorSet):
     ) -> None:
         """Opens a whole model, or one rank of the rank folders that `mindbatch reshard` made.
 
-        stage: the rank's; each of the `stages` has rank.size folders.
+        stage: stage of the rank; each of the `stages` has rank.size folders.
 
         Raises:
             ConfigError: `path` is not a folder, or was cut for other ranks.
@@ -100,7 +101,7 @@ class ModelFolder(TensorSet):
         with collecting(errors):
             self.config, self.generation_config = read_configs(folder)
         with collecting(errors):
-            opened = rank_tensors(folder, rank, (stage, stages)) if rank else model_tensors(folder)
+            opened = rank_tensors(folder, rank, stage, stages) if rank else model_tensors(folder)
         if errors and opened is not None:
             opened.close()
         raise_if_any(errors)
@@ -115,11 +116,11 @@ class ModelFolder(TensorSet):
     def floats(
         self, name: str, *, rows: slice | None = None, columns: slice | None = None, is_widened: bool = True
     ) -> Array:
-        """Reads as read_values, verified: against a digest the whole tensor is read, whatever is asked."""
+        """Reads as `read_values`; a tensor with a digest is read whole the first time, to verify it."""
         return read_values(self.verified(name), name, rows, columns, is_widened=is_widened)
 
     def stored_segments(self, name: str) -> Iterable[StoredSegment]:
-        """The segments of stored tensors that make up a tensor."""
+        """Lists the segments of stored tensors that make up a tensor."""
         shape = self.info(name).shape
         return [(self, name, shape, Segment(full_region(shape), full_region(shape)))]
 
@@ -129,7 +130,7 @@ def has_weights(home: Path) -> bool:
 
 
 def is_cut(home: Path) -> bool:
-    """True if a folder has no full model, but rank folders that hold slices of one."""
+    """True if a folder holds no full model, but rank folders with shards of one."""
     if has_weights(home) or not rank_folders(home):
         return False
     copied = copied_tensors(home)
@@ -155,10 +156,11 @@ def match_tensors(
     optional_unexpected: Iterable[str] = (),
     dtypes: Collection[str] = FLOAT_DTYPES,
 ) -> list[str]:
-    """Error lines, none when all is well: about ten, shared by the kinds of error, and counts of the rest.
+    """Compares a folder's tensors with those of a model; returns about ten error lines, and counts the rest.
 
-    `expected` maps names to shapes. `optional_unexpected` are shell patterns (fnmatch, case-sensitive) of
-    names that may be there without being needed, such as "*.attn.masked_bias". `dtypes` are allowed.
+    expected: shapes by name.
+    optional_unexpected: shell patterns of names that may exist without being needed, as "*.attn.masked_bias".
+    dtypes: dtypes that are allowed.
     """
     patterns = tuple(optional_unexpected)
     present = set(folder.names)
@@ -175,7 +177,7 @@ def match_tensors(
     ]
     wanted = {name: tuple(expected[name]) for name in missing}
     kinds = [
-        ([*misfits], lambda name: f"{_place(folder, name)} {misfits[name]}", "tensors that do not fit"),
+        ([*misfits], lambda name: f"{_label(folder, name)} {misfits[name]}", "tensors that do not fit"),
         (missing, lambda name: _missing(folder, name, expected[name]), "missing tensors"),
         (unexpected, lambda name: _unexpected(folder, name, wanted), "unexpected tensors"),
     ]
@@ -199,8 +201,8 @@ def _missing(folder: StoredWeights | TensorSet, name: str, shape: tuple[int, ...
 def _unexpected(folder: StoredWeights | TensorSet, name: str, wanted: Mapping[str, tuple[int, ...]]) -> str:
     shape = folder.info(name).shape
     near = did_you_mean(name, [candidate for candidate, needed in wanted.items() if needed == shape])
-    return f"{_place(folder, name)} of shape {[*shape]} is not part of this model{near}"
+    return f"{_label(folder, name)} of shape {[*shape]} is not part of this model{near}"
 
 
-def _place(folder: StoredWeights | TensorSet, name: str) -> str:
+def _label(folder: StoredWeights | TensorSet, name: str) -> str:
     return f"{folder.path / folder.file_name(name)}: tensor {shown(name)}"

@@ -1,4 +1,4 @@
-"""A model folder whose files hold parts of tensors, or other names: each is made when it is asked for."""
+"""A model folder whose files have parts of tensors or other names; a tensor is assembled when it is read."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,14 +16,15 @@ from mindbatch.parallel.topology import WHOLE
 
 
 class RenamedFolder(ModelFolder):
-    """The tensors under Hugging Face's names, as those of a whole model's folder."""
+    """Gives the tensors Hugging Face's names, as in a whole model's folder."""
 
     def __init__(
         self, folder: Path, sets: Sequence[TensorSet], located: Callable[[], RankFiles], *notes: str
     ) -> None:
         """Takes the opened files, and closes them with itself.
 
-        located: says what they hold under Hugging Face's names. notes: further ones for the user.
+        located: function that finds Hugging Face's tensors in them.
+        notes: further lines for the user.
 
         Raises:
             CheckpointError: config.json is damaged, or the files contradict themselves.
@@ -41,10 +42,10 @@ class RenamedFolder(ModelFolder):
         TensorSet.__init__(self, path, files)
 
     def _locate(self, files: RankFiles) -> None:
-        """Finds where each tensor is. files: what those hold that are open."""
+        """Finds the segments of each tensor in the opened files."""
         self._segments = {name: parts for name, parts in stored_segments(files, self._sets).items() if parts}
         self._last: tuple[str, Array] | None = None
-        # Of several files that hold parts of a tensor the first one's is told.
+        # Messages name the first of several files that hold parts of a tensor.
         self.file_of = {
             name: str(parts[0][0].file(parts[0][1]).path) for name, parts in self._segments.items()
         }
@@ -73,7 +74,7 @@ class RenamedFolder(ModelFolder):
         return self._segments[name]
 
     def _whole(self, name: str) -> Array:
-        """Copies what files have of the tensor to its place."""
+        """Puts the whole tensor together from the segments that files hold."""
         info = self.info(name)
         out = np.empty(info.shape, array_type(info.dtype))
         for tensors, stored, view, segment in self._segments[name]:
@@ -84,6 +85,6 @@ class RenamedFolder(ModelFolder):
 
 
 def _common_dtype(parts: Iterable[StoredSegment]) -> str:
-    """The dtype of all parts of a tensor; float32 where they have several."""
+    """Returns the dtype of all parts of a tensor; float32 if they differ."""
     dtypes = {tensors.info(stored).dtype for tensors, stored, *_ in parts}
     return dtypes.pop() if len(dtypes) == 1 else "F32"

@@ -1,6 +1,10 @@
-"""Folders that a reshard has made: reshard.json, the marker of a finished one, and one rank's tensors."""
+"""Reads folders that a reshard has made: reshard.json, the marker of a finished one, and a rank's tensors."""
 
+import os
+import re
+import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,11 +12,11 @@ from typing import Any
 from mindbatch.checkpoint.error_lines import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import has_file
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source, seem_copies
-from mindbatch.checkpoint.folders.weight_files import rank_folders
+from mindbatch.checkpoint.folders.weight_files import RANK_FOLDER, rank_folders
 from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.io.closing import closed_on_error
+from mindbatch.io.error_lines import text_override
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.io.foreign_formats import reshard_command
 from mindbatch.parallel.topology import TensorSlice
 
 MARKER_NAME = "reshard.json"
@@ -25,23 +29,28 @@ MERGED_KEY = "adapters"
 """In the settings: the digests of all adapters that were ever merged, each with its scaling."""
 
 _MAX_MARKER_BYTES = 100_000_000
+_PLAIN = re.compile(r"[\w./@+-]+")
+_RANKS = (
+    "holds rank folders of a checkpoint and no config.json; make a model of them, with the folder of its "
+    "config.json and tokenizer: `{command}`"
+)
 
 
 @dataclass(frozen=True)
 class Marker:
-    """Identity and settings of the reshard that made a folder; all its files, with sizes where known."""
+    """Identity and settings of the reshard that made a folder; all its files, with sizes that are known."""
 
     identity: str
     settings: Mapping[str, Any]
     files: Mapping[str, int | None]
 
     def changed(self, folder: Path) -> list[str]:
-        """The files that are not in the folder any more, or not of their sizes."""
-        return [name for name, size in self.files.items() if not _is_there(folder / name, size)]
+        """Lists the files that are missing from the folder, or have other sizes."""
+        return [name for name, size in self.files.items() if not _is_unchanged(folder / name, size)]
 
 
 def read_marker(folder: Path) -> Marker | None:
-    """The folder's marker; None where there is none, or something else under its name."""
+    """Reads the folder's marker; None if there is none, or another file has its name."""
     try:
         content = read_json_object(folder / MARKER_NAME, _MAX_MARKER_BYTES)
     except (CheckpointError, OSError):
@@ -54,7 +63,7 @@ def read_marker(folder: Path) -> Marker | None:
 
 
 def noted_settings(source: Path) -> Mapping[str, Any]:
-    """The settings of the reshard that made a source, a folder or a file in one; none if no reshard did."""
+    """Reads the settings of the reshard that made a folder or file; empty if no reshard did."""
     marker = read_marker(source if source.is_dir() else source.parent)
     if marker is None or not (source.is_dir() or source.name in marker.files):
         return {}
@@ -62,7 +71,7 @@ def noted_settings(source: Path) -> Mapping[str, Any]:
 
 
 def merged_before(source: Path) -> dict[str, float]:
-    """The adapters that are in a checkpoint already, as far as a reshard has noted them."""
+    """Reads which adapters were merged into a checkpoint by reshards, with their scalings."""
     noted = noted_settings(source).get(MERGED_KEY)
     if not isinstance(noted, dict):
         return {}
@@ -70,9 +79,9 @@ def merged_before(source: Path) -> dict[str, float]:
 
 
 def refuse_merged_before(digests: Mapping[str, str], source: Path) -> None:
-    """ConfigError where the checkpoint has adapters already, so that none is added twice.
+    """Raises ConfigError if the checkpoint has one of the adapters already: none is added twice.
 
-    digests: `LoraPlan.digest` of each, by the key=value that gives it.
+    digests: `LoraPlan.digest` of each adapter, by the key=value that names it.
     """
     before = merged_before(source)
     errors = [
@@ -85,24 +94,26 @@ def refuse_merged_before(digests: Mapping[str, str], source: Path) -> None:
         raise ConfigError(errors)
 
 
-def _is_there(path: Path, size: int | None) -> bool:
+def _is_unchanged(path: Path, size: int | None) -> bool:
     try:
         return path.is_file() and size in (None, path.stat().st_size)
     except (OSError, ValueError):  # ValueError: a name that no file can have
         return False
 
 
-def rank_tensors(home: Path, needed: TensorSlice, place: tuple[int, int]) -> TensorSet:
-    """The tensors of one rank, when all ranks are there and were cut for so many.
+def rank_tensors(home: Path, needed: TensorSlice, stage: int, stages: int) -> TensorSet:
+    """Opens the tensors of one rank of a stage.
 
-    place: the rank's stage, and the number of stages.
+    Raises:
+        ConfigError: the folder was made for other numbers of ranks or stages.
+        CheckpointError: it is not finished, ranks are missing, or files are damaged.
     """
     if has_file(home, JOURNAL_NAME):
-        raise CheckpointError(f"{home}: not finished ({JOURNAL_NAME} is there); run the same reshard again")
+        raise CheckpointError(f"{home}: not finished ({JOURNAL_NAME} exists); run the same reshard again")
     ranks = rank_folders(home)
     if not ranks:
         raise CheckpointError(f"{home}: no rank_0, rank_1 ...; `mindbatch reshard` makes them")
-    marker, (stage, stages) = read_marker(home), place
+    marker = read_marker(home)
     settings = marker.settings if marker else {}
     of_names = _names_errors(settings)
     if of_cut := _cut_errors(home, settings, len(ranks), (needed.size, stages), fits=not of_names):
@@ -120,9 +131,9 @@ def rank_tensors(home: Path, needed: TensorSlice, place: tuple[int, int]) -> Ten
 
 
 def copied_tensors(home: Path) -> TensorSet | None:
-    """The tensors of the first rank where several hold copies of a whole checkpoint; None where they do not.
+    """Opens the first rank if the rank folders hold copies of one whole checkpoint; None if they do not.
 
-    So data-parallel jobs of MindFormers save and want them: each rank reads a folder of its own.
+    Data-parallel jobs of MindFormers save and read such folders, one for each rank.
 
     Raises:
         CheckpointError: lists what is missing or damaged.
@@ -147,23 +158,26 @@ def _names_errors(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _cut_errors(
-    home: Path, settings: Mapping[str, Any], num_ranks: int, asked: tuple[int, int], *, fits: bool
+    home: Path, settings: Mapping[str, Any], num_ranks: int, requested: tuple[int, int], *, fits: bool
 ) -> list[str]:
-    """Errors of a folder cut for other ranks; without a marker the number of folders counts.
+    """Lists errors of a folder sharded for other ranks; without a marker by the number of folders.
 
-    asked: model-parallel ranks of a stage, and stages. fits: whether the folder is right but for its cut.
+    requested: model-parallel ranks of a stage, and stages. fits: False if the folder has other errors.
     """
     whole = f"make a whole one: `{reshard_command(home)}`"
     if not settings:
-        if num_ranks == asked[0] * asked[1]:
+        if num_ranks == requested[0] * requested[1]:
             return []
         count_line = f"has {num_ranks} rank folders and no {MARKER_NAME} that says how they were cut"
-        return [f"{count_line}; asked for: {_shown_cut(*asked)}; {whole}"]
-    cut = settings.get("model_parallel", num_ranks // asked[1]), settings.get("pipeline_stage", asked[1])
-    if cut == asked:
+        return [f"{count_line}; requested: {_shown_cut(*requested)}; {whole}"]
+    cut = (
+        settings.get("model_parallel", num_ranks // requested[1]),
+        settings.get("pipeline_stage", requested[1]),
+    )
+    if cut == requested:
         return []
     keys = f"give {_parallel_keys(*cut)}, or " if fits else ""
-    return [f"was cut for {_shown_cut(*cut)}; asked for: {_shown_cut(*asked)}; {keys}{whole}"]
+    return [f"was cut for {_shown_cut(*cut)}; requested: {_shown_cut(*requested)}; {keys}{whole}"]
 
 
 def _shown_cut(size: Any, stages: Any) -> str:
@@ -175,3 +189,26 @@ def _shown_cut(size: Any, stages: Any) -> str:
 def _parallel_keys(size: Any, stages: Any) -> str:
     stages_key = "" if stages == 1 else f" parallel.pipeline_stage={shown(stages)}"
     return f"parallel.model_parallel={shown(size)}{stages_key}"
+
+
+def ranks_without_config(folder: Path) -> str | None:
+    """Describes a folder of rank folders alone, and the command that makes a model of it; None for others."""
+    with suppress(OSError):
+        if any(map(RANK_FOLDER.fullmatch, os.listdir(folder))):
+            return _RANKS.format(command=reshard_command(folder))
+    return None
+
+
+def reshard_command(folder: Path) -> str:
+    keys = {"source": str(folder)}
+    if not (folder / "config.json").is_file():
+        above = folder.parent
+        keys["source_config"] = str(above) if (above / "config.json").is_file() else "MODEL_FOLDER"
+    if isinstance(strategy := noted_settings(folder).get("strategy"), str):  # of transform_ckpt.py
+        keys["source_strategy"] = strategy
+    keys["target.dir"] = "whole" if not Path("whole").exists() else f"{folder.name}_whole"
+    return f"mindbatch reshard {' '.join(_override(key, text) for key, text in keys.items())}"
+
+
+def _override(key: str, text: str) -> str:
+    return f"{key}={text}" if _PLAIN.fullmatch(text) else shlex.quote(text_override(key, text))

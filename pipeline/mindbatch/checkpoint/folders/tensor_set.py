@@ -12,19 +12,19 @@ from zlib import crc32
 from mindbatch.checkpoint.error_lines import collecting, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.folders.digests import Digests, damage, read_digests, tensor_digest
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_names
+from mindbatch.checkpoint.folders.foreign_folders import foreign_file
+from mindbatch.checkpoint.folders.iteration_files import iteration_in, weight_files
 from mindbatch.checkpoint.folders.weight_files import (
-    MAP_NAME,
     Step,
     checkpoint_in,
-    iteration_in,
     open_shards,
     open_weights,
     rank_folders,
     step_errors,
-    weight_files,
     weights_in,
 )
 from mindbatch.checkpoint.formats.open_file import allow_open_files, in_threads, open_tensor_file
+from mindbatch.checkpoint.formats.safetensors import MAP_NAME
 from mindbatch.checkpoint.formats.stored import StoredFile, StoredTensor
 from mindbatch.checkpoint.placement.plan import first_locations
 from mindbatch.checkpoint.placement.regions import RankFiles, Segment, Shape
@@ -38,8 +38,11 @@ ITERATION = "iteration"
 class TensorSet(Closing):
     """The tensors of one full checkpoint, or of one rank; `tensors` in the order of files and data.
 
-    path: what was opened. files: by name. file_of: the name of the file that holds a tensor. texts: strings
-    that a .ckpt holds besides. digests: what a digests.json beside the files says.
+    path: path that was opened.
+    files: opened files by name.
+    file_of: name of the file that holds a tensor.
+    texts: strings that a .ckpt holds besides tensors.
+    digests: content of the digests.json beside the files, if there is one.
     """
 
     def __init__(
@@ -115,7 +118,7 @@ class TensorSet(Closing):
         return self.digests.files[self.file_of[name]][name] if self.digests else None
 
     def verified(self, name: str) -> StoredFile:
-        """The tensor's file, of which it was read once against its digest, if there is one.
+        """Returns the tensor's file, after the tensor has been read once against its digest, if there is one.
 
         CheckpointError when it is damaged.
         """
@@ -142,7 +145,7 @@ class TensorSet(Closing):
         return [damage(self.file(name), name) for name in damaged]
 
     def checksum_errors(self) -> list[str]:
-        """A line for every file whose own checksum, if it has one, is not that of its bytes; reads them."""
+        """Reads the files that have a CRC-32, and lists those whose bytes have another."""
         return [line for file in self.files.values() for line in _crc_errors(file)]
 
     def close(self) -> None:
@@ -155,9 +158,9 @@ StoredSegment = tuple[TensorSet, str, Shape, Segment]
 
 
 def stored_segments(files: RankFiles, sets: Sequence[TensorSet]) -> dict[str, list[StoredSegment]]:
-    """The segments that make up each full tensor; of those that several ranks have, the lowest one's.
+    """Lists the segments that make up each full tensor, each from the lowest rank that has it.
 
-    sets: the opened tensors of each rank.
+    sets: opened tensors of each rank.
     """
     return {
         tensor: [
@@ -170,7 +173,7 @@ def stored_segments(files: RankFiles, sets: Sequence[TensorSet]) -> dict[str, li
 
 @dataclass(frozen=True)
 class Source(Closing):
-    """An opened checkpoint, of a kind above: one TensorSet, or one per rank, or of an iteration per file."""
+    """An opened checkpoint of a kind above: one TensorSet, or one for each rank or file of an iteration."""
 
     path: Path
     kind: str
@@ -181,7 +184,7 @@ class Source(Closing):
         return next(rank.tensors[name].dtype for rank in self.ranks if name in rank.tensors)
 
     def dtype_errors(self, is_unused: Callable[[str], bool] = lambda name: False) -> list[str]:
-        """A line for each tensor, but for unused ones, that ranks have in several dtypes."""
+        """Lists tensors, but for unused ones, that ranks have in several dtypes."""
         errors: list[str] = []
         first: dict[str, tuple[str, Path]] = {}
         for rank in self.ranks:
@@ -197,15 +200,12 @@ class Source(Closing):
         return [rank.identity() for rank in self.ranks]
 
     def stamps(self) -> dict[Path, tuple[int, int]]:
-        """Size and time (`StoredFile.stamp`) of the files of which no digests tell whether they change."""
+        """Returns size and time (`StoredFile.stamp`) of files without digests, to see later changes."""
         files = (file for rank in self.ranks if rank.digests is None for file in rank.files.values())
         return {file.path: file.stamp for file in files}
 
     def check_sums(self) -> None:
-        """Checks what neither opening the files nor reading tensors does: CRCs, which only whole files have.
-
-        CheckpointError names every changed file. A file with digests is not read for its CRC, too.
-        """
+        """Checks the CRCs of files without digests. CheckpointError names every changed file."""
         sets = (rank for rank in self.ranks if rank.digests is None)
         raise_if_any([line for rank in sets for line in rank.checksum_errors()])
 
@@ -226,6 +226,8 @@ def open_source(path: str | os.PathLike[str]) -> Source:
     """
     path = Path(path)
     if path.is_file():
+        if reason := foreign_file(path):
+            raise CheckpointError(f"{path}: {reason}")
         return Source(path, SINGLE_FILE, [_single(path, None)])
     folder = existing_folder(path)
     names = file_names(folder)
@@ -246,12 +248,12 @@ def open_source(path: str | os.PathLike[str]) -> Source:
 
 
 def shard_sets(iteration: Path) -> list[TensorSet]:
-    """The tensors of each file of weights of an iteration. CheckpointError as of `weight_files`."""
+    """Opens each file of weights of an iteration. CheckpointError as for `weight_files`."""
     return _all_opened(weight_files(iteration), lambda path: _single(path, None))
 
 
 def _all_opened(paths: Sequence[Path], opened: Callable[[Path], TensorSet]) -> list[TensorSet]:
-    """Opens every one, or none: raises the errors of all."""
+    """Opens all paths, or raises the errors of all."""
     allow_open_files(len(paths))
     sets: list[TensorSet] = []
     errors: list[str] = []
@@ -276,7 +278,7 @@ def model_tensors(folder: Path) -> TensorSet:
 def _with_digests(
     path: Path, files: Mapping[str, StoredFile], *, others_allowed: bool = False, step: Step | None = None
 ) -> TensorSet:
-    """The tensors of opened files with their digests; closes the files where these do not fit."""
+    """Makes a TensorSet with its digests of opened files; closes these if the digests do not match."""
     tensors = TensorSet(path, files, step=step)
     with closed_on_error(tensors):
         folder = path.parent if path.is_file() else path
@@ -310,7 +312,7 @@ def seem_copies(ranks: Sequence[TensorSet]) -> bool:
 
 
 def copy_errors(ranks: Sequence[TensorSet]) -> list[str]:
-    """A line for each tensor that differs between ranks which seem to be copies; everything is read."""
+    """Reads ranks that seem to be copies, and lists the tensors that differ."""
     first, *others = ranks
     pairs = [(other, name) for other in others for name in first.tensors]
 

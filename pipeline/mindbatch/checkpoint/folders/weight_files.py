@@ -1,17 +1,12 @@
-"""Finds the files that are a folder's weights: a model's, those of ranks, or of MindFormers' Checkpoint 2.0.
+"""Finds the files that are a folder's weights: a whole model's, or those of ranks.
 
 A model's are one file, or several with an index that agrees with them; safetensors, or PyTorch's where there
 are none. Format of the index, as transformers' save_pretrained writes it to model.safetensors.index.json:
 `{"metadata": {...}, "weight_map": {tensor: file}}`. MindSpore's unified_safetensors writes the same to
 param_name_map.json, MindFormers' conversion of Hugging Face folders the inner object alone.
-
-A Checkpoint 2.0:
-latest_checkpointed_iteration.txt                     the number of the newest whole iteration
-iteration_00000010/metadata.json                      what the shards are of; of one rank there is none
-iteration_00000010/PREFIX-model-0000000-0000002.safetensors
-iteration_00000010/PREFIX-opt-0000000-0000002.safetensors    the optimizer's, which is left alone
 """
 
+import fnmatch
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -19,30 +14,33 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from mindbatch.checkpoint.error_lines import collecting, first_lines, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in, file_names, nothing_readable
-from mindbatch.checkpoint.formats.open_file import SUFFIXES, open_tensor_file
+from mindbatch.checkpoint.folders.foreign_folders import foreign_folder
+from mindbatch.checkpoint.formats.open_file import open_tensor_file
+from mindbatch.checkpoint.formats.registry import READ, SEARCHED_SUFFIXES, format_of, needed_model_files
+from mindbatch.checkpoint.formats.safetensors import INDEX_NAME, MAP_NAME
 from mindbatch.checkpoint.formats.stored import StoredFile
-from mindbatch.checkpoint.json_object import read_json_object, read_limited
+from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.io.errors import CheckpointError
-from mindbatch.io.foreign_formats import ITERATION_TRACKER as TRACKER
-from mindbatch.io.foreign_formats import ITERATION_WEIGHTS as WEIGHTS
-from mindbatch.io.foreign_formats import foreign_folder
 
-_RANK = re.compile(r"rank_(\d{1,6})")
-_SAVED = re.compile(r"(.*)-(\d{1,18})_(\d{1,18})(\.ckpt|\.safetensors)", re.DOTALL)
+RANK_FOLDER = re.compile(r"rank_(\d{1,6})")
+_SAVED = re.compile(
+    rf"(.*)-(\d{{1,18}})_(\d{{1,18}})({'|'.join(map(re.escape, SEARCHED_SUFFIXES))})", re.DOTALL
+)
 
 Step = tuple[int, int]
 """Epoch and step at the end of a checkpoint's name."""
 
 
 def rank_folders(folder: Path) -> list[Path]:
-    """The rank folders by rank; empty when there is none.
+    """Lists the rank folders by rank; empty if there is none.
 
-    CheckpointError when ranks are missing, or one is there twice (rank_1 and rank_01), is no folder, or is a
-    link that leads out.
+    Raises:
+        CheckpointError: a rank is missing, exists twice (rank_1 and rank_01), is no folder, or is a link that
+            leads out.
     """
     names_by_rank: dict[int, list[str]] = {}
     for name in file_names(folder):
-        if match := _RANK.fullmatch(name):
+        if match := RANK_FOLDER.fullmatch(name):
             names_by_rank.setdefault(int(match[1]), []).append(name)
     missing = [rank for rank in range(max(names_by_rank, default=-1) + 1) if rank not in names_by_rank]
     errors = [f"{' and '.join(names)} are one rank" for names in names_by_rank.values() if len(names) > 1]
@@ -66,14 +64,17 @@ def _folder_errors(home: Path, name: str) -> list[str]:
 
 
 def checkpoint_in(folder: Path) -> tuple[Path, Step | None]:
-    """The folder's checkpoint file; of several the newest, by the epoch and step in its name.
+    """Finds the folder's checkpoint file; of several the newest, by the epoch and step in its name.
 
-    MindSpore and MindFormers name them PREFIX-EPOCH_STEP.ckpt. CheckpointError when there is none, when
-    several do not differ by epoch and step alone, or for a link that leads out of the folder.
+    MindSpore and MindFormers name them PREFIX-EPOCH_STEP.ckpt.
+
+    Raises:
+        CheckpointError: there is none, several differ by more than epoch and step, or it is a link that leads
+            out of the folder.
     """
-    names = [name for name in file_names(folder) if name.endswith(SUFFIXES)]
+    names = [name for name in file_names(folder) if name.endswith(SEARCHED_SUFFIXES)]
     if not names:
-        needed = f"needed is a {' or '.join(SUFFIXES)} file, or give a file of PyTorch itself"
+        needed = f"needed is a {' or '.join(SEARCHED_SUFFIXES)} file, or give a file of PyTorch itself"
         raise CheckpointError(nothing_readable(folder, "no checkpoint", needed, foreign_folder(folder)))
     saved = {name: match for name in names if (match := _SAVED.fullmatch(name))}
     steps = {name: (int(match[2]), int(match[3])) for name, match in saved.items()}
@@ -91,7 +92,7 @@ def checkpoint_in(folder: Path) -> tuple[Path, Step | None]:
 
 
 def step_errors(folder: Path, steps: Iterable[Step | None]) -> list[str]:
-    """Error when the ranks' files are of different steps, as a killed training may leave them."""
+    """Lists an error if the ranks' files are of different steps, as a killed training may leave them."""
     ranks: dict[Step | None, int] = {}
     for rank, step in enumerate(steps):
         ranks.setdefault(step, rank)
@@ -106,19 +107,14 @@ def _shown_step(step: Step | None) -> str:
     return "has none in its name" if step is None else f"epoch {step[0]} step {step[1]}"
 
 
-SINGLE_NAME = "model.safetensors"
-INDEX_NAME = "model.safetensors.index.json"
-PYTORCH_NAME = "pytorch_model.bin"
-PYTORCH_INDEX_NAME = "pytorch_model.bin.index.json"
-MAP_NAME = "param_name_map.json"
 _MAX_INDEX_BYTES = 100_000_000
 _MAX_SHARDS = 10_000
 _MAX_FILE_NAME = 255
-_SUFFIX_OF = {INDEX_NAME: ".safetensors", MAP_NAME: ".safetensors", PYTORCH_INDEX_NAME: ".bin"}
+_SUFFIX_OF = {index: known.suffixes[0] for known in READ for index in known.indexes}
 
 
 def read_weight_map(folder: Path, index: str = INDEX_NAME) -> dict[str, str]:
-    """Tensor name to shard name, from the folder's index. CheckpointError unless all of them are plain."""
+    """Reads the folder's index: file by tensor. CheckpointError unless all are plain names of files."""
     path = file_in(folder, index)
     content = read_json_object(path, _MAX_INDEX_BYTES)
     is_bare = index == MAP_NAME and "weight_map" not in content
@@ -151,7 +147,7 @@ def _is_plain_shard(file: object, suffix: str) -> bool:
 def shard_errors(
     weight_map: Mapping[str, str], shards: Mapping[str, Collection[str]], where: str
 ) -> list[str]:
-    """Every disagreement between the index and the names of the tensors in its (readable) shards."""
+    """Lists every disagreement between the index and the tensors in its (readable) shards."""
     indexed = {(name, file) for name, file in weight_map.items() if file in shards}
     stored = {(name, file) for file, names in shards.items() for name in names}
     absent = [
@@ -164,9 +160,6 @@ def shard_errors(
     return [f"{where}: tensor {error}" for error in (*absent, *others)]
 
 
-_NO_WEIGHTS = ("consolidated.", "rng_state")  # .pth files of Meta's own format, and of trainings
-
-
 def open_weights(folder: Path) -> dict[str, StoredFile]:
     """Opens all weight files, by name.
 
@@ -177,10 +170,8 @@ def open_weights(folder: Path) -> dict[str, StoredFile]:
     names = file_names(folder)
     weights_file = weights_in(names)
     if weights_file is None:
-        needed = (
-            f"needed is {SINGLE_NAME}, or {INDEX_NAME} with its shards, or PyTorch's {PYTORCH_NAME} likewise"
-        )
-        if any(name.endswith(".ckpt") or _RANK.fullmatch(name) for name in names):
+        needed = needed_model_files()
+        if any(_is_for_reshard(name) for name in names):
             needed += (
                 "; `mindbatch reshard source=FOLDER target.dir=NEW_FOLDER` makes that of MindSpore's files"
             )
@@ -192,13 +183,24 @@ def open_weights(folder: Path) -> dict[str, StoredFile]:
 
 def weights_in(names: Collection[str]) -> str | None:
     """Finds the file that holds a full model's weights, or is their index; None if there is none."""
-    known = (SINGLE_NAME, INDEX_NAME, PYTORCH_NAME, PYTORCH_INDEX_NAME)
-    others = [name for name in names if name.endswith(".pth") and not name.startswith(_NO_WEIGHTS)]
-    return next((name for name in known if name in names), others[0] if len(others) == 1 else None)
+    for known in READ:
+        others = {name for pattern in known.not_models for name in fnmatch.filter(names, pattern)}
+        for pattern in known.model_files:
+            matching = [name for name in fnmatch.filter(names, pattern) if name not in others]
+            if len(matching) == 1:
+                return matching[0]
+    return None
+
+
+def _is_for_reshard(name: str) -> bool:
+    """True for names of files and folders that hold weights, but never those of a whole model."""
+    known = format_of(name)
+    is_read = known is not None and known.open is not None and not known.model_files
+    return is_read or RANK_FOLDER.fullmatch(name) is not None
 
 
 def open_shards(folder: Path, index: str = INDEX_NAME) -> dict[str, StoredFile]:
-    """Opens the files that an index names; others are left alone. CheckpointError as of open_weights."""
+    """Opens the files that an index names, and no others. CheckpointError as for open_weights."""
     weight_map = read_weight_map(folder, index)
     shards: dict[str, StoredFile] = {}
     errors: list[str] = []
@@ -211,78 +213,3 @@ def open_shards(folder: Path, index: str = INDEX_NAME) -> dict[str, StoredFile]:
             shard.close()
     raise_if_any(errors)
     return shards
-
-
-METADATA = "metadata.json"
-COMMON = "common.json"
-ADAPTER = "mindformers_adapter_config.json"
-_ITERATION = re.compile(r"iteration_(\d{8,18})")
-_MOST_DIGITS = 18
-
-
-def iteration_name(number: int) -> str:
-    return f"iteration_{number:08d}"
-
-
-def holds_weights(file: str) -> bool:
-    """True if a file of an iteration is of weights, and not of the optimizer."""
-    return WEIGHTS.fullmatch(file) is not None
-
-
-def iteration_in(folder: Path, names: Collection[str] | None = None) -> Path | None:
-    """The folder of the iteration that is meant: that of the tracker, or `folder` itself; None if it is none.
-
-    names: of the entries of `folder`, where they are known.
-
-    Raises:
-        CheckpointError: the tracker is damaged, or names what is not there; iterations without a tracker.
-    """
-    names = file_names(folder) if names is None else names
-    if TRACKER in names:
-        return _tracked(folder)
-    if any(map(holds_weights, names)):
-        return folder
-    if iterations := sorted(name for name in names if _ITERATION.fullmatch(name)):
-        raise CheckpointError(
-            f"{folder}: has iterations and no {TRACKER} that says which of them is whole; give one of them, "
-            f"as {folder / iterations[-1]}"
-        )
-    return None
-
-
-def _tracked(folder: Path) -> Path:
-    data = read_limited(file_in(folder, TRACKER), 4096)
-    text = data.decode("ascii", "replace").strip()
-    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
-        raise CheckpointError(f"{folder / TRACKER}: holds {shown(text)}; must be the number of an iteration")
-    iteration = folder / iteration_name(int(text))
-    if not iteration.is_dir():
-        raise CheckpointError(f"{folder / TRACKER}: names iteration {text}, and there is no {iteration.name}")
-    return iteration
-
-
-def weight_files(iteration: Path) -> list[Path]:
-    """The iteration's files of weights, in the order of their numbers.
-
-    Raises:
-        CheckpointError: there are none, it is an adapter alone, or a number is missing.
-    """
-    names = file_names(iteration)
-    if ADAPTER in names:
-        raise CheckpointError(
-            f"{iteration}: holds an adapter alone ({ADAPTER}), which MindFormers saved without its base; "
-            "needed are the weights of a whole model"
-        )
-    files = {int(match[1]): (name, int(match[2])) for name in names if (match := WEIGHTS.fullmatch(name))}
-    if not files:
-        raise CheckpointError(f"{iteration}: no files of weights, PREFIX-model-0000000-0000001.safetensors")
-    total = max(count for _, count in files.values())
-    if [*sorted(files)] != [*range(total)] or {count for _, count in files.values()} != {total}:
-        raise CheckpointError(
-            f"{iteration}: has {len(files)} of the {total} files of weights that their names speak of"
-        )
-    if total > 1 and METADATA not in names:
-        raise CheckpointError(
-            f"{iteration}: {total} files of weights and no {METADATA}, which says how they fit"
-        )
-    return [file_in(iteration, files[number][0]) for number in sorted(files)]

@@ -1,1 +1,1 @@
-"""Files of tensors: safetensors and MindSpore's .ckpt, read strictly and written."""
+"""Formats of files of tensors: declared in a file each, read strictly, laid out to be written."""

@@ -42,7 +42,7 @@ from mindbatch.checkpoint.formats.wire_format import (
 )
 from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import CheckpointError
-from mindbatch.io.foreign_formats import foreign_format
+from mindbatch.io.file_signatures import foreign_format
 
 VALUE = 1
 TAG, TENSOR, MAP_TENSOR = 1, 2, 3

@@ -35,7 +35,7 @@ def array_type(dtype: str) -> Any:
 def widen(source: Array, dtype: str, out: FloatArray) -> None:
     """Writes `source` into `out` of the same shape, exactly; BF16 comes as uint16 bit patterns.
 
-    A bfloat16 is the upper half of the float32 of the same value, so its bits are shifted into place. Neither
+    A bfloat16 is the upper half of the float32 of the same value, so its bits are shifted there. Neither
     branch makes a temporary array: NumPy converts in buffers of a few KiB.
     """
     if dtype == "BF16":
@@ -87,7 +87,7 @@ def converted(values: Array, source: str, target: str) -> tuple[Array, int]:
 
 
 def _bfloat16(wide: Array) -> Array:
-    """The upper halves after rounding: half of the last place is added, less one bit where that is even.
+    """The upper halves after rounding: half of the last digit is added, less one bit where that is even.
 
     A NaN keeps its upper half and is made quiet, lest nothing but the lower half had made it one.
     """

@@ -1,4 +1,4 @@
-"""Opening files of tensors, whichever of the formats they are in."""
+"""Opens files of tensors of any format."""
 
 import os
 import resource
@@ -8,20 +8,19 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
-from mindbatch.checkpoint.formats.safetensors_file import open_safetensors
+from mindbatch.checkpoint.formats.registry import format_of, needed_files
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import CheckpointError
-from mindbatch.io.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES, PYTORCH_SUFFIXES, foreign_file
 
 Item = TypeVar("Item", bound=Hashable)
 Result = TypeVar("Result")
 
 
 def in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> dict[Item, Result]:
-    """The result of `work` for each item, in threads, as many as there are processors.
+    """Does `work` for each item in as many threads as there are processors.
 
-    Reading and hashing leave the interpreter to the other threads.
+    Reading and hashing release the interpreter's lock.
     """
     distinct = list(items)
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
@@ -31,30 +30,21 @@ def in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> dict[It
         pool.shutdown(cancel_futures=True)
 
 
-SUFFIXES = (".safetensors", ".ckpt")
 _OTHERS = 256  # files that are open besides: pipes, logs, libraries
-_NEEDED = f"must be a file of tensors, {', '.join(SUFFIXES)} or PyTorch's {', '.join(PYTORCH_SUFFIXES)}"
 
 
 def open_tensor_file(path: str | os.PathLike[str]) -> StoredFile:
-    """Opens and checks a file of tensors, by its ending; what they hold is not read.
+    """Opens and checks a file of tensors by its suffix, without reading the tensors.
 
-    CheckpointError for a damaged file or one of another format.
+    Raises:
+        CheckpointError: the file is damaged, or of a format that is not read.
     """
     path = Path(path)
-    if path.suffix == ".safetensors":
-        return open_safetensors(path)
-    if path.suffix == ".ckpt":  # these two have readers of their own, which most folders do not need
-        from mindbatch.checkpoint.formats.ckpt_file import open_ckpt
-
-        return open_ckpt(path)
-    if path.suffix in PYTORCH_SUFFIXES:
-        from mindbatch.checkpoint.formats.pytorch_file import open_pytorch
-
-        return open_pytorch(path)
-    if path.suffix in PICKLE_SUFFIXES:
-        raise CheckpointError(f"{path}: {HOW_TO_CONVERT.format(needed=_NEEDED)}")
-    raise CheckpointError(f"{path}: {foreign_file(path) or _NEEDED}")
+    known = format_of(path)
+    if known is not None and known.open is not None:
+        return known.open(path)
+    refusal = known.refusal if known is not None else None
+    raise CheckpointError(f"{path}: {(refusal or '{needed}').format(needed=needed_files())}")
 
 
 class OpenFiles(Closing):
@@ -77,9 +67,9 @@ class OpenFiles(Closing):
 
 
 def allow_open_files(count: int) -> None:
-    """Raises the limit of this process, and of those it will start, where it is too low for `count` more.
+    """Raises the limit of open files of this process and its children, if `count` more exceed it.
 
-    It stays as it is where the system allows no more; opening a file says so then.
+    If the system allows no more, opening a file will fail and say so.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = count + _OTHERS

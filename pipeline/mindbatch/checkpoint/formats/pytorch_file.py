@@ -24,7 +24,7 @@ from mindbatch.checkpoint.formats.stored import (
 )
 from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import CheckpointError
-from mindbatch.io.foreign_formats import foreign_format
+from mindbatch.io.file_signatures import foreign_format
 
 MAX_DIRECTORY_BYTES = 8 << 20
 MAX_MEMBERS = 100_000
@@ -125,7 +125,7 @@ def open_pytorch(path: Path) -> StoredFile:
             views, extents = _views_and_storages(file, head)
             errors = [(name, error) for name, view in views.items() for error in view.errors(name)]
             raise_if_any([f"tensor {shown(name)}: {error}" for name, error in errors])
-        file.place(views, extents)
+        file.set_tensors(views, extents)
     return file
 
 
@@ -234,8 +234,8 @@ class StridedFile(StoredFile):
         self._gathered: tuple[str, memoryview] | None = None
         self._lock = Lock()
 
-    def place(self, views: Mapping[str, TensorView], extents: Mapping[str, ByteExtent]) -> None:
-        """Takes the tensors. extents: of the storages, by key."""
+    def set_tensors(self, views: Mapping[str, TensorView], extents: Mapping[str, ByteExtent]) -> None:
+        """Sets the tensors as views of storages, whose extents are found by key."""
         self.tensors = {name: _stored(name, view, extents[view.storage.key]) for name, view in views.items()}
         self._strides = {name: view.strides for name, view in views.items() if not view.is_row_major}
 

@@ -27,7 +27,7 @@ from mindbatch.checkpoint.formats.stored import (
 from mindbatch.checkpoint.json_object import parse_json_object
 from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import CheckpointError
-from mindbatch.io.foreign_formats import foreign_format
+from mindbatch.io.file_signatures import foreign_format
 from mindbatch.io.strict_json import parts_error
 
 LENGTH_BYTES = 8

@@ -1,12 +1,12 @@
-"""A model folder whose weights are a Checkpoint 2.0: each tensor is put together when it is asked for."""
+"""A model folder whose weights are a Checkpoint 2.0: each tensor is put together when it is read."""
 
 import os
 from collections.abc import Callable, Mapping
 
 from mindbatch.checkpoint.folders.folder_files import existing_folder
+from mindbatch.checkpoint.folders.iteration_files import iteration_in
 from mindbatch.checkpoint.folders.renamed_folder import RenamedFolder
 from mindbatch.checkpoint.folders.tensor_set import shard_sets
-from mindbatch.checkpoint.folders.weight_files import iteration_in
 from mindbatch.checkpoint.iterations.metadata import placements
 from mindbatch.checkpoint.placement.regions import Placement, RankFiles
 
@@ -15,7 +15,7 @@ Renamed = Callable[[Mapping[str, Placement], int], RankFiles]
 
 
 class IterationFolder(RenamedFolder):
-    """The tensors under Hugging Face's names, as those of a whole model's folder."""
+    """Gives the tensors Hugging Face's names, as in a whole model's folder."""
 
     def __init__(self, path: str | os.PathLike[str], renamed: Renamed) -> None:
         """Raises:

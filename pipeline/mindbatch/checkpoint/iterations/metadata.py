@@ -12,8 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.error_lines import collecting, located, raise_if_any, shown
+from mindbatch.checkpoint.folders.iteration_files import (
+    COMMON,
+    METADATA,
+    TRACKER,
+    holds_weights,
+    iteration_name,
+)
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
-from mindbatch.checkpoint.folders.weight_files import COMMON, METADATA, holds_weights, iteration_name
 from mindbatch.checkpoint.formats.ckpt_file import DTYPE_OF, WRITTEN_TYPES
 from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS
 from mindbatch.checkpoint.json_object import read_json_object
@@ -30,7 +36,6 @@ from mindbatch.checkpoint.placement.regions import (
 )
 from mindbatch.checkpoint.strategy.strategy import TensorLayout, layout_errors
 from mindbatch.io.errors import CheckpointError
-from mindbatch.io.foreign_formats import ITERATION_TRACKER
 
 _LARGEST_FILE = 1 << 30
 """Bytes; a tensor on each of 64 ranks takes about 10 KiB."""
@@ -39,7 +44,11 @@ _STORED_KEY = re.compile(r"\('([^'\\]{1,1000})', \((\d{1,9}),\)\)")
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor as the file describes it. pieces: of each dimension. layout: over the ranks of a stage."""
+    """A tensor as the file describes it.
+
+    pieces: number of pieces along each dimension.
+    layout: layout over the ranks of a stage, if there is one.
+    """
 
     name: str
     dtype: str
@@ -49,7 +58,7 @@ class _Tensor:
     ranks: tuple[int, ...]
 
     def region(self, piece: int) -> Region:
-        """The region of a piece, which are counted in row-major order."""
+        """Computes the region of a piece; pieces are counted in row-major order."""
         at: list[tuple[int, int]] = []
         for size, count in zip(reversed(self.shape), reversed(self.pieces), strict=True):
             piece, index = divmod(piece, count)
@@ -57,7 +66,7 @@ class _Tensor:
         return tuple(at)
 
     def region_of_rank(self, rank: int) -> Region | None:
-        """The region of a rank by the layout; None where that does not say it."""
+        """Computes the region of a rank by the layout; None if the layout does not have the rank."""
         if self.layout is None or rank not in self.ranks:
             return None
         slices = self.layout.slice_of(self.ranks.index(rank), self.shape)
@@ -65,7 +74,7 @@ class _Tensor:
 
 
 def placements(iteration: Path, files: Sequence[TensorSet]) -> dict[str, Placement]:
-    """Places each weight: a shard of it, or none, for each of `files`, the iteration's files of weights.
+    """Locates each weight: for each of `files`, the iteration's files of weights, its shard or None.
 
     Raises:
         CheckpointError: lists what is missing or contradicts itself: the entries, the files, or both.
@@ -91,20 +100,20 @@ class _MetadataReader:
         if not isinstance(described, Mapping) or not isinstance(stored, Mapping):
             self.errors.append("must have the objects state_dict_metadata and storage_data")
             return {}
-        places = self._places(stored)
-        unknown = [name for name in places if name not in described]
+        stored_shards = self._stored_shards(stored)
+        unknown = [name for name in stored_shards if name not in described]
         self.errors += [f"{shown(name)}: is stored, and state_dict_metadata has it not" for name in unknown]
         placed = {}
         for name, entry in described.items():
-            if name in places:
+            if name in stored_shards:
                 with collecting(self.errors), located(shown(name)):
-                    placed[name] = self._placement(_tensor(name, entry), places[name])
-        self.errors += self._left_over(placed, places)
+                    placed[name] = self._placement(_tensor(name, entry), stored_shards[name])
+        self.errors += self._left_over(placed, stored_shards)
         return placed
 
-    def _places(self, stored: Mapping[str, Any]) -> dict[str, list[tuple[int, str, int]]]:
-        """By the name of a weight: pieces, with the file that has each, and the rank that wrote it."""
-        places: dict[str, list[tuple[int, str, int]]] = {}
+    def _stored_shards(self, stored: Mapping[str, Any]) -> dict[str, list[tuple[int, str, int]]]:
+        """Reads the shards of each weight: number, name of the file, rank that wrote it."""
+        shards: dict[str, list[tuple[int, str, int]]] = {}
         for key, entries in stored.items():
             match = _STORED_KEY.fullmatch(key)
             if match is None or not isinstance(entries, list):
@@ -118,14 +127,14 @@ class _MetadataReader:
                 if not isinstance(file, str) or type(rank) is not int or rank < 0:
                     self.errors.append(f"storage_data: {shown(key)}: must have file_name and storage_rank")
                 elif holds_weights(file):
-                    places.setdefault(match[1], []).append((int(match[2]), file, rank))
-        return places
+                    shards.setdefault(match[1], []).append((int(match[2]), file, rank))
+        return shards
 
-    def _placement(self, tensor: _Tensor, places: Sequence[tuple[int, str, int]]) -> Placement:
-        """Raises CheckpointError where the pieces, or the files that have them, do not make one tensor."""
+    def _placement(self, tensor: _Tensor, stored: Sequence[tuple[int, str, int]]) -> Placement:
+        """Locates a tensor's pieces. CheckpointError unless they and their files make one tensor."""
         count = math.prod(tensor.pieces)
         regions: list[Region | None] = [None] * len(self._files)
-        for piece, file, rank in places:
+        for piece, file, rank in stored:
             if piece >= count:
                 raise CheckpointError(f"piece {piece} of {count}")
             region = tensor.region(piece)
@@ -134,12 +143,12 @@ class _MetadataReader:
                     f"piece {piece} is {region}, and by its layout rank {rank} has {by_layout}"
                 )
             if file not in self._number:
-                raise CheckpointError(f"is in {shown(file)}, which is not there")
+                raise CheckpointError(f"is in {shown(file)}, which does not exist")
             number = self._number[file]
             if regions[number] not in (None, region):
                 raise CheckpointError(f"{shown(file)} is said to have two pieces of it")
             regions[number] = self._checked(tensor, number, region)
-        missing = {*range(count)} - {piece for piece, _, _ in places}
+        missing = {*range(count)} - {piece for piece, _, _ in stored}
         if missing:
             raise CheckpointError(f"piece {min(missing)} of {count} is in no file")
         shards = [
@@ -149,7 +158,7 @@ class _MetadataReader:
         return Placement(tensor.name, tensor.shape, tuple(shards))
 
     def _checked(self, tensor: _Tensor, number: int, region: Region) -> Region:
-        """The region that the file holds: the piece, or, as MindSpore may save it, the whole tensor."""
+        """Returns the region that a file holds: the piece, or the whole tensor, as MindSpore may save it."""
         info = self._files[number].tensors.get(tensor.name)
         where = shown(self._names[number])
         if info is None:
@@ -164,17 +173,17 @@ class _MetadataReader:
             f"has shape {[*info.shape]} in {where}; the piece is {[*region]} of {[*tensor.shape]}"
         )
 
-    def _left_over(self, placed: Mapping[str, Placement], places: Mapping[str, Any]) -> Iterator[str]:
-        """Tensors that files have without a word of them."""
+    def _left_over(self, placed: Mapping[str, Placement], stored: Mapping[str, Any]) -> Iterator[str]:
+        """Yields a line for each tensor of a file that metadata.json does not describe."""
         for number, (file, tensors) in enumerate(zip(self._names, self._files, strict=True)):
             for name in tensors.tensors:
-                is_known = name in places and (name not in placed or placed[name].shards[number] is not None)
+                is_known = name in stored and (name not in placed or placed[name].shards[number] is not None)
                 if not is_known:
                     yield f"{shown(name)}: is in {shown(file)}, and nothing here says so"
 
 
 def _tensor(name: str, entry: Any) -> _Tensor:
-    """Raises CheckpointError where the entry is none of a tensor."""
+    """Reads the entry of a tensor. CheckpointError if it is none."""
     properties = _of_kind(entry, "properties", Mapping)
     dtype = DTYPE_OF.get(str(properties.get("dtype")))
     if dtype is None:
@@ -208,7 +217,7 @@ def _of_kind(entry: Any, key: str, kind: type) -> Any:
 
 
 def _whole_numbers(entry: Any, key: str, least: int = 1, most: int = MAX_DIMENSIONS) -> tuple[int, ...]:
-    """most: how many of them."""
+    """Reads a list of at most `most` whole numbers, none below `least`."""
     values = _of_kind(entry, key, list)
     if len(values) > most or any(type(value) is not int or value < least for value in values):
         raise CheckpointError(
@@ -231,20 +240,22 @@ _MESH_NAMES = ["a", "b", "c"]
 
 
 def file_name(rank: int, num_ranks: int) -> str:
-    """The file of a rank's weights, from the folder on."""
+    """Names the file of a rank's weights, below the folder."""
     return f"{iteration_name(_NUMBER)}/model-{rank:07d}-{num_ranks:07d}.safetensors"
 
 
 def descriptions(
     files: RankFiles, whole: RankFiles, model_parallel: int, dtypes: Mapping[str, str]
 ) -> dict[str, bytes]:
-    """The other files, by name. whole: what one file would hold. model_parallel: ranks of each stage.
+    """Makes the other files, by name.
+
+    whole: content of a single file with everything. model_parallel: number of ranks of each stage.
 
     Raises:
         CheckpointError: lists tensors whose shards are no equal parts of one dimension.
     """
     home = iteration_name(_NUMBER)
-    others = {ITERATION_TRACKER: str(_NUMBER).encode(), f"{home}/{COMMON}": _json(_COMMON)}
+    others = {TRACKER: str(_NUMBER).encode(), f"{home}/{COMMON}": _json(_COMMON)}
     if len(files.ranks) == 1:
         return others  # MindFormers writes no metadata.json either, and takes all files as they are
     described: dict[str, Any] = {}
@@ -254,8 +265,8 @@ def descriptions(
         with collecting(errors):
             pieces = _pieces(name, full, files)
             described[name] = _described(full.shard.shape, pieces, model_parallel, dtypes[name])
-            for piece in sorted({place for _, place in pieces.values()}):
-                ranks = [rank for rank, (_, place) in pieces.items() if place == piece]
+            for piece in sorted({index for _, index in pieces.values()}):
+                ranks = [rank for rank, (_, index) in pieces.items() if index == piece]
                 stored[str((name, (piece,)))] = [
                     {
                         "file_name": file_name(rank, len(files.ranks)).rpartition("/")[2],
@@ -270,7 +281,7 @@ def descriptions(
 
 
 def _pieces(name: str, full: StoredShard, files: RankFiles) -> dict[int, tuple[Shape, int]]:
-    """By rank: into how many parts each dimension is cut, and which of the pieces the rank has."""
+    """Counts, for each rank, the pieces along each dimension, and numbers the piece that the rank has."""
     pieces = {}
     for rank, tensors in enumerate(files.ranks):
         shard = tensors.get(name)

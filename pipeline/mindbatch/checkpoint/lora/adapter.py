@@ -1,4 +1,4 @@
-"""Opens LoRA adapters of PEFT or MindFormers, and checks them in themselves."""
+"""Opens LoRA adapters of PEFT or MindFormers, and checks them without their model."""
 
 import hashlib
 import json
@@ -15,6 +15,7 @@ from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, 
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source, stored_segments
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
+from mindbatch.checkpoint.formats.registry import READ
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, config_warnings, read_lora_config
 from mindbatch.checkpoint.lora.modules import AdaptedModule, StoredArray, stored_array
@@ -30,16 +31,17 @@ from mindbatch.checkpoint.lora.names import (
 from mindbatch.checkpoint.placement.regions import as_placed, whole_placements
 from mindbatch.io.errors import CheckpointError
 
-ADAPTER_FILES = tuple(f"adapter_model{suffix}" for suffix in (".safetensors", ".ckpt"))
-OLD_ADAPTER_FILE = "adapter_model.bin"
-"""As PEFT wrote it once; ignored beside one of the others, as by PEFT."""
+ADAPTER_FILES = tuple(known.adapter_file for known in READ if not known.is_pickle)
+OLD_ADAPTER_FILES = tuple(known.adapter_file for known in READ if known.is_pickle)
+"""Written by PEFT in the past; ignored beside one of the others, as by PEFT."""
 
 
 @dataclass(frozen=True)
 class LoraAdapter:
-    """An adapter that was checked in itself.
+    """An adapter that was checked without its model.
 
-    modules: by their names, without PEFT's prefix. warnings: lines for the user.
+    modules: modules by name, without PEFT's prefix.
+    warnings: lines for the user.
     """
 
     path: Path
@@ -49,7 +51,7 @@ class LoraAdapter:
 
     @cached_property
     def digest(self) -> str:
-        """The hex SHA-256 of all that acts: the arrays of every module, and their scaling."""
+        """The hex SHA-256 of everything that has an effect: the arrays of every module, and their scaling."""
         acting = sorted(module.identity for module in self.modules.values())
         return hashlib.sha256(json.dumps(acting).encode()).hexdigest()
 
@@ -59,9 +61,9 @@ def open_adapter(
 ) -> LoraAdapter:
     """Reads a folder with adapter_config.json and adapter_model.safetensors, .ckpt or .bin; checks all of it.
 
-    path: may also be a file with the tensors, by whatever name; adapter_config.json is looked for beside it.
-    scaling: as the user says it, for an adapter without lora_alpha or without adapter_config.json; it is
-    never guessed. base: name or path of the model, to be compared with the one that the adapter records.
+    path: the folder, or a file with the tensors, of any name, beside which adapter_config.json is read.
+    scaling: the user's scaling, for an adapter without lora_alpha or adapter_config.json; never guessed.
+    base: name or path of the model, which is compared with the one that the adapter records.
 
     Raises:
         ConfigError: there is nothing at the path.
@@ -116,13 +118,13 @@ def _file_of(folder: Path) -> Path:
     needed = f"must have one of {' and '.join(ADAPTER_FILES)}"
     if present:
         raise CheckpointError(f"{folder}: has both; {needed}")
-    if has_file(folder, OLD_ADAPTER_FILE):
-        return file_in(folder, OLD_ADAPTER_FILE)
+    if old := next((name for name in OLD_ADAPTER_FILES if has_file(folder, name)), None):
+        return file_in(folder, old)
     raise CheckpointError(nothing_readable(folder, "no adapter", f"{needed}, or give the file itself"))
 
 
 def first_rank(found_modules: FoundModules, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Rows of the first matrix A, with which those of the others are compared; 1 where there is none."""
+    """Number of rows of the first matrix A, which others must have, too; 1 if there is none."""
     first = (shapes[names[Role.A]] for names in found_modules.modules.values() if Role.A in names)
     return next((shape[0] for shape in first if shape), 1)
 
@@ -130,7 +132,7 @@ def first_rank(found_modules: FoundModules, shapes: Mapping[str, tuple[int, ...]
 def module_errors(
     found_modules: FoundModules, settings: LoraSettings, stored: Mapping[str, StoredTensor]
 ) -> list[str]:
-    """A line for each module, or tensor, that does not go with the settings or with the others."""
+    """Lists modules and tensors that do not match the settings or each other."""
     try:
         return [*_shape_errors(found_modules, settings, stored), *_setting_errors(found_modules, settings)]
     except ValueError as error:
@@ -153,7 +155,7 @@ def checked_modules(
 ) -> dict[str, AdaptedModule]:
     """Builds the modules by these settings, when `module_errors` has found nothing.
 
-    arrays: by the names of their tensors.
+    arrays: arrays by the names of their tensors.
 
     Raises:
         CheckpointError: values that are no numbers, no effect, tied modules that are not alike.
@@ -171,7 +173,7 @@ def checked_modules(
 
 
 def _setting_errors(found_modules: FoundModules, settings: LoraSettings) -> Iterator[str]:
-    """Modules that the settings do not mean, and what they say to be there and is not."""
+    """Lists modules that the settings do not target, and targets that are missing."""
     low_rank = [module for module, roles in found_modules.modules.items() if Role.A in roles]
     if not found_modules.modules:
         yield "no pair of lora_A and lora_B"
@@ -189,7 +191,7 @@ def _setting_errors(found_modules: FoundModules, settings: LoraSettings) -> Iter
 
 
 def _follows(module: str, found_modules: FoundModules, settings: LoraSettings) -> bool:
-    """True if it is a head that no target names, and that is adapted because the embedding is."""
+    """True for a head that no target names, and that is adapted because the embedding is."""
     is_tied = settings.ties and bool(found_modules.embeddings) and is_head(module)
     return is_tied and settings.targets.meant_by(module) is None
 
@@ -197,7 +199,7 @@ def _follows(module: str, found_modules: FoundModules, settings: LoraSettings) -
 def _role_errors(
     found_modules: FoundModules, low_rank: Iterable[str], settings: LoraSettings
 ) -> Iterator[str]:
-    """Biases and magnitudes that the settings do not say, or say and are missing."""
+    """Lists biases and magnitudes that the settings do not name, or that are missing."""
     for role, key, is_said in (
         (Role.MAGNITUDE, "use_dora", settings.has_magnitudes),
         (Role.BIAS, "lora_bias", settings.has_biases),
@@ -214,7 +216,7 @@ def _role_errors(
 def _shape_errors(
     found_modules: FoundModules, settings: LoraSettings, stored: Mapping[str, StoredTensor]
 ) -> Iterator[str]:
-    """Tensors of another rank than the settings say, that do not go together, or are no floats."""
+    """Lists tensors of another rank than the settings have, of shapes that do not match, or of no floats."""
     for module, names in found_modules.modules.items():
         shapes = {role: stored[name].shape for role, name in names.items()}
         for role, needed, requirement in _needed(module, shapes, settings):
@@ -229,7 +231,7 @@ def _shape_errors(
 def _needed(
     module: str, shapes: Mapping[Role, tuple[int, ...]], settings: LoraSettings
 ) -> Iterator[tuple[Role, tuple[int | None, ...], str]]:
-    """Each role with the sizes that its tensor must have, None where any is right, and how they are told."""
+    """Returns, by role, the sizes that its tensor must have, None for any, and their description."""
     rank = settings.rank_of(module) if Role.A in shapes else 0
     if Role.A in shapes:
         yield Role.A, (rank, None), f"[r, inputs] with r={rank}"
@@ -251,7 +253,7 @@ def _fits(shape: tuple[int, ...], needed: tuple[int | None, ...]) -> bool:
 
 
 def _effect_errors(modules: Iterable[AdaptedModule]) -> Iterator[str]:
-    """Values that are no numbers, and an adapter that changes nothing."""
+    """Lists values that are no numbers, and an adapter without any effect."""
     effective = False
     with OpenFiles() as files:
         for module in modules:
@@ -266,7 +268,7 @@ def _effect_errors(modules: Iterable[AdaptedModule]) -> Iterator[str]:
 
 
 def _tied_errors(modules: Iterable[AdaptedModule]) -> Iterator[str]:
-    """With ensure_weight_tying head and embedding must be adapted alike: PEFT keeps one of the two."""
+    """Checks that ensure_weight_tying adapts head and embedding alike, for PEFT keeps one of the two."""
     adapted = [module for module in modules if is_vocabulary(module.module)]
     heads = [module for module in adapted if is_head(module.module)]
     embeddings = [module for module in adapted if not is_head(module.module)]
@@ -284,11 +286,11 @@ def _is_same(head: AdaptedModule, embedding: AdaptedModule) -> bool:
     """True if both have one weight, or the matrices of one another, transposed."""
     if {*head.arrays} != {*embedding.arrays} or head.scaling != embedding.scaling:
         return False
-    turned = {Role.A: Role.B, Role.B: Role.A} if embedding.of_tokens else {}
+    swapped = {Role.A: Role.B, Role.B: Role.A} if embedding.of_tokens else {}
     with OpenFiles() as files:
         for role, array in head.arrays.items():
-            other = embedding.arrays[turned.get(role, role)].read(files)
-            if not np.array_equal(array.read(files), other.T if role in turned else other):
+            other = embedding.arrays[swapped.get(role, role)].read(files)
+            if not np.array_equal(array.read(files), other.T if role in swapped else other):
                 return False
     return True
 

@@ -19,10 +19,12 @@ Patterns = Sequence[tuple[ModulePattern, float]]
 class LoraSettings:
     """The settings of an adapter.
 
-    ranks, alphas: for some modules others than `rank` and `alpha`. uniform_scaling: that of all
-    modules, where alpha does not say it. has_magnitudes, has_biases: DoRA, lora_bias. ties: the head follows
-    the embedding. base: the model that it was trained on. start: the initialisation, where that changes the
-    base weights.
+    ranks, alphas: ranks and alphas of modules that have others than `rank` and `alpha`.
+    uniform_scaling: scaling of all modules, if alpha does not give it.
+    has_magnitudes, has_biases: True for DoRA; for lora_bias.
+    ties: True if the head follows the embedding.
+    base: model that it was trained on.
+    start: initialisation, if it changes the base weights.
     """
 
     rank: int
@@ -49,7 +51,7 @@ class LoraSettings:
         return int(_first(self.ranks, module, self.rank))
 
     def scaling_of(self, module: str) -> float:
-        """The scaling of a module. ValueError as of `rank_of`."""
+        """The scaling of a module. ValueError as for `rank_of`."""
         return self._scaling(self.rank_of(module), _first(self.alphas, module, self.alpha))
 
     def _scaling(self, rank: int, alpha: float) -> float:
@@ -100,9 +102,9 @@ _TASKS = (None, "CAUSAL_LM", "SEQ_2_SEQ_LM", "FEATURE_EXTRACTION")
 
 
 def read_lora_config(path: Path, scaling: float | None = None) -> LoraSettings:
-    """The settings of an adapter_config.json of PEFT or MindFormers.
+    """Reads an adapter_config.json of PEFT or MindFormers.
 
-    scaling: as the user says it, for a file without lora_alpha; both must agree.
+    scaling: the user's scaling, for a file without lora_alpha; if it has one, both must agree.
 
     Raises:
         CheckpointError: lists every key that is wrong, not supported or not understood.
@@ -138,7 +140,7 @@ def read_lora_config(path: Path, scaling: float | None = None) -> LoraSettings:
 
 
 def config_warnings(settings: LoraSettings, base: str | None) -> Iterator[str]:
-    """Lines for the user on settings that do not act, but may mean that the adapter is for other weights.
+    """Lists warnings of settings that have no effect, but suggest that the adapter is for other weights.
 
     base: names that the model is known by; None where that does not matter.
     """

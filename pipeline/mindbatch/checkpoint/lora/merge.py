@@ -23,15 +23,16 @@ from mindbatch.io.errors import CheckpointError
 class Addition:
     """A region of scaling * B @ A that is added to a region of a stored tensor.
 
-    place: in the stored tensor, counted in its view. product: the region of [outputs, inputs].
-    inputs_first: rows of the tensor are inputs there, not outputs. magnitude, base: for DoRA, of whose norms
-    the outputs get this magnitude.
+    region: region of the stored tensor, counted in its view.
+    product: region of B @ A, [outputs, inputs].
+    inputs_first: True if the rows of the tensor are inputs, not outputs.
+    magnitude, base: for DoRA, the norms that the outputs get, and the model's weight.
     """
 
     a: StoredArray
     b: StoredArray
     scaling: float
-    place: Region
+    region: Region
     product: Region
     inputs_first: bool = False
     magnitude: StoredArray | None = None
@@ -44,24 +45,24 @@ class Addition:
 
     @property
     def along(self) -> tuple[int, int]:
-        """The rows of the place, as the product counts them."""
+        """The rows of the region, as the product counts them."""
         return self.product[1 if self.inputs_first else 0]
 
     @property
     def across(self) -> tuple[int, int]:
-        """The columns of the place, as the product counts them."""
+        """The columns of the region, as the product counts them."""
         return self.product[0 if self.inputs_first else 1]
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayEdit:
-    """A region of an array in place of a region of a stored tensor; with a scaling it is scaled and added.
+    """A region of an array that replaces a region of a stored tensor; with a scaling, it is scaled and added.
 
-    transposed: the tensor has its dimensions the other way round.
+    transposed: True if the tensor is the array's transpose.
     """
 
     array: StoredArray
-    place: Region
+    region: Region
     part: Region
     transposed: bool = False
     scaling: float | None = None
@@ -75,10 +76,10 @@ Edit = Addition | ArrayEdit
 
 
 class Merger:
-    """Carries out edits on rows. files: of the adapter and of the model.
+    """Applies edits to rows. files: files of the adapter and of the model.
 
-    The last TILE rows of each product are kept for the rows that follow, which come a few at a time; so rows
-    that are asked for in order are made once. forget() gives that memory back.
+    The last TILE rows of each product are kept for the rows that follow, a few at a time; so rows that are
+    read in order are computed once. forget() frees that memory.
     """
 
     def __init__(self, files: OpenFiles) -> None:
@@ -88,12 +89,12 @@ class Merger:
         self._strips: dict[object, tuple[int, FloatArray]] = {}
 
     def apply(self, name: str, edits: Sequence[Edit], start: int, rows: FloatArray) -> None:
-        """Changes, in place, the rows from `start` on of the tensor `name`: float32 [rows, columns].
+        """Changes the rows from `start` on of the tensor `name`: float32 [rows, columns].
 
         CheckpointError when an array has changed since the planning, or a sum is too large for float32.
         """
         for edit in edits:
-            top, bottom = edit.place[0]
+            top, bottom = edit.region[0]
             low, high = max(start, top), min(start + len(rows), bottom)
             if low >= high:
                 continue
@@ -109,19 +110,19 @@ class Merger:
         self._factors.clear()
 
     def _put(self, name: str, edit: ArrayEdit, low: int, high: int, rows: FloatArray) -> None:
-        """Puts what the array has for the rows low..high of the stored tensor there, or adds it."""
+        """Replaces the rows low..high of the stored tensor by those of the array, or adds these."""
         whole = self._array(edit.array)[slices_of(edit.part)]
-        top = edit.place[0][0]
+        top = edit.region[0][0]
         values = (whole.T if edit.transposed else whole)[low - top : high - top]
-        target = rows if len(edit.place) == 1 else rows[:, slice(*edit.place[1])]
+        target = rows if len(edit.region) == 1 else rows[:, slice(*edit.region[1])]
         if edit.scaling is None:
             target[...] = values
         else:
             _add(name, target, values * np.float32(edit.scaling))
 
     def _add_product(self, name: str, edit: Addition, low: int, high: int, rows: FloatArray) -> None:
-        offset = edit.along[0] - edit.place[0][0]
-        columns = rows[:, slice(*edit.place[1])]
+        offset = edit.along[0] - edit.region[0][0]
+        columns = rows[:, slice(*edit.region[1])]
         for first, _ in tiles(low + offset, high + offset):
             strip = self._strip(edit, first)
             near, far = max(first, low + offset), min(first + TILE, high + offset)
@@ -132,7 +133,7 @@ class Merger:
                 _scale(name, part, factors, (near, far), edit)
 
     def _strip(self, addition: Addition, first: int) -> FloatArray:
-        """Rows first..first + TILE, as the tensor has them, of the columns of the addition."""
+        """Computes the rows first..first + TILE of the addition, in the tensor's orientation."""
         key = (addition.a, addition.b, addition.scaling, addition.inputs_first, addition.across)
         if key in self._strips and self._strips[key][0] == first:
             return self._strips[key][1]
@@ -153,7 +154,7 @@ class Merger:
         return strip
 
     def _row_factors(self, edit: Addition) -> FloatArray | None:
-        """Computes the factors of the outputs, for DoRA alone; the norms are of full rows of the weight."""
+        """Computes the factors of the outputs for DoRA, from norms of full rows of the weight; or None."""
         if edit.magnitude is None or edit.base is None:
             return None
         if edit.base not in self._factors:
@@ -189,9 +190,9 @@ def _scale(name: str, rows: FloatArray, factors: FloatArray, along: tuple[int, i
 
 
 class MergedWeights(Closing):
-    """Stands for a folder (`StoredWeights`): the sums are those of `reshard lora.merge=`, bit for bit.
+    """`StoredWeights` of a folder with a merged adapter, bit for bit as `reshard lora.merge=` writes them.
 
-    What is not asked for is not merged. Within `with` files stay open.
+    Only what is read is merged. Within `with` files stay open.
     """
 
     def __init__(
@@ -200,7 +201,7 @@ class MergedWeights(Closing):
         edits_of: Callable[[StoredShard], Sequence[Edit]],
         stored: Mapping[str, StoredShard],
     ) -> None:
-        """edits_of: `LoraPlan.edits` of the whole model. stored: what the folder's tensors hold of it."""
+        """edits_of: `LoraPlan.edits` of the whole model. stored: the model's tensors in the folder."""
         self._folder = folder
         self.path, self.shard, self.stages, self.names = (
             folder.path,
@@ -223,7 +224,7 @@ class MergedWeights(Closing):
     def floats(
         self, name: str, *, rows: slice | None = None, columns: slice | None = None, is_widened: bool = True
     ) -> Array:
-        """The values that were asked for, merged.
+        """The requested values, merged.
 
         CheckpointError, besides those of the folder, when the adapter has changed since it was opened, or a
         sum is too large for float32.
@@ -242,7 +243,7 @@ class MergedWeights(Closing):
         return values
 
     def close(self) -> None:
-        """Closes the adapter's files and gives memory back; the folder is its owner's."""
+        """Closes the adapter's files and frees memory; the folder stays open."""
         self._merger.forget()
         self._files.close()
 

@@ -31,8 +31,8 @@ from mindbatch.io.errors import CheckpointError
 class ArrayShard(NamedTuple):
     """A segment of a stored tensor, counted in its view, that is a region of an array.
 
-    digest: the stored tensor's SHA-256 (as in digests.json) when an adapter was opened, by which it is known
-    again; None for weights of the model.
+    digest: SHA-256 of the stored tensor (as in digests.json) when the adapter was opened, to notice changes;
+    None for weights of the model.
     """
 
     path: str
@@ -51,7 +51,7 @@ class ArrayShard(NamedTuple):
         return values.T if self.segment.transposed else values
 
     def _verified(self, file: StoredFile) -> FloatArray:
-        """The whole stored tensor, from the very bytes that the digest is of."""
+        """Reads the whole stored tensor, and checks the digest of the same bytes."""
         info = file.info(self.name)
         data = np.empty(info.nbytes, np.uint8).data
         file.read_into(self.name, 0, data)
@@ -62,7 +62,7 @@ class ArrayShard(NamedTuple):
 
 
 class StoredArray(NamedTuple):
-    """Shards that together are a matrix or vector. name: of its tensor."""
+    """Shards that together are a matrix or vector. name: name of its tensor."""
 
     name: str
     shape: Shape
@@ -73,7 +73,7 @@ class StoredArray(NamedTuple):
         return {shard.path for shard in self.shards}
 
     def read(self, files: OpenFiles, start: int = 0, stop: int | None = None) -> FloatArray:
-        """The rows start..stop, all where no others are asked for.
+        """Reads the rows start..stop, by default all.
 
         CheckpointError when a shard has changed since the adapter was opened.
         """
@@ -82,11 +82,11 @@ class StoredArray(NamedTuple):
         for shard in self.shards:
             common = intersection(shard.segment.whole, region)
             if common is not None:
-                place = tuple(
+                local = tuple(
                     (low - start, high - start)
                     for (low, high), (start, _) in zip(common, region, strict=True)
                 )
-                values[slices_of(place)] = shard.read(files[shard.path], common)
+                values[slices_of(local)] = shard.read(files[shard.path], common)
         return values
 
 
@@ -100,15 +100,15 @@ def stored_array(
 ) -> StoredArray:
     """Locates a full tensor, as [outputs, inputs], in the files that have segments of it.
 
-    noted_digest: the digest by which a stored tensor is known again. inputs_first: the full tensor of this
-    shape is [inputs, outputs].
+    noted_digest: function that returns the digest of a stored tensor, to notice changes.
+    inputs_first: True if `shape` is [inputs, outputs].
     """
     shards = []
     for tensors, stored, view, segment in segments:
         path = str(tensors.file(stored).path.absolute())
         whole = oriented(segment.whole, inputs_first)
-        turned = segment._replace(whole=whole, transposed=inputs_first != segment.transposed)
-        shards.append(ArrayShard(path, stored, view, turned, noted_digest(tensors, stored)))
+        in_model = segment._replace(whole=whole, transposed=inputs_first != segment.transposed)
+        shards.append(ArrayShard(path, stored, view, in_model, noted_digest(tensors, stored)))
     return StoredArray(name, shape[::-1] if inputs_first else shape, tuple(shards))
 
 
@@ -126,7 +126,7 @@ TILE = 512
 
 @dataclass(frozen=True)
 class LowRank:
-    """The arrays of a low-rank addition, float32, the right way round whatever the model stores.
+    """The arrays of a low-rank addition in float32, oriented as below however the model is stored.
 
     y = W x becomes W x + scaling * (b (a x) + bias). With a magnitude (DoRA), row o of W + scaling * b a is
     multiplied by magnitude[o] / its norm, and the module's own bias stays as it is.
@@ -163,7 +163,7 @@ def tiles(start: int, stop: int) -> Iterable[tuple[int, int]]:
 
 
 def merged_weight(weight: FloatArray, added: LowRank) -> FloatArray:
-    """A whole weight [outputs, inputs] with what is added to it, and its rows scaled where that is so."""
+    """Computes a whole merged weight, [outputs, inputs], with its rows scaled for DoRA."""
     factors = row_factors(added, lambda start, stop: weight[start:stop])
     delta = product(added.b, added.a, full_region(weight.shape), np.float32(added.scaling))
     np.add(weight, delta, out=delta)
@@ -173,8 +173,8 @@ def merged_weight(weight: FloatArray, added: LowRank) -> FloatArray:
 def row_factors(added: LowRank, weight: Callable[[int, int], FloatArray]) -> FloatArray | None:
     """Computes the factors of the sum's rows (DoRA), [outputs]: magnitude / norm; None without a magnitude.
 
-    weight: gives the rows start..stop of the model's weight, float32 [rows, inputs]. TILE of them are asked
-    for at once.
+    weight: function that reads the rows start..stop of the model's weight, float32 [rows, inputs]; it is
+    called for TILE rows at once.
     """
     if added.magnitude is None:
         return None
@@ -194,7 +194,7 @@ def row_factors(added: LowRank, weight: Callable[[int, int], FloatArray]) -> Flo
 
 
 class ModuleKind(Enum):
-    """Kind of a module: its inputs are vectors, or tokens; or the adapter has a full weight for it."""
+    """Kind of a module: with vectors or tokens as inputs, or with a full weight of the adapter."""
 
     LINEAR = "linear"
     EMBEDDING = "embedding"
@@ -203,10 +203,12 @@ class ModuleKind(Enum):
 
 @dataclass(frozen=True)
 class AdaptedModule:
-    """A module of an adapter: what is known of it without its arrays, and how these are read.
+    """A module of an adapter; its arrays are read on request.
 
-    module: its name without PEFT's prefix. arrays: as they are stored. scaling: on the product; 0 for a whole
-    weight. of_tokens: it is an embedding, whose inputs are tokens.
+    module: name without PEFT's prefix.
+    arrays: stored arrays by role.
+    scaling: factor of the product; 0 for a whole weight.
+    of_tokens: True for an embedding, whose inputs are tokens.
     """
 
     module: str
@@ -222,19 +224,19 @@ class AdaptedModule:
 
     @property
     def identity(self) -> list[str | float]:
-        """Lists all that acts, as JSON can be: name, scaling, and the digests of the stored tensors."""
+        """Lists everything that has an effect, as JSON: name, scaling, digests of the stored tensors."""
         arrays = sorted((role.value, array) for role, array in self.arrays.items())
         digests = [f"{role} {shard.digest}" for role, array in arrays for shard in array.shards]
         return [self.module, self.kind.value, self.scaling, *digests]
 
     @property
     def rank(self) -> int:
-        """Rows of A; 0 for a whole weight, also where A was added to that."""
+        """Number of rows of A; 0 for a whole weight, even with matrices."""
         return 0 if self.kind is ModuleKind.WHOLE else self.arrays[Role.A].shape[0]
 
     @property
     def inputs(self) -> int:
-        """Columns of A: numbers, or tokens, that go in."""
+        """Number of columns of A: of the module's inputs, or of tokens."""
         return self.arrays[Role.A].shape[1]
 
     @property
@@ -243,7 +245,7 @@ class AdaptedModule:
 
     @property
     def saved(self) -> StoredArray | None:
-        """The weight in place of the model's, if there is one, before anything is added to it."""
+        """The weight that replaces the model's, if there is one, before anything is added to it."""
         return self.arrays.get(Role.WEIGHT, self.arrays.get(Role.BASE))
 
     @property
@@ -256,7 +258,7 @@ class AdaptedModule:
         return Role.MAGNITUDE in self.arrays
 
     def low_rank(self, files: OpenFiles | None = None) -> LowRank:
-        """The arrays of a module that is LINEAR or EMBEDDING. files: opened already, for many modules.
+        """Reads the arrays of a LINEAR or EMBEDDING module. files: files that many modules share.
 
         CheckpointError when one has changed since the adapter was opened.
         """
@@ -266,9 +268,9 @@ class AdaptedModule:
         )
 
     def whole_weight(self, files: OpenFiles | None = None) -> FloatArray:
-        """The weight of a module that is WHOLE, of the shape that the model's has; otherwise as `low_rank`.
+        """Reads the weight of a WHOLE module, in the shape of the model's; otherwise as `low_rank`.
 
-        PEFT saves the embedding below adapted matrices as well, and then takes it in place of the model's.
+        PEFT saves the embedding below adapted matrices as well, and then takes it instead of the model's.
         """
         read = self._read(files)
         if Role.WEIGHT in read:

@@ -1,4 +1,4 @@
-"""Names of the tensors of LoRA adapters: which module each is of, and what it is of it."""
+"""Names of the tensors of LoRA adapters: the module of each, and its role there."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -46,9 +46,11 @@ _MOST_PARTS = 2
 
 @dataclass
 class FoundModules:
-    """modules: the names of the tensors of each; embeddings: those whose inputs are tokens.
+    """Tensors of an adapter by module.
 
-    others: the tensors that are of none.
+    modules: names of the tensors of each module, by role.
+    embeddings: modules whose inputs are tokens.
+    others: tensors that belong to no module.
     """
 
     modules: dict[str, dict[Role, str]] = field(default_factory=dict)
@@ -67,7 +69,7 @@ def is_of_training(name: str) -> bool:
 
 
 def is_vocabulary(module: str) -> bool:
-    """True if a module is, by its name, the token embedding or the head."""
+    """True if a module's name is that of the token embedding or the head."""
     return module.rpartition(".")[2] in _VOCABULARY
 
 
@@ -76,7 +78,7 @@ def is_head(module: str) -> bool:
 
 
 def find_modules(names: Iterable[str]) -> FoundModules:
-    """Puts the tensors of each module together; an error line for what lacks its other half, or is twice."""
+    """Groups tensors by module; lists errors of matrices without their other half, and of duplicates."""
     found_modules = FoundModules()
     for name in names:
         parsed = _parsed(name)
@@ -98,7 +100,7 @@ def find_modules(names: Iterable[str]) -> FoundModules:
 
 
 def _parsed(name: str) -> tuple[str, Role] | None:
-    """The module and the role of a tensor; whole modules other than head and embedding are none of ours."""
+    """Returns module and role of a tensor; None for whole modules other than head and embedding."""
     parts = name.removeprefix(_PEFT).split(".")
     for count in range(min(_MOST_PARTS, len(parts) - 1), 0, -1):
         module, end = ".".join(parts[:-count]), ".".join(parts[-count:])
@@ -124,13 +126,13 @@ def _half_errors(module: str, roles: Mapping[Role, str]) -> Iterator[str]:
 
 
 def unused_errors(names: Iterable[str]) -> list[str]:
-    """A line for each tensor of an adapter that would not be used, saying what it most likely is."""
+    """Lists tensors of an adapter that would not be used, each with its likely meaning."""
     return [f"tensor {shown(name)}: {_kind(name)}" for name in names]
 
 
 def _kind(name: str) -> str:
     if _HEADS.search(name):
-        return "a classification head, which generation has no place for"
+        return "a classification head, which generation does not use"
     if "modules_to_save" in name:
         return "a whole saved module is supported for lm_head and embed_tokens alone"
     if not is_lora_name(name):

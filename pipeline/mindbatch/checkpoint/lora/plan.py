@@ -1,4 +1,4 @@
-"""Plans of an adapter on a model: whether it fits, the weights it acts on, and what a merge adds to them."""
+"""Plans an adapter on a model: its errors, the weights that it changes, and the edits of a merge."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SCALINGS_KEY = "adapter_scalings"
 
 @dataclass(frozen=True)
 class LoraPlan:
-    """The weights of a model that an adapter acts on, beside it, merged or resharded.
+    """Weights of a model that an adapter changes, live, merged or resharded.
 
-    modules: by the model's weight, that of a tied head among them. norms: the weights that DoRA takes norms
-    of, where it is merged.
+    modules: modules by the name of the model's weight, also of a tied head.
+    norms: weights whose norms DoRA needs for a merge.
     """
 
     adapter: LoraAdapter
@@ -45,20 +45,20 @@ class LoraPlan:
 
     @cached_property
     def inputs_first(self) -> frozenset[str]:
-        """The weights of these that are stored [inputs, outputs]."""
+        """Changed weights that are stored [inputs, outputs]."""
         modules = self.stored_modules.items()
         return frozenset(
-            weight for weight, module in modules if self.base.is_turned(self.adapter, module, weight)
+            weight for weight, module in modules if self.base.is_transposed(self.adapter, module, weight)
         )
 
     @cached_property
     def digest(self) -> str:
-        """Tells the adapter from others, wherever it is and whatever its scaling."""
+        """Identifies the adapter, whatever its path and scaling."""
         modules = self.stored_modules.items()
         arrays = (array for _, module in modules for array in module.arrays.values())
         digests = sorted((shard.name, shard.digest) for array in arrays for shard in array.shards)
-        is_turned = any(weight in self.inputs_first for weight, module in modules if not module.of_tokens)
-        return hashlib.sha256(json.dumps([is_turned, digests]).encode()).hexdigest()
+        is_transposed = any(weight in self.inputs_first for weight, module in modules if not module.of_tokens)
+        return hashlib.sha256(json.dumps([is_transposed, digests]).encode()).hexdigest()
 
     @property
     def scaling(self) -> float:
@@ -67,7 +67,7 @@ class LoraPlan:
 
     @property
     def scalings(self) -> dict[str, str]:
-        """Marker entries besides `scaling`: a digest, where modules have a rank or alpha of their own."""
+        """Marker entries besides `scaling`: a digest, if modules have a rank or alpha of their own."""
         settings = self.adapter.settings
         if not (settings.ranks or settings.alphas):
             return {}
@@ -90,26 +90,26 @@ class LoraPlan:
             yield ArrayEdit(module.arrays[Role.BIAS], segment.local, segment.whole, scaling=scaling)
 
     def _addition(self, tensor: str, module: AdaptedModule, segment: Segment) -> Addition:
-        is_turned = tensor in self.inputs_first
+        is_transposed = tensor in self.inputs_first
         return Addition(
             module.arrays[Role.A],
             module.arrays[Role.B],
             module.scaling,
             segment.local,
-            product=oriented(segment.whole, is_turned),
-            inputs_first=is_turned != segment.transposed,
+            product=oriented(segment.whole, is_transposed),
+            inputs_first=is_transposed != segment.transposed,
             magnitude=module.arrays.get(Role.MAGNITUDE),
             base=self.norms.get(tensor),
         )
 
     @cached_property
     def _of_bias(self) -> dict[str, AdaptedModule]:
-        """The modules whose bias changes, by its name in the model."""
+        """Finds modules that change a bias, by its name in the model."""
         return {bias_of(weight): module for weight, module in self.stored_modules.items() if module.has_bias}
 
 
 def plan_lora(adapter: LoraAdapter, base: BaseTensors) -> LoraPlan:
-    """Plans what an adapter acts on. CheckpointError: what `adapted_weights` refuses."""
+    """Plans the weights that an adapter changes. CheckpointError as for `adapted_weights`."""
     return LoraPlan(adapter, adapted_weights(adapter, base), base)
 
 
@@ -117,12 +117,11 @@ def plan_lora(adapter: LoraAdapter, base: BaseTensors) -> LoraPlan:
 class BaseTensors:
     """The tensors of a whole model as adapters meet them.
 
-    renames: from names of the adapter's kind, with .weight, to the model's own, where they are others
-        (MindFormers' and Hugging Face's).
-    transposed: the weights that are stored [inputs, outputs], None where that is not known: square ones do
-        not tell.
-    tied: the embedding by the head's weight, where that is no tensor of its own; an adapter acts on either
-        alone.
+    renames: the model's names by those of the adapter's kind, with .weight, if they differ (MindFormers' and
+        Hugging Face's).
+    transposed: weights that are stored [inputs, outputs]; None if that is unknown, for square matrices do not
+        show it.
+    tied: the embedding by the name of a head that is no tensor of its own; an adapter changes either alone.
     """
 
     shapes: Mapping[str, Shape]
@@ -132,15 +131,15 @@ class BaseTensors:
 
     @cached_property
     def shapes_with_heads(self) -> dict[str, Shape]:
-        """The shapes, and those of the heads that are no tensors of their own."""
+        """Shapes of the tensors, and of heads that are no tensors of their own."""
         heads = {head: self.shapes[own] for head, own in self.tied.items() if own in self.shapes}
         return {**self.shapes, **heads}
 
-    def is_turned(self, adapter: LoraAdapter, module: AdaptedModule, weight: str) -> bool:
+    def is_transposed(self, adapter: LoraAdapter, module: AdaptedModule, weight: str) -> bool:
         """True if the model's weight is [inputs, outputs].
 
-        Where the model says it, that counts: PEFT corrects fan_in_fan_out by the class of each module, and
-        saves what was right for the last one.
+        The model decides, if it is known: PEFT corrects fan_in_fan_out by the class of each module, and saves
+        the value of the last one.
         """
         if module.of_tokens:
             return True
@@ -150,10 +149,10 @@ class BaseTensors:
 
 
 def adapted_weights(adapter: LoraAdapter, base: BaseTensors) -> dict[str, AdaptedModule]:
-    """The modules of an adapter by the name of the model's weight that each acts on.
+    """Finds the weight of the model that each module of an adapter changes; modules by these names.
 
     Raises:
-        CheckpointError: lists modules that the model has not got, shapes or orders that do not fit, targets
+        CheckpointError: lists modules that the model has not got, wrong shapes or orientations, targets
             that have matrices in some layers only.
     """
     errors: list[str] = []
@@ -179,7 +178,7 @@ def adapted_weights(adapter: LoraAdapter, base: BaseTensors) -> dict[str, Adapte
 def _heads_of_saved_embeddings(
     adapter: LoraAdapter, by_weight: Mapping[str, AdaptedModule], tied: Mapping[str, str]
 ) -> dict[str, AdaptedModule]:
-    """The heads that get a saved embedding as well, because both are one tensor of the model.
+    """Finds heads that get a saved embedding as well, because both are one tensor of the model.
 
     Of modules_to_save there is a copy for the embedding alone.
     """
@@ -209,7 +208,7 @@ def _fit_errors(adapter: LoraAdapter, module: AdaptedModule, weight: str, base: 
         return
     a, b = module.arrays[Role.A], module.arrays[Role.B]
     needed = module.outputs, module.inputs
-    if base.is_turned(adapter, module, weight):
+    if base.is_transposed(adapter, module, weight):
         needed = needed[::-1]
     if shape != needed:
         is_unsure = base.transposed is None and not module.of_tokens and shape == needed[::-1]
@@ -221,7 +220,7 @@ def _fit_errors(adapter: LoraAdapter, module: AdaptedModule, weight: str, base: 
 
 
 def _gaps(adapter: LoraAdapter, adapted: Collection[str], base: BaseTensors) -> Iterator[str]:
-    """Weights that the settings mean, and that have no matrices."""
+    """Lists weights that the settings target, and that have no matrices."""
     targets, shapes = adapter.settings.targets, base.shapes_with_heads
     of_layers = [name for name in adapter.modules if "layers." in name]  # a head may have one name for all
     is_own = any(f"{name}.weight" in shapes for name in of_layers or adapter.modules)
@@ -252,7 +251,7 @@ def plan_merge(
 ) -> LoraPlan:
     """Plans the merge of an adapter.
 
-    dtypes: in which each of the model's tensors is stored. find_base: for DoRA.
+    dtypes: stored dtypes of the model's tensors. find_base: finds a weight of the model, for DoRA.
 
     Raises:
         CheckpointError: what `plan_lora` refuses, weights that are not floating-point numbers, and what
@@ -292,7 +291,7 @@ def _bias_errors(modules: Mapping[str, AdaptedModule], shapes: Mapping[str, Shap
 
 
 def _tied_errors(modules: Mapping[str, AdaptedModule], tied: Mapping[str, str]) -> Iterator[str]:
-    """Adapters of the head or the embedding alone where both are one tensor."""
+    """Lists adapters of the head or the embedding alone, if both are one tensor."""
     for head, own in tied.items():
         both = [modules.get(name) for name in (head, own)]
         saved = {

@@ -27,7 +27,7 @@ _OWN_SYNTAX = re.compile(r"\[:|\{(?!\d*,?\d*\})")
 class ModulePattern:
     """A regular expression of Python's `re`. ValueError says why it cannot be used.
 
-    at_last: as MindFormers has it, it means modules also by the beginning of their last name.
+    at_last: True if it also matches the beginning of a module's last name, as in MindFormers.
     """
 
     def __init__(self, pattern: str, at_last: bool = False) -> None:
@@ -47,7 +47,7 @@ class ModulePattern:
         self._seconds = MOST_SECONDS
 
     def match(self, module: str) -> str | None:
-        """The expression, if it means the module; ValueError as of `matches`."""
+        """Returns the expression if it matches the module. ValueError as for `matches`."""
         is_met = self.matches(module) or (self._at_last and self.matches_start(module.rpartition(".")[2]))
         return self.text if is_met else None
 
@@ -57,7 +57,7 @@ class ModulePattern:
 
     def matches_end(self, name: str) -> bool:
         """True if the full name, or what follows one of its dots, matches; ValueError as of `matches`."""
-        starts = [0, *(place + 1 for place, character in enumerate(name) if character == ".")]
+        starts = [0, *(position + 1 for position, character in enumerate(name) if character == ".")]
         return any(self._run(self._pattern.fullmatch, name, start) for start in starts)
 
     def matches_start(self, name: str) -> bool:
@@ -90,7 +90,7 @@ class Names:
     names: frozenset[str] = frozenset()
 
     def match(self, module: str) -> str | None:
-        """The name that the module is meant by."""
+        """Returns the name that matches the module."""
         return next((end for end in _ends(module) if end in self.names), None)
 
 
@@ -111,7 +111,7 @@ class Targets:
     all_linear: bool = False
 
     def meant_by(self, module: str) -> str | None:
-        """The target that means the module; None where none does, or `wanted` is None."""
+        """Returns the target that matches the module; None if none does, or `wanted` is None."""
         if self.wanted is None or self.excluded.match(module) or _is_within(module, self.saved.names):
             return None
         target = self.wanted.match(module)
@@ -133,7 +133,7 @@ class Targets:
         return sorted(self.wanted.names) if self.wanted else []
 
     def errors(self, modules: Collection[str]) -> Iterator[str]:
-        """Modules that are adapted though no target, and targets of which nothing is there."""
+        """Lists modules that are adapted without being targets, and targets without any module."""
         if self.wanted is None:
             return
         for module in modules:
@@ -184,7 +184,7 @@ def _ends(module: str) -> Iterator[str]:
 
 
 def targets_of(content: Mapping[str, Any], errors: list[str]) -> Targets:
-    """The modules that an adapter_config.json means; a line in `errors` for each key that is not right."""
+    """Reads the modules that an adapter_config.json targets; `errors` gets a line for each wrong key."""
     targets, excludes = content.get("target_modules"), content.get("exclude_modules")
     layers, layer_names = content.get("layers_to_transform"), content.get("layers_pattern") or []
     is_all = isinstance(targets, str) and targets.lower() == ALL_LINEAR

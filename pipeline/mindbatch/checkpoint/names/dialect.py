@@ -24,10 +24,10 @@ class Sections(Enum):
 class Form:
     """Tensors that hold a layer's outputs in a checkpoint: one per section, or one for all.
 
-    names: with {layer} for the number of the layer.
-    grouped: in one tensor, all that belongs to one key/value head, then the next; of a pair, row by row in
-        turn. Else one whole section, then the next.
-    transposed: a matrix is [inputs, outputs] instead of [outputs, inputs].
+    names: names of the tensors, with {layer} for the number of the layer.
+    grouped: True if a tensor of several sections has the rows of one key/value head after those of another,
+        or alternating rows of a pair; False if it has one whole section after another.
+    transposed: True if a matrix is [inputs, outputs] instead of [outputs, inputs].
     """
 
     names: tuple[str, ...]
@@ -39,8 +39,8 @@ class Form:
 class Rule:
     """Elements in Hugging Face's form and the same in MindFormers'.
 
-    is_stacked: the original names, with {expert} in them, are each expert's; the one stored matrix has them
-    transposed, gate and up beside each other, one expert below the other.
+    is_stacked: True if the original tensors, with {expert} in their names, are each expert's, and one stored
+    matrix has their transposes, gate and up side by side, one expert below another.
     """
 
     original: Form
@@ -57,7 +57,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Heads:
-    """Attention heads of a whole model, and experts of a layer: the sizes of fused sections follow."""
+    """Attention heads of a model and experts of a layer, which determine the sizes of fused sections."""
 
     heads: int
     kv_heads: int
@@ -74,10 +74,12 @@ class Heads:
 class Options:
     """The settings of a MindFormers model on which its parameters depend.
 
-    qkv_concat: as MindFormers calls it; of Llama's matrices it means gate and up as well.
-    grouped: fused tensors are, as in MindFormers 1.9; older releases joined their sections on each rank.
-    num_layers: of the whole model, for a last layer with names of its own; None: names are looked up only.
-    is_mcore: the names are those of its Mcore models, whose matrices are fused in any case.
+    qkv_concat: MindFormers' key for fused matrices; of Llama's it fuses gate and up as well.
+    grouped: True if fused tensors are grouped, as in MindFormers 1.9; older releases joined their sections
+        on each rank.
+    num_layers: number of layers of the whole model, for a last layer with names of its own; None is enough to
+        look names up.
+    is_mcore: True for the names of its Mcore models, whose matrices are always fused.
     """
 
     qkv_concat: bool = False
@@ -100,7 +102,7 @@ class Dialect:
 
 
 def unused_names(dialect: Dialect, names: Iterable[str]) -> set[str]:
-    """Names of tensors that no model needs and that are left behind."""
+    """Selects names of tensors that no model needs, which are left out."""
     return {name for name in names if any(fnmatchcase(name, pattern) for pattern in dialect.unused)}
 
 
@@ -111,9 +113,9 @@ def known_names(dialect: Dialect, names: Iterable[str], *, is_stored: bool) -> s
 
 
 def rule_for(dialect: Dialect, name: str, names_present: Collection[str], *, is_stored: bool) -> Rule:
-    """The rule that the tensor belongs to, with its layer put in.
+    """Finds the rule of a tensor, for its layer.
 
-    CheckpointError when there is none, or when other tensors of it are missing.
+    CheckpointError if there is none, or other tensors of the rule are missing.
     """
     known = _rules_by_name(dialect, is_stored)
     plain, layer, expert = (name, "", "") if name in known else _without_numbers(name)

@@ -33,8 +33,8 @@ def _rules(table: str, original: str = "", stored: str = "", *, grouped: bool = 
 
     original, stored: the names of a layer, for which L stands. grouped: tensors of several sections are.
     Words: weight, bias: ends of the names, with a rule for each; norm: both, for which MindFormers has gamma
-    and beta; qkv, pair: as Sections; stacked: as of Rule; conv1d, turned: the matrices of Hugging Face, of
-    MindFormers, are [inputs, outputs].
+    and beta; qkv, pair: as Sections; stacked: as of Rule; conv1d, transposed: the matrices of Hugging Face,
+    of MindFormers, are [inputs, outputs].
     """
     rules: list[Rule] = []
     for line in table.strip().splitlines():
@@ -46,7 +46,7 @@ def _rules(table: str, original: str = "", stored: str = "", *, grouped: bool = 
         is_grouped = grouped and sections is not Sections.ONE and not is_stacked
         for end, own_end in [pair for word in words for pair in _ENDS.get(word, ())] or [("", "")]:
             form = Form(_full_names(originals, original, end), transposed="conv1d" in words)
-            own_form = Form(_full_names(own, stored, own_end), is_grouped, "turned" in words)
+            own_form = Form(_full_names(own, stored, own_end), is_grouped, "transposed" in words)
             rules.append(Rule(form, own_form, sections, is_stacked))
     return rules
 
@@ -179,9 +179,9 @@ L.attn.v_proj = L.attention.dense3 : weight bias
 L.attn.c_proj = L.attention.projection : bias
 L.mlp.c_fc = L.output.mapping : bias
 L.mlp.c_proj = L.output.projection : bias
-L.attn.c_proj = L.attention.projection : weight turned
-L.mlp.c_fc = L.output.mapping : weight turned
-L.mlp.c_proj = L.output.projection : weight turned
+L.attn.c_proj = L.attention.projection : weight transposed
+L.mlp.c_fc = L.output.mapping : weight transposed
+L.mlp.c_proj = L.output.projection : weight transposed
 """
 
 

@@ -1,4 +1,4 @@
-"""Rank files with MindFormers' names: which region of which Hugging Face tensor is where in them."""
+"""Describes rank files with MindFormers' names by the regions of Hugging Face's tensors in them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Extent = TypeVar("Extent", int, tuple[int, int])
 
 
 def as_mindformers(dialect: Dialect, heads: Heads, placements: Placements, num_ranks: int) -> RankFiles:
-    """Files that hold these placements under MindFormers' names, each fused from what its rank has itself.
+    """Describes files that hold these placements under MindFormers' names, fused from each rank's own shards.
 
     CheckpointError lists names that have no rule, and parts of a fused tensor that do not fit.
     """
@@ -61,7 +61,7 @@ def as_mindformers(dialect: Dialect, heads: Heads, placements: Placements, num_r
 
 
 def by_strategy(dialect: Dialect, heads: Heads, stored: Placements, num_ranks: int) -> RankFiles:
-    """Files that a MindSpore strategy has cut. stored: the placements it gives, by MindFormers' names.
+    """Describes files of a MindSpore strategy. stored: the strategy's placements by MindFormers' names.
 
     CheckpointError lists names that have no rule, and cuts through fused rows that belong together.
     """
@@ -82,9 +82,9 @@ def by_strategy(dialect: Dialect, heads: Heads, stored: Placements, num_ranks: i
 def _whole_files(
     dialect: Dialect, shapes: Mapping[str, Shape], heads: Heads, *, is_stored: bool
 ) -> RankFiles:
-    """One rank with MindFormers' tensors, and the Hugging Face tensors they are made of.
+    """Describes one rank with MindFormers' tensors by the Hugging Face tensors that they are made of.
 
-    shapes: of the first where `is_stored`, else of the second, full or cut alike.
+    shapes: shapes of MindFormers' tensors if `is_stored`, else of Hugging Face's; full, or of equal shards.
 
     Raises:
         CheckpointError: names that have no rule, parts of a fused tensor that are missing or do not fit.
@@ -120,29 +120,29 @@ to_huggingface = partial(_whole_files, is_stored=True)
 def _stored_tensors(rule: Rule, sizes: Sizes) -> dict[str, StoredShard]:
     shapes, view = _shapes_of(rule.stored, sizes), _view_of(rule.stored, sizes)
     columns = None if sizes.inputs is None else (0, sizes.inputs)
-    is_turned = columns is not None and rule.original.transposed != rule.stored.transposed
+    is_transposed = columns is not None and rule.original.transposed != rule.stored.transposed
     segments: dict[str, list[tuple[str, Segment]]] = {name: [] for name in shapes}
     for section, size in enumerate(sizes.outputs):
         [(original, first, *_)] = _runs(rule.original, sizes, section)  # which is never grouped
-        for name, place, start, stop in _runs(rule.stored, sizes, section):
-            local = _in_form(rule.stored, (place, place + stop - start), columns)
+        for name, offset, start, stop in _runs(rule.stored, sizes, section):
+            local = _in_form(rule.stored, (offset, offset + stop - start), columns)
             if view is not None:
                 width = view[1] // len(sizes.outputs)
                 local = (0, size), (section * width, (section + 1) * width)
             whole = _in_form(rule.original, (first + start, first + stop), columns)
-            segments[name].append((original, Segment(local, whole, transposed=is_turned)))
+            segments[name].append((original, Segment(local, whole, transposed=is_transposed)))
     return {name: StoredShard.of(segments[name], shape, other_view=view) for name, shape in shapes.items()}
 
 
 def _group_unit(rule: Rule, heads: Heads) -> int | None:
-    """Outputs of the last section in a group of the stored tensor, None where it is not grouped."""
+    """Counts the outputs of the last section in a group of the stored tensor; None without groups."""
     if not rule.stored.grouped:
         return None
     return heads.head_dim if rule.sections is Sections.QKV else 1
 
 
 def _fused(stored: StoredShard, shards: Mapping[str, Shard]) -> StoredShard:
-    """A tensor that is made of a rank's tensors, by the shards of which these are."""
+    """Describes a tensor that is fused from a rank's shards."""
     segments = [
         (tensor, common)
         for tensor, segment in stored.segments
@@ -159,7 +159,7 @@ def _fused(stored: StoredShard, shards: Mapping[str, Shard]) -> StoredShard:
 
 
 def _unfused(placement: Placement, shard: Shard, rank: int, whole: StoredShard) -> StoredShard:
-    """Builds a rank's shard of a tensor under MindFormers' names. whole: what the full tensor holds."""
+    """Builds a rank's shard of a tensor under MindFormers' names. whole: contents of the full tensor."""
     own, own_view, view = [*shard.segments], None, whole.shard.other_view
     if view is not None:
         own = [
@@ -177,7 +177,7 @@ def _unfused(placement: Placement, shard: Shard, rank: int, whole: StoredShard) 
 
 
 def _viewed(region: Region, placement: Placement, view: Shape, rank: int) -> Region:
-    """A region of full rows as the view counts it, in which several rows are one."""
+    """Converts a region of full rows to a view in which several rows are one."""
     together = placement.shape[0] // view[0]
     (start, stop), columns = region
     if start % together or stop % together or columns != (0, placement.shape[1]):
@@ -190,7 +190,7 @@ def _viewed(region: Region, placement: Placement, view: Shape, rank: int) -> Reg
 
 @dataclass(frozen=True)
 class Sizes:
-    """Outputs of each section; inputs of them all, None for vectors; groups: of a grouped form."""
+    """Outputs of each section; inputs, None for vectors; number of groups of a grouped form."""
 
     outputs: tuple[int, ...]
     inputs: int | None
@@ -204,10 +204,10 @@ class Sizes:
 def _read_sizes(
     form: Form, shapes: Mapping[str, Shape], weights: tuple[int, ...], group_unit: int | None
 ) -> Sizes:
-    """The sizes, from the shapes of the form's tensors on a rank. CheckpointError where they do not fit.
+    """Reads the sizes from the shapes of a form's tensors on a rank. CheckpointError if they do not match.
 
-    weights: relative sizes, by which a single tensor is divided. group_unit: outputs of the last section in
-    a group, None where there are no groups.
+    weights: relative sizes of the sections of a single tensor.
+    group_unit: outputs of the last section in a group; None without groups.
     """
     matrices = [_flat(form, shapes[name]) for name in form.names]
     inputs = matrices[0][1]
@@ -238,9 +238,9 @@ def _shapes_of(form: Form, sizes: Sizes) -> dict[str, Shape]:
 
 
 def _view_of(form: Form, sizes: Sizes) -> Shape | None:
-    """The shape in which the regions of a grouped tensor are few, where it is another than its own.
+    """Returns a shape by which a grouped tensor has few regions; None for its own.
 
-    Rows that alternate are halves of longer rows.
+    Alternating rows are halves of longer rows.
     """
     if sizes.inputs is None or not form.grouped or set(sizes.units) != {1}:
         return None
@@ -248,7 +248,7 @@ def _view_of(form: Form, sizes: Sizes) -> Shape | None:
 
 
 def _runs(form: Form, sizes: Sizes, section: int) -> list[tuple[str, int, int, int]]:
-    """Tensors by name, from which of their outputs on each holds the outputs start..stop of a section."""
+    """Lists, for a section: name of the tensor, first output in it, and the section's outputs start..stop."""
     size = sizes.outputs[section]
     if len(form.names) > 1:
         return [(form.names[section], 0, 0, size)]
@@ -280,10 +280,11 @@ def _shown(form: Form, shapes: Mapping[str, Shape]) -> str:
 def _stacked(
     rule: Rule, shapes: Mapping[str, Shape], experts: int, *, is_stored: bool
 ) -> tuple[dict[str, Shape], dict[str, StoredShard]]:
-    """The shapes of the experts' tensors, and what the matrix of all holds of them.
+    """Returns the shapes of the experts' tensors, and the contents of the matrix of all.
 
-    shapes: of the matrix where `is_stored`, else of the experts' tensors. CheckpointError: tensors that are
-    missing, not alike, or cannot be divided among the experts.
+    shapes: shape of the matrix if `is_stored`, else those of the experts' tensors.
+
+    CheckpointError: tensors are missing, differ in shape, or cannot be divided among the experts.
     """
     [name] = rule.stored.names
     names = [
@@ -298,13 +299,13 @@ def _stacked(
         (
             tensor,
             Segment(
-                ((expert * inputs, (expert + 1) * inputs), (place * outputs, (place + 1) * outputs)),
+                ((expert * inputs, (expert + 1) * inputs), (index * outputs, (index + 1) * outputs)),
                 ((0, outputs), (0, inputs)),
                 transposed=True,
             ),
         )
         for expert, tensors in enumerate(names)
-        for place, tensor in enumerate(tensors)
+        for index, tensor in enumerate(tensors)
     ]
     originals: dict[str, Shape] = {tensor: (outputs, inputs) for tensor, _ in segments}
     whole = experts * inputs, len(rule.original.names) * outputs

@@ -1,6 +1,6 @@
-"""Places the tensors of a model over data-parallel, model-parallel and pipeline ranks; bytes on each rank.
+"""Shards the tensors of a model over data-parallel, model-parallel and pipeline ranks.
 
-A rank is (stage * data_parallel + replica) * model_parallel + its place among its model-parallel neighbours,
+A rank is (stage * data_parallel + replica) * model_parallel + its index among its model-parallel neighbours,
 which is how MindSpore counts devices.
 """
 
@@ -32,7 +32,7 @@ def placements(
     *,
     keys: str = "",
 ) -> dict[str, Placement]:
-    """Places each checkpoint tensor, by its name in the checkpoint, in order of the specs.
+    """Shards each tensor of a checkpoint; placements by name, in the order of the specs.
 
     device_map: see `stage_errors`.
     keys: prefix of the names of the two numbers in messages, such as "target.".
@@ -54,7 +54,7 @@ def placements(
 
 
 def allowed_model_parallel(specs: Iterable[TensorSpec]) -> list[int]:
-    """The numbers of slices that the model can be cut into."""
+    """Lists the numbers of model-parallel ranks that the model can be sharded over."""
     sharded = {(part, spec.sharding) for spec in specs for part in spec.parts}
     most = [units for part, sharding in sharded if (units := part.units(sharding)) and not part.is_shared]
     sizes = range(1, min(most, default=1) + 1)
@@ -77,7 +77,7 @@ def check_sizes(
 
 
 def _slice_errors(specs: Sequence[TensorSpec], size: int) -> Iterator[str]:
-    """Yields what the number of ranks does not divide, each kind once by the first tensor that has it.
+    """Yields sizes that the number of ranks does not divide, each once, with the first tensor that has it.
 
     Inputs are the outputs of another tensor, and are named where those divide.
     """
@@ -103,7 +103,7 @@ ShardedParts = Sequence[tuple[Part, Sharding]]
 
 
 def _parts_by_source(specs: Iterable[TensorSpec]) -> dict[str, ShardedParts]:
-    """The parts of every checkpoint tensor in their order in it, each once."""
+    """Lists the parts of every checkpoint tensor in order, each once."""
     sharded_parts: dict[str, dict[tuple[Part, Sharding], None]] = {}
     for spec in specs:
         for part in spec.parts:
@@ -152,7 +152,7 @@ def _shard_of_matrix(parts: ShardedParts, rank: TensorSlice) -> Shard:
 
 
 def stages_of(specs: Sequence[TensorSpec], stages: Sequence[Stage]) -> dict[str, set[int]]:
-    """The stages that hold each checkpoint tensor, by its name.
+    """Finds the stages that hold each checkpoint tensor, by its name.
 
     Raises:
         ValueError: a spec with a name that neither a layer nor the ends of a decoder have.
@@ -167,9 +167,9 @@ def stages_of(specs: Sequence[TensorSpec], stages: Sequence[Stage]) -> dict[str,
 
 
 def with_replicas(by_name: Placements, model_parallel: int, data_parallel: int) -> dict[str, Placement]:
-    """The placements of `data_parallel` copies of a model that is cut over `model_parallel` ranks a stage.
+    """Extends placements to `data_parallel` copies of a model with `model_parallel` ranks a stage.
 
-    A rank is (stage * data_parallel + copy) * model_parallel + its place among its model-parallel
+    A rank is (stage * data_parallel + copy) * model_parallel + its index among its model-parallel
     neighbours: as MindSpore counts devices, of which each stage has a row, cut first by copies.
     """
     return {

@@ -28,8 +28,7 @@ from mindbatch.checkpoint.placement.regions import (
 class Copy(NamedTuple):
     """A region of a tensor in a source rank's file that becomes a region of a target rank's tensor.
 
-    Regions are counted in the views of the two tensors. transposed: the elements are put there transposed,
-    so the regions have the same sizes the other way round.
+    Regions are counted in the views of the two tensors. transposed: True if the target gets the transpose.
     """
 
     source_rank: int
@@ -55,7 +54,7 @@ class Copy(NamedTuple):
 class TensorPlan:
     """Plan of one tensor in the file of a target rank.
 
-    shape, view: as of a Shard. copies: in order of `target`. padding: regions of it that are zero.
+    shape, view: see Shard. copies: in the order of their targets. padding: regions that are zero.
     """
 
     name: str
@@ -85,13 +84,13 @@ def plan_copies(source: RankFiles, target: RankFiles) -> list[TensorPlan]:
         for name, stored in tensors.items()
     ]
     if not is_renamed:
-        place = {name: index for index, name in enumerate(target.shapes)}
-        plans.sort(key=lambda plan: place[plan.name])
+        index_of = {name: index for index, name in enumerate(target.shapes)}
+        plans.sort(key=lambda plan: index_of[plan.name])
     return plans
 
 
 def plan_digest(plans: Iterable[TensorPlan]) -> str:
-    """The hex SHA-256 of all copies, by which a reshard that was begun before is known."""
+    """The hex SHA-256 of all copies, which identifies a reshard that was begun before."""
     digest = hashlib.sha256()
     for plan in plans:
         digest.update(json.dumps([plan.name, plan.rank, plan.shape, plan.view, plan.copies]).encode())
@@ -102,7 +101,7 @@ Locations = Mapping[str, Mapping[Region, Location]]
 
 
 def _copies(locations: Locations, wanted: StoredShard) -> tuple[Copy, ...]:
-    """The copies that make a stored tensor, in order of their targets."""
+    """Finds the copies that make a stored tensor, in the order of their targets."""
     copies = (
         copy
         for tensor, segment in wanted.segments
@@ -134,7 +133,7 @@ def _joined_copies(locations: Locations) -> Callable[[StoredShard], tuple[Copy, 
 
 
 def first_locations(files: RankFiles) -> dict[str, dict[Region, Location]]:
-    """For each full tensor where each of its regions is stored, on the lowest of the ranks that have it."""
+    """Locates each region of each full tensor on the lowest rank that has it."""
     locations: dict[str, dict[Region, Location]] = {name: {} for name in files.shapes}
     for tensor, location in files.locations():
         locations[tensor].setdefault(location.segment.whole, location)
@@ -142,7 +141,7 @@ def first_locations(files: RankFiles) -> dict[str, dict[Region, Location]]:
 
 
 def _sources_of(wanted: Segment, locations: Iterable[Location]) -> Iterator[Copy]:
-    """Copies of disjoint regions that make up as much of the segment as there is."""
+    """Finds copies of disjoint regions that cover as much of the segment as is stored."""
     rest = [wanted.whole]
     for rank, name, stored in locations:
         remaining: list[Region] = []
@@ -159,7 +158,7 @@ def _sources_of(wanted: Segment, locations: Iterable[Location]) -> Iterator[Copy
 
 
 def _joined(copies: Iterable[Copy]) -> Iterator[Copy]:
-    """Joins copies of each source tensor to as few as may be."""
+    """Joins adjacent copies of each source tensor."""
     pairs: dict[tuple[int, str], list[Pair]] = {}
     for copy in copies:
         pairs.setdefault(copy.source_tensor, []).append((copy.source, copy.target))
@@ -173,7 +172,7 @@ def _name_errors(source: RankFiles, target: RankFiles) -> Iterator[str]:
         yield f"tensor {shown(name)}: not in the source{near}"
     for told, name in enumerate(name for name in source.shapes if name not in target.shapes):
         near = did_you_mean(name, target.shapes) if told < MAX_LINES else ""
-        yield f"tensor {shown(name)}: has no place in the target{near}"
+        yield f"tensor {shown(name)}: is not part of the target{near}"
 
 
 def _shape_errors(source: RankFiles, target: RankFiles) -> Iterator[str]:

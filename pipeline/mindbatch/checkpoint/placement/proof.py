@@ -1,4 +1,4 @@
-"""Proves a reshard plan: each element of every target tensor is written once, from its own place.
+"""Proves a reshard plan: each element of every target tensor is written once, from the right source.
 
 The proof looks at the copies alone, whatever way they were found. Where each of their elements is from, and
 where it goes, is worked out in coordinates of the full tensors from what the files of both sides hold, by
@@ -34,16 +34,16 @@ from mindbatch.checkpoint.placement.regions import (
 
 
 def proved_copies(source: RankFiles, target: RankFiles) -> list[TensorPlan]:
-    """The plan of `plan_copies`, proved. CheckpointError as of both."""
+    """Plans copies and proves the plan. CheckpointError as for `plan_copies` and `prove`."""
     plans = plan_copies(source, target)
     prove(plans, source, target)
     return plans
 
 
 def prove(plans: Sequence[TensorPlan], source: RankFiles, target: RankFiles) -> None:
-    """Shows that the plan makes every tensor of every target rank, each element once and the right one.
+    """Proves that the plan writes every element of every target tensor once, from the right source.
 
-    Also shown: the files of both sides can be as they are said to be, and together hold all elements.
+    It also proves that the files of both sides are possible as described, and together hold all elements.
 
     Raises:
         CheckpointError: the first errors, each with the tensor, the rank and the region.
@@ -59,26 +59,26 @@ def prove(plans: Sequence[TensorPlan], source: RankFiles, target: RankFiles) -> 
     errors: list[str] = []
     for plan in plans:
         if (plan.name, plan.rank) not in needed:
-            errors.append(f"{_place(plan)}: not wanted, or planned twice")
+            errors.append(f"{_label(plan)}: not wanted, or planned twice")
             continue
         needed.remove((plan.name, plan.rank))
         goal = target.ranks[plan.rank][plan.name]
         wanted = _Stored(goal.tensors, indexed(goal.shard))
         key = _key(plan, wanted, sources)
         if key not in right:
-            plan_errors = [f"{_place(plan)}: {line}" for line in _plan_errors(plan, wanted, sources)]
+            plan_errors = [f"{_label(plan)}: {line}" for line in _plan_errors(plan, wanted, sources)]
             errors += plan_errors
             right |= set() if plan_errors else {key}
     missing = (f"tensor {shown(name)}: not made for target rank {rank}" for name, rank in sorted(needed))
     raise_if_any([*errors, *missing])
 
 
-def _place(plan: TensorPlan) -> str:
+def _label(plan: TensorPlan) -> str:
     return f"tensor {shown(plan.name)}: target rank {plan.rank}"
 
 
 def side_errors(side: str, files: RankFiles) -> Iterator[str]:
-    """Stored tensors that their segments do not fill, and elements that no rank holds."""
+    """Lists stored tensors that their segments do not fill, and elements that no rank holds."""
     stored_regions: dict[str, dict[Region, None]] = {name: {} for name in files.shapes}
     is_sound, right = True, set[object]()
     for rank, tensors in enumerate(files.ranks):

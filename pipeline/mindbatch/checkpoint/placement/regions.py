@@ -1,4 +1,4 @@
-"""Regions of tensor elements in exact integers, and which of them ranks and their files hold."""
+"""Regions of tensor elements in exact integers, and descriptions of what ranks and their files hold."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def is_inside(inner: Region, outer: Region) -> bool:
 
 
 def moved(region: Region, source: Region, target: Region) -> Region:
-    """A part of `source` as a part of `target`, of the same sizes: it keeps its place within it."""
+    """Moves a part of `source` to the same offset in `target`, which has the same sizes."""
     return tuple(
         (start - old + new, stop - old + new)
         for (start, stop), (old, _), (new, _) in zip(region, source, target, strict=True)
@@ -54,7 +54,7 @@ def moved(region: Region, source: Region, target: Region) -> Region:
 
 
 def oriented(region: Region, transposed: bool) -> Region:
-    """The region with its dimensions the other way round, where that is so."""
+    """Returns the region, with its dimensions reversed if it is transposed."""
     return region[::-1] if transposed else region
 
 
@@ -64,7 +64,7 @@ def rows_of(region: Region) -> tuple[int, int]:
 
 
 def difference(region: Region, hole: Region) -> list[Region]:
-    """Disjoint regions that together are `region` without `hole`."""
+    """Divides `region` without `hole` into disjoint regions."""
     common = intersection(region, hole)
     if common is None:
         return [region]
@@ -77,7 +77,7 @@ def difference(region: Region, hole: Region) -> list[Region]:
 
 
 def uncovered(region: Region, covers: Iterable[Region]) -> list[Region]:
-    """Disjoint regions of the elements of `region` that are in none of `covers`."""
+    """Divides the elements of `region` outside all `covers` into disjoint regions."""
     rest = [region] if volume(region) else []
     for cover in covers:
         if not rest:
@@ -87,7 +87,7 @@ def uncovered(region: Region, covers: Iterable[Region]) -> list[Region]:
 
 
 def first_overlap(regions: Sequence[Region]) -> Region | None:
-    """Some elements that are in two of the regions, or None. Empty regions overlap nothing.
+    """Finds elements that are in two of the regions, or None. Empty regions overlap nothing.
 
     They are swept along the dimension in which most of them start apart.
     """
@@ -110,7 +110,7 @@ def first_overlap(regions: Sequence[Region]) -> Region | None:
 
 
 def merged(pairs: Iterable[Pair]) -> list[Pair]:
-    """The pairs, joined where they touch on both sides alike, in order of their second regions.
+    """Joins pairs that are adjacent on both sides, in the order of their second regions.
 
     The regions of each side must be disjoint.
     """
@@ -156,8 +156,10 @@ def shown_region(region: Region) -> str:
 class Segment(NamedTuple):
     """A region of a rank's tensor, and the region of a full tensor that it holds.
 
-    local: counted in the view of the rank's tensor. tensor: the number of the full tensor among those that
-    the shard holds parts of. transposed: local has its dimensions, and its elements, the other way round.
+    local: region of the rank's tensor, counted in its view.
+    whole: region of the full tensor.
+    tensor: index of the full tensor among those that the shard holds parts of.
+    transposed: True if the rank's tensor holds the transpose.
     """
 
     local: Region
@@ -186,9 +188,9 @@ class Segment(NamedTuple):
 class Shard:
     """Part of full tensors that a rank holds, in one tensor of its own; the names are left out.
 
-    shape: of the rank's tensor. padding: regions of it that are zero and in no full tensor, as the end of
-    a vocabulary that does not divide; segments and padding together are all of it.
-    other_view: the shape by which its regions are counted, where that is another one of the same bytes.
+    shape: shape of the rank's tensor, which segments and padding cover.
+    padding: regions that are zero and in no full tensor, as the end of a vocabulary that does not divide.
+    other_view: shape by which regions are counted, if it is not `shape`.
     """
 
     shape: Shape
@@ -203,7 +205,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Placement:
-    """A tensor of `shape` and the shard of it that each rank holds, None where a rank has not got it."""
+    """A full tensor and the shard of it that each rank holds, None for ranks without one."""
 
     name: str
     shape: Shape
@@ -226,12 +228,12 @@ def joined_segments(segments: list[Segment]) -> tuple[Segment, ...]:
 
 
 def single_segment(shape: Shape, whole: Region) -> Shard:
-    """The shard of a rank that holds one region and nothing else."""
+    """Makes a shard of one region."""
     return Shard(shape, (Segment(full_region(shape), whole),) if volume(whole) else ())
 
 
 def whole_placements(shapes: Mapping[str, Shape]) -> dict[str, Placement]:
-    """Places all tensors on one rank, as in a full checkpoint."""
+    """Makes placements of whole tensors on one rank, as in a full checkpoint."""
     return {
         name: Placement(name, shape, (single_segment(shape, full_region(shape)),))
         for name, shape in shapes.items()
@@ -240,7 +242,7 @@ def whole_placements(shapes: Mapping[str, Shape]) -> dict[str, Placement]:
 
 @dataclass(frozen=True)
 class StoredShard:
-    """A tensor in a rank's file. tensors: the names of the full tensors that its segments count."""
+    """A tensor in a rank's file. tensors: names of the full tensors, by the index that segments have."""
 
     tensors: tuple[str, ...]
     shard: Shard
@@ -290,9 +292,9 @@ class Location(NamedTuple):
 
 @dataclass(frozen=True)
 class RankFiles:
-    """The full shape of every tensor, and what each rank's file holds of them, by its names.
+    """The full shape of every tensor, and the tensors of each rank's file, by the file's names.
 
-    is_renamed: the files have other names, or forms, than the full tensors.
+    is_renamed: True if names or forms in the files differ from those of the full tensors.
     """
 
     shapes: Mapping[str, Shape]
@@ -300,7 +302,7 @@ class RankFiles:
     is_renamed: bool = False
 
     def locations(self) -> Iterator[tuple[str, Location]]:
-        """Every segment of every rank, with the name of its full tensor; rank by rank."""
+        """Yields every segment of every rank, with the name of its full tensor."""
         for rank, tensors in enumerate(self.ranks):
             for name, stored in tensors.items():
                 for tensor, segment in stored.segments:
@@ -310,7 +312,7 @@ class RankFiles:
         return {name: stored.shard.shape for name, stored in self.ranks[rank].items()}
 
     def stored_names(self) -> dict[str, tuple[str, ...]]:
-        """The stored tensors that hold parts of a full tensor, by its name, in order of the ranks."""
+        """Lists the stored tensors with parts of a full tensor, by its name, in the order of the ranks."""
         stored_names: dict[str, dict[str, None]] = {name: {} for name in self.shapes}
         for tensor, location in self.locations():
             stored_names[tensor][location.name] = None
@@ -318,7 +320,7 @@ class RankFiles:
 
 
 def as_placed(placements: Placements, num_ranks: int) -> RankFiles:
-    """Files that hold the shards of these placements as they are, under the same names."""
+    """Describes files that hold the shards of placements under the same names."""
     ranks: list[dict[str, StoredShard]] = [{} for _ in range(num_ranks)]
     for name, placement in placements.items():
         for tensors, shard in zip(ranks, placement.shards, strict=True):

@@ -1,4 +1,4 @@
-"""A model folder with quantised matrices, which are given as floats."""
+"""A model folder with quantised matrices, which are read as floats."""
 
 import os
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ _INTEGERS = {"U8": np.uint8, "I8": np.int8, "I32": np.int32, "U32": np.uint32, "
 
 
 class QuantisedFolder(ModelFolder):
-    """A whole model's folder, each quantised matrix under the name of the weight that it stands for.
+    """A whole model's folder, with each quantised matrix under the name of its weight.
 
-    Opening reads the scales, zeros and groups, too, lest they be found wrong while the weights load.
+    Opening reads the scales, zeros and groups, too, so that errors appear before the weights load.
     """
 
     def __init__(self, path: str | os.PathLike[str], layout: QuantisedLayout) -> None:
@@ -66,7 +66,7 @@ class QuantisedFolder(ModelFolder):
         return StoredTensor(name, scales.dtype, self._size(module))
 
     def _stack(self, module: str) -> tuple[int, ...]:
-        """The number of matrices of a stack; nothing of a single matrix."""
+        """Number of matrices of a stack, in a tuple; empty for a single matrix."""
         return super().info(self._main(module)).shape[: int(self._layout.is_stacked)]
 
     def _size(self, module: str) -> tuple[int, int]:
@@ -75,7 +75,7 @@ class QuantisedFolder(ModelFolder):
     def floats(
         self, name: str, *, rows: slice | None = None, columns: slice | None = None, is_widened: bool = True
     ) -> Array:
-        """Reads rows; of a stack those of one matrix, which count on from one matrix to the next."""
+        """Reads rows; rows of a stack count on from one matrix to the next, and must be of one matrix."""
         if name not in self._modules:
             return super().floats(name, rows=rows, columns=columns, is_widened=is_widened)
         if self._layout.is_stacked:
@@ -88,14 +88,14 @@ class QuantisedFolder(ModelFolder):
         return self._matrix(name).floats(*_bounds(self.info(name).shape, rows, columns))
 
     def has_integers(self, name: str) -> bool:
-        """True if it is a matrix that is stored in 8 bits with a scale for each output."""
+        """True for a matrix that is stored in 8 bits with a scale for each output."""
         return name in self._modules and not self._layout.is_stacked and self._matrix(name).has_row_scales
 
     def integers(self, name: str, rows: slice, columns: slice) -> ScaledIntegers:
         return self._matrix(name).integers(*_bounds(self.info(name).shape, rows, columns))
 
     def _matrix(self, name: str, number: int | None = None) -> GroupedMatrix:
-        """The matrix, or one of a stack; its integers stay in memory until another one is asked for."""
+        """The matrix, or one of a stack; its integers stay in memory until another one is read."""
         if self._last is None or self._last[:2] != (name, number):
             self._last = None
             module = self._modules[name]
@@ -103,7 +103,7 @@ class QuantisedFolder(ModelFolder):
             tensors = {
                 end: self._values(self._part(module, end), number) for end, _ in self._found(module, size)
             }
-            with located(f"{self._place(self._main(module))}, matrix {number}"):
+            with located(f"{self._label(self._main(module))}, matrix {number}"):
                 self._last = name, number, self._layout.matrix(tensors, *size)
         return self._last[2]
 
@@ -112,7 +112,7 @@ class QuantisedFolder(ModelFolder):
         return ((end, needed) for end, needed in parts if self._part(module, end) in self.tensors)
 
     def _values(self, name: str, number: int | None = None) -> Array:
-        """A whole tensor, floats as float32; or what it has of one matrix of a stack."""
+        """Reads a whole tensor, floats as float32, or its part of one matrix of a stack."""
         info = super().info(name)
         if info.dtype in FLOAT_DTYPES:
             return super().floats(name)
@@ -121,7 +121,7 @@ class QuantisedFolder(ModelFolder):
         return values
 
     def _check(self) -> None:
-        """Raises CheckpointError with what is wrong with shapes and dtypes, or else with values."""
+        """Raises CheckpointError with the errors of shapes and dtypes, or else with those of values."""
         if not self._modules:
             raise CheckpointError(
                 f"{self.path}: config.json says {self.quantised}; no tensor is stored so, as "
@@ -138,13 +138,13 @@ class QuantisedFolder(ModelFolder):
         shape = super().info(main).shape
         if len(shape) != len(layout.dimensions) or 0 in shape:
             needed_dimensions = ", ".join(layout.dimensions)
-            yield f"{self._place(main)} has shape {[*shape]}; needed is [{needed_dimensions}]"
+            yield f"{self._label(main)} has shape {[*shape]}; needed is [{needed_dimensions}]"
             return
         if (plain := f"{module}{layout.weight}") != main and plain in self.tensors:
-            yield f"{self._place(plain)} is stored as {shown(main)}, too; one of them must go"
+            yield f"{self._label(plain)} is stored as {shown(main)}, too; one of them must go"
         size = self._size(module)
         if error := layout.size_error(*size):
-            yield f"{self._place(main)}: {error} for {self.quantised}"
+            yield f"{self._label(main)}: {error} for {self.quantised}"
         for end, needed in layout.needed(*size).items():
             needed = needed._replace(shape=(*self._stack(module), *needed.shape))
             yield from self._misfits(self._part(module, end), needed, size)
@@ -157,11 +157,11 @@ class QuantisedFolder(ModelFolder):
         info = super().info(name)
         if info.shape != needed.shape:
             yield (
-                f"{self._place(name)} has shape {[*info.shape]}, needed is {[*needed.shape]} for {size[0]} "
+                f"{self._label(name)} has shape {[*info.shape]}, needed is {[*needed.shape]} for {size[0]} "
                 f"outputs and {size[1]} inputs ({self.quantised}, as config.json says)"
             )
         if info.dtype not in needed.dtypes:
-            yield f"{self._place(name)} has dtype {info.dtype}, needed is {' or '.join(needed.dtypes)}"
+            yield f"{self._label(name)} has dtype {info.dtype}, needed is {' or '.join(needed.dtypes)}"
 
     def _value_errors(self, module: str) -> list[str]:
         size, main = self._size(module), self._main(module)
@@ -172,13 +172,13 @@ class QuantisedFolder(ModelFolder):
                 for end, needed in self._found(module, size)
                 if not needed.is_large
             }
-            errors += [f"{self._place(main)}: {error}" for error in self._layout.value_errors(small, *size)]
+            errors += [f"{self._label(main)}: {error}" for error in self._layout.value_errors(small, *size)]
         return errors
 
     def _missing(self, name: str) -> str:
         return f"{self.path}: tensor {shown(name)} is missing; {self.quantised} needs it"
 
-    def _place(self, name: str) -> str:
+    def _label(self, name: str) -> str:
         return f"{self.path / super().file_name(name)}: tensor {shown(name)}"
 
 

@@ -38,9 +38,10 @@ class ScaledIntegers(NamedTuple):
 class GroupedMatrix:
     """[outputs, inputs]: (code - zero) * scale, exact in float32 for scales in half precision.
 
-    codes: gives those of some outputs, [n, inputs] of 8 bits each.
-    scales: [outputs, groups]. zeros: the same, or one for all.
-    groups: [inputs], the group of each input; None where groups of equal size follow one another.
+    codes: function that unpacks the codes of some outputs, [n, inputs] of 8 bits each.
+    scales: [outputs, groups].
+    zeros: [outputs, groups], or one number for all.
+    groups: [inputs], the group of each input; None if groups of equal size follow one another.
     """
 
     shape: tuple[int, int]
@@ -86,7 +87,7 @@ MAX_SHOWN = 4
 
 
 class Needed(NamedTuple):
-    """Requirements of a matrix's tensor. is_large: it grows as the matrix does, and is read when that is."""
+    """Requirements of a matrix's tensor. is_large: True if it is as large as the matrix, and read with it."""
 
     dtypes: tuple[str, ...]
     shape: tuple[int, ...]
@@ -97,13 +98,16 @@ class Needed(NamedTuple):
 class QuantisedLayout(ABC):
     """Storage layout of a folder's matrices. Tensors are identified by the ends of their names.
 
-    main: the end of the tensor whose shape tells the matrix's size.
-    marks: the end of that which tells that a matrix is quantised.
-    scales: that of the scales. order: that of the inputs' groups, where these have an order of their own.
-    separator: what is before each end. weight: what is in place of both in the matrix's own name.
-    dimensions: those of the main tensor, in words.
-    is_stacked: the first one counts matrices, whose transposes the model has in one tensor.
-    bits: of a number. group_size: inputs that have a scale together; None for all.
+    main: end of the name of the tensor whose shape gives the matrix's size.
+    marks: end of the name of the tensor that marks a matrix as quantised.
+    scales: end of the name of the scales.
+    order: end of the name of the inputs' groups, if these are in an order of their own.
+    separator: text before each end.
+    weight: text that replaces separator and end in the matrix's own name.
+    dimensions: dimensions of the main tensor, in words.
+    is_stacked: True if the first dimension counts matrices, whose transposes are one tensor of the model.
+    bits: bits of a code.
+    group_size: number of inputs that have a scale together; None for all.
     """
 
     main: str
@@ -122,7 +126,7 @@ class QuantisedLayout(ABC):
 
     @property
     def grouped(self) -> str:
-        """Words the group size for messages."""
+        """Describes the group size in messages."""
         return "" if self.group_size is None else f", groups of {self.group_size}"
 
     @property
@@ -131,11 +135,11 @@ class QuantisedLayout(ABC):
         return WORD_BITS // self.bits
 
     def groups(self, inputs: int) -> int:
-        """Groups of a row; of no size, one."""
+        """Number of groups of a row."""
         return 1 if self.group_size is None else -(-inputs // self.group_size)
 
     def groups_in_order(self, inputs: int) -> Array | None:
-        """`GroupedMatrix.groups` where neighbours have a group; the last may be smaller."""
+        """Computes `GroupedMatrix.groups` for groups of neighbours, of which the last may be smaller."""
         if self.group_size is None or inputs % self.group_size == 0:
             return None
         return np.arange(inputs) // self.group_size
@@ -179,6 +183,6 @@ def _group_errors(end: str, values: Array, groups: int) -> Iterator[str]:
     bad = values[(values < 0) | (values >= groups)]
     if bad.size:
         yield (
-            f"{end}: {bad.size} of {values.size} inputs are in groups that are not there, such as "
+            f"{end}: {bad.size} of {values.size} inputs are in groups that do not exist, such as "
             f"{int(bad[0])}; allowed: 0..{groups - 1}"
         )

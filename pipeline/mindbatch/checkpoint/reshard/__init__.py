@@ -1,1 +1,1 @@
-"""Carrying out a reshard: in chunks, by several threads, taken up again after any end."""
+"""Executes reshards: in chunks, by several threads, resumed after a kill at any moment."""

@@ -25,16 +25,16 @@ PART_SUFFIX = ".part"
 
 
 def part_of(target: Path) -> Path:
-    """The folder in which a target is made."""
+    """The folder in which a target is made, beside the target."""
     return target.with_name(target.name + PART_SUFFIX)
 
 
 def names_below(folder: Path) -> Iterator[str]:
     """Yields files below a folder, and links whatever they lead to, as paths from there; follows none."""
-    for place, folders, files in os.walk(folder):
-        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+    for parent, folders, files in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
         for name in (*files, *links):
-            yield os.path.relpath(os.path.join(place, name), folder)
+            yield os.path.relpath(os.path.join(parent, name), folder)
 
 
 def refuse_foreign(folder: Path, marker: Marker) -> None:
@@ -69,8 +69,8 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         with writing(folder):
             # Who had the lock may have renamed the folder: it is then the lock of the finished target.
-            is_held = lock(handle) and is_still(handle, folder)
-        if not is_held:
+            is_locked = lock(handle) and is_still(handle, folder)
+        if not is_locked:
             raise ConfigError(f"{folder}: another reshard is writing here")
         yield
     finally:
@@ -112,8 +112,8 @@ def is_ours(part: Path) -> bool:
     )
 
 
-def is_there(plan: ReshardPlan) -> bool:
-    """True if the target folder is already what is wanted. ConfigError if it must not be replaced."""
+def exists(plan: ReshardPlan) -> bool:
+    """True if the target folder is already that of the plan. ConfigError if another must not be replaced."""
     target = plan.target
     if not os.path.lexists(target) or (target.is_dir() and not os.listdir(target)):
         return False
@@ -181,7 +181,7 @@ def remove_displaced(plan: ReshardPlan, storage: Storage) -> None:
 
 
 def give_name(plan: ReshardPlan, part: Path, storage: Storage) -> None:
-    """The rename; a reshard that is to give way is exchanged for the new one first, and then removed."""
+    """Renames the finished folder; a reshard that it replaces is exchanged for it, and then removed."""
     target = plan.target
     gives_way = plan.replace and read_marker(target) is not None
     try:
@@ -227,7 +227,7 @@ class TargetFiles(Closing):
                     self._storage.write_at(self._file(name), data, offset)
 
     def write(self, target: Writing, start: int, data: memoryview) -> None:
-        """Writes a tensor's bytes from `start` on into its file, which is there and of full size."""
+        """Writes a tensor's bytes from `start` on into its file, which exists with its full size."""
         with writing(self._folder / target.file):
             for offset, nbytes in byte_ranges(target.extents, start, len(data)):
                 self._storage.write_at(self._file(target.file), data[:nbytes], offset)
@@ -256,11 +256,11 @@ def refuse_without_room(folder: Path, layouts: Mapping[str, FileLayout]) -> None
     """MindBatchError, by which the job is unfinished, where less room is free than is still needed."""
     needed = sum(layout.total_bytes for layout in layouts.values())
     with contextlib.suppress(OSError):
-        there = sum(path.stat().st_blocks * 512 for name in layouts if (path := folder / name).exists())
+        written = sum(path.stat().st_blocks * 512 for name in layouts if (path := folder / name).exists())
         disk = os.statvfs(folder)
         free = disk.f_bavail * disk.f_frsize
-        if needed - there > free:
+        if needed - written > free:
             raise MindBatchError(
-                f"{folder}: {needed - there:,} bytes are still to be written, and the disk has room for "
+                f"{folder}: {needed - written:,} bytes are still to be written, and the disk has room for "
                 f"{free:,}"
             )

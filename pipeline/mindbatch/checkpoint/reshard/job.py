@@ -24,7 +24,7 @@ SourceTensor = tuple[int, str]
 
 
 class _InRows:
-    """A tensor that is read or written in rows. view: the shape by which its regions and rows are counted."""
+    """A tensor that is read or written in rows. view: shape by which its regions and rows are counted."""
 
     __slots__ = ()
 
@@ -38,15 +38,16 @@ class _InRows:
 
     @property
     def row_bytes(self) -> int:
-        """Stored bytes of a row: all that a place of the first dimension holds."""
+        """Stored bytes of a row: everything with one index of the first dimension."""
         return math.prod(self.view[1:]) * DTYPES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading(_InRows):
-    """A stored tensor that is read. digest: what its digests.json says, if there is one.
+    """A stored tensor that is read.
 
-    edits: what an adapter does to it, so that its rows are read as merged float32 ones.
+    digest: digest of digests.json, if there is one.
+    edits: changes by an adapter, with which its rows are read, merged and in float32.
     """
 
     path: str
@@ -90,9 +91,10 @@ class Writing(_InRows):
 class Job:
     """Tensors that are made of the same sources, in one go so that each source is read once.
 
-    name: the first of theirs. readings: by the rank and name that the copies have.
-    allow_overflow: finite values may become infinite where the dtype changes. overflow_hint: how the message
-    ends where they may not.
+    name: name of the first tensor.
+    readings: stored tensors that are read, by the rank and name that the copies have.
+    allow_overflow: True if finite values may become infinite where the dtype changes.
+    overflow_hint: end of the message where they may not.
     """
 
     name: str
@@ -120,9 +122,12 @@ def jobs_of(
 ) -> list[Job]:
     """The jobs of a plan: tensors that have a source in common are made together.
 
-    sets: the opened tensors of each source rank. layouts: of the target files, by path below the target
-    folder; file_of: that path, by target rank. dtypes: of the target's tensors, by name. lora: an adapter
-    that is merged. allow_overflow, overflow_hint: as in Job.
+    sets: opened tensors of each source rank.
+    layouts: layouts of the target files, by path below the target folder.
+    file_of: path below the target folder, by target rank.
+    dtypes: dtypes of the target's tensors, by name.
+    lora: adapter that is merged.
+    allow_overflow, overflow_hint: see Job.
     """
     jobs: list[Job] = []
     for together in _together(plans):
@@ -154,16 +159,16 @@ def reading_of(tensors: TensorSet, name: str, stored: StoredShard, lora: LoraPla
 
 
 def _together(plans: Iterable[TensorPlan]) -> list[list[TensorPlan]]:
-    """The plans, those of one name together, and those of names that are made of the same tensors."""
+    """Groups the plans of one name, and those of names that are made of the same tensors."""
     by_name: dict[str, list[TensorPlan]] = {}
     for plan in plans:
         by_name.setdefault(plan.name, []).append(plan)
     groups: dict[str, list[TensorPlan]] = {}  # by the names of their sources; the same list for all of them
     groups_in_order: list[list[TensorPlan]] = []
     for same in by_name.values():
-        origins = {copy.source_name for plan in same for copy in plan.copies}
+        sources = {copy.source_name for plan in same for copy in plan.copies}
         joined: list[TensorPlan] = []
-        for group in {id(groups[name]): groups[name] for name in origins if name in groups}.values():
+        for group in {id(groups[name]): groups[name] for name in sources if name in groups}.values():
             joined += group
             group.clear()
         joined += same
@@ -174,7 +179,7 @@ def _together(plans: Iterable[TensorPlan]) -> list[list[TensorPlan]]:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Rows of a reading: those of the targets, moved by `offset`."""
+    """Rows of a reading: the rows of the targets, moved by `offset`."""
 
     reading: SourceTensor
     offset: int
@@ -182,7 +187,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The rows start..stop of some writings. fetches: what is read for them, each in full rows.
+    """The rows start..stop of some writings. fetches: full rows that are read for them.
 
     Transposed copies have no fetch: a row of theirs is a column of the source.
     """
@@ -193,7 +198,7 @@ class Chunk:
     fetches: tuple[Fetch, ...]
 
     def copies(self, writing: Writing) -> list[tuple[Fetch | None, Copy]]:
-        """The copies that fill the chunk's rows of a writing, each with where its rows are."""
+        """The copies that fill the chunk's rows of a writing, each with the fetch that has its rows."""
         return [(fetch_of(copy), copy) for copy in writing.copies if _is_over(copy, self.start, self.stop)]
 
 
@@ -203,7 +208,7 @@ def fetch_of(copy: Copy) -> Fetch | None:
 
 
 def chunks_of(job: Job, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
-    """Yields the rows of all writings once and in order; those of the sources in order where that can be."""
+    """Yields the rows of all writings once and in order, and those of the sources in order if possible."""
     for group in _groups(job.writings):
         # Cut where a copy begins or ends, so that a chunk's rows all have the same sources.
         bounds = {0, group[0].rows} | {
@@ -215,7 +220,7 @@ def chunks_of(job: Job, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
 
 
 def _groups(writings: Sequence[Writing]) -> list[list[Writing]]:
-    """Writings of the same rows, made from the same rows of their sources, go together."""
+    """Groups the writings of the same rows that are made from the same rows of their sources."""
     by_rows: dict[object, list[Writing]] = {}
     for writing in writings:
         rows = frozenset(
@@ -223,10 +228,10 @@ def _groups(writings: Sequence[Writing]) -> list[list[Writing]]:
             for copy in writing.copies
         )
         by_rows.setdefault((writing.rows, rows), []).append(writing)
-    return sorted(by_rows.values(), key=lambda group: min(map(_first_place, group)))
+    return sorted(by_rows.values(), key=lambda group: min(map(_first_source_row, group)))
 
 
-def _first_place(writing: Writing) -> tuple[SourceTensor, int]:
+def _first_source_row(writing: Writing) -> tuple[SourceTensor, int]:
     return min(((copy.source_tensor, copy.source_rows[0]) for copy in writing.copies), default=((0, ""), 0))
 
 

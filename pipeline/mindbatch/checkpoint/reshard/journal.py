@@ -1,6 +1,6 @@
-"""The journal of a reshard that is under way: which tensors are on the disk, each with its digest.
+"""The journal of an unfinished reshard lists the tensors that are on the disk, each with its digest.
 
-The first line says which reshard it is; the others were appended after their tensors had been synced.
+The first line identifies the reshard; each other line was appended after its tensor had been synced.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mindbatch.checkpoint.reshard.folder import (
     names_below,
     remove_tree,
 )
-from mindbatch.checkpoint.reshard.plan import Outcome, Place, ReshardPlan
+from mindbatch.checkpoint.reshard.plan import Outcome, ReshardPlan, TargetTensor
 from mindbatch.checkpoint.reshard.progress import Progress
 from mindbatch.checkpoint.reshard.write import Written
 from mindbatch.io.closing import Closing
@@ -40,7 +40,7 @@ _MAX_JOURNAL_BYTES = 1 << 30  # a line of 200 bytes for each tensor of a thousan
 
 @dataclass(frozen=True)
 class JournalContent:
-    """Content of a journal. head: what it was begun with; size: bytes up to the first torn line."""
+    """Content of a journal. head: its first line. size: number of bytes before the first torn line."""
 
     head: Mapping[str, Any]
     written: tuple[Written, ...]
@@ -78,7 +78,7 @@ class Journal(Closing):
         earlier: JournalContent | None,
         head: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """earlier: what was read, which goes on without what is torn; None: a new one with this head."""
+        """earlier: content of a journal to continue, without its torn end; None begins one with `head`."""
         self._path = path
         first = _line({**head})
         if earlier is None:
@@ -87,7 +87,7 @@ class Journal(Closing):
             self._writer = JournalWriter(path, earlier.size if earlier else len(first), storage)
 
     def append(self, written: Iterable[Written]) -> None:
-        """Notes tensors that are on the disk; returns when the notes are there, too."""
+        """Notes tensors that are on the disk; returns when the notes are on it, too."""
         with writing(self._path):
             for tensor in written:
                 self._writer.append(_line([*astuple(tensor)]))
@@ -114,7 +114,8 @@ def _entry(line: bytes) -> Any:
 class Recorder:
     """Notes finished tensors in the journal, some at a time, each after its file was synced.
 
-    sync_bytes: how much may be in files and not noted. in_background: the work goes on meanwhile.
+    sync_bytes: number of bytes that may be in files and not noted.
+    in_background: True to sync and note in a thread, while the work goes on.
     """
 
     def __init__(self, files: TargetFiles, journal: Journal, sync_bytes: int, *, in_background: bool) -> None:
@@ -127,7 +128,7 @@ class Recorder:
         self._running: Future[None] | None = None
 
     def take(self, written: Iterable[Written]) -> None:
-        """Tensors that are in their files. StorageError when an earlier sync has failed."""
+        """Takes tensors that are in their files. StorageError if an earlier sync has failed."""
         self._waiting += written
         if sum(tensor.nbytes for tensor in self._waiting) < self._sync_bytes:
             return
@@ -135,11 +136,11 @@ class Recorder:
             self._begin()
 
     def finish(self) -> None:
-        """Returns when everything is noted."""
+        """Notes everything that was taken."""
         self._begin().result()
 
     def close(self) -> None:
-        """Waits for what is under way; what has not begun is not noted."""
+        """Waits for the notes that are being written; begins no others."""
         self._pool.shutdown()
 
     def _begin(self) -> Future[None]:
@@ -160,11 +161,11 @@ class Recorder:
 @contextmanager
 def opened_journal(
     plan: ReshardPlan, part: Path, storage: Storage, outcome: Outcome
-) -> Iterator[tuple[Journal, Mapping[Place, Written]]]:
-    """The journal and what it has: that of an earlier session if it was the same reshard, else a new one."""
+) -> Iterator[tuple[Journal, Mapping[TargetTensor, Written]]]:
+    """Opens an earlier session's journal of the same reshard, or a new one; yields it and its entries."""
     path = part / JOURNAL_NAME
     earlier = _earlier(plan, part, outcome)
-    noted: dict[Place, Written] = {}
+    noted: dict[TargetTensor, Written] = {}
     if earlier is None:
         remove_tree(part, storage, last=[MARKER_NAME, JOURNAL_NAME], keep=True)
     else:
@@ -176,14 +177,16 @@ def opened_journal(
                 remove_leftovers(folder, storage, ours.__contains__)
         wanted = {(name, tensor) for name, layout in plan.layouts.items() for tensor in layout.extents}
         entries = {(tensor.file, tensor.tensor): tensor for tensor in earlier.written}
-        noted = {place: tensor for place, tensor in entries.items() if place in wanted}
+        noted = {key: tensor for key, tensor in entries.items() if key in wanted}
     with Journal(path, storage, earlier, {"identity": plan.identity, "settings": plan.settings}) as journal:
         yield journal, noted
 
 
-def verified(part: Path, noted: Mapping[Place, Written], progress: Progress) -> dict[Place, str]:
-    """The digests of the tensors that are as the journal says; all of them are read, in threads."""
-    known: dict[Place, str] = {}
+def verified(
+    part: Path, noted: Mapping[TargetTensor, Written], progress: Progress
+) -> dict[TargetTensor, str]:
+    """Reads the noted tensors, in threads, and returns the digests of those that match the journal."""
+    known: dict[TargetTensor, str] = {}
     done, total = 0, sum(tensor.nbytes for tensor in noted.values())
     by_file: dict[str, list[str]] = {}
     for file, tensor in noted:
@@ -199,12 +202,12 @@ def verified(part: Path, noted: Mapping[Place, Written], progress: Progress) -> 
                     if digest == entry.digest:
                         known[name, tensor] = digest
                     done += entry.nbytes
-                    progress("checking what is there", done, total)
+                    progress("checking existing tensors", done, total)
     return known
 
 
 def _refuse_links(part: Path) -> None:
-    """ConfigError: through a link, which a reshard never makes, it would write elsewhere."""
+    """Raises ConfigError for links, which a reshard never makes: it would write elsewhere through them."""
     links = sorted(name for name in names_below(part) if (part / name).is_symlink())
     if links:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""A reshard that was asked for, planned and proved; and what came of it."""
+"""A reshard that is planned and proved, and its outcome."""
 
 import hashlib
 import json
@@ -9,30 +9,32 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
-from mindbatch.checkpoint.formats.ckpt_file import ckpt_layout
-from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
+from mindbatch.checkpoint.formats.registry import WRITTEN
 from mindbatch.checkpoint.formats.stored import FileLayout
 from mindbatch.checkpoint.placement.plan import TensorPlan, plan_digest
 from mindbatch.checkpoint.placement.regions import Shape
 from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.checkpoint.reshard.replicas import ReplicaPair
 
-CKPT, SAFETENSORS = "ckpt", "safetensors"
 SYNC_BYTES = 64 << 20
 
-Place = tuple[str, str]
-"""File and tensor."""
+TargetTensor = tuple[str, str]
+"""File and name of a tensor of the target."""
 
 
 @dataclass(frozen=True)
 class ReshardPlan:
-    """A reshard that was asked for, planned and proved.
+    """A reshard that is planned and proved.
 
-    settings: what the user may compare, as JSON. source: what identifies it, as JSON. tensors: how each of
-    the target's is made. layouts: of the files of tensors, by path below the target. other_files: with their
-    contents. replace: another reshard in the target folder gives way. replicas: what of the
-    sources is compared first. stamps: size and time of the files that must not change until all is read.
-    sync_bytes: about how much a kill may undo.
+    settings: settings that are shown to the user where they differ from those of another reshard, as JSON.
+    source: identity of the source, as JSON.
+    tensors: copies that make each tensor of the target.
+    layouts: layouts of the files of tensors, by path below the target.
+    other_files: contents of the other files, by path below the target.
+    replace: True to replace another reshard in the target folder.
+    replicas: regions of the sources that must be equal, which are compared first.
+    stamps: size and time of the files that must not change until all is read.
+    sync_bytes: number of bytes about which a kill may undo.
     """
 
     target: Path
@@ -55,7 +57,7 @@ class ReshardPlan:
 
     @cached_property
     def identity(self) -> str:
-        """Digest of what the target will hold: equal for two plans that make the same files."""
+        """Digest of the target's content: equal for two plans that make the same files."""
         files: dict[str, Any] = {
             name: [lay.total_bytes, lay.head_digest] for name, lay in self.layouts.items()
         }
@@ -101,15 +103,17 @@ def layouts_of(
     entries: list[list[tuple[str, str, Shape]]] = [[] for _ in files]
     for plan in plans:
         entries[plan.rank].append((plan.name, dtypes[plan.name], plan.shape))
-    layout_of = ckpt_layout if kind == CKPT else safetensors_layout
-    return {file: layout_of(entries[rank]) for rank, file in enumerate(files)}
+    lay_out = WRITTEN[kind].lay_out
+    assert lay_out is not None
+    return {file: lay_out(entries[rank]) for rank, file in enumerate(files)}
 
 
 @dataclass
 class Outcome:
-    """Outcome of a reshard. is_new: False if the target already existed.
+    """Outcome of a reshard.
 
-    kept: tensors of an earlier session.
+    is_new: False if the target already existed.
+    kept: number of tensors that an earlier session had written.
     """
 
     is_new: bool = True

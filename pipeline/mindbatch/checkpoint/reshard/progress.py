@@ -1,4 +1,4 @@
-"""Progress reports of those who do the work, and the lines made of them."""
+"""Reports of progress, and the lines that show them."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Elements that several ranks of a source hold: a reshard reads one, so the others must be the same."""
+"""Compares elements that several ranks of a source hold, of which a reshard reads one."""
 
 import math
 import os
@@ -45,7 +45,7 @@ class ReplicaPair:
 
 
 def digest_errors(files: RankFiles, sources: Sequence[TensorSet]) -> list[str]:
-    """A line for each whole tensor whose recorded digest is not that of the rank that holds the same."""
+    """Lists whole tensors whose recorded digests differ between ranks that must hold the same."""
     errors: list[str] = []
     known: dict[object, Reading] = {}
     for rank, source in enumerate(sources):
@@ -94,7 +94,7 @@ def _overlapping(locations: Sequence[Location]) -> Iterator[tuple[Location, Loca
 
 
 def compare(pairs: Sequence[ReplicaPair], progress: Progress = silent) -> None:
-    """Reads and compares all of them, in threads. CheckpointError lists tensors and files that differ."""
+    """Reads and compares all pairs in threads. CheckpointError lists the tensors and files that differ."""
     done, total = 0, sum(pair.nbytes for pair in pairs)
     by_files: dict[tuple[str, str], list[ReplicaPair]] = {}
     for pair in pairs:
@@ -109,7 +109,7 @@ def compare(pairs: Sequence[ReplicaPair], progress: Progress = silent) -> None:
 
 
 def _differing(pairs: Sequence[ReplicaPair]) -> list[str]:
-    """A line for each that differs; a thread has its own files and memory."""
+    """Lists the pairs that differ; each thread has its own files and memory."""
     with Sources() as sources:
         return [
             pair.error()
@@ -130,7 +130,7 @@ def _are_alike(pair: ReplicaPair, sources: Sources, first: Region, other: Region
     return True
 
 
-def _bytes_of(reading: Reading, region: Region, start: int, stop: int, sources: Sources, place: str) -> bytes:
+def _bytes_of(reading: Reading, region: Region, start: int, stop: int, sources: Sources, key: str) -> bytes:
     low, _ = rows_of(region)
-    data = sources.rows(reading, low + start, low + stop, place)
+    data = sources.rows(reading, low + start, low + stop, key)
     return as_array(data, reading.dtype, stop - start, reading.view)[all_rows(region)].tobytes()

@@ -38,7 +38,8 @@ if TYPE_CHECKING:  # adapters are seldom merged
 class Sources(Closing):
     """The files of the sources, opened when they are needed, and memory that chunks are read into.
 
-    files: which several threads may share. stop: once it is set, nothing more is read: CancelledError.
+    files: opened files, which several threads may share.
+    stop: event that ends all reading with CancelledError.
     """
 
     def __init__(self, files: OpenFiles | None = None, stop: Event | None = None) -> None:
@@ -56,30 +57,28 @@ class Sources(Closing):
         return file
 
     def rows(
-        self, reading: Reading, start: int, stop: int, place: object, check: ReadCheck | None = None
+        self, reading: Reading, start: int, stop: int, key: object, check: ReadCheck | None = None
     ) -> memoryview:
-        """The bytes of some rows, in the reading's values_dtype, valid until the next call with this `place`.
+        """The bytes of some rows, in the reading's values_dtype, valid until the next call with this key.
 
-        check: is given the bytes as they are stored, before anything is added.
+        check: takes the bytes as they are stored, before anything is added.
         """
         self.refuse_when_stopped()
         count = (stop - start) * reading.row_bytes
-        stored = self.buffer(place, count)
+        stored = self.buffer(key, count)
         self.file(reading).read_into(reading.name, start * reading.row_bytes, stored)
         if check is not None:
             check.take(start * reading.row_bytes, stored)
-        return self._merged(reading, start, stop, stored, place) if reading.edits else stored
+        return self._merged(reading, start, stop, stored, key) if reading.edits else stored
 
     def refuse_when_stopped(self) -> None:
         if self._stop is not None and self._stop.is_set():
             raise CancelledError
 
-    def _merged(
-        self, reading: Reading, start: int, stop: int, stored: memoryview, place: object
-    ) -> memoryview:
+    def _merged(self, reading: Reading, start: int, stop: int, stored: memoryview, key: object) -> memoryview:
         data = stored
         if reading.dtype != reading.values_dtype:
-            data = self.buffer((place, "merged"), (stop - start) * reading.values_row_bytes)
+            data = self.buffer((key, "merged"), (stop - start) * reading.values_row_bytes)
         values = as_array(data, reading.values_dtype, stop - start, reading.view)
         if data is not stored:
             widen(as_array(stored, reading.dtype, stop - start, reading.view), reading.dtype, values)
@@ -90,11 +89,11 @@ class Sources(Closing):
         self._merger.apply(reading.name, reading.edits, start, values)
         return data
 
-    def buffer(self, place: object, count: int) -> memoryview:
-        """`count` bytes to be written over, the same ones whenever `place` is the same."""
-        if place not in self._buffers or len(self._buffers[place]) < count:
-            self._buffers[place] = memoryview(bytearray(count))
-        return self._buffers[place][:count]
+    def buffer(self, key: object, count: int) -> memoryview:
+        """A buffer of `count` bytes, the same one for the same key."""
+        if key not in self._buffers or len(self._buffers[key]) < count:
+            self._buffers[key] = memoryview(bytearray(count))
+        return self._buffers[key][:count]
 
     def forget(self) -> None:
         """Gives the memory of the buffers back: the next job needs others."""
@@ -119,7 +118,7 @@ def all_rows(region: Region) -> tuple[slice, ...]:
 
 
 class ReadCheck:
-    """The digest of a reading, made while its bytes come by in order; what is missing is read at the end."""
+    """Digests a reading while its bytes are read in order; bytes that are missing are read at the end."""
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
@@ -154,8 +153,8 @@ class ReadCheck:
 class TransposedRegions:
     """Source regions that a job's transposed copies need.
 
-    A row of the target is a column of the source there, so that chunks of rows would read all of the source
-    again and again. Kept are no more than the regions that are copied. checks: of readings.
+    A row of the target is a column of the source, so that chunks of rows would read the whole source again
+    and again; so the regions that are copied are kept in memory.
     """
 
     def __init__(self, job: Job, sources: Sources, checks: Mapping[SourceTensor, ReadCheck]) -> None:
@@ -189,7 +188,7 @@ class TransposedRegions:
 
 
 def _keep(chunk: Array, start: int, stop: int, region: Region, kept: Array) -> None:
-    """Puts what the chunk, the rows start..stop, has of a region at its place."""
+    """Copies the chunk's part of a region, of the rows start..stop, into the region's array, transposed."""
     (top, bottom), (left, right) = region
     low, high = max(start, top), min(stop, bottom)
     if low < high:
@@ -209,15 +208,13 @@ class Written:
 def write_job(job: Job, sources: Sources, write: Callable[[Writing, int, memoryview], None]) -> list[Written]:
     """Does the job. Replicas are made and digested once, and written to each of their files.
 
-    write: takes a tensor's bytes from a position on; they change afterwards.
+    write: function that writes bytes of a tensor at a position, before it returns: they change afterwards.
 
     Raises:
         CheckpointError: a source is damaged, or a value does not fit the target's dtype.
         StorageError: a target cannot be written.
     """
-    checks = {
-        place: ReadCheck(reading) for place, reading in job.readings.items() if reading.digest is not None
-    }
+    checks = {key: ReadCheck(reading) for key, reading in job.readings.items() if reading.digest is not None}
     replicas = _replicas(job)
     digests = [started_digest(alike[0].dtype, alike[0].shape) for alike in replicas]
     for number, start, content in _contents(job, replicas, sources, checks):
@@ -252,7 +249,7 @@ def check_job(job: Job, sources: Sources, folder: Path) -> None:
 
 
 def _replicas(job: Job) -> list[list[Writing]]:
-    """The writings, those together that are made of the same in the same way."""
+    """Groups the writings of equal contents."""
     replicas: dict[object, list[Writing]] = {}
     for writing in job.writings:
         replicas.setdefault((writing.copies, writing.dtype, writing.shape, writing.view), []).append(writing)

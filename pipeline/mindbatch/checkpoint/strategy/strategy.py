@@ -46,8 +46,8 @@ class TensorLayout:
     @property
     def parts(self) -> tuple[int, ...]:
         """Into how many parts each entry of the tensor map cuts."""
-        place = (0,) * len(self.device_matrix)
-        return tuple(self._cut(_cutting(entry), place)[1] for entry in self.tensor_map)
+        first = (0,) * len(self.device_matrix)
+        return tuple(self._cut(_cutting(entry), first)[1] for entry in self.tensor_map)
 
     def slice_of(self, rank: int, shape: tuple[int, ...]) -> tuple[slice, ...]:
         """The slice of a parameter of `shape` on a rank, counted within its stage or over all.
@@ -136,11 +136,11 @@ def _cutting(entry: Axes) -> tuple[int, ...]:
 
 
 def _coordinates(rank: int, matrix: tuple[int, ...]) -> tuple[int, ...]:
-    place: list[int] = []
+    coordinates: list[int] = []
     for size in reversed(matrix):
         rank, position = divmod(rank, size)
-        place.insert(0, position)
-    return tuple(place)
+        coordinates.insert(0, position)
+    return tuple(coordinates)
 
 
 def _joined(cuts: Iterable[tuple[int, int]]) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from mindbatch.checkpoint.formats.wire_format import BYTES, WireReader, bytes_fi
 from mindbatch.checkpoint.json_object import parse_json_object
 from mindbatch.checkpoint.strategy.strategy import Axes, OperatorStrategy, Strategy, TensorLayout, checked
 from mindbatch.io.errors import CheckpointError
-from mindbatch.io.foreign_formats import foreign_format
+from mindbatch.io.file_signatures import foreign_format
 
 MAX_STRATEGY_BYTES = 64 << 20
 _FIRST_BYTE = 0x08  # current_stage, which must come first; a checkpoint begins with 0x0A

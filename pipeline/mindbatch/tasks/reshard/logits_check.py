@@ -39,7 +39,7 @@ _MIN_ROOM = 1 << 28  # a step's arrays, and the interpreter
 class WholeCheckpoint(RenamedFolder):
     """The tensors of a reshard's source as one whole model's, each checked against its digests.
 
-    Nothing is written: a tensor is put together when it is asked for, from all files that have parts of it.
+    Nothing is written: a tensor is put together when it is read, from all files that have parts of it.
     """
 
     def __init__(self, config: ReshardConfig) -> None:
@@ -195,7 +195,7 @@ def logits_of(config: ReshardConfig, architecture: Architecture) -> FloatArray:
 
 
 def answer_with_logits(connection: Connection) -> None:
-    """Sends the logits, or the lines of an error, which the parent shows: this process has no place to."""
+    """Sends the logits, or the lines of an error, which the parent shows: this process shows nothing."""
     config, architecture = connection.recv()
     prepare_environment(verbose=config.wants_verbose)
     try:

@@ -85,8 +85,8 @@ def source_naming(
     }
     if architecture is None:
         if settings or config.source_names == MINDFORMERS:
-            asked = ", ".join([*settings, *(["source_names"] if config.source_names == MINDFORMERS else [])])
-            raise ConfigError(f"{asked}: {_NEEDS_CONFIG}")
+            keys = ", ".join([*settings, *(["source_names"] if config.source_names == MINDFORMERS else [])])
+            raise ConfigError(f"{keys}: {_NEEDS_CONFIG}")
         return None
     model_type = architecture.model_type
     is_theirs = config.source_names == MINDFORMERS or (
@@ -147,7 +147,7 @@ def named(naming: Naming | None, placements: Placements, model_parallel: int, nu
 
 
 def _refuse_unknown(model_type: str, fused_by: str | None) -> None:
-    """ConfigError for a type without MindFormers names, or without the fused tensors that are asked for."""
+    """ConfigError for a type without MindFormers names, or without the fused tensors of the settings."""
     dialect(model_type)
     if fused_by is not None and not has_fused_form(model_type):
         raise ConfigError(

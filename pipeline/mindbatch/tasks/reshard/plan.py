@@ -8,15 +8,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindbatch.checkpoint.error_lines import raise_if_any, shown
-from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_in, has_file, read_config
+from mindbatch.checkpoint.folders.folder_files import (
+    CONFIG_FILES,
+    CONFIG_NAME,
+    TOKENIZER_FILES,
+    file_in,
+    has_file,
+    read_config,
+)
 from mindbatch.checkpoint.folders.resharded import MERGED_KEY, merged_before
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, STORED_FLOATS
+from mindbatch.checkpoint.formats.registry import WRITTEN
+from mindbatch.checkpoint.formats.safetensors import SAFETENSORS
 from mindbatch.checkpoint.iterations.metadata import descriptions
 from mindbatch.checkpoint.iterations.metadata import file_name as iteration_file
 from mindbatch.checkpoint.json_object import read_limited
 from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.regions import Placements, RankFiles, whole_placements
-from mindbatch.checkpoint.reshard.carry_out import worker_count
+from mindbatch.checkpoint.reshard.execution import worker_count
 from mindbatch.checkpoint.reshard.job import jobs_of
 from mindbatch.checkpoint.reshard.plan import ReshardPlan, layouts_of
 from mindbatch.checkpoint.reshard.replicas import replicas_of
@@ -29,27 +38,10 @@ from mindbatch.tasks.reshard.source import ReshardSource
 if TYPE_CHECKING:
     from mindbatch.checkpoint.lora.plan import LoraPlan
 
-BESIDE = (
-    CONFIG_NAME,
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "ice_text.model",
-    "vocab.model",
-    "chat_template.jinja",
-    "chat_template.json",
-)
-"""Files that are copied along: those of a model folder besides its weights."""
+COPIED_FILES = (*CONFIG_FILES, *TOKENIZER_FILES, "chat_template.json")
+"""The files of a model folder besides its weights."""
 
-_MAX_BESIDE_BYTES = 1 << 28
+_MAX_COPIED_BYTES = 1 << 28
 _DTYPE_KEYS = ("torch_dtype", "dtype")
 
 
@@ -67,7 +59,7 @@ def plan_reshard(config: ReshardConfig, opened: ReshardSource) -> ReshardPlan:
     num_ranks = config.target.model_parallel * config.target.pipeline_stage
     is_iteration = config.target.format == ITERATION_FORMAT
     file_of = [_file_name(rank, num_ranks, config.target.format) for rank in range(num_ranks)]
-    layouts = layouts_of(tensors, file_of, dtypes, "safetensors" if is_iteration else config.target.format)
+    layouts = layouts_of(tensors, file_of, dtypes, SAFETENSORS.name if is_iteration else config.target.format)
     other_files = _other_files(config, opened.folder)
     if is_iteration:
         whole = named(naming, opened.placed(1, 1), 1, 1)
@@ -123,20 +115,20 @@ def _target(config: ReshardConfig, opened: ReshardSource, naming: Naming | None)
 
 def _foreign_cuts(naming: Naming, wanted: Placements, model_parallel: int) -> Iterator[str]:
     """Yields notes on tensors that MindFormers' own networks would shard otherwise."""
-    asked = f"target.model_parallel={model_parallel}"
+    setting = f"target.model_parallel={model_parallel}"
     reads = "mindbatch reads these files, MindFormers needs them cut otherwise (docs/mindformers.md)"
     padded = [
         name for name, placed in wanted.items() if any(shard and shard.padding for shard in placed.shards)
     ]
     if model_parallel > 1 and not padded:
         yield (
-            f"{asked}: the vocabulary is cut over the ranks, as MindFormers has it with "
+            f"{setting}: the vocabulary is cut over the ranks, as MindFormers has it with "
             "vocab_emb_dp: False alone (docs/mindformers.md)"
         )
     if padded:
-        yield f"{asked}: {', '.join(padded)}: padded on the last ranks; {reads}"
+        yield f"{setting}: {', '.join(padded)}: padded on the last ranks; {reads}"
     if model_parallel > naming.heads.kv_heads:
-        yield f"{asked}: several ranks have the same key/value head; {reads}"
+        yield f"{setting}: several ranks have the same key/value head; {reads}"
 
 
 def _wanted(config: ReshardConfig, opened: ReshardSource) -> Placements:
@@ -186,9 +178,10 @@ def _made_of(opened: ReshardSource, target: RankFiles) -> dict[str, dict[str, No
 def _file_name(rank: int, num_ranks: int, kind: str) -> str:
     if kind == ITERATION_FORMAT:
         return iteration_file(rank, num_ranks)
+    written = WRITTEN[kind]
     if num_ranks == 1:
-        return f"model.{kind}"
-    return f"rank_{rank}/checkpoint_{rank}.ckpt" if kind == "ckpt" else f"rank_{rank}/model.safetensors"
+        return f"model{written.suffixes[0]}"
+    return f"rank_{rank}/{written.rank_file.format(rank=rank)}"
 
 
 def _settings(config: ReshardConfig) -> dict[str, Any]:
@@ -212,8 +205,8 @@ def _other_files(config: ReshardConfig, folder: Path | None) -> dict[str, bytes]
     """The model folder's other files; config.json says the dtype that the tensors have now."""
     if folder is None:
         return {}
-    there = [name for name in BESIDE if has_file(folder, name)]
-    copied = {name: read_limited(file_in(folder, name), _MAX_BESIDE_BYTES) for name in there}
+    there = [name for name in COPIED_FILES if has_file(folder, name)]
+    copied = {name: read_limited(file_in(folder, name), _MAX_COPIED_BYTES) for name in there}
     if config.target.dtype != "keep":
         copied[CONFIG_NAME] = _with_dtype(folder, config.target.dtype)
     return copied

@@ -186,7 +186,7 @@ def _model_folder(config: ReshardConfig, source: Source) -> Path | None:
         return Path(config.source_config)
     folder = source.path.parent if source.path.is_file() else source.path
     folders = [folder, folder.parent] if source.kind == ITERATION else [folder]
-    return next((place for place in folders if has_file(place, CONFIG_NAME)), None)
+    return next((candidate for candidate in folders if has_file(candidate, CONFIG_NAME)), None)
 
 
 def _model(folder: Path, ignored_keys: Sequence[str], stored: Source) -> ModelSpec:

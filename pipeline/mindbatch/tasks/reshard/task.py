@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mindbatch.checkpoint.reshard.carry_out import carry_out
-from mindbatch.checkpoint.reshard.folder import is_there, part_of
+from mindbatch.checkpoint.reshard.execution import execute_plan
+from mindbatch.checkpoint.reshard.folder import exists, part_of
 from mindbatch.checkpoint.reshard.plan import Outcome, ReshardPlan
 from mindbatch.checkpoint.reshard.progress import PlainProgress, Progress, TimeLeft, mebibytes
 from mindbatch.io.amounts import duration, size
@@ -32,7 +32,7 @@ def run(config: ReshardConfig) -> int:
             check = logits_check(config, opened, plan)
     say(*opened.notes)
     if config.dry_run:
-        is_done = is_there(plan)
+        is_done = exists(plan)
         show(*_plan_lines(plan, is_done))
         return EXIT_DONE
     start = time.monotonic()
@@ -40,7 +40,7 @@ def run(config: ReshardConfig) -> int:
         with shown_progress() as progress:
             if check is not None:
                 check.progress = progress
-            outcome = carry_out(plan, progress=progress, approve=check)
+            outcome = execute_plan(plan, progress=progress, approve=check)
             if check is not None and not outcome.is_new:
                 check(plan.target)
     except BaseException as error:
@@ -83,7 +83,7 @@ def _plan_lines(plan: ReshardPlan, is_done: bool) -> Iterator[str]:
         f"{'thread' if plan.workers == 1 else 'threads'}; nothing is written (dry_run)"
     )
     if is_done:
-        yield f"{printable(str(plan.target))}: is there already, the same reshard"
+        yield f"{printable(str(plan.target))}: already exists, made by the same reshard"
 
 
 @contextmanager

@@ -138,7 +138,7 @@ def test_tool(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{folder / 'digests.json'}\n", "")
     again = run_tool(str(folder))
     assert again.returncode == 2
-    assert "exists already" in again.stderr
+    assert "already exists" in again.stderr
     assert run_tool(str(folder), "--replace").returncode == 0
     missing = run_tool(str(tmp_path / "modle"))
     assert missing.returncode == 2
@@ -179,7 +179,7 @@ def test_digests_of_rank_folders_and_of_one_file(tmp_path: Path, names: list[str
     assert [any(str(tmp_path / name) in line for line in refused.value.lines) for name in names] == [
         True for _ in names
     ]
-    with pytest.raises(ConfigError, match="exists already; remove it, or give --replace") as kept:
+    with pytest.raises(ConfigError, match="already exists; remove it, or give --replace") as kept:
         record_digests(tmp_path)
     assert len(kept.value.lines) == len(names)
     assert record_digests(tmp_path, replace=True) == written

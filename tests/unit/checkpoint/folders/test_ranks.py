@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, is_cut, match_tensors
+from mindbatch.checkpoint.folders.resharded import reshard_command
 from mindbatch.checkpoint.folders.tensor_set import open_source, seem_copies
 from mindbatch.config.paths import model_folder_error
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.io.foreign_formats import reshard_command
 from mindbatch.models import native
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.registry import describe, tensor_specs
@@ -90,7 +90,7 @@ def cut_refusal(home: Path, rank: TensorSlice, stages: int = 1) -> str:
 def test_another_cut_is_refused_with_the_keys_that_fit(tmp_path: Path) -> None:
     home = cut(tmp_path, model_parallel=4)
     whole = f"make a whole one: `mindbatch reshard source={home} target.dir=whole`"
-    of_four = f"{home}: was cut for 4 ranks (model_parallel=4); asked for: "
+    of_four = f"{home}: was cut for 4 ranks (model_parallel=4); requested: "
     assert cut_refusal(home, WHOLE) == (
         f"{of_four}1 rank (model_parallel=1); give parallel.model_parallel=4, or {whole}"
     )
@@ -100,7 +100,7 @@ def test_another_cut_is_refused_with_the_keys_that_fit(tmp_path: Path) -> None:
     )
     (home / "reshard.json").unlink()  # the number of folders tells as well
     assert cut_refusal(home, TensorSlice(0, 2)) == (
-        f"{home}: has 4 rank folders and no reshard.json that says how they were cut; asked for: 2 ranks "
+        f"{home}: has 4 rank folders and no reshard.json that says how they were cut; requested: 2 ranks "
         f"(model_parallel=2); {whole}"
     )
 

@@ -21,7 +21,7 @@ from mindbatch.checkpoint.formats.floats import (
     converted,
     read_values,
 )
-from mindbatch.checkpoint.formats.open_file import open_safetensors
+from mindbatch.checkpoint.formats.safetensors_file import open_safetensors
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.io.errors import CheckpointError
 

@@ -125,7 +125,7 @@ def test_other_weights_get_nothing(planned: Planned) -> None:
     whole = full_region(planned.shape)
     both = [(name, Segment(whole, whole)) for name in ("model.other.weight", NAME)]
     [edit] = planned.plan.edits(stored(*both))
-    assert edit.place == whole
+    assert edit.region == whole
 
 
 def test_a_matrix_that_has_changed_is_refused(tmp_path: Path, merger: Merger) -> None:

@@ -111,7 +111,7 @@ def test_other_names_and_shapes_are_refused_all_at_once() -> None:
         plan_copies(source, target)
     assert caught.value.lines == (
         "tensor 'a.weigth': not in the source; did you mean 'a.weight'?",
-        "tensor 'a.weight': has no place in the target; did you mean 'a.weigth'?",
+        "tensor 'a.weight': is not part of the target; did you mean 'a.weigth'?",
         "tensor 'norm.weight': has shape [3] in the source, [4] in the target",
     )
 

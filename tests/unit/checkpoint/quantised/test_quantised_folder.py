@@ -177,7 +177,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     (
         "gptq",
         broken("g_idx", 5, 3),
-        "g_idx: 1 of 48 inputs are in groups that are not there, such as 3; allowed",
+        "g_idx: 1 of 48 inputs are in groups that do not exist, such as 3; allowed",
     ),
     ("packed_order", broken("weight_g_idx", 5, -1), "such as -1; allowed: 0..2"),
     ("packed", broken("weight_shape", 1, 47), "weight_shape: [32, 47]; weight_packed holds [32, 48]"),

@@ -18,7 +18,7 @@ from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.stored import ByteExtent
 from mindbatch.checkpoint.placement.plan import Copy
 from mindbatch.checkpoint.placement.regions import Region
-from mindbatch.checkpoint.reshard.carry_out import do_jobs
+from mindbatch.checkpoint.reshard.execution import do_jobs
 from mindbatch.checkpoint.reshard.folder import TargetFiles
 from mindbatch.checkpoint.reshard.job import Job, Reading, Writing, chunks_of
 from mindbatch.checkpoint.reshard.progress import PlainProgress
@@ -130,7 +130,7 @@ def endless(job: Job, sources: Sources) -> None:
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_a_failure_stops_the_others(workers: int) -> None:
-    with pytest.raises(CheckpointError, match="tensor_39.*: not enough memory; fewer workers need less"):
+    with pytest.raises(CheckpointError, match="tensor_39.*: not enough memory; lower workers"):
         list(do_jobs(endless, zeros()[-workers:], workers))
 
 

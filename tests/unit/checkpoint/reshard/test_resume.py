@@ -14,7 +14,7 @@ from harness.forks import Send, run_forked
 from harness.reshard_kills import OTHER_WAYS, SMALL, WAYS, files_of, plan_of
 from mindbatch.checkpoint.formats.stored import FileLayout
 from mindbatch.checkpoint.reshard import folder
-from mindbatch.checkpoint.reshard.carry_out import carry_out
+from mindbatch.checkpoint.reshard.execution import execute_plan
 from mindbatch.checkpoint.reshard.journal import Journal, read_journal
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.checkpoint.reshard.write import Written
@@ -83,7 +83,7 @@ def unbroken(plan: ReshardPlan) -> tuple[dict[str, bytes], list[str]]:
     """The files that the plan makes, and the operations that it takes."""
     storage = CountingStorage()
     plan = replace(plan, target=plan.target.with_name("unbroken"))
-    carry_out(plan, storage)
+    execute_plan(plan, storage)
     return files_of(plan.target), storage.operations
 
 
@@ -91,7 +91,7 @@ def broken_off(plan: ReshardPlan) -> Path:
     """The journal of the plan, which the disk has broken off when most of its tensors were noted."""
     place = [i for i, name in enumerate(unbroken(plan)[1]) if name == "write_at"][-4]
     with pytest.raises(StorageError):
-        carry_out(plan, FailingStorage(place, errno.EIO))
+        execute_plan(plan, FailingStorage(place, errno.EIO))
     return plan.target.with_name("cut.part") / "reshard.journal"
 
 
@@ -99,7 +99,7 @@ def test_what_was_noted_is_not_written_again(plan: ReshardPlan) -> None:
     content, storage = read_journal(broken_off(plan)), CountingStorage()
     assert content is not None
     kept = len(content.written)
-    outcome = carry_out(plan, storage)
+    outcome = execute_plan(plan, storage)
     assert (outcome.kept, outcome.notes) == (kept, [])
     assert kept > 5
     assert storage.operations.count("write_at") == WAYS + sum(len(j.writings) for j in plan.jobs) - kept
@@ -112,7 +112,7 @@ def test_what_is_not_as_noted_is_written_again(plan: ReshardPlan) -> None:
     assert content is not None
     first = content.written[0]
     flip_a_bit(part / first.file, first.tensor)
-    outcome = carry_out(plan, CountingStorage())
+    outcome = execute_plan(plan, CountingStorage())
     assert outcome.kept == len(content.written) - 1
     assert outcome.notes == [f"{part}: 1 tensors are not as noted; made anew"]
     assert files_of(plan.target) == unbroken(plan)[0]
@@ -134,7 +134,7 @@ def test_what_is_not_as_noted_is_written_again(plan: ReshardPlan) -> None:
 def test_a_torn_journal_is_mended(plan: ReshardPlan, tear: Callable[[bytes], bytes]) -> None:
     journal = broken_off(plan)
     journal.write_bytes(tear(journal.read_bytes()))
-    carry_out(plan, CountingStorage())
+    execute_plan(plan, CountingStorage())
     assert files_of(plan.target) == unbroken(plan)[0]
 
 
@@ -148,7 +148,7 @@ def test_another_reshard_begins_anew_and_says_so(source: Path, tmp_path: Path, m
     other = plan_of(source, target, other_ways, adapter=adapters[1])
     part = broken_off(first).parent
     (tmp_path / "unbroken").rename(tmp_path / "first")
-    outcome = carry_out(other, CountingStorage())
+    outcome = execute_plan(other, CountingStorage())
     assert outcome.kept == 0
     changed = "(adapters was {'" if merges else f"(model_parallel was {WAYS}, now {OTHER_WAYS}); begun anew"
     [note] = outcome.notes
@@ -179,8 +179,8 @@ def test_a_disk_that_fails_anywhere_costs_nothing(
     for place in range(5, len(operations), 11):
         plan = replace(first, target=tmp_path / f"cut{place}")
         with pytest.raises(StorageError):
-            carry_out(plan, FailingStorage(place, errno.EIO, lasting=True))
-        num_kept += carry_out(plan, CountingStorage()).kept
+            execute_plan(plan, FailingStorage(place, errno.EIO, lasting=True))
+        num_kept += execute_plan(plan, CountingStorage()).kept
         assert files_of(plan.target) == expected, place
     assert num_kept > 20
 
@@ -192,11 +192,11 @@ def test_a_killed_merge_ends_as_an_unbroken_one(source: Path, tmp_path: Path, pa
     expected, operations = unbroken(plan)
 
     def work(send: Send) -> None:
-        carry_out(plan, KillingStorage(int(part * len(operations)), "after"))
+        execute_plan(plan, KillingStorage(int(part * len(operations)), "after"))
 
     assert run_forked(work).was_killed
     assert part > 0.9 or not plan.target.exists()
-    carry_out(plan, CountingStorage())
+    execute_plan(plan, CountingStorage())
     assert files_of(plan.target) == expected
     assert not plan.target.with_name("cut.part").exists()
 
@@ -207,7 +207,7 @@ def test_an_interrupt_says_that_nothing_is_lost(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mindbatch.checkpoint.reshard.carry_out._finish", interrupted)
+    monkeypatch.setattr("mindbatch.checkpoint.reshard.execution._finish", interrupted)
     with pytest.raises(KeyboardInterrupt):
         reshard(source, tmp_path / "cut")
     assert capsys.readouterr().err == (
@@ -221,7 +221,7 @@ def test_an_interrupt_says_that_nothing_is_lost(
 @pytest.fixture
 def target(plan: ReshardPlan) -> Path:
     """A finished reshard."""
-    carry_out(plan)
+    execute_plan(plan)
     return plan.target
 
 
@@ -237,8 +237,8 @@ def test_a_finished_target_that_is_not_whole_any_more_is_told_and_made_again(
     whole = files_of(target)
     damage(target / name)
     with pytest.raises(ConfigError, match=f"is this reshard, but '{name}' is missing or not of the size"):
-        carry_out(plan_of(source, target, WAYS))
-    assert carry_out(plan_of(source, target, WAYS, gives_way=True)).is_new
+        execute_plan(plan_of(source, target, WAYS))
+    assert execute_plan(plan_of(source, target, WAYS, gives_way=True)).is_new
     assert files_of(target) == whole
 
 
@@ -246,7 +246,7 @@ def test_what_only_lacks_its_name_gets_it_only_if_it_is_whole(source: Path, targ
     whole = files_of(target)
     part = target.rename(target.with_name("cut.part"))
     (part / "rank_0/model.safetensors").unlink()
-    outcome = carry_out(plan_of(source, target, WAYS))
+    outcome = execute_plan(plan_of(source, target, WAYS))
     assert (outcome.is_new, outcome.notes) == (True, [])
     assert files_of(target) == whole
 
@@ -255,7 +255,7 @@ def test_a_link_to_a_folder_is_a_foreign_file(source: Path, target: Path, tmp_pa
     (tmp_path / "mine").mkdir()
     (target / "link").symlink_to(tmp_path / "mine")
     with pytest.raises(ConfigError, match="holds 'link', which reshard did not write"):
-        carry_out(plan_of(source, target, OTHER_WAYS, gives_way=True))
+        execute_plan(plan_of(source, target, OTHER_WAYS, gives_way=True))
     assert (target / "link").is_symlink()
 
 
@@ -266,11 +266,11 @@ def test_a_source_where_the_target_is_made_is_not_emptied(
     """Such as what was displaced by a reshard that was killed at its very end."""
     part = target.rename(tmp_path / "new.part")
     if is_made:
-        carry_out(plan_of(part, tmp_path / "elsewhere", 1))
+        execute_plan(plan_of(part, tmp_path / "elsewhere", 1))
         (tmp_path / "elsewhere").rename(tmp_path / "new")
     before = files_of(part)
     with pytest.raises(ConfigError, match="new.part, where the target is made; move the source away"):
-        carry_out(plan_of(part, tmp_path / "new", 1))
+        execute_plan(plan_of(part, tmp_path / "new", 1))
     assert files_of(part) == before
 
 
@@ -293,16 +293,16 @@ def test_a_source_that_changes_meanwhile_makes_no_target(tmp_path: Path, how: st
             os.utime(source, ns=(0, 0))  # another time even where the clock is coarse
 
     with pytest.raises(CheckpointError, match="model.safetensors: was changed while it was read"):
-        carry_out(plan, progress=change)
+        execute_plan(plan, progress=change)
     assert not (tmp_path / "cut").exists()
     if how != "removed":
-        outcome = carry_out(plan_of(source.parent, tmp_path / "cut", WAYS))
+        outcome = execute_plan(plan_of(source.parent, tmp_path / "cut", WAYS))
         assert "the source has changed" in outcome.notes[0]
 
 
 def test_a_source_with_digests_may_be_touched(source: Path, plan: ReshardPlan) -> None:
     os.utime(source / "model.safetensors", ns=(0, 0))
-    assert carry_out(plan).is_new
+    assert execute_plan(plan).is_new
 
 
 def test_a_disk_without_room_leaves_a_reshard_unfinished(

@@ -1,4 +1,4 @@
-"""Carrying out a reshard: made beside in threads, marked as whole and given its name; or taken up again."""
+"""Executes the plan of a reshard in threads, and resumes one that was killed; the target appears whole."""
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -17,9 +17,9 @@ from mindbatch.checkpoint.folders.resharded import JOURNAL_NAME, MARKER_NAME
 from mindbatch.checkpoint.formats.open_file import OpenFiles, allow_open_files
 from mindbatch.checkpoint.reshard.folder import (
     TargetFiles,
+    exists,
     give_name,
     is_complete,
-    is_there,
     keep_name,
     locked,
     make_folders,
@@ -32,7 +32,7 @@ from mindbatch.checkpoint.reshard.folder import (
 )
 from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.checkpoint.reshard.journal import Recorder, opened_journal, verified
-from mindbatch.checkpoint.reshard.plan import Outcome, Place, ReshardPlan
+from mindbatch.checkpoint.reshard.plan import Outcome, ReshardPlan, TargetTensor
 from mindbatch.checkpoint.reshard.progress import Progress, silent
 from mindbatch.checkpoint.reshard.replicas import compare
 from mindbatch.checkpoint.reshard.write import Sources, Written, check_job, write_job
@@ -40,12 +40,12 @@ from mindbatch.io.errors import CheckpointError
 from mindbatch.io.storage import Storage, write_whole, writing
 
 SMALL_BYTES = 32 << 20
-"""A reshard that writes less is done at once."""
+"""A reshard that writes less is done by the calling thread."""
 
 Result = TypeVar("Result")
 
 
-def carry_out(
+def execute_plan(
     plan: ReshardPlan,
     storage: Storage | None = None,
     progress: Progress = silent,
@@ -53,15 +53,15 @@ def carry_out(
     in_background: bool | None = None,
     approve: Callable[[Path], None] | None = None,
 ) -> Outcome:
-    """Makes the target folder, or finds that it is made. Killed at any moment, it goes on when called again.
+    """Makes the target folder, unless it exists already. Resumes where an earlier call was killed.
 
-    in_background: syncing goes on beside the work, in another thread; not, by default, with a `storage` that
-        was given, so that its operations come in a fixed order.
-    approve: is called with the folder, wherever it is by then, once all is in it, and raises what keeps it
-        from getting its name; it stays beside and is looked at again by the next call.
+    in_background: True to sync in another thread, which is the default without a `storage`, whose operations
+        come in a fixed order otherwise.
+    approve: function that is called with the complete folder before it gets its name. Where it raises, the
+        folder stays DIR.part, and the next call begins with it.
 
     Raises:
-        ConfigError: the folder holds something else, or another process is at it.
+        ConfigError: the folder holds something else, or another process is writing it.
         CheckpointError: a source is damaged, values do not fit, or what was written does not read back.
         StorageError: something cannot be written.
     """
@@ -70,7 +70,7 @@ def carry_out(
     storage = storage or Storage()
     part = part_of(plan.target)
     refuse_source_in(part, plan)
-    if is_there(plan):
+    if exists(plan):
         keep_name(plan, storage)
         remove_displaced(plan, storage)
         _look_again(plan, plan.target, progress)
@@ -78,7 +78,7 @@ def carry_out(
     allow_open_files(len(plan.sources) + len(plan.layouts))
     make_folders(part, storage)
     with locked(part):
-        if is_there(plan):  # another process has just ended
+        if exists(plan):  # another process has just ended
             keep_name(plan, storage)
             remove_tree(part, storage, last=[MARKER_NAME])
             _look_again(plan, plan.target, progress)
@@ -125,7 +125,7 @@ def _make(
 
 
 def _write(
-    plan: ReshardPlan, known: Mapping[Place, str], files: TargetFiles, progress: Progress
+    plan: ReshardPlan, known: Mapping[TargetTensor, str], files: TargetFiles, progress: Progress
 ) -> Generator[list[Written], None, None]:
     jobs = [*_unfinished(plan.jobs, known)]
     total = plan.nbytes
@@ -138,7 +138,7 @@ def _write(
             yield written
 
 
-def _unfinished(jobs: Iterable[Job], known: Mapping[Place, str]) -> Iterator[Job]:
+def _unfinished(jobs: Iterable[Job], known: Mapping[TargetTensor, str]) -> Iterator[Job]:
     for job in jobs:
         left = tuple(writing for writing in job.writings if (writing.file, writing.name) not in known)
         if left:
@@ -146,9 +146,9 @@ def _unfinished(jobs: Iterable[Job], known: Mapping[Place, str]) -> Iterator[Job
 
 
 def _finish(
-    plan: ReshardPlan, part: Path, known: Mapping[Place, str], storage: Storage, progress: Progress
+    plan: ReshardPlan, part: Path, known: Mapping[TargetTensor, str], storage: Storage, progress: Progress
 ) -> None:
-    """Everything besides the tensors, and the marker last."""
+    """Writes everything besides the tensors, and the marker last."""
     for folder, files in plan.by_folder().items():
         digests = {
             name: {tensor: known[str(folder / name), tensor] for tensor in layout.extents}
@@ -171,7 +171,7 @@ def _finish(
 
 
 def _look_again(plan: ReshardPlan, folder: Path, progress: Progress) -> None:
-    """Compares what an earlier session has finished, where that is asked for."""
+    """Compares what an earlier session has finished with the sources, if the plan verifies."""
     if not plan.verify:
         return
     compare(plan.replicas, progress)
@@ -183,7 +183,7 @@ def _look_again(plan: ReshardPlan, folder: Path, progress: Progress) -> None:
 
 
 def _read_back(plan: ReshardPlan, part: Path, progress: Progress) -> None:
-    """Every element of every file, compared with its source."""
+    """Compares every element of every file with its source."""
     done, total = 0, plan.nbytes
     with closing(do_jobs(partial(check_job, folder=part), plan.jobs, plan.workers)) as results:
         for job, _ in results:
@@ -191,20 +191,20 @@ def _read_back(plan: ReshardPlan, part: Path, progress: Progress) -> None:
             progress("reading back", done, total)
 
 
-def worker_count(asked: int | None, nbytes: int) -> int:
+def worker_count(requested: int | None, nbytes: int) -> int:
     """Chooses the number of threads; 1: the calling one. One more than processors: it waits for the disk."""
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     return 1 if nbytes < SMALL_BYTES else min(8, len(os.sched_getaffinity(0)) + 1)
 
 
 def do_jobs(
     do: Callable[[Job, Sources], Result], jobs: Iterable[Job], workers: int
 ) -> Generator[tuple[Job, Result], None, None]:
-    """Does all jobs, the largest first, and yields each with its result when it is done, in any order.
+    """Does all jobs, the largest first, and yields each with its result as they are done.
 
-    workers: threads, which read, hash, convert and write without the interpreter's lock; with 1 it is done
-        in this one. Closing the iterator stops them, whatever they do.
+    workers: number of threads, which read, hash, convert and write without the interpreter's lock; 1 for the
+        calling thread. Closing the iterator stops them.
 
     Raises:
         CheckpointError: a source is damaged, a value does not fit, or there is not enough memory.
@@ -223,7 +223,7 @@ def do_jobs(
             try:
                 return job, do(job, sources)
             except MemoryError:
-                error = "not enough memory; fewer workers need less"
+                error = "not enough memory; lower workers"
                 raise CheckpointError(f"tensor {shown(job.name)}: {error}") from None
             finally:
                 idle.put(sources)

@@ -270,7 +270,7 @@ def test_a_dry_run_says_what_the_target_has(
     start: Path, target: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reshard(start, target, target_model_parallel=2, dry_run=True)
-    assert capsys.readouterr().out.endswith(f"{target}: is there already, the same reshard\n")
+    assert capsys.readouterr().out.endswith(f"{target}: already exists, made by the same reshard\n")
     with pytest.raises(ConfigError, match="holds another reshard"):
         reshard(start, target, target_model_parallel=4, dry_run=True)
 

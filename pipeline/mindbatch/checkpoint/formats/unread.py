@@ -1,0 +1,18 @@
+"""Formats that are known by their suffix alone, so that a folder of them is told by what it holds."""
+
+from mindbatch.checkpoint.formats.weight_format import WeightFormat
+
+HOW_TO_CONVERT = (
+    "pickles can run code and are never executed; {needed}; convert them where you trust them, with "
+    "transformers' model.save_pretrained(NEW_FOLDER, safe_serialization=True) or "
+    "safetensors.torch.save_file(state_dict, 'model.safetensors')"
+)
+
+PICKLE = WeightFormat("pickle", "a Python pickle", (".pkl",), is_pickle=True, refusal=HOW_TO_CONVERT)
+UNREAD = (
+    PICKLE,
+    WeightFormat("keras", "Keras (HDF5)", (".h5",)),
+    WeightFormat("flax", "Flax", (".msgpack",)),
+    WeightFormat("numpy", "NumPy", (".npz",)),
+    WeightFormat("onnx", "ONNX", (".onnx",)),
+)

@@ -1,0 +1,87 @@
+"""GPTQ, as AutoGPTQ and GPTQModel write it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from mindbatch.checkpoint.formats.floats import Array
+from mindbatch.checkpoint.quantised.layout import HALVES, GroupedMatrix, Needed, QuantisedLayout, unpacked
+from mindbatch.checkpoint.quantised.method import (
+    QuantisationMethod,
+    SettingsReader,
+    read_bits,
+    read_group_size,
+)
+
+
+@dataclass(frozen=True)
+class Gptq(QuantisedLayout):
+    """Codes packed along the inputs, zeros along the outputs.
+
+    qweight [inputs / n, outputs] of n in a word, qzeros [groups, outputs / n], scales [groups, outputs].
+
+    group_size: number of inputs that have a scale together; None for all.
+    is_first_format: True if zeros are stored less one, without the carry.
+    has_order: True if g_idx has the group of each input; else it may be left out.
+    """
+
+    bits: int
+    group_size: int | None
+    is_first_format: bool = True
+    has_order: bool = False
+
+    main = marks = "qweight"
+
+    @property
+    def title(self) -> str:
+        return f"GPTQ, {self.bits} bits{self.grouped}"
+
+    def size(self, main: tuple[int, ...]) -> tuple[int, int]:
+        return main[1], main[0] * self.in_word
+
+    def size_error(self, outputs: int, inputs: int) -> str | None:
+        whole = outputs % self.in_word == 0
+        return None if whole else f"{outputs} outputs; must be a multiple of {self.in_word}"
+
+    def needed(self, outputs: int, inputs: int) -> Mapping[str, Needed]:
+        groups = self.groups(inputs)
+        return {
+            "qweight": Needed(("I32", "U32"), (inputs // self.in_word, outputs), is_large=True),
+            "qzeros": Needed(("I32", "U32"), (groups, outputs // self.in_word)),
+            "scales": Needed(HALVES, (groups, outputs)),
+            "g_idx": Needed(("I32", "I64"), (inputs,), is_optional=not self.has_order),
+        }
+
+    def matrix(self, tensors: Mapping[str, Array], outputs: int, inputs: int) -> GroupedMatrix:
+        words = tensors["qweight"]
+        zeros = unpacked(tensors["qzeros"], self.bits).T
+        if self.is_first_format:
+            zeros = (zeros + np.uint8(1)) & np.uint8((1 << self.bits) - 1)
+        in_order = np.arange(inputs) // (self.group_size or inputs)
+        stored = tensors.get("g_idx", in_order)
+        is_in_order = np.array_equal(stored, in_order)
+        groups = self.groups_in_order(inputs) if is_in_order else stored
+        return GroupedMatrix(
+            (outputs, inputs),
+            lambda rows: unpacked(words[:, rows].T, self.bits),
+            np.ascontiguousarray(tensors["scales"].T),
+            zeros.astype(np.float32),
+            groups,
+        )
+
+
+def _read(settings: SettingsReader) -> QuantisedLayout:
+    bits, group_size = read_bits(settings, "bits"), read_group_size(settings)
+    has_order = settings.flag("desc_act")
+    form = settings.value("checkpoint_format") or settings.value("format") or "gptq"
+    if form not in ("gptq", "gptq_v2"):
+        settings.error("checkpoint_format", "must be gptq or gptq_v2")
+    settings.needs("pack_dtype", ["int32"])
+    settings.needs("data_type", ["int"])
+    if settings.value("dynamic"):
+        settings.error("dynamic", "modules with settings of their own are not read")
+    return Gptq(bits, group_size, form == "gptq", has_order)
+
+
+METHOD = QuantisationMethod("gptq", "GPTQ (4 or 8 bits)", _read)
