@@ -141,7 +141,7 @@ def test_the_configuration_is_shown_with_what_has_no_effect(
 
 def test_a_task_says_which_keys_it_does_not_have(here: Path) -> None:
     words = ["model.mindformers_yaml=older.yaml", "parallel.model_parallel=2", "layout.dir=cut"]
-    of_yaml, idle = config_of("layout", *words).notes
+    of_yaml, *idle = config_of("layout", *words).notes
     assert "model.model_config.max_decode_length" in of_yaml
     assert "(the task has no such key)" in of_yaml
-    assert idle.startswith("layout.vocab_emb_dp=true: has no effect with model.provider=native")
+    assert any(line.startswith("layout.vocab_emb_dp=true: has no effect with") for line in idle)
