@@ -163,7 +163,7 @@ PLACES: dict[str, tuple[set[str], set[str]]] = {
     "prometheus_client": ({"server/metrics.py"}, set()),
 }
 # The modules that may import the simulation of Ascend, each where its task asks for a compilation.
-SIMULATING = {"tasks/plan/compilation.py", "tasks/plan/mindformers.py"}
+SIMULATING = {"tasks/compile/task.py", "tasks/layout/mindformers.py"}
 
 
 class Imports(NamedTuple):
@@ -324,13 +324,13 @@ LIGHT = [
     "import mindbatch.message_formats.formats",
     "import mindbatch.ray, mindbatch.replicas.ray_cluster",
     "import mindbatch.lm_eval, mindbatch.lm_eval.__main__",
-    "import mindbatch.tasks.plan.task, mindbatch.tasks.plan.mindformers, mindbatch.tasks.plan.compilation",
+    "import mindbatch.tasks.plan.task, mindbatch.tasks.layout.mindformers, mindbatch.tasks.compile.task",
     "import mindbatch.tasks.diff, mindbatch.tasks.runs",
     "import mindbatch.tasks.rank_table, mindbatch.tasks.inspect",
     "import mindbatch.evaluation.rendering, mindbatch.evaluation.scores",
     "import mindbatch.checkpoint.placement.placements, mindbatch.checkpoint.strategy.placements",
-    "import mindbatch.checkpoint.placement.proof, mindbatch.tasks.plan.ranks",
-    "import mindbatch.tasks.plan.ranks",
+    "import mindbatch.checkpoint.placement.proof, mindbatch.tasks.layout.ranks",
+    "import mindbatch.tasks.layout.ranks",
     "import mindbatch.engine.model_runner, mindbatch.kernels.native, mindbatch.layers.decoder",
     "import mindbatch.models.loader, mindbatch.models.adapter_weights, mindbatch.models.model",
 ]
