@@ -14,12 +14,12 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from mindbatch.calls import Inbox, Run
+from mindbatch.engine.call_inputs import Params, Prompts, check_on_error
+from mindbatch.engine.calls import Inbox, Run
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent, in_order, refuse_failed
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.interrupts import sigterm_as_sigint
 from mindbatch.llm import CLOSED, LLM
-from mindbatch.llm_input import Params, Prompts, check_on_error
 
 if TYPE_CHECKING:
     from mindbatch.decoding import DecodingParams

@@ -10,23 +10,23 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from mindbatch.calls import Call, EngineCalls, Inbox, Run, loading
 from mindbatch.config.environment import end_as_scheduler, prepare_environment
 from mindbatch.config.launch_schema import has_ranks
-from mindbatch.engine.engine import StepResult
-from mindbatch.engine.request import Request, RequestOutput, StreamEvent, in_order, refuse_failed
-from mindbatch.io.closing import Closing
-from mindbatch.io.errors import ConfigError, MindBatchError, PromptError
-from mindbatch.llm_input import (
+from mindbatch.config.llm_options import options_of, with_keywords
+from mindbatch.engine.call_inputs import (
     Params,
     PromptInput,
     adapter_for_each,
     check_on_error,
-    options_of,
     params_for_each,
     prompt_list,
-    with_keywords,
 )
+from mindbatch.engine.calls import Call, EngineCalls, Inbox, Run, loading
+from mindbatch.engine.engine import StepResult
+from mindbatch.engine.request import Request, RequestOutput, StreamEvent, in_order, refuse_failed
+from mindbatch.engine.streaming import Streamer, fed
+from mindbatch.io.closing import Closing
+from mindbatch.io.errors import ConfigError, MindBatchError, PromptError
 from mindbatch.loading.build import LoadedEngine, Notice, load_engine
 from mindbatch.loading.setup import prepare
 from mindbatch.prompts.prompts import (
@@ -37,7 +37,6 @@ from mindbatch.prompts.prompts import (
     refuse_chats,
     token_ids_of,
 )
-from mindbatch.streaming import Streamer, fed
 
 if TYPE_CHECKING:
     from mindbatch.config.model_task import ModelTaskConfig
@@ -217,7 +216,7 @@ class LLM(Closing):
             shown = streamer if self._model.streams else None
             items: Iterable[StreamEvent | RequestOutput] = run
             if progress and self._model.streams:
-                from mindbatch.generation_progress import with_progress  # with rich, which few ask for
+                from mindbatch.engine.progress import with_progress  # with rich, which few ask for
 
                 counted = with_progress(run, len(run.requests), shown=True, alone=streamer is None)
                 items = stack.enter_context(closing(counted))

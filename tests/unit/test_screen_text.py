@@ -39,7 +39,7 @@ SAFE_TOOLS = ("hccl_tools", "merge_hccl", "transform_ckpt", "transform_ckpt_lora
 # children that write to a pipe.
 PRINTS = {
     "io/screen_text.py": {"print"},
-    "streaming.py": {"print"},
+    "engine/streaming.py": {"print"},
     "tasks/generate/conversation.py": {"print"},
     "tasks/generate/task.py": {"print"},
     "tasks/replay.py": {"print"},

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mindbatch.config.environment import prepare_environment
 from mindbatch.config.error_log import shown
+from mindbatch.config.llm_options import options_of
 from mindbatch.config.model_schema import DecodingConfig
 from mindbatch.config.schema import schema_keys
 from mindbatch.dataset.data_config import DataConfig, always_chats, settle_beside_rows
@@ -21,7 +22,6 @@ from mindbatch.io.amounts import is_day, today
 from mindbatch.io.error_lines import did_you_mean
 from mindbatch.io.errors import ConfigError
 from mindbatch.llm import LLM
-from mindbatch.llm_input import options_of
 from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig
 from mindbatch.run.generation import outcome_of
 from mindbatch.run.result_rows import FinishedRow, OutputOptions

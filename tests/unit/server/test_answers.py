@@ -12,8 +12,8 @@ from starlette.formparsers import MultiPartParser
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from mindbatch.calls import Inbox, NotTakenError
 from mindbatch.decoding import DecodingParams
+from mindbatch.engine.calls import Inbox, NotTakenError
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import Request as EngineRequest
 from mindbatch.engine.request import StreamEvent
