@@ -24,7 +24,7 @@ Guard = Callable[[str], AbstractContextManager[None]]
 
 class StepNetwork(Protocol):
     def shape_of(self, spans: Sequence[Span], capacity: int) -> StepShape:
-        """Graph and padded sizes of a step; see `Kernels.step_shape`."""
+        """Graph and padded sizes of a step; see `shape_of` of the step networks in `step_graphs`."""
 
     def run(self, inputs: StepInputs) -> StepValues:
         """Computes a step. Of a pipeline stage before the last the values are what it hands over."""

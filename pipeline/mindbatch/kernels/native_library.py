@@ -114,7 +114,7 @@ class NativeLibrary:
         self.handle.mb_choose(*inputs, *logits.shape, *_addresses(places, normalisers, tokens))
 
     def philox(self, counters: Array, keys: Array, words: Array) -> None:
-        """Writes `decoding.philox.philox4x32` of counters [4, S] and keys [2, S] to words [4, S]; uint64."""
+        """Writes `decoding.draws.philox4x32` of counters [4, S] and keys [2, S] to words [4, S]; uint64."""
         inputs = _addresses(counters, keys)
         self.handle.mb_philox(*inputs, counters.shape[1], words.ctypes.data)
 

@@ -33,7 +33,7 @@ _NAMESPACE = b"mindbatch"
 
 
 class Generate:
-    """Continues the prompt of every row of a batch: for `Dataset.map_batches` of Ray Data.
+    """Continues the prompt of every row of a batch: for `map_batches` of Ray Data.
 
         dataset.map_batches(
             Generate,
