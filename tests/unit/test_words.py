@@ -20,7 +20,6 @@ AREAS_LEFT = {
     "config",
     "dataset",
     "decoding",
-    "engine",
     "evaluation",
     "fields",
     "hub",
@@ -40,7 +39,6 @@ AREAS_LEFT = {
     "run",
     "server",
     "tasks",
-    "modules beside the packages",
 }
 # Names that say nothing of the thing: a variable, parameter or field is called by its noun.
 PRONOUNS = {"each", "held", "given", "said", "found", "its", "beside", "made", "how", "told", "what", "who"}
@@ -116,7 +114,6 @@ NAME_PHRASES = {
     "takes its time": "is_loading_or_compiling",
     "taking turns": "interleaved",
     "own the process": "configure_process",
-    "two positions": "BlockPositions2D",
 }
 CLASS_NAMES = {"Sets": "MapsTo", "Facts": "PredictYaml", "Leave": "AllowedDeviations"}
 # Expressions that no message, docstring or comment has, and what to say.

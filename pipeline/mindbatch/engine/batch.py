@@ -19,7 +19,8 @@ Project = Callable[[FloatArray, IntArray | None], Logits]
 
 
 class RunnerOutput:
-    """A `StepOutput` that computes logits of the tokens that are asked for, where they did not come along."""
+    """A `StepOutput` that computes logits of the tokens when they are requested, where they did not come
+    along."""
 
     def __init__(self, values: StepValues, project: Project, adapters: IntArray | None = None) -> None:
         """`adapters`: see `StepInputs`."""
@@ -79,13 +80,13 @@ def flatten(
         """The number of each sequence, once for each of its tokens."""
         return _integers(map(repeat, numbers, map(len, spans)))
 
-    places, rows = _integers(spans), by_token(range(len(spans)))
+    indices, rows = _integers(spans), by_token(range(len(spans)))
     ids = _integers(tokens.sequence.tokens(tokens.start, tokens.stop) for tokens in scheduled)
     tables = [tokens.sequence.block_table for tokens in scheduled]
     block_tables = _block_tables(tables, (sizes[1], table_width))
-    blocks, offsets = np.divmod(places, block_size)
+    blocks, offsets = np.divmod(indices, block_size)
     slots = block_tables[rows, blocks] * block_size + offsets
-    positions, lengths = (places, places + 1) if first.context is None else _within_contexts(scheduled)
+    positions, lengths = (indices, indices + 1) if first.context is None else _within_contexts(scheduled)
     others: dict[str, IntArray] = {}
     if with_adapters:
         others["adapters"] = padded(by_token(tokens.adapter for tokens in scheduled), size)
@@ -106,10 +107,10 @@ def flatten(
 
 
 def _state_slots(tokens: ScheduledTokens) -> Iterable[int]:
-    """The slot of each token; -1 of drafted ones, which may be refused."""
-    settled = min(tokens.stop, len(tokens.sequence)) - tokens.start
+    """Returns the slot of each token; -1 for drafted ones, which may be rejected."""
+    verified = min(tokens.stop, len(tokens.sequence)) - tokens.start
     return chain(
-        repeat(tokens.sequence.state_table[0], settled), repeat(-1, tokens.stop - tokens.start - settled)
+        repeat(tokens.sequence.state_table[0], verified), repeat(-1, tokens.stop - tokens.start - verified)
     )
 
 
@@ -130,9 +131,9 @@ def _within_contexts(scheduled: Items[ScheduledTokens]) -> tuple[IntArray, IntAr
     """The positions [T, 2] and lengths [T] of a model whose prompts have contexts."""
     pairs = []
     for tokens in scheduled:
-        context, places = tokens.sequence.context, np.arange(tokens.start, tokens.stop, dtype=np.int32)
+        context, indices = tokens.sequence.context, np.arange(tokens.start, tokens.stop, dtype=np.int32)
         assert context is not None, "Engine.add finds the context of every prompt"
-        pairs.append((context.positions(places), context.lengths(places)))
+        pairs.append((context.positions(indices), context.lengths(indices)))
     positions, lengths = zip(*pairs, strict=True)
     return np.concatenate(positions), np.concatenate(lengths)
 
@@ -147,7 +148,7 @@ def padded(values: npt.NDArray[Scalar], size: int, padding: int = 0) -> npt.NDAr
 
 
 def wanted_tokens(step: Step) -> IntArray:
-    """The tokens of a step whose logits or hidden states may be asked for, counted from 0."""
+    """Returns the indices of the step's tokens whose logits or hidden states may be needed."""
     wanted, end = list[int](), 0
     for tokens in step.scheduled:
         first, end = end, end + tokens.stop - tokens.start

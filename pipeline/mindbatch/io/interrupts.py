@@ -12,7 +12,7 @@ from mindbatch.io.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 
 Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers
 
-PUT_OFF = (signal.SIGINT, signal.SIGTERM)
+DEFERRED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SIGACTION_BYTES = 512  # room for a struct sigaction of any C library
 
 
@@ -70,7 +70,7 @@ def interruptible() -> Iterator[None]:
         return
     on_interrupt = signal.getsignal(signal.SIGINT)
     with sigterm_as_sigint():
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, PUT_OFF)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, DEFERRED_SIGNALS)
         try:
             yield
         finally:

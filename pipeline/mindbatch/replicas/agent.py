@@ -170,7 +170,7 @@ def _read(
 
 
 def main(text: str) -> int:
-    """Serves one rank until the job is over and returns the exit code; the text is that of `_agent_command`."""
+    """Serves one rank until the job is over and returns the exit code; text: see `_agent_command`."""
     try:
         copy = started_as(os.environ)
         if copy is not None and copy.is_scheduler:

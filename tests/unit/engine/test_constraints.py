@@ -327,7 +327,7 @@ def test_a_grammar_is_compiled_once_and_only_so_many_bytes_are_kept(monkeypatch:
     monkeypatch.setattr(
         CompiledGrammar, "compiled", lambda self: made.append(self.grammar.source) or compiled(self)
     )
-    monkeypatch.setattr(constraints, "_kept_bytes", lambda grammar: constraints._MOST_KEPT_BYTES // 2)
+    monkeypatch.setattr(constraints, "_kept_bytes", lambda grammar: constraints._MAX_KEPT_BYTES // 2)
     factory = ConstraintFactory(TOKENIZERS["byte_level"], 400)
     for pattern in ("a", "a", "b", "a", "c", "a", "b"):
         factory.make(DecodingParams(regex=pattern))
