@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from mindbatch.config.error_log import shown
 from mindbatch.fields import kinds
-from mindbatch.fields.field import Field, declare, declared
+from mindbatch.fields.field import Field, declare, declared_fields
 from mindbatch.fields.kinds import ValueKind
 from mindbatch.io.error_lines import nearest, under_own_names
 
@@ -280,7 +280,7 @@ def schema_keys(schema: type) -> SchemaKeys:
 
 
 def _walk(schema: Any, prefix: str) -> Iterator[Key]:
-    hints, options = get_type_hints(schema), declared(schema)
+    hints, options = get_type_hints(schema), declared_fields(schema)
     for entry in dataclasses.fields(schema):
         hint = hints[entry.name]
         if dataclasses.is_dataclass(hint):

@@ -162,14 +162,14 @@ class SettingReader:
 
     def _schema_of_file(self, written: str, source: str) -> Iterator[Assignment]:
         """Reads a schema's file into a setting: a run that is resumed does not depend on the file."""
-        from mindbatch.decoding.grammar import MOST_CHARACTERS  # few give a schema
+        from mindbatch.decoding.grammar import MAX_CHARACTERS  # few give a schema
 
         errors: list[str] = []
         path = settled(JSON_SCHEMA, written.strip(), input_file_error("a JSON schema"), errors)
         if path is not None and not errors:
             try:
                 with open(open_regular(Path(path)), encoding="utf-8") as file:
-                    yield Assignment(JSON_SCHEMA, literal(file.read(MOST_CHARACTERS + 1)), source)
+                    yield Assignment(JSON_SCHEMA, literal(file.read(MAX_CHARACTERS + 1)), source)
             except (OSError, ValueError) as error:
                 errors.append(f"{JSON_SCHEMA}={shown(written)}: cannot be read ({error})")
         for problem in errors:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import pyarrow.parquet
 
 ANSWER_BYTES = 4 << 20
-"""So many bytes of rows end an answer."""
-_MOST_ROWS = 1024
+"""Size of the rows at which an answer ends."""
+_MAX_ROWS = 1024
 _BATCH_BYTES = 8 << 20
 """Bytes of the rows that Arrow unpacks at a time, by what the headers of pages say."""
 _PORTION_BYTES = 4 << 20
@@ -41,7 +41,7 @@ _TOO_LONG = b"null"
 
 
 def main(connection: Connection, seconds: str, memory_bytes: str, max_row_bytes: str) -> None:
-    """The whole life of the process; see `child_main.serve` for the limits."""
+    """Runs the process until its connection closes; see `child_main.serve` for the limits."""
     import pyarrow
 
     pyarrow.set_memory_pool(pyarrow.system_memory_pool())  # the others reserve addresses by the gigabyte
@@ -61,16 +61,16 @@ def answer_to(request: dict[str, Any], reader: ParquetReader, memory_bytes: int)
 
 
 class ParquetReader:
-    """Keeps the file and the row after the last one of an answer, where the next request will go on."""
+    """Reads rows of a file; keeps the position after an answer, where the next request continues."""
 
     def __init__(self, max_row_bytes: int) -> None:
         self._max_row_bytes = max_row_bytes
         self._table: pyarrow.parquet.ParquetFile | None = None
-        self._place: tuple[str, int, int] | None = None
+        self._position: tuple[str, int, int] | None = None
         self._rows: Iterator[bytes] = iter(())
 
     def opened(self, path: str) -> dict[str, Any]:
-        self._place = None
+        self._position = None
         self._table = self._parquet_file(path)
         self._path = path
         schema, about = self._table.schema_arrow, self._table.metadata
@@ -86,26 +86,26 @@ class ParquetReader:
         return pyarrow.parquet.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False, **options)
 
     def rows(self, path: str, group: int, row: int) -> bytes:
-        if (path, group, row) != self._place:
+        if (path, group, row) != self._position:
             self._rows = self._group_rows(path, group, row)
-        self._place = None  # where this fails, nobody goes on
+        self._position = None  # where this fails, nobody goes on
         rows, size = [], 0
         for content in self._rows:
             rows.append(content)
             size += len(content)
             if size >= ANSWER_BYTES or content is _TOO_LONG:  # what is too long took its time already
                 break
-        self._place = path, group, row + len(rows)
+        self._position = path, group, row + len(rows)
         return b"[%b]" % b",".join(rows)
 
     def _group_rows(self, path: str, group: int, past: int) -> Iterator[bytes]:
-        """The rows of a row group but for the first ones, `past` in number."""
+        """Yields the rows of a row group after the first `past`."""
         if self._table is None or self._path != path:
             self.opened(path)
         table = self._table
         assert table is not None
         pages = group_pages(table, path, group)
-        num_rows = batch_rows(pages, table.metadata.row_group(group).num_rows, _MOST_ROWS, _BATCH_BYTES)
+        num_rows = batch_rows(pages, table.metadata.row_group(group).num_rows, _MAX_ROWS, _BATCH_BYTES)
         # How many bytes the cells of a row get is known before they do.
         if names := dictionary_columns(pages, num_rows):
             table = self._parquet_file(path, read_dictionary=names, metadata=table.metadata)
@@ -174,7 +174,7 @@ def _dense(column: pyarrow.Array) -> pyarrow.Array:
 
 
 def _depth(kind: pyarrow.DataType) -> int:
-    within = [kind.field(place).type for place in range(kind.num_fields)]
+    within = [kind.field(index).type for index in range(kind.num_fields)]
     return 1 + max(map(_depth, within)) if within else 0
 
 
@@ -194,7 +194,7 @@ class Unusable(NamedTuple):
 
 
 class _NotJson(ValueError):
-    """The reason why a value has no place in JSON."""
+    """A value that JSON does not know; the message is the reason."""
 
 
 def column_values(column: pyarrow.Array) -> list[Any]:

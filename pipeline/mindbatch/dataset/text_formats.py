@@ -181,8 +181,8 @@ class _RowLines:
         self._count_quotes(line.content)
         return line
 
-    def _count_quotes(self, piece: bytes) -> None:
-        self._num_quotes += piece.count(b'"')
+    def _count_quotes(self, part: bytes) -> None:
+        self._num_quotes += part.count(b'"')
 
     def _text(self, content: bytes) -> str:
         """The line's text. What cannot be used spoils its row, but does not change where the row ends."""
@@ -252,17 +252,17 @@ def _record(name: str, number: int, element: _Element) -> Record:
 
 def _elements(chunks: Iterator[bytes], max_bytes: int) -> Iterator[_Element]:
     """Every element of an array whose opening bracket has been read, and errors of its end."""
-    pieces: list[bytes] = []
+    parts: list[bytes] = []
     size = start = num_elements = 0
-    for chunk, place in _borders(chunks):
-        size += place - start
+    for chunk, end in _borders(chunks):
+        size += end - start
         if size <= max_bytes:
-            pieces.append(chunk[start:place])
+            parts.append(chunk[start:end])
         start = 0
-        if place == len(chunk):
+        if end == len(chunk):
             continue
-        start, closing = place + 1, chunk[place]
-        content = b"".join(pieces).strip(_BLANK)
+        start, closing = end + 1, chunk[end]
+        content = b"".join(parts).strip(_BLANK)
         if size > max_bytes:
             yield too_long_error("element", max_bytes)
         elif content or closing == _COMMA or num_elements:
@@ -270,7 +270,7 @@ def _elements(chunks: Iterator[bytes], max_bytes: int) -> Iterator[_Element]:
         if closing != _COMMA:
             yield from _after(closing, chain([chunk[start:]], chunks))
             return
-        pieces.clear()
+        parts.clear()
         size, num_elements = 0, num_elements + 1
     yield _UNFINISHED
 

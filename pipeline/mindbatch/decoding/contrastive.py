@@ -96,15 +96,15 @@ def _best(group: GroupView, trial: ContrastiveState) -> int:
 def _candidates(request: RequestStep, trial: ContrastiveState, taken: int) -> list[Branch]:
     """Puts the likeliest tokens after the row `taken` on trial."""
     group, raw = request.group, request.raw
-    row, place = group.rows[taken], request.first + taken
-    scores = adjust(raw.logits[place], row)
+    row, number = group.rows[taken], request.first + taken
+    scores = adjust(raw.logits[number], row)
     tokens = largest(scores, row.params.top_k)
     tokens = tokens[np.isfinite(scores[tokens])]
     # Over the vocabulary, not over the candidates: the paper weighs the model's own probability.
     trial.probabilities = softmax(scores)[tokens]
     trial.endings = [group.ending(taken, int(token)) for token in tokens]
     return [
-        Branch(taken, index, (raw.choice(place, int(token)),)) for index, token in enumerate(tokens.tolist())
+        Branch(taken, index, (raw.choice(number, int(token)),)) for index, token in enumerate(tokens.tolist())
     ]
 
 

@@ -1,4 +1,4 @@
-"""Embeddings: a prompt's last hidden states pooled to one vector of length 1, in place of text."""
+"""Embeddings: a prompt's last hidden states pooled to one vector of length 1, instead of text."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -17,9 +17,9 @@ from mindbatch.io.children import AnsweringProcess, ChildDied, Limits, Processor
 from mindbatch.io.error_lines import shown, shown_parameter
 from mindbatch.io.strict_json import StrictReader, value_errors
 
-MOST_CHARACTERS = 1 << 16
+MAX_CHARACTERS = 1 << 16
 """Most characters of a schema's text."""
-MOST_NESTING = 100
+MAX_NESTING = 100
 """Levels of objects and arrays in a schema."""
 _READER = StrictReader()
 
@@ -34,17 +34,17 @@ def canonical_schema(value: object) -> str:
         ValueError: the reason, as words that follow "decoding.json_schema=...: ".
     """
     if isinstance(value, str):
-        if len(value) > MOST_CHARACTERS:
-            raise ValueError(f"has {len(value)} characters; at most {MOST_CHARACTERS} are allowed")
+        if len(value) > MAX_CHARACTERS:
+            raise ValueError(f"has {len(value)} characters; at most {MAX_CHARACTERS} are allowed")
         value = _READER.parse(value)
     if not isinstance(value, Mapping | bool):
         raise ValueError(f"found {shown(value)}; a JSON schema is an object, or true or false")
-    if errors := value_errors(value, "schema", MOST_NESTING):
+    if errors := value_errors(value, "schema", MAX_NESTING):
         raise ValueError(errors[0])
     # What JSON has no type for is a mapping of another class now.
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=dict)
-    if len(text) > MOST_CHARACTERS:
-        raise ValueError(f"has {len(text)} characters; at most {MOST_CHARACTERS} are allowed")
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"has {len(text)} characters; at most {MAX_CHARACTERS} are allowed")
     return text
 
 
@@ -87,7 +87,7 @@ def refuse_unreadable(kind: Kind, source: str) -> None:
 
 
 def plain_reason(message: str) -> str:
-    """The library's message in one line, without the place in our grammar and without an excerpt of it."""
+    """The library's message in one line, without the line of our grammar and an excerpt of it."""
     reason = re.split(r"\n\s*\d+ \| |\n<", message)[0]
     return _one_line(re.sub(r"^at \d+\(\d+\): |(?m:^ *\^+\n)", "", reason))
 
@@ -100,9 +100,9 @@ def _one_line(text: str) -> str:
 DEFAULT_LIMITS = Limits(seconds=2.0, memory_bytes=320 << 20)
 """Grammars of use take milliseconds and a few MiB. A sound one is compiled again beside the model, where
 nothing else bounds it."""
-_MOST_ANSWER_BYTES = 1 << 20
+_MAX_ANSWER_BYTES = 1 << 20
 _KEPT_TRIALS = 1024
-_MOST_KEPT_CHARACTERS = 32 << 20
+_MAX_KEPT_CHARACTERS = 32 << 20
 
 
 class GrammarCheck(NamedTuple):
@@ -159,7 +159,7 @@ class GrammarProcess:
         """The child's answer. Raises ValueError: it took too much."""
         request = json.dumps([question, subject])
         try:
-            return self._process.ask(request.encode(), _MOST_ANSWER_BYTES)
+            return self._process.ask(request.encode(), _MAX_ANSWER_BYTES)
         except ProcessorTimeUsedUp as error:
             seconds = self._limits.seconds
             raise ValueError(f"compiling it takes more than {seconds:g} s of processor time") from error
@@ -184,7 +184,7 @@ def tried(grammar: Grammar) -> GrammarCheck:
         if trial.error is not None:
             trial = GrammarCheck(f"{grammar.name}: {plain_reason(trial.error)}")
         num_characters = sum(len(other.text) for other in _trials.values())
-        if len(_trials) == _KEPT_TRIALS or num_characters > _MOST_KEPT_CHARACTERS:
+        if len(_trials) == _KEPT_TRIALS or num_characters > _MAX_KEPT_CHARACTERS:
             _trials.clear()
         _trials[grammar] = trial
     return _trials[grammar]

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from mindbatch.io.regex_tree import BEGINNINGS, ENDS, MOST_NESTING, TOO_DEEP, constants, regex_tree
+from mindbatch.io.regex_tree import BEGINNINGS, ENDS, MAX_NESTING, TOO_DEEP, constants, regex_tree
 
-MOST_CHARACTERS = 1 << 16
+MAX_CHARACTERS = 1 << 16
 """Most characters of a regular expression."""
 # The library knows a later Unicode than Python, to which the characters that are new there mean nothing.
 _KNOWN = rf"\p{{age={'.'.join(unicodedata.unidata_version.split('.')[:2])}}}"
@@ -62,13 +62,13 @@ class RegexTranslator:
     """The reason that an anchor elsewhere is refused for."""
 
     def parse(self, pattern: str) -> Any:
-        return regex_tree(pattern, MOST_CHARACTERS)
+        return regex_tree(pattern, MAX_CHARACTERS)
 
     def bounded(self, text: str) -> str:
         """The text, if the library can read groups of its depth."""
         # Every parenthesis of the text is a group: literal ones are written by number.
         depths = accumulate((character == "(") - (character == ")") for character in text)
-        if max(depths, default=0) > MOST_NESTING:
+        if max(depths, default=0) > MAX_NESTING:
             raise ValueError(TOO_DEEP)
         return text
 

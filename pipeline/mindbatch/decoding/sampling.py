@@ -35,8 +35,8 @@ class SamplingStrategy(DecodingStrategy):
     ) -> list[Decision]:
         rows = [row for group in groups for row in group.rows]
         samples = [indices for group in groups for indices in self._samples(group)]
-        places = [[(sample, row.step) for sample in own] for row, own in zip(rows, samples, strict=True)]
-        likeliest, normalisers, tokens = _tokens(rows, logits, summary, row_uniforms(rows, places))
+        draws = [[(sample, row.step) for sample in own] for row, own in zip(rows, samples, strict=True)]
+        likeliest, normalisers, tokens = _tokens(rows, logits, summary, row_uniforms(rows, draws))
         raw = RawScores(rows, logits, likeliest, normalisers)
         decisions = []
         first = 0
@@ -76,17 +76,17 @@ def _tokens(
     parts, tokens = [], []
     for start in range(0, len(rows), _TOGETHER):
         some = slice(start, start + _TOGETHER)
-        asked = [*map(_asked, rows[some], logits[some], uniforms[some])]
-        draws = [one if isinstance(one, Draw) else None for one in asked]
+        choices = [*map(_choice, rows[some], logits[some], uniforms[some])]
+        draws = [one if isinstance(one, Draw) else None for one in choices]
         drawn = draw_tokens(logits[some], draws, None if summary is None else summary[some])
         parts.append((drawn.likeliest, drawn.normalisers))
-        for one, row_tokens, best in zip(asked, drawn.tokens, drawn.likeliest.tolist(), strict=True):
+        for one, row_tokens, best in zip(choices, drawn.tokens, drawn.likeliest.tolist(), strict=True):
             tokens.append([best] if one is None else row_tokens if isinstance(one, Draw) else one)
     likeliest, normalisers = zip(*parts, strict=True)
     return np.concatenate(likeliest), np.concatenate(normalisers), tokens
 
 
-def _asked(row: Row, logits: NDArray[np.float32], uniforms: NDArray[np.float64]) -> Draw | Tokens | None:
+def _choice(row: Row, logits: NDArray[np.float32], uniforms: NDArray[np.float64]) -> Draw | Tokens | None:
     """The row's next token, or what to draw it from; None for its likeliest token."""
     try:
         scores = adjust(logits, row)

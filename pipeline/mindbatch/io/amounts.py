@@ -106,8 +106,8 @@ def shape_text(shape: Iterable[object]) -> str:
 def in_parts(columns: Sequence[Column], table_of: Callable[[Sequence[Column]], list[str]]) -> str:
     """A table of all columns; several with as many as the terminal is wide enough for, where it is not."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDEST
-    for most in range(len(columns), 0, -1):
-        parts = [table_of(columns[first : first + most]) for first in range(0, len(columns), most)]
+    for count in range(len(columns), 0, -1):
+        parts = [table_of(columns[first : first + count]) for first in range(0, len(columns), count)]
         if all(len(line) <= width for part in parts for line in part):
             break
     return "\n\n".join("\n".join(part) for part in parts)

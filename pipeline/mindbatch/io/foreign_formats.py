@@ -26,8 +26,8 @@ _SIGNATURES = (
 PYTORCH_SUFFIXES = (".bin", ".pt", ".pth")
 PICKLE_SUFFIXES = (*PYTORCH_SUFFIXES, ".pkl")
 
-HOW_TO_CONVERT = (
-    "pickles can run code and are never executed; {needed}; convert them where you trust them, with "
+CONVERSION_HINT = (
+    "pickles can run code and are never executed; {needed}; convert those from a safe source with "
     "transformers' model.save_pretrained(NEW_FOLDER, safe_serialization=True) or "
     "safetensors.torch.save_file(state_dict, 'model.safetensors')"
 )
@@ -65,7 +65,7 @@ def foreign_format(head: bytes) -> str | None:
 
 
 def foreign_file(path: Path) -> str | None:
-    """Guesses by its name what a file given in place of a model is, and what to do; None: not known."""
+    """Guesses by its name the format of a file that is no model, and a remedy; None if unknown."""
     match path.suffix:
         case ".gguf":
             return GGUF

@@ -1,4 +1,4 @@
-"""The flags of a tool: every wrong one is told, one a line, through the gate to the terminal."""
+"""Parses the flags of a tool and reports every wrong one, one a line."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _EXPECTED: dict[Any, str] = {int: "must be a whole number", float: "must be a nu
 
 
 class ToolParser(argparse.ArgumentParser):
-    """argparse's parser, but that all errors are told, and what a user typed as `screen_text` shows it.
+    """argparse's parser, which reports all errors at once, with typed values as `screen_text` shows them.
 
-    A `type` raises ArgumentTypeError with what is allowed; the flag and what was found are put before it, and
-    the default stands in for the value.
+    A `type` raises ArgumentTypeError with the allowed values; the flag and its value are put before it, and
+    the default is used.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -49,7 +49,7 @@ class ToolParser(argparse.ArgumentParser):
         return arguments, [*self._errors, *self._unread(unread)]
 
     def error(self, message: str) -> NoReturn:
-        """Tells an error that ends argparse's own reading, after those that were found before."""
+        """Reports an error that ends argparse's own parsing, after the errors before it."""
         self._errors.append(message.removeprefix("argument "))
         self._end()
 

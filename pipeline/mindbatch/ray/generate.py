@@ -13,7 +13,7 @@ from mindbatch.config.error_log import shown
 from mindbatch.config.llm_options import options_of
 from mindbatch.config.model_schema import DecodingConfig
 from mindbatch.config.schema import schema_keys
-from mindbatch.dataset.data_config import DataConfig, always_chats, settle_beside_rows
+from mindbatch.dataset.data_config import DataConfig, always_chats, resolve_prompt_files
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.token_kinds import RANDOM
@@ -215,7 +215,7 @@ def settings_of(
         config.data = DataConfig(**data or {})
         config.decoding = DecodingConfig(**decoding or {})
         config.output = BatchOutputConfig(**output or {})
-        settle_beside_rows(config.data, errors)
+        resolve_prompt_files(config.data, errors)
         errors += [*config.own_errors(schema_keys(BatchConfig)), *_row_errors(config)]
     if errors:
         raise ConfigError(errors)

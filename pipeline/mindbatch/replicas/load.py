@@ -33,9 +33,14 @@ from mindbatch.replicas.ray_cluster import RayCluster
 from mindbatch.replicas.remote_engine import RemoteEngine, job_settings
 from mindbatch.replicas.remote_nodes import RemoteNode
 from mindbatch.replicas.shared_engine import FollowingEngine, SharingEngine
-from mindbatch.replicas.start import connection_to_front, local_processes, serve_front, start_ranks
+from mindbatch.replicas.start import (
+    connection_to_coordinator,
+    local_processes,
+    serve_coordinator,
+    start_ranks,
+)
 
-_SECONDS_TO_LEAVE = 5.0
+_SECONDS_TO_END = 5.0
 """For the ranks of a copy to end when it has left."""
 
 
@@ -137,23 +142,23 @@ def _following(
 ) -> LoadedEngine:
     """The model of another copy of a script than the first, once that has loaded it."""
     shared: SimpleQueue[Message | None] = SimpleQueue()
-    connection, key = connection_to_front(job, notice)
+    connection, key = connection_to_coordinator(job, notice)
 
     def serve() -> None:
         with suppress(MindBatchError):  # `shared` tells
-            serve_front(job, node_processes(config, job, connection, logs), connection, key, shared)
+            serve_coordinator(job, node_processes(config, job, connection, logs), connection, key, shared)
 
-    def leave() -> None:
+    def end() -> None:
         with suppress(OSError):
             connection.send(LEFT)
         connection.close()  # by which the agent ends its ranks
-        serving.join(_SECONDS_TO_LEAVE)
+        serving.join(_SECONDS_TO_END)
 
     serving = threading.Thread(target=serve, name="agent", daemon=True)
     serving.start()
     settings = job_settings(setup.settings, job.topology)
     watch = launcher_watch(job.copy) if job.copy is not None else lambda: None
-    engine = FollowingEngine(settings, dry_run_engine(setup), shared, leave, watch)
+    engine = FollowingEngine(settings, dry_run_engine(setup), shared, end, watch)
     try:
         engine.wait_until_ready(notice, _described(config))
     except BaseException:
@@ -189,7 +194,7 @@ def _ray_cluster(config: ModelTaskConfig, job: JobSetup, folder: Path) -> RayClu
 def _for_one_of(processes: int, runtime: RuntimeConfig) -> RuntimeConfig:
     """The section `runtime` of one of several processes of this machine: its cores are shared.
 
-    processes: 0 where none is here by rights: Ray gives a rank one core unless more are asked for.
+    processes: 0 in a Ray cluster, which gives a rank one core unless more are requested.
     """
     if runtime.num_threads is None and processes == 0:
         return replace(runtime, num_threads=1)

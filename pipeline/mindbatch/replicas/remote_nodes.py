@@ -1,4 +1,4 @@
-"""The front's side of the agents: which have come, and the processes that each has on its node."""
+"""The coordinator's side of the agents, and of the processes that each has on its node."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ WAIT_SECONDS = 600.0
 """For agents to come."""
 
 _QUIET_SECONDS = 10.0
-"""So long nobody is told that the others have not come."""
+"""Seconds before missing agents are reported to the user."""
 
 ON_EACH_NODE = (
     "start the same command on each node with its own launch.node_rank and the same key; a firewall may be "
@@ -32,7 +32,7 @@ _SECONDS_TO_END = 10.0
 class RemoteNode(NodeProcesses):
     """The processes of an agent (see `NodeProcesses`).
 
-    ranks: that it serves. follows: it is a copy of a script, which makes the calls that are made here, too.
+    ranks: the ranks that it serves. follows: True if it is a copy of the script, which makes the same calls.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class RemoteNode(NodeProcesses):
         """Explains, once the agent has gone, how its processes were lost: a line, and what was printed."""
         self._connection = connection
         self._living: set[str] = set()
-        self._told: list[EndedProcess] = []
+        self._ended: list[EndedProcess] = []
         self._changed = threading.Condition()
-        self._asked = self._answered = 0
+        self._requested = self._answered = 0
         self._is_lost = False
 
     def listen(self) -> None:
@@ -71,22 +71,22 @@ class RemoteNode(NodeProcesses):
 
     def ended(self) -> list[EndedProcess]:
         with self._changed:
-            is_lost, processes, self._told = self._is_lost, self._told, []
+            is_lost, processes, self._ended = self._is_lost, self._ended, []
         if is_lost:
             lost = sorted(self._living - {process.name for process in processes})
-            how, *lines = self.loss() if lost else [""]
-            processes += [EndedProcess(name, how, tuple(lines), is_lost=True) for name in lost]
+            reason, *lines = self.loss() if lost else [""]
+            processes += [EndedProcess(name, reason, tuple(lines), is_lost=True) for name in lost]
         processes = [process for process in processes if process.name in self._living]
         self._living -= {process.name for process in processes}
         return processes
 
     def end(self, names: Collection[str] | None = None) -> None:
         ending = {f"rank_{rank}" for rank in self.ranks} if names is None else {*names}
-        self._asked += 1
-        self._send(END, names=[*ending], number=self._asked)
-        self._wait_for(lambda: self._answered >= self._asked)
+        self._requested += 1
+        self._send(END, names=[*ending], number=self._requested)
+        self._wait_for(lambda: self._answered >= self._requested)
         with self._changed:
-            self._told = [process for process in self._told if process.name not in ending]
+            self._ended = [process for process in self._ended if process.name not in ending]
         self._living -= ending
 
     def share(self, **fields: Any) -> None:
@@ -114,7 +114,7 @@ class RemoteNode(NodeProcesses):
     def _take(self, message: Message) -> None:
         fields = message.fields
         if message.kind == ENDED:
-            self._told.append(EndedProcess(**{**fields, "last_lines": tuple(fields["last_lines"])}))
+            self._ended.append(EndedProcess(**{**fields, "last_lines": tuple(fields["last_lines"])}))
         elif message.kind == LEFT:
             self.has_left = True
         elif message.kind == GONE:
@@ -148,8 +148,8 @@ def wait_for_agents(
         MindBatchError: some have not come, or one has other ranks or another rank table. None is kept.
     """
     nodes: dict[range, RemoteNode] = {}
-    began, is_told = time.monotonic(), not tells
-    place = "{}:{}".format(*links.address)
+    began, is_reported = time.monotonic(), not tells
+    address = "{}:{}".format(*links.address)
     try:
         while missing := [ranks for ranks in expected if ranks not in nodes]:
             check()
@@ -157,11 +157,11 @@ def wait_for_agents(
             waited, spans = time.monotonic() - began, ", ".join(map(_span, missing))
             if waited >= seconds:
                 raise MindBatchError(
-                    f"launch: nobody has come to {place} in {seconds:.0f} s for the ranks {spans}; {remedy}"
+                    f"launch: nobody has come to {address} in {seconds:.0f} s for the ranks {spans}; {remedy}"
                 )
-            if waited >= _QUIET_SECONDS and not is_told:
-                say(f"launch: waiting at {place} for the ranks {spans}")
-                is_told = True
+            if waited >= _QUIET_SECONDS and not is_reported:
+                say(f"launch: waiting at {address} for the ranks {spans}")
+                is_reported = True
             if (agent := links.next_agent(_TICK_SECONDS)) is not None:
                 with suppress(KeyError, TypeError, ValueError):  # no agent of this version
                     node = _welcomed(*agent, missing, links.world_size, table)

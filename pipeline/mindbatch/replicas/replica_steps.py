@@ -1,4 +1,5 @@
-"""Steps that all ranks of a replica compute: how its followers find the leader, and what they are told."""
+"""Steps that all ranks of a replica compute: how its followers find the leader, and the messages that they
+get."""
 
 from __future__ import annotations
 
@@ -36,9 +37,9 @@ FOLLOWER = "follower"
 def accept_followers(
     host: str, key: bytes, ranks: Collection[int], announce: Callable[[Address], object]
 ) -> dict[int, MessageConnection]:
-    """Listens until every one of the local ranks has connected; the connections by rank.
+    """Listens until all of the local ranks have connected; returns the connections by rank.
 
-    announce: is told where they find this process.
+    announce: called with the address of this process.
     """
     arrived: SimpleQueue[tuple[int, MessageConnection]] = SimpleQueue()
 
@@ -131,12 +132,12 @@ class TokenDigest:
 
 
 class Followers:
-    """The other ranks of a replica, which are told what the leader computes.
+    """The other ranks of a replica, which compute the leader's steps.
 
-    Those of its own stage compute everything in the order in which it does. Those of earlier stages are
-    told of steps before, when these are announced, and compute them in that order.
+    Ranks of the leader's stage compute everything in the order of the leader. Ranks of earlier stages get a
+    step when it is announced, and compute the steps in that order.
 
-    connections: by local rank. comparing: those that have the logits, too, as the leader's stage has.
+    connections: connections by local rank. comparing: the ranks of the leader's stage, which have the logits.
     """
 
     def __init__(self, connections: Mapping[int, MessageConnection], comparing: Collection[int]) -> None:

@@ -11,7 +11,7 @@ from mindbatch.config.error_log import shown
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import folder_error, run_folder_error, settled
 from mindbatch.config.schema import SchemaKeys, option, private_option, section
-from mindbatch.dataset.data_config import DataConfig, data_errors, settle_data
+from mindbatch.dataset.data_config import DataConfig, data_errors, resolve_data
 from mindbatch.engine.request import GENERATION_FIELDS
 from mindbatch.fields import kinds as kind
 from mindbatch.message_formats import NAMES
@@ -30,7 +30,7 @@ NO_RUN_FOLDER = "output.dir: must be given: the folder of the run, new or to be 
 
 @dataclass
 class BatchOutputConfig:
-    """Place and content of the results."""
+    """Folder and content of the results."""
 
     dir: str | None = option(
         None, "folder of the run; the same command with the same folder resumes it", is_path=True
@@ -91,7 +91,7 @@ class BatchConfig(ModelTaskConfig):
 
     def settle_paths(self) -> list[str]:
         errors = super().settle_paths()
-        settle_data(self.data, errors)
+        resolve_data(self.data, errors)
         if self.output.dir is None:
             errors.append(NO_RUN_FOLDER)
         self.output.dir = settled("output.dir", self.output.dir, self.folder_error, errors)
@@ -154,20 +154,20 @@ class ReplayConfig(BatchConfig):
             yield "key: must be given: the key of the row to run again"
 
 
-def save_as_written(made: BatchConfig, written: Mapping[str, Any]) -> None:
+def save_as_written(config: BatchConfig, written: Mapping[str, Any]) -> None:
     """Sets what is saved of a run that another task has made: its values; one written with ${...}, which may
     be a secret, stays so.
 
     written: the settings of that task.
     """
-    settings = asdict(made)
+    settings = asdict(config)
     for name, values in written.items():
         if name in settings and isinstance(values, dict):
             kept = {leaf: text for leaf, text in values.items() if "${" in str(text)}
             settings[name] |= {leaf: text for leaf, text in kept.items() if leaf in settings[name]}
     settings["model"].pop("mindformers_yaml", None)
-    made.resolved_settings = settings
-    made.unresolved_yaml = OmegaConf.to_yaml(OmegaConf.create(settings))
+    config.resolved_settings = settings
+    config.unresolved_yaml = OmegaConf.to_yaml(OmegaConf.create(settings))
 
 
 def _output_errors(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]:
@@ -198,8 +198,8 @@ def _column_errors(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]
         return
     if "openai" in (output.format, data.format):
         yield (
-            "output.columns: OpenAI's requests have no columns, and its responses no place for them; remove "
-            "it, or let custom_id tell what the rows are"
+            "output.columns: OpenAI's requests have no columns, nor have its responses; remove it, or let "
+            "custom_id tell what the rows are"
         )
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
         yield f"output.columns: {shown(name)} is given twice"

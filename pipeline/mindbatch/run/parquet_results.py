@@ -121,10 +121,10 @@ def result_cells(row: FinishedRow, options: OutputOptions) -> dict[str, Any]:
     }
 
 
-def _likely_tokens(place: Mapping[Any, float] | None) -> list[dict[str, Any]] | None:
-    if place is None:
+def _likely_tokens(logprobs: Mapping[Any, float] | None) -> list[dict[str, Any]] | None:
+    if logprobs is None:
         return None
-    return [{"token_id": int(token), "logprob": logprob} for token, logprob in place.items()]
+    return [{"token_id": int(token), "logprob": logprob} for token, logprob in logprobs.items()]
 
 
 def _size(cells: Mapping[str, Any], body: Mapping[str, Any]) -> int:
@@ -136,5 +136,5 @@ def _size(cells: Mapping[str, Any], body: Mapping[str, Any]) -> int:
     return size
 
 
-def _logprobs_size(places: Sequence[Mapping[Any, float] | None] | None) -> int:
-    return _BYTES_PER_TOKEN * sum(len(place or ()) for place in places or ())
+def _logprobs_size(logprobs: Sequence[Mapping[Any, float] | None] | None) -> int:
+    return _BYTES_PER_TOKEN * sum(len(by_token or ()) for by_token in logprobs or ())

@@ -23,7 +23,7 @@ class LengthRange(NamedTuple):
 
 
 class Lengths:
-    """Lengths in tokens. What is asked of none at all is 0."""
+    """Lengths in tokens; without any, statistics are 0."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -69,7 +69,7 @@ class Lengths:
         ]
 
 
-MOST_FAILURES = 5
+MAX_FAILURES = 5
 """Rows that cannot be run of which the reasons are given; the others are counted."""
 
 
@@ -94,12 +94,12 @@ class RowTotals:
 
 
 def count_rows(index: RowIndex, check: RowCheck) -> RowTotals:
-    totals = RowTotals(index.num_rows, index.num_unusable, index.failures(MOST_FAILURES))
+    totals = RowTotals(index.num_rows, index.num_unusable, index.failures(MAX_FAILURES))
     for row in index.pending():
         counted_row = check.count(row)
         if isinstance(counted_row, RowFailure):
             totals.unusable += 1
-            totals.failures = [*totals.failures, counted_row][:MOST_FAILURES]
+            totals.failures = [*totals.failures, counted_row][:MAX_FAILURES]
         else:
             totals.prompts.add(counted_row.prompt)
             totals.outputs.add(counted_row.output, counted_row.samples)
@@ -138,7 +138,7 @@ class TimeEstimate:
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Memory demand of a job's ranks. demand_at: of ranks at such places, on one machine."""
+    """Memory demand of a job's ranks. demand_at: returns the demand of ranks on one machine."""
 
     topology: Topology
     demand_at: Callable[[Sequence[RankPlace]], MemoryDemand]
@@ -263,7 +263,7 @@ def time_after(calibration: Calibration, rows: RowTotals, startup_seconds: float
         seconds=startup_seconds + calibration.first_seconds + generated / calibration.rate,
         rate=calibration.rate,
         generated_tokens=generated,
-        is_most=not calibration.most_tokens,
+        is_most=not calibration.max_tokens,
         measured=True,
         startup_seconds=startup_seconds,
         compile_seconds=calibration.first_seconds,

@@ -39,17 +39,17 @@ FailureWriter = AbstractContextManager[Callable[[RowFailure], None]]
 class OutputOptions:
     """Contents of the result files.
 
-    prompt, token_ids: write the prompt, and the tokens of each generation.
-    columns: of the data, written beside the results.
-    adapter: write the name of the row's adapter.
-    embeddings: rows have one, in place of text.
-    logprobs: the number of likeliest tokens that rows ask for unless they say otherwise.
-    fingerprint: names the settings of the run; identifiers are made of it.
-    created: when the run was begun, in whole seconds since 1970.
-    model: the name that responses carry where the request has none.
-    token_bytes: what a token adds to a text; None where there is no tokenizer.
-    message_format: how the model writes reasoning and tool calls; None where they stay text.
-    prompt_end: the last text of a row's prompt, which decides whether the answer begins in reasoning.
+    prompt, token_ids: True writes the prompt, and the tokens of each generation.
+    columns: columns of the data that are written with the results.
+    adapter: True writes the name of the row's adapter.
+    embeddings: True if rows have an embedding instead of text.
+    logprobs: number of likeliest tokens of rows that do not set it.
+    fingerprint: digest of the run's settings, part of identifiers.
+    created: time of the run's beginning, in whole seconds since 1970.
+    model: the model's name in responses to requests without one.
+    token_bytes: returns the bytes that a token adds to a text; None without a tokenizer.
+    message_format: the syntax of reasoning and tool calls; None leaves them as text.
+    prompt_end: returns the end of a row's prompt, by which the answer may begin in reasoning.
     """
 
     prompt: bool = True
@@ -159,7 +159,7 @@ def json_lines(
 def result_lines(file: BinaryIO, options: OutputOptions) -> RowWriter:
     """The project's own form of results.
 
-    key, the columns asked for, adapter (null for none; only where there are any), prompt (unless left out)
+    key, the requested columns, adapter (null for none; only where there are any), prompt (unless left out)
     and `result_fields`.
     """
 

@@ -9,7 +9,7 @@ from mindbatch.checkpoint.error_lines import collecting, first_lines, raise_if_a
 from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.io.error_lines import nearest, shown
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.io.foreign_formats import HOW_TO_CONVERT, PYTORCH_SUFFIXES
+from mindbatch.io.foreign_formats import CONVERSION_HINT, PYTORCH_SUFFIXES
 from mindbatch.io.regular_file import first_bytes
 
 _MAX_SIBLINGS = 10_000
@@ -99,7 +99,7 @@ def nothing_readable(folder: Path, what: str, needed: str, foreign: str | None =
     ]
     listed = ", ".join(first_lines(others or [*pickles], str, limit=3, noun="files"))
     if pickles and not others:
-        return f"{folder}: only {listed}; {HOW_TO_CONVERT.format(needed=needed)}"
+        return f"{folder}: only {listed}; {CONVERSION_HINT.format(needed=needed)}"
     return f"{folder}: {what}{f', only {listed}' if others else ''}; {needed}"
 
 

@@ -12,7 +12,7 @@ from mindbatch.checkpoint.formats.safetensors_file import open_safetensors
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import CheckpointError
-from mindbatch.io.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES, PYTORCH_SUFFIXES, foreign_file
+from mindbatch.io.foreign_formats import CONVERSION_HINT, PICKLE_SUFFIXES, PYTORCH_SUFFIXES, foreign_file
 
 Item = TypeVar("Item", bound=Hashable)
 Result = TypeVar("Result")
@@ -53,7 +53,7 @@ def open_tensor_file(path: str | os.PathLike[str]) -> StoredFile:
 
         return open_pytorch(path)
     if path.suffix in PICKLE_SUFFIXES:
-        raise CheckpointError(f"{path}: {HOW_TO_CONVERT.format(needed=_NEEDED)}")
+        raise CheckpointError(f"{path}: {CONVERSION_HINT.format(needed=_NEEDED)}")
     raise CheckpointError(f"{path}: {foreign_file(path) or _NEEDED}")
 
 

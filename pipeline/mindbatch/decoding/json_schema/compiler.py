@@ -21,7 +21,7 @@ def compiled_schema(schema: dict[str, Any] | bool, search: Search, empty_of: Emp
     search: see `TypedValues`. empty_of: those of some terminals that no text matches.
 
     Raises:
-        ValueError: the reason, with the keyword and its place, as words that follow
+        ValueError: the reason, with the keyword and its pointer, as words that follow
             "decoding.json_schema=...: ".
     """
     if is_false(schema):

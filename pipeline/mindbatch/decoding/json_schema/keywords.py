@@ -137,7 +137,7 @@ def draft_of(schema: Mapping[str, Any]) -> int:
 
 
 def is_false(schema: Any) -> bool:
-    """True for false, and for what programs write in its place: {"not": {}}."""
+    """True for false, and for {"not": {}}, which programs write instead."""
     return schema is False or (
         isinstance(schema, dict) and (schema.get("not") is True or schema.get("not") == {})
     )

@@ -15,7 +15,7 @@ from math import ceil, floor, gcd, lcm
 from mindbatch.decoding.json_schema.terminals import Leaf, all_of, either, regex
 from mindbatch.decoding.python_regex import literal
 
-MOST_MULTIPLES = 1000
+MAX_MULTIPLES = 1000
 """Multiples within bounds that are listed one by one."""
 _EXACT = 1 << 53
 _WHOLE = "(?:0|[1-9][0-9]*)"
@@ -36,7 +36,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class NumberSet:
-    """Numbers between bounds: whole ones, multiples of all steps, some of a list, as asked."""
+    """Numbers between bounds: integers, multiples of all steps, or the values of a list, as requested."""
 
     low: Bound | None = None
     high: Bound | None = None
@@ -102,7 +102,7 @@ def listed_numbers(numbers: NumberSet) -> tuple[int | float, ...] | None:
     values: Iterable[int | float] | None = numbers.members
     if values is None and numbers.is_whole:
         first, last = _whole_bounds(numbers, Fraction(1))
-        if first is not None and last is not None and last - first < MOST_MULTIPLES:
+        if first is not None and last is not None and last - first < MAX_MULTIPLES:
             values = range(first, last + 1)
     return None if values is None else tuple(filter(numbers.has, values))
 
@@ -160,7 +160,7 @@ def _multiples(numbers: NumberSet) -> Leaf | None:
     if numbers.is_whole:
         step = least_common_multiple(step, Fraction(1))
     first, last = _whole_bounds(numbers, step)
-    if first is not None and last is not None and last - first < MOST_MULTIPLES:
+    if first is not None and last is not None and last - first < MAX_MULTIPLES:
         multiples = (_number(count * step) for count in range(first, last + 1))
         return _listed(filter(numbers.has, multiples))
     if step == 1:
@@ -190,7 +190,7 @@ def _compiled(step: int, first: int | None, last: int | None) -> Leaf:
 def _unsupported(step: Fraction) -> str:
     return (
         f"multipleOf={_number(step)!r}: supported are whole numbers, those of which 1 is a multiple (0.5, "
-        f"0.01), and others with at most {MOST_MULTIPLES} multiples between minimum and maximum"
+        f"0.01), and others with at most {MAX_MULTIPLES} multiples between minimum and maximum"
     )
 
 
@@ -201,7 +201,7 @@ def _fractions(step: Fraction) -> str:
     unit = int(step * scale)
     if unit == 1:
         return rf"-?{_WHOLE}(?:\.[0-9]{{1,{len(digits)}}})?"
-    if scale % unit or scale // unit > MOST_MULTIPLES:
+    if scale % unit or scale // unit > MAX_MULTIPLES:
         raise ValueError(_unsupported(step))
     parts = [f"{count * unit:0{len(digits)}}" for count in range(scale // unit)]
     shorter = {part[:n] for part in parts for n in range(1, len(part) + 1) if not part[n:].strip("0")}

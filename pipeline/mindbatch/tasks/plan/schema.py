@@ -13,7 +13,7 @@ from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeCo
 from mindbatch.config.model_task import device_map_errors
 from mindbatch.config.paths import any_path, run_folder_error, settled
 from mindbatch.config.schema import SchemaKeys, option, section, value_at
-from mindbatch.dataset.data_config import NO_DATA, settle_data
+from mindbatch.dataset.data_config import NO_DATA, resolve_data
 from mindbatch.fields import kinds as kind
 from mindbatch.run.batch_config import BatchConfig
 
@@ -139,7 +139,7 @@ class PlanConfig(BatchConfig):
     def settle_paths(self) -> list[str]:
         errors = settle_model_paths(self.model)
         if self.needs_data:
-            settle_data(self.data, errors, NO_DATA + _OR_RANKS)
+            resolve_data(self.data, errors, NO_DATA + _OR_RANKS)
             self.output.dir = settled("output.dir", self.output.dir, any_path, errors)  # nothing is written
         if self.needs_data or self.compile:
             settle_lora_paths(self.lora, errors)
