@@ -235,7 +235,7 @@ class OverrideRules:
     def check(
         self, decoding: Mapping[str, Any], shown_as: Mapping[str, str]
     ) -> tuple[dict[str, Any], list[str]]:
-        """The overrides in the one form that equal ones have, and a line for each problem.
+        """Returns the overrides in the one form that equal ones have, and a line for each problem.
 
         decoding: by parameter, all of them known. shown_as: how the row calls them; others are the run's.
         """
@@ -272,7 +272,7 @@ class OverrideRules:
 
 
 def _as_json(value: Any) -> Any:
-    """The value as it comes back from JSON."""
+    """Returns the value as it comes back from JSON."""
     return [_as_json(item) for item in value] if isinstance(value, tuple) else value
 
 

@@ -171,7 +171,7 @@ def _described(paths: list[Path], forced: Format | None) -> list[DataFile]:
 
 
 def _name(path: Path, base: Path) -> str:
-    """The path below `base`, as text that can be stored: bytes that are not UTF-8 are written out."""
+    """Returns the path below `base`, as text that can be stored: bytes that are not UTF-8 are written out."""
     return os.fsencode(path.relative_to(base).as_posix()).decode("utf-8", "backslashreplace")
 
 
@@ -180,7 +180,7 @@ def _shown(path: str | Path) -> str:
 
 
 def _suffixes(path: Path) -> tuple[str, str]:
-    """The suffix that names the format, and that of the compression or nothing, in lower case."""
+    """Returns the suffix that names the format, and that of the compression or nothing, in lower case."""
     name = path.name.lower()
     packed = next((suffix for suffix in COMPRESSIONS if name.endswith(suffix)), "")
     return Path(name.removesuffix(packed)).suffix, packed

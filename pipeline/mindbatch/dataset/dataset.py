@@ -85,8 +85,9 @@ class Dataset:
         return [file.path for file in self.data_files]
 
     def records(self) -> Iterator[Record]:
-        """Every row, good or bad, file after file; each call reads anew. No more than a row is held. Raises
-        MindBatchError: the disk fails. (Damage in a file is a row's error, after which the file ends.)"""
+        """Yields every row, good or bad, file after file; each call reads the files again, one row at a time.
+        Raises MindBatchError: the disk fails. (Damage in a file is a row's error, after which the file
+        ends.)"""
         for file in self.data_files:
             yield from self._file_records(file)
 
@@ -183,7 +184,7 @@ def file_error(file: DataFile, max_row_bytes: int) -> str | None:
 
 
 def _foreign(file: DataFile) -> str | None:
-    """Names the format that the file has instead, by its first bytes; None if they show no other."""
+    """Returns the description of another format that the first bytes show; None if they show none."""
     with disk_errors(file.path):
         head = first_bytes(file.path, _HEAD_BYTES)
     own = _OWN.get(file.compression or file.format)

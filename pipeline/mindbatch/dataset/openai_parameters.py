@@ -180,7 +180,7 @@ def _either(names: Sequence[str]) -> str:
 
 
 def _one_of(choices: Any, where: str, draft: RowDraft) -> str | None:
-    """The regular expression of texts, one of which the output is."""
+    """Returns the regular expression that matches one of several texts."""
     if (
         not isinstance(choices, list)
         or not choices
@@ -198,7 +198,7 @@ def _any_object(value: Any, where: str, draft: RowDraft) -> Any:
 
 
 def _schema_of(form: Any, where: str, draft: RowDraft) -> Any:
-    """The schema that a response_format stands for; None for any text."""
+    """Returns the schema of a response_format; None for any text."""
     kind = form.get("type") if isinstance(form, Mapping) else None
     if not isinstance(kind, str) or kind not in _FORMATS or form.keys() - {"type", kind}:
         allowed = (

@@ -163,7 +163,7 @@ def _refuse_several(prompt: object, name: str) -> None:
 
 
 def _named_function(choice: object) -> str | None:
-    """The function that a tool_choice names; None where it names none."""
+    """Returns the name of the function of a tool_choice; None if it has none."""
     function = choice.get("function") if isinstance(choice, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     return name if isinstance(name, str) else None
@@ -197,7 +197,8 @@ def _force_call(choice: object, draft: RowDraft) -> None:
 
 
 def _call_schema(functions: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON schema of a call of one of the functions, by name, each with the schema of its parameters.
+    """Returns the JSON schema of a call of one of the functions, by name, each with the schema of its
+    parameters.
 
     Raises:
         ValueError: parameters are no schema of an object.

@@ -168,7 +168,7 @@ class _Compact:
         }
 
     def struct(self, depth: int = 0) -> dict[int, Any]:
-        """The fields of a struct by their numbers; texts and lists are passed over."""
+        """Returns the fields of a struct by their numbers; texts and lists are skipped."""
         if depth > _MAX_DEPTH:
             raise ValueError("the header of a page is nested too deeply")
         fields: dict[int, Any] = {}

@@ -55,7 +55,7 @@ def parquet_error(file: DataFile, max_row_bytes: int) -> str | None:
 
 
 def _answer(file: DataFile, max_row_bytes: int, **position: int) -> Any:
-    """The answer of `parquet_worker`.
+    """Returns the answer of `parquet_worker`.
 
     Raises:
         DamagedData: Arrow cannot read it, or has ended the process that tried.

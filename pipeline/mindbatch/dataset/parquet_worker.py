@@ -144,12 +144,12 @@ def _portions(batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:
 
 
 def _num_bytes(batch: pyarrow.RecordBatch) -> int:
-    """Bytes of the cells but for binary ones, which become no values."""
+    """Returns the bytes of the cells, without binary ones, which become no values."""
     return sum(_cell_bytes(column) for column in batch.columns if "binary" not in str(column.type))
 
 
 def _cell_bytes(column: pyarrow.Array) -> int:
-    """Bytes of the cells; of texts that several share, those that each would get."""
+    """Returns the bytes of the cells; cells that share a text count its bytes each."""
     import pyarrow
     from pyarrow import compute, types
 
@@ -167,7 +167,8 @@ def _cell_bytes(column: pyarrow.Array) -> int:
 
 
 def _dense(column: pyarrow.Array) -> pyarrow.Array:
-    """The cells with a value of their own each, which Arrow makes faster than one by one."""
+    """Returns the cells of a dictionary column with a value each, which Arrow makes faster than one by
+    one."""
     import pyarrow
 
     return column.dictionary_decode() if pyarrow.types.is_dictionary(column.type) else column
@@ -198,7 +199,7 @@ class _NotJson(ValueError):
 
 
 def column_values(column: pyarrow.Array) -> list[Any]:
-    """The value of each cell as JSON has it, or an `Unusable`."""
+    """Returns the value of each cell as JSON has it, or an `Unusable`."""
     import pyarrow
 
     if _is_binary(column.type):
@@ -213,8 +214,8 @@ def column_values(column: pyarrow.Array) -> list[Any]:
 
 
 def usable(value: Any) -> Any:
-    """The value as JSON knows it: dates and times as ISO 8601 text, decimal numbers and UUIDs as text; an
-    `Unusable` where JSON knows none."""
+    """Returns the value as JSON knows it: dates and times as ISO 8601 text, decimal numbers and UUIDs as
+    text; an `Unusable` where JSON knows none."""
     try:
         return _json_value(value)
     except _NotJson as error:
@@ -222,7 +223,7 @@ def usable(value: Any) -> Any:
 
 
 def split(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """A row's columns that can be used, and by name why the others cannot."""
+    """Returns a row's usable columns, and the reasons of the others by name."""
     unusable = {column: value.reason for column, value in row.items() if isinstance(value, Unusable)}
     if not unusable:
         return row, {}
@@ -237,7 +238,7 @@ def _is_binary(kind: pyarrow.DataType) -> bool:
 
 
 def _converted(cell: pyarrow.Scalar) -> Any:
-    """The Python value of one cell; not UTF-8, an unknown time zone and the like make it unusable."""
+    """Returns the Python value of one cell; not UTF-8, an unknown time zone and the like make it unusable."""
     try:
         return cell.as_py()
     except _CONVERSION_ERRORS as error:

@@ -129,7 +129,8 @@ class OptionalColumns:
 
 
 def missing_column(name: str, record: Record) -> str:
-    """A line that names the columns which the row has, and among them the one most like the missing one.
+    """Returns a line that names the columns which the row has, and among them the one most like the missing
+    one.
 
     If the row has the column but no value that could be used, the line says why.
     """
@@ -146,5 +147,5 @@ def _line(name: str, columns: tuple[str, ...], whose: str = "the row has") -> st
 
 
 def _named(name: str) -> str:
-    """The name as it is where that is unmistakable, else quoted and cut short."""
+    """Returns the name as it is where that is unmistakable, else quoted and cut short."""
     return name if name.isidentifier() and len(name) <= 40 else shown(name)

@@ -106,7 +106,8 @@ def repeated_prompt_ngrams(row: Row) -> Processor:
 
 
 def _followers(tokens: NDArray[np.int64], latest: Sequence[int], size: int) -> NDArray[np.int64]:
-    """The last token of each n-gram of `size` in `tokens` that begins with the `size` - 1 `latest` ones."""
+    """Returns the last token of each n-gram of `size` in `tokens` that begins with the `size` - 1 `latest`
+    ones."""
     if size == 1:
         return tokens
     # With fewer tokens than `size` in all, the slice is empty.

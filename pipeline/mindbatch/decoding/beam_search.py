@@ -34,7 +34,8 @@ _NO_PENALTIES: Mapping[int, float] = {}
 def processed_scores(
     request: RequestStep, parent: int, penalties: Mapping[int, float] = _NO_PENALTIES
 ) -> NDArray[np.float32] | None:
-    """Log-probabilities [V] after row `parent`, less `penalties` by token, changed by the row's processors.
+    """Returns log-probabilities [V] after row `parent`, less `penalties` by token, changed by the row's
+    processors.
 
     None if those leave no token or fail, which is noted in the request's dead ends.
     """
@@ -74,7 +75,8 @@ class BestTokens:
         count: int,
         penalties: Mapping[int, float] = _NO_PENALTIES,
     ) -> list[Candidate]:
-        """The `count` best continuations of rows `parents` of the request, best first, or all there are.
+        """Returns the `count` best continuations of rows `parents` of the request, best first, or all there
+        are.
 
         `totals` are those rows' sums of scores. `penalties` are taken off tokens' log-probabilities before
         the processors; their number and `count` together must not be above `width`.
@@ -154,7 +156,7 @@ class _Team:
     totals: list[float]
 
     def go_on(self, request: RequestStep, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """The candidates chosen to live on, from those that are possible, best first.
+        """Returns the candidates that continue, from those that are possible, best first.
 
         Those that stop become hypotheses if they are among the `size` best candidates; of the rest the `size`
         best are chosen. They have no rows, and no totals, if the team is done or no more tokens fit.
@@ -227,7 +229,8 @@ def _padding(request: RequestStep, size: int) -> dict[int, int]:
 
 
 def _group_width(request: RequestStep) -> int:
-    """The most tokens looked at after a row: the last team's candidates and all that may be penalised."""
+    """Returns the maximum number of tokens considered after a row: the last team's candidates and all that
+    may be penalised."""
     size: int = request.group.state[0].size
     return request.fan_out * size + request.params.num_beams - size
 
@@ -266,7 +269,7 @@ def _kept(request: RequestStep, parent: int) -> Candidates:
 def _drawn(
     kept: Sequence[Candidates], totals: Sequence[float], uniforms: NDArray[np.float64]
 ) -> list[Candidate]:
-    """A candidate for each of `uniforms`, or as many as are possible, in the order of the draws."""
+    """Returns a candidate for each of `uniforms`, or as many as are possible, in the order of the draws."""
     best = max(totals)
     # Less the best total: a term that all share changes no draw, and float32 is finer near 0.
     sums = [part.scores + np.float32(total - best) for part, total in zip(kept, totals, strict=True)]

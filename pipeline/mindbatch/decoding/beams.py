@@ -111,7 +111,7 @@ class SearchStrategy(DecodingStrategy):
         return [guarded(request.group, self.decide, request, computed) for request, computed in both]
 
     def computed(self, requests: Sequence[RequestStep]) -> Sequence[Any]:
-        """For each request what is computed for all of them at once."""
+        """Returns for each request what is computed for all of them at once."""
         return [None] * len(requests)
 
     def decide(self, request: RequestStep, computed: Any) -> Decision:

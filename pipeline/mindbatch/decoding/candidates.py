@@ -134,7 +134,7 @@ def _block_masses(weights: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _crossing_index(weights: NDArray[np.float32], start: int, rest: float) -> int:
-    """The first index in the block at `start` where the block's cumulative weight exceeds `rest`."""
+    """Returns the first index in the block at `start` where the block's cumulative weight exceeds `rest`."""
     block = weights[start : start + _BLOCK]
     inside = int(np.searchsorted(np.cumsum(block, dtype=np.float64), rest, side="right"))
     if inside == block.size:  # `rest` was rounded up past the block's end

@@ -46,7 +46,7 @@ class ContrastiveState:
         self.length = needed
 
     def likeness(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The largest cosine of each hidden state [n, hidden size] with one of the context: [n]."""
+        """Returns the largest cosine of each hidden state [n, hidden size] with one of the context: [n]."""
         cosines = self.directions[: self.length] @ _unit(hidden).T
         largest_cosines: NDArray[np.float32] = cosines.max(axis=0)
         return largest_cosines
@@ -86,7 +86,8 @@ class ContrastiveSearch(SearchStrategy):
 
 
 def _best(group: GroupView, trial: ContrastiveState) -> int:
-    """The candidate with the best balance of probability and unlikeness; the likelier among equals."""
+    """Returns the candidate with the best balance of probability and unlikeness; the likelier among
+    equals."""
     assert group.hidden is not None
     alpha = np.float32(group.rows[0].params.penalty_alpha)
     scores = (1 - alpha) * trial.probabilities - alpha * trial.likeness(group.hidden)

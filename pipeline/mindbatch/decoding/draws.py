@@ -93,7 +93,7 @@ def row_uniforms(
 
 
 def row_hash(key: str) -> int:
-    """The 64-bit number of a row's key: BLAKE2b (RFC 7693) of its UTF-8, little-endian."""
+    """Returns the 64-bit number of a row's key: BLAKE2b (RFC 7693) of its UTF-8, little-endian."""
     digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 

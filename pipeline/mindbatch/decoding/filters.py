@@ -23,7 +23,8 @@ _SORTED_BITS = 20
 def crossing(
     keys: NDArray[np.float32], weights: NDArray[np.float32], share: np.float32, *, reached: bool = False
 ) -> tuple[np.float32, int]:
-    """The first of `keys` [n], in ascending order, at which the sum of `weights` [n] crosses a share of it.
+    """Returns the first of `keys` [n], in ascending order, at which the sum of `weights` [n] crosses a share
+    of it.
 
     Crossing is exceeding, or if `reached`, reaching; where no sum does, it is the last key. Also how many
     keys equal to it come before that one. Shares are compared in float32, as PyTorch does with sums that it
@@ -103,7 +104,8 @@ def sampling_candidates(
 
 
 def top_k_mask(candidates: Candidates, k: int, least: int = 1) -> NDArray[np.bool_]:
-    """The k or `least` likeliest [n] and all that equal the last. Source: Fan, Lewis, Dauphin, 2018."""
+    """Returns the k or `least` likeliest [n] and all that equal the last. Source: Fan, Lewis, Dauphin,
+    2018."""
     mask: NDArray[np.bool_] = candidates.scores >= kth_largest(candidates.scores, max(k, least))
     return mask
 
@@ -124,7 +126,8 @@ def top_n_sigma_mask(candidates: Candidates, n: float, least: int = 1) -> NDArra
 
 
 def top_h_mask(candidates: Candidates, top_h: float, least: int = 1) -> NDArray[np.bool_]:
-    """The likeliest of the candidates [n] whose terms of the entropy add up to at most its share `top_h`.
+    """Returns the likeliest of the candidates [n] whose terms of the entropy add up to at most its share
+    `top_h`.
 
     The rule is that of transformers 5 (4.57 has no top_h): the entropy is that of the 100 likeliest tokens by
     themselves; the first is always kept, and no more on account of `least`. Where tokens beyond the 100th
@@ -158,7 +161,8 @@ def min_p_mask(candidates: Candidates, min_p: float, least: int = 1) -> NDArray[
 
 
 def typical_mask(candidates: Candidates, typical_p: float, least: int = 1) -> NDArray[np.bool_]:
-    """The most typical candidates [n] that together reach the probability `typical_p`, 0 < typical_p < 1.
+    """Returns the most typical candidates [n] that together reach the probability `typical_p`, 0 < typical_p
+    < 1.
 
     A token is the more typical the nearer -log of its probability is to the entropy. As in transformers 4.57
     the tokens below the mark and the one that reaches it stay, with all that are as typical as that one, and

@@ -25,7 +25,7 @@ _READER = StrictReader()
 
 
 def canonical_schema(value: object) -> str:
-    """The compact JSON text of a schema that is given as text, as a mapping, or as true or false.
+    """Returns the compact JSON text of a schema that is given as text, as a mapping, or as true or false.
 
     The order of keys stays: properties are generated in the schema's order. The text of a text is itself, so
     that normalising twice changes nothing.
@@ -69,7 +69,7 @@ class Grammar:
 
 
 def grammar_of(regex: str | None, json_schema: str | None) -> Grammar | None:
-    """The grammar that a row's parameters ask for, or None."""
+    """Returns the grammar of a row's parameters, or None."""
     if regex is not None:
         return Grammar("regex", regex)
     return None if json_schema is None else Grammar("json_schema", json_schema)
@@ -87,7 +87,7 @@ def refuse_unreadable(kind: Kind, source: str) -> None:
 
 
 def plain_reason(message: str) -> str:
-    """The library's message in one line, without the line of our grammar and an excerpt of it."""
+    """Returns the library's message in one line, without the line of our grammar and an excerpt of it."""
     reason = re.split(r"\n\s*\d+ \| |\n<", message)[0]
     return _one_line(re.sub(r"^at \d+\(\d+\): |(?m:^ *\^+\n)", "", reason))
 
@@ -144,7 +144,7 @@ class GrammarProcess:
         return compiled_schema(schema, self._search, self._empty_of)
 
     def _search(self, patterns: Sequence[str], names: Sequence[str]) -> list[list[str]]:
-        """The patterns that are found in each name. Raises ValueError: they take too long."""
+        """Returns the patterns that are found in each name. Raises ValueError: they take too long."""
         by_name: list[list[str]] = self._ask("search", [patterns, names])
         return by_name
 
@@ -156,7 +156,7 @@ class GrammarProcess:
         return [terminal for terminal, error in zip(terminals, errors, strict=True) if error]
 
     def _ask(self, question: str, subject: Any) -> Any:
-        """The child's answer. Raises ValueError: it took too much."""
+        """Returns the child's answer. Raises ValueError: it took too much."""
         request = json.dumps([question, subject])
         try:
             return self._process.ask(request.encode(), _MAX_ANSWER_BYTES)
@@ -172,7 +172,7 @@ _trials: dict[Grammar, GrammarCheck] = {}
 
 
 def constraint_error(regex: str | None, json_schema: str | None) -> str | None:
-    """Error in a row's constraint, in one line, or None; it needs no model and no tokenizer."""
+    """Returns the error in a row's constraint, in one line, or None; it needs no model and no tokenizer."""
     grammar = grammar_of(regex, json_schema)
     return None if grammar is None else tried(grammar).error
 

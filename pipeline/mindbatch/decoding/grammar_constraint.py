@@ -49,7 +49,7 @@ class Vocabulary:
         return 0 <= token_id < self.size and bool(self._has_text[token_id])
 
     def entry(self, token_id: int, *, first: bool) -> int | None:
-        """The library's id of a token that shows text; None if it adds nothing to an empty output."""
+        """Returns the library's id of a token that shows text; None if it adds nothing to an empty output."""
         entry = int(self._first_entry[token_id]) if first else token_id
         return None if entry == self._silent else entry
 
@@ -91,7 +91,7 @@ class CompiledGrammar:
         self._matcher = self.compiled()
 
     def compiled(self) -> llguidance.LLMatcher:
-        """A matcher that shares nothing with any other. It never raises: a failure is its state."""
+        """Returns a matcher that shares nothing with any other. It never raises: a failure is its state."""
         import llguidance
 
         # Eager work over the whole vocabulary saves no measurable time later, and has no bound.
@@ -101,7 +101,7 @@ class CompiledGrammar:
         return llguidance.LLMatcher(self.vocabulary.tokenizer, self._text, log_level=0, limits=limits)
 
     def matcher(self) -> llguidance.LLMatcher:
-        """A copy at the beginning."""
+        """Returns a copy at the beginning."""
         if self._copies == _ROWS_TOGETHER:
             self.renew()
         self._copies += 1

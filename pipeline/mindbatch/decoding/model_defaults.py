@@ -24,7 +24,7 @@ _NAMED = re.compile(r"decoding\.(\w+)=")
 
 
 def recommended(folder: Path) -> dict[str, Any]:
-    """The file's content but for nulls.
+    """Returns the content of the file without nulls.
 
     ConfigError where it is missing, or holds no JSON object, read as strictly as config.json is.
     """
@@ -48,7 +48,8 @@ def recommended(folder: Path) -> dict[str, Any]:
 def model_defaults(
     folder: Path, overrides: Mapping[str, Any], params: type
 ) -> tuple[dict[str, Any], list[str]]:
-    """The model's values of parameters that `overrides` leaves open, and a line for each one left out.
+    """Returns the model's values of parameters that `overrides` leaves open, and a line for each one left
+    out.
 
     Left out are keys that are no parameter, and values that are not allowed or have no effect beside the
     others and the overrides. ConfigError as of `recommended`.
@@ -84,7 +85,8 @@ def model_defaults(
 
 
 def sampling_advice(folder: Path, explicit: Mapping[str, Any], params: type) -> str | None:
-    """A line if the model's file recommends sampling and the given parameters are plain greedy decoding.
+    """Returns a line if the model's file recommends sampling and `explicit` is plain greedy
+    decoding.
 
     params: as of `model_defaults`.
     """

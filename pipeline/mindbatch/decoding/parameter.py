@@ -64,7 +64,7 @@ class Parameter(Field):
 
 
 def parameter(default: Any, kind: ValueKind, meaning: str, **more: Any) -> Any:
-    """A field of `DecodingParams`, of which `Parameter(default, kind, meaning, **more)` is said."""
+    """Declares a field of `DecodingParams` by the fields of `Parameter`."""
     return declare(Parameter(default, kind, meaning, **more))
 
 

@@ -196,7 +196,7 @@ _ORDER: tuple[tuple[Callable[[Row], Processor], tuple[str, ...]], ...] = (
 
 
 def adjust(scores: NDArray[np.float32], row: Row) -> NDArray[np.float32]:
-    """The row's scores [V] after its processors; `scores` itself, not a copy, when none changes any.
+    """Returns the row's scores [V] after its processors; `scores` itself, not a copy, when none changes any.
 
     `scores` are logits, or the log-probabilities that beam searches work on; they are not changed. Where the
     row does not sample, `renormalize_logits` is done too.
@@ -225,7 +225,8 @@ def _processors_of(row: Row) -> tuple[Processor, ...]:
 
 
 def renormalised(scores: NDArray[np.float32], params: DecodingParams) -> NDArray[np.float32]:
-    """Log-probabilities (nats) of `scores` [n] if `renormalize_logits` asks for them, else `scores` itself.
+    """Returns log-probabilities (nats) of `scores` [n] if `renormalize_logits` asks for them, else `scores`
+    itself.
 
     One score must be finite; a token at minus infinity stays there. Without sampling, `adjust` does this.
     With sampling it comes after the filters, so whoever applies those does it.

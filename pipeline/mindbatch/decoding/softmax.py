@@ -18,7 +18,7 @@ _LOWEST_SHIFTED = np.float32(-200.0)
 
 @lru_cache(maxsize=1)
 def kernels_library() -> NativeLibrary | None:
-    """The C++ kernels, if they are built."""
+    """Returns the C++ kernels, if they are built."""
     try:
         return find_library()
     except ConfigError:  # built from other sources, which is an error where its kernels are requested
@@ -39,7 +39,8 @@ def weights_of(scores: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def entropy(scores: NDArray[np.float32], weights: NDArray[np.float32]) -> np.float32:
-    """The entropy (nats) of the distribution with `scores` [n], whose `weights_of` are `weights` [n]."""
+    """Returns the entropy (nats) of the distribution with `scores` [n], whose `weights_of` are `weights`
+    [n]."""
     total = weights.sum()
     # Where a weight is 0 the score may be minus infinity; any finite number instead adds nothing.
     shifted = np.maximum(scores - scores.max(), _LOWEST_SHIFTED)
@@ -49,7 +50,8 @@ def entropy(scores: NDArray[np.float32], weights: NDArray[np.float32]) -> np.flo
 def likeliest_and_normalisers(
     logits: NDArray[np.float32], summary: Summary = None
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The index of each row's largest logit, the lowest among equals, and the row's normaliser: [S] and [S].
+    """Returns the index of each row's largest logit, the lowest among equals, and the row's normaliser: [S]
+    and [S].
 
     A normaliser is what to subtract from logits to get log-probabilities; a row with NaN or plus infinity has
     NaN. A row's results do not depend on the others. By the C++ kernels where they are built, on all their
@@ -96,7 +98,7 @@ _SCORES_PER_GROUP = 4
 
 
 def kth_largest(scores: NDArray[np.float32], k: int) -> np.float32:
-    """The k-th largest of `scores` [n], counting equal ones each; the smallest if k > n."""
+    """Returns the k-th largest of `scores` [n], counting equal ones each; the smallest if k > n."""
     k = min(k, scores.size)
     return _kth_of_all(scores[scores >= _bound(scores, k)], k)
 
@@ -116,7 +118,7 @@ def largest(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
 
 
 def _bound(scores: NDArray[np.float32], k: int) -> np.float32:
-    """A score below which none of the k largest is.
+    """Returns a score below which none of the k largest is.
 
     At least k groups hold a score no smaller than the k-th largest of all groups' maxima, so that is one, and
     only the few above it need be looked at in turn.

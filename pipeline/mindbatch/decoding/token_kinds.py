@@ -43,7 +43,7 @@ def seed() -> ValueKind:
 
 
 def drawn_seed() -> int:
-    """A number to begin with, another one each time; short enough to be typed, and never the default."""
+    """Draws a seed, short enough to be typed and never the default."""
     return 1 + secrets.randbelow((1 << 32) - 1)
 
 
@@ -105,7 +105,7 @@ def biased_tokens(limit: int) -> ValueKind:
 
 
 def start_and_factor() -> ValueKind:
-    """A number of tokens and a factor, or None."""
+    """Pairs of a number of tokens and a factor, or None."""
     return of(
         f"[start, factor], a whole number and one from {figure(SMALLEST_FACTOR)} to "
         f"{figure(LARGEST_FACTOR)}, or null",
@@ -138,7 +138,7 @@ def stop_texts() -> ValueKind:
 
 
 def tag_pair() -> ValueKind:
-    """The opening and the closing tag of something, or None."""
+    """Pairs of an opening and a closing tag, or None."""
     return of(
         f"[opening, closing], two texts of 1 to {LONGEST_TAG} characters, or null",
         lambda value: (
@@ -171,7 +171,7 @@ def regular_expression() -> ValueKind:
 
 
 def json_schema() -> ValueKind:
-    """A JSON schema, kept as its compact text, or None."""
+    """JSON schemas, kept as compact text, or None."""
 
     def read(value: Any) -> Any:
         if value is None:
@@ -218,7 +218,7 @@ def _is_decay(value: object) -> bool:
 
 
 def _seed(value: Any) -> Any:
-    """A text of digits stands for its number: variables of the environment have no other numbers."""
+    """Reads a seed; a text of digits is its number, as variables of the environment have no others."""
     if not isinstance(value, str):
         return plain(value)
     is_number = value.isascii() and value.isdigit() and len(value) <= _LONGEST_ID
@@ -241,7 +241,7 @@ def _id_sequences(value: Any) -> Any:
 
 
 def _pairs(value: Any) -> Any:
-    """A mapping or a list of pairs, as a tuple of pairs whose second part is a float."""
+    """Reads a mapping or a list of pairs as a tuple of pairs whose second part is a float."""
     entries = list(value.items()) if isinstance(value, Mapping) else sequence(value)
     if not isinstance(entries, list | tuple):
         return value

@@ -151,7 +151,7 @@ class Assistant:
             self.blocks.free(draft.sequence.block_table)
 
     def _used(self, row: Row) -> DraftSequence:
-        """The row's draft sequence, old or new, as the most recently used one."""
+        """Returns the draft sequence of a row, old or new, and marks it as the most recently used."""
         draft = self._drafts.pop(id(row), None) or DraftSequence(row)
         self._drafts[id(row)] = draft
         return draft

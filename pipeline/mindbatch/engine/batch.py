@@ -49,7 +49,7 @@ class RunnerOutput:
 
 
 def buckets_up_to(largest: int, *, few: bool = False) -> list[int]:
-    """Sizes that a step is padded to: 1, 2, 4, 8, then steps of a half or a third of a power of two.
+    """Returns sizes that a step is padded to: 1, 2, 4, 8, then steps of a half or a third of a power of two.
 
     few: 1, 4, 16, 64 ... instead.
     """
@@ -60,7 +60,7 @@ def buckets_up_to(largest: int, *, few: bool = False) -> list[int]:
 
 
 def pad_to_bucket(count: int, buckets: Items[int]) -> int:
-    """The smallest bucket that holds `count`."""
+    """Returns the smallest bucket that holds `count`."""
     return buckets[bisect_left(buckets, count)]
 
 
@@ -77,7 +77,7 @@ def flatten(
     spans, first = [range(tokens.start, tokens.stop) for tokens in scheduled], scheduled[0].sequence
 
     def by_token(numbers: Iterable[int]) -> IntArray:
-        """The number of each sequence, once for each of its tokens."""
+        """Returns the number of each sequence, once for each of its tokens."""
         return _integers(map(repeat, numbers, map(len, spans)))
 
     indices, rows = _integers(spans), by_token(range(len(spans)))
@@ -115,12 +115,12 @@ def _state_slots(tokens: ScheduledTokens) -> Iterable[int]:
 
 
 def _integers(parts: Iterable[Iterable[int]]) -> IntArray:
-    """One behind the other. Such an array takes a decoding step less time than operations on small ones."""
+    """Concatenates integers to one array, which takes less time than operations on small arrays."""
     return np.fromiter(chain.from_iterable(parts), np.int32)
 
 
 def _block_tables(tables: Items[list[int]], shape: tuple[int, int]) -> IntArray:
-    """One below the other, with zeros behind each."""
+    """Stacks block tables to an array of this shape, padded with zeros."""
     rows, width = shape
     fillings = [repeat(0, width - len(table)) for table in tables]
     empty = repeat(0, width * (rows - len(tables)))
@@ -128,7 +128,7 @@ def _block_tables(tables: Items[list[int]], shape: tuple[int, int]) -> IntArray:
 
 
 def _within_contexts(scheduled: Items[ScheduledTokens]) -> tuple[IntArray, IntArray]:
-    """The positions [T, 2] and lengths [T] of a model whose prompts have contexts."""
+    """Returns the positions [T, 2] and lengths [T] of a model whose prompts have contexts."""
     pairs = []
     for tokens in scheduled:
         context, indices = tokens.sequence.context, np.arange(tokens.start, tokens.stop, dtype=np.int32)
@@ -139,7 +139,7 @@ def _within_contexts(scheduled: Items[ScheduledTokens]) -> tuple[IntArray, IntAr
 
 
 def padded(values: npt.NDArray[Scalar], size: int, padding: int = 0) -> npt.NDArray[Scalar]:
-    """`size` rows; `padding` behind the values."""
+    """Pads an array to `size` rows."""
     if len(values) == size:
         return values
     rows = np.full((size, *values.shape[1:]), padding, values.dtype)

@@ -32,11 +32,12 @@ class BlockManager:
         return len(self._free)
 
     def holders(self, block: int) -> int:
-        """Number of block tables that hold a block."""
+        """Returns the number of block tables that hold a block."""
         return self._holders[block]
 
     def blocks_needed(self, writes: Iterable[Write]) -> int:
-        """Number of free blocks that `prepare_write` allocates for all these writes, one after the other."""
+        """Returns the number of free blocks that `prepare_write` allocates for all these writes, one after
+        the other."""
         new, writers = 0, dict[int, int]()
         for table, start, stop in writes:
             new += max(0, -(-stop // self.block_size) - len(table))
@@ -80,7 +81,7 @@ class BlockManager:
         return self._digests[block] is not None
 
     def find(self, digests: Iterable[bytes]) -> list[int]:
-        """The registered blocks of the first digests, up to the first that is unknown."""
+        """Returns the registered blocks of the first digests, up to the first that is unknown."""
         blocks = []
         for digest in digests:
             block = self._registered.get(digest)

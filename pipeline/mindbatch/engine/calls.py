@@ -129,7 +129,7 @@ _EVENT_WEIGHT = 4
 
 
 def _weight(delivery: StepResult | Exception) -> int:
-    """The memory of a delivery, counted in log-probabilities."""
+    """Returns the memory of a delivery, counted in log-probabilities."""
     if isinstance(delivery, Exception):
         return 0
     return sum(_EVENT_WEIGHT + sum(map(len, event.logprobs or ())) for event in delivery.events)

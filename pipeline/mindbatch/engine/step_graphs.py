@@ -46,7 +46,7 @@ class CompiledCell:
         self._phases: dict[tuple[tuple[int, ...], ...], str] = {}
 
     def __call__(self, *inputs: Tensor) -> Any:
-        """The cell's output, a tensor or a tuple; compiles on the first call with these shapes."""
+        """Returns the cell's output, a tensor or a tuple; compiles on the first call with these shapes."""
         shapes = tuple(tensor.shape for tensor in inputs)
         phase = self._phases.get(shapes)
         if phase is None:

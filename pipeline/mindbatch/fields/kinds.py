@@ -173,7 +173,7 @@ def plain(value: Any) -> Any:
 
 
 def real(value: Any) -> Any:
-    """A number as a float; infinite where it is too large for one."""
+    """Returns a number as a float; infinite where it is too large for one."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return value
     try:

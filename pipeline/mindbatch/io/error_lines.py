@@ -112,7 +112,7 @@ def under_own_names(values: Mapping[str, Any], names: Mapping[str, str]) -> tupl
 
 
 def unknown_adapter(name: object, names: Iterable[str]) -> str:
-    """Error line for an adapter name that no request can have."""
+    """Returns the error line for an adapter name that no request can have."""
     there = [*names]
     if not there:
         return f"there is no adapter {shown(name, notation=repr)}: lora.adapters names none"

@@ -25,7 +25,8 @@ def is_pattern(path: Path) -> bool:
 
 
 def matching_files(pattern: Path) -> list[Path]:
-    """The files that match, sorted; `**` stands for folders of any depth, and hidden names are left out.
+    """Returns the files that match, sorted; `**` stands for folders of any depth, and hidden names are left
+    out.
 
     Raises:
         TooMany: it covers too many files and folders.

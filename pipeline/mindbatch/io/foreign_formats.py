@@ -60,7 +60,8 @@ _MARKER_BYTES = 100_000_000
 
 
 def foreign_format(head: bytes) -> str | None:
-    """A description of the format whose signature `head` begins with, or None when it is none of them."""
+    """Returns a description of the format whose signature `head` begins with, or None when it is none of
+    them."""
     return next((description for magic, description in _SIGNATURES if head.startswith(magic)), None)
 
 
@@ -124,7 +125,7 @@ def _override(key: str, text: str) -> str:
 
 
 def _noted_strategy(folder: Path) -> str | None:
-    """The strategy by which transform_ckpt.py has cut the ranks, as its marker says."""
+    """Returns the strategy of the ranks that transform_ckpt.py wrote, from its marker."""
     with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         noted = json.loads(first_bytes(folder / "reshard.json", _MARKER_BYTES))["settings"]["strategy"]
         return noted if isinstance(noted, str) else None

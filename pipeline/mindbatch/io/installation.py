@@ -45,7 +45,8 @@ def missing(*packages: str) -> str:
 
 
 def install_command(*packages: str) -> str:
-    """The command that installs packages and all others of their extras, and leaves `mindbatch` as it is."""
+    """Returns the command that installs packages and all others of their extras, and leaves `mindbatch` as it
+    is."""
     requirements = chain.from_iterable(map(_requirements, packages))
     return " ".join([pip_install(), *map(shlex.quote, requirements), *_pins()])
 
@@ -57,7 +58,7 @@ def kernels_are_missing(*, computes: bool) -> str:
 
 
 def pip_install() -> str:
-    """The command that installs into this environment, be it activated or not."""
+    """Returns the command that installs into this environment, be it activated or not."""
     try:
         version("pip")  # looking the module up runs a hook of setuptools, which may warn
     except PackageNotFoundError:

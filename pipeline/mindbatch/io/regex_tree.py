@@ -22,8 +22,8 @@ ENDS = (constants.AT_END, constants.AT_END_STRING)
 
 
 def regex_tree(pattern: str, max_characters: int) -> Any:
-    """The nodes (operation, value) of a pattern; `constants` are the operations, `state.flags` its flags.
-    Raises ValueError: the reason, as words that follow the name of the pattern."""
+    """Returns the nodes (operation, value) of a pattern; `constants` are the operations, `state.flags` its
+    flags. Raises ValueError: the reason, as words that follow the name of the pattern."""
     if len(pattern) > max_characters:
         raise ValueError(f"has {len(pattern)} characters; at most {max_characters} are allowed")
     try:

@@ -242,7 +242,7 @@ def discarded_output() -> Iterator[TextIO]:
 
 
 def _standard_error() -> int:
-    """The descriptor that messages are written to; see `hold_libraries_back`."""
+    """Returns the descriptor that messages are written to; see `hold_libraries_back`."""
     try:
         return sys.stderr.fileno()
     except (OSError, ValueError):  # one of a program's own

@@ -64,7 +64,7 @@ def make_folder(path: Path) -> None:
 
 
 def reason_of(error: OSError) -> str:
-    """The system's reason for an error, without number and file name."""
+    """Returns the system's reason for an error, without number and file name."""
     return error.strerror or str(error)
 
 

@@ -51,7 +51,7 @@ class StrictReader:
         )
 
     def parse(self, data: bytes | str) -> Any:
-        """The value that `data` holds. Raises JsonError for anything but one JSON value in UTF-8."""
+        """Returns the value of `data`. Raises JsonError for anything but one JSON value in UTF-8."""
         try:
             text = data if isinstance(data, str) else data.decode("utf-8")
             if text.startswith("\ufeff") and isinstance(data, bytes):
@@ -108,7 +108,8 @@ class StrictReader:
 
 
 def parts_error(data: bytes, max_containers: int | None = None, max_texts: int | None = None) -> str | None:
-    """Reason why JSON could take too much memory or time, counted before anything of it is read; or None.
+    """Returns the reason why JSON could take too much memory or time, counted before anything of it is read;
+    or None.
 
     A value of two bytes, such as an empty list, may take a hundred once it is read.
 
@@ -152,7 +153,8 @@ def _outside_texts(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def unicode_error(text: str) -> str | None:
-    """Reason why UTF-8 cannot hold a text, or None: JSON can write half a surrogate pair, no character."""
+    """Returns the reason why UTF-8 cannot hold a text, or None: JSON can write half a surrogate pair, no
+    character."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -163,7 +165,8 @@ def unicode_error(text: str) -> str | None:
 
 
 def value_errors(value: object, where: str, deepest: int = DEEPEST_VALUE) -> list[str]:
-    """A line for each value within `value` that is no JSON, or not valid Unicode; of many the first hundred.
+    """Returns a line for each value within `value` that is no JSON, or not valid Unicode; of many the first
+    hundred.
 
     Where it came from JSON, it may still hold half a surrogate pair.
     """

@@ -26,7 +26,8 @@ class ToolParser(argparse.ArgumentParser):
 
     @classmethod
     def of_page(cls, name: str, page: str | None) -> ToolParser:
-        """The parser of a tool whose help is a page, as it is laid out; flags have their whole names."""
+        """Returns the parser of a tool whose help is a page, as it is laid out; flags have their whole
+        names."""
         formatter = argparse.RawDescriptionHelpFormatter
         return cls(prog=name, description=page, formatter_class=formatter, allow_abbrev=False)
 
@@ -44,7 +45,7 @@ class ToolParser(argparse.ArgumentParser):
         return arguments
 
     def parse_with_errors(self) -> tuple[argparse.Namespace, list[str]]:
-        """The process's arguments, flags and words in any order, and what is wrong with them so far."""
+        """Returns the process's arguments, flags and words in any order, and their errors so far."""
         arguments, unread = self.parse_known_intermixed_args()
         return arguments, [*self._errors, *self._unread(unread)]
 

@@ -63,7 +63,7 @@ class RunFolder:
     standard_input = _File("input.spool")  # a copy, kept so that the run can be resumed
 
     def results(self, format: str) -> Path:
-        """The finished results in the format: jsonl, openai, parquet or csv."""
+        """Returns the finished results in the format: jsonl, openai, parquet or csv."""
         return self.path / RESULT_NAMES[format]
 
     @property

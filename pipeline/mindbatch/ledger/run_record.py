@@ -137,7 +137,7 @@ def _canonical(value: object) -> bytes:
 
 
 def _json(fields: dict[str, Any], name: str) -> str:
-    """A field's value as one printable line."""
+    """Returns a field's value as one printable line."""
     return json.dumps(fields[name], sort_keys=True) if name in fields else "(none)"
 
 

@@ -130,7 +130,7 @@ def set_up_job(config: ModelTaskConfig) -> JobSetup:
 def _shared(
     remote: RemoteEngine, config: ModelTaskConfig, job: JobSetup, ranks: JobRanks
 ) -> SharingEngine | RemoteEngine:
-    """The engine, and where a script runs as several copies, one that tells them what it computes."""
+    """Returns the engine, which shares its results if a script runs as several copies."""
     copies = [node for node in ranks.nodes if isinstance(node, RemoteNode) and node.follows]
     if not copies or job.copy is None:
         return remote
@@ -140,7 +140,7 @@ def _shared(
 def _following(
     config: ModelTaskConfig, job: JobSetup, setup: EngineSetup, notice: Notice, logs: Path | None
 ) -> LoadedEngine:
-    """The model of another copy of a script than the first, once that has loaded it."""
+    """Returns the model of another copy of a script, once the first has loaded it."""
     shared: SimpleQueue[Message | None] = SimpleQueue()
     connection, key = connection_to_coordinator(job, notice)
 
@@ -168,19 +168,21 @@ def _following(
 
 
 def _described(config: ModelTaskConfig) -> str:
-    """The arguments that copies of a script must have given alike."""
+    """Returns the arguments that must be the same in all copies of a script."""
     return repr((config.model, config.parallel, config.lora))
 
 
 def _ranks_here(job: JobSetup) -> range:
-    """The ranks that share this host's memory and cores; in a Ray cluster nobody knows."""
+    """Returns the ranks that share this host's memory and cores; none in a Ray cluster, where they are
+    unknown."""
     if job.launcher == "ray":
         return range(0)
     return range(job.topology.world_size) if job.is_on_one_host else job.ranks
 
 
 def _ray_cluster(config: ModelTaskConfig, job: JobSetup, folder: Path) -> RayCluster:
-    """The Ray cluster of a configuration, in which no rank is started yet. Raises what `RayCluster` raises.
+    """Returns the Ray cluster of a configuration, in which no rank is started yet. Raises what `RayCluster`
+    raises.
 
     Ray counts runtime.num_threads processors for each rank, and an NPU where the model runs on one.
     """
@@ -192,7 +194,7 @@ def _ray_cluster(config: ModelTaskConfig, job: JobSetup, folder: Path) -> RayClu
 
 
 def _for_one_of(processes: int, runtime: RuntimeConfig) -> RuntimeConfig:
-    """The section `runtime` of one of several processes of this machine: its cores are shared.
+    """Returns the section `runtime` of one of several processes of this machine: its cores are shared.
 
     processes: 0 in a Ray cluster, which gives a rank one core unless more are requested.
     """
@@ -211,7 +213,7 @@ def topology_of(parallel: ParallelConfig) -> Topology:
 def node_processes(
     config: ModelTaskConfig, job: JobSetup, owner: object, folder: Path | None = None
 ) -> LocalProcesses:
-    """The processes of this node, none of which is started yet.
+    """Returns the processes of this node, none of which is started yet.
 
     Their logs are in launch.log_dir, `folder`, or a temporary one that goes with its owner.
 

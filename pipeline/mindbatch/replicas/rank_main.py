@@ -68,7 +68,8 @@ class LoadedRank:
         return [rank for rank in self.topology.ranks_of(0) if rank != self.topology.leader_of(0)]
 
     def engine(self, connections: Mapping[int, MessageConnection]) -> StepEngine:
-        """The leader's engine, whose steps all ranks compute. connections: to followers, by local rank."""
+        """Returns the leader's engine, whose steps all ranks compute. connections: the connections to
+        followers, by local rank."""
         main: StageRunner = self.runners.model
         assistant: StageRunner | None = self.runners.assistant
         if connections:

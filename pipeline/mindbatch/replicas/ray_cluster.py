@@ -176,7 +176,8 @@ def drive(connection: Connection, job_text: str) -> None:
 
 
 def _joined(job: Mapping[str, Any], stack: ExitStack) -> tuple[str, RayProcesses]:
-    """The address of this machine in the cluster, which the stack leaves, and the job's ranks there."""
+    """Returns the address of this machine in the cluster, which the stack leaves, and the job's ranks
+    there."""
     import ray  # it takes a second, and only this process needs it
     import ray.util
 

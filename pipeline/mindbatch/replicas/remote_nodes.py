@@ -102,12 +102,12 @@ class RemoteNode(NodeProcesses):
         self._connection.close()
 
     def _wait_for(self, condition: Callable[[], bool]) -> None:
-        """Until it holds, the agent has gone, or for a while."""
+        """Waits until the condition holds or the agent has gone, at most `_SECONDS_TO_END`."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_lost or condition(), _SECONDS_TO_END)
 
     def _send(self, kind: str, **fields: Any) -> None:
-        """To one that has gone nothing is sent: `ended` tells."""
+        """Sends a message, unless the agent has gone, which `ended` reports."""
         with suppress(OSError):
             self._connection.send(kind, **fields)
 
@@ -137,7 +137,7 @@ def wait_for_agents(
     tells: bool = True,
     remedy: str = ON_EACH_NODE,
 ) -> list[RemoteNode]:
-    """The agents of a job in the order of their ranks, when all have come; others are not taken any more.
+    """Returns the agents of a job in the order of their ranks, once all have connected; refuses others then.
 
     expected: the ranks of each agent. table: digest of the rank table, empty without one.
     check: called all the while; raises where it is in vain to wait.
@@ -183,7 +183,7 @@ def _span(ranks: range) -> str:
 def _welcomed(
     connection: MessageConnection, hello: Message, missing: Sequence[range], world: int, table: str
 ) -> RemoteNode:
-    """The node of an agent. Raises MindBatchError for one that does not belong to this job as it is here."""
+    """Returns the node of an agent. Raises MindBatchError if the agent does not belong to this job."""
     ranks = range(*map(int, hello.fields["ranks"]))
     host, follows = str(hello.fields["host"]), bool(hello.fields.get("follows"))
     error = None

@@ -64,14 +64,15 @@ def accept_followers(
 
 
 def connect_to_leader(address: Address, key: bytes, rank: int) -> MessageConnection:
-    """The connection of a local rank to the leader of its replica. OSError if nobody of the job listens."""
+    """Returns the connection of a local rank to the leader of its replica. OSError if nobody of the job
+    listens."""
     connection = connect(address, key)
     connection.send(FOLLOWER, rank=rank)
     return connection
 
 
 def own_address(towards: Address) -> str:
-    """The address of this host that others reach it by, as far as one goes that leads to another process."""
+    """Returns the address of this host from which it reaches another process."""
     family = socket.AF_INET6 if ":" in towards[0] else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:  # nothing is sent
         probe.connect(towards)
@@ -126,7 +127,7 @@ class TokenDigest:
         self._hash.update(logits.argmax(-1).astype(np.int32).tobytes())
 
     def take(self) -> str:
-        """The digest, which begins anew."""
+        """Returns the digest, and begins another."""
         digest, self._hash = self._hash.hexdigest(), hashlib.sha256()
         return digest
 

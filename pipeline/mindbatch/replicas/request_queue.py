@@ -143,7 +143,8 @@ class Replica:
 
 
 def least_loaded(replicas: Iterable[Replica], max_sequences: int) -> Replica | None:
-    """The ready replica with the fewest sequences, the first of equals; None if all have `max_sequences`.
+    """Returns the ready replica with the fewest sequences, the first of equals; None if all have
+    `max_sequences`.
 
     So each has a little more than its batch, the rest waits here for free capacity, and all end at about the
     same time, whatever the rows' lengths.

@@ -89,7 +89,7 @@ def _links(job: JobSetup, host: str, *, takes_agents: bool) -> RankLinks:
 def local_processes(
     job: JobSetup, logs: Path, *, shown: bool = False, commands: Commands | None = None
 ) -> LocalProcesses:
-    """The processes of this node, none of which is started yet.
+    """Returns the processes of this node, none of which is started yet.
 
     logs: a folder that exists. shown: show their output as it comes, too. commands: by role, of
     `children.command`.

@@ -63,7 +63,7 @@ class Calibration:
 
 
 def sample_rows(index: RowIndex, limit: int) -> list[DataRow]:
-    """At most so many rows, and one in SHARE, in no order: one of each stretch of those that can be run.
+    """Returns at most `limit` rows, one in SHARE, in random order: one of each stretch of the pending rows.
 
     Rows at equal distances could be more alike than all rows are, as every tenth of numbered ones is.
     """

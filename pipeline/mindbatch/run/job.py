@@ -65,7 +65,7 @@ class TooManyErrors(MindBatchError):
 
 
 def typed_command() -> list[str]:
-    """The words of this process's command line, without the folder of the program."""
+    """Returns the words of this process's command line, without the folder of the program."""
     return [Path(sys.argv[0]).name, *sys.argv[1:]]
 
 

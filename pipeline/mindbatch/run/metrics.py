@@ -89,7 +89,7 @@ class RateMeter:
 
 
 def rates_between(start: Snapshot, end: Snapshot) -> Rates:
-    """The mean rates from one moment to another; nothing where no time has passed."""
+    """Returns the mean rates from one moment to another; nothing where no time has passed."""
     seconds = end.seconds - start.seconds
     return Rates(
         prompt_tokens=per_second(end.prompt_tokens - start.prompt_tokens, seconds),

@@ -26,7 +26,7 @@ from mindbatch.run.result_rows import (
 
 
 def parser_of(row: DataRow, options: OutputOptions) -> MessageParser | None:
-    """The parser of one output of a row; None where the model's messages are plain text."""
+    """Returns the parser of one output of a row; None where the model's messages are plain text."""
     format = options.message_format
     if row.extra.get("call_is_forced"):
         format = forced_call(format)
@@ -79,7 +79,7 @@ def reason_with_calls(reason: str) -> str:
 
 
 def tool_call(call: ToolCall, name: str) -> dict[str, Any]:
-    """A tool call object. name: its identifier."""
+    """Returns a tool call object. name: its identifier."""
     return {
         "id": name,
         "type": "function",
@@ -109,7 +109,7 @@ class TokenName(NamedTuple):
 
 
 def token_name(token_bytes: TokenBytes | None, token_id: int, previous: int | None) -> TokenName:
-    """The text by which OpenAI's formats name a token.
+    """Returns the text by which OpenAI's formats name a token.
 
     token_bytes: what a token adds to a text; None where there is no tokenizer, then a token is named by its
         number, like token_id:17.
@@ -203,7 +203,7 @@ def _chat_token(
 
 
 def _completion_likely(token: _TokenLogprobs, token_bytes: TokenBytes | None) -> dict[str, float]:
-    """By name; of several tokens with one name the likeliest stands."""
+    """Returns log-probabilities by name; of several tokens with one name, that of the likeliest."""
     named: dict[str, float] = {}
     for token_id, logprob in token.likely.items():
         named.setdefault(_completion_name(token_id, token.previous, token_bytes), logprob)
@@ -226,7 +226,7 @@ _NEVER_TRIED = {"cancelled": "batch_cancelled", "expired": "batch_expired", "fai
 
 
 def response_lines(file: BinaryIO, options: OutputOptions) -> RowWriter:
-    """The output file: {id, custom_id, response, error}.
+    """Writes the output file: {id, custom_id, response, error}.
 
     Every identifier follows from the run's settings and the row's key, and `created` is when the run was
     begun: a resumed run writes what an unbroken one does. Where the configuration asks for token ids, choices
@@ -242,8 +242,8 @@ def response_lines(file: BinaryIO, options: OutputOptions) -> RowWriter:
 
 
 def refusal_lines(file: BinaryIO, options: OutputOptions) -> FailureWriter:
-    """The error file, in the same form: a refused request has a response with an HTTP status and an error in
-    its body; a line that is no request at all has no response and `error` is set."""
+    """Writes the error file in the same form: a refused request has a response with an HTTP status and an
+    error in its body; a line that is no request at all has no response and `error` is set."""
 
     def as_json(row: RowFailure) -> Mapping[str, Any]:
         code = error_code(row.stage, row.reason)
@@ -264,7 +264,7 @@ def refusal_lines(file: BinaryIO, options: OutputOptions) -> FailureWriter:
 
 
 def error_code(stage: str, reason: str) -> str | None:
-    """The code of an error; None of the program's own. Clients act on that of a prompt that is too long."""
+    """Returns the code of an error; None for the program's own. Clients act on that of a too long prompt."""
     return TOO_LONG if stage == "prompt" and _LENGTH.search(reason) else _ERROR_CODES.get(stage)
 
 
@@ -288,7 +288,8 @@ def _line(
 
 
 def completion(row: FinishedRow, options: OutputOptions) -> dict[str, Any]:
-    """A chat completion object where the prompt was a conversation, else one of text, or embeddings."""
+    """Returns a chat completion object where the prompt was a conversation, else one of text, or
+    embeddings."""
     if row.body["generations"][0].get(EMBEDDING) is not None:
         return embeddings([row], options)
     is_chat = "messages" in row.row.content
@@ -313,7 +314,7 @@ def completion(row: FinishedRow, options: OutputOptions) -> dict[str, Any]:
 
 
 def embeddings(rows: Sequence[FinishedRow], options: OutputOptions) -> dict[str, Any]:
-    """A list of embedding objects, one of each row; at least one."""
+    """Returns a list of embedding objects, one of each row; at least one."""
     tokens = sum(row.body["prompt_tokens"] for row in rows)
     vectors = [generation[EMBEDDING] for row in rows for generation in row.body["generations"]]
     return {

@@ -48,7 +48,7 @@ class Lengths:
         return max(self._counts, default=0)
 
     def quantile(self, share: float) -> int:
-        """The smallest length that at least this share of them does not exceed."""
+        """Returns the smallest length that at least this share of them does not exceed."""
         below = 0
         for length in sorted(self._counts):
             below += self._counts[length]
@@ -147,13 +147,13 @@ class RankMemory:
         return self.demand_at([self.topology.coordinates(rank) for rank in ranks])
 
     def stages(self) -> Iterator[tuple[range, MemoryDemand]]:
-        """The ranks of each stage of a replica, with the demand of one of them."""
+        """Yields the ranks of each stage of a replica, with the demand of one of them."""
         size = self.topology.model_parallel
         for stage in range(self.topology.pipeline_stage):
             yield range(stage * size, (stage + 1) * size), self.demand([stage * size])
 
     def as_json(self) -> dict[str, Any]:
-        """Bytes of each rank; ranks are numbered in their replica."""
+        """Returns the bytes of each rank; ranks are numbered in their replica."""
         return {
             "replicas": self.topology.data_parallel,
             "stages": [
@@ -251,13 +251,13 @@ def _lengths(lengths: Lengths) -> dict[str, int | float]:
 
 
 def time_at(rate: float, rows: RowTotals) -> TimeEstimate:
-    """The time if every row generates all that it may."""
+    """Returns the time if every row generates all that it may."""
     tokens = rows.outputs.total
     return TimeEstimate(tokens / rate, rate, tokens, is_most=True, measured=False)
 
 
 def time_after(calibration: Calibration, rows: RowTotals, startup_seconds: float) -> TimeEstimate:
-    """The time if all rows are like those that were run."""
+    """Returns the time if all rows are like those that were run."""
     generated = round(rows.outputs.total * calibration.share)
     return TimeEstimate(
         seconds=startup_seconds + calibration.first_seconds + generated / calibration.rate,

@@ -94,7 +94,7 @@ def run_progress(kind: str, file: TextIO | None = None) -> Iterator[Callable[[Sn
 
 
 def seconds_left(snapshot: Snapshot, rows_per_second: float) -> float | None:
-    """The time until all rows have ended; None while it cannot be estimated."""
+    """Returns the time until all rows have ended; None while it cannot be estimated."""
     left = snapshot.rows_total - snapshot.rows_ended
     if left <= 0:
         return 0.0

@@ -163,7 +163,7 @@ def write_result_files(
 
 
 def _kinds(index: RowIndex, names: Sequence[str]) -> dict[str, set[type]]:
-    """The types of the values in columns of the data, null left out."""
+    """Returns the types of the values in columns of the data, without null."""
     kinds: dict[str, set[type]] = {name: set() for name in names}
     rows = (item for item, _ in index.in_order() if isinstance(item, DataRow)) if names else ()
     for row in rows:
@@ -174,7 +174,8 @@ def _kinds(index: RowIndex, names: Sequence[str]) -> dict[str, set[type]]:
 
 
 def _kind(value: Any) -> type:
-    """Type of a value; one of its own for a whole number that 64 bits hold only without a sign."""
+    """Returns the type of a value; one of its own for a whole number that 64 bits hold only without a
+    sign."""
     return object if isinstance(value, int) and abs(value) >= 1 << 63 else type(value)
 
 

@@ -67,7 +67,7 @@ class OutputOptions:
 
 
 def identifier(prefix: str, name: str, options: OutputOptions) -> str:
-    """A name of its own for each kind of object, run and row."""
+    """Returns a unique name for a kind of object, a run and a row."""
     digest = blake2b(digest_size=_ID_BYTES)
     for part in (prefix, options.fingerprint, name):
         digest.update(len(part.encode()).to_bytes(8, "little") + part.encode())
@@ -80,18 +80,18 @@ def prompt_of(row: DataRow) -> Any:
 
 
 def columns_of(row: DataRow) -> dict[str, Any]:
-    """The columns that the row brings along for the results."""
+    """Returns the columns of the data that go to the row's results."""
     columns: dict[str, Any] = row.extra.get("columns", {})
     return columns
 
 
 def cell_text(value: Any) -> str:
-    """A value of the data in one cell of a table: a text as it is, nothing for null, all else as JSON."""
+    """Formats a value as a cell of a table: a text as it is, nothing for null, others as JSON."""
     return "" if value is None else value if isinstance(value, str) else json_text(value)
 
 
 def prompt_text(row: DataRow) -> str:
-    """The prompt in one cell of a table: a text as it is, token ids and messages as JSON."""
+    """Formats a prompt as a cell of a table: a text as it is, token ids and messages as JSON."""
     return cell_text(prompt_of(row))
 
 
@@ -127,8 +127,8 @@ def csv_table(file: BinaryIO, options: OutputOptions) -> Iterator[AddRow]:
 
 
 def csv_columns(options: OutputOptions) -> list[str]:
-    """The names of the columns. Cells are empty where a row did not ask for log-probabilities, nothing was
-    ranked and nothing drafted."""
+    """Returns the names of the columns. Cells are empty where a row has no log-probabilities, scores or
+    drafts."""
     unwanted = {EMBEDDING: not options.embeddings, "token_ids": not options.token_ids, "logprobs": True}
     return [
         "key",
@@ -157,7 +157,7 @@ def json_lines(
 
 
 def result_lines(file: BinaryIO, options: OutputOptions) -> RowWriter:
-    """The project's own form of results.
+    """Writes results in the project's own format.
 
     key, the requested columns, adapter (null for none; only where there are any), prompt (unless left out)
     and `result_fields`.
@@ -175,5 +175,5 @@ def result_lines(file: BinaryIO, options: OutputOptions) -> RowWriter:
 
 
 def error_lines(file: BinaryIO) -> FailureWriter:
-    """The project's own form of errors: key, source, line, stage and reason."""
+    """Writes errors in the project's own format: key, source, line, stage and reason."""
     return json_lines(file, asdict)

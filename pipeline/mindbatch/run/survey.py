@@ -43,7 +43,7 @@ class DataInput:
     _spooled: Path | None = field(default=None, init=False)
 
     def dataset(self, folder: RunFolder, outputs: Path | None = None) -> Dataset:
-        """The data, to be read as often as needed.
+        """Returns the data, to be read as often as needed.
 
         outputs: the folder whose files are no data, where that is not `folder`.
 
@@ -78,7 +78,8 @@ class DataInput:
         self._spooled = folder.standard_input
 
     def _spool(self, folder: RunFolder) -> Path:
-        """Standard input in a file of the folder; with nothing on it, what an earlier session kept."""
+        """Copies standard input to a file of the folder; if it is empty, returns the copy of an earlier
+        session."""
         if self._spooled is None:
             spooled = folder.path / f".new.{folder.standard_input.name}"
             size = spool_standard_input(spooled, self.stdin or sys.stdin.buffer, self.storage)

@@ -56,7 +56,7 @@ class Branches:
         self._synthetic: dict[tuple[int, str], dict[Any, Any]] = {}
 
     def conjunction(self, schemas: Iterable[tuple[Any, str]]) -> Conjunction | None:
-        """The numbers of schemas that hold together; None if one of them is false."""
+        """Returns the numbers of schemas that hold together; None if one of them is false."""
         numbers = []
         for schema, pointer in schemas:
             if is_false(schema):
@@ -66,7 +66,7 @@ class Branches:
         return together([tuple(numbers)])
 
     def of(self, conjunction: Conjunction) -> list[Conjunction]:
-        """The alternatives of subschemas that hold together."""
+        """Returns the alternatives of subschemas that hold together."""
         pointer = self.document.subschemas[conjunction[0]].pointer if conjunction else "#"
         return self._product([self._of_one(number) for number in conjunction], pointer)
 
@@ -125,7 +125,7 @@ class Branches:
                 yield self._dependent(number, name, key, dependency, here)
 
     def _of_schemas(self, schemas: Iterable[tuple[Any, str]]) -> list[Conjunction]:
-        """The alternatives of schemas of which one must hold."""
+        """Returns the alternatives of schemas of which one must hold."""
         alternatives: list[Conjunction] = []
         for schema in schemas:
             conjunction = self.conjunction([schema])
@@ -241,7 +241,7 @@ def _only_requires(schema: Any) -> bool:
 
 
 def _constant(value: Any, draft: int) -> dict[str, Any]:
-    """A schema that null, an array or an object alone fulfils."""
+    """Returns a schema that null, an array or an object alone fulfils."""
     if value is None:
         return {"type": "null"}
     if isinstance(value, list):

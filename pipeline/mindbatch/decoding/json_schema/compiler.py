@@ -16,7 +16,7 @@ EmptyOf = Callable[[Sequence[str]], Sequence[str]]
 
 
 def compiled_schema(schema: dict[str, Any] | bool, search: Search, empty_of: EmptyOf) -> str:
-    """The grammar of a schema, of which every text is JSON that the schema allows.
+    """Returns the grammar of a schema, of which every text is JSON that the schema allows.
 
     search: see `TypedValues`. empty_of: those of some terminals that no text matches.
 

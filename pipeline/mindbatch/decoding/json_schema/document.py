@@ -51,7 +51,7 @@ class Document:
         return number
 
     def resolved(self, reference: str, pointer: str) -> tuple[Any, str]:
-        """The schema that a reference points to, and where it stands."""
+        """Returns the schema that a reference points to, and where it stands."""
         if self._nested_identity is not None:
             raise SchemaError(self._nested_identity, "an $id below the top is not supported beside $ref")
         address, _, fragment = reference.partition("#")

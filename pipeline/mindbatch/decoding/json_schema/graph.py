@@ -50,7 +50,8 @@ class SchemaGraph:
         return (leaf for value in self.values[node] for leaf in _leaves(value))
 
     def productive(self, empty_terminals: Set[str]) -> dict[Conjunction, list[Value]]:
-        """The values that have a text: the least fixed point, as a value that contains itself has none."""
+        """Returns the values that have a text: the least fixed point, as a value that contains itself has
+        none."""
         alive: set[Conjunction] = set()
         waiting, size = [*reversed(self.values)], -1
         while len(alive) > size:
@@ -66,7 +67,7 @@ class SchemaGraph:
 
 
 def pruned(value: Value, alive: Set[Conjunction], empty_terminals: Set[str]) -> Value | None:
-    """The value without parts that have no text; None if it has none itself."""
+    """Returns the value without parts that have no text; None if it has none itself."""
     if isinstance(value, Leaf):
         return None if value.text in empty_terminals else value
     if isinstance(value, UniqueArray):
@@ -141,7 +142,7 @@ def _leaves(value: Value) -> Iterable[Leaf]:
 def reason(
     before: dict[Conjunction, list[Value]], after: dict[Conjunction, list[Value]], node: Conjunction
 ) -> str:
-    """The required part that has no value, as words that follow; nothing where there are several."""
+    """Returns the required part that has no value, as words that follow; nothing where there are several."""
     path, seen = "", {node}
     while len(before[node]) == 1 and (part := _dead_part(before[node][0], after)):
         step, wanted = part

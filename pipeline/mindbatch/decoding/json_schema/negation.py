@@ -116,7 +116,7 @@ def _required(names: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def _beyond(kind: str, keyword: str, step: int) -> Callable[[Any], list[dict[str, Any]]]:
-    """The negation of a count's limit: `step` further, by the limit on the other side."""
+    """Returns the negation of a count's limit: `step` further, by the limit on the other side."""
     return lambda value: [{"type": kind, keyword: value + step}] if value + step >= 0 else []
 
 

@@ -66,7 +66,7 @@ def _is_binary(step: int | float) -> bool:
 
 
 def exact(value: int | float) -> Fraction:
-    """The decimal number that JSON writes for the value; of a large float, the integer that it is."""
+    """Returns the decimal number that JSON writes for the value; of a large float, the integer that it is."""
     return Fraction(value) if isinstance(value, int) or value.is_integer() else Fraction(repr(value))
 
 
@@ -79,7 +79,7 @@ def least_common_multiple(a: Fraction, b: Fraction) -> Fraction:
 
 
 def number_leaf(numbers: NumberSet) -> Leaf | None:
-    """The terminal of a set of numbers; None if it is empty.
+    """Returns the terminal of a set of numbers; None if it is empty.
 
     Raises:
         ValueError: its multiples cannot be expressed; the reason begins with the keyword.
@@ -117,14 +117,14 @@ def _listed(values: Iterable[int | float]) -> Leaf | None:
 
 
 def _texts(value: int | float) -> Iterator[str]:
-    """A listed number as JSON writes it, and without its fraction if that is zero."""
+    """Yields a listed number as JSON writes it, and without its fraction if that is zero."""
     yield json.dumps(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e20:
         yield str(int(value))
 
 
 def _whole_bounds(numbers: NumberSet, step: Fraction) -> tuple[int | None, int | None]:
-    """The first and the last multiple within the bounds, in steps."""
+    """Returns the first and the last multiple within the bounds, in steps."""
     low, high = numbers.low, numbers.high
     first = last = None
     if low is not None:
@@ -255,7 +255,7 @@ def _magnitude_to(value: Fraction, is_open: bool) -> str:
 
 
 def _decimal(value: Fraction) -> tuple[int, str]:
-    """The whole part of a number that is not negative, and the digits of its fraction."""
+    """Returns the whole part of a number that is not negative, and the digits of its fraction."""
     whole, rest = divmod(value, 1)
     digits = []
     while rest:

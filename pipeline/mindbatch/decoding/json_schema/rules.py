@@ -25,7 +25,7 @@ _MARKS = {
 
 
 def grammar_text(values: Mapping[Conjunction, Sequence[Value]], root: Conjunction) -> str:
-    """The grammar of the values of nodes, of which all parts have a text."""
+    """Returns the grammar of the values of nodes, of which all parts have a text."""
     return _RuleWriter(values).text(root)
 
 
@@ -98,7 +98,7 @@ class _RuleWriter:
         yield f"BEGIN {self._node(array.prefix[0])} {following} END"
 
     def _unique_array(self, array: UniqueArray) -> Iterator[str]:
-        """A rule for each set of items that an array may have so far: what may follow it."""
+        """Yields a rule for each set of items that an array may have so far: what may follow it."""
         if array.min_count == 0:
             yield "NONE"
         if array.max_count == 0:
@@ -127,7 +127,7 @@ class _RuleWriter:
             yield f"OPEN {members} CLOSE"
 
     def _members(self, value: ObjectValue, cap: int) -> str | None:
-        """The members of an object that has any, from the last property to the first.
+        """Returns the members of an object that has any, from the last property to the first.
 
         By how many members there are before a property: what may follow, or None if nothing can. Of counts
         that are too large to matter the largest, `cap`, stands for all.

@@ -178,7 +178,7 @@ class TypedValues:
         patterns: Mapping[str, str],
         allowed: Sequence[str],
     ) -> Iterator[tuple[Leaf, Conjunction]]:
-        """Names without a property of their own, by the patterns that they match."""
+        """Yields names without a property of their own, by the patterns that they match."""
         for chosen in range(1 << len(patterns)):
             matched = {pattern for index, pattern in enumerate(patterns) if chosen >> index & 1}
             value = self._branches.conjunction(_of_property(schemas, None, matched))
@@ -195,7 +195,7 @@ class TypedValues:
 
 
 def _allowed_types(schemas: Iterable[Subschema]) -> dict[str, bool]:
-    """The types that all allow, a number's with whether it must be whole."""
+    """Returns the types that all schemas allow, and for a number if it must be an integer."""
     allowed = dict.fromkeys(("null", "boolean", "number", "string", "array", "object"), False)
     for schema in schemas:
         names = schema.keywords.get("type")
@@ -246,7 +246,7 @@ def _numbers(schemas: Sequence[Subschema], *, is_whole: bool) -> Leaf | None:
 
 
 def _format(name: str, pointer: str) -> list[str]:
-    """The operand of a format; none of one that JSON Schema does not have, which is a note there."""
+    """Returns the operand of a format; none for a name that JSON Schema does not have."""
     if name in FORMATS:
         return [FORMATS[name]]
     if name in UNSUPPORTED_FORMATS:
@@ -291,7 +291,7 @@ def _least(schemas: Iterable[Subschema], name: str) -> int | None:
 
 
 def _patterns(schemas: Iterable[Subschema]) -> dict[str, str]:
-    """The patterns of properties' names, each with its pointer."""
+    """Returns the patterns of properties' names, each with its pointer."""
     patterns = {
         pattern: f"{schema.pointer}/patternProperties/{escaped(pattern)}"
         for schema in schemas

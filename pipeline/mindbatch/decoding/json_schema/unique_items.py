@@ -50,7 +50,8 @@ class UniqueArray:
 def listed_values(
     types: Iterable[str], strings: Sequence[str] | None, numbers: NumberSet
 ) -> list[tuple[Key, dict[Any, Any]]] | None:
-    """The values of some types, each with the keywords that allow it alone; None where they are not listed.
+    """Returns the values of some types, each with the keywords that allow it alone; None where they are not
+    listed.
 
     strings: those of an enum, or None.
     """
