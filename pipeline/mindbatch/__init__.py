@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from mindbatch.async_llm import AsyncLLM
     from mindbatch.decoding import DecodingParams
     from mindbatch.engine.request import CompletionOutput, RequestOutput, StreamEvent
+    from mindbatch.engine.streaming import TextStreamer
     from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError, PromptError
     from mindbatch.llm import LLM
-    from mindbatch.streaming import TextStreamer
 
 # Imported on first use: `import mindbatch` stays instant.
 _HOMES = {
     "LLM": "mindbatch.llm",
     "AsyncLLM": "mindbatch.async_llm",
     "DecodingParams": "mindbatch.decoding",
-    "TextStreamer": "mindbatch.streaming",
+    "TextStreamer": "mindbatch.engine.streaming",
     "RequestOutput": "mindbatch.engine.request",
     "CompletionOutput": "mindbatch.engine.request",
     "StreamEvent": "mindbatch.engine.request",

@@ -14,12 +14,12 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from mindbatch.calls import Inbox, Run
+from mindbatch.engine.call_inputs import Params, Prompts, check_on_error
+from mindbatch.engine.calls import Inbox, Run
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent, in_order, refuse_failed
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.interrupts import sigterm_as_sigint
 from mindbatch.llm import CLOSED, LLM
-from mindbatch.llm_input import Params, Prompts, check_on_error
 
 if TYPE_CHECKING:
     from mindbatch.decoding import DecodingParams
@@ -33,11 +33,11 @@ Commands = SimpleQueue[Callable[[LLM | BaseException], None] | None]
 
 
 class AsyncLLM:
-    """Generates text for the tasks of an event loop, which is never blocked.
+    """Generates text for the tasks of an event loop, without blocking it.
 
     One thread loads the model and computes; the requests of all callers are in one continuous batch. A task
-    that is cancelled, or leaves its stream, drops its own requests. The model is loaded by `load`, by
-    `async with`, or when it is first needed; the arguments are those of LLM.
+    that is cancelled or abandons its stream drops its own requests. `load`, `async with` or the first call
+    loads the model; the arguments are those of LLM.
     """
 
     def __init__(self, path: str | Path | None = None, **options: Any) -> None:
@@ -45,15 +45,15 @@ class AsyncLLM:
 
     @classmethod
     async def load(cls, path: str | Path | None = None, **options: Any) -> AsyncLLM:
-        """An AsyncLLM whose model is loaded; raises what LLM raises."""
+        """Returns an AsyncLLM with its model loaded; raises the errors of LLM."""
         return await cls(path, **options).__aenter__()
 
     @classmethod
     def over(cls, llm: LLM) -> AsyncLLM:
-        """An AsyncLLM over a model that is loaded already; closing it closes the LLM."""
-        made = object.__new__(cls)
-        made._begin(lambda: llm)
-        return made
+        """Returns an AsyncLLM over a loaded LLM, which it closes with itself."""
+        async_llm = object.__new__(cls)
+        async_llm._begin(lambda: llm)
+        return async_llm
 
     def _begin(self, load: Callable[[], LLM]) -> None:
         self._commands: Commands = SimpleQueue()
@@ -76,7 +76,7 @@ class AsyncLLM:
         return not self._stop.alive
 
     async def close(self) -> None:
-        """Ends the thread and closes the LLM; what runs ends with a MindBatchError."""
+        """Ends the thread and closes the LLM; running calls raise MindBatchError."""
         try:
             await asyncio.to_thread(self._stop)
         finally:
@@ -103,7 +103,7 @@ class AsyncLLM:
     async def stream(
         self, prompts: Prompts, params: Params = None, **options: Any
     ) -> AsyncIterator[StreamEvent]:
-        """Streams as `LLM.stream`; what that raises at once is raised by the first step of the iteration."""
+        """Streams as `LLM.stream`; errors are raised by the first step of the iteration."""
         run = await self._run(prompts, params, options)
         refuse_failed(run.refused)
         async with aclosing(run) as items:
@@ -118,16 +118,17 @@ class AsyncLLM:
         rows: Iterable[tuple[Prompt, DecodingParams]],
         *,
         with_events: bool = True,
-        most_waiting: int | None = None,
+        max_waiting: int | None = None,
     ) -> AsyncRun:
-        """Queues rows as `LLM.submit`, a few at a time, between which steps for others are computed; it ends
-        when many rows have been refused. Prompts are encoded outside the engine's thread.
+        """Queues rows as `LLM.submit`, a few at a time, so that steps for other callers run in between.
 
-        with_events: False brings results only, so that the loop is not woken at every step.
-        most_waiting: see `Inbox`.
+        It stops after many refused rows. Prompts are encoded outside the engine's thread.
+
+        with_events: False delivers finished results only, so that steps do not wake the loop.
+        max_waiting: see `Inbox`.
         """
         filled, source = asyncio.Event(), iter(rows)
-        inbox = _inbox(filled, with_events=with_events, most_waiting=most_waiting)
+        inbox = _inbox(filled, with_events=with_events, max_waiting=max_waiting)
         llm, run = await self._ask(lambda llm: (llm, llm.submit((), inbox)))
         try:
             while len(run.refused) < _MANY_REFUSED and (some := [*islice(source, _ROWS_AT_ONCE)]):
@@ -147,7 +148,7 @@ class AsyncLLM:
         return await asyncio.wrap_future(self.ask(function))
 
     def ask(self, function: Callable[[LLM], Result]) -> Future[Result]:
-        """Calls a function on the LLM in the engine's thread between two steps, for any thread that asks.
+        """Calls a function on the LLM in the engine's thread between two steps; any thread may call this.
 
         Raises:
             MindBatchError: it was closed.
@@ -167,19 +168,19 @@ def _requests(llm: LLM, rows: list[tuple[Prompt, DecodingParams]]) -> list[Reque
     return [llm.request(*row) for row in rows]
 
 
-def _inbox(filled: asyncio.Event, *, with_events: bool = True, most_waiting: int | None = None) -> Inbox:
-    """An inbox that wakes the task which waits for the event, in whatever thread it is filled."""
+def _inbox(filled: asyncio.Event, *, with_events: bool = True, max_waiting: int | None = None) -> Inbox:
+    """Returns an inbox that sets the event of the loop from any thread."""
     loop = asyncio.get_running_loop()
 
     def wake() -> None:
         with suppress(RuntimeError):  # the loop was closed, and its tasks with it
             loop.call_soon_threadsafe(filled.set)
 
-    return Inbox(wake, with_events=with_events, most_waiting=most_waiting)
+    return Inbox(wake, with_events=with_events, max_waiting=max_waiting)
 
 
 class AsyncRun:
-    """A run whose results are waited for, not computed. What is left is dropped by `aclose`."""
+    """A run that awaits its results, which the engine's thread computes; `aclose` drops unfinished rows."""
 
     def __init__(self, run: Run, inbox: Inbox, filled: asyncio.Event) -> None:
         self.refused, self.requests = run.refused, run.requests
@@ -192,7 +193,7 @@ class AsyncRun:
                 self._filled.clear()
             for number, item in enumerate(self._run.next_items()):
                 if number % _ITEMS_AT_ONCE == 0:
-                    await asyncio.sleep(0)  # the loop has its turn, however many wait here
+                    await asyncio.sleep(0)  # lets other tasks run, however many items wait
                 yield item
 
     async def aclose(self) -> None:
@@ -211,7 +212,7 @@ def _answer(function: Callable[[LLM], Result], answer: Future[Result], llm: LLM 
 
 
 def _serve(load: Callable[[], LLM], commands: Commands) -> None:
-    """The life of the engine's thread: commands first, then a step if there is work, until None comes."""
+    """Runs the engine's thread: commands first, then a step if there is work, until the command None."""
     llm: LLM | BaseException
     try:
         llm = load()
@@ -224,7 +225,7 @@ def _serve(load: Callable[[], LLM], commands: Commands) -> None:
                 break
             command(llm)
         else:
-            with suppress(BaseException):  # every call has been given it; without the thread none is answered
+            with suppress(BaseException):  # every call has the error; the thread goes on to answer others
                 llm.calls.step()
     if not isinstance(llm, BaseException):
         llm.close()

@@ -16,7 +16,7 @@ from mindbatch.config.paths import configs_folder, expand_home
 from mindbatch.config.schema import Task
 from mindbatch.io.error_lines import did_you_mean
 from mindbatch.io.errors import EXIT_DONE, EXIT_UNFINISHED, EXIT_USAGE, ConfigError, MindBatchError, is_panic
-from mindbatch.io.interrupts import PUT_OFF, interrupt_outcome, signal_notes
+from mindbatch.io.interrupts import DEFERRED_SIGNALS, interrupt_outcome, signal_notes
 from mindbatch.io.screen_text import (
     data_output,
     end_output,
@@ -39,7 +39,7 @@ SWITCHES = {
     "--multirun": "run the task for every combination of key=a,b values, as a sweep of jobs",
 }
 VALUED_FLAGS = {
-    "--config": ("FILE", "take values from a YAML file; the command line goes before it"),
+    "--config": ("FILE", "take values from a YAML file; the command line overrides it"),
     "--config-dir": ("DIR", "take more options, and groups, from DIR/model/*.yaml, DIR/decoding/*.yaml, ..."),
     "--config-name": (
         "NAME",
@@ -67,7 +67,7 @@ VERBOSE = "--verbose"
 
 @dataclass
 class CommandLine:
-    """The parts of a command line; what they mean together is for the task to say."""
+    """The parts of a command line; the task checks them."""
 
     task: str | None = None
     overrides: list[str] = field(default_factory=list)
@@ -78,22 +78,22 @@ class CommandLine:
 
 
 def entry_point() -> NoReturn:
-    """Runs the console script. Being told to end is an interrupt too: what was begun is tidied up."""
+    """Runs the console script; a signal to end is an interrupt too, after which files are cleaned up."""
     own_the_process()
     signal_notes.install()
     code = main(sys.argv[1:], is_command=True)
     end_output()
-    signal.pthread_sigmask(signal.SIG_BLOCK, PUT_OFF)  # there is nothing left to end
+    signal.pthread_sigmask(signal.SIG_BLOCK, DEFERRED_SIGNALS)  # there is nothing left to end
     if signal_notes.came is not None:
-        _leave(code)
+        _exit(code)
     sys.exit(code)
 
 
-def _leave(code: int) -> NoReturn:
-    """Ends the process without the interpreter's own end.
+def _exit(code: int) -> NoReturn:
+    """Ends the process without finalizing the interpreter.
 
-    That one crashes where an import of a C extension was broken off, waits for threads, and repeats a SIGINT
-    that came within exec(), as of a dataclass.
+    Finalizing crashes where an import of a C extension was interrupted, waits for threads, and repeats a
+    SIGINT that came within exec(), as a dataclass calls it.
     """
     atexit._run_exitfuncs()
     sys.stderr.flush()
@@ -103,7 +103,7 @@ def _leave(code: int) -> NoReturn:
 def main(arguments: list[str], *, is_command: bool = False) -> int:
     """Runs the command line `arguments` and returns the exit code; errors are printed, one line each.
 
-    is_command: the process has nothing else to do, so that its standard error is this command's.
+    is_command: the process runs nothing else, so that its standard error belongs to this command.
     """
     line = CommandLine()
     _accept_every_character()
@@ -128,7 +128,7 @@ def main(arguments: list[str], *, is_command: bool = False) -> int:
 
 
 def _accept_every_character() -> None:
-    """A character that the terminal's encoding lacks is shown as ? instead of ending the run."""
+    """Shows a character that the terminal's encoding lacks as ? instead of ending the run."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 
@@ -160,7 +160,7 @@ def _dispatch(line: CommandLine) -> int:
         show(f"mindbatch {_version()}")
         return EXIT_DONE
     if line.task is None and not line.overrides:
-        return _show_overview(asked="--help" in line.switches)
+        return _show_overview(is_requested="--help" in line.switches)
     task = _task(line)
     if "--help" in line.switches:
         options = OptionFiles(configs_folder(), line.values.get("--config-dir"))
@@ -199,17 +199,17 @@ def _run(task: Task, line: CommandLine) -> int:
         jobs = jobs_of(overrides, OptionFiles(configs_folder(), files[1]), task.schema.listed_group)
         if len(jobs) > 1:
             jobs = placed(jobs, task.schema, composed)
-            if what := _shown_part(line):
+            if part := _shown_part(line):
                 for job in jobs:
                     say(f"job: {job.name}")
-                    _show_configuration(composed([*job.overrides]), what)
+                    _show_configuration(composed([*job.overrides]), part)
                 return EXIT_DONE
             flags = [f"{flag}={value}" for flag, value in line.values.items()]
             return run_jobs(jobs, run_job, [task.name, *flags], composed)
         overrides = [*jobs[0].overrides]  # all that was swept is listed
     composition = composed(overrides)
-    if what := _shown_part(line):
-        _show_configuration(composition, what)
+    if part := _shown_part(line):
+        _show_configuration(composition, part)
         return EXIT_DONE
     config = composition.finish()
     if config.wants_verbose:
@@ -238,16 +238,16 @@ def run_job(*arguments: str) -> int:
 
 
 def _shown_part(line: CommandLine) -> str:
-    """The part of the configuration that is asked for in place of a run; empty where none is."""
+    """Returns the part of the configuration to show instead of a run; empty for a run."""
     return str(line.values.get("--cfg", "job" if "--print-config" in line.switches else ""))
 
 
-def _show_configuration(composition: "Composition", what: str) -> None:
+def _show_configuration(composition: "Composition", part: str) -> None:
     composition.check()
     say(*composition.predicted.details)
-    if what != "job":
+    if part != "job":
         print(composition.hydra_yaml(), end="", file=data_output())
-    if what != "hydra":
+    if part != "hydra":
         print(composition.unresolved_yaml, end="", file=data_output())
 
 
@@ -258,12 +258,12 @@ def _need_current_folder() -> None:
         raise ConfigError("the current folder has been removed; change to another one") from None
 
 
-def _show_overview(asked: bool) -> int:
-    """The list of tasks; an empty command line gets it as an error."""
+def _show_overview(is_requested: bool) -> int:
+    """Shows the list of tasks; as an error if the command line is empty."""
     from mindbatch.tasks.help_pages import overview
 
-    show_page(overview(_flags()), sys.stdout if asked else sys.stderr)
-    return EXIT_DONE if asked else EXIT_USAGE
+    show_page(overview(_flags()), sys.stdout if is_requested else sys.stderr)
+    return EXIT_DONE if is_requested else EXIT_USAGE
 
 
 def _flags() -> dict[str, str]:
@@ -281,7 +281,7 @@ def _version() -> str:
 
 
 def parse_command_line(arguments: list[str]) -> CommandLine:
-    """Splits `arguments` (without the program's name). Flags may stand anywhere.
+    """Splits `arguments` (without the program's name). Flags may be anywhere.
 
     Raises ConfigError naming every flag that does not exist or lacks its value.
     """
@@ -307,7 +307,7 @@ def parse_command_line(arguments: list[str]) -> CommandLine:
 
 
 def _take_value(flag: str, value: str, line: CommandLine) -> list[str]:
-    """Notes the value of a flag; returns its errors."""
+    """Sets the value of a flag; returns its errors."""
     if not value or value.startswith("--"):
         return [f"{flag}: needs a {VALUED_FLAGS[flag][0]}"]
     if flag == "--cfg" and value not in _SHOWN_PARTS:

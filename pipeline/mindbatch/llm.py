@@ -10,23 +10,23 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from mindbatch.calls import Call, EngineCalls, Inbox, Run, loading
 from mindbatch.config.environment import end_as_scheduler, prepare_environment
 from mindbatch.config.launch_schema import has_ranks
-from mindbatch.engine.engine import StepResult
-from mindbatch.engine.request import Request, RequestOutput, StreamEvent, in_order, refuse_failed
-from mindbatch.io.closing import Closing
-from mindbatch.io.errors import ConfigError, MindBatchError, PromptError
-from mindbatch.llm_input import (
+from mindbatch.config.llm_options import options_of, with_keywords
+from mindbatch.engine.call_inputs import (
     Params,
     PromptInput,
     adapter_for_each,
     check_on_error,
-    options_of,
     params_for_each,
     prompt_list,
-    with_keywords,
 )
+from mindbatch.engine.calls import Call, EngineCalls, Inbox, Run, loading
+from mindbatch.engine.engine import StepResult
+from mindbatch.engine.request import Request, RequestOutput, StreamEvent, in_order, refuse_failed
+from mindbatch.engine.streaming import Streamer, feed_streamer
+from mindbatch.io.closing import Closing
+from mindbatch.io.errors import ConfigError, MindBatchError, PromptError
 from mindbatch.loading.build import LoadedEngine, Notice, load_engine
 from mindbatch.loading.setup import prepare
 from mindbatch.prompts.prompts import (
@@ -37,7 +37,6 @@ from mindbatch.prompts.prompts import (
     refuse_chats,
     token_ids_of,
 )
-from mindbatch.streaming import Streamer, fed
 
 if TYPE_CHECKING:
     from mindbatch.config.model_task import ModelTaskConfig
@@ -53,12 +52,12 @@ CLOSED = "this LLM was closed"
 class LLM(Closing):
     """Generates text for prompts with one model.
 
-    Any number of threads may call it: their requests are computed together, each caller gets its own, and
-    what they are does not depend on who else calls. A call that is not finished may be left.
+    Any number of threads may call it: their requests are computed together, and the results of a call do not
+    depend on other calls. An unfinished call may be abandoned.
 
     Args:
         path: Hugging Face folder: config.json, safetensors, and a tokenizer unless prompts are token ids.
-            "shipped:examples/tiny_gpt2" is the model that travels with MindBatch.
+            "shipped:examples/tiny_gpt2" is the model that comes with MindBatch.
         options: the keys of `model`, `runtime` and `parallel` by their names, `type` as `model_type`; see
             `__init__`. Paths may be Path objects, and cache_memory a number of bytes.
 
@@ -80,7 +79,7 @@ class LLM(Closing):
         logs: Path | None = None,
         opened: OpenedFolder | None = None,
     ) -> LLM:
-        """The model of a configuration that has been validated, in this process or in those of its ranks.
+        """Loads the model of a valid configuration, in this process or in those of its ranks.
 
         notice: see `load_engine`. logs, opened: see `load_replicas`.
         """
@@ -97,10 +96,10 @@ class LLM(Closing):
         self.calls = EngineCalls(model.engine)
 
     def close(self) -> None:
-        """Ends what runs and the processes of the tokenizer and of the ranks, and lets go of the model; later
-        calls are refused.
+        """Ends running calls and the processes of the tokenizer and of the ranks, and drops the model.
 
-        MindSpore keeps the memory of a model that has run until the process ends.
+        Later calls raise MindBatchError. MindSpore keeps the memory of a model that has run until the process
+        ends.
         """
         self.calls.close(CLOSED)
         model, self._loaded = self._loaded, None
@@ -115,7 +114,7 @@ class LLM(Closing):
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The model's tokenizer, or None where the folder has none and prompts are token ids."""
+        """The model's tokenizer, or None if the folder has none and prompts are token ids."""
         return self._model.tokenizer
 
     @property
@@ -129,43 +128,43 @@ class LLM(Closing):
             raise ConfigError(NO_TOKENIZER)
         return self.tokenizer
 
-    def refuse_chats(self, asked: str) -> None:
-        """Raises ConfigError where the model has no chat template; asked: the key that asks for chats."""
-        refuse_chats(self.tokenizer, asked)
+    def refuse_chats(self, requested_by: str) -> None:
+        """Raises ConfigError if the model has no chat template; requested_by: the key that requests chats."""
+        refuse_chats(self.tokenizer, requested_by)
 
     @property
     def settings(self) -> EngineSettings:
-        """The limits that the engine works within."""
+        """The limits of the engine."""
         return self._model.engine.settings
 
     @property
     def seq_length(self) -> int:
-        """The most tokens of a prompt and its output together."""
+        """The maximum number of tokens of a prompt and its output together."""
         return self.settings.seq_length
 
     @property
-    def most_tokens(self) -> int:
-        """The most tokens that a sequence can come to: of the model, and of the cache."""
+    def max_sequence_tokens(self) -> int:
+        """The maximum number of tokens of a sequence, by the model and by the cache."""
         return min(self.settings.seq_length, self.settings.num_blocks * self.settings.block_size)
 
     @property
     def continues_prompts(self) -> bool:
-        """False of a model with an encoder: its outputs stand for themselves."""
+        """False if the model has an encoder, as its outputs do not contain the prompt."""
         return self.settings.decoder_start_id is None
 
     @property
     def kernels(self) -> str:
-        """Kernels in use: the instruction sets of the C++ kernels, or other kernels by name."""
+        """The kernels in use: the instruction sets of the C++ kernels, or the name of other kernels."""
         return self._model.kernels
 
     def take_notes(self) -> list[str]:
-        """Takes the notes about the prompts since the last call: lines for the user."""
+        """Returns and clears the notes for the user about the prompts since the last call."""
         note = None if self.tokenizer is None else self.tokenizer.take_note()
         return [] if note is None else [note]
 
     @property
     def statistics(self) -> EngineStatistics:
-        """Counts of the engine's work since the model was loaded."""
+        """The statistics of the engine since the model was loaded."""
         return self._model.engine.statistics
 
     def generate(
@@ -187,17 +186,17 @@ class LLM(Closing):
         params: DecodingParams or dicts, one for all or a list of one for each; None is greedy decoding.
         streamer: an object with put() and end(), such as the TextStreamer and TextIteratorStreamer of
             MindFormers and of transformers; it is ended whatever happens.
-        on_error: "record" gives a prompt that cannot be run, or cannot go on, a result with `error` set.
-        tools, chat_template_kwargs: for chats, given to the template as by transformers' apply_chat_template:
-            JSON objects, and further variables like enable_thinking.
+        on_error: "record" returns a result with `error` set for a prompt that cannot be run or finished.
+        tools, chat_template_kwargs: JSON objects, and further variables such as enable_thinking, for the chat
+            template, as in transformers' apply_chat_template.
         adapter: names of lora_adapters, one for all or a list of one for each; None is lora_default.
         progress: shows on standard error how many prompts are done, and how fast.
-        decoding: single decoding parameters by name, for all prompts; they go before those of `params`.
+        decoding: single decoding parameters by name, for all prompts; they override those of `params`.
 
         Raises:
             ConfigError: `prompts`, `params` or `adapter` is not what is described here.
-            PromptError: on_error is "raise" and prompts cannot be run; all of them are named, none is run.
-                Or one could not go on, which is known only at the end.
+            PromptError: on_error is "raise" and prompts cannot be run; the error names all of them, and no
+                prompt is run. Or a prompt could not be finished, which is raised at the end.
         """
         with ExitStack() as stack:
             if streamer is not None:
@@ -217,11 +216,11 @@ class LLM(Closing):
             shown = streamer if self._model.streams else None
             items: Iterable[StreamEvent | RequestOutput] = run
             if progress and self._model.streams:
-                from mindbatch.generation_progress import with_progress  # with rich, which few ask for
+                from mindbatch.engine.progress import with_progress  # with rich, which few need
 
                 counted = with_progress(run, len(run.requests), shown=True, alone=streamer is None)
                 items = stack.enter_context(closing(counted))
-            results = [*run.refused, *fed(shown, run.requests, items)]
+            results = [*run.refused, *feed_streamer(shown, run.requests, items)]
         return in_order(results, on_error)
 
     def chat(
@@ -240,13 +239,14 @@ class LLM(Closing):
         adapter: str | Sequence[str | None] | None = None,
         **decoding: Any,
     ) -> Iterator[StreamEvent]:
-        """Yields what each step adds to each sequence; `key` is the position of the prompt, from "0".
+        """Yields the text and tokens that each step adds; `key` is the index of the prompt, from "0".
 
-        What is given is as for `generate`.
+        The arguments are those of `generate`.
 
         Raises:
             ConfigError: `prompts` or `params` is not what `generate` describes.
-            PromptError: prompts cannot be run; all of them are named, none is run. Or one cannot go on.
+            PromptError: prompts cannot be run; the error names all of them, and no prompt is run. Or a prompt
+                cannot be finished.
         """
         run = self.begin(
             prompts,
@@ -273,9 +273,9 @@ class LLM(Closing):
         return Run(self.calls, (self.request(row, params) for row, params in rows), inbox)
 
     def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Generator[StepResult, None, None]:
-        """Runs any number of rows, taken as the engine can use them; yields what each step brought.
+        """Runs any number of rows, which it reads as the engine needs them; yields the result of each step.
 
-        A row that is refused is among the finished ones of a step, with its `error`. What is left is dropped
+        A refused row is among the finished requests of a step, with its `error`. Unfinished rows are dropped
         if the caller stops early.
         """
         source, ahead = iter(rows), 3 * self.settings.batch_size
@@ -292,11 +292,11 @@ class LLM(Closing):
                     return
 
     def call(self, inbox: Inbox | None = None, *, in_background: bool = False) -> Call:
-        """A call to which rows are added as it goes on, as `request` makes them; see `Call`."""
+        """Returns a `Call`, to which requests made by `request` are added while it runs."""
         return Call(self.calls, inbox, in_background=in_background)
 
     def request(self, row: Prompt, params: DecodingParams) -> Request | RequestOutput:
-        """The request of a row; a result with an error if it is no prompt for this model."""
+        """Returns the request of a row, or a result with an error if this model cannot run it."""
         adapter = self._model.adapters.default if row.adapter is None else row.adapter
         request = Request(row.key, (), params, row.text, adapter, row.source)
         try:
@@ -345,7 +345,7 @@ def _loaded(
     logs: Path | None = None,
     opened: OpenedFolder | None = None,
 ) -> LoadedEngine:
-    """The model of a configuration. Arguments: see `LLM.from_config`."""
+    """Loads the model of a configuration. Arguments: see `LLM.from_config`."""
     end_as_scheduler()
     prepare_environment(config.runtime.verbose, config.runtime.num_threads)
     with loading():

@@ -26,7 +26,7 @@ from mindbatch.launch.job_ranks import EndedRank
 from mindbatch.parallel.connection import connect
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.replicas.messages import MODEL, READY, boot_id
-from mindbatch.replicas.rank_links import IDLE, STEPPING, FrontLink, serve
+from mindbatch.replicas.rank_links import IDLE, STEPPING, CoordinatorLink, serve
 from shadow_llm import PrefixLogits, PrefixRunner, make_engine
 from shadow_ranks import KEY
 
@@ -49,14 +49,14 @@ class MeetingRunner(PrefixRunner):
         return super().run(step)
 
 
-def lead(link: FrontLink, other: socket.socket, tokenizer: Tokenizer) -> None:
+def lead(link: CoordinatorLink, other: socket.socket, tokenizer: Tokenizer) -> None:
     """The life of a leader."""
     engine = make_engine(tokenizer)
     engine._runner = MeetingRunner(other)
     serve(link, engine)
 
 
-def follow(link: FrontLink, other: socket.socket, tokenizer: Tokenizer) -> None:
+def follow(link: CoordinatorLink, other: socket.socket, tokenizer: Tokenizer) -> None:
     """The life of a follower: a step takes as long as it does."""
     while True:
         link.begin(IDLE)
@@ -193,7 +193,7 @@ class _Starter:
 
     def _live(
         self,
-        live: Callable[[FrontLink, socket.socket, Tokenizer], None],
+        live: Callable[[CoordinatorLink, socket.socket, Tokenizer], None],
         rank: int,
         attempt: int,
         port: int,
@@ -205,7 +205,7 @@ class _Starter:
             address, name = host.address, "elsewhere"
         self._report(f"rank {rank} {os.getpid()}")
         hello = {"rank": rank, "attempt": attempt, "pid": os.getpid(), "host": name, "boot": boot_id()}
-        link = FrontLink(connect((address, port), KEY), hello)
+        link = CoordinatorLink(connect((address, port), KEY), hello)
         link.receive()
         link.send(MODEL, digests=[])
         link.send(READY)

@@ -43,7 +43,7 @@ def hasty(connection: Connection, job_text: str) -> None:
     tell(connection, host="10.0.0.7")
     todo, world_size = json.loads(connection.recv_bytes()), json.loads(job_text)["world_size"]
     key = bytes.fromhex(todo["key"])
-    front = patient_connection(tuple(todo["meeting"]), key)
+    front = patient_connection(tuple(todo["address"]), key)
     serve(front, HastyProcesses(), key, range(world_size), world_size)
 
 
@@ -60,7 +60,7 @@ def dying(connection: Connection, job_text: str) -> None:
     tell(connection, host="10.0.0.7")
     todo = json.loads(connection.recv_bytes())
     key = bytes.fromhex(todo["key"])
-    serve(patient_connection(tuple(todo["meeting"]), key), DyingProcesses(), key, range(4), 4)
+    serve(patient_connection(tuple(todo["address"]), key), DyingProcesses(), key, range(4), 4)
 
 
 def gone(connection: Connection, job_text: str) -> None:

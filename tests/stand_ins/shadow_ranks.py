@@ -12,7 +12,7 @@ from mindbatch.parallel.connection import connect
 from mindbatch.parallel.topology import Topology
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.replicas.messages import FAILED, MODEL, READY, failure_fields
-from mindbatch.replicas.rank_links import FrontLink, RankLinks, serve
+from mindbatch.replicas.rank_links import CoordinatorLink, RankLinks, serve
 from mindbatch.replicas.remote_engine import RemoteEngine
 from shadow_llm import make_engine
 
@@ -21,10 +21,10 @@ POISON = 13
 """A token that ends the rank which computes it."""
 
 
-class ThreadsLink(FrontLink):
+class ThreadsLink(CoordinatorLink):
     """The link of a rank that is a thread; it ends in silence, for no test may be running any more."""
 
-    def _leave(self, error: Exception) -> None:
+    def _exit(self, error: Exception) -> None:
         self._ended.set()
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from harness.forks import run_forked
 from mindbatch import AsyncLLM, ConfigError, DecodingParams, MindBatchError, PromptError
-from mindbatch.calls import FairLock, refuse_forked
+from mindbatch.engine.calls import FairLock, refuse_forked
 from mindbatch.engine.request import Request
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import Prompt

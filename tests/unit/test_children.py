@@ -202,7 +202,7 @@ def test_a_program_is_run_to_its_end() -> None:
 
 
 def test_a_program_that_writes_too_much_is_killed() -> None:
-    found = shell("yes & yes >&2", most_bytes=1 << 18)
+    found = shell("yes & yes >&2", max_bytes=1 << 18)
     assert found.code == -signal.SIGKILL
     assert 1 << 18 <= len(found.output) + len(found.errors) <= (1 << 18) + 2 * children._CHUNK
 

@@ -19,7 +19,7 @@ from mindbatch.io import errors
 from mindbatch.io.errors import BackendError, CheckpointError, ConfigError, MindBatchError, RankError
 from mindbatch.io.storage import StorageError
 from mindbatch.launch.table_reader import RankTableError
-from mindbatch.replicas.agent import FrontLost
+from mindbatch.replicas.agent import CoordinatorLost
 from mindbatch.run.job import TooManyErrors
 from mindbatch.tasks.registry import TASKS
 
@@ -187,7 +187,7 @@ class PanicException(BaseException):
         (ConfigError("x=1"), 2, "mindbatch: x=1\n"),
         (StorageError("no room"), 75, "mindbatch: no room\n"),
         (RankError("rank 1 has ended"), 75, "mindbatch: rank 1 has ended\n"),
-        (FrontLost("node 0"), 75, "mindbatch: node 0\n"),
+        (CoordinatorLost("node 0"), 75, "mindbatch: node 0\n"),
         (MindBatchError("nobody listens"), 75, "mindbatch: nobody listens\n"),
         (BrokenPipeError(), 75, ""),
         (MemoryError("7 GiB"), 75, "mindbatch: out of memory: "),

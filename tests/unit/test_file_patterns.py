@@ -45,7 +45,7 @@ def test_it_matches_what_glob_matches(tree: Path, parts: list[str]) -> None:
 
 
 def test_a_pattern_over_too_much_is_refused_with_a_line(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_patterns, "MOST_LOOKED_AT", 50)
+    monkeypatch.setattr(file_patterns, "MAX_LOOKED_AT", 50)
     with pytest.raises(ConfigError) as refused:
         find_files(tree / "**/*.jsonl")
     [line] = refused.value.lines
@@ -58,6 +58,6 @@ def test_a_pattern_over_too_much_is_refused_with_a_line(tree: Path, monkeypatch:
 def test_a_folder_that_is_linked_within_itself_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("one", "two", "three"):
         (tmp_path / name).symlink_to(tmp_path)
-    monkeypatch.setattr(file_patterns, "MOST_LOOKED_AT", 5000)
+    monkeypatch.setattr(file_patterns, "MAX_LOOKED_AT", 5000)
     with pytest.raises(file_patterns.TooMany):
         matching_files(tmp_path / "**/*.jsonl")

@@ -26,7 +26,6 @@ DECLARATIONS = {
 }
 BELOW_ENGINE = {
     "decoding",
-    "cache",
     "models",
     "checkpoint",
     "prompts",
@@ -35,7 +34,7 @@ BELOW_ENGINE = {
     "parallel",
     "config",
 }
-FACADE = {"engine", "loading", "decoding", "prompts", "config", "streaming"}
+FACADE = {"engine", "loading", "decoding", "prompts", "config"}
 MAY_IMPORT: dict[str, set[str]] = {
     "io": set(),
     "fields": {"io"},
@@ -48,25 +47,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models.tensor_spec": {"parallel"},
     "kernels": {"parallel", "kernels.memory", "kernels.native_library", "kernels.shapes"} | LOWEST,
     "layers": {"models.architecture", "models.tensor_spec", "kernels", "kernels.shapes", "parallel"} | LOWEST,
-    "cache": {"kernels", "kernels.shapes"} | LOWEST,
     "checkpoint": {"parallel"} | DECLARATIONS | LOWEST,
     "decoding": {"kernels.native_library"} | LOWEST,
     "prompts": {"checkpoint"} | LOWEST,
-    "models": {"cache", "checkpoint", "decoding", "layers", "kernels", "parallel"} | DECLARATIONS | LOWEST,
+    "models": {"checkpoint", "decoding", "layers", "kernels", "parallel"} | DECLARATIONS | LOWEST,
     "hub": {"checkpoint"} | LOWEST,
     "config": {"checkpoint", "decoding", "hub", "models", "kernels.memory"} | LOWEST,
     "engine": BELOW_ENGINE - {"checkpoint", "config", "layers"} | DECLARATIONS | LOWEST,
     "loading": BELOW_ENGINE | DECLARATIONS | {"backends", "engine"} | LOWEST,
-    "streaming": FACADE | LOWEST,
-    "llm_input": {"config", "decoding"} | LOWEST,
     "message_formats": LOWEST,
-    "calls": {"decoding", "engine", "loading"} | LOWEST,
     "replicas": {"checkpoint", "config", "decoding", "engine", "kernels", "launch", "loading", "parallel"}
     | {"kernels.native_library"}
     | LOWEST,
-    "generation_progress": {"engine", "loading"} | LOWEST,
-    "llm": FACADE | {"generation_progress", "calls", "llm_input", "replicas"} | LOWEST,
-    "async_llm": {"calls", "decoding", "engine", "loading", "llm", "llm_input", "prompts"} | LOWEST,
+    "llm": FACADE | {"replicas"} | LOWEST,
+    "async_llm": {"decoding", "engine", "loading", "llm", "prompts"} | LOWEST,
     "ledger": LOWEST,
     "dataset": {"prompts", "decoding", "config", "message_formats"} | LOWEST,
     "run": {
@@ -83,21 +77,18 @@ MAY_IMPORT: dict[str, set[str]] = {
         "parallel",
     }
     | LOWEST,
-    "server": FACADE | {"async_llm", "calls", "dataset", "ledger", "llm", "message_formats", "run"} | LOWEST,
-    "ray": {"llm", "llm_input", "replicas", "run", "dataset", "engine", "loading", "decoding", "config"}
-    | LOWEST,
+    "server": FACADE | {"async_llm", "dataset", "ledger", "llm", "message_formats", "run"} | LOWEST,
+    "ray": {"llm", "replicas", "run", "dataset", "engine", "loading", "decoding", "config"} | LOWEST,
     "lm_eval": {"llm", "engine", "loading", "decoding", "prompts"} | LOWEST,
     "evaluation": {"decoding", "engine", "loading", "prompts"} | LOWEST,
     "launch": {"config", "kernels.native_library", "parallel"} | LOWEST,
     "ascend_simulation": BELOW_ENGINE | DECLARATIONS | {"backends", "engine", "loading"} | LOWEST,
     "tasks": FACADE
-    | {"generation_progress"}
     | {"kernels.native_library"}
     | {
         "ascend_simulation",
         "llm",
         "lm_eval",
-        "calls",
         "backends",
         "kernels",
         "checkpoint",
@@ -108,7 +99,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"run", "dataset", "evaluation", "ledger", "launch", "replicas", "server"}
     | LOWEST,
     "cli": {"tasks", "config"} | LOWEST,
-    "__init__": {"llm", "async_llm", "decoding", "engine", "streaming"} | LOWEST,
+    "__init__": {"llm", "async_llm", "decoding", "engine"} | LOWEST,
     "__main__": {"cli"} | LOWEST,
     "backends": {"config"} | BELOW_ENGINE | DECLARATIONS | LOWEST,
 }
@@ -132,12 +123,10 @@ CHECKPOINT_MAY_IMPORT: dict[str, set[str]] = {
 # The modules that may import MindSpore; all others are plain Python and NumPy.
 MINDSPORE = {
     "ascend_simulation/layouts.py",
-    "engine/encoder_graphs.py",
     "engine/step_graphs.py",
     "kernels/ascend/*",
     "kernels/mindspore_kernels.py",
     "parallel/context.py",
-    "parallel/hand_over.py",
     "backends/*",
 }
 MINDSPORE_FREE = {

@@ -111,9 +111,9 @@ def test_the_kernels_are_built_again_as_they_were_installed(
 ) -> None:
     installed_from(monkeypatch, origin)
     line = f"once there is a C++ compiler (apt install g++), {pip} {options} builds them"
-    assert installation.how_to_rebuild() == line
+    assert installation.rebuild_hint() == line
     (tmp_path / "clang++").touch(mode=0o755)
-    assert installation.how_to_rebuild() == f"{pip} {options} builds them"
+    assert installation.rebuild_hint() == f"{pip} {options} builds them"
 
 
 def test_numpy_in_place_of_the_kernels_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

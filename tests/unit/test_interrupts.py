@@ -7,7 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from mindbatch.io.interrupts import PUT_OFF, SignalNotes, Terminated, interrupt_outcome, interruptible
+from mindbatch.io.interrupts import (
+    DEFERRED_SIGNALS,
+    SignalNotes,
+    Terminated,
+    interrupt_outcome,
+    interruptible,
+)
 
 
 def ends_the_process(number: int, frame: object) -> None:
@@ -89,8 +95,8 @@ def test_threads_started_within_put_them_off_too() -> None:
         thread = threading.Thread(target=lambda: masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
         thread.start()
         thread.join()
-    assert masks[0] >= set(PUT_OFF)
-    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & set(PUT_OFF)
+    assert masks[0] >= set(DEFERRED_SIGNALS)
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & set(DEFERRED_SIGNALS)
 
 
 def test_a_program_with_its_own_answer_to_sigterm_keeps_it() -> None:
@@ -118,7 +124,7 @@ def test_other_threads_leave_the_signals_alone() -> None:
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert not done[0] & set(PUT_OFF)
+    assert not done[0] & set(DEFERRED_SIGNALS)
 
 
 def test_what_ends_a_command_is_said_and_in_its_exit_code() -> None:

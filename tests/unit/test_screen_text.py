@@ -22,7 +22,7 @@ from mindbatch.io.error_lines import as_typed, as_written, shown
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.screen_text import (
     LONGEST_LINE,
-    MOST_LINES,
+    MAX_LINES,
     TerminalText,
     data_output,
     printable,
@@ -39,7 +39,7 @@ SAFE_TOOLS = ("hccl_tools", "merge_hccl", "transform_ckpt", "transform_ckpt_lora
 # children that write to a pipe.
 PRINTS = {
     "io/screen_text.py": {"print"},
-    "streaming.py": {"print"},
+    "engine/streaming.py": {"print"},
     "tasks/generate/conversation.py": {"print"},
     "tasks/generate/task.py": {"print"},
     "tasks/replay.py": {"print"},
@@ -96,7 +96,7 @@ def test_of_a_long_line_the_middle_is_left_out() -> None:
 
 def test_many_faults_are_counted() -> None:
     lines = as_said(*(f"fault {number}" for number in range(20_000))).splitlines()
-    assert len(lines) == MOST_LINES + 1
+    assert len(lines) == MAX_LINES + 1
     assert lines[-1] == "mindbatch: ... and 19,950 more"
 
 

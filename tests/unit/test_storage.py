@@ -137,7 +137,7 @@ def test_a_file_system_that_cannot_sync_folders_is_no_fault(
 
 
 def test_what_a_killed_process_left_goes_when_its_file_is_written_again(path: Path) -> None:
-    left, others = WholeFile(path)._beside, WholeFile(path.with_name("other"))._beside
+    left, others = WholeFile(path)._temporary, WholeFile(path.with_name("other"))._temporary
     for each in (left, others):
         each.write_bytes(b"half")
     write_whole(path, b"new")
@@ -153,7 +153,7 @@ def test_what_another_process_is_writing_stays(path: Path) -> None:
 
 
 def test_leftovers_of_killed_processes_go_and_nothing_else(path: Path) -> None:
-    leftover = WholeFile(path)._beside
+    leftover = WholeFile(path)._temporary
     leftover.write_bytes(b"half")
     names = (".hidden", "x.0123456789abcdef", ".x.0123456789abcde", ".theirs.0123456789abcdef")
     kept = [path.with_name(name) for name in names]

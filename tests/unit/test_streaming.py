@@ -12,9 +12,9 @@ import pytest
 from mindbatch import ConfigError, DecodingParams, MindBatchError, TextStreamer
 from mindbatch.backends.mindformers.imports import stand_in_for_hyper_parallel
 from mindbatch.engine.request import Request, StreamEvent
+from mindbatch.engine.streaming import StreamerFeed
 from mindbatch.llm import LLM
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.streaming import StreamerFeed
 from shadow_llm import END, greedy_tokens, make_llm
 
 

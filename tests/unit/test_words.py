@@ -1,15 +1,152 @@
-"""Names are those of the field: no pronouns for variables, no first line that asks, one class to a name."""
+"""Names and prose use the words of the field, one name stands for one thing, and names in prose exist."""
 
 import ast
+import builtins
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
-PACKAGE = Path(__file__).parents[2] / "pipeline/mindbatch"
-PRONOUNS = {"each", "held", "given", "said", "found", "its", "beside"}
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "pipeline/mindbatch"
+# Packages whose words are not enforced yet.
+AREAS_LEFT = {
+    "ascend_simulation",
+    "backends",
+    "checkpoint",
+    "config",
+    "evaluation",
+    "hub",
+    "kernels",
+    "launch",
+    "layers",
+    "lm_eval",
+    "loading",
+    "message_formats",
+    "models",
+    "parallel",
+    "prompts",
+    "ray",
+    "server",
+    "tasks",
+}
+# Names that say nothing of the thing: a variable, parameter or field is called by its noun.
+PRONOUNS = {"each", "held", "given", "said", "found", "its", "beside", "made", "how", "told", "what", "who"}
+# Words that no name has as a part, and what to say.
+NAME_WORDS = {
+    "place": "location, slot, position, device, rank",
+    "places": "locations, slots, positions, devices, ranks",
+    "placed": "located, positioned",
+    "asked": "requested",
+    "settle": "resolve",
+    "settles": "resolves",
+    "settled": "resolved",
+    "told": "description, reported",
+    "how": "exit_reason, method, description",
+    "front": "coordinator",
+    "deal": "dispatch",
+    "deals": "dispatches",
+    "dealt": "dispatched",
+    "dealing": "RequestQueue",
+    "blamed": "failed_result",
+    "watched": "health, monitored",
+    "doing": "activity",
+    "stand": "is_stuck, status",
+    "stands": "is_stuck, status",
+    "standing": "status",
+    "leave": "deviation, exit",
+    "room": "PlacementGroup, space, capacity",
+    "rooms": "spaces",
+    "house": "package",
+    "meet": "join, rendezvous",
+    "meets": "joins",
+    "meeting": "rendezvous, process group",
+    "meetings": "process groups",
+    "fellow": "peer",
+    "keeper": "reaper",
+    "become": "exec",
+    "becomes": "exec",
+    "turned": "transposed",
+    "unturned": "IDENTITY",
+    "firsts": "first_positions",
+    "farthest": "max",
+    "most": "max",
+    "trust": "mark_valid",
+    "distrust": "mark_invalid",
+    "ways": "ranks, size",
+    "twin": "replica, draft sequence",
+    "twins": "replicas",
+    "piece": "shard, region, part",
+    "pieces": "shards, regions, parts",
+    "origin": "region, source",
+    "moves": "copies",
+    "lend": "borrow",
+    "lent": "borrowed",
+    "mutual": "bidirectional",
+    "indivisible": "unsplittable",
+    "fault": "error",
+    "faults": "errors",
+}
+# Groups of words that no name has, and what to say.
+NAME_PHRASES = {
+    "gets on": "makes_progress",
+    "take back": "requeue",
+    "sees ahead": "is_prefix_bidirectional",
+    "put off": "DEFERRED_SIGNALS",
+    "carry out": "execute_plan",
+    "hand over": "stage_links",
+    "hand overs": "stage_links",
+    "given servers": "server_list",
+    "given as": "user_key",
+    "started as": "launcher_environment",
+    "in place of": "Redirect",
+    "of layer": "LayerBound",
+    "takes its time": "is_loading_or_compiling",
+    "taking turns": "interleaved",
+    "own the process": "configure_process",
+}
+CLASS_NAMES = {"Sets": "MapsTo", "Facts": "PredictYaml", "Leave": "AllowedDeviations"}
+# Expressions that no message, docstring or comment has, and what to say.
+PROSE = {
+    r"places?|placed": "location, slot, position, device, rank; instead of",
+    r"asked": "requested",
+    r"settle[sd]?": "resolve",
+    r"told": "described, reported",
+    r"front": "coordinator; before",
+    r"deal[st]?|dealt|dealing": "dispatch",
+    r"blame[sd]?": "fail",
+    r"standing": "status",
+    r"fellows?": "peer",
+    r"twins?": "replica, draft sequence",
+    r"meets?|meetings?": "join, rendezvous",
+    r"keepers?": "reaper",
+    r"firsts": "first positions",
+    r"farthest": "maximum",
+    r"distrust|trust": "mark invalid, valid",
+    r"lent|lends?": "borrow",
+    r"rooms?": "space, capacity",
+    r"house": "package",
+    r"faults?": "error",
+    r"hands? over": "pass",
+    r"put off": "defer",
+    r"go(es)? before": "override",
+    r"(is|are|be) there already": "already exists",
+    r"what would do": "try:",
+    r"which is said": "is printed",
+    r"who listens": "the process at HOST:PORT",
+}
+COMMENT = re.compile(r"(?:^|\s)#\s*(.*)")
 ASKING = re.compile(r"(See|What|Whether|Of|Where)\b")
+# Names that have such a word, and why.
+KEPT_NAMES = {
+    "is_most": "a key of the JSON that `mindbatch plan` prints",
+    "settle_paths": "overrides the method of the configuration",
+}
+# Texts that have such a word, by file, and why.
+KEPT_PROSE: dict[tuple[str, str], str] = {}
 # Names of several classes, and why.
 SHARED_CLASSES = {
     "Attention": "a model file's; the same role in each",
@@ -20,62 +157,336 @@ SHARED_CLASSES = {
 }
 
 
+class Text(NamedTuple):
+    """A docstring, comment or message, with the line it begins on."""
+
+    line: int
+    text: str
+
+
 @cache
-def modules() -> dict[str, ast.Module]:
-    """The modules of the package by their path in it."""
-    return {
-        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-        for path in sorted(PACKAGE.rglob("*.py"))
+def modules(root: Path = PACKAGE) -> dict[str, tuple[str, ast.Module]]:
+    """Returns source and tree of the modules below a folder, by their path in it."""
+    sources = {
+        path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in root.rglob("*.py")
     }
+    return {path: (source, ast.parse(source)) for path, source in sorted(sources.items())}
+
+
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """Returns the nodes of a tree, which is walked once."""
+    return tuple(ast.walk(tree))
+
+
+def enforced() -> Iterator[tuple[str, str, ast.Module]]:
+    """Yields path, source and tree of the modules of the package that are not in `AREAS_LEFT`."""
+    for path, (source, tree) in modules().items():
+        area = path.split("/")[0] if "/" in path else "modules beside the packages"
+        if area not in AREAS_LEFT:
+            yield path, source, tree
 
 
 def bound_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Line and name of all that is bound: variables, parameters, fields, exceptions and patterns."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.lineno, node.id
-        elif isinstance(node, ast.arg):
-            yield node.lineno, node.arg
-        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
-            yield node.lineno, node.name
-        elif isinstance(node, ast.alias) and node.asname:
-            yield node.lineno, node.asname
+    """Yields line and name of all that is bound: variables, parameters, fields, functions and classes."""
+    for node in nodes(tree):
+        match node:
+            case ast.Name(id=str(name), ctx=ast.Store()) | ast.Attribute(attr=str(name), ctx=ast.Store()):
+                yield node.lineno, name
+            case ast.FunctionDef(name=str(name)) | ast.AsyncFunctionDef(name=str(name)):
+                yield node.lineno, name
+            case ast.ClassDef(name=str(name)) | ast.ExceptHandler(name=str(name)) | ast.arg(arg=str(name)):
+                yield node.lineno, name
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.alias(asname=str(name)):
+                yield node.lineno, name
 
 
-def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Line and text of the docstrings of modules, classes and functions."""
-    for node in ast.walk(tree):
+def words(name: str) -> list[str]:
+    """Splits a name at underscores and capitals."""
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
+
+
+def better_name(name: str) -> str | None:
+    """Returns what to say instead of a name, or None where it is good or kept with a reason."""
+    if name in KEPT_NAMES:
+        return None
+    if name.strip("_") in PRONOUNS:
+        return "the noun of the thing"
+    if name in CLASS_NAMES:
+        return CLASS_NAMES[name]
+    parts = words(name)
+    spoken = f" {' '.join(parts)} "
+    found_words = [NAME_WORDS[part] for part in parts if part in NAME_WORDS]
+    found_words += [better for phrase, better in NAME_PHRASES.items() if f" {phrase} " in spoken]
+    return "; ".join(found_words) or None
+
+
+def docstrings(tree: ast.AST) -> Iterator[Text]:
+    """Yields the docstrings of modules, classes and functions."""
+    for node in nodes(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
             text := ast.get_docstring(node)
         ):
-            yield node.body[0].lineno, text
+            yield Text(node.body[0].lineno, text)
+
+
+def comments(source: str) -> Iterator[Text]:
+    """Yields what stands behind a `#`, in strings too: tokenizing all sources would take ten seconds."""
+    for line, text in enumerate(source.splitlines(), 1):
+        if "#" in text and (comment := COMMENT.search(text)):
+            yield Text(line, comment[1])
+
+
+def strings(tree: ast.AST) -> Iterator[Text]:
+    """Yields the texts in the code: messages, docstrings and what explains a constant."""
+    for node in nodes(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield Text(node.lineno, node.value)
+
+
+def explanations(source: str, tree: ast.AST) -> Iterator[Text]:
+    """Yields comments, docstrings and the texts below constants and fields."""
+    yield from comments(source)
+    for node in nodes(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield Text(node.lineno, str(node.value.value))
+
+
+def prose_errors(path: str, texts: Iterator[Text]) -> list[str]:
+    return [
+        f"{path}:{line}: say {better}: {text[max(0, match.start() - 40) : match.end() + 30]!r}"
+        for line, text in texts
+        for expression, better in PROSE.items()
+        for match in re.finditer(rf"\b({expression})\b", text)
+        if (path, match.group()) not in KEPT_PROSE
+    ]
 
 
 def class_names(tree: ast.AST) -> Iterator[str]:
-    return (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return (node.name for node in nodes(tree) if isinstance(node, ast.ClassDef))
 
 
-def test_variables_are_called_by_what_they_hold() -> None:
+def test_names_are_words_of_the_field() -> None:
     assert not [
-        f"{module}:{line}: {name}"
-        for module, tree in modules().items()
-        for line, name in bound_names(tree)
-        if name in PRONOUNS
+        f"{path}:{line}: {name} (say {better})"
+        for path, _, tree in enforced()
+        for line, name in [(1, Path(path).stem), *bound_names(tree)]
+        if (better := better_name(name))
     ]
+
+
+def test_messages_docstrings_and_comments_are_words_of_the_field() -> None:
+    errors = [
+        error
+        for path, source, tree in enforced()
+        for error in prose_errors(path, iter([*strings(tree), *comments(source)]))
+    ]
+    assert not errors, "\n".join(errors)
+
+
+def test_what_is_kept_is_there() -> None:
+    names = {name for _, _, tree in enforced() for _, name in bound_names(tree)}
+    assert KEPT_NAMES.keys() <= names
+    texts = {
+        path: "\n".join(text for _, text in [*strings(tree), *comments(source)])
+        for path, source, tree in enforced()
+    }
+    assert all(re.search(rf"\b{word}\b", texts[path]) for path, word in KEPT_PROSE)
 
 
 def test_no_docstring_begins_with_a_question() -> None:
     assert not [
-        f"{module}:{line}: {text.splitlines()[0]}"
-        for module, tree in modules().items()
+        f"{path}:{line}: {text.splitlines()[0]}"
+        for path, (_, tree) in modules().items()
         for line, text in docstrings(tree)
         if ASKING.match(text)
     ]
 
 
 def test_a_class_name_stands_for_one_thing() -> None:
-    counts = Counter(name for tree in modules().values() for name in class_names(tree))
+    counts = Counter(name for _, tree in modules().values() for name in class_names(tree))
     assert {name for name, count in counts.items() if count > 1} == SHARED_CLASSES.keys()
+
+
+# Names in prose.
+
+NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+BACKTICKED = re.compile(rf"`({NAME})(?:\(\))?`")
+DOTTED = re.compile(rf"(?<![\w./`-])({NAME})(?![\w/-])")
+SOURCE_FILE = re.compile(r"(?<![\w.*/-])(?:[\w-]+/)*[\w-]+\.(?:py|cpp|h|sh|md)\b")
+PLACEHOLDER = re.compile(r"[A-Z]+\.[A-Zpy]+")
+OTHER_FILE = re.compile(r".*\.(json|yaml|yml|txt|model|safetensors|bin|log|part|dir|pkl|toml|ir)")
+# By first part, what is another's: libraries, and names that texts make up as an example.
+FOREIGN = {*sys.stdlib_module_names, *dir(builtins)} | {
+    *(
+        "np",
+        "numpy",
+        "torch",
+        "transformers",
+        "mindspore",
+        "mindformers",
+        "nn",
+        "mint",
+        "ops",
+        "ray",
+        "lm_eval",
+    ),
+    *("scipy", "h11", "jinja2", "uvicorn", "pyarrow", "hydra", "oc", "tokenizers", "hyper_parallel"),
+}
+# The same by the whole name.
+FOREIGN_NAMES = {
+    *(
+        "model.output_layer",
+        "tensor_parallel.layers",
+        "GenerationMixin._beam_search",
+        "_get_logits_processor",
+    ),
+    *(
+        "GenerationMixin._group_beam_search",
+        "TrainerSpec.model_type",
+        "SentencePiece.type",
+        "dataset.map_batches",
+    ),
+    *("_partial_", "a03"),
+}
+FOREIGN_FILES = {
+    *("torch/_utils.py", "torch/serialization.py", "mindspore/train/node_strategy_pb2.py", "sysexits.h"),
+    *("sharded_tensor.py", "reshard.py", "checkpoint/metadata.py", "models/qwen3/utils.py"),
+    *("models/qwen3_moe/utils.py", "thrift/doc/specs/thrift-compact-protocol.md", "docs/format.md"),
+    *(
+        "generation/logits_process.py",
+        "generation/utils.py",
+        "generation/candidate_generator.py",
+        "llama.cpp",
+    ),
+    *("modeling_chatglm.py", "tokenization_chatglm.py", "model/model_minimind.py", "modeling_gptpangu.py"),
+    *("tokenization_gptpangu.py", "pangualpha_tokenizer.py", "generation/candidate_generator.py"),
+}
+
+
+@cache
+def own_files() -> frozenset[str]:
+    """Returns the paths of the project's source files and documents, and all tails of them."""
+    tops = ("pipeline", "tests", "tools", "benchmarks", "makers", "docs", "scripts", "examples", "configs")
+    paths = [path for top in tops for path in (ROOT / top).rglob("*.*")] + [*ROOT.glob("*.*")]
+    parts = [path.relative_to(ROOT).parts for path in paths]
+    return frozenset("/".join(path[start:]) for path in parts for start in range(len(path)))
+
+
+@cache
+def members() -> dict[str, frozenset[str]]:
+    """Returns the members of the project's modules, packages and classes, by all tails of their names."""
+    members_of: dict[str, set[str]] = {}
+    for root, path, tree in own_modules():
+        parts = [*root.relative_to(ROOT).parts, *Path(path).with_suffix("").parts]
+        if parts[-1] == "__init__":
+            parts.pop()
+        of_module = {*scope(tree)}
+        for start in range(len(parts)):
+            members_of.setdefault(".".join(parts[start:]), set()).update(of_module)
+            for stop in range(start + 1, len(parts)):
+                members_of.setdefault(".".join(parts[start:stop]), set()).add(parts[stop])
+        for node in nodes(tree):
+            if isinstance(node, ast.ClassDef):
+                members_of.setdefault(node.name, set()).update(scope(node))
+    return {name: frozenset(names) for name, names in members_of.items()}
+
+
+def own_modules() -> Iterator[tuple[Path, str, ast.Module]]:
+    """Yields the modules of the package and of the tests but this one, which has names that do not exist."""
+    for root in (PACKAGE, ROOT / "tests"):
+        yield from (
+            (root, path, tree) for path, (_, tree) in modules(root).items() if root / path != Path(__file__)
+        )
+
+
+def scope(node: ast.Module | ast.ClassDef) -> Iterator[str]:
+    """Yields the names that are bound or imported in a module or class, and the bases of classes."""
+    yield from (name for _, name in bound_names(node))
+    for below in nodes(node):
+        if isinstance(below, ast.Import | ast.ImportFrom):
+            yield from (alias.name for alias in below.names)
+        elif isinstance(below, ast.ClassDef):
+            yield from (base.id for base in below.bases if isinstance(base, ast.Name))
+
+
+def has_member(owner: str, name: str) -> bool:
+    """True if a module or class has a member, or a class one of its bases."""
+    names = members().get(owner, frozenset())
+    bases = [base for base in names if base[:1].isupper() and base != owner] if owner[:1].isupper() else []
+    return name in names or any(has_member(base, name) for base in bases)
+
+
+@cache
+def used_names() -> frozenset[str]:
+    """Returns the names that code binds or uses, and the words of its short strings, as keys of JSON."""
+    names: set[str] = set()
+    for _, path, tree in own_modules():
+        names |= {*Path(path).with_suffix("").parts}
+        for node in nodes(tree):
+            match node:
+                case ast.Attribute(attr=name) | ast.Name(id=name) | ast.arg(arg=name):
+                    names.add(name)
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    names.add(name)
+                case ast.keyword(arg=str(name)):
+                    names.add(name)
+                case ast.alias(name=name):
+                    names |= {*name.split(".")}
+                case ast.Constant(value=str(text)) if len(text) < 60:
+                    names |= {*re.findall(r"\w+", text)}
+                case ast.Constant(value=bytes(text)):
+                    names |= {*re.findall(r"\w+", text.decode("latin-1"))}
+    return frozenset(names)
+
+
+@cache
+def field_names() -> frozenset[str]:
+    """Returns the annotated fields of all classes: of these the keys of configurations are made."""
+    return frozenset(
+        statement.target.id
+        for _, tree in modules().values()
+        for node in nodes(tree)
+        if isinstance(node, ast.ClassDef)
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    )
+
+
+def exists(name: str) -> bool:
+    """True if a name in prose is one of the project, of a library, of a file or made up as an example."""
+    first, *rest = parts = name.split(".")
+    if first in FOREIGN or name in FOREIGN_NAMES or OTHER_FILE.fullmatch(name) or name in own_files():
+        return True
+    if not rest:
+        return name in used_names()
+    if field_names().issuperset(parts):
+        return True
+    for count in range(len(parts) - 1, 0, -1):
+        owner = ".".join(parts[:count])
+        if owner in members():
+            return has_member(owner, parts[count]) and used_names().issuperset(parts[count:])
+    return used_names().issuperset(parts)
+
+
+def missing_names(text: str) -> Iterator[str]:
+    """Yields the names in backticks, dotted names and files of a text that do not exist."""
+    for name in {*BACKTICKED.findall(text)} | {name for name in DOTTED.findall(text) if "." in name}:
+        if not (SOURCE_FILE.fullmatch(name) or PLACEHOLDER.fullmatch(name) or exists(name)):
+            yield name
+    for name in {*SOURCE_FILE.findall(text)} - FOREIGN_FILES:
+        if name not in own_files() and not PLACEHOLDER.search(name):
+            yield name
+
+
+def test_names_in_prose_exist() -> None:
+    errors = [
+        f"{root.name}/{path}:{line}: {name}"
+        for root, path, tree in own_modules()
+        for line, text in explanations(modules(root)[path][0], tree)
+        for name in missing_names(text)
+    ]
+    assert not errors, "\n".join(errors)
 
 
 def test_the_rules_see_what_they_forbid() -> None:
@@ -85,6 +496,12 @@ for each in x:
     match each:
         case {"a": found}:
             lambda given: found
+class Front:
+    def settle_links(self): self.most_tokens = 1
 """
-    assert {name for _, name in bound_names(ast.parse(code))} == {"said", "each", "found", "given"}
+    bad = {name for _, name in bound_names(ast.parse(code)) if better_name(name)}
+    assert bad == {"said", "each", "found", "given", "Front", "settle_links", "most_tokens"}
     assert [text for _, text in docstrings(ast.parse('def f():\n    """See g."""'))] == ["See g."]
+    assert prose_errors("a.py", iter([Text(1, "a key that goes before")]))
+    assert not prose_errors("a.py", iter([Text(1, "a replacement that overrides")]))
+    assert [*missing_names("`run_table.IDLE`, kernels.distances and encoder_graphs.py")] != []

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, Union, cast, get_args, get_origin, g
 
 from mindbatch.config.error_log import shown
 from mindbatch.fields import kinds
-from mindbatch.fields.field import Field, Need, declare, declared
+from mindbatch.fields.field import Field, Need, declare, declared_fields
 from mindbatch.fields.kinds import ValueKind
 from mindbatch.io.error_lines import as_typed, nearest, under_own_names
 
@@ -377,7 +377,7 @@ def schema_keys(schema: type) -> SchemaKeys:
 
 
 def _walk(schema: Any, prefix: str) -> Iterator[Key]:
-    hints, options = get_type_hints(schema), declared(schema)
+    hints, options = get_type_hints(schema), declared_fields(schema)
     for entry in dataclasses.fields(schema):
         hint = hints[entry.name]
         if dataclasses.is_dataclass(hint):

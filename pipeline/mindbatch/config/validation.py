@@ -194,13 +194,13 @@ def _why_unresolved(error: Exception, written: Any, key: Key) -> str:
 
 def _text_of_schema(written: str) -> str:
     """The text of a schema's file. Raises ValueError."""
-    from mindbatch.decoding.grammar import MOST_CHARACTERS  # few give a schema
+    from mindbatch.decoding.grammar import MAX_CHARACTERS  # few give a schema
 
     path = resolve_path(written)
     if problem := input_file_error("a JSON schema")(path):
         raise ValueError(problem)
     try:
         with open(open_regular(path), encoding="utf-8") as file:
-            return literal(file.read(MOST_CHARACTERS + 1))
+            return literal(file.read(MAX_CHARACTERS + 1))
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot be read ({error})") from error

@@ -1,4 +1,4 @@
-"""Owns what the columns of a row mean: its key, its prompt and its own decoding parameters, validated."""
+"""Reads the columns of a row: its key, its prompt and its own decoding parameters, validated."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -36,9 +36,9 @@ _NO_CHAT = " has no effect on a prompt that is no chat; set data.chat=true or re
 
 @dataclass(frozen=True)
 class ColumnRows:
-    """Reads rows as `data` says; `template` is data.template, or None, and `options` go with every chat.
+    """Reads rows by the options of `data`. template: data.template, or None. options: those of every chat.
 
-    adapters: the names that rows may ask for.
+    adapters: the names of adapters that rows may have.
     """
 
     data: DataConfig
@@ -171,7 +171,7 @@ def text_or_ids(
 
 
 def refuse_idle_options(content: Mapping[str, Any], options: ChatOptions) -> None:
-    """Raises ColumnError where something was given for chats that this prompt has no place for."""
+    """Raises ColumnError if chat options are set for a prompt that is no chat."""
     if MESSAGES not in content and options != NO_OPTIONS:
         names = (name for name, value in asdict(options).items() if value is not None)
         raise ColumnError([f"data.{name}{_NO_CHAT}" for name in names])
@@ -209,7 +209,7 @@ PARAMETERS = tuple(name for name, declared in DECODING.items() if declared.in_co
 """Those that data can hold: no function."""
 LARGEST_BYTES = 1 << 20
 """Most bytes of a row's decoding parameters as JSON."""
-_MOST_KEPT_BYTES = 4 << 20
+_MAX_KEPT_BYTES = 4 << 20
 """Bytes of JSON of all known sets of decoding parameters; in memory they take many times as much."""
 _OWN_NAME = re.compile(r"\bdecoding\.(\w+)")
 
@@ -235,7 +235,7 @@ class OverrideRules:
     def check(
         self, decoding: Mapping[str, Any], shown_as: Mapping[str, str]
     ) -> tuple[dict[str, Any], list[str]]:
-        """The overrides in the one form that equal ones have, and a line for each problem.
+        """Returns the overrides in the one form that equal ones have, and a line for each problem.
 
         decoding: by parameter, all of them known. shown_as: how the row calls them; others are the run's.
         """
@@ -247,7 +247,7 @@ class OverrideRules:
             return {}, [f"the row's decoding parameters take {len(known)} bytes; at most {LARGEST_BYTES}"]
         if known not in self._known:
             self._known_bytes += len(known)
-            if self._known_bytes > _MOST_KEPT_BYTES:
+            if self._known_bytes > _MAX_KEPT_BYTES:
                 self._known.clear()
                 self._known_bytes = len(known)
             self._known[known] = self._validated(decoding)
@@ -272,7 +272,7 @@ class OverrideRules:
 
 
 def _as_json(value: Any) -> Any:
-    """The value as it comes back from JSON."""
+    """Returns the value as it comes back from JSON."""
     return [_as_json(item) for item in value] if isinstance(value, tuple) else value
 
 

@@ -27,7 +27,7 @@ BESIDE_CHATS = (
     "date",
 )
 LARGEST_ROW = 1 << 30
-MOST_ERRORS = 100_000
+MAX_ERRORS = 100_000
 """More than anybody looks through; in a few KB a packed file may have a thousand times as many."""
 NO_DATA = "data.path: must be given: a file, folder or pattern of the rows, or - for standard input"
 
@@ -77,7 +77,7 @@ class DataConfig:
         kind.described("mapping or null"),
     )
     chat_template_kwargs_column: str | None = option(
-        None, "column of a row's own variables of the chat template; they go before those of the run"
+        None, "column of a row's own variables of the chat template; they override those of the run"
     )
     date: str | None = option(
         None, "day that the chat template writes, as YYYY-MM-DD; null: that on which the run was begun"
@@ -104,7 +104,7 @@ class DataConfig:
     max_errors: int | None = option(
         None,
         "rows that may be errors, with exit code 0; one more ends the run; null: "
-        f"{MOST_ERRORS:,}, with exit code 1",
+        f"{MAX_ERRORS:,}, with exit code 1",
         kind.count(),
     )
     max_line_bytes: str = option("10MiB", "largest row that is read; a larger one is an error of that row")
@@ -116,47 +116,47 @@ class DataConfig:
         return "+".join(Path(path).name.partition(".")[0] for path in paths)
 
     @property
-    def most_errors(self) -> int:
-        """Rows that may be errors before the run ends."""
-        return MOST_ERRORS if self.max_errors is None else self.max_errors
+    def error_limit(self) -> int:
+        """Maximum number of rows that may be errors; one more ends the run."""
+        return MAX_ERRORS if self.max_errors is None else self.max_errors
 
     def is_failed_by(self, num_errors: int) -> bool:
-        """True if a run that has come to its end has failed, as so many of its rows are errors."""
+        """True if a finished run with so many row errors has failed."""
         return num_errors > (self.max_errors or 0)
 
 
-def settle_data(data: DataConfig, errors: list[str], no_data: str = NO_DATA) -> None:
-    """Replaces `shipped:` and ~ in the paths by what they mean; their errors are appended to `errors`.
+def resolve_data(data: DataConfig, errors: list[str], no_data: str = NO_DATA) -> None:
+    """Resolves `shipped:` and ~ in the paths; appends errors to `errors`.
 
-    no_data: the error where no rows are given.
+    no_data: the error if data.path is missing.
     """
     if data.path is None:
         errors.append(no_data)
     if isinstance(data.path, str):
-        data.path = _settled_rows(data.path, errors)
+        data.path = _resolved_rows(data.path, errors)
     elif isinstance(data.path, list | tuple) and all(isinstance(path, str) for path in data.path):
-        data.path = tuple(_settled_rows(path, errors) for path in data.path)
+        data.path = tuple(_resolved_rows(path, errors) for path in data.path)
         if STANDARD_INPUT in data.path:
             errors.append("data.path: standard input (-) cannot be in a list; give it alone")
-    settle_beside_rows(data, errors)
+    resolve_prompt_files(data, errors)
     if isinstance(data.filter_keys, str):
         error_of = input_file_error("a key on each line")
         data.filter_keys = settled("data.filter_keys", data.filter_keys, error_of, errors)
 
 
-def _settled_rows(path: str, errors: list[str]) -> str | None:
+def _resolved_rows(path: str, errors: list[str]) -> str | None:
     return path if path == STANDARD_INPUT else settled("data.path", path, rows_error, errors)
 
 
-def settle_beside_rows(data: DataConfig, errors: list[str]) -> None:
-    """Settles paths as `settle_data`, of the files that say how a row becomes a prompt."""
+def resolve_prompt_files(data: DataConfig, errors: list[str]) -> None:
+    """Resolves the paths of the files from which prompts are made: the template and the tools."""
     error_of = input_file_error("the template")
     data.template_file = settled("data.template_file", data.template_file, error_of, errors)
     data.tools = settled_tools("data.tools", data.tools, errors)
 
 
 def data_errors(data: DataConfig) -> Iterator[str]:
-    """Every error in the values but those of its paths."""
+    """Yields the errors of the values, except those of paths."""
     for name in (*COLUMNS, "template"):
         if getattr(data, name) == "":
             yield f"data.{name}: must not be empty"
@@ -180,7 +180,7 @@ def _sources(data: DataConfig) -> list[str]:
 
 
 def _filter_errors(keys: Any) -> Iterator[str]:
-    """A text is the path of a file, looked at with the other paths."""
+    """Yields errors of a list of keys; a text is the path of a file, checked with the other paths."""
     if keys is None or isinstance(keys, str):
         return
     hint = "a list of keys, like [7, q-12], or a file with a key on each line"
@@ -203,7 +203,7 @@ def _size_errors(text: str) -> Iterator[str]:
 
 
 def _no_effects(data: DataConfig) -> Iterator[str]:
-    """Options that could never do anything beside the others, with what to do instead."""
+    """Yields an error for each option without effect beside the others, with a remedy."""
     if data.format == "openai":
         yield from idle_with_openai(data)
         return
@@ -217,7 +217,7 @@ def _no_effects(data: DataConfig) -> Iterator[str]:
 
 
 def always_chats(data: DataConfig) -> str | None:
-    """The key by which every row is a chat, with its value; None where a row may be none."""
+    """Returns the key and value by which every row is a chat; None if a row may be none."""
     if data.messages_column is not None:
         return f"data.messages_column={data.messages_column}"
     return "data.chat=true" if data.chat else None

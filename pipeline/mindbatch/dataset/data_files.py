@@ -44,7 +44,7 @@ _SHOWN = 200
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One file to read: where it is, what rows of it are called after, and how it is read."""
+    """A file to read: its path, its name in errors, its format and compression."""
 
     path: Path
     name: str
@@ -55,14 +55,14 @@ class DataFile:
 def find_files(
     path: str | Path | Sequence[str], given_format: str = AUTO, outputs: Path | None = None
 ) -> list[DataFile]:
-    """The files that a path means, in the order of their names: itself, those in a folder, those of a glob.
-    Those of several paths stand in the order of these.
+    """Returns the files of paths, in the order of the paths and of their names.
 
-    A folder means the files in it with a known suffix, hidden ones and folders within left out; with a format
-    given, those of that format. Names are relative to the folder that all the files are in.
+    A path is a file, a folder or a glob pattern. A folder stands for the files in it with a known suffix, or
+    of `given_format`, without hidden files and subfolders. Names are relative to the common folder of all
+    files.
 
-    outputs: the folder that the run writes to. A pattern leaves out what is in it, and in the folder of any
-    other run: a resumed run must find the same data.
+    outputs: the folder that the run writes to. A pattern excludes files in it and in the folder of any other
+        run, as a resumed run must find the same data.
 
     Raises:
         ConfigError: there is no such file, one whose name says no format that is known, one of `outputs`, or
@@ -75,7 +75,7 @@ def find_files(
     only, files, errors = GIVEN_FORMATS.get(given_format), list[Path](), list[str]()
     for written in (path,) if isinstance(path, str | Path) else path:
         try:
-            files += _found(str(written), only, outputs)
+            files += _files_of(str(written), only, outputs)
         except ConfigError as error:
             errors += error.lines
     twice = [file for file, number in Counter(map(Path.resolve, files)).items() if number > 1]
@@ -84,8 +84,8 @@ def find_files(
     return _described(files, only)
 
 
-def _found(path: str, only: Format | None, outputs: Path | None) -> list[Path]:
-    """The files that one path means. Raises ConfigError."""
+def _files_of(path: str, only: Format | None, outputs: Path | None) -> list[Path]:
+    """Returns the files of one path. Raises ConfigError."""
     if not path:
         raise ConfigError("data.path: must be given: a file, a folder, a pattern, or - for standard input")
     try:
@@ -95,31 +95,31 @@ def _found(path: str, only: Format | None, outputs: Path | None) -> list[Path]:
         raise ConfigError(f"{_shown(path)}: cannot be used ({reason})") from error
 
 
-def _paths(place: Path, only: Format | None, outputs: Path | None) -> list[Path]:
-    if outputs is not None and place.resolve().is_relative_to(outputs.resolve()):
-        raise ConfigError(f"{_shown(place)}: is in output.dir, where the run writes; give another")
-    if _holds_a_run(place):
-        raise ConfigError(f"{_shown(place)}: is the folder of a run; name the file in it that is meant")
-    if place.is_dir():
-        return _in_folder(place, only)
-    if place.is_file():
-        return [place]
-    if place.exists():
+def _paths(path: Path, only: Format | None, outputs: Path | None) -> list[Path]:
+    if outputs is not None and path.resolve().is_relative_to(outputs.resolve()):
+        raise ConfigError(f"{_shown(path)}: is in output.dir, where the run writes; give another")
+    if _holds_a_run(path):
+        raise ConfigError(f"{_shown(path)}: is the folder of a run; name the file in it that is meant")
+    if path.is_dir():
+        return _in_folder(path, only)
+    if path.is_file():
+        return [path]
+    if path.exists():
         raise ConfigError(
-            f"{_shown(place)}: is no file that can be read twice; give data.path=- and pipe it in"
+            f"{_shown(path)}: is no file that can be read twice; give data.path=- and pipe it in"
         )
-    if is_pattern(place):
-        files = matching_files(place)
-        kept = _of_no_run(files, place, outputs)
+    if is_pattern(path):
+        files = matching_files(path)
+        kept = _of_no_run(files, path, outputs)
         if not kept:
             left_out = f"; {len(files)} of runs, which are left out" if files else ""
-            raise ConfigError(f"{_shown(place)}: no file matches{left_out}")
+            raise ConfigError(f"{_shown(path)}: no file matches{left_out}")
         return kept
-    raise ConfigError(f"{_shown(place)}: no such file or folder{near_sibling(place)}")
+    raise ConfigError(f"{_shown(path)}: no such file or folder{near_sibling(path)}")
 
 
 def _of_no_run(files: list[Path], pattern: Path, outputs: Path | None) -> list[Path]:
-    """The files that neither lie in `outputs` nor in the folder of a run, as far up as the pattern varies."""
+    """Returns the files outside `outputs` and the folders of runs, up to the fixed part of the pattern."""
     fixed = next(folder for folder in pattern.parents if not is_pattern(folder))
     own = None if outputs is None else outputs.resolve()
 
@@ -171,7 +171,7 @@ def _described(paths: list[Path], forced: Format | None) -> list[DataFile]:
 
 
 def _name(path: Path, base: Path) -> str:
-    """The path below `base`, as text that can be stored: bytes that are not UTF-8 are written out."""
+    """Returns the path below `base`, as text that can be stored: bytes that are not UTF-8 are written out."""
     return os.fsencode(path.relative_to(base).as_posix()).decode("utf-8", "backslashreplace")
 
 
@@ -180,7 +180,7 @@ def _shown(path: str | Path) -> str:
 
 
 def _suffixes(path: Path) -> tuple[str, str]:
-    """The suffix that names the format, and that of the compression or nothing, in lower case."""
+    """Returns the suffix that names the format, and that of the compression or nothing, in lower case."""
     name = path.name.lower()
     packed = next((suffix for suffix in COMPRESSIONS if name.endswith(suffix)), "")
     return Path(name.removesuffix(packed)).suffix, packed
@@ -200,7 +200,7 @@ class DamagedData(Exception):
 def opened(file: DataFile) -> Iterator[io.BufferedReader]:
     """The content of the file. Reading it raises DamagedData, or MindBatchError where the disk fails.
 
-    No more is unpacked than is asked for, however much the file would become.
+    Only the bytes that are read are unpacked, however large the content is.
     """
     with disk_errors(file.path), io.FileIO(open_regular(file.path), "rb") as disk:
         raw: io.RawIOBase = disk

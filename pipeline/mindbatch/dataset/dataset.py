@@ -17,7 +17,7 @@ from mindbatch.dataset.data_files import (
 )
 from mindbatch.dataset.parquet_table import parquet_error, parquet_rows
 from mindbatch.dataset.records import (
-    MOST_COLUMNS,
+    MAX_COLUMNS,
     Record,
     columns_error,
     is_request,
@@ -35,7 +35,7 @@ from mindbatch.io.regular_file import first_bytes, size_and_digest
 from mindbatch.prompts.prompt_lines import DEFAULT_MAX_LINE_BYTES
 
 OPENAI = "openai"
-MOST_LOOKED_AT = 10_000
+MAX_LOOKED_AT = 10_000
 """Rows among which one that can be read is looked for, to see what the others are."""
 
 _READERS: dict[Format, Callable[[DataFile, int], Iterator[Record]]] = {
@@ -85,8 +85,9 @@ class Dataset:
         return [file.path for file in self.data_files]
 
     def records(self) -> Iterator[Record]:
-        """Every row, good or bad, file after file; each call reads anew. No more than a row is held. Raises
-        MindBatchError: the disk fails. (Damage in a file is a row's error, after which the file ends.)"""
+        """Yields every row, good or bad, file after file; each call reads the files again, one row at a time.
+        Raises MindBatchError: the disk fails. (Damage in a file is a row's error, after which the file
+        ends.)"""
         for file in self.data_files:
             yield from self._file_records(file)
 
@@ -115,7 +116,7 @@ class Dataset:
         """None where no row near the beginning can be read."""
         if file.format != "jsonl":
             return False
-        rows = islice(self._file_records(file), MOST_LOOKED_AT)
+        rows = islice(self._file_records(file), MAX_LOOKED_AT)
         columns = next((row.columns for row in rows if row.columns is not None), None)
         return None if columns is None else is_request(columns)
 
@@ -124,7 +125,7 @@ class Dataset:
         try:
             for record in _READERS[file.format](file, self._max_line_bytes):
                 line = record.line
-                if record.columns and len(record.columns) > MOST_COLUMNS:
+                if record.columns and len(record.columns) > MAX_COLUMNS:
                     error = columns_error([*record.columns])
                     record = Record(record.file, line, None, error)
                 yield record
@@ -183,10 +184,15 @@ def file_error(file: DataFile, max_row_bytes: int) -> str | None:
 
 
 def _foreign(file: DataFile) -> str | None:
-    """Names the format that the file has instead, by its first bytes; None if they show no other."""
+    """Returns the description of another format that the first bytes show; None if they show none."""
     with disk_errors(file.path):
         head = first_bytes(file.path, _HEAD_BYTES)
     own = _OWN.get(file.compression or file.format)
     return next(
-        (what for magic, what in _SIGNATURES.items() if magic != own and head.startswith(magic)), None
+        (
+            description
+            for magic, description in _SIGNATURES.items()
+            if magic != own and head.startswith(magic)
+        ),
+        None,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from mindbatch.dataset.column_rows import PARAMETERS as OWN_NAMES
 from mindbatch.dataset.records import RowDraft
-from mindbatch.decoding.parameter import strategies_asked
+from mindbatch.decoding.parameter import requested_strategies
 from mindbatch.decoding.params import FILTERS, DecodingParams
 from mindbatch.decoding.params import PARAMETERS as DECODING
 from mindbatch.io.error_lines import shown
@@ -37,7 +37,7 @@ _OF_SEARCHES = {"num_beams": "num_return_sequences", "penalty_alpha": "top_k"}
 _FORMATS: dict[str, Any] = {"text": None, "json_object": {"type": "object"}, "json_schema": None}
 """By type of response_format, the schema that it stands for."""
 _SCHEMA_FIELDS = {"name", "description", "schema", "strict"}
-"""Fields of a format with its own schema, which the output follows strictly whether that is asked or not."""
+"""Fields of a format with its own schema, which the output follows strictly, requested or not."""
 
 
 def read_parameters(body: Mapping[str, Any], is_chat: bool, base: DecodingParams, draft: RowDraft) -> None:
@@ -79,10 +79,12 @@ def _read_candidates(fields: Mapping[str, Any], base: DecodingParams, draft: Row
     if "best_of" in fields:
         is_off = fields["best_of"] is not True and fields["best_of"] == fields.get("n", 1) == 1
         take(draft, "best_of", None if is_off else fields["best_of"], "best_of")
-    asked = strategies_asked(SimpleNamespace(**{**vars(base), **draft.decoding}), DECODING)
-    of_search = {name for search, name in _OF_SEARCHES.items() if search in asked}
+    requested = requested_strategies(SimpleNamespace(**{**vars(base), **draft.decoding}), DECODING)
+    of_search = {name for search, name in _OF_SEARCHES.items() if search in requested}
     if draft.decoding.get("temperature") == 0:
-        for name in {*FILTERS} - of_search:  # OpenAI takes the likeliest tokens then, whatever else is asked
+        for name in {
+            *FILTERS
+        } - of_search:  # OpenAI takes the likeliest tokens then, whatever else is requested
             draft.decoding.pop(name, None)
     neutral = {name: value for name, value in _NEUTRAL.items() if name not in of_search}
     if any(draft.decoding.get(name, value) != value for name, value in neutral.items()):
@@ -139,15 +141,17 @@ def _read_ends(fields: Mapping[str, Any], draft: RowDraft) -> None:
 
 def _read_constraints(fields: Mapping[str, Any], draft: RowDraft) -> None:
     """Reads the constraint on the output: at most one, which replaces the run's."""
-    asked = {f"body.{field}": (name, fields[field]) for field, name in _GUIDED.items() if field in fields}
+    constraints = {
+        f"body.{field}": (name, fields[field]) for field, name in _GUIDED.items() if field in fields
+    }
     if "response_format" in fields:
-        asked["body.response_format"] = ("format", fields["response_format"])
+        constraints["body.response_format"] = ("format", fields["response_format"])
     if "structured_outputs" in fields:
-        asked |= _structures(fields["structured_outputs"], draft)
-    if len(asked) > 1:
-        draft.row_errors.append(f"{', '.join(asked)}: only one of these can be given")
+        constraints |= _structures(fields["structured_outputs"], draft)
+    if len(constraints) > 1:
+        draft.row_errors.append(f"{', '.join(constraints)}: only one of these can be given")
         return
-    for where, (name, value) in asked.items():
+    for where, (name, value) in constraints.items():
         parameter = "regex" if name in ("regex", "choice") else "json_schema"
         draft.shown_as[parameter] = where
         source = _READERS[name](value, where, draft) if name in _READERS else value
@@ -155,7 +159,7 @@ def _read_constraints(fields: Mapping[str, Any], draft: RowDraft) -> None:
 
 
 def _structures(form: Any, draft: RowDraft) -> dict[str, tuple[str, Any]]:
-    """The constraints that vLLM's structured_outputs holds, each by where it stands."""
+    """Returns the constraints in vLLM's structured_outputs by their dotted names."""
     where = "body.structured_outputs"
     if not isinstance(form, Mapping):
         draft.row_errors.append(f"{where}={shown(form)}: must be a mapping with {_either(_STRUCTURES)}")
@@ -165,10 +169,10 @@ def _structures(form: Any, draft: RowDraft) -> dict[str, tuple[str, Any]]:
     draft.row_errors += [
         f"{where}.{name}={shown(values[name])}: not supported; use {_either(_STRUCTURES)}" for name in unknown
     ]
-    asked = {f"{where}.{name}": (name, values[name]) for name in _STRUCTURES if name in values}
-    if not asked and not unknown:
+    constraints = {f"{where}.{name}": (name, values[name]) for name in _STRUCTURES if name in values}
+    if not constraints and not unknown:
         draft.row_errors.append(f"{where}={shown(form)}: needs {_either(_STRUCTURES)}")
-    return asked
+    return constraints
 
 
 def _either(names: Sequence[str]) -> str:
@@ -176,7 +180,7 @@ def _either(names: Sequence[str]) -> str:
 
 
 def _one_of(choices: Any, where: str, draft: RowDraft) -> str | None:
-    """The regular expression of texts, one of which the output is."""
+    """Returns the regular expression that matches one of several texts."""
     if (
         not isinstance(choices, list)
         or not choices
@@ -194,7 +198,7 @@ def _any_object(value: Any, where: str, draft: RowDraft) -> Any:
 
 
 def _schema_of(form: Any, where: str, draft: RowDraft) -> Any:
-    """The schema that a response_format stands for; None for any text."""
+    """Returns the schema of a response_format; None for any text."""
     kind = form.get("type") if isinstance(form, Mapping) else None
     if not isinstance(kind, str) or kind not in _FORMATS or form.keys() - {"type", kind}:
         allowed = (

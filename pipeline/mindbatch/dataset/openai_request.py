@@ -1,4 +1,4 @@
-"""Owns the request lines of OpenAI's batch files: what each field means here, and which have no place.
+"""Reads the request lines of OpenAI's batch files: the meaning of each field, and errors of others.
 
 The format is that of OpenAI's Batch API, with the decoding parameters of `openai_parameters`.
 """
@@ -48,9 +48,9 @@ _ONE_VALUE: dict[str, Any] = {
 _OF_EMBEDDINGS = {"encoding_format": "float"}
 """Fields of embeddings, and the one value that each may have."""
 _OF_CHATS = (TOOLS, TEMPLATE_KWARGS, "tool_choice", "parallel_tool_calls", "reasoning_effort")
-_MOST_ERRORS = 20
+_MAX_ERRORS = 20
 _TOOL_CHOICES = (None, "none", "auto", "required")
-_CALL_ASKED = "must be auto, none, required or {type: function, function: {name: ...}}"
+_CALL_CHOICES = "must be auto, none, required or {type: function, function: {name: ...}}"
 
 
 _OWN_POOLING = "decoding.pooling=mean, for one, embeds without it"
@@ -58,12 +58,13 @@ _OWN_POOLING = "decoding.pooling=mean, for one, embeds without it"
 
 @dataclass(frozen=True)
 class OpenAIRequests:
-    """Reads requests; `options` go with each chat, what a request says itself before them.
+    """Reads requests.
 
-    adapters: that requests may name as their model; where there are any, each names one of them, the model
-        itself by its `model_name`, or none.
-    message_format: how the model writes reasoning and tool calls; None where that stays text.
-    decoding: the run's parameters. embeddings: how they are made.
+    options: options of each chat; a request's own override them.
+    adapters: the adapters that requests may name as their model; with adapters, a request names one of them,
+        the model itself by `model_name`, or none.
+    message_format: the syntax in which the model writes reasoning and tool calls; None leaves them as text.
+    decoding: the run's parameters. embeddings: the settings for embeddings.
     """
 
     options: ChatOptions
@@ -156,13 +157,13 @@ class OpenAIRequests:
 
 
 def _refuse_several(prompt: object, name: str) -> None:
-    """OpenAI's prompt may hold several; a result line has room for one."""
+    """Raises PromptError for OpenAI's list of several prompts; a result line has one prompt."""
     if isinstance(prompt, list) and any(isinstance(item, (str, list, Mapping)) for item in prompt):
         raise PromptError(f"body.{name}={shown(prompt)}: must be one text or one list of token ids")
 
 
 def _named_function(choice: object) -> str | None:
-    """The function that a tool_choice names; None where it names none."""
+    """Returns the name of the function of a tool_choice; None if it has none."""
     function = choice.get("function") if isinstance(choice, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     return name if isinstance(name, str) else None
@@ -196,7 +197,8 @@ def _force_call(choice: object, draft: RowDraft) -> None:
 
 
 def _call_schema(functions: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON schema of a call of one of the functions, by name, each with the schema of its parameters.
+    """Returns the JSON schema of a call of one of the functions, by name, each with the schema of its
+    parameters.
 
     Raises:
         ValueError: parameters are no schema of an object.
@@ -241,7 +243,7 @@ def _body_errors(body: Mapping[str, Any], endpoint: str) -> list[str]:
     one_value = _OF_EMBEDDINGS if endpoint == EMBEDDINGS else _ONE_VALUE
     errors: list[str] = []
     for name, value in body.items():
-        if len(errors) == _MOST_ERRORS:  # near names are sought for each, which takes long
+        if len(errors) == _MAX_ERRORS:  # near names are sought for each, which takes long
             errors.append("and perhaps more")
             break
         if name in known or (name in one_value and value in (None, one_value[name])):
@@ -252,7 +254,7 @@ def _body_errors(body: Mapping[str, Any], endpoint: str) -> list[str]:
             errors.append(f"body.{name}: unknown{did_you_mean(name, known)}")
     choice = body.get("tool_choice") if endpoint == CHAT else None
     if choice not in _TOOL_CHOICES and _named_function(choice) is None:
-        errors.append(f"body.tool_choice={shown(choice)}: {_CALL_ASKED}")
+        errors.append(f"body.tool_choice={shown(choice)}: {_CALL_CHOICES}")
     model = body.get("model", "")
     if not isinstance(model, (str, type(None))):
         errors.append(f"body.model={shown(model)}: must be a text")

@@ -1,6 +1,6 @@
-"""Reads the headers of a Parquet file's pages: what they become is known before one of them is unpacked.
+"""Reads the headers of a Parquet file's pages, for the size of each page before it is unpacked.
 
-The footer says sizes, too, but Arrow unpacks what a page's own header says. Imported by `parquet_worker`.
+The footer has sizes too, but Arrow unpacks by the page's own header. Imported by `parquet_worker`.
 """
 
 import os
@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow.parquet
 
-_MOST_PAGE_BYTES = 256 << 20
-_MOST_BYTES = 1 << 30
-"""Of the largest pages of all columns, which are unpacked at a time."""
-_MOST_REPEATED_VALUES = 1 << 24
-"""Of a page of lists: so many may be one row's, in hardly any bytes."""
+_MAX_PAGE_BYTES = 256 << 20
+_MAX_BYTES = 1 << 30
+"""Maximum size of the largest pages of all columns, which are unpacked at the same time."""
+_MAX_REPEATED_VALUES = 1 << 24
+"""Maximum number of values of a page of lists, which may all belong to one row and take hardly any bytes."""
 _BATCH_BYTES = 32 << 20
-"""Of cells that share bytes in a page, and get bytes of their own each, in a batch."""
+"""Maximum size of the cells of a batch that share bytes in a page and get their own in memory."""
 _HEADER_BYTES = (1 << 10, 1 << 14, 1 << 18, 1 << 22)
-_MOST_DEPTH = 16
+_MAX_DEPTH = 16
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
 _DELTA_BYTE_ARRAY = 7
 
 
 @dataclass
 class ColumnPages:
-    """The pages of a column in a row group.
+    """Sizes of the pages of a column in a row group.
 
-    most_values: of a page, or of a row on average.
-    dictionary, deltas: bytes of a page in which a text stands once that is many cells'.
+    max_values: the maximum number of values of a page, or the average of a row if that is larger.
+    dictionary, deltas: bytes of the largest page in which many cells share one text.
     """
 
     name: str
@@ -38,14 +38,14 @@ class ColumnPages:
     largest: int = 0
     dictionary: int = 0
     deltas: int = 0
-    most_values: int = 0
+    max_values: int = 0
 
 
 def group_pages(table: "pyarrow.parquet.ParquetFile", path: str, group: int) -> list[ColumnPages]:
-    """The pages of each column of a row group.
+    """Returns the page sizes of each column of a row group.
 
     Raises:
-        ValueError: one line: they become more than is unpacked, or a header is none.
+        ValueError: in one line: the pages exceed a maximum, or a header is damaged.
     """
     about = table.metadata.row_group(group)
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -56,47 +56,47 @@ def group_pages(table: "pyarrow.parquet.ParquetFile", path: str, group: int) -> 
         ]
         for number, column in enumerate(columns):
             in_a_row = about.column(number).num_values // max(1, about.num_rows)
-            column.most_values = max(column.most_values, in_a_row)
+            column.max_values = max(column.max_values, in_a_row)
     finally:
         os.close(file)
     _refuse_large(columns)
     return columns
 
 
-def batch_rows(columns: list[ColumnPages], num_rows: int, most_rows: int, most_bytes: int) -> int:
-    """The rows that Arrow may unpack at a time for so many bytes."""
+def batch_rows(columns: list[ColumnPages], num_rows: int, max_rows: int, max_bytes: int) -> int:
+    """Returns the number of rows that Arrow may unpack at a time within `max_bytes`."""
     total = sum(column.num_bytes for column in columns)
     deltas = sum(column.deltas for column in columns)
-    rows = min(most_bytes * num_rows // max(1, total), _BATCH_BYTES // max(1, deltas))
-    return min(most_rows, max(1, rows))
+    rows = min(max_bytes * num_rows // max(1, total), _BATCH_BYTES // max(1, deltas))
+    return min(max_rows, max(1, rows))
 
 
 def dictionary_columns(columns: list[ColumnPages], num_rows: int) -> list[str]:
-    """The columns that Arrow shall leave as indices into their dictionary, of a batch of so many rows.
+    """Returns the columns that Arrow must keep as indices into their dictionary, in batches of `num_rows`.
 
-    Their cells would get more bytes of their own than are unpacked at a time.
+    With bytes of their own their cells would exceed the size of a batch.
     """
     return [
         column.name
         for column in columns
-        if column.dictionary * (column.most_values if column.is_repeated else num_rows) > _BATCH_BYTES
+        if column.dictionary * (column.max_values if column.is_repeated else num_rows) > _BATCH_BYTES
     ]
 
 
 def _refuse_large(columns: list[ColumnPages]) -> None:
     for column in columns:
-        if column.largest > _MOST_PAGE_BYTES:
+        if column.largest > _MAX_PAGE_BYTES:
             raise ValueError(
                 f"a page of column {column.name[:100]!a} becomes {column.largest:,} bytes; at most "
-                f"{_MOST_PAGE_BYTES:,} are unpacked"
+                f"{_MAX_PAGE_BYTES:,} are unpacked"
             )
-        if column.is_repeated and column.most_values > _MOST_REPEATED_VALUES:
+        if column.is_repeated and column.max_values > _MAX_REPEATED_VALUES:
             raise ValueError(
-                f"a page or row of column {column.name[:100]!a} has {column.most_values:,} values of lists; "
-                f"at most {_MOST_REPEATED_VALUES:,} are read"
+                f"a page or row of column {column.name[:100]!a} has {column.max_values:,} values of lists; "
+                f"at most {_MAX_REPEATED_VALUES:,} are read"
             )
-    if (total := sum(column.largest for column in columns)) > _MOST_BYTES:
-        raise ValueError(f"its pages become {total:,} bytes at a time; at most {_MOST_BYTES:,} are unpacked")
+    if (total := sum(column.largest for column in columns)) > _MAX_BYTES:
+        raise ValueError(f"its pages become {total:,} bytes at a time; at most {_MAX_BYTES:,} are unpacked")
 
 
 def _pages_of(file: int, about: Any, is_repeated: bool) -> ColumnPages:
@@ -106,7 +106,7 @@ def _pages_of(file: int, about: Any, is_repeated: bool) -> ColumnPages:
         pages.num_bytes += size
         pages.largest = max(pages.largest, size)
         values = header.get(5) or header.get(8) or {}
-        pages.most_values = max(pages.most_values, values.get(1, 0))
+        pages.max_values = max(pages.max_values, values.get(1, 0))
         encoding = values.get(2 if header[1] == _DATA_PAGE else 4)
         if header[1] == _DICTIONARY_PAGE and about.physical_type == "BYTE_ARRAY":
             pages.dictionary = size
@@ -116,32 +116,32 @@ def _pages_of(file: int, about: Any, is_repeated: bool) -> ColumnPages:
 
 
 def _headers(file: int, about: Any) -> Iterator[dict[int, Any]]:
-    """The header of each page that Arrow would read, by the numbers that the format gives its fields."""
-    place = about.data_page_offset
-    if about.has_dictionary_page and 0 < about.dictionary_page_offset < place:
-        place = about.dictionary_page_offset
-    end, left = place + about.total_compressed_size, about.num_values
-    while place < end and left > 0:
-        header, length = _header_at(file, place)
+    """Yields the header of each page that Arrow would read, as values by field number."""
+    offset = about.data_page_offset
+    if about.has_dictionary_page and 0 < about.dictionary_page_offset < offset:
+        offset = about.dictionary_page_offset
+    end, left = offset + about.total_compressed_size, about.num_values
+    while offset < end and left > 0:
+        header, length = _header_at(file, offset)
         if header[2] < 0 or header[3] < 0:
             raise ValueError("the header of a page has a negative size")
         yield header
         if header[1] in (_DATA_PAGE, _DATA_PAGE_V2):
             left -= (header.get(5) or header.get(8) or {}).get(1, 0)
-        place += length + header[3]
+        offset += length + header[3]
 
 
-def _header_at(file: int, place: int) -> tuple[dict[int, Any], int]:
-    """The header at a place in the file, and its length. It may hold statistics, of any size."""
+def _header_at(file: int, offset: int) -> tuple[dict[int, Any], int]:
+    """Returns the header at an offset in the file, and its length; its statistics may have any size."""
     for size in _HEADER_BYTES:
-        data = os.pread(file, size, place)
+        data = os.pread(file, size, offset)
         try:
             reader = _Compact(data)
             header = reader.struct()
         except IndexError:
             continue
         if all(isinstance(header.get(field), int) for field in (1, 2, 3)):
-            return header, reader.place
+            return header, reader.offset
         break
     raise ValueError("the header of a page is damaged")
 
@@ -154,7 +154,7 @@ class _Compact:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self.place = 0
+        self.offset = 0
         self._kinds: dict[int, Callable[[int], Any]] = {
             1: lambda depth: True,
             2: lambda depth: False,
@@ -168,8 +168,8 @@ class _Compact:
         }
 
     def struct(self, depth: int = 0) -> dict[int, Any]:
-        """The fields of a struct by their numbers; texts and lists are passed over."""
-        if depth > _MOST_DEPTH:
+        """Returns the fields of a struct by their numbers; texts and lists are skipped."""
+        if depth > _MAX_DEPTH:
             raise ValueError("the header of a page is nested too deeply")
         fields: dict[int, Any] = {}
         number = 0
@@ -184,8 +184,8 @@ class _Compact:
         return self._kinds[kind](depth)
 
     def _byte(self) -> int:
-        self.place += 1
-        return self._data[self.place - 1]
+        self.offset += 1
+        return self._data[self.offset - 1]
 
     def _varint(self) -> int:
         value = shift = 0
@@ -203,8 +203,8 @@ class _Compact:
         return (value >> 1) ^ -(value & 1)
 
     def _skip(self, size: int) -> None:
-        self.place += size
-        if self.place > len(self._data):
+        self.offset += size
+        if self.offset > len(self._data):
             raise IndexError
 
     def _list(self, depth: int) -> None:
@@ -221,7 +221,7 @@ class _Compact:
                 self._element(kinds & 15, depth)
 
     def _element(self, kind: int, depth: int) -> None:
-        if depth > _MOST_DEPTH:
+        if depth > _MAX_DEPTH:
             raise ValueError("the header of a page is nested too deeply")
         if kind in (1, 2):  # within lists a truth value has a byte
             self._byte()

@@ -15,16 +15,16 @@ from mindbatch.prompts.prompt_lines import MAX_DEPTH, too_long_error
 
 _MEMORY_BYTES, _SECONDS = 2 << 30, 10.0
 _MEMORY_PER_ROW_BYTE, _SECONDS_PER_ROW_BYTE = 16, 1e-6
-"""So much more may a row of so many bytes take; lists of numbers take half of it."""
-_MOST_DEATHS = 3
+"""Additional memory and time for each byte of max_row_bytes; lists of numbers need half of it."""
+_MAX_DEATHS = 3
 
 
 class _ReaderDied(DamagedData):
-    """The process that read the data has been ended by it."""
+    """The data ended the process that read it."""
 
 
 def parquet_rows(file: DataFile, max_row_bytes: int) -> Iterator[Record]:
-    """A row from each row, numbered from 1. A row group that is damaged is one error; the others go on."""
+    """Yields a record for each row, numbered from 1; a damaged row group is one error."""
     past = 1
     deaths = 0
     for group, num_rows in enumerate(_answer(file, max_row_bytes)["group_rows"]):
@@ -39,7 +39,7 @@ def parquet_rows(file: DataFile, max_row_bytes: int) -> Iterator[Record]:
             which = f"row {number}" if number >= past - 1 else f"rows {number} to {past - 1}"
             yield Record(file.name, number, None, f"{which} cannot be read ({damage})")
             deaths += isinstance(damage, _ReaderDied)
-            if deaths == _MOST_DEATHS:
+            if deaths == _MAX_DEATHS:
                 raise DamagedData(f"{deaths} of its row groups ended the process that read them") from None
 
 
@@ -54,14 +54,14 @@ def parquet_error(file: DataFile, max_row_bytes: int) -> str | None:
     return columns_error(about["names"]) if about["names"] else "has no columns"
 
 
-def _answer(file: DataFile, max_row_bytes: int, **place: int) -> Any:
-    """The answer of `parquet_worker`.
+def _answer(file: DataFile, max_row_bytes: int, **position: int) -> Any:
+    """Returns the answer of `parquet_worker`.
 
     Raises:
         DamagedData: Arrow cannot read it, or has ended the process that tried.
         MindBatchError: the disk fails.
     """
-    request = json.dumps({"path": str(file.path.absolute()), **place}).encode("ascii")
+    request = json.dumps({"path": str(file.path.absolute()), **position}).encode("ascii")
     process = _process(max_row_bytes)
     try:
         answer = process.ask(request, max_row_bytes + 2 * parquet_worker.ANSWER_BYTES)
@@ -78,7 +78,7 @@ def _answer(file: DataFile, max_row_bytes: int, **place: int) -> Any:
 
 @cache
 def _process(max_row_bytes: int) -> AnsweringProcess:
-    """Started when it is first asked; all files are read by one, for its start takes far longer than most."""
+    """Returns the one process that reads all files, as its start takes far longer than most files."""
     limits = Limits(
         seconds=_SECONDS + _SECONDS_PER_ROW_BYTE * max_row_bytes,
         memory_bytes=_MEMORY_BYTES + _MEMORY_PER_ROW_BYTE * max_row_bytes,

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import pyarrow.parquet
 
 ANSWER_BYTES = 4 << 20
-"""So many bytes of rows end an answer."""
-_MOST_ROWS = 1024
+"""Size of the rows at which an answer ends."""
+_MAX_ROWS = 1024
 _BATCH_BYTES = 8 << 20
 """Bytes of the rows that Arrow unpacks at a time, by what the headers of pages say."""
 _PORTION_BYTES = 4 << 20
@@ -41,7 +41,7 @@ _TOO_LONG = b"null"
 
 
 def main(connection: Connection, seconds: str, memory_bytes: str, max_row_bytes: str) -> None:
-    """The whole life of the process; see `child_main.serve` for the limits."""
+    """Runs the process until its connection closes; see `child_main.serve` for the limits."""
     import pyarrow
 
     pyarrow.set_memory_pool(pyarrow.system_memory_pool())  # the others reserve addresses by the gigabyte
@@ -61,16 +61,16 @@ def answer_to(request: dict[str, Any], reader: ParquetReader, memory_bytes: int)
 
 
 class ParquetReader:
-    """Keeps the file and the row after the last one of an answer, where the next request will go on."""
+    """Reads rows of a file; keeps the position after an answer, where the next request continues."""
 
     def __init__(self, max_row_bytes: int) -> None:
         self._max_row_bytes = max_row_bytes
         self._table: pyarrow.parquet.ParquetFile | None = None
-        self._place: tuple[str, int, int] | None = None
+        self._position: tuple[str, int, int] | None = None
         self._rows: Iterator[bytes] = iter(())
 
     def opened(self, path: str) -> dict[str, Any]:
-        self._place = None
+        self._position = None
         self._table = self._parquet_file(path)
         self._path = path
         schema, about = self._table.schema_arrow, self._table.metadata
@@ -86,26 +86,26 @@ class ParquetReader:
         return pyarrow.parquet.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False, **options)
 
     def rows(self, path: str, group: int, row: int) -> bytes:
-        if (path, group, row) != self._place:
+        if (path, group, row) != self._position:
             self._rows = self._group_rows(path, group, row)
-        self._place = None  # where this fails, nobody goes on
+        self._position = None  # where this fails, nobody goes on
         rows, size = [], 0
         for content in self._rows:
             rows.append(content)
             size += len(content)
             if size >= ANSWER_BYTES or content is _TOO_LONG:  # what is too long took its time already
                 break
-        self._place = path, group, row + len(rows)
+        self._position = path, group, row + len(rows)
         return b"[%b]" % b",".join(rows)
 
     def _group_rows(self, path: str, group: int, past: int) -> Iterator[bytes]:
-        """The rows of a row group but for the first ones, `past` in number."""
+        """Yields the rows of a row group after the first `past`."""
         if self._table is None or self._path != path:
             self.opened(path)
         table = self._table
         assert table is not None
         pages = group_pages(table, path, group)
-        num_rows = batch_rows(pages, table.metadata.row_group(group).num_rows, _MOST_ROWS, _BATCH_BYTES)
+        num_rows = batch_rows(pages, table.metadata.row_group(group).num_rows, _MAX_ROWS, _BATCH_BYTES)
         # How many bytes the cells of a row get is known before they do.
         if names := dictionary_columns(pages, num_rows):
             table = self._parquet_file(path, read_dictionary=names, metadata=table.metadata)
@@ -144,12 +144,12 @@ def _portions(batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:
 
 
 def _num_bytes(batch: pyarrow.RecordBatch) -> int:
-    """Bytes of the cells but for binary ones, which become no values."""
+    """Returns the bytes of the cells, without binary ones, which become no values."""
     return sum(_cell_bytes(column) for column in batch.columns if "binary" not in str(column.type))
 
 
 def _cell_bytes(column: pyarrow.Array) -> int:
-    """Bytes of the cells; of texts that several share, those that each would get."""
+    """Returns the bytes of the cells; cells that share a text count its bytes each."""
     import pyarrow
     from pyarrow import compute, types
 
@@ -167,14 +167,15 @@ def _cell_bytes(column: pyarrow.Array) -> int:
 
 
 def _dense(column: pyarrow.Array) -> pyarrow.Array:
-    """The cells with a value of their own each, which Arrow makes faster than one by one."""
+    """Returns the cells of a dictionary column with a value each, which Arrow makes faster than one by
+    one."""
     import pyarrow
 
     return column.dictionary_decode() if pyarrow.types.is_dictionary(column.type) else column
 
 
 def _depth(kind: pyarrow.DataType) -> int:
-    within = [kind.field(place).type for place in range(kind.num_fields)]
+    within = [kind.field(index).type for index in range(kind.num_fields)]
     return 1 + max(map(_depth, within)) if within else 0
 
 
@@ -194,11 +195,11 @@ class Unusable(NamedTuple):
 
 
 class _NotJson(ValueError):
-    """The reason why a value has no place in JSON."""
+    """A value that JSON does not know; the message is the reason."""
 
 
 def column_values(column: pyarrow.Array) -> list[Any]:
-    """The value of each cell as JSON has it, or an `Unusable`."""
+    """Returns the value of each cell as JSON has it, or an `Unusable`."""
     import pyarrow
 
     if _is_binary(column.type):
@@ -213,8 +214,8 @@ def column_values(column: pyarrow.Array) -> list[Any]:
 
 
 def usable(value: Any) -> Any:
-    """The value as JSON knows it: dates and times as ISO 8601 text, decimal numbers and UUIDs as text; an
-    `Unusable` where JSON knows none."""
+    """Returns the value as JSON knows it: dates and times as ISO 8601 text, decimal numbers and UUIDs as
+    text; an `Unusable` where JSON knows none."""
     try:
         return _json_value(value)
     except _NotJson as error:
@@ -222,7 +223,7 @@ def usable(value: Any) -> Any:
 
 
 def split(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """A row's columns that can be used, and by name why the others cannot."""
+    """Returns a row's usable columns, and the reasons of the others by name."""
     unusable = {column: value.reason for column, value in row.items() if isinstance(value, Unusable)}
     if not unusable:
         return row, {}
@@ -237,7 +238,7 @@ def _is_binary(kind: pyarrow.DataType) -> bool:
 
 
 def _converted(cell: pyarrow.Scalar) -> Any:
-    """The Python value of one cell; not UTF-8, an unknown time zone and the like make it unusable."""
+    """Returns the Python value of one cell; not UTF-8, an unknown time zone and the like make it unusable."""
     try:
         return cell.as_py()
     except _CONVERSION_ERRORS as error:

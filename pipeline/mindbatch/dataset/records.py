@@ -1,4 +1,4 @@
-"""A row of a dataset as a reader found it, its columns, or why there are none."""
+"""Rows of a dataset as readers yield them: their columns, or an error."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,10 +9,10 @@ from typing import Any
 from mindbatch.io.error_lines import did_you_mean, shown
 from mindbatch.io.errors import PromptError
 
-MOST_COLUMNS = 10_000
-_MOST_TWICE = 5
-_MOST_NAMED = 12
-_MOST_KEPT = 1000
+MAX_COLUMNS = 10_000
+_MAX_TWICE = 5
+_MAX_NAMED = 12
+_MAX_KEPT = 1000
 REQUEST = ("custom_id", "method", "url", "body")
 """The fields of a line of OpenAI's batch files."""
 
@@ -21,11 +21,11 @@ REQUEST = ("custom_id", "method", "url", "body")
 class Record:
     """One row: either its columns, as plain JSON values, or an error.
 
-    file: the name of its file within the dataset.
-    line: from 1: the line on which it begins; in a JSON array or a Parquet file, its number.
-    unusable: columns that this row has but whose value is none that JSON knows, each with the reason; they
-        are not among `columns` and harm only what asks for them.
-    fills_absent: its mappings are structs of columns, in which what a row does not have is null.
+    file: the name of its file in the dataset.
+    line: the line on which it begins, from 1; in a JSON array or a Parquet file, its number.
+    unusable: columns of the row whose value JSON does not know, with the reason; they are not in `columns`,
+        and an error only where an option names them.
+    fills_absent: its mappings are structs of Parquet columns, in which a missing member is null.
     """
 
     file: str
@@ -40,7 +40,7 @@ class Record:
         return f"{self.file}:{self.line}"
 
     def as_written(self, value: Any) -> Any:
-        """A value of this row without the members that it does not have, though its column has them."""
+        """Returns a value without the null members that only the struct of its column adds."""
         return _without_nulls(value) if self.fills_absent else value
 
 
@@ -48,7 +48,7 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_nulls(item) for item in value]
     if isinstance(value, Mapping):
-        # A message without content is not to be told from one with null, and that may be an empty answer.
+        # A message without content cannot be distinguished from one with null, which may be an empty answer.
         kept = "content" if isinstance(value.get("role"), str) else None
         return {
             name: _without_nulls(item) for name, item in value.items() if item is not None or name == kept
@@ -62,23 +62,23 @@ def is_request(columns: Mapping[str, Any]) -> bool:
 
 def columns_error(names: Sequence[str]) -> str | None:
     """Explains why rows cannot have columns of these names: too many, or several of one; None if they can."""
-    if len(names) > MOST_COLUMNS:
-        return f"has {len(names):,} columns; at most {MOST_COLUMNS:,} are read"
+    if len(names) > MAX_COLUMNS:
+        return f"has {len(names):,} columns; at most {MAX_COLUMNS:,} are read"
     twice = [name for name, count in Counter(names).items() if count > 1]
     if not twice:
         return None
-    more = f" and {len(twice) - _MOST_TWICE} others" if len(twice) > _MOST_TWICE else ""
-    return f"has more than one column {', '.join(map(shown, twice[:_MOST_TWICE]))}{more}"
+    more = f" and {len(twice) - _MAX_TWICE} others" if len(twice) > _MAX_TWICE else ""
+    return f"has more than one column {', '.join(map(shown, twice[:_MAX_TWICE]))}{more}"
 
 
 @dataclass(slots=True)
 class RowDraft:
-    """A row in the making: each part that could be read, and what is wrong with the others.
+    """The parts of a row that have been read, and the errors of the others.
 
     decoding: the row's own decoding parameters by their names in DecodingParams, not yet validated.
-    adapter: the name of the adapter that the row asks for. asks_base: it asks for the model without any.
-    shown_as: how the row itself calls each of them, for error lines.
-    row_errors, prompt_errors: what is wrong with the row's columns, and with what was found in them.
+    adapter: the name of the row's adapter. asks_base: the row requests the model without an adapter.
+    shown_as: the row's own names of decoding parameters, for error lines.
+    row_errors, prompt_errors: the errors of the row's columns, and those of its prompt.
     """
 
     key: str | None = None
@@ -93,11 +93,12 @@ class RowDraft:
 
 
 class ColumnError(PromptError):
-    """A row whose columns are not those that were asked for."""
+    """A row without a column that an option names."""
 
 
 def column(record: Record, name: str, option: str) -> Any:
-    """The value of the column that `option` names. Raises ColumnError: the row has no such column."""
+    """Returns the value of the column that `option` names. Raises ColumnError if the row has no such
+    column."""
     columns = record.columns or {}
     if name not in columns:
         raise ColumnError(f"{option}: {missing_column(name, record)}")
@@ -105,30 +106,31 @@ def column(record: Record, name: str, option: str) -> Any:
 
 
 class OptionalColumns:
-    """Columns that a row may lack, but not every row: by the option that names each, those not yet found."""
+    """Columns that some rows may lack, but not all: reports those that no row had, by their option."""
 
     def __init__(self, columns: Iterable[tuple[str, str | None]]) -> None:
         self._sought = [(option, name) for option, name in columns if name is not None]
-        self._found: dict[str, None] = {}
+        self._present: dict[str, None] = {}
 
     def look_in(self, record: Record) -> None:
         if not self._sought:
             return
         columns = {*(record.columns or ()), *record.unusable}
         self._sought = [(option, name) for option, name in self._sought if name not in columns]
-        if len(self._found) < _MOST_KEPT:
-            self._found |= dict.fromkeys(record.columns or ())
+        if len(self._present) < _MAX_KEPT:
+            self._present |= dict.fromkeys(record.columns or ())
 
     def errors(self) -> list[str]:
-        """A line for each column that no row had; none where no row could be read."""
-        present = tuple(self._found)
+        """Returns a line for each column that no row had; none if no row could be read."""
+        present = tuple(self._present)
         return [
             f"{option}: {_line(name, present, 'the rows have')}" for option, name in self._sought if present
         ]
 
 
 def missing_column(name: str, record: Record) -> str:
-    """A line that names the columns which the row has, and among them the one most like the missing one.
+    """Returns a line that names the columns which the row has, and among them the one most like the missing
+    one.
 
     If the row has the column but no value that could be used, the line says why.
     """
@@ -139,11 +141,11 @@ def missing_column(name: str, record: Record) -> str:
 
 @lru_cache(maxsize=64)  # where one row lacks a column, all of them may
 def _line(name: str, columns: tuple[str, ...], whose: str = "the row has") -> str:
-    more = f" and {len(columns) - _MOST_NAMED} more" if len(columns) > _MOST_NAMED else ""
-    known = ", ".join(map(_named, columns[:_MOST_NAMED])) + more if columns else "none at all"
+    more = f" and {len(columns) - _MAX_NAMED} more" if len(columns) > _MAX_NAMED else ""
+    known = ", ".join(map(_named, columns[:_MAX_NAMED])) + more if columns else "none at all"
     return f"no column {_named(name)}; {whose} {known}{did_you_mean(name, columns)}"
 
 
 def _named(name: str) -> str:
-    """The name as it is where that is unmistakable, else quoted and cut short."""
+    """Returns the name as it is where that is unmistakable, else quoted and cut short."""
     return name if name.isidentifier() and len(name) <= 40 else shown(name)

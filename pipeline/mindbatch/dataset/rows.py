@@ -1,4 +1,4 @@
-"""Owns what a row of a dataset is once it can be run, and making it from what was read."""
+"""Makes rows that can be run from the records of a dataset."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Stage = Literal["read", "row", "prompt", "cancelled", "expired", "failed"]
 
 _DIGEST_BYTES = 16
 _LONGEST_ERROR = 500
-_MOST_ERRORS = 20
+_MAX_ERRORS = 20
 _MAY_LACK = ("decoding_column", "tools_column", "chat_template_kwargs_column", "adapter_column")
 
 
@@ -34,12 +34,12 @@ _MAY_LACK = ("decoding_column", "tools_column", "chat_template_kwargs_column", "
 class DataRow:
     """A row that can be run.
 
-    source, line: the file that it stood in and the line where it began, from 1.
+    source, line: its file, and the line where it begins, from 1.
     content: exactly one of text, token_ids and messages, as `Prompt` takes them.
-    overrides: the decoding parameters that the row itself gives, validated with those of the run.
-    adapter: the name of the one that it is computed with, its own or the run's default; None is the base.
-    extra: what results say of the row besides: of an OpenAI request its endpoint and the model that it names;
-        else the columns that were asked for.
+    overrides: the row's own decoding parameters, validated with those of the run.
+    adapter: the name of the adapter that computes it, its own or the run's default; None is the base.
+    extra: further fields of its result: the endpoint and the model name of an OpenAI request, else the
+        requested columns.
     """
 
     key: str
@@ -52,34 +52,34 @@ class DataRow:
 
     @property
     def digest(self) -> str:
-        """BLAKE2b-128, in hex, of what decides the row's result besides its key and the run's settings."""
-        asked = orjson.dumps([self.content, self.overrides, self.adapter], option=orjson.OPT_SORT_KEYS)
-        return blake2b(asked, digest_size=_DIGEST_BYTES).hexdigest()
+        """BLAKE2b-128 in hex of the row's content, parameters and adapter, which determine its result."""
+        content = orjson.dumps([self.content, self.overrides, self.adapter], option=orjson.OPT_SORT_KEYS)
+        return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.source}:{self.line}"
 
     def prompt(self, date: str | None = None) -> Prompt:
-        return Prompt(key=self.key, source=self.place, adapter=self.adapter, date=date, **self.content)
+        return Prompt(key=self.key, source=self.location, adapter=self.adapter, date=date, **self.content)
 
     def params(self, base: DecodingParams) -> DecodingParams:
         return replace(base, **self.overrides) if self.overrides else base
 
     @classmethod
     def from_json(cls, data: bytes) -> DataRow:
-        """The row that `orjson.dumps` wrote."""
+        """Reads a row that `orjson.dumps` wrote."""
         return cls(**orjson.loads(data))
 
 
 @dataclass(frozen=True, slots=True)
 class RowFailure:
-    """A row that cannot be run, and all that is wrong with it in one line.
+    """A row that cannot be run, with all of its errors in one line.
 
-    key: None where the row's own key could not be read.
-    stage: read, where the file's bytes were no row; row, where its columns are not those that were asked for;
-        prompt, where what they hold is no prompt or cannot go on; cancelled, expired or failed, where the
-        row was left out because the job was to end.
+    key: the row's own key; None if it could not be read.
+    stage: "read" if the bytes of the file are no row, "row" if its columns have errors, "prompt" if its
+        prompt has errors or could not be finished; "cancelled", "expired" or "failed" if the end of the job
+        left it out.
     """
 
     key: str | None
@@ -89,7 +89,7 @@ class RowFailure:
     reason: str
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.source}:{self.line}"
 
 
@@ -113,12 +113,20 @@ class RowMaker:
         message_format: MessageFormat | None = None,
         embeddings: FolderEmbeddings | None = None,
     ) -> None:
-        """decoding: the run's parameters. is_openai: records are requests in OpenAI's batch format. columns:
-        those that rows bring along for the results. is_finished: of the key of a row: its result is there.
-        lora: the adapters that rows may name. model_name: by which requests ask for the model without any.
-        message_format: how the model writes the answers of chats. embeddings: how the model's folder has them
-        made, where `decoding` does not say. Raises ConfigError: a template that cannot be used, a key of
-        `data` without effect, a bad system message."""
+        """Checks the options of `data` for all rows.
+
+        decoding: the run's parameters.
+        is_openai: the records are requests in OpenAI's batch format.
+        columns: columns that are copied to the results.
+        is_finished: returns True for the key of a row that has a result already.
+        lora: the adapters that rows may name.
+        model_name: the name by which requests select the model without an adapter.
+        message_format: the syntax in which the model writes answers of chats.
+        embeddings: the settings for embeddings in the model's folder, which `decoding` overrides.
+
+        Raises:
+            ConfigError: a template that cannot be used, a key of `data` without effect, a bad system message.
+        """
         self._embeddings, self._pooling = embeddings or FolderEmbeddings(), decoding.pooling
         self._embeds = False
         idle = _idle_columns(data, columns) if is_openai else _idle_adapters(data, lora)
@@ -152,8 +160,11 @@ class RowMaker:
         )
 
     def make(self, position: int, record: Record) -> DataRow | RowFailure:
-        """The row of the record at a position of the dataset, or what is wrong with it. Raises ConfigError:
-        data.template ran out of time for several rows in a row."""
+        """Makes the row of the record at a position of the dataset, or its failure.
+
+        Raises:
+            ConfigError: data.template ran out of time for several rows in a row.
+        """
         if record.columns is None:
             key = str(position) if self._numbered else None
             reason = _joined([record.error or "cannot be read"])
@@ -179,11 +190,12 @@ class RowMaker:
         )
 
     def missing_columns(self) -> list[str]:
-        """A line for each column that was asked for and that none of the rows made so far had."""
+        """Returns a line for each requested column that no row so far had."""
         return self._optional.errors()
 
     def notes(self) -> list[str]:
-        """A line about embeddings, where the rows so far asked for some and the model's folder says how."""
+        """Returns a line about embeddings if rows so far request them and the model's folder configures
+        them."""
         return self._embeddings.notes(self._pooling) if self._embeds else []
 
     def close(self) -> None:
@@ -191,13 +203,13 @@ class RowMaker:
             self._template.close()
 
     def _carried(self, record: Record, draft: RowDraft) -> dict[str, Any]:
-        """The columns for the results; null where the row has none."""
+        """Returns the columns for the results; null where the row has none."""
         bad = [name for name in self._columns if name in record.unusable]
         draft.row_errors += [f"output.columns: {missing_column(name, record)}" for name in bad]
         return {name: (record.columns or {}).get(name) for name in self._columns}
 
     def _filled(self, position: int, record: Record, draft: RowDraft) -> dict[str, Any]:
-        """Fills in the draft; returns its decoding parameters in their one form."""
+        """Fills in the draft; returns its decoding parameters in their normal form."""
         overrides: dict[str, Any] = {}
         try:
             self._reader.read(position, record, draft)
@@ -225,8 +237,8 @@ def _idle_adapters(data: DataConfig, lora: LoraConfig | None) -> list[str]:
 
 
 def _joined(errors: Sequence[str]) -> str:
-    lines = [_bounded(error) for error in errors[:_MOST_ERRORS]]
-    more = [f"and {len(errors) - _MOST_ERRORS} more"] if len(errors) > _MOST_ERRORS else []
+    lines = [_bounded(error) for error in errors[:_MAX_ERRORS]]
+    more = [f"and {len(errors) - _MAX_ERRORS} more"] if len(errors) > _MAX_ERRORS else []
     return "; ".join(lines + more)
 
 

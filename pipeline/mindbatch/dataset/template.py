@@ -30,8 +30,8 @@ class TemplateSource:
 
 
 def template_source(data: DataConfig) -> TemplateSource | None:
-    """The template of data.template or data.template_file; None when neither is given. Raises ConfigError:
-    the file cannot be read, is too long or is not UTF-8."""
+    """Returns the template of data.template or data.template_file; None when neither is given. Raises
+    ConfigError: the file cannot be read, is too long or is not UTF-8."""
     if data.template is not None:
         return TemplateSource(data.template, "data.template")
     if data.template_file is None:
@@ -81,7 +81,7 @@ class DataTemplate:
             raise ConfigError(f"{source.subject}: {_NO_NAMES}")
 
     def render(self, record: Record, key: str | None) -> str:
-        """The prompt of one row.
+        """Returns the prompt of one row.
 
         Raises:
             ColumnError: a line for each column that the template needed.
@@ -113,7 +113,8 @@ class DataTemplate:
         return variables
 
     def _missing(self, reason: str, record: Record) -> ColumnError | None:
-        """The error in terms of columns, where an undefined name is one that the row might have had."""
+        """Returns the error in terms of columns, where an undefined name is one that the row might have
+        had."""
         columns = record.columns or {}
         absent = [name for name in self._names if name not in columns and f"'{name}' is undefined" in reason]
         if ALL_COLUMNS in self._names and ALL_COLUMNS not in columns:

@@ -30,7 +30,7 @@ TEXT_COLUMN = "prompt"
 
 
 def json_line_rows(file: DataFile, max_line_bytes: int) -> Iterator[Record]:
-    """A row from each line, which must hold a JSON object."""
+    """Yields a row from each line, which must hold a JSON object."""
     with opened(file) as stream:
         for line in text_lines(stream, max_line_bytes):
             if line.text is None:
@@ -40,7 +40,7 @@ def json_line_rows(file: DataFile, max_line_bytes: int) -> Iterator[Record]:
 
 
 def text_rows(file: DataFile, max_line_bytes: int) -> Iterator[Record]:
-    """A row from each line, whose text is its one column: the prompt."""
+    """Yields a row from each line, whose text is its one column: the prompt."""
     with opened(file) as stream:
         for line in text_lines(stream, max_line_bytes):
             columns = None if line.text is None else {TEXT_COLUMN: line.text}
@@ -71,7 +71,7 @@ class _Row(NamedTuple):
 
 
 def table_rows(file: DataFile, max_row_bytes: int) -> Iterator[Record]:
-    """A row from each record of the table after the first; every value is a text."""
+    """Yields a row from each record of the table after the first; every value is a text."""
     rows = _rows(file, max_row_bytes)
     header = next(rows, None)
     for row in rows:
@@ -181,11 +181,12 @@ class _RowLines:
         self._count_quotes(line.content)
         return line
 
-    def _count_quotes(self, piece: bytes) -> None:
-        self._num_quotes += piece.count(b'"')
+    def _count_quotes(self, part: bytes) -> None:
+        self._num_quotes += part.count(b'"')
 
     def _text(self, content: bytes) -> str:
-        """The line's text. What cannot be used spoils its row, but does not change where the row ends."""
+        """Returns the line's text. What cannot be used spoils its row, but does not change where the row
+        ends."""
         if b"\0" in content:
             self._error = self._error or "holds a NUL byte"
             content = content.replace(b"\0", b"?")
@@ -215,7 +216,7 @@ _Element = bytes | str
 
 
 def array_rows(file: DataFile, max_row_bytes: int) -> Iterator[Record]:
-    """A row from each element, which must be an object; their numbers from 1 stand for lines."""
+    """Yields a row from each element, which must be an object; their numbers from 1 stand for lines."""
     with opened(file) as stream:
         others = iter(lambda: stream.read1(BUFFER_BYTES), b"")
         chunks = chain([_first_chunk(stream)[1:]], others)
@@ -251,18 +252,18 @@ def _record(name: str, number: int, element: _Element) -> Record:
 
 
 def _elements(chunks: Iterator[bytes], max_bytes: int) -> Iterator[_Element]:
-    """Every element of an array whose opening bracket has been read, and errors of its end."""
-    pieces: list[bytes] = []
+    """Yields every element of an array whose opening bracket has been read, and errors of its end."""
+    parts: list[bytes] = []
     size = start = num_elements = 0
-    for chunk, place in _borders(chunks):
-        size += place - start
+    for chunk, end in _borders(chunks):
+        size += end - start
         if size <= max_bytes:
-            pieces.append(chunk[start:place])
+            parts.append(chunk[start:end])
         start = 0
-        if place == len(chunk):
+        if end == len(chunk):
             continue
-        start, closing = place + 1, chunk[place]
-        content = b"".join(pieces).strip(_BLANK)
+        start, closing = end + 1, chunk[end]
+        content = b"".join(parts).strip(_BLANK)
         if size > max_bytes:
             yield too_long_error("element", max_bytes)
         elif content or closing == _COMMA or num_elements:
@@ -270,7 +271,7 @@ def _elements(chunks: Iterator[bytes], max_bytes: int) -> Iterator[_Element]:
         if closing != _COMMA:
             yield from _after(closing, chain([chunk[start:]], chunks))
             return
-        pieces.clear()
+        parts.clear()
         size, num_elements = 0, num_elements + 1
     yield _UNFINISHED
 
@@ -299,7 +300,7 @@ def _borders(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, int]]:
 
 
 def _after(closing: int, rest: Iterator[bytes]) -> Iterator[_Element]:
-    """An error if the array did not end as it should, or not there."""
+    """Yields an error if the array did not end as it should, or not there."""
     if closing != _CLOSING:
         yield _STRAY
     elif any(chunk.strip(_BLANK) for chunk in rest):

@@ -10,7 +10,7 @@ from mindbatch.io.errors import PromptError
 
 
 def allowed_by_callable(row: Row) -> Processor:
-    """prefix_allowed_tokens_fn, asked with the row's key and the tokens of prompt and output."""
+    """prefix_allowed_tokens_fn, called with the row's key and the tokens of prompt and output."""
     ask = row.params.prefix_allowed_tokens_fn
     assert ask is not None
 
@@ -78,7 +78,7 @@ def bad_words(row: Row) -> Processor:
     def process(step: DecodingStep) -> None:
         step.forbid(single_ids, "bad_words_ids")
         if ending := words.about_to_end(step):
-            step.forbid(token_array([sequences[place][-1] for place in ending]), "bad_words_ids")
+            step.forbid(token_array([sequences[index][-1] for index in ending]), "bad_words_ids")
 
     return process
 
@@ -106,7 +106,8 @@ def repeated_prompt_ngrams(row: Row) -> Processor:
 
 
 def _followers(tokens: NDArray[np.int64], latest: Sequence[int], size: int) -> NDArray[np.int64]:
-    """The last token of each n-gram of `size` in `tokens` that begins with the `size` - 1 `latest` ones."""
+    """Returns the last token of each n-gram of `size` in `tokens` that begins with the `size` - 1 `latest`
+    ones."""
     if size == 1:
         return tokens
     # With fewer tokens than `size` in all, the slice is empty.
@@ -127,10 +128,10 @@ class BannedWords:
 
     def __init__(self, words: Sequence[tuple[int, ...]]) -> None:
         self._by_length: dict[int, dict[tuple[int, ...], list[int]]] = {}
-        for place, word in enumerate(words):
+        for index, word in enumerate(words):
             if len(word) > 1:
                 beginnings = self._by_length.setdefault(len(word), {})
-                beginnings.setdefault(word[:-1], []).append(place)
+                beginnings.setdefault(word[:-1], []).append(index)
 
     def about_to_end(self, step: DecodingStep) -> list[int]:
         """Places of the words of which only the last token is missing after the row's latest tokens.
@@ -138,8 +139,8 @@ class BannedWords:
         As in transformers, prompt and output must together have at least as many tokens as the word: one that
         begins with the very first token of the prompt is not seen.
         """
-        places: list[int] = []
+        indices: list[int] = []
         for length, beginnings in self._by_length.items():
             if length <= step.length:
-                places += beginnings.get(step.latest(length - 1), ())
-        return sorted(places)
+                indices += beginnings.get(step.latest(length - 1), ())
+        return sorted(indices)

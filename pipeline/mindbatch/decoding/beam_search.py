@@ -34,12 +34,13 @@ _NO_PENALTIES: Mapping[int, float] = {}
 def processed_scores(
     request: RequestStep, parent: int, penalties: Mapping[int, float] = _NO_PENALTIES
 ) -> NDArray[np.float32] | None:
-    """Log-probabilities [V] after row `parent`, less `penalties` by token, changed by the row's processors.
+    """Returns log-probabilities [V] after row `parent`, less `penalties` by token, changed by the row's
+    processors.
 
     None if those leave no token or fail, which is noted in the request's dead ends.
     """
-    place = request.first + parent
-    scores = request.raw.logits[place] - np.float32(request.raw.normalisers[place])
+    number = request.first + parent
+    scores = request.raw.logits[number] - np.float32(request.raw.normalisers[number])
     for token, penalty in penalties.items():
         scores[token] -= np.float32(penalty)
     try:
@@ -63,8 +64,8 @@ class BestTokens:
         for request in requests:
             for parent, row in enumerate(request.group.rows):
                 if _may_change_scores(row):
-                    place = request.first + parent
-                    _process(request, parent, _NO_PENALTIES, self._tokens[place], self._scores[place])
+                    number = request.first + parent
+                    _process(request, parent, _NO_PENALTIES, self._tokens[number], self._scores[number])
 
     def candidates(
         self,
@@ -74,15 +75,16 @@ class BestTokens:
         count: int,
         penalties: Mapping[int, float] = _NO_PENALTIES,
     ) -> list[Candidate]:
-        """The `count` best continuations of rows `parents` of the request, best first, or all there are.
+        """Returns the `count` best continuations of rows `parents` of the request, best first, or all there
+        are.
 
         `totals` are those rows' sums of scores. `penalties` are taken off tokens' log-probabilities before
         the processors; their number and `count` together must not be above `width`.
         """
         # Each penalised token makes way for one other at most, so that the best ones are among so many.
         width = count + len(penalties)
-        places = request.first + np.asarray(parents)
-        tokens, scores = self._tokens[places, :width], self._scores[places, :width]
+        numbers = request.first + np.asarray(parents)
+        tokens, scores = self._tokens[numbers, :width], self._scores[numbers, :width]
         if penalties:
             for index, parent in enumerate(parents):
                 row = request.group.rows[parent]
@@ -154,10 +156,10 @@ class _Team:
     totals: list[float]
 
     def go_on(self, request: RequestStep, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """The candidates chosen to live on, from those that are possible, best first.
+        """Returns the candidates that continue, from those that are possible, best first.
 
         Those that stop become hypotheses if they are among the `size` best candidates; of the rest the `size`
-        best are chosen. They have no rows, and no totals, if the team is done or there is no more room.
+        best are chosen. They have no rows, and no totals, if the team is done or no more tokens fit.
         """
         chosen: list[tuple[Candidate, FinishReason | None]] = []
         for rank, candidate in enumerate(candidates):
@@ -169,7 +171,7 @@ class _Team:
             elif rank < self.size:
                 self.finished.add(request.hypothesis(candidate, reason))
         self.totals = []
-        if chosen and not self.finished.settled(candidates[0].total, request):
+        if chosen and not self.finished.is_done(candidates[0].total, request):
             for candidate, reason in chosen:
                 if reason is None:
                     self.totals.append(candidate.total)
@@ -227,7 +229,8 @@ def _padding(request: RequestStep, size: int) -> dict[int, int]:
 
 
 def _group_width(request: RequestStep) -> int:
-    """The most tokens looked at after a row: the last team's candidates and all that may be penalised."""
+    """Returns the maximum number of tokens considered after a row: the last team's candidates and all that
+    may be penalised."""
     size: int = request.group.state[0].size
     return request.fan_out * size + request.params.num_beams - size
 
@@ -241,8 +244,10 @@ class BeamSampling(SearchStrategy):
 
     def computed(self, requests: Sequence[RequestStep]) -> Sequence[NDArray[np.float64]]:
         rows, draws = [request.group.rows[0] for request in requests], map(_count, requests)
-        places = [[(draw, row.step) for draw in range(count)] for row, count in zip(rows, draws, strict=True)]
-        return row_uniforms(rows, places)
+        draws_of_rows = [
+            [(draw, row.step) for draw in range(count)] for row, count in zip(rows, draws, strict=True)
+        ]
+        return row_uniforms(rows, draws_of_rows)
 
     def decide(self, request: RequestStep, computed: NDArray[np.float64]) -> Decision:
         beams: Beams = request.group.state
@@ -264,15 +269,15 @@ def _kept(request: RequestStep, parent: int) -> Candidates:
 def _drawn(
     kept: Sequence[Candidates], totals: Sequence[float], uniforms: NDArray[np.float64]
 ) -> list[Candidate]:
-    """A candidate for each of `uniforms`, or as many as are possible, in the order of the draws."""
+    """Returns a candidate for each of `uniforms`, or as many as are possible, in the order of the draws."""
     best = max(totals)
     # Less the best total: a term that all share changes no draw, and float32 is finer near 0.
     sums = [part.scores + np.float32(total - best) for part, total in zip(kept, totals, strict=True)]
     ends = np.cumsum([part.size for part in sums])
     drawn = []
-    for place in draw_without_replacement(np.concatenate(sums), uniforms):
-        parent = int(np.searchsorted(ends, place, side="right"))
-        index = place - (ends[parent] - sums[parent].size)
+    for drawn_index in draw_without_replacement(np.concatenate(sums), uniforms):
+        parent = int(np.searchsorted(ends, drawn_index, side="right"))
+        index = drawn_index - (ends[parent] - sums[parent].size)
         token = kept[parent].tokens(np.array([index]))[0]
         drawn.append(Candidate(parent, int(token), totals[parent] + float(kept[parent].scores[index])))
     return drawn

@@ -22,7 +22,7 @@ from mindbatch.io.errors import PromptError
 
 
 class Candidate(NamedTuple):
-    """Row `parent` of a request followed by `token_id`; `total` is the sum of the scores of its output."""
+    """Row `parent` of a request followed by `token_id`; `total` is the sum of its output's scores."""
 
     parent: int
     token_id: int
@@ -52,7 +52,7 @@ class RequestStep:
 
     @property
     def longest(self) -> int:
-        """The most tokens of output that there is room for."""
+        """Maximum number of tokens of output."""
         row = self.group.rows[0]
         return row.limit - len(row.prompt_token_ids)
 
@@ -111,7 +111,7 @@ class SearchStrategy(DecodingStrategy):
         return [guarded(request.group, self.decide, request, computed) for request, computed in both]
 
     def computed(self, requests: Sequence[RequestStep]) -> Sequence[Any]:
-        """For each request what is computed for all of them at once."""
+        """Returns for each request what is computed for all of them at once."""
         return [None] * len(requests)
 
     def decide(self, request: RequestStep, computed: Any) -> Decision:
@@ -133,11 +133,12 @@ class FinishedHypotheses:
         insort(self.ranked, (hypothesis.score, hypothesis), key=lambda pair: -pair[0])
         del self.ranked[self._limit :]
 
-    def settled(self, best_total: float, request: RequestStep) -> bool:
+    def is_done(self, best_total: float, request: RequestStep) -> bool:
         """True if early_stopping ends the search when the best live row has `best_total`.
 
-        true: as soon as there are enough hypotheses. "never": when the best row cannot come to beat the worst
-        of them, were all its further tokens certain. false: when it would not, if it ended here.
+        true: once there are enough hypotheses. "never": when the best row could not beat the worst of them
+            even
+        if all its further tokens were certain. false: when it would not beat it if it ended here.
         """
         if len(self.ranked) < self._limit:
             return False
@@ -152,9 +153,9 @@ class FinishedHypotheses:
 
 
 def best_hypotheses(searches: Iterable[FinishedHypotheses], count: int) -> list[Hypothesis]:
-    """The `count` best of all that the searches of a request have finished, best first.
+    """Returns the `count` best finished hypotheses of a request, best first.
 
-    Hypotheses only ever lose ranks, so that one left out here is not returned in the end.
+    Hypotheses only lose ranks, so that one left out here is not returned in the end.
     """
     ranked = [pair for finished in searches for pair in finished.ranked]
     ranked.sort(key=lambda pair: -pair[0])
@@ -184,15 +185,15 @@ class Beams:
                 self.finished.add(request.hypothesis(candidate, reason))
         live = _fill(live, candidates[params.num_beams :], request)
         self.totals = [candidate.total for candidate in live]
-        if live and self.finished.settled(live[0].total, request):
+        if live and self.finished.is_done(live[0].total, request):
             live = []
         hypotheses = best_hypotheses([self.finished], params.num_return_sequences)
         return request.decision(list(enumerate(live)), hypotheses)
 
 
 def _fill(live: Sequence[Candidate], spares: Sequence[Candidate], request: RequestStep) -> list[Candidate]:
-    """The num_beams best of `live` and of those `spares` that do not end, best first."""
-    # Asking whether one ends may mean decoding text: the spares are asked in order of rank, as far as needed.
+    """Returns the num_beams best of `live` and of the `spares` that do not end, best first."""
+    # To know whether one ends may need decoding text: the spares are checked in order of rank, as needed.
     ranked = [(candidate, True) for candidate in live] + [(candidate, False) for candidate in spares]
     ranked.sort(key=lambda pair: -pair[0].total)
     filled: list[Candidate] = []

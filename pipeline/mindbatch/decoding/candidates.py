@@ -25,7 +25,7 @@ class Candidates:
     __slots__ = ("_mask", "_scores", "_token_ids", "_weights")
 
     def __init__(self, scores: NDArray[np.float32], token_ids: NDArray[np.int64] | None = None) -> None:
-        """`token_ids` [n] names the scores; None means that a score's place is its token."""
+        """`token_ids` [n]: the tokens of the scores; None if a score's index is its token."""
         self._scores = scores
         self._token_ids = token_ids
         self._mask: NDArray[np.bool_] | None = None
@@ -58,9 +58,9 @@ class Candidates:
             return self
         weights = self._weights
         if kept * _SPARSE_FRACTION <= mask.size:
-            places = np.flatnonzero(mask)
-            left = Candidates(self._scores[places], self.tokens(places))
-            weights = None if weights is None else weights[places]
+            indices = np.flatnonzero(mask)
+            left = Candidates(self._scores[indices], self.tokens(indices))
+            weights = None if weights is None else weights[indices]
         else:
             left = Candidates(self._scores, self._token_ids)
             left._mask = mask
@@ -71,8 +71,8 @@ class Candidates:
             left._weights = weights
         return left
 
-    def tokens(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        return places if self._token_ids is None else self._token_ids[places]
+    def tokens(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return indices if self._token_ids is None else self._token_ids[indices]
 
     def draw(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
         """Tokens [m] drawn with their probabilities at `uniforms` [m]; see `draw_by_weight`."""
@@ -88,7 +88,7 @@ class Candidates:
 def draw_by_weight(weights: NDArray[np.float32], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
     """Places in `weights` [n], probabilities up to a common factor, at `uniforms` [m] in [0, 1): [m].
 
-    A uniform number u takes the first place at which the cumulative probability, in that order, exceeds u.
+    A uniform number u takes the first index at which the cumulative probability, in that order, exceeds u.
     A weight of 0 is never taken; one must be above it.
     """
     sums = np.cumsum(_block_masses(weights))
@@ -96,22 +96,24 @@ def draw_by_weight(weights: NDArray[np.float32], uniforms: NDArray[np.float64]) 
     targets = uniforms * sums[-1]
     blocks = np.searchsorted(sums, targets, side="right")
     rests = targets - np.concatenate([[0.0], sums])[blocks]
-    places = [_place_in(weights, block * _BLOCK, rest) for block, rest in zip(blocks, rests, strict=True)]
-    return np.array(places, dtype=np.int64)
+    indices = [
+        _crossing_index(weights, block * _BLOCK, rest) for block, rest in zip(blocks, rests, strict=True)
+    ]
+    return np.array(indices, dtype=np.int64)
 
 
 def draw_without_replacement(scores: NDArray[np.float32], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
     """Places in `scores` [n] drawn in turn, each with its softmax probability among those not drawn yet.
 
-    One place for each of `uniforms` [m] in [0, 1), all different: [m], or as many as there are finite scores
+    One index for each of `uniforms` [m] in [0, 1), all different: [m], or as many as there are finite scores
     if these are fewer.
     """
-    places: list[int] = []
+    indices: list[int] = []
     weights, masses = np.zeros(scores.size, dtype=np.float32), np.zeros(1)
     for number in uniforms:
         if masses.sum() < _NEARLY_NOTHING:
             left = scores.copy()
-            left[places] = -np.inf
+            left[indices] = -np.inf
             if left.max(initial=-np.inf) == -np.inf:
                 break
             weights = weights_of(left)
@@ -119,20 +121,20 @@ def draw_without_replacement(scores: NDArray[np.float32], uniforms: NDArray[np.f
         sums = np.cumsum(masses)
         target = number * sums[-1]
         block = int(np.searchsorted(sums, target, side="right"))
-        place = _place_in(weights, block * _BLOCK, target - (sums[block - 1] if block else 0.0))
-        places.append(place)
-        weights[place] = 0.0
+        index = _crossing_index(weights, block * _BLOCK, target - (sums[block - 1] if block else 0.0))
+        indices.append(index)
+        weights[index] = 0.0
         # Summed anew and not reduced: a difference would leave a rounding error where nothing is left.
         masses[block] = weights[block * _BLOCK : (block + 1) * _BLOCK].sum(dtype=np.float64)
-    return np.array(places, dtype=np.int64)
+    return np.array(indices, dtype=np.int64)
 
 
 def _block_masses(weights: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.add.reduceat(weights, np.arange(0, weights.size, _BLOCK)).astype(np.float64)
 
 
-def _place_in(weights: NDArray[np.float32], start: int, rest: float) -> int:
-    """The first place in the block at `start` where the block's cumulative weight exceeds `rest`."""
+def _crossing_index(weights: NDArray[np.float32], start: int, rest: float) -> int:
+    """Returns the first index in the block at `start` where the block's cumulative weight exceeds `rest`."""
     block = weights[start : start + _BLOCK]
     inside = int(np.searchsorted(np.cumsum(block, dtype=np.float64), rest, side="right"))
     if inside == block.size:  # `rest` was rounded up past the block's end

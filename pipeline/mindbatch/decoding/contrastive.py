@@ -46,7 +46,7 @@ class ContrastiveState:
         self.length = needed
 
     def likeness(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The largest cosine of each hidden state [n, hidden size] with one of the context: [n]."""
+        """Returns the largest cosine of each hidden state [n, hidden size] with one of the context: [n]."""
         cosines = self.directions[: self.length] @ _unit(hidden).T
         largest_cosines: NDArray[np.float32] = cosines.max(axis=0)
         return largest_cosines
@@ -86,7 +86,8 @@ class ContrastiveSearch(SearchStrategy):
 
 
 def _best(group: GroupView, trial: ContrastiveState) -> int:
-    """The candidate with the best balance of probability and unlikeness; the likelier among equals."""
+    """Returns the candidate with the best balance of probability and unlikeness; the likelier among
+    equals."""
     assert group.hidden is not None
     alpha = np.float32(group.rows[0].params.penalty_alpha)
     scores = (1 - alpha) * trial.probabilities - alpha * trial.likeness(group.hidden)
@@ -96,15 +97,15 @@ def _best(group: GroupView, trial: ContrastiveState) -> int:
 def _candidates(request: RequestStep, trial: ContrastiveState, taken: int) -> list[Branch]:
     """Puts the likeliest tokens after the row `taken` on trial."""
     group, raw = request.group, request.raw
-    row, place = group.rows[taken], request.first + taken
-    scores = adjust(raw.logits[place], row)
+    row, number = group.rows[taken], request.first + taken
+    scores = adjust(raw.logits[number], row)
     tokens = largest(scores, row.params.top_k)
     tokens = tokens[np.isfinite(scores[tokens])]
     # Over the vocabulary, not over the candidates: the paper weighs the model's own probability.
     trial.probabilities = softmax(scores)[tokens]
     trial.endings = [group.ending(taken, int(token)) for token in tokens]
     return [
-        Branch(taken, index, (raw.choice(place, int(token)),)) for index, token in enumerate(tokens.tolist())
+        Branch(taken, index, (raw.choice(number, int(token)),)) for index, token in enumerate(tokens.tolist())
     ]
 
 

@@ -27,13 +27,14 @@ class ClosingTag:
         return len(self._texts)
 
     def after(self, tail: bytes, token_id: int) -> bytes | None:
-        """The last bytes of a text that goes on with a token, as many as a part of the tag can have; None
-        once the tag is written."""
+        """Returns the last bytes of a text that goes on with a token, as many as a part of the tag can have;
+        None once the tag is written."""
         text = tail + self._texts[token_id] if token_id < len(self._texts) else tail
         return None if self._tag in text else text[max(0, len(text) - len(self._tag) + 1) :]
 
     def crossing(self, tail: bytes) -> NDArray[np.int64]:
-        """The tokens that cross the end of the tag: they end it, and add more than white space behind it."""
+        """Returns the tokens that cross the end of the tag: they end it, and add more than white space behind
+        it."""
         begun = [size for size in range(1, len(self._tag)) if tail.endswith(self._tag[:size])]
         tokens: NDArray[np.int64] = np.concatenate([self._crossing_after(size) for size in (0, *begun)])
         return tokens

@@ -45,7 +45,7 @@ def philox4x32(counters: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArra
 def philox4x32_by_numpy(counters: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
     even, odd = counters[0::2], counters[1::2]
     for _ in range(_ROUNDS):
-        # Words are in 64 bits, so that a product holds both of its halves. They change places as in the
+        # Words are in 64 bits, so that a product holds both of its halves. They are exchanged as in the
         # paper: (hi1 ^ c1 ^ k0, lo1, hi0 ^ c3 ^ k1, lo0).
         products = even * _MULTIPLIERS
         even = (products >> _WORD_BITS)[::-1] ^ odd ^ keys
@@ -57,10 +57,10 @@ def philox4x32_by_numpy(counters: NDArray[np.uint64], keys: NDArray[np.uint64]) 
 def uniform(
     seeds: ArrayLike, row_hashes: ArrayLike, samples: ArrayLike, steps: ArrayLike, stream: int = 0
 ) -> NDArray[np.float64]:
-    """One number in [0, 1) for each of S places, of 53 random bits.
+    """Returns a number in [0, 1) of 53 random bits for each of S draws.
 
     `seeds` and `row_hashes` are 64-bit, `samples` below 2**28 and `steps` below 2**32; the four broadcast to
-    [S]. `stream`, 0 to 15, separates draws of one place that serve different ends.
+    [S]. `stream`, 0 to 15, separates draws of the same sample and step for different uses.
     """
     words = (np.asarray(values, dtype=np.uint64) for values in (seeds, row_hashes, samples, steps))
     seed, row, sample, step = np.broadcast_arrays(*(np.atleast_1d(word) for word in words))
@@ -75,25 +75,25 @@ def uniform(
 
 
 def row_uniforms(
-    rows: Sequence[Row], places: Sequence[Sequence[tuple[int, int]]], stream: int = 0
+    rows: Sequence[Row], draws: Sequence[Sequence[tuple[int, int]]], stream: int = 0
 ) -> list[NDArray[np.float64]]:
-    """For each of `rows` a uniform number for each of its places (sample, step); none for a greedy row."""
-    places = [() if row.params.greedy else own for row, own in zip(rows, places, strict=True)]
+    """Returns a uniform number for each draw (sample, step) of each row; none for a greedy row."""
+    draws = [() if row.params.greedy else own for row, own in zip(rows, draws, strict=True)]
     words = [
         (row.params.seed, row.row_hash, sample, step)
-        for row, row_places in zip(rows, places, strict=True)
-        for sample, step in row_places
+        for row, row_draws in zip(rows, draws, strict=True)
+        for sample, step in row_draws
     ]
     if not words:
         return [_NONE] * len(rows)
     seeds, hashes, samples, steps = zip(*words, strict=True)
     numbers = uniform(seeds, hashes, samples, steps, stream)
-    counts = [*map(len, places)]
+    counts = [*map(len, draws)]
     return [numbers[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
 
 
 def row_hash(key: str) -> int:
-    """The 64-bit number of a row's key: BLAKE2b (RFC 7693) of its UTF-8, little-endian."""
+    """Returns the 64-bit number of a row's key: BLAKE2b (RFC 7693) of its UTF-8, little-endian."""
     digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
@@ -123,9 +123,9 @@ class Draw:
 class Drawn:
     """Results of draws from S rows of logits.
 
-    likeliest: [S], the place of each row's largest logit, the lowest among equals.
-    normalisers: [S], what to subtract from a row's logits to get log-probabilities (nats).
-    tokens: those of each row's draw, or why there are none; of no use where logits are not finite.
+    likeliest: [S], the index of each row's largest logit, the lowest among equals.
+    normalisers: [S]; a row's logits minus its normaliser are log-probabilities (nats).
+    tokens: the tokens of each row's draw, or its error; undefined where logits are not finite.
     """
 
     likeliest: NDArray[np.int64]
@@ -134,7 +134,7 @@ class Drawn:
 
 
 def draw_tokens(logits: NDArray[np.float32], draws: Sequence[Draw | None], summary: Summary = None) -> Drawn:
-    """Draws from `logits` [S, V] what is asked of each row, if anything; a row does not touch another.
+    """Makes the draws of each row, if any, from `logits` [S, V]; rows do not affect each other.
 
     summary: of the logits: see `likeliest_and_normalisers`.
 
@@ -172,11 +172,11 @@ def _by_kernels(
     rules = np.array([_NO_RULE if draw is None else _rule(draw.params) for draw in theirs], dtype=_RULE)
     numbers = [_NONE if draw is None else draw.uniforms for draw in theirs]
     uniforms = np.concatenate([_NONE, *numbers])
-    firsts = np.cumsum([0, *(part.size for part in numbers)])
+    offsets = np.cumsum([0, *(part.size for part in numbers)])
     likeliest, normalisers = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.float64)
     tokens = np.empty(uniforms.size, dtype=np.int64)
-    library.choose(logits, summary, changed, rules, uniforms, firsts, likeliest, normalisers, tokens)
-    chosen, ends = tokens.tolist(), firsts.tolist()
+    library.choose(logits, summary, changed, rules, uniforms, offsets, likeliest, normalisers, tokens)
+    chosen, ends = tokens.tolist(), offsets.tolist()
     return likeliest, normalisers, [chosen[ends[i] : ends[i + 1]] for i in range(count)]
 
 

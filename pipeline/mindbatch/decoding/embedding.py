@@ -1,4 +1,4 @@
-"""Embeddings: a prompt's last hidden states pooled to one vector of length 1, in place of text."""
+"""Embeddings: a prompt's last hidden states pooled to one vector of length 1, instead of text."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -12,7 +12,7 @@ from mindbatch.io.errors import PromptError
 
 
 def _weighted_mean(hidden_TH: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The mean with weights 1, 2, 3 ... (Muennighoff, 2022)."""
+    """Returns the mean with weights 1, 2, 3 ... (Muennighoff, 2022)."""
     weights_T1 = np.arange(1, len(hidden_TH) + 1, dtype=np.float64)[:, None]
     weighted: NDArray[np.float64] = (hidden_TH * weights_T1).sum(axis=0) / weights_T1.sum()
     return weighted

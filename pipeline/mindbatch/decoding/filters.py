@@ -23,7 +23,8 @@ _SORTED_BITS = 20
 def crossing(
     keys: NDArray[np.float32], weights: NDArray[np.float32], share: np.float32, *, reached: bool = False
 ) -> tuple[np.float32, int]:
-    """The first of `keys` [n], in ascending order, at which the sum of `weights` [n] crosses a share of it.
+    """Returns the first of `keys` [n], in ascending order, at which the sum of `weights` [n] crosses a share
+    of it.
 
     Crossing is exceeding, or if `reached`, reaching; where no sum does, it is the last key. Also how many
     keys equal to it come before that one. Shares are compared in float32, as PyTorch does with sums that it
@@ -40,11 +41,11 @@ def crossing(
     bins = leading - leading.min()
     sums = np.cumsum(np.bincount(bins, weights), dtype=np.float64)
     crossed = num_short(sums)
-    places = np.flatnonzero(bins == crossed)
-    places = places[np.argsort(keys[places])]
+    indices = np.flatnonzero(bins == crossed)
+    indices = indices[np.argsort(keys[indices])]
     before = sums[crossed - 1] if crossed else 0.0
-    rank = num_short(before + np.cumsum(weights[places], dtype=np.float64))
-    ordered = keys[places]
+    rank = num_short(before + np.cumsum(weights[indices], dtype=np.float64))
+    ordered = keys[indices]
     return ordered[rank], rank - int(np.searchsorted(ordered, ordered[rank]))
 
 
@@ -58,7 +59,7 @@ def nucleus(candidates: Candidates, top_p: float, least: int = 1) -> NDArray[np.
     """Mask of the candidates [n] that top-p keeps, 0 < top_p < 1: all but a tail of probability 1 - top_p.
 
     As in transformers 4.57: in ascending order a token is removed while the sum of the probabilities up to it
-    is at most 1 - top_p; the last `least` tokens always stay. Among equal scores the earlier place is removed
+    is at most 1 - top_p; the last `least` tokens always stay. Among equal scores the earlier index is removed
     first, where PyTorch's unstable sort leaves the choice open.
     Source: Holtzman et al., "The curious case of neural text degeneration", 2020.
     """
@@ -103,7 +104,8 @@ def sampling_candidates(
 
 
 def top_k_mask(candidates: Candidates, k: int, least: int = 1) -> NDArray[np.bool_]:
-    """The k or `least` likeliest [n] and all that equal the last. Source: Fan, Lewis, Dauphin, 2018."""
+    """Returns the k or `least` likeliest [n] and all that equal the last. Source: Fan, Lewis, Dauphin,
+    2018."""
     mask: NDArray[np.bool_] = candidates.scores >= kth_largest(candidates.scores, max(k, least))
     return mask
 
@@ -124,15 +126,16 @@ def top_n_sigma_mask(candidates: Candidates, n: float, least: int = 1) -> NDArra
 
 
 def top_h_mask(candidates: Candidates, top_h: float, least: int = 1) -> NDArray[np.bool_]:
-    """The likeliest of the candidates [n] whose terms of the entropy add up to at most its share `top_h`.
+    """Returns the likeliest of the candidates [n] whose terms of the entropy add up to at most its share
+    `top_h`.
 
     The rule is that of transformers 5 (4.57 has no top_h): the entropy is that of the 100 likeliest tokens by
     themselves; the first is always kept, and no more on account of `least`. Where tokens beyond the 100th
-    tie with it, the lower places count.
+    tie with it, the lower indices count.
     Source: Potraghloo et al., "Top-H decoding", 2025, whose Algorithm 1 this rule approximates.
     """
-    places = largest(candidates.scores, _TOP_H_LOOKS_AT)
-    scores = candidates.scores[places]
+    indices = largest(candidates.scores, _TOP_H_LOOKS_AT)
+    scores = candidates.scores[indices]
     weights = weights_of(scores)
     probabilities = weights / weights.sum()
     limit = entropy(scores, weights) * np.float32(top_h)
@@ -141,7 +144,7 @@ def top_h_mask(candidates: Candidates, top_h: float, least: int = 1) -> NDArray[
     # Summed in float64 and compared in float32, as PyTorch does on a CPU.
     sums = np.cumsum(terms, dtype=np.float64).astype(np.float32)
     mask = np.zeros(candidates.scores.size, dtype=np.bool_)
-    mask[places[: max(1, np.count_nonzero(sums <= limit))]] = True
+    mask[indices[: max(1, np.count_nonzero(sums <= limit))]] = True
     return mask
 
 
@@ -158,7 +161,8 @@ def min_p_mask(candidates: Candidates, min_p: float, least: int = 1) -> NDArray[
 
 
 def typical_mask(candidates: Candidates, typical_p: float, least: int = 1) -> NDArray[np.bool_]:
-    """The most typical candidates [n] that together reach the probability `typical_p`, 0 < typical_p < 1.
+    """Returns the most typical candidates [n] that together reach the probability `typical_p`, 0 < typical_p
+    < 1.
 
     A token is the more typical the nearer -log of its probability is to the entropy. As in transformers 4.57
     the tokens below the mark and the one that reaches it stay, with all that are as typical as that one, and

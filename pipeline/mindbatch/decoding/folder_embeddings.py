@@ -54,11 +54,12 @@ class FolderEmbeddings:
     errors: tuple[str, ...] = ()
 
     def with_pooling(self, own: str | None) -> "FolderEmbeddings":
-        """The settings with `decoding.pooling`, which overrides what the folder asks for; None keeps that."""
+        """Returns the settings with `decoding.pooling`, which overrides the folder's; None keeps that."""
         return self if own is None else replace(self, pooling=own, errors=())
 
     def notes(self, own: str | None) -> list[str]:
-        """A line that says how embeddings are made, where the folder has a say. own: `decoding.pooling`."""
+        """Returns a line about the folder's settings for embeddings, if it has any. own:
+        `decoding.pooling`."""
         if not self.source:
             return []
         if own not in (None, self.pooling):
@@ -97,7 +98,7 @@ def folder_embeddings(model_folder: str | Path | None) -> FolderEmbeddings:
 
 
 def _modules(folder: Path, errors: list[str]) -> list[tuple[str, str]]:
-    """The folder of each module and the name of its class; none where there is no modules.json."""
+    """Returns the folder of each module and the name of its class; none where there is no modules.json."""
     path = folder / MODULES
     content = _read(path, errors)
     if content is None:
@@ -123,7 +124,7 @@ def _entries(content: Any) -> Iterator[tuple[str, str]]:
 
 
 def _pooling(path: Path, *, has_prompt: bool, errors: list[str]) -> str:
-    """The pooling of a module's config.json, in the form of any version; errors go to `errors`."""
+    """Returns the pooling of a module's config.json, in the form of any version; errors go to `errors`."""
     if not path.is_file():
         errors.append(f"{path}: missing, and modules.json names it")
         return "last"
@@ -156,7 +157,7 @@ def _default_prompt(folder: Path, errors: list[str]) -> str:
 
 
 def _object(path: Path, errors: list[str]) -> Mapping[str, Any]:
-    """The JSON object in a file; {} where there is none."""
+    """Returns the JSON object in a file; {} where there is none."""
     content = _read(path, errors)
     if content is not None and not isinstance(content, Mapping):
         errors.append(f"{path}: must be a JSON object")
@@ -164,7 +165,7 @@ def _object(path: Path, errors: list[str]) -> Mapping[str, Any]:
 
 
 def _read(path: Path, errors: list[str]) -> Any:
-    """The content of a JSON file; None where there is no file, or none that can be read."""
+    """Returns the content of a JSON file; None where there is no file, or none that can be read."""
     try:
         return _READER.parse(read_regular(path, _MAX_BYTES))
     except FileNotFoundError:

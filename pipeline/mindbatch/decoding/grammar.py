@@ -17,15 +17,15 @@ from mindbatch.io.children import AnsweringProcess, ChildDied, Limits, Processor
 from mindbatch.io.error_lines import shown, shown_parameter
 from mindbatch.io.strict_json import StrictReader, value_errors
 
-MOST_CHARACTERS = 1 << 16
+MAX_CHARACTERS = 1 << 16
 """Most characters of a schema's text."""
-MOST_NESTING = 100
+MAX_NESTING = 100
 """Levels of objects and arrays in a schema."""
 _READER = StrictReader()
 
 
 def canonical_schema(value: object) -> str:
-    """The compact JSON text of a schema that is given as text, as a mapping, or as true or false.
+    """Returns the compact JSON text of a schema that is given as text, as a mapping, or as true or false.
 
     The order of keys stays: properties are generated in the schema's order. The text of a text is itself, so
     that normalising twice changes nothing.
@@ -34,17 +34,17 @@ def canonical_schema(value: object) -> str:
         ValueError: the reason, as words that follow "decoding.json_schema=...: ".
     """
     if isinstance(value, str):
-        if len(value) > MOST_CHARACTERS:
-            raise ValueError(f"has {len(value)} characters; at most {MOST_CHARACTERS} are allowed")
+        if len(value) > MAX_CHARACTERS:
+            raise ValueError(f"has {len(value)} characters; at most {MAX_CHARACTERS} are allowed")
         value = _READER.parse(value)
     if not isinstance(value, Mapping | bool):
         raise ValueError(f"found {shown(value)}; a JSON schema is an object, or true or false")
-    if errors := value_errors(value, "schema", MOST_NESTING):
+    if errors := value_errors(value, "schema", MAX_NESTING):
         raise ValueError(errors[0])
     # What JSON has no type for is a mapping of another class now.
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=dict)
-    if len(text) > MOST_CHARACTERS:
-        raise ValueError(f"has {len(text)} characters; at most {MOST_CHARACTERS} are allowed")
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"has {len(text)} characters; at most {MAX_CHARACTERS} are allowed")
     return text
 
 
@@ -69,7 +69,7 @@ class Grammar:
 
 
 def grammar_of(regex: str | None, json_schema: str | None) -> Grammar | None:
-    """The grammar that a row's parameters ask for, or None."""
+    """Returns the grammar of a row's parameters, or None."""
     if regex is not None:
         return Grammar("regex", regex)
     return None if json_schema is None else Grammar("json_schema", json_schema)
@@ -87,7 +87,7 @@ def refuse_unreadable(kind: Kind, source: str) -> None:
 
 
 def plain_reason(message: str) -> str:
-    """The library's message in one line, without the place in our grammar and without an excerpt of it."""
+    """Returns the library's message in one line, without the line of our grammar and an excerpt of it."""
     reason = re.split(r"\n\s*\d+ \| |\n<", message)[0]
     return _one_line(re.sub(r"^at \d+\(\d+\): |(?m:^ *\^+\n)", "", reason))
 
@@ -100,9 +100,9 @@ def _one_line(text: str) -> str:
 DEFAULT_LIMITS = Limits(seconds=2.0, memory_bytes=320 << 20)
 """Grammars of use take milliseconds and a few MiB. A sound one is compiled again beside the model, where
 nothing else bounds it."""
-_MOST_ANSWER_BYTES = 1 << 20
+_MAX_ANSWER_BYTES = 1 << 20
 _KEPT_TRIALS = 1024
-_MOST_KEPT_CHARACTERS = 32 << 20
+_MAX_KEPT_CHARACTERS = 32 << 20
 
 
 class GrammarCheck(NamedTuple):
@@ -144,7 +144,7 @@ class GrammarProcess:
         return compiled_schema(schema, self._search, self._empty_of)
 
     def _search(self, patterns: Sequence[str], names: Sequence[str]) -> list[list[str]]:
-        """The patterns that are found in each name. Raises ValueError: they take too long."""
+        """Returns the patterns that are found in each name. Raises ValueError: they take too long."""
         by_name: list[list[str]] = self._ask("search", [patterns, names])
         return by_name
 
@@ -156,10 +156,10 @@ class GrammarProcess:
         return [terminal for terminal, error in zip(terminals, errors, strict=True) if error]
 
     def _ask(self, question: str, subject: Any) -> Any:
-        """The child's answer. Raises ValueError: it took too much."""
+        """Returns the child's answer. Raises ValueError: it took too much."""
         request = json.dumps([question, subject])
         try:
-            return self._process.ask(request.encode(), _MOST_ANSWER_BYTES)
+            return self._process.ask(request.encode(), _MAX_ANSWER_BYTES)
         except ProcessorTimeUsedUp as error:
             seconds = self._limits.seconds
             raise ValueError(f"compiling it takes more than {seconds:g} s of processor time") from error
@@ -172,7 +172,7 @@ _trials: dict[Grammar, GrammarCheck] = {}
 
 
 def constraint_error(regex: str | None, json_schema: str | None) -> str | None:
-    """Error in a row's constraint, in one line, or None; it needs no model and no tokenizer."""
+    """Returns the error in a row's constraint, in one line, or None; it needs no model and no tokenizer."""
     grammar = grammar_of(regex, json_schema)
     return None if grammar is None else tried(grammar).error
 
@@ -184,7 +184,7 @@ def tried(grammar: Grammar) -> GrammarCheck:
         if trial.error is not None:
             trial = GrammarCheck(f"{grammar.name}: {plain_reason(trial.error)}")
         num_characters = sum(len(other.text) for other in _trials.values())
-        if len(_trials) == _KEPT_TRIALS or num_characters > _MOST_KEPT_CHARACTERS:
+        if len(_trials) == _KEPT_TRIALS or num_characters > _MAX_KEPT_CHARACTERS:
             _trials.clear()
         _trials[grammar] = trial
     return _trials[grammar]

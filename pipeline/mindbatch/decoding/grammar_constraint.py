@@ -31,14 +31,14 @@ class Vocabulary:
         entries = list(later)
         self._silent = len(entries)  # what the library never allows: tokens that add nothing where they stand
         entries.append(b"")
-        places = {b"": self._silent}
-        for place, text in enumerate(later):
-            places.setdefault(text, place)
+        entry_of = {b"": self._silent}
+        for token, text in enumerate(later):
+            entry_of.setdefault(text, token)
         self._first_entry = np.arange(self.size)
         for token, text in enumerate(first):
             if text != later[token]:
-                self._first_entry[token] = places.setdefault(text, len(entries))
-                if places[text] == len(entries):
+                self._first_entry[token] = entry_of.setdefault(text, len(entries))
+                if entry_of[text] == len(entries):
                     entries.append(text)
         self._has_text = np.fromiter(map(bool, later), dtype=np.bool_, count=self.size)
         self._end = len(entries)
@@ -49,7 +49,7 @@ class Vocabulary:
         return 0 <= token_id < self.size and bool(self._has_text[token_id])
 
     def entry(self, token_id: int, *, first: bool) -> int | None:
-        """The library's id of a token that shows text; None if it adds nothing to an empty output."""
+        """Returns the library's id of a token that shows text; None if it adds nothing to an empty output."""
         entry = int(self._first_entry[token_id]) if first else token_id
         return None if entry == self._silent else entry
 
@@ -73,7 +73,7 @@ class Vocabulary:
 
 _ROWS_TOGETHER = 256
 """Copies of a matcher share what the library computes and never gives back: after so many it starts anew."""
-_MOST_LEXER_STATES = 50_000
+_MAX_LEXER_STATES = 50_000
 """Most lexer states of the copies of one matcher together; about 2 kB each."""
 
 
@@ -91,17 +91,17 @@ class CompiledGrammar:
         self._matcher = self.compiled()
 
     def compiled(self) -> llguidance.LLMatcher:
-        """A matcher that shares nothing with any other. It never raises: a failure is its state."""
+        """Returns a matcher that shares nothing with any other. It never raises: a failure is its state."""
         import llguidance
 
         # Eager work over the whole vocabulary saves no measurable time later, and has no bound.
         limits = llguidance.LLParserLimits(
-            max_lexer_states=_MOST_LEXER_STATES, precompute_large_lexemes=False, verbose_errors=False
+            max_lexer_states=_MAX_LEXER_STATES, precompute_large_lexemes=False, verbose_errors=False
         )
         return llguidance.LLMatcher(self.vocabulary.tokenizer, self._text, log_level=0, limits=limits)
 
     def matcher(self) -> llguidance.LLMatcher:
-        """A copy at the beginning."""
+        """Returns a copy at the beginning."""
         if self._copies == _ROWS_TOGETHER:
             self.renew()
         self._copies += 1
@@ -217,15 +217,18 @@ class GrammarConstraint:
         return bool((entry is None or trial.consume_token(entry)) and trial.is_accepting())
 
     def _retry(self) -> None:
-        """Once more without what other rows of the grammar have left behind: the library bounds what all
-        copies of a matcher hold together, and what a row gets must not depend on the others."""
+        """Makes the matcher anew, without the state of other rows of the grammar.
+
+        The library bounds the memory of all copies of a matcher together, and a row's result must not depend
+        on other rows.
+        """
         self._compiled.renew()
         self._matcher = self._compiled.compiled()
         vocabulary, begins = self._compiled.vocabulary, self._begins_text
-        for place, token in enumerate(self._token_ids):
-            entry = vocabulary.entry(token, first=begins and not place)
+        for index, token in enumerate(self._token_ids):
+            entry = vocabulary.entry(token, first=begins and not index)
             if entry is not None and not self._matcher.try_consume_tokens([entry]):
-                refused = self._told(f"token {token} is not allowed there")
+                refused = self._described(f"token {token} is not allowed there")
                 self._error = self._reason() if self._matcher.is_error() else refused
                 return
 
@@ -237,8 +240,8 @@ class GrammarConstraint:
             why = "no token of the model can follow"
         else:
             why = plain_reason(self._matcher.get_error())
-        return self._told(why)
+        return self._described(why)
 
-    def _told(self, why: str) -> str:
+    def _described(self, why: str) -> str:
         name, count = self._compiled.grammar.name, len(self._token_ids)
         return f"{name}: the output cannot go on after {count} tokens: {why}"

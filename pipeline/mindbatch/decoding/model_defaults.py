@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mindbatch.decoding.parameter import parameters_of, strategies_asked
+from mindbatch.decoding.parameter import parameters_of, requested_strategies
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.file_signatures import foreign_format
 from mindbatch.io.regular_file import read_regular
@@ -24,7 +24,7 @@ _NAMED = re.compile(r"decoding\.(\w+)=")
 
 
 def recommended(folder: Path) -> dict[str, Any]:
-    """The file's content but for nulls.
+    """Returns the content of the file without nulls.
 
     ConfigError where it is missing, or holds no JSON object, read as strictly as config.json is.
     """
@@ -48,7 +48,8 @@ def recommended(folder: Path) -> dict[str, Any]:
 def model_defaults(
     folder: Path, overrides: Mapping[str, Any], params: type
 ) -> tuple[dict[str, Any], list[str]]:
-    """The model's values of parameters that `overrides` leaves open, and a line for each one left out.
+    """Returns the model's values of parameters that `overrides` leaves open, and a line for each one left
+    out.
 
     Left out are keys that are no parameter, and values that are not allowed or have no effect beside the
     others and the overrides. ConfigError as of `recommended`.
@@ -56,7 +57,7 @@ def model_defaults(
     params: DecodingParams, which declares the parameters and refuses what is not allowed.
     """
     content = recommended(folder)
-    # Neither the user's alone, nor settled for the model elsewhere, as speculation and end tokens are.
+    # Neither the user's alone, nor set for the model elsewhere, as speculation and end tokens are.
     recommendable = {name for name, declared in parameters_of(params).items() if declared.of_model}
     notes = [
         f"{folder / FILE_NAME}: {name} has no effect here"
@@ -75,24 +76,29 @@ def model_defaults(
             return taken, notes
         except ConfigError as error:
             named = [(name, problem) for problem in error.lines for name in _NAMED.findall(problem)]
-        blamed = [(name, problem) for name, problem in named if name in taken]
-        if not blamed:  # what is given is at problem by itself, which others report
+        own = [(name, problem) for name, problem in named if name in taken]
+        if not own:  # what is given is at problem by itself, which others report
             return taken, notes
-        name, problem = blamed[0]
+        name, problem = own[0]
         del taken[name]
         notes.append(f"{folder / FILE_NAME}: left out: {problem}")
 
 
 def sampling_advice(folder: Path, explicit: Mapping[str, Any], params: type) -> str | None:
-    """A line if the model's file recommends sampling and the given parameters are plain greedy decoding.
+    """Returns a line if the model's file recommends sampling and `explicit` is plain greedy
+    decoding.
 
     params: as of `model_defaults`.
     """
     try:
-        asked, (values, _) = params(**explicit), model_defaults(folder, {}, params)
+        explicit_params, (values, _) = params(**explicit), model_defaults(folder, {}, params)
     except ConfigError:  # others say what is wrong with either
         return None
-    if params(**values).greedy or not asked.greedy or strategies_asked(asked, parameters_of(params)):
+    if (
+        params(**values).greedy
+        or not explicit_params.greedy
+        or requested_strategies(explicit_params, parameters_of(params))
+    ):
         return None
     listed = ", ".join(f"{name}={json.dumps(value)}" for name, value in values.items())
     return (

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Literal, TypeVar
 
-from mindbatch.fields.field import Field, Need, declare, declared
+from mindbatch.fields.field import Field, Need, declare, declared_fields
 from mindbatch.fields.kinds import ValueKind
 from mindbatch.io.error_lines import shown_parameter, under_own_names
 from mindbatch.io.errors import ConfigError
@@ -50,12 +50,12 @@ class Parameter(Field):
 
 
 def parameter(default: Any, kind: ValueKind, meaning: str, **more: Any) -> Any:
-    """A field of `DecodingParams`, of which `Parameter(default, kind, meaning, **more)` is said."""
+    """Declares a field of `DecodingParams` by the fields of `Parameter`."""
     return declare(Parameter(default, kind, meaning, **more))
 
 
 def parameters_of(schema: type) -> dict[str, Parameter]:
-    return declared(schema)
+    return declared_fields(schema)
 
 
 def other_names(parameters: Mapping[str, Parameter]) -> dict[str, str]:
@@ -65,7 +65,7 @@ def other_names(parameters: Mapping[str, Parameter]) -> dict[str, str]:
 
 
 def with_other_names(declared: type[T]) -> type[T]:
-    """The dataclass of parameters, made with OpenAI's names, too; ConfigError: one is given under two."""
+    """Lets the dataclass accept OpenAI's names; raises ConfigError for a parameter set under two names."""
     names, init = other_names(parameters_of(declared)), declared.__init__
 
     @wraps(init)
@@ -89,7 +89,7 @@ WARMTH = Need(
 
 
 def _takes_likeliest(params: Any) -> bool:
-    """True if top_k says what greedy decoding does anyway: MindFormers' users ask for it so."""
+    """True if top_k means greedy decoding, which MindFormers' users write this way."""
     return bool(params.top_k == 1 and params.num_beams == 1)
 
 
@@ -120,38 +120,39 @@ EMBEDDING = Need(lambda p: p.pooling is not None, "pooling", "set decoding.pooli
 
 
 def combination_errors(params: Any, parameters: Parameters) -> list[str]:
-    """A line for each set of values that cannot go together."""
-    asked = strategies_asked(params, parameters)
+    """Returns a line for each set of values that exclude each other."""
+    requested = requested_strategies(params, parameters)
     return [
-        *_several_strategies(params, asked),
-        *_never_sampling(params, asked),
+        *_several_strategies(params, requested),
+        *_never_sampling(params, requested),
         *_two_constraints(params),
-        *_without_effect(params, parameters, asked),
+        *_without_effect(params, parameters, requested),
         *_unfit_groups(params),
         *_unfit_candidates(params),
-        *_too_many_outputs(params, asked),
+        *_too_many_outputs(params, requested),
         *_crossed_lengths(params),
         *_forced_and_suppressed(params),
     ]
 
 
-def shortest_error(params: Any, most_tokens: int) -> str | None:
-    """Reason why no request is as long as was asked for within `most_tokens`, the prompt included."""
-    for name, allowed in (("min_length", most_tokens), ("min_new_tokens", most_tokens - 1)):
+def shortest_error(params: Any, max_tokens: int) -> str | None:
+    """Returns the error of a minimum length above `max_tokens`, the prompt included; None if there is
+    none."""
+    for name, allowed in (("min_length", max_tokens), ("min_new_tokens", max_tokens - 1)):
         if getattr(params, name) > allowed:
-            together = f"prompt and output together may have {most_tokens} tokens"
+            together = f"prompt and output together may have {max_tokens} tokens"
             return f"{_shown(params, name)}: {together}; allowed: 0 to {allowed}"
     return None
 
 
-def strategies_asked(params: Any, parameters: Parameters) -> dict[str, Asks]:
-    """By parameter, the strategies asked for; those with the fewest outputs, the strictest, come first."""
-    asked = {
+def requested_strategies(params: Any, parameters: Parameters) -> dict[str, Asks]:
+    """Returns the requested strategies by parameter; those with the fewest outputs come first."""
+    requested = {
         name: parameter.asks
         for name, parameter in parameters.items()
         if parameter.asks and _is_given(params, name, parameter)
     }
-    return dict(sorted(asked.items(), key=lambda item: _FEWEST_FIRST.index(item[1].outputs)))
+    return dict(sorted(requested.items(), key=lambda item: _FEWEST_FIRST.index(item[1].outputs)))
 
 
 def _is_given(params: Any, name: str, parameter: Parameter) -> bool:
@@ -160,17 +161,17 @@ def _is_given(params: Any, name: str, parameter: Parameter) -> bool:
     return bool(value != parameter.default and value != parameter.idle)
 
 
-def _several_strategies(params: Any, asked: Mapping[str, Asks]) -> Iterator[str]:
-    first, *others = [name for name, asks in asked.items() if not asks.form_of] or [""]
+def _several_strategies(params: Any, requested: Mapping[str, Asks]) -> Iterator[str]:
+    first, *others = [name for name, asks in requested.items() if not asks.form_of] or [""]
     for other in others:
         yield (
-            f"{_shown(params, first)} cannot go with {_shown(params, other)}: {asked[first].strategy} and "
-            f"{asked[other].strategy} are two strategies; choose one"
+            f"{_shown(params, first)} cannot go with {_shown(params, other)}: {requested[first].strategy} "
+            f"and {requested[other].strategy} are two strategies; choose one"
         )
 
 
-def _never_sampling(params: Any, asked: Mapping[str, Asks]) -> Iterator[str]:
-    for name, asks in asked.items():
+def _never_sampling(params: Any, requested: Mapping[str, Asks]) -> Iterator[str]:
+    for name, asks in requested.items():
         if params.do_sample and not asks.samples:
             yield (
                 f"{_shown(params, name)} cannot go with decoding.do_sample=true: {asks.strategy} does not "
@@ -184,17 +185,17 @@ def _two_constraints(params: Any) -> Iterator[str]:
         yield f"{_shown(params, 'regex')} cannot go with {schema}: the output can follow only one of them"
 
 
-def _without_effect(params: Any, parameters: Parameters, asked: Mapping[str, Asks]) -> Iterator[str]:
+def _without_effect(params: Any, parameters: Parameters, requested: Mapping[str, Asks]) -> Iterator[str]:
     for name, parameter in parameters.items():
         for need in parameter.needs:
             if _is_given(params, name, parameter) and not need.met(params):
-                yield f"{_shown(params, name)} has no effect with {_cause(params, need, asked)}"
+                yield f"{_shown(params, name)} has no effect with {_cause(params, need, requested)}"
 
 
-def _cause(params: Any, need: Need, asked: Mapping[str, Asks]) -> str:
-    """Names what is in the way, and what to do; not what the strategy asked for refuses in its turn."""
+def _cause(params: Any, need: Need, requested: Mapping[str, Asks]) -> str:
+    """Returns the setting that prevents an effect, and a remedy; a strategy without sampling is the first."""
     if need.missing == "do_sample":
-        for name, asks in asked.items():
+        for name, asks in requested.items():
             if not asks.samples:
                 return f"{_shown(params, name)}, for {asks.strategy} does not sample; remove it"
     return f"{_shown(params, need.missing)}; {need.remedy} or remove it"
@@ -220,11 +221,11 @@ def _unfit_candidates(params: Any) -> Iterator[str]:
         )
 
 
-def _too_many_outputs(params: Any, asked: Mapping[str, Asks]) -> Iterator[str]:
+def _too_many_outputs(params: Any, requested: Mapping[str, Asks]) -> Iterator[str]:
     count = _shown(params, "num_return_sequences")
     if params.num_return_sequences == 1:
         return
-    limits = [(name, asks) for name, asks in asked.items() if asks.outputs != "any"]
+    limits = [(name, asks) for name, asks in requested.items() if asks.outputs != "any"]
     for name, asks in limits[:1]:
         if asks.outputs == "one":
             yield f"{count} cannot go with {_shown(params, name)}: {asks.strategy} has one output; use 1"
@@ -244,10 +245,10 @@ def _crossed_lengths(params: Any) -> Iterator[str]:
         limit = getattr(params, high)
         if limit is not None and getattr(params, low) > limit:
             yield f"{_shown(params, low)} is above {_shown(params, high)}; must be at most that"
-    most = params.max_total_tokens(0, params.min_new_tokens)
-    if params.max_length is None and params.max_new_tokens is None and params.min_new_tokens > most:
+    limit = params.max_total_tokens(0, params.min_new_tokens)
+    if params.max_length is None and params.max_new_tokens is None and params.min_new_tokens > limit:
         low, high = _shown(params, "min_new_tokens"), _shown(params, "max_new_tokens")
-        yield f"{low} is above {high}, which is {most}; set decoding.max_new_tokens"
+        yield f"{low} is above {high}, which is {limit}; set decoding.max_new_tokens"
 
 
 def _forced_and_suppressed(params: Any) -> Iterator[str]:

@@ -32,31 +32,31 @@ from mindbatch.io.errors import ConfigError
 
 AllowedTokens = Callable[[str, Sequence[int]], Iterable[int]]
 DEFAULT_NEW_TOKENS = 128
-"""New tokens of a request that gives neither max_length nor max_new_tokens."""
-MOST_LOGPROBS = 100
-"""More than this at each position would make the output mostly log-probabilities."""
-MOST_SAMPLES, MOST_BEAMS, MOST_DRAFTED = 1 << 16, 1 << 12, 1 << 10
-"""Far above what is of use, and far below what the counters of the random generator hold."""
+"""Maximum number of new tokens of a request with neither max_length nor max_new_tokens."""
+MAX_LOGPROBS = 100
+"""Maximum number of log-probabilities of a position."""
+MAX_SAMPLES, MAX_BEAMS, MAX_DRAFTED = 1 << 16, 1 << 12, 1 << 10
+"""Far above any use, and far below the counters of the random generator."""
 LARGEST_EXPONENT = 20
 """Largest exponent of a length: a million tokens to this power are still a float."""
 
 
 def _filter(default: float, values: kind.ValueKind, meaning: str, **more: Any) -> Any:
-    """A parameter that narrows what sampling chooses among."""
+    """Declares a parameter that narrows the tokens that sampling chooses among."""
     return parameter(default, values, meaning, needs=(SAMPLING, WARMTH), is_filter=True, **more)
 
 
 def _users_own(default: Any, values: kind.ValueKind, meaning: str, **more: Any) -> Any:
-    """A parameter that no model's file may recommend a value for."""
+    """Declares a parameter for which a model's generation_config.json may not recommend a value."""
     return parameter(default, values, meaning, of_model=False, **more)
 
 
 @with_other_names
 @dataclass(frozen=True, kw_only=True)
 class DecodingParams:
-    """Decoding parameters under their Hugging Face names; `parameter` says what is declared of each.
+    """Decoding parameters under their Hugging Face names, declared by `parameter`.
 
-    Raises ConfigError naming every error at once, in the order of the parameters.
+    Raises ConfigError with all errors at once, in the order of the parameters.
     """
 
     do_sample: bool = parameter(
@@ -110,7 +110,7 @@ class DecodingParams:
     )
     num_beams: int = parameter(
         1,
-        kind.whole(1, MOST_BEAMS),
+        kind.whole(1, MAX_BEAMS),
         "hypotheses that beam search keeps; 1: no beam search",
         asks=Asks("beam search", outputs="value"),
         widens=True,
@@ -118,7 +118,7 @@ class DecodingParams:
     )
     num_beam_groups: int = parameter(
         1,
-        kind.whole(1, MOST_BEAMS),
+        kind.whole(1, MAX_BEAMS),
         "groups of beams that are pushed apart; must divide num_beams; 1: off",
         needs=(BEAMS,),
         asks=Asks("group beam search", samples=False, form_of="num_beams"),
@@ -151,7 +151,7 @@ class DecodingParams:
     )
     best_of: int | None = _users_own(
         None,
-        kind.whole(1, MOST_SAMPLES, optional=True),
+        kind.whole(1, MAX_SAMPLES, optional=True),
         "sample-and-rank: candidates to sample; the best are returned",
         needs=(SAMPLING, WARMTH),
         asks=Asks("sample-and-rank", outputs="value"),
@@ -159,7 +159,7 @@ class DecodingParams:
     )
     num_assistant_tokens: int = _users_own(
         0,
-        kind.whole(0, MOST_DRAFTED),
+        kind.whole(0, MAX_DRAFTED),
         "tokens that model.assistant drafts for each step; 0: off",
         asks=Asks("speculative decoding with an assistant"),
         widens=True,
@@ -167,7 +167,7 @@ class DecodingParams:
     )
     prompt_lookup_num_tokens: int = _users_own(
         0,
-        kind.whole(0, MOST_DRAFTED),
+        kind.whole(0, MAX_DRAFTED),
         "tokens drafted from the text so far, for each step; 0: off",
         asks=Asks("speculative decoding by prompt lookup"),
         widens=True,
@@ -280,7 +280,7 @@ class DecodingParams:
     )
     num_return_sequences: int = parameter(
         1,
-        kind.whole(1, MOST_SAMPLES),
+        kind.whole(1, MAX_SAMPLES),
         "samples for each prompt, or hypotheses of a search",
         widens=True,
         openai=("n",),
@@ -288,16 +288,16 @@ class DecodingParams:
     )
     logprobs: int | None = _users_own(
         None,
-        kind.whole(0, MOST_LOGPROBS, optional=True),
+        kind.whole(0, MAX_LOGPROBS, optional=True),
         "log-probabilities of the chosen token and of the top k",
     )
     prompt_logprobs: int | None = _users_own(
-        None, kind.whole(0, MOST_LOGPROBS, optional=True), "the same for the prompt's own tokens"
+        None, kind.whole(0, MAX_LOGPROBS, optional=True), "the same for the prompt's own tokens"
     )
     pooling: str | None = _users_own(
         None,
         kind.choice("last", "mean", "cls", "max", "weightedmean", optional=True),
-        "an embedding of the prompt in place of text: hidden states of its last token, the mean of all, "
+        "an embedding of the prompt instead of text: hidden states of its last token, the mean of all, "
         "those of the first (cls), their maxima, or a mean that weighs later ones more",
         asks=Asks("embedding", samples=False, outputs="one"),
     )
@@ -337,9 +337,9 @@ class DecodingParams:
 
     @classmethod
     def from_model(cls, folder: str | Path, **overrides: Any) -> "DecodingParams":
-        """Reads what the folder's generation_config.json recommends; given parameters override it.
+        """Reads the recommendations of a folder's generation_config.json, which `overrides` override.
 
-        Raises ConfigError where there is no such file or the given parameters are wrong.
+        Raises ConfigError if there is no such file or `overrides` are wrong.
         """
         return cls(**{**model_defaults(Path(folder), overrides, cls)[0], **overrides})
 
@@ -349,19 +349,19 @@ class DecodingParams:
 
     @property
     def num_draft_tokens(self) -> int:
-        """The most tokens that are drafted for a step of speculative decoding; 0 is none."""
+        """Maximum number of tokens drafted for a step of speculative decoding; 0 is off."""
         return self.num_assistant_tokens or self.prompt_lookup_num_tokens
 
     def token_ids(self) -> Iterator[tuple[str, int]]:
-        """Each token id that a parameter holds, after the parameter's name."""
+        """Yields the name of a parameter and a token id in it, for all of them."""
         for name, declared in PARAMETERS.items():
             for token in declared.kind.token_ids(getattr(self, name)):
                 yield name, token
 
     def max_total_tokens(self, prompt_length: int, seq_length: int) -> int:
-        """Tokens of prompt and output together at which the request ends; at most the model's `seq_length`.
+        """Returns the number of tokens of prompt and output at which a request ends, at most `seq_length`.
 
-        A result of `prompt_length` or less means that there is no room for a new token.
+        A result of `prompt_length` or less allows no new token.
         """
         limits = [seq_length]
         if self.max_length is not None:
@@ -373,7 +373,7 @@ class DecodingParams:
         return min(limits)
 
     def min_total_tokens(self, prompt_length: int) -> int:
-        """Tokens of prompt and output together before which no end-of-sequence token may be chosen."""
+        """Returns the number of tokens of prompt and output before which no end token may be chosen."""
         return max(self.min_length, prompt_length + self.min_new_tokens)
 
 

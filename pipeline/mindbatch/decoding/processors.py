@@ -115,7 +115,7 @@ def sequence_bias(row: Row) -> Processor:
     pairs = dict(row.params.sequence_bias)
     sequences, biases = list(pairs), np.array(list(pairs.values()), dtype=np.float32)
     words = bans.BannedWords(sequences)
-    singles = {sequence[0]: place for place, sequence in enumerate(sequences) if len(sequence) == 1}
+    singles = {sequence[0]: index for index, sequence in enumerate(sequences) if len(sequence) == 1}
     single_ids, single_biases = token_array(list(singles)), biases[list(singles.values())]
 
     def process(step: DecodingStep) -> None:
@@ -126,9 +126,9 @@ def sequence_bias(row: Row) -> Processor:
             return
         # All that goes to one token is summed up first, so that float32 rounds as in transformers.
         totals = dict(zip(singles, single_biases, strict=True))
-        for place in ending:
-            last = sequences[place][-1]
-            totals[last] = totals.get(last, np.float32(0)) + biases[place]
+        for index in ending:
+            last = sequences[index][-1]
+            totals[last] = totals.get(last, np.float32(0)) + biases[index]
         step.writable()[list(totals)] += np.array(list(totals.values()))
 
     return process
@@ -196,7 +196,7 @@ _ORDER: tuple[tuple[Callable[[Row], Processor], tuple[str, ...]], ...] = (
 
 
 def adjust(scores: NDArray[np.float32], row: Row) -> NDArray[np.float32]:
-    """The row's scores [V] after its processors; `scores` itself, not a copy, when none changes any.
+    """Returns the row's scores [V] after its processors; `scores` itself, not a copy, when none changes any.
 
     `scores` are logits, or the log-probabilities that beam searches work on; they are not changed. Where the
     row does not sample, `renormalize_logits` is done too.
@@ -225,7 +225,8 @@ def _processors_of(row: Row) -> tuple[Processor, ...]:
 
 
 def renormalised(scores: NDArray[np.float32], params: DecodingParams) -> NDArray[np.float32]:
-    """Log-probabilities (nats) of `scores` [n] if `renormalize_logits` asks for them, else `scores` itself.
+    """Returns log-probabilities (nats) of `scores` [n] if `renormalize_logits` asks for them, else `scores`
+    itself.
 
     One score must be finite; a token at minus infinity stays there. Without sampling, `adjust` does this.
     With sampling it comes after the filters, so whoever applies those does it.

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from mindbatch.io.regex_tree import BEGINNINGS, ENDS, MOST_NESTING, TOO_DEEP, constants, regex_tree
+from mindbatch.io.regex_tree import BEGINNINGS, ENDS, MAX_NESTING, TOO_DEEP, constants, regex_tree
 
-MOST_CHARACTERS = 1 << 16
+MAX_CHARACTERS = 1 << 16
 """Most characters of a regular expression."""
 # The library knows a later Unicode than Python, to which the characters that are new there mean nothing.
 _KNOWN = rf"\p{{age={'.'.join(unicodedata.unidata_version.split('.')[:2])}}}"
@@ -41,12 +41,12 @@ _SURROGATES = range(0xD800, 0xE000)
 
 
 def literal(text: str) -> str:
-    """A regular expression that matches exactly this text."""
+    """Returns a regular expression that matches exactly this text."""
     return "".join(c if c.isascii() and c.isalnum() else f"\\x{{{ord(c):x}}}" for c in text)
 
 
 def translated(pattern: str) -> str:
-    """The pattern in the syntax of Rust's regex crate.
+    """Returns the pattern in the syntax of Rust's regex crate.
 
     Raises:
         ValueError: the reason, as words that follow "decoding.regex=...: ".
@@ -62,13 +62,13 @@ class RegexTranslator:
     """The reason that an anchor elsewhere is refused for."""
 
     def parse(self, pattern: str) -> Any:
-        return regex_tree(pattern, MOST_CHARACTERS)
+        return regex_tree(pattern, MAX_CHARACTERS)
 
     def bounded(self, text: str) -> str:
-        """The text, if the library can read groups of its depth."""
+        """Returns the text, if the library can read groups of its depth."""
         # Every parenthesis of the text is a group: literal ones are written by number.
         depths = accumulate((character == "(") - (character == ")") for character in text)
-        if max(depths, default=0) > MOST_NESTING:
+        if max(depths, default=0) > MAX_NESTING:
             raise ValueError(TOO_DEEP)
         return text
 
@@ -107,7 +107,7 @@ class RegexTranslator:
         raise ValueError(f"has {construct}, which constrained output does not support")
 
     def group(self, items: Any, outer: int, inner: int, at_start: int, at_end: int) -> str:
-        """The items of a group, whose flags are `inner`."""
+        """Returns the items of a group, whose flags are `inner`."""
         raise NotImplementedError
 
     def repeat(self, value: Any, flags: int, at_start: int, at_end: int) -> str:
@@ -175,7 +175,7 @@ def _anchors(kinds: Sequence[Any]) -> list[tuple[Any, Any]]:
 
 
 def _with_case(text: str, outer: int, inner: int) -> str:
-    """The text under its group's own IGNORECASE flag, if that is not the one around it."""
+    """Returns the text under its group's own IGNORECASE flag, if that is not the one around it."""
     if inner & re.IGNORECASE and inner & re.ASCII:
         raise ValueError("has the flags a and i together, which constrained output does not support")
     if not (outer ^ inner) & re.IGNORECASE:

@@ -15,7 +15,7 @@ _SAMPLED = ", sampled"
 
 @cache
 def strategies() -> dict[str, DecodingStrategy]:
-    """One object of each: it serves all requests that use it, so that they advance in one call."""
+    """Returns one object of each strategy, which advances all of its requests in one call."""
     from mindbatch.decoding.beam_search import BeamSampling, BeamSearch, GroupBeamSearch
     from mindbatch.decoding.contrastive import ContrastiveSearch
     from mindbatch.decoding.embedding import Embedding
@@ -34,7 +34,7 @@ def strategies() -> dict[str, DecodingStrategy]:
 
 
 def strategy_for(params: DecodingParams) -> DecodingStrategy:
-    """The strategy that `params` ask for; of two, one is a form of the other, whose parameter comes later."""
+    """Returns the strategy of `params`; of two, one is a form of the other, whose parameter comes later."""
     asking = [name for name in _ASKING if getattr(params, name) != PARAMETERS[name].default]
     if not asking:
         return _SAMPLING

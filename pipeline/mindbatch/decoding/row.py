@@ -1,4 +1,4 @@
-"""A sequence as decoding sees it: its tokens, the raw scores after them, and these on the way to a choice."""
+"""A sequence in decoding: its tokens, the raw scores after them, and the scores that processors change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mindbatch.decoding.grammar_constraint import Constraint
 
 FinishReason = Literal["stop", "length"]
-"""An end token, a stop string or a constraint that is fulfilled; or no room for another token."""
+"""stop: an end token, a stop string or a fulfilled constraint. length: the maximum length."""
 _NEVER = np.float32(-np.inf)
 NOT_FINITE = "are NaN or infinite; the model's weights or its number format do not fit"
 _LONGEST = 500
@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 class TokenChoice:
     """A token that follows a row.
 
-    `logprob` is its log-probability (nats) under the model's raw logits. `top_logprobs` maps tokens to
-    theirs, likeliest first and `token_id` always among them, or is None when it was not asked for.
+    logprob: its log-probability (nats) under the model's raw logits.
+    top_logprobs: log-probabilities by token, likeliest first and with `token_id`; None unless requested.
     """
 
     token_id: int
@@ -47,8 +47,8 @@ class TokenChoice:
 class Draft:
     """Tokens that may follow a row's output.
 
-    `probabilities` has for each of them the distribution [V] that it was drawn from; None says that the
-    tokens were not drawn but certain, as those found in the prompt are.
+    probabilities: the distribution [V] that each was drawn from; None if they were not drawn but are certain,
+        as those found in the prompt.
     """
 
     token_ids: tuple[int, ...]
@@ -59,13 +59,14 @@ class Draft:
 class Row:
     """One sequence of a step's batch; its logits are those that follow its last token.
 
-    `prompt_token_ids` must not change during the row's life. `row_hash` (see `draws.row_hash`) of `key` and
-    `sample_index` place the row in the random stream. `cumulative_logprob` (nats) and `logprobs` are those of
-    the output under the model's raw logits; `logprobs` is None unless asked for. `constraint` is what a
-    regular expression or schema still allows, and `draft` holds tokens that are to be verified. The row ends
-    at `max_tokens` of prompt and output; None leaves the limit to `params`. `processors` are those that
-    `processors.adjust` made for the row. `encoder_token_ids` are the encoder's input of a model that has one;
-    the prompt is then the decoder's.
+    prompt_token_ids: the prompt, which must not change during the row's life.
+    row_hash, sample_index: fix the row's random numbers; row_hash is `draws.row_hash` of `key`.
+    cumulative_logprob, logprobs: log-probabilities (nats) of the output under the model's raw logits;
+        `logprobs` is None unless requested.
+    constraint: the state of the row's regular expression or schema. draft: tokens to verify.
+    max_tokens: number of tokens of prompt and output at which the row ends; None is the limit of `params`.
+    encoder_token_ids: the encoder's input, in a model that has one; the prompt is then the decoder's.
+    processors: the processors that `processors.adjust` made for the row.
     """
 
     params: DecodingParams
@@ -85,7 +86,7 @@ class Row:
 
     @property
     def step(self) -> int:
-        """Tokens of output so far, which numbers the step about to be made."""
+        """Number of output tokens so far, which is the number of the next step."""
         return len(self.output_token_ids)
 
     @property
@@ -96,7 +97,7 @@ class Row:
 
     @property
     def limit(self) -> int:
-        """Tokens of prompt and output at which the row ends."""
+        """Number of tokens of prompt and output at which the row ends."""
         if self.max_tokens is not None:
             return self.max_tokens
         return self.params.max_total_tokens(len(self.prompt_token_ids), sys.maxsize)
@@ -111,7 +112,7 @@ class Row:
             self.constraint.advance(choice.token_id)
 
     def fork(self) -> Row:
-        """An independent copy, without a draft."""
+        """Returns an independent copy, without a draft."""
         forked = copy(self)
         forked.draft = None
         forked.output_token_ids = list(self.output_token_ids)
@@ -121,25 +122,25 @@ class Row:
 
 
 def row_error(error: Exception, key: str) -> PromptError:
-    """The error that ends row `key` and no other: `error` itself if it is meant for users.
+    """Returns the error that ends row `key` alone: `error` itself if it is one for users.
 
-    Any other was not foreseen: it is named in one line with its type, and its traceback is logged, which
-    --verbose shows.
+    Any other is unforeseen: the result names it in one line with its type, and its traceback is logged for
+    --verbose.
     """
     if isinstance(error, PromptError):
         return error
     _log.info("row %s", printable(key), exc_info=error)
     text = " ".join(str(error).split())
-    what = "out of memory" if isinstance(error, MemoryError) else f"unforeseen {type(error).__name__}"
-    return PromptError(printable(f"{what}{': ' * bool(text)}{text}", _LONGEST))
+    kind = "out of memory" if isinstance(error, MemoryError) else f"unforeseen {type(error).__name__}"
+    return PromptError(printable(f"{kind}{': ' * bool(text)}{text}", _LONGEST))
 
 
 class RawScores:
     """Log-probabilities of a step.
 
     logits: [S, V]; not changed.
-    likeliest: [S], the place of each row's largest logit, the lowest among equals.
-    normalisers: [S], what to subtract from a row's logits to get log-probabilities (nats).
+    likeliest: [S], the index of each row's largest logit, the lowest among equals.
+    normalisers: [S]; a row's logits minus its normaliser are log-probabilities (nats).
     """
 
     def __init__(
@@ -165,19 +166,19 @@ class RawScores:
     def of(cls, rows: Sequence[Row], logits: NDArray[np.float32], summary: Summary) -> RawScores:
         return cls(rows, logits, *likeliest_and_normalisers(logits, summary))
 
-    def choice(self, place: int, token_id: int) -> TokenChoice:
-        """The token after the row at `place`, with the log-probabilities that the row asks for."""
-        normaliser, count = float(self.normalisers[place]), self._rows[place].params.logprobs
-        top = None if count is None else top_logprobs(self.logits[place], normaliser, token_id, count)
-        return TokenChoice(token_id, float(self.logits[place, token_id]) - normaliser, top)
+    def choice(self, index: int, token_id: int) -> TokenChoice:
+        """Returns the token after a row of the step, with the log-probabilities that the row requests."""
+        normaliser, count = float(self.normalisers[index]), self._rows[index].params.logprobs
+        top = None if count is None else top_logprobs(self.logits[index], normaliser, token_id, count)
+        return TokenChoice(token_id, float(self.logits[index, token_id]) - normaliser, top)
 
 
 def token_logprobs(
     logits: NDArray[np.float32], token_ids: NDArray[np.int64], count: int
 ) -> list[dict[int, float]]:
-    """For each row of `logits` [S, V], log-probabilities (nats) by token: see `top_logprobs`.
+    """Returns `top_logprobs` for each row of `logits` [S, V].
 
-    `token_ids` [S] are the tokens that followed; for a prompt, row i is what the model said of token i + 1.
+    token_ids: [S], the tokens that followed; in a prompt, row i scores token i + 1.
     """
     normalisers = likeliest_and_normalisers(logits)[1]
     rows = zip(logits, normalisers, token_ids, strict=True)
@@ -187,7 +188,8 @@ def token_logprobs(
 def top_logprobs(
     logits: NDArray[np.float32], normaliser: float, token_id: int, count: int
 ) -> dict[int, float]:
-    """The `count` likeliest tokens of `logits` [V] in that order, then `token_id` if it is not among them."""
+    """Returns log-probabilities of the `count` likeliest tokens of `logits` [V], in order, and of
+    `token_id`."""
     tokens = [int(token) for token in largest(logits, count)]
     if token_id not in tokens:
         tokens.append(token_id)
@@ -195,32 +197,32 @@ def top_logprobs(
 
 
 class NotFiniteError(PromptError):
-    """The model's logits after a row are no numbers: of the row, unless it is so with every row."""
+    """Raised for logits after a row that are not finite: an error of the row, unless all rows have it."""
 
 
 class NoTokenLeftError(PromptError):
-    """A row's processors forbid every token. A search may drop the row and go on with others."""
+    """Raised if a row's processors forbid every token; a search may drop the row and continue with others."""
 
 
 class DecodingStep:
     """The scores [V] of one row, copied when they are first changed.
 
-    scores: not to be written to; see `writable`.
+    scores: read only; `writable` returns them for writing.
     """
 
-    __slots__ = ("_allowed", "_forbidding", "_given", "_output", "row", "scores")
+    __slots__ = ("_allowed", "_forbidding", "_original", "_output", "row", "scores")
 
     def __init__(self, scores: NDArray[np.float32], row: Row) -> None:
         self.row = row
         self.scores = scores
-        self._given = scores
+        self._original = scores
         self._forbidding: list[str] = []
         self._output: NDArray[np.int64] | None = None
         self._allowed: NDArray[np.bool_] | None = None
 
     @property
     def length(self) -> int:
-        """Tokens of prompt and output."""
+        """Number of tokens of prompt and output."""
         return len(self.row.prompt_token_ids) + self.row.step
 
     @property
@@ -230,7 +232,7 @@ class DecodingStep:
         return self._output
 
     def latest(self, count: int) -> tuple[int, ...]:
-        """The last `count` tokens of prompt and output, all of them if there are fewer."""
+        """Returns the last `count` tokens of prompt and output, or all if they are fewer."""
         output = self.row.output_token_ids
         missing = count - len(output)
         if missing <= 0:
@@ -245,32 +247,32 @@ class DecodingStep:
         return self._allowed
 
     def writable(self) -> NDArray[np.float32]:
-        """The scores, to be changed in place."""
-        if self.scores is self._given:
-            self.scores = self._given.copy()
+        """Returns the scores for writing, copied on the first call."""
+        if self.scores is self._original:
+            self.scores = self._original.copy()
         return self.scores
 
     def forbid(self, token_ids: NDArray[np.int64], by: str) -> None:
-        """Puts tokens at minus infinity; ids of V or more are passed over. `by` names the parameter."""
+        """Sets scores of tokens to minus infinity; ignores ids of V or more. `by` names the parameter."""
         known = token_ids[token_ids < self.scores.size]
         if known.size:
             self.writable()[known] = _NEVER
             self._forbidding.append(by)
 
     def allow_only(self, allowed: NDArray[np.bool_], by: str) -> None:
-        """Puts every token at minus infinity but those where `allowed` [V] is true."""
+        """Sets the scores of all tokens but the `allowed` [V] to minus infinity."""
         ceilings = (allowed - np.float32(0.5)) * np.float32(np.inf)  # np.where takes ten times as long
         self.scores = np.minimum(self.scores, ceilings, out=ceilings)
         self._forbidding.append(by)
 
     def force(self, token_ids: Sequence[int], by: str) -> None:
-        """Puts `token_ids` at 0 and all others at minus infinity, whatever came before."""
+        """Sets the scores of `token_ids` to 0 and all others to minus infinity."""
         self.scores = np.full_like(self.scores, _NEVER)
         self.scores[list(token_ids)] = 0
         self._forbidding = [by]
 
     def result(self) -> NDArray[np.float32]:
-        """The scores in the end; raises NoTokenLeftError if all are minus infinity."""
+        """Returns the scores; raises NoTokenLeftError if all are minus infinity."""
         if self._forbidding and self.scores.max() == _NEVER:
             raise NoTokenLeftError(
                 f"{self.row.key}: no token is left for position {self.row.step} of output "
@@ -281,9 +283,9 @@ class DecodingStep:
 
 
 Processor = Callable[[DecodingStep], None]
-"""Changes a step's scores. It serves a row and its forks, so it keeps nothing that depends on the output."""
+"""Changes a step's scores. A row and its forks share it, so it keeps no state of the output."""
 
 
 def token_array(token_ids: Sequence[int]) -> NDArray[np.int64]:
-    """Token ids as an array, which cannot be written to."""
+    """Returns token ids as a read-only array."""
     return np.frombuffer(array("q", token_ids), dtype=np.int64)

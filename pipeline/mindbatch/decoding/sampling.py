@@ -35,8 +35,8 @@ class SamplingStrategy(DecodingStrategy):
     ) -> list[Decision]:
         rows = [row for group in groups for row in group.rows]
         samples = [indices for group in groups for indices in self._samples(group)]
-        places = [[(sample, row.step) for sample in own] for row, own in zip(rows, samples, strict=True)]
-        likeliest, normalisers, tokens = _tokens(rows, logits, summary, row_uniforms(rows, places))
+        draws = [[(sample, row.step) for sample in own] for row, own in zip(rows, samples, strict=True)]
+        likeliest, normalisers, tokens = _tokens(rows, logits, summary, row_uniforms(rows, draws))
         raw = RawScores(rows, logits, likeliest, normalisers)
         decisions = []
         first = 0
@@ -47,7 +47,7 @@ class SamplingStrategy(DecodingStrategy):
         return decisions
 
     def _samples(self, group: GroupView) -> list[Sequence[int]]:
-        """For each row of the group, the sample indices of the branches it gets."""
+        """Returns the sample indices of the branches of each row of the group."""
         if len(group.rows) == 1 and group.rows[0].step == 0:
             return [range(self.width(group.rows[0].params))]
         return [(row.sample_index,) for row in group.rows]
@@ -56,7 +56,7 @@ class SamplingStrategy(DecodingStrategy):
 def _decide(
     raw: RawScores, first: int, samples: Sequence[Sequence[int]], tokens: Sequence[Tokens]
 ) -> Decision:
-    """One request, whose logits begin at row `first`, with the samples and tokens of each of its rows."""
+    """Decides for a request whose logits begin at row `first`, from the samples and tokens of its rows."""
     branches: list[Branch] = []
     for parent, (indices, drawn) in enumerate(zip(samples, tokens, strict=True)):
         if isinstance(drawn, Exception):
@@ -72,22 +72,22 @@ def _tokens(
     summary: Summary,
     uniforms: Sequence[NDArray[np.float64]],
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], list[Tokens]]:
-    """The likeliest tokens and normalisers of `RawScores`, and what follows each row."""
+    """Returns the likeliest tokens and normalisers of `RawScores`, and the next tokens of each row."""
     parts, tokens = [], []
     for start in range(0, len(rows), _TOGETHER):
         some = slice(start, start + _TOGETHER)
-        asked = [*map(_asked, rows[some], logits[some], uniforms[some])]
-        draws = [one if isinstance(one, Draw) else None for one in asked]
+        choices = [*map(_choice, rows[some], logits[some], uniforms[some])]
+        draws = [one if isinstance(one, Draw) else None for one in choices]
         drawn = draw_tokens(logits[some], draws, None if summary is None else summary[some])
         parts.append((drawn.likeliest, drawn.normalisers))
-        for one, row_tokens, best in zip(asked, drawn.tokens, drawn.likeliest.tolist(), strict=True):
+        for one, row_tokens, best in zip(choices, drawn.tokens, drawn.likeliest.tolist(), strict=True):
             tokens.append([best] if one is None else row_tokens if isinstance(one, Draw) else one)
     likeliest, normalisers = zip(*parts, strict=True)
     return np.concatenate(likeliest), np.concatenate(normalisers), tokens
 
 
-def _asked(row: Row, logits: NDArray[np.float32], uniforms: NDArray[np.float64]) -> Draw | Tokens | None:
-    """The row's next token, or what to draw it from; None for its likeliest token."""
+def _choice(row: Row, logits: NDArray[np.float32], uniforms: NDArray[np.float64]) -> Draw | Tokens | None:
+    """Returns the row's next tokens, or the draw that chooses them; None for its likeliest token."""
     try:
         scores = adjust(logits, row)
     except Exception as error:

@@ -18,10 +18,10 @@ _LOWEST_SHIFTED = np.float32(-200.0)
 
 @lru_cache(maxsize=1)
 def kernels_library() -> NativeLibrary | None:
-    """The C++ kernels, if they are built."""
+    """Returns the C++ kernels, if they are built."""
     try:
         return find_library()
-    except ConfigError:  # built from other sources; whoever asks for its kernels is told
+    except ConfigError:  # built from other sources, which is an error where its kernels are requested
         return None
 
 
@@ -39,9 +39,10 @@ def weights_of(scores: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def entropy(scores: NDArray[np.float32], weights: NDArray[np.float32]) -> np.float32:
-    """The entropy (nats) of the distribution with `scores` [n], whose `weights_of` are `weights` [n]."""
+    """Returns the entropy (nats) of the distribution with `scores` [n], whose `weights_of` are `weights`
+    [n]."""
     total = weights.sum()
-    # Where a weight is 0 the score may be minus infinity; any finite number in its place adds nothing.
+    # Where a weight is 0 the score may be minus infinity; any finite number instead adds nothing.
     shifted = np.maximum(scores - scores.max(), _LOWEST_SHIFTED)
     return np.float32(np.log(total) - (shifted * weights).sum() / total)
 
@@ -49,7 +50,8 @@ def entropy(scores: NDArray[np.float32], weights: NDArray[np.float32]) -> np.flo
 def likeliest_and_normalisers(
     logits: NDArray[np.float32], summary: Summary = None
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The place of each row's largest logit, the lowest among equals, and the row's normaliser: [S] and [S].
+    """Returns the index of each row's largest logit, the lowest among equals, and the row's normaliser: [S]
+    and [S].
 
     A normaliser is what to subtract from logits to get log-probabilities; a row with NaN or plus infinity has
     NaN. A row's results do not depend on the others. By the C++ kernels where they are built, on all their
@@ -60,9 +62,9 @@ def likeliest_and_normalisers(
     library = kernels_library()
     if library is None:
         return likeliest_by_numpy(logits)
-    places, normalisers = np.empty(len(logits), dtype=np.int64), np.empty(len(logits), dtype=np.float64)
-    library.likeliest(np.ascontiguousarray(logits), summary, places, normalisers)
-    return places, normalisers
+    indices, normalisers = np.empty(len(logits), dtype=np.int64), np.empty(len(logits), dtype=np.float64)
+    library.likeliest(np.ascontiguousarray(logits), summary, indices, normalisers)
+    return indices, normalisers
 
 
 def likeliest_by_numpy(logits: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -87,7 +89,8 @@ def likeliest_by_numpy(logits: NDArray[np.float32]) -> tuple[NDArray[np.int64], 
 
 
 _GROUPS = 1024
-"""Groups that the scores are dealt into. More let fewer scores through the bound but cost more to look at."""
+"""Number of groups that the scores are divided into. More let fewer scores through the bound but cost more to
+look at."""
 _GROUPS_PER_KEPT = 8
 """At least so many groups for each score that is wanted."""
 _SCORES_PER_GROUP = 4
@@ -95,27 +98,27 @@ _SCORES_PER_GROUP = 4
 
 
 def kth_largest(scores: NDArray[np.float32], k: int) -> np.float32:
-    """The k-th largest of `scores` [n], counting equal ones each; the smallest if k > n."""
+    """Returns the k-th largest of `scores` [n], counting equal ones each; the smallest if k > n."""
     k = min(k, scores.size)
     return _kth_of_all(scores[scores >= _bound(scores, k)], k)
 
 
 def largest(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-    """Places of the k largest of `scores` [n], all if k > n, largest first; the lower place among equals."""
+    """Indices of the k largest of `scores` [n], all if k > n, largest first; the lower index among equals."""
     k = min(k, scores.size)
     if k == 0:
         return np.empty(0, dtype=np.int64)
-    places = np.flatnonzero(scores >= _bound(scores, k))
-    if places.size > k:  # of those that equal the k-th not all are wanted, and there may be very many
-        near = scores[places]
+    indices = np.flatnonzero(scores >= _bound(scores, k))
+    if indices.size > k:  # of those that equal the k-th not all are wanted, and there may be very many
+        near = scores[indices]
         kth = _kth_of_all(near, k)
-        above = places[near > kth]
-        places = np.concatenate([above, places[near == kth][: k - above.size]])
-    return places[np.argsort(-scores[places], kind="stable")]
+        above = indices[near > kth]
+        indices = np.concatenate([above, indices[near == kth][: k - above.size]])
+    return indices[np.argsort(-scores[indices], kind="stable")]
 
 
 def _bound(scores: NDArray[np.float32], k: int) -> np.float32:
-    """A score below which none of the k largest is.
+    """Returns a score below which none of the k largest is.
 
     At least k groups hold a score no smaller than the k-th largest of all groups' maxima, so that is one, and
     only the few above it need be looked at in turn.

@@ -22,7 +22,7 @@ _TEST_STREAM = 1
 
 
 class SpeculativeStrategy(SamplingStrategy):
-    """Each row goes on with the drafted tokens that stand, and one more token of the model's own.
+    """Appends the accepted draft tokens to each row, and one more token of the model's own.
 
     Greedy output is that of plain greedy decoding, token for token, and so is sampled output where the draft
     is certain. Where it was drawn, sampled output has the distribution of plain sampling. Rows without a
@@ -54,54 +54,56 @@ def _num_logits(row: Row) -> int:
 
 
 def _verify(groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary) -> list[Decision]:
-    """A branch for each row of each group; none of these rows is about to split into samples."""
+    """Returns a branch for each row of each group; none of these rows is about to fork into samples."""
     rows = [row for group in groups for row in group.rows]
     counts = [_num_logits(row) for row in rows]
     raw = RawScores.of(
         [row for row, count in zip(rows, counts, strict=True) for _ in range(count)], logits, summary
     )
-    places = iter(zip(np.cumsum([0, *counts[:-1]]).tolist(), _uniforms(rows, counts), strict=True))
+    row_draws = iter(zip(np.cumsum([0, *counts[:-1]]).tolist(), _uniforms(rows, counts), strict=True))
     decisions = []
     for group in groups:
-        own = list(islice(places, len(group.rows)))
+        own = list(islice(row_draws, len(group.rows)))
         decisions.append(guarded(group, _decide, group, raw, own))
     return decisions
 
 
-def _decide(group: GroupView, raw: RawScores, places: Sequence[tuple[int, NDArray[np.float64]]]) -> Decision:
-    """One request; for each of its rows, where its logits begin and its uniform numbers."""
+def _decide(
+    group: GroupView, raw: RawScores, row_draws: Sequence[tuple[int, NDArray[np.float64]]]
+) -> Decision:
+    """Decides for a request. row_draws: for each row the start of its logits, and its uniform numbers."""
     branches = [
         Branch(parent, row.sample_index, _verify_row(row, raw, start, numbers))
-        for parent, (row, (start, numbers)) in enumerate(zip(group.rows, places, strict=True))
+        for parent, (row, (start, numbers)) in enumerate(zip(group.rows, row_draws, strict=True))
     ]
     return Decision(branches)
 
 
 def _uniforms(rows: Sequence[Row], counts: Sequence[int]) -> list[NDArray[np.float64]]:
-    """For each row, [2, count] uniform numbers to draw with and to test with; [2, 0] for a greedy row."""
-    places = [
+    """Returns uniform numbers [2, count] for each row, to draw and to test; [2, 0] for a greedy row."""
+    draws = [
         [(row.sample_index, row.step + ahead) for ahead in range(count)]
         for row, count in zip(rows, counts, strict=True)
     ]
-    streams = [row_uniforms(rows, places, stream) for stream in (0, _TEST_STREAM)]
+    streams = [row_uniforms(rows, draws, stream) for stream in (0, _TEST_STREAM)]
     return [np.stack(numbers) for numbers in zip(*streams, strict=True)]
 
 
 def _verify_row(
     row: Row, raw: RawScores, start: int, numbers: NDArray[np.float64]
 ) -> tuple[TokenChoice, ...]:
-    """The tokens that follow the row, whose logits begin at `start`: at most one more than were drafted.
+    """Returns the tokens after the row, whose logits begin at `start`: at most one more than were drafted.
 
-    The first that differs from the draft, or an end token, is the last.
+    They end with the first that differs from the draft, or an end token.
     """
     drafted = () if row.draft is None else row.draft.token_ids
     choices: list[TokenChoice] = []
     so_far = row
-    for place in range(len(drafted) + 1):
-        token = _token(row, so_far, raw, start, place, numbers)
-        choices.append(raw.choice(start + place, token))
+    for ahead in range(len(drafted) + 1):
+        token = _token(row, so_far, raw, start, ahead, numbers)
+        choices.append(raw.choice(start + ahead, token))
         # What follows was computed behind the drafted token: after another one it is of another text.
-        if place == len(drafted) or token != drafted[place] or token in row.eos_token_ids:
+        if ahead == len(drafted) or token != drafted[ahead] or token in row.eos_token_ids:
             break
         so_far = row.fork() if so_far is row else so_far
         so_far.append(choices[-1])
@@ -111,31 +113,31 @@ def _verify_row(
 
 
 def _token(
-    row: Row, so_far: Row, raw: RawScores, start: int, place: int, numbers: NDArray[np.float64]
+    row: Row, so_far: Row, raw: RawScores, start: int, ahead: int, numbers: NDArray[np.float64]
 ) -> int:
-    """The token at `place` after the row; `so_far` is the row with the accepted tokens before it."""
-    logits = raw.logits[start + place]
+    """Returns the token `ahead` after the row; `so_far` is the row with the accepted tokens before it."""
+    logits = raw.logits[start + ahead]
     scores = adjust(logits, so_far)
     if row.params.greedy:
-        return int(raw.likeliest[start + place] if scores is logits else scores.argmax())
-    number, test = numbers[:, place]
+        return int(raw.likeliest[start + ahead] if scores is logits else scores.argmax())
+    number, test = numbers[:, ahead]
     draft = row.draft
-    if draft is None or draft.probabilities is None or place == len(draft.token_ids):
+    if draft is None or draft.probabilities is None or ahead == len(draft.token_ids):
         # A certain token is accepted as often as it is drawn, and else the draw is from the others: to draw
         # and compare is the same, and leaves the output what it is without a draft.
         changed = None if scores is logits else scores
-        [drawn] = draw_tokens(logits[np.newaxis], [Draw(changed, row.params, numbers[:1, place])]).tokens
+        [drawn] = draw_tokens(logits[np.newaxis], [Draw(changed, row.params, numbers[:1, ahead])]).tokens
         if isinstance(drawn, Exception):
             raise drawn
         return drawn[0]
     candidates = sampling_candidates(scores, row.params)
-    return _accepted_or_drawn(candidates, draft.token_ids[place], draft.probabilities[place], number, test)
+    return _accepted_or_drawn(candidates, draft.token_ids[ahead], draft.probabilities[ahead], number, test)
 
 
 def _accepted_or_drawn(
     candidates: Candidates, token: int, guessed: NDArray[np.float32], number: float, test: float
 ) -> int:
-    """A token distributed as the candidates are, p, given one that was drawn from `guessed`, q [V].
+    """Returns a token with the candidates' distribution p, from one that was drawn from `guessed`, q [V].
 
     The token is accepted with probability min(1, p/q); else another is drawn, in proportion to what p has
     more than q. Source: Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative
@@ -143,9 +145,9 @@ def _accepted_or_drawn(
     """
     wanted = candidates.probabilities
     ids = candidates.tokens(np.arange(wanted.size))
-    place = np.flatnonzero(ids == token)
+    matches = np.flatnonzero(ids == token)
     # test < p / q, without a division by a q that may be 0.
-    if place.size > 0 and test * guessed[token] < wanted[place[0]]:
+    if matches.size > 0 and test * guessed[token] < wanted[matches[0]]:
         return token
     lacking = np.maximum(wanted - guessed[ids], np.float32(0.0))
     if lacking.max() == 0.0:  # p and q differ by rounding only
@@ -165,9 +167,9 @@ class Guess(NamedTuple):
 
 
 def guess(rows: Sequence[Row], logits: NDArray[np.float32]) -> list[Guess | None]:
-    """A guess after each of `rows` [S] from the assistant's logits [S, V], chosen as the row's own are.
+    """Returns a guess after each row from the assistant's logits [S, V], chosen as the row's own tokens are.
 
-    None where that fails, or no token is left: what is guessed may never come, so that it is no error yet.
+    It is None if that fails or no token is left, which is no error, as the row may never come to this token.
 
     Raises CheckpointError when logits are not finite numbers.
     """
@@ -196,11 +198,11 @@ def _guess(row: Row, logits: NDArray[np.float32], likeliest: int, number: NDArra
 
 
 def propose(row: Row, count: int) -> Draft | None:
-    """At most `count` tokens, up to an end token, or None if the row's last token is new in it.
+    """Drafts at most `count` tokens, up to an end token; None if the row's last token is new in it.
 
-    They are those after the first occurrence of the row's last n-gram, for the largest n that has one and is
-    at most max_matching_ngram_size. Source: Saxena, "Prompt Lookup Decoding", 2023, with transformers' choice
-    among occurrences (4.57, generation/candidate_generator.py).
+    They are the tokens after the first occurrence of the row's last n-gram, for the largest n that has one
+    and is at most max_matching_ngram_size. Source: Saxena, "Prompt Lookup Decoding", 2023, with transformers'
+    choice among occurrences (4.57, generation/candidate_generator.py).
     """
     length = len(row.prompt_token_ids) + row.step
     text = np.fromiter(chain(row.prompt_token_ids, row.output_token_ids), np.int64, length)
@@ -215,7 +217,7 @@ def propose(row: Row, count: int) -> Draft | None:
 
 
 def _first_occurrence(text: NDArray[np.int64], longest: int) -> int | None:
-    """The place after the first earlier occurrence of the text's last n-gram, n at most `longest`."""
+    """Returns the index after the first earlier occurrence of the text's last n-gram, n at most `longest`."""
     lasts = np.flatnonzero(text[:-1] == text[-1])  # where an occurrence may have its last token
     size = 1
     while size < longest and lasts.size > 0:

@@ -1,4 +1,4 @@
-"""Base of decoding strategies: each sees a step's logits and decides how each request goes on."""
+"""Base of decoding strategies, which continue requests by the logits of a step."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Branch:
 
 @dataclass(slots=True, frozen=True)
 class Hypothesis:
-    """A continuation that has ended, with the score that its search ranks it by, if it ranks.
+    """A continuation that has ended, with its score in a search that ranks.
 
-    `cumulative_logprob` and `logprobs` are those of the model's raw logits, as in `Row`. embedding: of the
-    prompt, where that was asked for in place of a continuation.
+    cumulative_logprob, logprobs: log-probabilities under the model's raw logits, as in `Row`.
+    embedding: the embedding of the prompt, where that is requested instead of a continuation.
     """
 
     token_ids: tuple[int, ...]
@@ -49,7 +49,7 @@ class Hypothesis:
 
     @classmethod
     def after(cls, row: Row, choice: TokenChoice, reason: FinishReason, score: float) -> Hypothesis:
-        """The row followed by a last token."""
+        """Returns the hypothesis of a row followed by its last token."""
         logprobs = None
         if choice.top_logprobs is not None:
             logprobs = (*(row.logprobs or ()), choice.top_logprobs)
@@ -59,13 +59,13 @@ class Hypothesis:
 
 @dataclass(slots=True, frozen=True)
 class Decision:
-    """Decision about how a request goes on.
+    """The decision of a strategy for a request.
 
-    branches: its live sequences after the step, in order. Several with one parent fork it; a row that is
-        nobody's parent is dropped.
-    kept: of a search, the hypotheses that have ended and may still be returned.
-    results: of a search that is over, its outputs, best first.
-    error: why the request cannot go on, which does not concern the others; then there are no branches.
+    branches: the running sequences after the step, in order. Several branches of one parent fork it; a row
+        without a branch is dropped.
+    kept: the ended hypotheses of a search that may still be returned.
+    results: the outputs of a finished search, best first.
+    error: the reason why the request cannot continue, without effect on others; there are no branches then.
     """
 
     branches: Sequence[Branch]
@@ -76,12 +76,12 @@ class Decision:
 
 @dataclass(slots=True, frozen=True)
 class GroupView:
-    """The sequences of one request that take part in the step, in the order of their logits.
+    """The sequences of one request in a step, in the order of their logits.
 
-    ending: (row, token) -> why that row would end with that token, or None; for searches.
-    state: what the strategy's `begin` made for the request.
-    hidden: [len(rows), hidden size], the last hidden state of each row, if the strategy needs them.
-    prompt_hidden: [prompt length, hidden size], the same for each token of the prompt.
+    ending: returns the reason why a row would end with a token, or None; searches use it.
+    state: the state that the strategy's `begin` made for the request.
+    hidden: the last hidden state of each row [len(rows), hidden size], if the strategy needs them.
+    prompt_hidden: the last hidden states of the prompt's tokens [prompt length, hidden size], likewise.
     """
 
     rows: Sequence[Row]
@@ -92,22 +92,22 @@ class GroupView:
 
 
 class DecodingStrategy:
-    """Advances every request that uses it by one step; keeps nothing of a request but in its state.
+    """Advances all of its requests by one step; keeps data of a request in its state only.
 
-    searches: False if each row is a sample of its own, which the engine streams and ends by itself; True if
-        rows compete, so that the strategy says when the request is done and what it returns.
-    needs_hidden: whether views bring the last hidden states.
+    searches: False if each row is an independent sample, which the engine streams and ends; True if rows
+        compete, so that the strategy ends the request and chooses its results.
+    needs_hidden: True if views must have the last hidden states.
     """
 
     searches = True
     needs_hidden = False
 
     def width(self, params: DecodingParams) -> int:
-        """The most rows that a request has at a time."""
+        """Returns the maximum number of rows of a request at a time."""
         return 1
 
     def begin(self, params: DecodingParams) -> Any:
-        """The state of a new request; None if there is none."""
+        """Returns the state of a new request; None if it has none."""
         return None
 
     def advance(
@@ -115,18 +115,17 @@ class DecodingStrategy:
     ) -> list[Decision]:
         """Decides for each group, from logits [S, V] whose rows are the groups' rows one after another.
 
-        summary: what else is known of the logits, if anything.
+        summary: maxima of parts of the logits, if the kernels computed them.
 
-        A row with a draft of n tokens has n + 1 rows of logits. What a group gets does not depend on the
-        other groups. `logits` is not changed. What fails for one group is its decision's error (see
-        `guarded`); if the call itself raises, as NotFiniteError for logits that are no numbers, no group's
-        state has changed.
+        A row with a draft of n tokens has n + 1 rows of logits. A group's decision does not depend on other
+        groups. `logits` is not changed. An error of one group is in its decision (see `guarded`); if the call
+        raises, as NotFiniteError for logits that are not finite, no group's state has changed.
         """
         raise NotImplementedError
 
 
 def guarded(group: GroupView, decide: Callable[..., Decision], *arguments: Any) -> Decision:
-    """Calls `decide` for the group; whatever it raises ends this request and no other."""
+    """Calls `decide` for the group; an exception ends this request and no other."""
     try:
         return decide(*arguments)
     except Exception as error:

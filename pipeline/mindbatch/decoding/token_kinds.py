@@ -20,13 +20,13 @@ from mindbatch.fields.kinds import (
 
 SMALLEST_FACTOR, LARGEST_FACTOR = 1e-6, 1e6
 """Bounds of what logits are divided and multiplied by, so that no logit of a sane model overflows float32."""
-MOST_STOPS, MOST_STOP_CHARACTERS = 1 << 10, 1 << 16
+MAX_STOPS, MAX_STOP_CHARACTERS = 1 << 10, 1 << 16
 """All of them are looked for after each token."""
 LONGEST_TAG = 100
 LARGEST_SEED = (1 << 64) - 1
 """The seed is the generator's 64-bit key."""
 RANDOM = "random"
-"""In place of a seed: one is drawn."""
+"""The value of seed that draws one."""
 _LONGEST_ID = 20
 """Digits; converting thousands of them takes long, and Python refuses."""
 
@@ -43,7 +43,7 @@ def seed() -> ValueKind:
 
 
 def drawn_seed() -> int:
-    """A number to begin with, another one each time; short enough to be typed, and never the default."""
+    """Draws a seed, short enough to be typed and never the default."""
     return 1 + secrets.randbelow((1 << 32) - 1)
 
 
@@ -92,11 +92,11 @@ def biased_sequences() -> ValueKind:
     )
 
 
-def biased_tokens(most: int) -> ValueKind:
+def biased_tokens(limit: int) -> ValueKind:
     """Pairs of a token id and a bias, in the order of their tokens."""
     return of(
-        f"a mapping from token ids, none of them twice, to a bias from {-most} to {most}",
-        lambda value: _are_biases(value, _is_id, most),
+        f"a mapping from token ids, none of them twice, to a bias from {-limit} to {limit}",
+        lambda value: _are_biases(value, _is_id, limit),
         _empty_or(_biases_by_id),
         token_ids=lambda value: (token for token, _ in value),
         is_plain=False,
@@ -105,7 +105,7 @@ def biased_tokens(most: int) -> ValueKind:
 
 
 def start_and_factor() -> ValueKind:
-    """A number of tokens and a factor, or None."""
+    """Pairs of a number of tokens and a factor, or None."""
     return of(
         f"[start, factor], a whole number and one from {figure(SMALLEST_FACTOR)} to "
         f"{figure(LARGEST_FACTOR)}, or null",
@@ -128,9 +128,9 @@ def stop_texts() -> ValueKind:
         several = (value,) if isinstance(value, str) else sequence(value)
         if not isinstance(several, tuple) or not all(isinstance(text, str) and text for text in several):
             raise ValueError(f"must be {takes}")
-        if len(several) > MOST_STOPS or sum(map(len, several)) > MOST_STOP_CHARACTERS:
+        if len(several) > MAX_STOPS or sum(map(len, several)) > MAX_STOP_CHARACTERS:
             raise ValueError(
-                f"must be at most {MOST_STOPS} texts of {MOST_STOP_CHARACTERS} characters together"
+                f"must be at most {MAX_STOPS} texts of {MAX_STOP_CHARACTERS} characters together"
             )
         return several
 
@@ -138,7 +138,7 @@ def stop_texts() -> ValueKind:
 
 
 def tag_pair() -> ValueKind:
-    """The opening and the closing tag of something, or None."""
+    """Pairs of an opening and a closing tag, or None."""
     return of(
         f"[opening, closing], two texts of 1 to {LONGEST_TAG} characters, or null",
         lambda value: (
@@ -171,7 +171,7 @@ def regular_expression() -> ValueKind:
 
 
 def json_schema() -> ValueKind:
-    """A JSON schema, kept as its compact text, or None."""
+    """JSON schemas, kept as compact text, or None."""
 
     def read(value: Any) -> Any:
         if value is None:
@@ -199,11 +199,11 @@ def _is_sequence(value: object) -> bool:
     return _are_ids(value) and value != ()
 
 
-def _are_biases(value: object, is_key: Callable[[object], bool], most: float) -> bool:
-    """True if `value` is a tuple of (key, bias), no key twice and no bias beyond `most`."""
+def _are_biases(value: object, is_key: Callable[[object], bool], limit: float) -> bool:
+    """True if `value` is a tuple of (key, bias), no key twice and no bias beyond `limit`."""
     if not isinstance(value, tuple) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
         return False
-    if not all(is_key(key) and isinstance(bias, float) and abs(bias) <= most for key, bias in value):
+    if not all(is_key(key) and isinstance(bias, float) and abs(bias) <= limit for key, bias in value):
         return False
     return len({key for key, _ in value}) == len(value)
 
@@ -218,7 +218,7 @@ def _is_decay(value: object) -> bool:
 
 
 def _seed(value: Any) -> Any:
-    """A text of digits stands for its number: variables of the environment have no other numbers."""
+    """Reads a seed; a text of digits is its number, as variables of the environment have no others."""
     if not isinstance(value, str):
         return plain(value)
     is_number = value.isascii() and value.isdigit() and len(value) <= _LONGEST_ID
@@ -241,7 +241,7 @@ def _id_sequences(value: Any) -> Any:
 
 
 def _pairs(value: Any) -> Any:
-    """A mapping or a list of pairs, as a tuple of pairs whose second part is a float."""
+    """Reads a mapping or a list of pairs as a tuple of pairs whose second part is a float."""
     entries = list(value.items()) if isinstance(value, Mapping) else sequence(value)
     if not isinstance(entries, list | tuple):
         return value

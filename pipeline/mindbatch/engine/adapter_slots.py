@@ -1,4 +1,4 @@
-"""Assignment of adapters to the slots of a model's memory for adapters: names and counts only."""
+"""Assigns adapters to the slots of a model's memory for adapters: names and counts only."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ from typing import NamedTuple
 from mindbatch.io.error_lines import unknown_adapter
 
 PATIENCE = 64
-"""Requests that may pass one whose adapter has no slot."""
+"""Number of requests that may overtake one whose adapter has no slot."""
 
 
 class TakenSlot(NamedTuple):
-    """A slot, 0 for the base, and whether its adapter has still to be loaded into it."""
+    """A slot, 0 for the base, and whether its adapter must be loaded into it."""
 
     number: int
     must_load: bool
@@ -21,10 +21,10 @@ class TakenSlot(NamedTuple):
 class AdapterSlots:
     """Slots for adapters, shared by all engines over one model; the base needs none.
 
-    An adapter stays in its slot while a request that runs holds it. Where no slot is empty, the adapter goes
-    that nobody has held for longest. An adapter for which there was no slot is remembered: once `patience`
-    requests have taken others, those are given to nobody until it has had its turn. A name of None is the
-    base's: it is always offered, and its slot is 0.
+    An adapter stays in its slot while a running request holds it. Where no slot is empty, the least recently
+    used adapter without requests is evicted. An adapter that got no slot is remembered: once `patience`
+    requests have overtaken it, no other adapter gets a slot before it. The name None means the base, which is
+    always available, in slot 0.
     """
 
     def __init__(self, num_slots: int, patience: int = PATIENCE) -> None:
@@ -37,12 +37,12 @@ class AdapterSlots:
 
     @property
     def overdue(self) -> str | None:
-        """The adapter that is next, whoever else could have a slot."""
+        """The adapter that must get the next slot."""
         first = next(iter(self._refused), None)
         return first if first is not None and self._refused[first] >= self._patience else None
 
     def offers(self, name: str | None) -> bool:
-        """True if a request may take the slot of this adapter now; what is refused is remembered."""
+        """True if a request may take the slot of this adapter now; a refusal is remembered."""
         if name is None:
             return True
         if self.overdue in (None, name) and (name in self._slots or self._empty or self._idle is not None):
@@ -51,7 +51,7 @@ class AdapterSlots:
         return False
 
     def take(self, name: str | None) -> TakenSlot:
-        """The slot of an adapter that was offered, held until it is released."""
+        """Takes the slot of an adapter that was offered, until it is released."""
         if name is None:
             return TakenSlot(0, False)
         self._refused.pop(name, None)
@@ -67,24 +67,24 @@ class AdapterSlots:
         return TakenSlot(self._slots[name], must_load)
 
     def invalidate(self, name: str) -> None:
-        """The step that was to load the adapter failed: who takes its slot next loads it again."""
+        """Marks an adapter as not loaded, after a failed step, so that it is loaded again."""
         self._invalid.add(name)
 
     def release(self, name: str | None) -> None:
-        """A request that holds the adapter has ended or was pre-empted."""
+        """Releases the slot of a request that has ended or was pre-empted."""
         if name is None:
             return
         self._holders[name] -= 1
         self._slots.move_to_end(name)
 
     def withdraw(self, name: str | None) -> None:
-        """A request that waited for the adapter was dropped; others that wait for it ask again."""
+        """Forgets that a dropped request waited for the adapter."""
         if name is not None:
             self._refused.pop(name, None)
 
     @property
     def _idle(self) -> str | None:
-        """The adapter to go next."""
+        """The adapter to evict next; None if requests hold all."""
         return next((name for name in self._slots if not self._holders[name]), None)
 
     def _evict(self) -> int:
@@ -94,7 +94,7 @@ class AdapterSlots:
 
 
 class LiveAdapter(NamedTuple):
-    """An adapter whose product is added to the base's. digest: of all of it that acts."""
+    """An adapter that is not merged. digest: the digest of its configuration and tensors."""
 
     name: str
     digest: str
@@ -104,17 +104,17 @@ class LiveAdapter(NamedTuple):
 class KnownAdapters:
     """Adapters that requests may name.
 
-    live: by name; None stands for the model as it is loaded.
-    default: what a request that names none is computed with; None is the model as it is loaded.
+    live: the adapters by name; the value None is the model as it is loaded.
+    default: the adapter of requests that name none; None is the model as it is loaded.
     """
 
     live: Mapping[str, LiveAdapter | None] = field(default_factory=dict)
     default: str | None = None
 
     def of(self, name: str | None) -> LiveAdapter | None:
-        """The adapter of a name without `error`; None is that of no adapter."""
+        """Returns the adapter of a name that has no error; None for the base."""
         return None if name is None else self.live[name]
 
     def error(self, name: str | None) -> str | None:
-        """Reason why no request can have this name; None if it can."""
+        """Returns the reason why no request can name this adapter; None if it can."""
         return None if name is None or name in self.live else unknown_adapter(name, self.live)

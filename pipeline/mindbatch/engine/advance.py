@@ -20,7 +20,7 @@ from mindbatch.io.errors import MindBatchError, PromptError
 
 @dataclass(slots=True)
 class _GroupStep:
-    """A group that goes on in this step, and the step's tokens whose logits it needs, counted from 0."""
+    """A group that continues in this step, and the indices of the step's tokens whose logits it needs."""
 
     group: SequenceGroup
     tokens: list[int]
@@ -31,7 +31,7 @@ def advance(
 ) -> list[StreamEvent]:
     """Lets each strategy choose for all of its groups in one call; returns what became visible.
 
-    forget: is given the sequences that their groups have dropped.
+    forget: called with the sequences that their groups have dropped.
     """
     events: list[StreamEvent] = []
     for groups in _by_strategy(step):
@@ -60,9 +60,9 @@ def _by_strategy(step: Step) -> Iterable[list[_GroupStep]]:
 
 
 def _decide(groups: Items[_GroupStep], output: StepOutput) -> list[Decision]:
-    """Asks the strategy of these groups, one for all, to decide for each.
+    """Lets the strategy that these groups share decide for all of them in one call.
 
-    If it fails for all together it is asked for each alone, so that only the one to blame fails.
+    If the call for all raises, the strategy decides for each group alone, so that only the cause fails.
     """
     strategy = groups[0].group.strategy
     logits, summary = output.logits_and_summary(
@@ -127,7 +127,7 @@ def _grow(group: SequenceGroup, decision: Decision, scheduler: Scheduler) -> lis
 
 
 def _forked(group: SequenceGroup, decision: Decision, scheduler: Scheduler) -> list[Sequence]:
-    """A sequence for each branch, without its new tokens; sequences that no branch continues are dropped."""
+    """Returns a sequence for each branch, without its new tokens; drops sequences without a branch."""
     parents, branches = group.sequences, decision.branches
     if len(parents) == len(branches) == 1:
         return parents
@@ -142,7 +142,7 @@ def _forked(group: SequenceGroup, decision: Decision, scheduler: Scheduler) -> l
             sequence = scheduler.fork(sequence)
             group.sequences.append(sequence)
         grown.append(sequence)
-    scheduler.release(parent for place, parent in enumerate(parents) if place not in first_branch)
+    scheduler.release(parent for index, parent in enumerate(parents) if index not in first_branch)
     group.sequences = grown
     return grown
 
@@ -198,12 +198,12 @@ def _sampled(group: SequenceGroup, sequence: Sequence, branch: Branch, scheduler
 
 
 def _part(logprobs: Items[dict[int, float]] | None, start: int) -> tuple[dict[int, float], ...] | None:
-    """The log-probabilities from a token on, if they were asked for."""
+    """Returns the log-probabilities from a token on; None where the request has none."""
     return None if logprobs is None else tuple(logprobs[start:])
 
 
 def _agreed_events(group: SequenceGroup, kept: Items[Hypothesis]) -> list[StreamEvent]:
-    """An event for each output of a running search, if its hypotheses have come to agree on more tokens.
+    """Returns an event for each output of a running search, if its hypotheses agree on more tokens.
 
     kept: hypotheses that have ended and may still be returned; the live ones are the group's sequences.
     """
@@ -225,7 +225,7 @@ def _agreed_events(group: SequenceGroup, kept: Items[Hypothesis]) -> list[Stream
 
 
 def _result_events(group: SequenceGroup, results: Items[Hypothesis]) -> list[StreamEvent]:
-    """Ends a search: its results become the group's outputs; an event with the rest of each."""
+    """Ends a search: its results become the group's outputs; returns an event with the rest of each."""
     events = []
     for index, hypothesis in enumerate(results):
         rest = hypothesis.token_ids[group.num_agreed_tokens :]
@@ -249,7 +249,7 @@ def _result_events(group: SequenceGroup, results: Items[Hypothesis]) -> list[Str
 
 
 def _texts(group: SequenceGroup, rest: Items[int]) -> tuple[str, str]:
-    """Text that the rest of the tokens adds to the agreed text, and both together."""
+    """Returns the text that the rest of the tokens adds to the agreed text, and both together."""
     if group.agreed is None:
         return "", ""
     text = group.agreed.fork()
@@ -261,10 +261,10 @@ ROWS_AT_ONCE = 64  # logits of a whole chunk would take chunk x vocabulary float
 
 
 class _Scored(NamedTuple):
-    """A prompt token to score: of which request, and the token of the step whose logits score it."""
+    """A prompt token to score: its request, the index in the step of the logits that score it, and its id."""
 
     group: SequenceGroup
-    place: int
+    token: int
     target: int
 
 
@@ -287,19 +287,21 @@ def gather_prompt_outputs(step: Step, output: StepOutput) -> None:
 
 
 def _scored(tokens: ScheduledTokens, first: int) -> Iterator[_Scored]:
-    """The prompt tokens that a chunk which begins at `first` of the step scores: the logits of position p are
-    those of position p + 1."""
+    """Yields the prompt tokens that a chunk scores, which begins at token `first` of the step.
+
+    The logits of position p score the token at position p + 1.
+    """
     group, prompt = tokens.group, tokens.group.request.prompt_token_ids
     if group.prompt_logprobs is None:
         group.prompt_logprobs = [None] if group.request.params.prompt_logprobs_start == 0 else []
     start = max(tokens.start, group.first_unscored - 1)
-    for place in range(start, min(tokens.stop, len(prompt) - 1)):
-        yield _Scored(group, first + place - tokens.start, prompt[place + 1])
+    for position in range(start, min(tokens.stop, len(prompt) - 1)):
+        yield _Scored(group, first + position - tokens.start, prompt[position + 1])
 
 
 def _add_logprobs(rows: Items[_Scored], output: StepOutput) -> None:
-    """Scores tokens, of several requests perhaps. One whose scores cannot be read off fails alone."""
-    logits = output.logits([row.place for row in rows])  # what the model raises is not a row's
+    """Scores tokens of any number of requests; a request whose scores cannot be computed fails alone."""
+    logits = output.logits([row.token for row in rows])  # what the model raises is not a row's
     for group in dict.fromkeys(row.group for row in rows):
         chosen = [index for index, row in enumerate(rows) if row.group is group]
         targets = np.asarray([rows[index].target for index in chosen], np.int64)
@@ -314,6 +316,6 @@ def _add_logprobs(rows: Items[_Scored], output: StepOutput) -> None:
 def _add_hidden(tokens: ScheduledTokens, first: int, output: StepOutput) -> None:
     known = tokens.sequence.num_encoder_tokens + sum(map(len, tokens.group.prompt_hidden))
     skipped = max(0, known - tokens.start)
-    places = range(first + skipped, first + tokens.stop - tokens.start)
-    if places:
-        tokens.group.prompt_hidden.append(output.hidden(places))
+    indices = range(first + skipped, first + tokens.stop - tokens.start)
+    if indices:
+        tokens.group.prompt_hidden.append(output.hidden(indices))

@@ -18,10 +18,10 @@ _PLAIN = DecodingParams()
 
 
 class DraftSequence:
-    """Draft sequence of one row: a copy that runs ahead of the row by the guessed tokens.
+    """Draft sequence of a row: a copy that is ahead of the row by the guessed tokens.
 
-    row: the row itself, which only ever grows; holding it keeps its id from being given to another.
-    group: the assistant's own, of one sequence whose row is the copy.
+    row: the row itself, which only grows; the reference keeps its id from being reused.
+    group: a group of the assistant with one sequence, whose row is the copy.
     """
 
     def __init__(self, row: Row) -> None:
@@ -39,7 +39,7 @@ class DraftSequence:
         return self.group.sequences[0]
 
     @property
-    def num_settled_tokens(self) -> int:
+    def num_row_tokens(self) -> int:
         """Tokens of the row itself."""
         return len(self.row.prompt_token_ids) + self.row.step
 
@@ -47,7 +47,7 @@ class DraftSequence:
     def writes(self) -> Write:
         """Cache writes until all wanted tokens are guessed."""
         sequence = self.sequence
-        return sequence.block_table, sequence.num_computed_tokens, self.num_settled_tokens + self._wanted - 1
+        return sequence.block_table, sequence.num_computed_tokens, self.num_row_tokens + self._wanted - 1
 
     @property
     def is_done(self) -> bool:
@@ -60,7 +60,7 @@ class DraftSequence:
         return ended or complete or len(self._guesses) == self._wanted
 
     def begin(self, wanted: int) -> None:
-        """Truncates the copy to the prefix that it shares with the row, and continues it as the row has.
+        """Truncates the copy to the prefix that it shares with the row, then appends the row's other tokens.
 
         Keys and values of the shared tokens stay; the last token is always computed anew, for its logits
         give the first guess.
@@ -78,7 +78,7 @@ class DraftSequence:
         self._guesses = []
 
     def append(self, guessed: Guess | None) -> None:
-        """Goes on with a guess; None ends the draft."""
+        """Appends a guess; None ends the draft."""
         if guessed is None:
             self._wanted = len(self._guesses)
             return
@@ -97,7 +97,7 @@ class DraftSequence:
 
 
 class Assistant:
-    """Drafts for many rows at once; what a row is given depends on the row alone.
+    """Drafts tokens for many rows at once; a row's draft depends on the row alone.
 
     It keeps a draft sequence of every row it has drafted for, with its tokens in the cache, and computes only
     what the row has gained since. When blocks run out, the least recently used ones are dropped, and rows
@@ -105,7 +105,8 @@ class Assistant:
     """
 
     def __init__(self, runner: Runner, settings: EngineSettings, cache_part: int = 0) -> None:
-        """`settings` are of the assistant's own runner; its seq_length is at most the model's positions.
+        """`settings` are those of the assistant's own runner; its seq_length is at most the model's
+        positions.
 
         cache_part: see `Scheduler`.
         """
@@ -119,14 +120,14 @@ class Assistant:
         self._positions = min(settings.seq_length, settings.num_blocks * settings.block_size)
 
     def propose(self, rows: Items[Row], counts: Items[int]) -> list[Draft | None]:
-        """For each row a draft of `counts` tokens; of fewer after an end token, or where positions run out or
-        the row's processors leave no token.
+        """Drafts `counts` tokens for each row; fewer after an end token, or where positions run out or the
+        row's processors allow no token.
 
-        None for a row that gets none, or that is not asked for any.
+        The draft is None for a row without tokens to guess.
         """
         results: list[Draft | None] = [None] * len(rows)
         waiting: deque[tuple[int, DraftSequence]] = deque()
-        for place, (row, count) in enumerate(zip(rows, counts, strict=True)):
+        for index, (row, count) in enumerate(zip(rows, counts, strict=True)):
             length = len(row.prompt_token_ids) + row.step
             possible = min(count, self._positions - length + 1)  # the last token guessed is not computed
             if possible > 0:
@@ -136,12 +137,12 @@ class Assistant:
                 except Exception:  # as in `guess`; a row that is wrong fails without a draft too
                     self.forget(row)
                 else:
-                    waiting.append((place, draft))
+                    waiting.append((index, draft))
         while waiting:
             together = self._admit(waiting)
             self._draft([draft for _, draft in together])
-            for place, draft in together:
-                results[place] = draft.result()
+            for index, draft in together:
+                results[index] = draft.result()
         return results
 
     def forget(self, row: Row) -> None:
@@ -150,13 +151,13 @@ class Assistant:
             self.blocks.free(draft.sequence.block_table)
 
     def _used(self, row: Row) -> DraftSequence:
-        """The row's draft sequence, old or new, as the most recently used one."""
+        """Returns the draft sequence of a row, old or new, and marks it as the most recently used."""
         draft = self._drafts.pop(id(row), None) or DraftSequence(row)
         self._drafts[id(row)] = draft
         return draft
 
     def _admit(self, waiting: deque[tuple[int, DraftSequence]]) -> list[tuple[int, DraftSequence]]:
-        """Takes from the front of the queue the draft sequences that have blocks together; at least one."""
+        """Takes the first draft sequences of the queue whose blocks fit together; at least one."""
         admitted: list[tuple[int, DraftSequence]] = []
         needed = 0
         while waiting:
@@ -172,7 +173,7 @@ class Assistant:
         return admitted
 
     def _free_blocks(self, needed: int, kept: set[int]) -> bool:
-        """Drops draft sequences of rows not in `kept` until so many blocks are free; whether they are."""
+        """Drops draft sequences of rows not in `kept` until so many blocks are free; False if too few are."""
         droppable = [draft for key, draft in self._drafts.items() if key not in kept]
         for draft in droppable:
             if needed <= self.blocks.num_free:
@@ -214,8 +215,8 @@ class Assistant:
             start = sequence.num_computed_tokens
             stop = min(len(sequence), start + left)
             step.copies += self.blocks.prepare_write(sequence.block_table, start, stop)
-            settled = min(stop, draft.num_settled_tokens)  # what is guessed may be refused
-            step.filled.update(self._prefixes.filled(draft.group, sequence, start, settled))
+            verified = min(stop, draft.num_row_tokens)  # guesses may be rejected
+            step.filled.update(self._prefixes.filled(draft.group, sequence, start, verified))
             step.num_tokens += stop - start
             wanted = int(stop == len(sequence))
             step.scheduled.append(ScheduledTokens(draft.group, sequence, start, stop, wanted))

@@ -19,7 +19,8 @@ Project = Callable[[FloatArray, IntArray | None], Logits]
 
 
 class RunnerOutput:
-    """A `StepOutput` that computes logits of the tokens that are asked for, where they did not come along."""
+    """A `StepOutput` that computes logits of the tokens when they are requested, where they did not come
+    along."""
 
     def __init__(self, values: StepValues, project: Project, adapters: IntArray | None = None) -> None:
         """`adapters`: see `StepInputs`."""
@@ -48,7 +49,7 @@ class RunnerOutput:
 
 
 def buckets_up_to(largest: int, *, few: bool = False) -> list[int]:
-    """Sizes that a step is padded to: 1, 2, 4, 8, then steps of a half or a third of a power of two.
+    """Returns sizes that a step is padded to: 1, 2, 4, 8, then steps of a half or a third of a power of two.
 
     few: 1, 4, 16, 64 ... instead.
     """
@@ -59,7 +60,7 @@ def buckets_up_to(largest: int, *, few: bool = False) -> list[int]:
 
 
 def pad_to_bucket(count: int, buckets: Items[int]) -> int:
-    """The smallest bucket that holds `count`."""
+    """Returns the smallest bucket that holds `count`."""
     return buckets[bisect_left(buckets, count)]
 
 
@@ -76,16 +77,16 @@ def flatten(
     spans, first = [range(tokens.start, tokens.stop) for tokens in scheduled], scheduled[0].sequence
 
     def by_token(numbers: Iterable[int]) -> IntArray:
-        """The number of each sequence, once for each of its tokens."""
+        """Returns the number of each sequence, once for each of its tokens."""
         return _integers(map(repeat, numbers, map(len, spans)))
 
-    places, rows = _integers(spans), by_token(range(len(spans)))
+    indices, rows = _integers(spans), by_token(range(len(spans)))
     ids = _integers(tokens.sequence.tokens(tokens.start, tokens.stop) for tokens in scheduled)
     tables = [tokens.sequence.block_table for tokens in scheduled]
     block_tables = _block_tables(tables, (sizes[1], table_width))
-    blocks, offsets = np.divmod(places, block_size)
+    blocks, offsets = np.divmod(indices, block_size)
     slots = block_tables[rows, blocks] * block_size + offsets
-    positions, lengths = (places, places + 1) if first.context is None else _within_contexts(scheduled)
+    positions, lengths = (indices, indices + 1) if first.context is None else _within_contexts(scheduled)
     others: dict[str, IntArray] = {}
     if with_adapters:
         others["adapters"] = padded(by_token(tokens.adapter for tokens in scheduled), size)
@@ -106,20 +107,20 @@ def flatten(
 
 
 def _state_slots(tokens: ScheduledTokens) -> Iterable[int]:
-    """The slot of each token; -1 of drafted ones, which may be refused."""
-    settled = min(tokens.stop, len(tokens.sequence)) - tokens.start
+    """Returns the slot of each token; -1 for drafted ones, which may be rejected."""
+    verified = min(tokens.stop, len(tokens.sequence)) - tokens.start
     return chain(
-        repeat(tokens.sequence.state_table[0], settled), repeat(-1, tokens.stop - tokens.start - settled)
+        repeat(tokens.sequence.state_table[0], verified), repeat(-1, tokens.stop - tokens.start - verified)
     )
 
 
 def _integers(parts: Iterable[Iterable[int]]) -> IntArray:
-    """One behind the other. Such an array takes a decoding step less time than operations on small ones."""
+    """Concatenates integers to one array, which takes less time than operations on small arrays."""
     return np.fromiter(chain.from_iterable(parts), np.int32)
 
 
 def _block_tables(tables: Items[list[int]], shape: tuple[int, int]) -> IntArray:
-    """One below the other, with zeros behind each."""
+    """Stacks block tables to an array of this shape, padded with zeros."""
     rows, width = shape
     fillings = [repeat(0, width - len(table)) for table in tables]
     empty = repeat(0, width * (rows - len(tables)))
@@ -127,18 +128,18 @@ def _block_tables(tables: Items[list[int]], shape: tuple[int, int]) -> IntArray:
 
 
 def _within_contexts(scheduled: Items[ScheduledTokens]) -> tuple[IntArray, IntArray]:
-    """The positions [T, 2] and lengths [T] of a model whose prompts have contexts."""
+    """Returns the positions [T, 2] and lengths [T] of a model whose prompts have contexts."""
     pairs = []
     for tokens in scheduled:
-        context, places = tokens.sequence.context, np.arange(tokens.start, tokens.stop, dtype=np.int32)
+        context, indices = tokens.sequence.context, np.arange(tokens.start, tokens.stop, dtype=np.int32)
         assert context is not None, "Engine.add finds the context of every prompt"
-        pairs.append((context.positions(places), context.lengths(places)))
+        pairs.append((context.positions(indices), context.lengths(indices)))
     positions, lengths = zip(*pairs, strict=True)
     return np.concatenate(positions), np.concatenate(lengths)
 
 
 def padded(values: npt.NDArray[Scalar], size: int, padding: int = 0) -> npt.NDArray[Scalar]:
-    """`size` rows; `padding` behind the values."""
+    """Pads an array to `size` rows."""
     if len(values) == size:
         return values
     rows = np.full((size, *values.shape[1:]), padding, values.dtype)
@@ -147,7 +148,7 @@ def padded(values: npt.NDArray[Scalar], size: int, padding: int = 0) -> npt.NDAr
 
 
 def wanted_tokens(step: Step) -> IntArray:
-    """The tokens of a step whose logits or hidden states may be asked for, counted from 0."""
+    """Returns the indices of the step's tokens whose logits or hidden states may be needed."""
     wanted, end = list[int](), 0
     for tokens in step.scheduled:
         first, end = end, end + tokens.stop - tokens.start

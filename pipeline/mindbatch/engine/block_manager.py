@@ -9,12 +9,12 @@ _WHOLE_SEQUENCE = 1 << 40
 
 
 class BlockManager:
-    """Hands out block ids first .. first + num_blocks - 1 and counts who holds them.
+    """Allocates block ids first .. first + num_blocks - 1 and counts the tables that hold them.
 
     A block table lists a sequence's blocks in order of position. Tables may share blocks; before a shared
-    block is written, its writer gets a copy of its own. A block can be registered under a digest of what it
-    holds, and is then found until it is written again or handed out anew. Free blocks that nobody could find
-    are handed out first, then those that have been free for longest.
+    block is written, its writer gets a copy of its own. A block can be registered under the digest of its
+    contents; `find` returns it until it is written or allocated again. Unregistered free blocks are
+    allocated first, then those that have been free for longest.
     """
 
     def __init__(self, num_blocks: int, block_size: int, first: int = 0) -> None:
@@ -28,23 +28,24 @@ class BlockManager:
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody holds, whatever they contain."""
+        """Number of blocks that no table holds, registered or not."""
         return len(self._free)
 
     def holders(self, block: int) -> int:
-        """Number of block tables that hold a block."""
+        """Returns the number of block tables that hold a block."""
         return self._holders[block]
 
     def blocks_needed(self, writes: Iterable[Write]) -> int:
-        """Free blocks that `prepare_write` takes for all these writes, one after the other."""
+        """Returns the number of free blocks that `prepare_write` allocates for all these writes, one after
+        the other."""
         new, writers = 0, dict[int, int]()
         for table, start, stop in writes:
             new += max(0, -(-stop // self.block_size) - len(table))
-            for index in self._places(table, start, stop):
+            for index in self._table_range(table, start, stop):
                 block = table[index]
                 if self._holders[block] > 1:
                     writers[block] = writers.get(block, 0) + 1
-        # Each writer of a shared block takes a copy, but whoever holds it last writes in place.
+        # Each writer of a shared block takes a copy, but the last holder writes to the block itself.
         return new + sum(min(count, self._holders[block] - 1) for block, count in writers.items())
 
     def prepare_write(self, table: list[int], start: int, stop: int) -> list[tuple[int, int]]:
@@ -54,7 +55,7 @@ class BlockManager:
         The caller has made sure that `blocks_needed` blocks are free.
         """
         copies = []
-        for index in self._places(table, start, stop):
+        for index in self._table_range(table, start, stop):
             block = table[index]
             if self._holders[block] > 1:
                 table[index] = self._take()
@@ -67,20 +68,20 @@ class BlockManager:
         return copies
 
     def register(self, block: int, digest: bytes) -> None:
-        """Records what a block that somebody holds contains; the first block of a digest stays the one.
+        """Registers the digest of the contents of a block; the first block of a digest stays registered.
 
-        A block has one name: under an older one it would be found after it is written again.
+        A block has one digest: under an older one it would be found after it was written again.
         """
         if self._registered.setdefault(digest, block) == block and self._digests[block] != digest:
             self._forget(block)
             self._digests[block] = digest
 
     def is_registered(self, block: int) -> bool:
-        """True of a block that can be found."""
+        """True if `find` can return the block."""
         return self._digests[block] is not None
 
     def find(self, digests: Iterable[bytes]) -> list[int]:
-        """The registered blocks of the first digests, up to the first that is unknown."""
+        """Returns the registered blocks of the first digests, up to the first that is unknown."""
         blocks = []
         for digest in digests:
             block = self._registered.get(digest)
@@ -90,7 +91,7 @@ class BlockManager:
         return blocks
 
     def share(self, blocks: Iterable[int]) -> list[int]:
-        """A table of blocks that other tables hold or that were found; the free ones are taken."""
+        """Returns a table of these blocks, which other tables hold or `find` returned."""
         table = list(blocks)
         for block in table:
             if self._holders[block] == 0:
@@ -99,14 +100,14 @@ class BlockManager:
         return table
 
     def free(self, table: list[int]) -> None:
-        """Gives all blocks of a table back and empties it; its tail is handed out before its head."""
+        """Frees all blocks of a table and empties it; its tail is allocated before its head."""
         # A head is likelier to be found again, as the prefix of another request.
         for block in reversed(table):
             self._release(block)
         table.clear()
 
-    def _places(self, table: list[int], start: int, stop: int) -> range:
-        """Places in the table of the blocks that hold positions to be written."""
+    def _table_range(self, table: list[int], start: int, stop: int) -> range:
+        """Returns the indices in the table of the blocks with positions start .. stop - 1."""
         return range(start // self.block_size, min(-(-stop // self.block_size), len(table)))
 
     def _take(self) -> int:
@@ -131,17 +132,17 @@ class BlockManager:
 
 
 class StateSlots(BlockManager):
-    """Slots first .. first + num_states - 1; a sequence has one, as it has one block of all its positions.
+    """Allocates slots first .. first + num_states - 1 of recurrent states; a sequence has one.
 
-    Forks share a slot until one of them goes on. A state that was registered can be found for as long as
-    nobody needs its slot: whoever has it goes on with a copy.
+    Forks share a slot until one of them continues. A registered state is found until its slot is allocated
+    again: a sequence that has it continues with a copy.
     """
 
     def __init__(self, num_states: int, first: int = 0) -> None:
         super().__init__(num_states, _WHOLE_SEQUENCE, first)
 
     def prepare_write(self, table: list[int], start: int, stop: int) -> list[tuple[int, int]]:
-        """Makes a sequence's state writable; see `BlockManager.prepare_write`."""
+        """Makes a sequence's state writable, as `BlockManager.prepare_write` does its blocks."""
         if not table or not self.is_registered(table[0]) or self.holders(table[0]) > 1 or not self.num_free:
             return super().prepare_write(table, start, stop)
         kept, table[0] = table[0], self._take()

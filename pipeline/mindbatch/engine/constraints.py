@@ -21,18 +21,18 @@ if TYPE_CHECKING:
         Vocabulary,
     )
 
-_MOST_KEPT_BYTES = 256 << 20
-"""Bytes of compiled grammars that are kept."""
+_MAX_KEPT_BYTES = 256 << 20
+"""Maximum bytes of the compiled grammars that are kept."""
 _USED_BYTES = 4 << 20
-"""Bytes that a grammar of common size comes to take when it is followed, besides compiling it."""
+"""Bytes that a grammar of common size takes while it is followed, beyond those of its compiled form."""
 _PROBES = 32
 
 
 class ConstraintFactory:
-    """One for a loaded model; the library and the vocabulary are made at the first row that asks.
+    """Makes the constraints of rows for a loaded model; loads the library at the first row that needs it.
 
-    tokenizer: None if the model has none.
-    vocab_size: the model's, which may be more than the tokenizer's.
+    tokenizer: None if the model has no tokenizer.
+    vocab_size: vocabulary of the model, which may be larger than the tokenizer's.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, vocab_size: int) -> None:
@@ -43,14 +43,14 @@ class ConstraintFactory:
         self._tags: dict[str, ClosingTag] = {}
 
     def make(self, params: DecodingParams, prompt_token_ids: Sequence[int] = ()) -> Constraint | None:
-        """The constraint of a row that continues this prompt, or None if its parameters ask for none.
+        """Makes the constraint of a row that continues this prompt; None if its parameters have none.
 
-        Where the prompt ends within reasoning it holds behind that. Where it does not, the output may begin
-        with a reasoning if the opening tag is one token.
+        Where the prompt ends within reasoning, the constraint applies after the closing tag. Otherwise the
+        output may begin with reasoning if the opening tag is one token.
 
         Raises:
             PromptError: the constraint cannot be compiled, no output of this model can fulfil it, or there is
-                no tokenizer to say what the tokens' text is.
+                no tokenizer for the text of tokens.
         """
         if params.regex is None and params.json_schema is None:
             return None
@@ -93,7 +93,7 @@ class ConstraintFactory:
         return DeferredConstraint(constraint, self._tags[closing])
 
     def _grammar(self, grammar: Grammar, tokenizer: Tokenizer) -> CompiledGrammar:
-        """Compiled, or kept from an earlier row with the same text."""
+        """Compiles a grammar, unless it is kept from an earlier row."""
         from mindbatch.decoding.grammar import tried
         from mindbatch.decoding.grammar_constraint import CompiledGrammar
 
@@ -102,20 +102,20 @@ class ConstraintFactory:
         if grammar not in self._compiled:
             self._compiled[grammar] = CompiledGrammar(grammar, tried(grammar).text, self._vocabulary)
         self._compiled.move_to_end(grammar)
-        while len(self._compiled) > 1 and sum(map(_kept_bytes, self._compiled)) > _MOST_KEPT_BYTES:
+        while len(self._compiled) > 1 and sum(map(_kept_bytes, self._compiled)) > _MAX_KEPT_BYTES:
             self._compiled.popitem(last=False)
         return self._compiled[grammar]
 
 
 def _checked(constraint: GrammarConstraint) -> GrammarConstraint:
-    """The constraint. Raises PromptError: no output can fulfil it."""
+    """Returns the constraint. Raises PromptError if no output can fulfil it."""
     if constraint.error is not None:
         raise PromptError(constraint.error)
     return constraint
 
 
 def _only_token(tokenizer: Tokenizer, text: str) -> int | None:
-    """The token that a text is, or None if it is several."""
+    """Returns the token of a text, or None if the text has several."""
     tokens = tokenizer.encode(text, add_special_tokens=False, allow_special=True)
     return tokens[0] if len(tokens) == 1 else None
 
@@ -127,13 +127,13 @@ def _kept_bytes(grammar: Grammar) -> int:
 
 
 def _texts(tokenizer: Tokenizer, vocab_size: int) -> list[bytes]:
-    """Bytes that each token id adds within a text, control tokens too; empty for ids without a token."""
+    """Returns the bytes that each token id adds within a text, control tokens too; empty without a token."""
     anchor = next((token for token in range(vocab_size) if _text(tokenizer, token, None)), None)
     return [tokenizer.token_bytes(token, anchor) or b"" for token in range(vocab_size)]
 
 
 def vocabulary_of(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
-    """Bytes that each token id below `vocab_size` adds, as an output's first token and elsewhere.
+    """Returns the bytes that each token id below `vocab_size` adds, as an output's first token and elsewhere.
 
     Empty for control tokens and ids without a token.
 

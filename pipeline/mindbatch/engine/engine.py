@@ -1,4 +1,4 @@
-"""The engine: draft, schedule a step, run it, let the strategies choose, hand out what has become text."""
+"""The engine: drafts, schedules a step, runs it, lets the strategies choose, returns the new text."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StepResult(NamedTuple):
 
 
 class StepEngine(Protocol):
-    """Runs requests step by step: an `Engine`, or others in processes of their own."""
+    """Runs requests step by step: an `Engine` of this process, or engines in other processes."""
 
     @property
     def settings(self) -> EngineSettings: ...
@@ -52,30 +52,31 @@ class StepEngine(Protocol):
     def statistics(self) -> EngineStatistics: ...
 
     def add(self, request: Request) -> None:
-        """Queues a request; a step after this one begins it."""
+        """Queues a request, which a later step begins."""
 
     def step(self) -> StepResult:
-        """Runs a step, which may bring nothing."""
+        """Runs a step; the result may be empty."""
 
     def abort(self, keys: Set[str] | None = None) -> None:
-        """Drops the requests of these keys, or all."""
+        """Drops the requests with these keys, or all."""
 
     def close(self) -> None:
-        """Ends the processes that it computes in, if they are others than this one."""
+        """Ends the processes of its own that it computes in, if it has any."""
 
 
 class Engine:
     """Continuous batching over one runner.
 
-    make_detokenizer: (prompt token ids, skip special tokens) -> detokenizer of one output; None when there is
-        no tokenizer, then outputs have token ids and no text.
-    eos_token_ids: the model's own end-of-sequence ids, for requests that name none; those outside the
-        vocabulary end nothing.
-    make_constraint: (parameters, prompt token ids) -> what the text of one output must be; None where no
-        request has such parameters.
-    assistant: drafts tokens for speculative decoding; None when there is none. It drafts for any adapter.
-    adapters: that requests may name. slots: for those that are live, shared by all engines of the runner.
-    cache_part: see `Scheduler`.
+    make_detokenizer: makes the detokenizer of an output from the prompt's token ids and whether special
+        tokens are skipped; None without a tokenizer, and outputs then have token ids and no text.
+    eos_token_ids: end-of-sequence ids of the model, for requests without their own; ids outside the
+        vocabulary are ignored.
+    make_constraint: makes the constraint of an output from its parameters and the prompt's token ids; None
+        where no request has constraints.
+    assistant: drafts tokens for speculative decoding, for requests of any adapter.
+    adapters: the adapters that requests may name. slots: the slots of live adapters, which all engines of the
+        runner share.
+    cache_part: part of the cache that this engine uses, as in `Scheduler`.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class Engine:
         self.scheduler.add(group)
 
     def _group_of(self, request: Request) -> SequenceGroup:
-        """A request that is not refused, before its first token."""
+        """Returns the group of a request before its first token; raises the errors of the request."""
         params, prompt = request.params, request.prompt_token_ids
         start_id = self.settings.decoder_start_id
         encoded, begun = ((), prompt) if start_id is None else (prompt, (start_id,))
@@ -159,12 +160,12 @@ class Engine:
         return self.finish(step, output)
 
     def begin(self) -> Step:
-        """The first half of a step: what is to be computed. `finish` it before anything else but `add`."""
+        """Drafts and schedules a step. Call `finish` with it before any other method but `add`."""
         self._draft()
         return self.scheduler.schedule()
 
     def finish(self, step: Step, output: StepOutput) -> StepResult:
-        """The second half of a step: strategies choose, by what the model gave."""
+        """Completes a step with the output of the model: strategies choose tokens, finished requests end."""
         self.scheduler.complete(step)
         self._counters.count(step.num_tokens, self.scheduler)
         if any(tokens.group.records_prompt for tokens in step.scheduled):
@@ -179,7 +180,7 @@ class Engine:
         return StepResult(events, finished)
 
     def _refuse_unsound(self, step: Step) -> None:
-        """Raises CheckpointError when the first step gives no logits: it is the model that is wrong."""
+        """Raises CheckpointError if no logits of the first step are finite, as the model itself is wrong."""
         rows = {id(tokens.group): tokens.group for tokens in step.scheduled if tokens.num_logits}
         if self._is_sound or not rows:
             return
@@ -188,19 +189,19 @@ class Engine:
             raise CheckpointError(f"the logits of all {len(rows)} rows of the first step {NOT_FINITE}")
 
     def abort(self, keys: Set[str] | None = None) -> None:
-        """Drops the requests with these keys, or all; what the cache holds of them is still found."""
+        """Drops the requests with these keys, or all; their cached blocks can still be found."""
         self._forget(self.scheduler.abort(keys))
 
     def close(self) -> None:
-        """Does nothing: it has no processes of its own."""
+        """Does nothing, as an engine has no processes of its own."""
 
     def _draft(self) -> None:
-        """Gives a draft to each sequence that asks for one and has none.
+        """Drafts tokens for each sequence that needs a draft and has none.
 
-        What a row is given depends on the row alone. A draft stays until it is verified, through a
-        pre-emption too, and leaves room for the token that follows it.
+        A draft depends on the row alone. It stays until it is verified, through a pre-emption too, and is
+        one token shorter than what is left, as a token follows it.
         """
-        asked: list[tuple[Row, int]] = []
+        undrafted: list[tuple[Row, int]] = []
         for group in self.scheduler.running:
             params = group.request.params
             if params.num_draft_tokens and group.has_output and group.is_decoding:
@@ -208,15 +209,15 @@ class Engine:
                     count = min(params.num_draft_tokens, group.max_tokens - len(sequence) - 1)
                     if count > 0 and sequence.row.draft is None:
                         if not params.prompt_lookup_num_tokens:
-                            asked.append((sequence.row, count))
+                            undrafted.append((sequence.row, count))
                             continue
                         try:
                             sequence.row.draft = look_up(sequence.row, count)
                         except Exception as error:
                             group.fail(error)
-        if asked:
+        if undrafted:
             assert self._assistant is not None
-            rows, counts = zip(*asked, strict=True)
+            rows, counts = zip(*undrafted, strict=True)
             for row, drafted in zip(rows, self._assistant.propose(rows, counts), strict=True):
                 row.draft = drafted
 

@@ -1,4 +1,4 @@
-"""Running the scheduler's steps on one rank's model."""
+"""Runs the scheduler's steps on one rank's model: builds their arrays and computes them."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ Guard = Callable[[str], AbstractContextManager[None]]
 
 class StepNetwork(Protocol):
     def shape_of(self, spans: Sequence[Span], capacity: int) -> StepShape:
-        """Graph and padded sizes of a step; see `Kernels.step_shape`."""
+        """Returns the graph and the padded sizes of a step."""
 
     def run(self, inputs: StepInputs) -> StepValues:
-        """Computes a step. Of a pipeline stage before the last the values are what it hands over."""
+        """Computes a step; a pipeline stage before the last returns the input of the next stage."""
 
     def project(self, hidden: FloatArray, adapters: IntArray | None) -> Logits:
-        """Logits of hidden states [S, hidden size]; see `ModelRunner.project`."""
+        """Returns the logits of hidden states [S, hidden size], as `ModelRunner.project` does."""
 
 
 class ModelRunner:
-    """One rank's model with its paged cache. A step that all its ranks compute is prepared by one of them."""
+    """Runs steps on one rank's model with its paged cache; one rank prepares the steps of all of them."""
 
     def __init__(
         self,
         model: Model,
         settings: EngineSettings,
         on_compile: OnCompile = lambda rows: None,
-        guard: Guard = lambda what: nullcontext(),
+        guard: Guard = lambda action: nullcontext(),
     ) -> None:
-        """`on_compile`: see `CompiledCell`. guard: around what may run out of memory, by what is done."""
+        """`on_compile`: see `CompiledCell`. guard: context of an action that may run out of memory."""
         self.vocab_size = model.vocab_size
         self.cache = model.cache
         self._model = model
@@ -63,21 +63,21 @@ class ModelRunner:
 
     @property
     def is_adapted(self) -> bool:
-        """True if steps have the slots of adapters."""
+        """True if steps have the adapter slot of each token."""
         return self._model.adapters is not None
 
     def run(self, step: Step) -> RunnerOutput:
         return self.complete(self.prepare(step))
 
     def announce(self, step: Step) -> StepInputs:
-        """Prepares the step; in a model of one rank there is nobody to tell."""
+        """Prepares the step; a model of one rank has no other ranks to inform."""
         return self.prepare(step)
 
     def complete(self, inputs: StepInputs) -> RunnerOutput:
         return RunnerOutput(self.compute(inputs), self.project, inputs.adapters)
 
     def prepare(self, step: Step) -> StepInputs:
-        """The arrays of a step, which are the same for every rank of the model."""
+        """Builds the arrays of a step, which are the same for every rank of the model."""
         settings = self._settings
         needed = max(len(tokens.sequence.block_table) for tokens in step.scheduled)
         width = self._model.kernels.table_width(needed, settings.blocks_per_sequence)
@@ -102,7 +102,7 @@ class ModelRunner:
     def compute(self, inputs: StepInputs) -> StepValues:
         """Loads adapters, copies blocks and computes a step that this rank or another has prepared.
 
-        Of a pipeline stage before the last the values are what it hands over.
+        A pipeline stage before the last returns the input of the next stage.
 
         Raises:
             MindBatchError: memory has run out.
@@ -116,9 +116,9 @@ class ModelRunner:
             return self._network.run(inputs)
 
     def project(self, hidden: FloatArray, adapters: IntArray | None = None) -> Logits:
-        """Logits of hidden states [S, hidden]; not of a pipeline stage before the last.
+        """Returns the logits of hidden states [S, hidden size]; only the last pipeline stage has them.
 
-        adapters: slots [S], where the model has any.
+        adapters: the slot of each row's adapter [S], where the model has any.
         """
         with self._guard("computing logits"):
             return self._network.project(hidden, adapters)

@@ -1,4 +1,4 @@
-"""Requests to the engine, its outputs, and these as JSON: what a ledger keeps and a line of results says."""
+"""Requests to the engine, its outputs, and these as JSON, for the ledger and for lines of results."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from mindbatch.decoding.row import FinishReason
 
 PROMPT_STAGE = "prompt"
-"""The stage of errors that are found once there is a tokenizer and an engine."""
+"""The stage of errors that the tokenizer or the engine finds."""
 
 
 @dataclass(frozen=True)
 class Request:
     """One prompt to continue.
 
-    key: names the request among all that the engine has.
-    row_key: with the seed, the sample and the step it fixes the random numbers; empty is `key`.
-    adapter: the name of the LoRA adapter that it is computed with; None is the base model.
-    source: what errors call the prompt; empty is its key.
+    key: the unique name of the request in the engine.
+    row_key: fixes the random numbers, together with seed, sample and step; empty means `key`.
+    adapter: the name of the LoRA adapter that computes it; None is the base model.
+    source: the name of the prompt in errors; empty means `key`.
     """
 
     key: str
@@ -38,7 +38,7 @@ class Request:
         return RequestOutput.failed(self.key, f"{self.source or self.key}: {self.reason(error)}", self.prompt)
 
     def reason(self, error: PromptError) -> str:
-        """Reason in an error that the engine raised for this prompt."""
+        """Returns the reason in an error that the engine raised for this prompt, without its key."""
         return "; ".join(problem.removeprefix(f"{self.key}: ") for problem in error.lines)
 
 
@@ -46,15 +46,16 @@ class Request:
 class CompletionOutput:
     """One continuation of a prompt.
 
-    index: of the sample; of a search, the place by score, the best first.
-    token_ids: what was generated, an end-of-sequence token included.
+    index: number of the sample; in a search, the rank by score, the best being 0.
+    token_ids: the generated tokens, an end-of-sequence token included.
     cumulative_logprob: sum of the tokens' log-probabilities (nats) under the model's raw logits.
     logprobs: for each token, log-probabilities of the likeliest tokens and of the chosen one; None unless
-        asked for.
-    score: what a search ranked it by; None where nothing is ranked.
+        requested.
+    score: the score that a search ranks it by; None where nothing is ranked.
     rank: 1 for the best score; None where nothing is ranked.
-    embedding: of the prompt, of length 1, where that was asked for in place of text.
-    num_drafted_tokens, num_accepted_tokens: of speculative decoding; the output has the accepted ones.
+    embedding: the normalized embedding of the prompt, where that is requested instead of text.
+    num_drafted_tokens, num_accepted_tokens: tokens that speculative decoding drafted, and those of them that
+        the output has.
     """
 
     index: int
@@ -78,10 +79,10 @@ class RequestOutput:
 
     prompt_logprobs: one entry per prompt token from `prompt_logprobs_start` on; None for the first of the
         prompt, which nothing precedes.
-    error: why the prompt could not be run, or could not go on.
-    stage: what had been done when the error came, as `RowFailure` has it.
-    seconds: from the moment the request was added until its last token.
-    num_cached_tokens: prompt tokens that were found in the cache, not computed.
+    error: the reason why the prompt could not be run, or not be finished.
+    stage: the stage of processing in which the error occurred, as in `RowFailure`.
+    seconds: time from adding the request to its last token.
+    num_cached_tokens: number of prompt tokens that were found in the cache and not computed.
     adapter: the name of the LoRA adapter that computed it; None is the base model.
     """
 
@@ -107,11 +108,13 @@ class RequestOutput:
 class StreamEvent:
     """New text and tokens of one sequence in one step.
 
-    index: the sample within its request; all outputs of a search begin alike, with one event for each.
+    index: number of the sample in its request. A search has an event for each of its outputs, which begin
+        with the same text.
     text: the characters that have become certain; may be empty.
-    token_ids: the tokens of this step; several where drafted tokens were accepted or a search came to agree.
+    token_ids: the tokens of this step: several where drafted tokens were accepted, or where all hypotheses of
+        a search agree on them.
     finish_reason: set on the last event of the sequence.
-    logprobs: of each of these tokens, as in the output; None unless asked for.
+    logprobs: log-probabilities for each of these tokens, as in the output; None unless requested.
     """
 
     key: str
@@ -123,7 +126,7 @@ class StreamEvent:
 
 
 def in_order(results: Iterable[RequestOutput], on_error: str) -> list[RequestOutput]:
-    """The results in the order of the prompts.
+    """Returns the results in the order of the prompts.
 
     Raises:
         PromptError: on_error is "raise" and a result has an error.
@@ -142,9 +145,9 @@ def refuse_failed(results: Iterable[RequestOutput]) -> None:
 
 
 STRATEGY_FIELDS = ("score", "rank", "drafted_tokens", "accepted_tokens")
-"""Fields that a generation has only where its strategy ranks or drafts."""
+"""Fields of a generation whose strategy ranks or drafts."""
 EMBEDDING = "embedding"
-"""The field of a generation that is one."""
+"""The field of a generation that is an embedding."""
 GENERATION_FIELDS = (
     *("index", "text", "token_ids", "finish_reason", "tokens", "cumulative_logprob"),
     *(*STRATEGY_FIELDS, EMBEDDING, "logprobs"),
@@ -153,7 +156,7 @@ GENERATION_FIELDS = (
 
 
 def result_body(output: RequestOutput) -> dict[str, Any]:
-    """The content of a result. It does not depend on when or with what it was computed."""
+    """Returns the content of a result, which does not depend on when or beside which rows it was computed."""
     body: dict[str, Any] = {
         "generations": [_generation_body(completion) for completion in output.outputs],
         "prompt_tokens": len(output.prompt_token_ids),
@@ -184,13 +187,13 @@ def _generation_body(output: CompletionOutput) -> dict[str, Any]:
 
 
 def result_fields(body: Mapping[str, Any], token_ids: bool) -> dict[str, Any]:
-    """The fields that a line of results has of a body.
+    """Returns the fields of a line of results.
 
-    They are generations, prompt_tokens, generated_tokens and, where they were asked for, prompt_logprobs. A
-    generation has index, text, token_ids (if wanted), finish_reason, tokens, cumulative_logprob and, where
-    they were asked for, logprobs; of a search that ranks, score and rank; of speculative decoding,
-    drafted_tokens and accepted_tokens; in place of text, embedding. There are no times: a resumed run writes
-    what an unbroken one does.
+    They are generations, prompt_tokens, generated_tokens and, if requested, prompt_logprobs. A generation has
+    index, text, token_ids (if wanted), finish_reason, tokens, cumulative_logprob and, if requested, logprobs;
+    a ranked search adds score and rank, speculative decoding drafted_tokens and accepted_tokens; an embedding
+    has the field embedding instead of text. There are no times: a resumed run writes what an unbroken one
+    does.
     """
     generations = body["generations"]
     fields = {

@@ -12,7 +12,7 @@ def request_errors(
 ) -> Iterator[str]:
     """Yields a line for each error, without the request's key.
 
-    max_tokens: the most that prompt and output may have together.
+    max_tokens: maximum number of tokens of prompt and output together.
     """
     num_tokens = len(request.prompt_token_ids)
     if not num_tokens:
@@ -76,10 +76,10 @@ def _draft_errors(request: Request, settings: EngineSettings, has_assistant: boo
 
 
 def _longer(max_tokens: int, settings: EngineSettings) -> str:
-    """Remedy for a prompt that reaches `max_tokens`, by the limit that this is."""
+    """Returns the remedy for a prompt that reaches `max_tokens`, by the limit that it is."""
     if max_tokens < settings.seq_length:
         return f"shorten it or raise decoding.max_length={max_tokens}"
     if max_tokens == settings.max_positions:
         return "shorten it: the model has no more positions"
-    most = f" (the model has {settings.max_positions} positions)" if settings.max_positions else ""
-    return f"shorten it or raise model.seq_length={max_tokens}{most}"
+    limit = f" (the model has {settings.max_positions} positions)" if settings.max_positions else ""
+    return f"shorten it or raise model.seq_length={max_tokens}{limit}"

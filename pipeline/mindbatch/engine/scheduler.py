@@ -1,4 +1,4 @@
-"""Schedules the tokens of the next step and the requests that begin: policy only, no tensors."""
+"""Chooses the tokens of the next step and the requests that begin: policy only, no tensors."""
 
 from collections import deque
 from collections.abc import Iterable, Set
@@ -13,7 +13,7 @@ from mindbatch.engine.step import ScheduledTokens, Step, next_tokens
 from mindbatch.io.errors import CacheBudgetError
 
 LOOK_AHEAD = 256
-"""Waiting requests among which one is sought that has a slot for its adapter."""
+"""Number of waiting requests that are searched for one with a slot for its adapter."""
 
 
 class Scheduler:
@@ -21,19 +21,20 @@ class Scheduler:
 
     Every step takes one token of each sequence that is generating, then fills up with chunks of prompts.
     When blocks run out, the request that came last is pre-empted: its blocks are freed and it is computed
-    again later. A request is admitted only if it fits the cache alone, so the first one always moves on.
-    Blocks at the beginning of a request that are in the cache already are shared, not computed.
-    A request for whose adapter there is no slot in `AdapterSlots` is passed by others.
+    again later. A request is admitted only if it fits the cache alone, so the first one always progresses.
+    A prefix of a request that is in the cache already is shared, not computed.
+    Requests may overtake one whose adapter has no slot in `AdapterSlots`.
 
-    num_prompt_tokens, num_cached_tokens: of all requests admitted so far, and those of them that were found.
+    num_prompt_tokens, num_cached_tokens: prompt tokens of all requests admitted so far, and how many of them
+        were found in the cache.
     """
 
     def __init__(
         self, settings: EngineSettings, adapters: AdapterSlots | None = None, cache_part: int = 0
     ) -> None:
-        """`adapters`: shared by all schedulers of a model; None where requests have no adapters.
+        """`adapters`: slots that all schedulers of a model share; None where requests have no adapters.
 
-        cache_part: of the equal parts of a cache that several schedulers share, the number of the own one.
+        cache_part: number of this scheduler's part of the cache, which schedulers divide into equal parts.
         """
         self.settings = settings
         self.adapters = adapters or AdapterSlots(0)
@@ -53,25 +54,25 @@ class Scheduler:
 
     @property
     def num_sequences(self) -> int:
-        """Sequences of all requests, waiting or running, when each has as many as it may have."""
+        """Maximum number of sequences of all requests, waiting or running."""
         return sum(group.max_num_sequences for group in (*self.waiting, *self.running))
 
     def add(self, group: SequenceGroup) -> None:
         """Queues a request.
 
         Raises:
-            CacheBudgetError: it could not run even with the whole cache or the whole step to itself.
+            CacheBudgetError: the request could not run even with the whole cache or step to itself.
         """
         refuse_impossible(group, self.settings)
         self.waiting.append(group)
 
     def schedule(self) -> Step:
-        """Chooses the next step's tokens and takes the blocks they need.
+        """Chooses the next step's tokens and allocates their blocks.
 
-        There are none only where nothing runs and other schedulers hold all slots for adapters.
+        The step is empty only where nothing runs and other schedulers hold all slots for adapters.
         """
         step = Step()
-        most, preemptions = self.settings.max_batched_tokens, self.num_preemptions
+        limit, preemptions = self.settings.max_batched_tokens, self.num_preemptions
         # Lists of their own: pre-emption takes groups out of `running` meanwhile.
         decoding, others = list[SequenceGroup](), list[SequenceGroup]()
         for group in self.running:
@@ -79,21 +80,21 @@ class Scheduler:
         # Those that generate come first, for one token each; prompts fill up what is left of the step.
         for group in decoding:
             if self._still_runs(group, preemptions):
-                self._schedule_running(group, step, most - step.num_tokens)
+                self._schedule_running(group, step, limit - step.num_tokens)
         if self.settings.max_prompt_tokens is not None:
-            most = min(most, step.num_tokens + self.settings.max_prompt_tokens)
+            limit = min(limit, step.num_tokens + self.settings.max_prompt_tokens)
         for group in others:
             if self._still_runs(group, preemptions):
-                self._schedule_running(group, step, most - step.num_tokens)
+                self._schedule_running(group, step, limit - step.num_tokens)
         # After a pre-emption nobody begins: the blocks that it freed are for the requests that run.
         if self.num_preemptions == preemptions:
-            self._admit(step, most)
+            self._admit(step, limit)
         waits_for_slot = not self.waiting or self.waiting[0].adapter is not None
         assert step.scheduled or (not self.running and waits_for_slot)
         return step
 
     def complete(self, step: Step) -> None:
-        """Records that the step's tokens are in the cache, and that its full blocks may be shared."""
+        """Records that the step's tokens are in the cache, and registers its full blocks."""
         for tokens in step.scheduled:
             # What was drafted is computed, but counts only once it has been accepted.
             tokens.sequence.num_computed_tokens = min(tokens.stop, len(tokens.sequence))
@@ -104,12 +105,12 @@ class Scheduler:
             self.states.register(slot, digest)
 
     def invalidate_adapter_slots(self, step: Step) -> None:
-        """The step failed: the adapters that it was to load may not be in their slots."""
+        """Marks the adapters that a failed step was to load as not loaded."""
         for _, name in step.adapter_loads:
             self.adapters.invalidate(name)
 
     def fork(self, parent: Sequence) -> Sequence:
-        """A second continuation of a sequence; shares its cache blocks if they are kept between steps."""
+        """Returns a fork of a sequence, which shares its cache blocks if they are kept between steps."""
         child = parent.fork()
         if self.settings.use_past:
             child.block_table = self.blocks.share(parent.block_table)
@@ -123,8 +124,10 @@ class Scheduler:
             self.states.free(sequence.state_table)
 
     def forget_finished(self) -> list[SequenceGroup]:
-        """Takes finished requests out of the running ones and returns them; those that failed may still have
-        sequences, which are released."""
+        """Removes finished requests from the running ones and returns them.
+
+        The sequences of those that failed are released.
+        """
         finished = [group for group in self.running if group.is_finished]
         if finished:
             for group in finished:
@@ -147,7 +150,7 @@ class Scheduler:
         return [sequence for group in dropped for sequence in group.sequences]
 
     def _still_runs(self, group: SequenceGroup, preemptions: int) -> bool:
-        """True if no earlier group of a step, begun after so many pre-emptions, has pre-empted this one."""
+        """True if this step, which began after `preemptions` pre-emptions, has not pre-empted the group."""
         return self.num_preemptions == preemptions or group in self.running
 
     def _schedule_running(self, group: SequenceGroup, step: Step, budget: int) -> None:
@@ -155,22 +158,22 @@ class Scheduler:
         while not self._fits(wanted):
             victim = self._last_unscheduled(step)
             self._preempt(victim)
-            # It came last itself, and waits now in front of all others.
+            # The group itself came last, and is now the first to wait.
             if victim is group:
                 return
         self._take(wanted, step)
 
-    def _admit(self, step: Step, most: int) -> None:
-        """Begins requests, first come first served, while the step has fewer than `most` tokens."""
+    def _admit(self, step: Step, limit: int) -> None:
+        """Begins requests, first come first served, while the step has fewer than `limit` tokens."""
         num_sequences = sum(group.max_num_sequences for group in self.running)
-        while self.waiting and step.num_tokens < most:
+        while self.waiting and step.num_tokens < limit:
             group = self._first_waiting()
             if group is None or (
                 num_sequences and num_sequences + group.max_num_sequences > self.settings.batch_size
             ):
                 return
-            room = most - step.num_tokens
-            if group.sequences[0].num_unsplittable_prefill_tokens > room:
+            budget = limit - step.num_tokens
+            if group.sequences[0].num_unsplittable_prefill_tokens > budget:
                 return
             if self.settings.is_recurrent and self.states.num_free < len(group.sequences):
                 return
@@ -178,8 +181,8 @@ class Scheduler:
             if self._blocks_to_catch_up(group, prefixes) > self.blocks.num_free:
                 return
             if self._is_found(group, prefixes):  # pre-empted, it goes on as those that are decoding
-                room = self.settings.max_batched_tokens - step.num_tokens
-                if sum(1 + sequence.num_draft_tokens for sequence in group.sequences) > room:
+                budget = self.settings.max_batched_tokens - step.num_tokens
+                if sum(1 + sequence.num_draft_tokens for sequence in group.sequences) > budget:
                     return
             # What this step computes can be shared from the next one on. Nobody waits longer than that: a
             # prompt that goes on in the next step has taken all that was left of this one.
@@ -187,10 +190,10 @@ class Scheduler:
                 return
             self._begin(group, prefixes, step)
             num_sequences += group.max_num_sequences
-            self._take(next_tokens(group, room), step)
+            self._take(next_tokens(group, budget), step)
 
     def _first_waiting(self) -> SequenceGroup | None:
-        """The first request that waits, of those whose adapters have a slot or get one."""
+        """Returns the first waiting request whose adapter has a slot or can get one."""
         for group in islice(self.waiting, LOOK_AHEAD):
             if self.adapters.offers(group.adapter_name):
                 return group
@@ -201,15 +204,15 @@ class Scheduler:
         return next((group for group in due if self.adapters.offers(overdue)), None)
 
     def _is_found(self, group: SequenceGroup, prefixes: list[Prefix]) -> bool:
-        """True where these blocks hold all of a request that has to be there before its next tokens."""
+        """True if these blocks have all tokens of a request but the last ones."""
         size = self.settings.block_size
         pairs = zip(group.sequences, prefixes, strict=True)
         return all(len(sequence) - 1 == len(prefix.blocks) * size for sequence, prefix in pairs)
 
     def _blocks_to_catch_up(self, group: SequenceGroup, prefixes: list[Prefix]) -> int:
-        """Free blocks until the group's next tokens are chosen, so that it is not admitted to be pre-empted.
+        """Returns the free blocks that the group takes until its next tokens are chosen.
 
-        Those of its prefixes that nobody holds are among them.
+        With fewer it would be pre-empted at once. Blocks of its prefixes that no table holds count too.
         """
         tables = [prefix.blocks for prefix in prefixes]
         revived = {block for blocks in tables for block in blocks if self.blocks.holders(block) == 0}
@@ -219,12 +222,12 @@ class Scheduler:
         )
 
     def _stop(self, group: SequenceGroup) -> None:
-        """Frees what a running request holds; it is taken from the running ones elsewhere."""
+        """Frees blocks and adapter slot of a running request, which the caller removes from `running`."""
         self.release(group.sequences)
         self.adapters.release(group.adapter_name)
 
     def _begin(self, group: SequenceGroup, prefixes: list[Prefix], step: Step) -> None:
-        """Makes a request a running one; its sequences share the blocks of their prefixes."""
+        """Moves a request from `waiting` to `running`; its sequences share the blocks of their prefixes."""
         for sequence, prefix in zip(group.sequences, prefixes, strict=True):
             sequence.block_table = self.blocks.share(prefix.blocks)
             sequence.state_table = self.states.share(prefix.states)
@@ -244,8 +247,8 @@ class Scheduler:
         for tokens in wanted:
             sequence, start, stop = tokens.sequence, tokens.start, tokens.stop
             step.copies += self.blocks.prepare_write(sequence.block_table, start, stop)
-            settled = min(stop, len(sequence))  # what is drafted may yet be refused
-            step.filled.update(self.prefixes.filled(tokens.group, sequence, start, settled))
+            verified = min(stop, len(sequence))  # drafted tokens may be rejected
+            step.filled.update(self.prefixes.filled(tokens.group, sequence, start, verified))
             if self.settings.is_recurrent:
                 step.state_copies += self.states.prepare_write(sequence.state_table, start, stop)
                 # While a prompt is computed: what follows it is likelier to be its own than another's.
@@ -256,20 +259,20 @@ class Scheduler:
             step.scheduled.append(tokens)
 
     def _fits(self, wanted: list[ScheduledTokens]) -> bool:
-        """True if there are blocks, and slots for states, for what is to be written."""
+        """True if there are free blocks and state slots for these tokens."""
         if self.settings.is_recurrent and self.states.num_free < self.states.blocks_needed(
             (tokens.sequence.state_table, tokens.start, tokens.stop) for tokens in wanted
         ):
             return False
-        size, most = self.settings.block_size, 0
-        for tokens in wanted:  # they are in so many blocks at most: mostly no more has to be known
-            most += (tokens.stop - tokens.start) // size + 2
-        return most <= self.blocks.num_free or self.blocks.num_free >= self.blocks.blocks_needed(
+        size, bound = self.settings.block_size, 0
+        for tokens in wanted:  # an upper bound of their blocks, which is mostly enough to know
+            bound += (tokens.stop - tokens.start) // size + 2
+        return bound <= self.blocks.num_free or self.blocks.num_free >= self.blocks.blocks_needed(
             (tokens.sequence.block_table, tokens.start, tokens.stop) for tokens in wanted
         )
 
     def _last_unscheduled(self, step: Step) -> SequenceGroup:
-        """The latest request without tokens in this step; the one being scheduled is such a one."""
+        """Returns the latest running request without tokens in this step; there is always one."""
         taken = {id(tokens.group) for tokens in step.scheduled}
         return next(group for group in reversed(self.running) if id(group) not in taken)
 
@@ -278,13 +281,13 @@ class Scheduler:
         for sequence in group.sequences:
             sequence.num_computed_tokens = sequence.num_replayed_tokens = 0
         self.running.remove(group)
-        # In front of those that wait, whom it came before; the latest is pre-empted first, so order stays.
+        # Before those that wait, as it came earlier; the latest is pre-empted first, so the order is kept.
         self.waiting.appendleft(group)
         self.num_preemptions += 1
 
 
 def refuse_impossible(group: SequenceGroup, settings: EngineSettings) -> None:
-    """CacheBudgetError for a request that could not run even with the whole cache or step to itself."""
+    """Raises CacheBudgetError if a request could not run even with the whole cache or step to itself."""
     sequences = group.max_num_sequences
     needed = sequences * settings.blocks_for(group.max_tokens)
     if needed > settings.num_blocks:
@@ -300,11 +303,11 @@ def refuse_impossible(group: SequenceGroup, settings: EngineSettings) -> None:
         )
     together = group.sequences[0].num_bidirectional_tokens
     if together > settings.max_batched_tokens:
-        what = "input" if group.sequences[0].num_encoder_tokens else "prompt"
+        part = "input" if group.sequences[0].num_encoder_tokens else "prompt"
         raise CacheBudgetError(
-            f"{group.request.key}: the {what} has {together} tokens that see each other, so they are "
+            f"{group.request.key}: the {part} has {together} tokens that see each other, so they are "
             f"computed in one step, of at most runtime.max_batched_tokens={settings.max_batched_tokens}; "
-            f"set runtime.max_batched_tokens={together} or more, or shorten the {what}"
+            f"set runtime.max_batched_tokens={together} or more, or shorten the {part}"
         )
     drafts = group.request.params.num_draft_tokens
     at_once = sequences * (1 + (2 * drafts if settings.is_recurrent else drafts))  # with those replayed

@@ -24,27 +24,29 @@ from mindbatch.models.architecture import BlockPositions2D
 class PromptContext:
     """Context of one prompt of a model with `BlockPositions2D`.
 
-    length: tokens of the context, which begins the prompt. mask: the position of all tokens behind it.
+    length: number of tokens of the context, with which the prompt begins.
+    mask: the first position of all tokens after the context.
     """
 
     length: int
     mask: int
 
-    def positions(self, places: IntArray) -> IntArray:
-        """The two positions [T, 2] of the tokens at these places of the sequence."""
-        behind = places >= self.length
-        pairs = (np.where(behind, self.mask, places), np.where(behind, places - self.length + 1, 0))
+    def positions(self, indices: IntArray) -> IntArray:
+        """Returns the two positions [T, 2] of the tokens with these indices in the sequence."""
+        behind = indices >= self.length
+        pairs = (np.where(behind, self.mask, indices), np.where(behind, indices - self.length + 1, 0))
         positions: IntArray = np.stack(pairs, axis=1).astype(np.int32)
         return positions
 
-    def lengths(self, places: IntArray) -> IntArray:
-        """Number of tokens that each of these sees: the whole context from within it."""
-        seen: IntArray = np.maximum(places + 1, self.length, dtype=np.int32)
+    def lengths(self, indices: IntArray) -> IntArray:
+        """Returns the number of tokens that each of these attends to; a token of the context, to all of
+        it."""
+        seen: IntArray = np.maximum(indices + 1, self.length, dtype=np.int32)
         return seen
 
 
 def context_of(key: str, prompt: Items[int], model: BlockPositions2D) -> PromptContext:
-    """The context of a prompt. A mask of the first kind counts, and of those of a kind the first.
+    """Returns the context of a prompt; the mask is the first of the first kind that the prompt has.
 
     Raises:
         PromptError: the prompt lacks the token that ends the context, or a mask.
@@ -63,17 +65,17 @@ def context_of(key: str, prompt: Items[int], model: BlockPositions2D) -> PromptC
 class Sequence:
     """One prompt with one continuation and the cache blocks that hold it.
 
-    text: None where there is no tokenizer, and in searches that need no text to see where a row ends.
-    block_table: cache blocks in order of position. state_table: the slot of its recurrent state, if any.
-    num_computed_tokens: leading tokens whose keys and values are in the cache, and which the recurrent state
-        is of; drafted ones do not count.
-    num_replayed_tokens: accepted ones behind these, which the state is not of: they go with the last token
-        once more.
-    num_known_tokens: leading tokens that others began with, too: a step of the prompt ends with them, so that
-        the state behind them can be found.
-    block_digests: names of leading full blocks, as far as the prefix cache has asked for them.
-    num_drafted_tokens, num_accepted_tokens: of all drafts that were verified.
-    context: of the prompt, where the model's tokens have two positions.
+    text: None without a tokenizer, and in searches without stop strings.
+    block_table: cache blocks in order of position. state_table: the slot of the recurrent state, if any.
+    num_computed_tokens: number of leading tokens whose keys and values are in the cache and which the
+        recurrent state includes; drafted tokens do not count.
+    num_replayed_tokens: number of accepted tokens after these that the recurrent state does not include; the
+        next step computes them again, with the last token.
+    num_known_tokens: number of leading tokens that other sequences share; a step of the prompt ends with
+        them, so that the state after them is registered.
+    block_digests: digests of the leading full blocks, as far as they have been computed.
+    num_drafted_tokens, num_accepted_tokens: tokens of all verified drafts, and how many were accepted.
+    context: the context of the prompt, where the model's tokens have two positions.
     """
 
     row: Row
@@ -88,41 +90,41 @@ class Sequence:
     num_accepted_tokens: int = 0
     finish_reason: FinishReason | None = None
     context: PromptContext | None = None
-    _num_given: int = field(init=False, repr=False)
+    _num_input_tokens: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._num_given = len(self.row.encoder_token_ids) + len(self.row.prompt_token_ids)
+        self._num_input_tokens = len(self.row.encoder_token_ids) + len(self.row.prompt_token_ids)
 
     def __len__(self) -> int:
-        return self._num_given + len(self.row.output_token_ids)
+        return self._num_input_tokens + len(self.row.output_token_ids)
 
     @property
     def num_encoder_tokens(self) -> int:
-        """Tokens of the encoder's input, with which the sequence begins; they are computed all at once."""
+        """Number of tokens of the encoder's input, with which the sequence begins; one step has them all."""
         return len(self.row.encoder_token_ids)
 
     @property
     def num_unsplittable_prefill_tokens(self) -> int:
-        """Tokens that the sequence's next step must have: the rest of those that see each other."""
+        """Number of tokens that the next step must have: the rest of the bidirectional ones."""
         return max(0, self.num_bidirectional_tokens - self.num_computed_tokens)
 
     @property
     def num_bidirectional_tokens(self) -> int:
-        """Tokens at the beginning that see each other: of an encoder's input, or of a prompt's context."""
+        """Number of leading tokens that attend to each other: an encoder's input, or a prompt's context."""
         return self.num_encoder_tokens if self.context is None else self.context.length
 
     @property
     def num_draft_tokens(self) -> int:
-        """Draft tokens not yet verified."""
+        """Number of draft tokens not yet verified."""
         return 0 if self.row.draft is None else len(self.row.draft.token_ids)
 
     @property
     def num_earlier_tokens(self) -> int:
-        """Tokens that must pass through the model before the last one, whose logits choose the next."""
+        """Number of tokens to compute before the last one, whose logits choose the next."""
         return len(self) - 1 - self.num_computed_tokens
 
     def tokens(self, start: int, stop: int) -> list[int]:
-        """Tokens of the encoder's input, prompt, output and draft at positions start .. stop - 1."""
+        """Returns the tokens of encoder input, prompt, output and draft at positions start .. stop - 1."""
         row = self.row
         prompt, output = row.prompt_token_ids, row.output_token_ids
         if row.draft is not None and stop > len(self):
@@ -134,7 +136,7 @@ class Sequence:
         return [*prompt[start:stop], *output[: max(0, stop - size)]]
 
     def fork(self) -> Sequence:
-        """A copy without cache blocks; the caller shares those through the block manager."""
+        """Returns a copy without cache blocks; the caller shares those through the block manager."""
         return Sequence(
             row=self.row.fork(),
             text=None if self.text is None else self.text.fork(),
@@ -145,12 +147,12 @@ class Sequence:
         )
 
     def reason_to_finish(self, max_tokens: int) -> FinishReason | None:
-        """Reason why the sequence ends with its last token, or None."""
+        """Returns the reason why the sequence ends with its last token, or None."""
         stopped = self.text is not None and self.text.stop.stopped
         return _reason(self.row, self.row.output_token_ids[-1], stopped, len(self) >= max_tokens)
 
     def reason_to_finish_with(self, token_id: int, max_tokens: int) -> FinishReason | None:
-        """Reason why the sequence would end with one more token, or None; it is left as it is."""
+        """Returns the reason why the sequence would end with one more token, or None; does not change it."""
         text, row = self.text, self.row
         if text is not None:
             text = text.fork()
@@ -191,16 +193,16 @@ def _reason(row: Row, last: int, stopped: bool, is_full: bool) -> FinishReason |
 class SequenceGroup:
     """A request, its strategy and its sequences.
 
-    sequences: the live ones, in the order in which the strategy sees them.
-    max_tokens: tokens of prompt and output at which a sequence ends.
-    state: what the strategy keeps of the request.
-    agreed: of a search, the text on which all its hypotheses agree; None without a tokenizer.
-    num_agreed_tokens: the output tokens on which they agree.
-    finished: outputs of those that have ended.
+    sequences: the running sequences, in the strategy's order.
+    max_tokens: number of tokens of prompt and output at which a sequence ends.
+    state: the strategy's state of the request.
+    agreed: the text on which all hypotheses of a search agree; None without a tokenizer.
+    num_agreed_tokens: number of output tokens on which they agree.
+    finished: outputs of the sequences that have ended.
     prompt_hidden: last hidden states of the prompt's tokens, chunk by chunk, if the strategy needs them.
-    error: why the request could not go on.
-    num_cached_tokens: prompt tokens that were found in the cache; None until the request is first admitted.
-    adapter: that it is computed with; None is the base. adapter_slot: where that is while the request runs.
+    error: the reason why the request cannot continue.
+    num_cached_tokens: number of prompt tokens found in the cache; None until the request is first admitted.
+    adapter: the adapter that computes the request; None is the base. adapter_slot: its slot while it runs.
     """
 
     request: Request
@@ -221,17 +223,17 @@ class SequenceGroup:
 
     @property
     def adapter_name(self) -> str | None:
-        """None for the base."""
+        """The name of the adapter; None for the base."""
         return None if self.adapter is None else self.adapter.name
 
     @property
     def records_prompt(self) -> bool:
-        """True if what steps compute of its prompt is kept: log-probabilities, or hidden states."""
+        """True if log-probabilities or hidden states of the prompt's tokens are kept."""
         return self.request.params.prompt_logprobs is not None or self.strategy.needs_hidden
 
     @property
     def max_num_sequences(self) -> int:
-        """Sequences that the group has or will have: they are forked once the prompt is in the cache."""
+        """Number of sequences that the group has, or will have once the prompt is in the cache."""
         if self.strategy.searches or not self.has_output:
             return self.strategy.width(self.request.params)
         return len(self.sequences)
@@ -245,27 +247,27 @@ class SequenceGroup:
         return self.error is not None or not self.sequences
 
     def fail(self, error: Exception) -> None:
-        """Ends the request with what was raised for it; the scheduler releases its sequences."""
+        """Ends the request with an error; the scheduler releases its sequences."""
         self.error = row_error(error, self.request.key)
 
     @property
     def is_decoding(self) -> bool:
-        """True if every sequence has just its last tokens, and a draft, to compute."""
-        for sequence in self.sequences:  # noqa: SIM110 - asked of every request in every step; all() takes twice as long
+        """True if every sequence has only its last tokens, and a draft, to compute."""
+        for sequence in self.sequences:  # noqa: SIM110 - called for every request in every step; all() takes twice as long
             if sequence.num_earlier_tokens != sequence.num_replayed_tokens:
                 return False
         return True
 
     @property
     def first_unscored(self) -> int:
-        """The prompt token whose log-probability is to come next, where the request asks for any."""
+        """Index of the first prompt token without a log-probability, where they are requested."""
         return self.request.params.prompt_logprobs_start + len(self.prompt_logprobs or ())
 
     @property
-    def most_cached_tokens(self) -> int | None:
-        """Leading tokens that need not pass through the model if the cache has them; None is all of them.
+    def max_cached_tokens(self) -> int | None:
+        """Maximum number of leading tokens that may come from the cache; None is all of them.
 
-        Hidden states are read off every token of a prompt, log-probabilities off the one before.
+        Hidden states need every token of a prompt computed, a log-probability the token before it.
         """
         if self.strategy.needs_hidden and not self.has_output:
             return 0

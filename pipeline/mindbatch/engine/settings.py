@@ -1,4 +1,4 @@
-"""The limits that the engine works within, and how many cache blocks a memory budget buys."""
+"""The limits of an engine, and the number of cache blocks that a memory budget allows."""
 
 from dataclasses import dataclass
 
@@ -10,20 +10,21 @@ from mindbatch.models.architecture import BlockPositions2D
 class EngineSettings:
     """Sizes of one engine.
 
-    batch_size: most sequences that generate together; a request with more samples than that runs alone.
-    seq_length: most tokens of prompt and output together. max_positions: how many the model could have; None
-        where that is not known.
-    block_size: tokens per cache block.
-    num_blocks: blocks of the cache.
-    max_batched_tokens: most tokens of one step; longer prompts are taken in chunks.
-    max_prompt_tokens: most tokens of one step besides those of sequences that are generating.
-    use_past: keep keys and values between steps; False recomputes every sequence at every step.
-    decoder_start_id: of a model whose prompts are its encoder's input, which is never taken in chunks: the
-        token that every output begins with. None of others.
-    two_positions: of a model whose prompts have a context, which is never taken in chunks. None of others.
-    num_states: slots for states of sequences; 0 of a model without recurrent layers.
-    prefix_caching: compute a beginning that requests share once; has no effect without use_past.
-    placeholders: ids of tokens that stand for an image, sound or video, which no prompt may have, with names.
+    batch_size: maximum number of sequences that generate together; a request with more samples runs alone.
+    seq_length: maximum number of tokens of prompt and output together.
+    max_positions: number of positions that the model has; None if unknown.
+    block_size: number of tokens of a cache block.
+    num_blocks: number of blocks of the cache.
+    max_batched_tokens: maximum number of tokens of a step; longer prompts are computed in chunks.
+    max_prompt_tokens: maximum number of prompt tokens of a step in which sequences generate.
+    use_past: keeps keys and values between steps; False recomputes every sequence at every step.
+    decoder_start_id: the token that every output begins with, in a model whose prompts are its encoder's
+        input; prompts are then not divided into chunks. None for other models.
+    two_positions: the mask and start tokens of a model whose prompts have a context, which is not divided
+        into chunks. None for other models.
+    num_states: number of slots for recurrent states; 0 for a model without recurrent layers.
+    prefix_caching: computes a prefix that requests share once; has no effect without use_past.
+    placeholders: ids and names of tokens for an image, sound or video, which no prompt may have.
     """
 
     batch_size: int
@@ -42,30 +43,30 @@ class EngineSettings:
 
     @property
     def is_recurrent(self) -> bool:
-        """True of a model that keeps a state of each sequence."""
+        """True if the model keeps a state of each sequence."""
         return self.num_states > 0
 
     @property
     def blocks_per_sequence(self) -> int:
-        """Width of a block table: the blocks of seq_length tokens, but no more than there are."""
+        """Width of a block table: the blocks of seq_length tokens, or all blocks if they are fewer."""
         return min(self.blocks_for(self.seq_length), self.num_blocks)
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
     def fitting_sequences(self, tokens: int) -> int:
-        """Sequences of so many tokens that the cache holds at once."""
+        """Returns the number of sequences of that length that the cache holds at once."""
         fitting = self.num_blocks // max(1, self.blocks_for(tokens))
         return min(fitting, self.num_states) if self.is_recurrent else fitting
 
 
 def affordable_states(cache_bytes: int, state_bytes: int, wanted: int, engines: int = 1) -> int:
-    """Slots for states of sequences that each of the engines which share a budget gets: half of it at most.
+    """Returns the number of state slots of each of the engines that share a budget; they take at most half.
 
-    state_bytes: of a sequence; 0 of a model without recurrent layers, which has no slots.
+    state_bytes: size of the state of a sequence; 0 for a model without recurrent layers.
 
     Raises:
-        ConfigError: the budget holds no state of each engine beside keys and values.
+        ConfigError: the budget is too small for a state of each engine.
     """
     if not state_bytes:
         return 0
@@ -79,10 +80,10 @@ def affordable_states(cache_bytes: int, state_bytes: int, wanted: int, engines: 
 
 
 def affordable_blocks(cache_bytes: int, bytes_per_token: int, block_size: int, engines: int = 1) -> int:
-    """Blocks that each of the engines which share a budget gets; one more, for padding, is paid from it too.
+    """Returns the number of blocks of each of the engines that share a budget, less one block for padding.
 
     Raises:
-        ConfigError: the budget holds less than one usable block.
+        ConfigError: the budget is too small for a block of each engine.
     """
     block_bytes = bytes_per_token * block_size
     blocks = (cache_bytes // block_bytes - 1) // engines

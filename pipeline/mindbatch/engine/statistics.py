@@ -1,4 +1,4 @@
-"""Counts of the engine's work so far, and how full it is."""
+"""Counts the engine's work so far, and its load."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from mindbatch.engine.scheduler import Scheduler
 
 @dataclass(frozen=True)
 class EngineStatistics:
-    """Totals since the engine was made, and its load now.
+    """Totals since the engine was created, and its present load.
 
-    steps: how often the model was run.
-    prompt_tokens: of the requests admitted; a request that was pre-empted counts once.
-    cached_prompt_tokens: those of them that were found in the cache.
-    computed_tokens: tokens that passed through the model, those computed again after a pre-emption included.
-    generated_tokens: tokens of all outputs; those of hypotheses that a search drops do not count.
-    drafted_tokens, accepted_tokens: of speculative decoding, for the outputs that have ended.
-    running_sequences, waiting_requests: in the engine now.
-    blocks_used, blocks_total: cache blocks that running sequences hold, and all of them.
-    cache_waste: share of the slots in used blocks that held no token, over all steps; a shared block counts
+    steps: number of steps that the model has computed.
+    prompt_tokens: prompt tokens of the admitted requests; a pre-empted request counts once.
+    cached_prompt_tokens: prompt tokens that were found in the cache.
+    computed_tokens: tokens that the model has computed, again after a pre-emption included.
+    generated_tokens: tokens of all outputs, without those of hypotheses that a search drops.
+    drafted_tokens, accepted_tokens: tokens that speculative decoding drafted and accepted, in outputs that
+        have ended.
+    running_sequences, waiting_requests: their present number.
+    blocks_used, blocks_total: number of cache blocks that running sequences hold, and of all blocks.
+    cache_waste: share of the slots in used blocks without a token, over all steps; a shared block counts
         once.
     """
 
@@ -49,12 +50,12 @@ class EngineStatistics:
         return self.blocks_used / self.blocks_total
 
     def since(self, earlier: EngineStatistics) -> EngineStatistics:
-        """Totals without those of an earlier time, and the load now."""
+        """Returns the totals since earlier statistics, and the present load."""
         totals = {*asdict(self)} - {*_LOAD, "cache_waste"}
         return replace(self, **{name: getattr(self, name) - getattr(earlier, name) for name in totals})
 
     def at_rest(self) -> EngineStatistics:
-        """The totals of an engine that has ended: it has no load any more."""
+        """Returns the totals with no load, for an engine that has ended."""
         return replace(self, **dict.fromkeys(_LOAD, 0))
 
 
@@ -62,7 +63,7 @@ _LOAD = ("running_sequences", "waiting_requests", "blocks_used", "blocks_total")
 
 
 def total_of(parts: Sequence[EngineStatistics]) -> EngineStatistics:
-    """The counts of several engines as those of one; at least one. The waste is weighed by their steps."""
+    """Returns the sum of the statistics of at least one engine; cache_waste is weighted by steps."""
     sums = {name: sum(getattr(part, name) for part in parts) for name in asdict(parts[0])}
     waste = sum(part.cache_waste * part.steps for part in parts) / max(1, sums["steps"])
     return EngineStatistics(**{**sums, "cache_waste": waste})
@@ -81,7 +82,7 @@ class Counters:
     empty_slots: int = 0
 
     def count(self, num_tokens: int, scheduler: Scheduler) -> None:
-        """Adds a step of so many tokens, just completed, from which no token has been chosen yet."""
+        """Adds a step that was just computed, before tokens are chosen from its logits."""
         self.steps += 1
         self.computed_tokens += num_tokens
         blocks = scheduler.blocks
@@ -113,7 +114,7 @@ class Counters:
 
 
 def _empty_slots(scheduler: Scheduler) -> int:
-    """Slots without a token: only the last block of a table has any, and forks may still share it."""
+    """Returns the number of slots without a token; only the last block of a table has any."""
     size = scheduler.blocks.block_size
     empty = {
         sequence.block_table[-1]: len(sequence.block_table) * size - sequence.num_computed_tokens

@@ -1,4 +1,4 @@
-"""One step of the engine, the tokens that a request wants of it, and the interface of what runs it."""
+"""A step of the engine, a request's tokens in it, and the interface of what runs steps."""
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ from mindbatch.kernels.step import Logits, StepInputs
 
 @dataclass(slots=True)
 class ScheduledTokens:
-    """Positions start .. stop - 1 of one sequence; the logits of the last `num_logits` are wanted.
+    """Positions start .. stop - 1 of one sequence; the step needs the logits of the last `num_logits`.
 
-    adapter: the slot of the adapter that they are computed with; 0 is the base.
+    adapter: the slot of the adapter that computes them; 0 is the base.
     """
 
     group: SequenceGroup
@@ -27,7 +27,7 @@ class ScheduledTokens:
 
     @property
     def num_encoder_tokens(self) -> int:
-        """Number of tokens, the first ones, of an encoder's input, of which nothing is read off."""
+        """Number of leading tokens that are an encoder's input, which have no logits."""
         return max(0, min(self.sequence.num_encoder_tokens, self.stop) - self.start)
 
 
@@ -36,8 +36,8 @@ class Step:
     """One step of the engine: its tokens, and the cache blocks to copy before it runs.
 
     adapter_loads: slots, and the names of the adapters to load into them before it runs.
-    filled: the blocks that are full after the step, by the digest of what they then hold.
-    state_copies, states: as copies and filled, of slots of recurrent states.
+    filled: the blocks that are full after the step, by the digest of their contents.
+    state_copies, states: the same as copies and filled, for slots of recurrent states.
     """
 
     scheduled: list[ScheduledTokens] = field(default_factory=list)
@@ -50,9 +50,9 @@ class Step:
 
 
 def next_tokens(group: SequenceGroup, budget: int) -> list[ScheduledTokens]:
-    """A group's tokens for this step, within a budget; its sequences go on together or not at all.
+    """Returns a group's tokens for this step, within a budget; its sequences continue together or not at all.
 
-    A sequence goes on from its last token, and its draft is verified in the same step.
+    The same step computes the last token of a sequence and verifies its draft.
     """
     sequences = group.sequences
     is_alone = len(sequences) == 1
@@ -80,20 +80,20 @@ def next_tokens(group: SequenceGroup, budget: int) -> list[ScheduledTokens]:
 
 
 class StepOutput(Protocol):
-    """The model's answer to one step of T tokens."""
+    """The model's output of one step of T tokens."""
 
     def logits(self, tokens: Items[int]) -> npt.NDArray[np.float32]:
-        """Logits [len(tokens), vocabulary] that follow the given tokens, counted from 0 in step order."""
+        """Returns the logits [len(tokens), vocabulary] after the step's tokens with these indices."""
 
     def logits_and_summary(self, tokens: Items[int]) -> Logits:
         return Logits(self.logits(tokens))
 
     def hidden(self, tokens: Items[int]) -> npt.NDArray[np.float32]:
-        """Hidden states [len(tokens), hidden size] after the last norm, of the same tokens."""
+        """Returns the hidden states [len(tokens), hidden size] of such tokens, after the last norm."""
 
 
 class Runner(Protocol):
-    """Runs steps; its cache holds the keys and values of the blocks that the scheduler hands out."""
+    """Runs steps; its cache holds the keys and values of the blocks that the scheduler allocates."""
 
     vocab_size: int
 
@@ -102,20 +102,20 @@ class Runner(Protocol):
 
 
 class StageRunner(Runner, Protocol):
-    """Runs the last of several pipeline stages; the others compute a step as soon as they are told of it.
+    """Runs the last of several pipeline stages; the others compute a step as soon as it is announced.
 
     Steps are completed in the order in which they were announced.
     """
 
     def announce(self, step: Step) -> StepInputs:
-        """Tells the stages before this one of a step, and returns at once."""
+        """Sends a step to the stages before this one, and returns at once."""
 
     def complete(self, inputs: StepInputs) -> StepOutput:
-        """Computes this stage's part of a step that was announced."""
+        """Computes this stage's part of an announced step."""
 
 
 class DryRunner:
-    """Computes nothing: of an engine that only accepts and refuses requests."""
+    """Runner without a model, for an engine that only checks requests."""
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size

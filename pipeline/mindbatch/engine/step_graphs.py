@@ -1,4 +1,4 @@
-"""Steps as compiled graphs of static shapes: padded to a bucket of tokens, a graph for each bucket."""
+"""Runs steps as compiled graphs of static shapes, one for each bucket of tokens that steps are padded to."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class CompiledCell:
         self._phases: dict[tuple[tuple[int, ...], ...], str] = {}
 
     def __call__(self, *inputs: Tensor) -> Any:
-        """The cell's output, a tensor or a tuple; compiles on the first call with these shapes."""
+        """Returns the cell's output, a tensor or a tuple; compiles on the first call with these shapes."""
         shapes = tuple(tensor.shape for tensor in inputs)
         phase = self._phases.get(shapes)
         if phase is None:
@@ -60,14 +60,14 @@ class CompiledCell:
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """Graphs of one kind of step: with the head in it, and without; one and the same where there is none."""
+    """Graphs of one kind of step, with the head and without; the same graph in a model without a head."""
 
     network: CompiledCell
     decoder: CompiledCell
 
 
 class StepGraphs:
-    """A `StepNetwork` of a model's layers, compiled for each kind of step that the kernels tell apart.
+    """A `StepNetwork` of a model's layers, compiled for each kind of step of the kernels.
 
     A graph is compiled for each bucket of tokens when it is first needed: one with the head for steps whose
     logits are all wanted, one without for the others, and one of the head alone for each bucket of rows.
@@ -84,7 +84,7 @@ class StepGraphs:
         network = self._network(kernels)
         self._adapted = model.adapters is not None
         self._head = None if network.head is None else self._head_cell(network.head, kernels)
-        self._made = {kernels.graph: self._compiled(network, kernels)}
+        self._compiled_steps = {kernels.graph: self._compiled(network, kernels)}
 
     def shape_of(self, spans: Sequence[Span], capacity: int) -> StepShape:
         return self._kernels.step_shape(spans, self._pad, capacity, self._model.attention)
@@ -108,18 +108,18 @@ class StepGraphs:
         return Logits(shards[0] if len(shards) == 1 else np.concatenate(shards))
 
     def _pad(self, tokens: int) -> int:
-        """The bucket that holds so many tokens; more than the largest holds is a bucket of its own."""
+        """Returns the bucket for so many tokens; above the largest bucket, their number itself."""
         return tokens if tokens > self._buckets[-1] else pad_to_bucket(tokens, self._buckets)
 
     def _of(self, graph: str) -> CompiledStep:
-        """The graphs of a kind of step, named as in `StepShape`."""
-        if graph not in self._made:
+        """Returns the graphs of a kind of step, named as in `StepShape`."""
+        if graph not in self._compiled_steps:
             kernels = self._kernels.for_graph(graph)
-            self._made[graph] = self._compiled(self._network(kernels), kernels)
-        return self._made[graph]
+            self._compiled_steps[graph] = self._compiled(self._network(kernels), kernels)
+        return self._compiled_steps[graph]
 
     def _network(self, kernels: MindSporeKernels) -> Network:
-        """The model for a kind of step; weights and cache are always the same."""
+        """Builds the model for a kind of step; all kinds share weights and cache."""
         if not isinstance(steps := self._model.steps, StepRecordings):
             return steps()
         head = None if steps.head is None else recorded_cell(steps.head, kernels, HEAD)
@@ -146,7 +146,7 @@ class EncoderDecoderGraphs(StepGraphs):
     """Graphs of a model with an encoder; a step has all tokens of an input or none."""
 
     def shape_of(self, spans: Sequence[Span], capacity: int) -> StepShape:
-        """Counts tokens and rows; nothing is padded before the step is parted."""
+        """Counts tokens and rows; padding comes after the step is split into encoder and decoder."""
         return StepShape(ANY_STEP, sum(stop - start for start, stop in spans), len(spans))
 
     def run(self, inputs: StepInputs) -> StepValues:
@@ -167,30 +167,30 @@ class EncoderDecoderGraphs(StepGraphs):
         return CompiledStep(decoder, decoder)
 
     def _decoded(self, tokens: Batch) -> FloatArray:
-        """Some tokens after the others: the keys and values that are gathered for each fill the memory."""
+        """Runs the decoder in chunks of tokens, whose gathered keys and values fit the memory."""
         capacity = tokens.block_tables.shape[1] * self._model.cache.geometry.block_size
         numbers = 2 * self._model.attention.kv_heads * self._model.attention.head_dim
-        most = max(1, min(self._buckets[-1], most_gathered_tokens(capacity, numbers)))
+        chunk = max(1, min(self._buckets[-1], most_gathered_tokens(capacity, numbers)))
         graph, parts = self._of(self._kernels.graph).decoder, []
         tokens = tokens._replace(block_tables=tokens.block_tables[tokens.rows])
-        for first in range(0, len(tokens.ids), most):
-            some = Batch._make(array if array is None else array[first : first + most] for array in tokens)
+        for first in range(0, len(tokens.ids), chunk):
+            some = Batch._make(array if array is None else array[first : first + chunk] for array in tokens)
             parts.append(graph(*map(Tensor, self._of_decoder(some).arrays())).asnumpy()[: len(some.ids)])
         return np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)
 
     def _of_encoder(self, tokens: Batch) -> Batch:
-        """Padded to a bucket. Its attention needs no cache, so that it gets no blocks to read."""
+        """Pads the encoder's tokens to a bucket, without blocks, as its attention needs no cache."""
         count = len(tokens.ids)
         tokens = tokens._replace(block_tables=np.zeros((count, 1), np.int32))
         return self._padded(tokens, self._pad(count))
 
     def _of_decoder(self, tokens: Batch) -> Batch:
-        """Padded to a bucket, each token with a row of blocks of its own."""
+        """Pads the decoder's tokens to a bucket; each token has its own row of blocks."""
         size = pad_to_bucket(len(tokens.ids), self._buckets)
         return self._padded(tokens, size)._replace(rows=np.arange(size, dtype=np.int32))
 
     def _padded(self, tokens: Batch, size: int) -> Batch:
-        """Padding is of no row, is written to the block that is kept for it, and sees one position there."""
+        """Pads a batch; padding has no row and a block of its own."""
         geometry, count = self._model.cache.geometry, len(tokens.ids)
         fillings = {"lengths": 1, "rows": -1, "block_tables": geometry.num_blocks}
         arrays = {

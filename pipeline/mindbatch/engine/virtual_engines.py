@@ -1,4 +1,4 @@
-"""As many engines as a model has pipeline stages, over one runner: each stage computes a step of another."""
+"""Runs an engine for each pipeline stage over one runner, so that each stage computes another's step."""
 
 from collections import deque
 from collections.abc import Sequence, Set
@@ -13,15 +13,15 @@ from mindbatch.kernels.step import StepInputs
 
 
 class VirtualEngines:
-    """Runs requests over several engines, one of which computes a step while the others' are on their way.
+    """Runs requests over several engines, whose steps pass through the pipeline stages one after another.
 
-    Each engine has requests, a scheduler and a part of the runner's cache of its own. What a row is given
-    depends on none of it.
+    Each engine has its own requests, scheduler and part of the runner's cache. The results of a row do not
+    depend on them.
     """
 
     def __init__(self, engines: Sequence[Engine], runner: StageRunner) -> None:
         sizes = engines[0].settings
-        # So many as all of them have: whoever feeds this engine reckons with it.
+        # The sum of all, by which callers choose how many requests to add.
         self.settings: EngineSettings = replace(sizes, batch_size=sizes.batch_size * len(engines))
         self._runner = runner
         self._idle = [*engines]
@@ -61,7 +61,7 @@ class VirtualEngines:
         self._results = [_without(result, keys) for result in self._results if keys is not None]
 
     def close(self) -> None:
-        """Does nothing: there are no processes to end."""
+        """Does nothing, as there are no processes to end."""
 
     @property
     def _engines(self) -> list[Engine]:

@@ -1,1 +1,1 @@
-"""Fields: what a value given by users may be, and what is declared of each."""
+"""Fields of schemas: their declaration, and the kinds of values that users may set."""

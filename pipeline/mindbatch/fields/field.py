@@ -1,4 +1,4 @@
-"""Declaration of a field of a schema: all that is said of it beside its name and its type."""
+"""Declares a field of a schema: its default, kind, meaning and aliases."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 from mindbatch.fields.kinds import ValueKind
 
-_DECLARED = "declared"
+_FIELD = "field"
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Need:
 class Field:
     """Declaration of a field.
 
-    default: the value where none is given.
-    kind: the values allowed.
+    default: its value if the user sets none.
+    kind: the allowed values.
     meaning: its line in help and in the documentation.
-    topic: what heads this field and the next ones in help.
-    aliases: further names by which it can be given.
+    topic: the heading of this field and the next ones in help.
+    aliases: other names that set it.
     needs: conditions without which any value but the default is wrong.
     """
 
@@ -44,14 +44,14 @@ class Field:
 
 
 def declare(field: Field) -> Any:
-    """A field of a dataclass, of which this is said.
+    """Returns a dataclass field with this declaration.
 
-    Any, as `dataclasses.field` has it: the annotation of the class attribute is the type.
+    The return type is Any, as that of `dataclasses.field`: the annotation of the attribute is the type.
     """
-    return dataclasses.field(default=field.default, metadata={_DECLARED: field})
+    return dataclasses.field(default=field.default, metadata={_FIELD: field})
 
 
-def declared(schema: type) -> dict[str, Any]:
-    """By name, what is said of each field of the dataclass, but for those that are sections."""
+def declared_fields(schema: type) -> dict[str, Any]:
+    """Returns the declarations of a dataclass by field name; sections have none."""
     fields = dataclasses.fields(schema)
-    return {field.name: field.metadata[_DECLARED] for field in fields if _DECLARED in field.metadata}
+    return {field.name: field.metadata[_FIELD] for field in fields if _FIELD in field.metadata}

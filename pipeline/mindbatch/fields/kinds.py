@@ -1,4 +1,4 @@
-"""Kinds of values: what is allowed, and the one form that each is kept in."""
+"""Kinds of values: the allowed values, and the normal form that a value is kept in."""
 
 import math
 import sys
@@ -14,16 +14,16 @@ LARGEST_COUNT = 2**31 - 1
 
 @dataclass(frozen=True)
 class ValueKind:
-    """Some values.
+    """A set of allowed values.
 
-    takes: which, as words that follow "must be".
-    read: the one form of a value, hashable and of plain Python types. ValueError says what is wrong with one
-        that is none of them, as words that follow its name.
-    brief: which, in the words of help where `takes` says more.
-    is_plain: a plain type of Python has all of them.
-    names: all of them, where they are few.
-    token_ids: those that a value holds.
-    is_text_or_list: what is typed for it is a text to the letter, unless it stands in brackets.
+    takes: description of the values, as words that follow "must be".
+    read: converts a value to its normal form, hashable and of plain Python types; raises ValueError for a
+        value that is not allowed, whose text follows the name of the key.
+    brief: a shorter description, for help.
+    is_plain: a plain Python type describes the values.
+    names: all values, where they are few.
+    token_ids: returns the token ids in a value.
+    is_text_or_list: a typed value is taken literally as text, unless it is in brackets.
     """
 
     takes: str
@@ -38,7 +38,7 @@ class ValueKind:
 def of(
     takes: str, accepts: Callable[[Any], bool], normal: Callable[[Any], Any] | None = None, **more: Any
 ) -> ValueKind:
-    """The values that, in their normal form, `accepts` is true of. more: of `ValueKind`."""
+    """Returns the kind of values whose normal form `accepts`. more: other fields of `ValueKind`."""
 
     def read(value: Any) -> Any:
         value = plain(value) if normal is None else normal(value)
@@ -71,7 +71,7 @@ def whole(low: float = -math.inf, high: float = math.inf, *, optional: bool = Fa
 
 
 def count(low: int = 0, high: int = LARGEST_COUNT) -> ValueKind:
-    """How many of something; never more than 31 bits hold."""
+    """A number of things, which fits 31 bits."""
     if high < LARGEST_COUNT:
         return whole(low, high)
     bounded = whole(low)
@@ -94,7 +94,7 @@ def span(low: float, high: float) -> ValueKind:
 
 
 def share() -> ValueKind:
-    """Parts of a whole, which may be all of it."""
+    """A share: above 0, at most 1."""
     return number("above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
@@ -127,7 +127,7 @@ def texts(noun: str, like: str = "") -> ValueKind:
 
 
 def paths() -> ValueKind:
-    """A path or a list of paths, or null: what is typed is a text to the letter, unless it is a list."""
+    """A path, a list of paths, or null; a typed value is taken literally, unless it is a list."""
     return of(
         "a path, a list of paths, like [a.csv, b.jsonl], or null",
         lambda value: (
@@ -143,7 +143,7 @@ def paths() -> ValueKind:
 
 
 def described(brief: str) -> ValueKind:
-    """Values of several types, which are checked where more is known."""
+    """Values of several types, which the schema checks itself."""
     return ValueKind(brief, lambda value: value, brief, is_plain=False)
 
 
@@ -173,7 +173,7 @@ def plain(value: Any) -> Any:
 
 
 def real(value: Any) -> Any:
-    """A number as a float; infinite where it is too large for one."""
+    """Returns a number as a float; infinite where it is too large for one."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return value
     try:

@@ -9,12 +9,12 @@ from typing import TypeVar
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun: 1 row, 2,000 rows."""
+    """Formats a number with its noun: 1 row, 2,000 rows."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def decimal(value: float, form: str) -> str:
-    """A number by a format such as ".2f"; one that is 0 with these digits has no minus before it."""
+    """Formats a number by a format such as ".2f"; one that rounds to 0 has no minus."""
     text = format(value, form)
     return text if text.strip("+-0.,%") else format(0.0, form)
 
@@ -23,7 +23,7 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 def size(count: float) -> str:
-    """An amount of memory as people read it."""
+    """Formats an amount of memory."""
     for unit in _UNITS[:-1]:
         if round(count, 1) < 1024:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
@@ -32,7 +32,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time in its two largest units, or two digits of it."""
+    """Formats a length of time in its two largest units, or with two digits."""
     minutes, hours = seconds / 60, seconds / 3600
     if seconds < 1:
         return f"{round(seconds, 3):.2g} s"
@@ -42,7 +42,7 @@ def duration(seconds: float) -> str:
 
 
 def per_second(count: float, seconds: float) -> float:
-    """The mean rate; 0 where no time has passed."""
+    """Returns the mean rate; 0 if no time has passed."""
     return count / seconds if seconds > 0 else 0.0
 
 
@@ -51,7 +51,7 @@ _FORM = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 
 def today() -> str:
-    """The local day, as YYYY-MM-DD."""
+    """Returns the local day, as YYYY-MM-DD."""
     return date.today().isoformat()
 
 
@@ -88,7 +88,7 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[int] = (), *, ruled: bo
 
 
 def ranges(numbers: Sequence[int], to: str = "-") -> str:
-    """Rising numbers as 0-3, 8, 12-15; `to` stands between the ends of a range."""
+    """Formats rising numbers as 0-3, 8, 12-15, with `to` between the ends of a range."""
     groups: list[list[int]] = []
     for number in numbers:
         if groups and number == groups[-1][-1] + 1:
@@ -99,15 +99,15 @@ def ranges(numbers: Sequence[int], to: str = "-") -> str:
 
 
 def shape_text(shape: Iterable[object]) -> str:
-    """Sizes, or parts of a shape, as [4, 16]."""
+    """Formats sizes, or parts of a shape, as [4, 16]."""
     return f"[{', '.join(map(str, shape))}]"
 
 
 def in_parts(columns: Sequence[Column], table_of: Callable[[Sequence[Column]], list[str]]) -> str:
-    """A table of all columns; several with as many as the terminal is wide enough for, where it is not."""
+    """Formats a table of all columns, or several tables that fit the width of the terminal."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDEST
-    for most in range(len(columns), 0, -1):
-        parts = [table_of(columns[first : first + most]) for first in range(0, len(columns), most)]
+    for count in range(len(columns), 0, -1):
+        parts = [table_of(columns[first : first + count]) for first in range(0, len(columns), count)]
         if all(len(line) <= width for part in parts for line in part):
             break
     return "\n\n".join("\n".join(part) for part in parts)

@@ -17,11 +17,11 @@ from typing import Any
 _SET_PDEATHSIG = 1  # prctl(2)
 READY = b"ready"
 WHOEVER = "whoever"
-"""In place of the process id of the parent, where another program than ours starts the process."""
+"""Stands for the process id of the parent if another program starts the process."""
 
 
 def main(start: str, parent: str) -> object:
-    """start: see `children.command`. parent: the process id of who started this one, or WHOEVER."""
+    """Calls the function of a task. start: see `children.command`. parent: its process id, or WHOEVER."""
     die_with(os.getppid() if parent == WHOEVER else int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the thread that starts processes blocks two
@@ -35,7 +35,7 @@ def main(start: str, parent: str) -> object:
 
 
 def die_with(parent: int) -> None:
-    """This process shall not outlive the thread that started it, however that one ends."""
+    """Ends this process with the thread that started it, however that one ends."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL)
@@ -44,18 +44,18 @@ def die_with(parent: int) -> None:
 
 
 def outlive_parent() -> None:
-    """This process ends itself when its parent has gone, for which it has something to do."""
+    """Lets this process outlive its parent, as it has something to do then."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_SET_PDEATHSIG, 0)
 
 
 def serve(connection: Connection, answer: Callable[[Any], Any], seconds: float, memory_bytes: int) -> None:
-    """Answers requests, both of them JSON, until nobody asks any more.
+    """Answers requests until the connection closes; requests and answers are JSON.
 
-    answer: one of bytes is sent as it is.
-    seconds: of processor time for an answer; the kernel ends the process when they are used up, whatever it
-    does then. A process that is stopped, or waits for a processor, uses none.
+    answer: returns the answer to a request; bytes are sent as they are.
+    seconds: processor time for an answer, after which the kernel ends the process. A process that is stopped,
+        or waits for a processor, uses none.
     """
     limit(resource.RLIMIT_AS, memory_bytes)
     limit(resource.RLIMIT_CORE, 0)
@@ -75,11 +75,11 @@ def serve(connection: Connection, answer: Callable[[Any], Any], seconds: float, 
         connection.send_bytes(answered)
 
 
-def limit(kind: int, most: int) -> None:
-    """Bounds what this process may use of a resource of `setrlimit`; a lower bound that is there is kept."""
+def limit(kind: int, amount: int) -> None:
+    """Limits a resource of this process with `setrlimit`; a lower limit that exists is kept."""
     hard = resource.getrlimit(kind)[1]
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(kind, (most, most))
+    amount = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
+    resource.setrlimit(kind, (amount, amount))
 
 
 def _function(module: str, file: str, name: str) -> Callable[..., object]:

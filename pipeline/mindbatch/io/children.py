@@ -28,14 +28,14 @@ _MAIN = _PACKAGE / "io/child_main.py"
 _CHUNK = 1 << 16
 _TICK_SECONDS = 1.0
 _IDLE_TICKS = 60
-"""So long a child may sleep over a request without computing anything."""
+"""Ticks that a child may sleep during a request without computing."""
 
 
 def command(function: Callable[..., object], *arguments: str, connection: int | None = None) -> list[str]:
-    """The command that calls `function(connection, *arguments)`, without the connection where that is None.
+    """Returns the command that calls `function(connection, *arguments)`; without connection if that is None.
 
-    function: of a module of this package, by name. connection: the file descriptor of its end of a pipe.
-    The process id of the parent has to follow as the last argument.
+    function: a function of a module of this package. connection: the file descriptor of its end of a pipe.
+    The caller adds the process id of the parent as the last argument.
     """
     code = getattr(sys.modules[function.__module__], "__file__", None)
     todo = {
@@ -49,17 +49,18 @@ def command(function: Callable[..., object], *arguments: str, connection: int | 
 
 
 def _import_path() -> list[str]:
-    """This process's, without the current folder; what lies in the package's own folder comes last."""
+    """Returns the import path of this process without the current folder; the package's folder is the
+    last."""
     here, ours = os.getcwd(), str(_PACKAGE.parent)
     folders = [folder for folder in sys.path if folder and os.path.realpath(folder) not in {here, ours}]
     return [*map(os.path.abspath, folders), ours]
 
 
 def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Starts a command, for which the options are those of Popen, in a session of its own.
+    """Starts a command in a session of its own, with the options of Popen; it is killed when this process
+    ends.
 
-    It is killed when this process ends. The kernel does that when the thread ends that started it: so all are
-    started by one thread that lasts.
+    The kernel kills it when the thread that started it ends, so one lasting thread starts all.
     """
     whole = [*command, str(os.getpid())]
 
@@ -71,21 +72,21 @@ def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
 
 @dataclass(frozen=True)
 class Finished:
-    """Outcome of a program. code: its exit code, or minus the signal that ended it."""
+    """Outcome of a program. code: the exit code, or minus the signal that ended it."""
 
     code: int
     output: str
     errors: str
 
 
-def run(command: Sequence[str], seconds: float, most_bytes: int = 1 << 30) -> Finished:
-    """Runs a program without input in a session of its own; nothing of that is left afterwards.
+def run(command: Sequence[str], seconds: float, max_bytes: int = 1 << 30) -> Finished:
+    """Runs a program without input in a session of its own, and kills that session afterwards.
 
-    most_bytes: of both outputs; a program that writes more is killed, and they are cut.
+    max_bytes: maximum size of both outputs together; a program that writes more is killed.
 
     Raises:
-        TimeoutError: it has not ended after so many seconds, and was killed.
-        OSError: it cannot be started.
+        TimeoutError: the program did not end in time, and was killed.
+        OSError: the program cannot be started.
     """
     deadline = time.monotonic() + seconds
     with subprocess.Popen(
@@ -96,8 +97,8 @@ def run(command: Sequence[str], seconds: float, most_bytes: int = 1 << 30) -> Fi
         start_new_session=True,
     ) as process:
         try:
-            output, errors = _outputs(process, deadline, most_bytes)
-            if len(output) + len(errors) < most_bytes:
+            output, errors = _outputs(process, deadline, max_bytes)
+            if len(output) + len(errors) < max_bytes:
                 process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             raise TimeoutError from None
@@ -106,13 +107,13 @@ def run(command: Sequence[str], seconds: float, most_bytes: int = 1 << 30) -> Fi
     return Finished(process.returncode, output.decode(errors="replace"), errors.decode(errors="replace"))
 
 
-def _outputs(process: subprocess.Popen[bytes], deadline: float, most_bytes: int) -> list[bytearray]:
-    """Reads both pipes of a process until it closes them or has written so much; errors as of `run`."""
+def _outputs(process: subprocess.Popen[bytes], deadline: float, max_bytes: int) -> list[bytearray]:
+    """Reads both pipes of a process until they close or have `max_bytes`. Raises TimeoutError."""
     outputs = {pipe.fileno(): bytearray() for pipe in (process.stdout, process.stderr) if pipe is not None}
     with selectors.DefaultSelector() as selector:
         for pipe in outputs:
             selector.register(pipe, selectors.EVENT_READ)
-        while selector.get_map() and sum(map(len, outputs.values())) < most_bytes:
+        while selector.get_map() and sum(map(len, outputs.values())) < max_bytes:
             ready = selector.select(max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise TimeoutError
@@ -125,7 +126,7 @@ def _outputs(process: subprocess.Popen[bytes], deadline: float, most_bytes: int)
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
-    """Kills a process that leads a session of its own, with its children, and returns when it is gone."""
+    """Kills a process that leads a session, with its children, and waits until it is gone."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -148,7 +149,7 @@ class Child:
                 **options,
             )
         self.end = weakref.finalize(self, _end, self.process, self.connection, os.getpid())
-        """Kills it, whatever it does; returns when it is gone. In a forked process it stays the parent's."""
+        """Kills the process and waits until it is gone; does nothing in a fork of the parent."""
 
     def death(self) -> str:
         """Waits for the process to end and describes how it ended."""
@@ -172,19 +173,19 @@ class Limits:
 
 
 class ProcessorTimeUsedUp(Exception):
-    """A request that took more processor time than it may."""
+    """A request took more processor time than it may."""
 
 
 class ChildDied(Exception):
-    """The child ended over a request; the message says how."""
+    """The child ended during a request; the message describes how."""
 
 
 class AnsweringProcess:
-    """Asks a child, which is started when it is needed, and anew after it has died of a request.
+    """Sends requests to a child, which it starts when needed, and again after a request has ended it.
 
     Safe to use from several threads and after a fork.
 
-    function: of this package; it is given the arguments and calls `child_main.serve`.
+    function: a function of this package that calls `child_main.serve`; it gets the arguments.
     """
 
     def __init__(self, function: Callable[..., object], limits: Limits, *arguments: str) -> None:
@@ -201,22 +202,22 @@ class AnsweringProcess:
         self._child: Child | None = None
         _all.add(self)
 
-    def ask(self, request: bytes, most_bytes: int) -> Any:
-        """The answer to a request, both of them JSON.
+    def ask(self, request: bytes, max_bytes: int) -> Any:
+        """Returns the answer to a request; both are JSON.
 
-        most_bytes: of the answer.
+        max_bytes: maximum size of the answer.
 
         Raises:
-            ProcessorTimeUsedUp: as it says.
-            ChildDied: one line, in most cases for lack of memory.
-            StorageError: the system has no room or descriptor for a process; the request is not to blame.
+            ProcessorTimeUsedUp: the request took more processor time than it may.
+            ChildDied: the child ended, in most cases for lack of memory.
+            StorageError: the system has no memory or descriptor for a process, whatever the request.
         """
         with self._lock:
             try:
                 if self._child is None or self._child.process.poll() is not None:
                     self._child = self._started()
                 self._child.connection.send_bytes(request)
-                return json.loads(_received(self._child, most_bytes))
+                return json.loads(_received(self._child, max_bytes))
             except (EOFError, OSError) as error:
                 raise self._failure(error) from error
             except BaseException:
@@ -238,7 +239,7 @@ class AnsweringProcess:
         return child
 
     def _failure(self, error: Exception) -> Exception:
-        """Ends the child and describes what became of it, as an error."""
+        """Ends the child; returns the error that describes its end."""
         child, self._child = self._child, None
         if child is None and passing_error(error) is not None:
             return StorageError(f"a process cannot be started ({error})")
@@ -248,11 +249,11 @@ class AnsweringProcess:
             child.end()
             does = "does nothing any more" if isinstance(error, TimeoutError) else "answers more than it may"
             return ChildDied(f"its process {does}")
-        how = child.death()
+        outcome = child.death()
         if child.process.returncode == -signal.SIGPROF:
             return ProcessorTimeUsedUp()
         memory = f"most likely out of memory (limit {self.limits.memory_bytes >> 20} MiB)"
-        return ChildDied(f"its process ended with {how}, {memory}")
+        return ChildDied(f"its process ended with {outcome}, {memory}")
 
     def _stop(self) -> None:
         if self._child is not None:
@@ -260,17 +261,18 @@ class AnsweringProcess:
         self._child = None
 
     def _forget(self) -> None:
-        """Gives up, in a forked process, what is its parent's."""
+        """Drops the child in a forked process, as it is the parent's."""
         self._lock = threading.Lock()
         self._child = None
 
 
-def _received(child: Child, most_bytes: int) -> bytes:
+def _received(child: Child, max_bytes: int) -> bytes:
     """Reads the child's answer, waiting as long as it works: the child itself bounds its processor time.
 
     Raises:
-        TimeoutError: it has slept for long; nothing is counted while it is stopped or waits for a processor.
-        EOFError, OSError: it has died, or sent more than it may.
+        TimeoutError: the child slept for `_IDLE_TICKS`; being stopped or waiting for a processor does not
+            count.
+        EOFError, OSError: the child has died, or sent more than it may.
     """
     idle, before = 0, ""
     while not child.connection.poll(_TICK_SECONDS):
@@ -279,11 +281,11 @@ def _received(child: Child, most_bytes: int) -> bytes:
         before = now
         if idle == _IDLE_TICKS:
             raise TimeoutError
-    return child.connection.recv_bytes(most_bytes)
+    return child.connection.recv_bytes(max_bytes)
 
 
 def _activity(process: int) -> str:
-    """The state of a process (S: it sleeps) and the processor time that it has used; see proc(5)."""
+    """Returns the state of a process (S: sleeping) and the processor time that it has used; see proc(5)."""
     with suppress(OSError):
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         return " ".join((fields[0], *fields[11:13]))
@@ -306,7 +308,7 @@ def _lasting_thread() -> ThreadPoolExecutor:
 
 
 def _begin_anew() -> None:
-    """A forked process has none of its parent's threads and must not share its children."""
+    """Resets a forked process, which has none of its parent's threads and must not share its children."""
     global _starter, _starting
     _starter, _starting = None, threading.Lock()
     for process in list(_all):

@@ -19,12 +19,12 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Lets go of what is held."""
+        """Releases the resources."""
 
 
 @contextmanager
 def closed_on_error(resource: Closing) -> Iterator[None]:
-    """Closes what was opened when the block over it fails, and only then."""
+    """Closes a resource if the block raises, and only then."""
     try:
         yield
     except BaseException:

@@ -1,4 +1,4 @@
-"""The parts of an error line: values shown shortly or as overrides, the name nearest to a misspelt one."""
+"""Formats parts of error lines: shortened values, overrides, the name nearest to a misspelt one."""
 
 import json
 import re
@@ -16,13 +16,13 @@ _PLAIN = re.compile(
 )
 """Texts that need no quotes within a list of YAML."""
 
-_MOST_NAMED = 8
+_MAX_NAMED = 8
 _LONGEST_PARAMETER = 83
 """Characters of a decoding parameter's value: they may be long texts."""
 
 
 def as_written(value: object, text_notation: Callable[[str], str] = repr) -> str:
-    """A value as YAML has it, on one line; texts in quotes, but for plain words within a list or mapping."""
+    """Formats a value as YAML on one line, with texts in quotes, except plain words in a list or mapping."""
 
     def inner(item: object) -> str:
         return item if isinstance(item, str) and _PLAIN.fullmatch(item) else written(item)
@@ -40,12 +40,12 @@ def as_written(value: object, text_notation: Callable[[str], str] = repr) -> str
 
 
 def as_typed(value: object) -> str:
-    """A value as one types it on a command line, on one line."""
+    """Formats a value as typed on a command line, on one line."""
     return " ".join((value if isinstance(value, str) else as_written(value)).split())
 
 
 def shown(value: object, longest: int = 60, notation: Callable[[object], str] = as_written) -> str:
-    """A value as `notation` writes it, shortened to `longest` characters."""
+    """Formats a value by `notation`, shortened to `longest` characters."""
     try:
         text = notation(_beginning(value, [longest + 1]))
     except (RecursionError, ValueError):  # nested without end, or a number of thousands of digits
@@ -54,7 +54,8 @@ def shown(value: object, longest: int = 60, notation: Callable[[object], str] = 
 
 
 def _beginning(value: Any, left: list[int]) -> Any:
-    """As much of a value as can be shown. left: characters, of which every item takes one at least."""
+    """Returns the part of a value that can be shown. left: characters left, of which every item takes at
+    least 1."""
     before = left[0]
     left[0] -= max(1, len(value)) if type(value) is str else 1
     if type(value) is str:
@@ -68,12 +69,12 @@ def _beginning(value: Any, left: list[int]) -> Any:
 
 
 def shown_parameter(name: str, value: object) -> str:
-    """`decoding.NAME=VALUE`, cut short."""
+    """Formats `decoding.NAME=VALUE`, shortened."""
     return f"decoding.{name}={shown(value, _LONGEST_PARAMETER)}"
 
 
 def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The name most like `word`, ignoring case; None when nothing is as like as `cutoff`, of 1.
+    """Returns the name most similar to `word`, ignoring case; None if none reaches `cutoff`, from 0 to 1.
 
     Words of more than 512 characters are compared with none, and none with more than 20,000 names.
     """
@@ -90,18 +91,20 @@ def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
 def did_you_mean(
     word: str, names: Iterable[str], cutoff: float = 0.6, notation: Callable[[str], object] = str
 ) -> str:
-    """The end of an error line: `; did you mean NAME?` with the name nearest to `word`, or nothing."""
+    """Returns `; did you mean NAME?` with the name nearest to `word`, for the end of an error line, or
+    nothing."""
     name = nearest(word, names, cutoff)
     return "" if name is None else f"; did you mean {notation(name)}?"
 
 
 def under_own_names(values: Mapping[str, Any], names: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Renames values to their own names; a line for each given under two. names: own names by others."""
-    given_names: dict[str, str] = {}
+    """Renames values to their own names; and returns a line for each set twice. names: own names by
+    aliases."""
+    names_used: dict[str, str] = {}
     twice = []
     for name in values:
         own = names.get(name, name)
-        before = given_names.setdefault(own, name)
+        before = names_used.setdefault(own, name)
         if before != name:
             other, kept = (before, name) if name == own else (name, before)
             twice.append(f"{other}: {kept} is given too, and means the same; remove one")
@@ -109,18 +112,19 @@ def under_own_names(values: Mapping[str, Any], names: Mapping[str, str]) -> tupl
 
 
 def unknown_adapter(name: object, names: Iterable[str]) -> str:
-    """Error line for an adapter name that no request can have."""
+    """Returns the error line for an adapter name that no request can have."""
     there = [*names]
     if not there:
         return f"there is no adapter {shown(name, notation=repr)}: lora.adapters names none"
-    more = f" and {len(there) - _MOST_NAMED} more" if len(there) > _MOST_NAMED else ""
+    more = f" and {len(there) - _MAX_NAMED} more" if len(there) > _MAX_NAMED else ""
     near = did_you_mean(name, there) if isinstance(name, str) else ""
-    listed = ", ".join(there[:_MOST_NAMED])
+    listed = ", ".join(there[:_MAX_NAMED])
     return f"there is no adapter {shown(name, notation=repr)}; lora.adapters has {listed}{more}{near}"
 
 
 def _likely(word: str, names: Iterable[str]) -> list[str]:
-    """A few names: with all of them difflib takes half a minute for 60 layers with names of another kind."""
+    """Returns the likeliest names: with all of them difflib takes half a minute for the tensors of 60
+    layers."""
     names = list(names)
     if len(names) <= _MAX_COMPARED:
         return names
@@ -129,8 +133,8 @@ def _likely(word: str, names: Iterable[str]) -> list[str]:
 
 
 def _pairs(text: str) -> set[str]:
-    """Pairs of neighbouring characters of a word."""
-    return {text[place : place + 2] for place in range(len(text) - 1)}
+    """Returns the pairs of neighbouring characters of a word."""
+    return {text[start : start + 2] for start in range(len(text) - 1)}
 
 
 _REFERENCE = re.compile(r"(\\*)\$\{")
@@ -138,17 +142,17 @@ _QUOTE_OR_END = re.compile(r'(\\*)("|\Z)')
 
 
 def literal(text: str) -> str:
-    """`text` as OmegaConf takes it to the letter: ${ begins a reference but after a backslash."""
+    """Escapes a text for OmegaConf, in which ${ begins a reference unless a backslash precedes it."""
     return _REFERENCE.sub(lambda match: match[1] * 2 + "\\${", text)
 
 
 def text_override(key: str, text: str) -> str:
-    """`key="text"` in Hydra's grammar."""
+    """Formats `key="text"` in Hydra's grammar."""
     return f"{key}={quoted(literal(text))}"
 
 
 def quoted(text: str) -> str:
-    """A text in Hydra's grammar, in which a backslash is special before a quote only; a ${ stays one."""
+    """Quotes a text for Hydra's grammar, in which a backslash is special only before a quote."""
 
     def escaped(match: re.Match[str]) -> str:
         return match[1] * 2 + ('\\"' if match[2] else "")
@@ -157,5 +161,5 @@ def quoted(text: str) -> str:
 
 
 def texts_override(key: str, texts: Sequence[str]) -> str:
-    """`key=["text", ...]` in JSON."""
+    """Formats `key=["text", ...]` in JSON."""
     return f"{key}={json.dumps([literal(text) for text in texts])}"

@@ -64,7 +64,7 @@ class CacheBudgetError(PromptError):
 
 
 def is_unfinished(error: BaseException) -> bool:
-    """True if what ended a command says nothing against it, so that the same command may succeed."""
+    """True if an error is not the command's own, so that the same command may succeed later."""
     return getattr(error, "exit_code", EXIT_UNFINISHED) == EXIT_UNFINISHED
 
 
@@ -79,12 +79,11 @@ _PASSING = frozenset(
         *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS),
     )
 )
-"""What a system says that has no room or descriptor left, or whose disk does not answer."""
+"""Errors of a system without free memory, space or descriptors, or whose disk does not respond."""
 
 
 def passing_error(error: BaseException | None) -> OSError | None:
-    """The system's error that one came of, where it may pass: nobody is to blame, and it may be waited out;
-    None for other errors."""
+    """Returns the system's error that caused an error, if waiting may resolve it; None for other errors."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _PASSING:
             return error

@@ -5,18 +5,18 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-MOST_LOOKED_AT = 100_000
-"""Files and folders: a pattern over a whole machine would look at millions, some of them without end."""
+MAX_LOOKED_AT = 100_000
+"""Maximum number of files and folders that a search looks at: a whole machine has millions."""
 _MAGIC = {*"*?["}
 _ANY_DEPTH = "**"
 
 
 class TooMany(ValueError):
-    """The pattern covers more than is looked at."""
+    """A pattern covers more than MAX_LOOKED_AT files and folders."""
 
     def __init__(self) -> None:
         super().__init__(
-            f"it covers more than {MOST_LOOKED_AT:,} files and folders; name the folder more closely"
+            f"it covers more than {MAX_LOOKED_AT:,} files and folders; name the folder more closely"
         )
 
 
@@ -25,10 +25,11 @@ def is_pattern(path: Path) -> bool:
 
 
 def matching_files(pattern: Path) -> list[Path]:
-    """The files that match, sorted; `**` stands for folders of any depth, and hidden names are left out.
+    """Returns the files that match, sorted; `**` stands for folders of any depth, and hidden names are left
+    out.
 
     Raises:
-        TooMany: of files and folders that it would look at.
+        TooMany: it covers too many files and folders.
     """
     return sorted({path for path in _matches(pattern) if path.is_file()})
 
@@ -48,7 +49,7 @@ class _Search:
     """Counts what it looks at, over all folders."""
 
     def __init__(self) -> None:
-        self._num_left = MOST_LOOKED_AT
+        self._num_left = MAX_LOOKED_AT
 
     def matches(self, folder: Path, parts: Sequence[str]) -> Iterator[Path]:
         """Yields all that matches the parts of a pattern, from a folder on."""

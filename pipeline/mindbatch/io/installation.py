@@ -1,6 +1,6 @@
 """This installation: where it came from, and the commands that add to it, whichever it is.
 
-A checkout installed in place, a light environment without MindSpore and a wheel are added to by the names of
+An editable checkout, a light environment without MindSpore and a wheel are added to by the names of
 what is missing. `mindbatch` itself is not installed anew for that: pip would fetch all that it lists, and
 MindSpore with it.
 """
@@ -45,7 +45,8 @@ def missing(*packages: str) -> str:
 
 
 def install_command(*packages: str) -> str:
-    """The command that installs packages and all others of their extras, and leaves `mindbatch` as it is."""
+    """Returns the command that installs packages and all others of their extras, and leaves `mindbatch` as it
+    is."""
     requirements = chain.from_iterable(map(_requirements, packages))
     return " ".join([pip_install(), *map(shlex.quote, requirements), *_pins()])
 
@@ -53,11 +54,11 @@ def install_command(*packages: str) -> str:
 def kernels_are_missing(*, computes: bool) -> str:
     """Explains why there are no C++ kernels, the cost if NumPy computes, and the command that builds them."""
     cost = " NumPy computes, at about a fifth of the speed (19 beside 100 tokens/s);" if computes else ""
-    return f"not built: no C++ compiler worked when mindbatch was installed;{cost} {how_to_rebuild()}"
+    return f"not built: no C++ compiler worked when mindbatch was installed;{cost} {rebuild_hint()}"
 
 
 def pip_install() -> str:
-    """The command that installs into this environment, be it activated or not."""
+    """Returns the command that installs into this environment, be it activated or not."""
     try:
         version("pip")  # looking the module up runs a hook of setuptools, which may warn
     except PackageNotFoundError:
@@ -67,7 +68,7 @@ def pip_install() -> str:
     return "pip install" if is_first else f"{shlex.quote(sys.executable)} -m pip install"
 
 
-def how_to_rebuild() -> str:
+def rebuild_hint() -> str:
     """Formats the command that builds the C++ kernels again as the end of a sentence, with what it needs."""
     has_compiler = any(map(shutil.which, _COMPILERS))
     first = "" if has_compiler else "once there is a C++ compiler (apt install g++), "
@@ -83,15 +84,15 @@ def _reinstall_command() -> str:
 
 
 def _source() -> tuple[Path | None, bool]:
-    """The folder that this was installed from, if it is still there, and whether in place (PEP 610)."""
-    origin: Any = None
+    """Returns the folder that this was installed from, if it exists, and whether it is editable (PEP 610)."""
+    direct_url: Any = None
     with suppress(PackageNotFoundError, ValueError):
-        origin = json.loads(distribution(_PROJECT).read_text("direct_url.json") or "null")
-    if not isinstance(origin, dict) or not isinstance(origin.get("dir_info"), dict):
+        direct_url = json.loads(distribution(_PROJECT).read_text("direct_url.json") or "null")
+    if not isinstance(direct_url, dict) or not isinstance(direct_url.get("dir_info"), dict):
         return None, False
-    folder = Path(unquote(urlsplit(str(origin.get("url"))).path))
+    folder = Path(unquote(urlsplit(str(direct_url.get("url"))).path))
     is_there = (folder / "pyproject.toml").is_file()
-    return (folder if is_there else None), bool(origin["dir_info"].get("editable"))
+    return (folder if is_there else None), bool(direct_url["dir_info"].get("editable"))
 
 
 def _pins() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while MindSpore runs: put off until it has returned, for it takes the first one over."""
+"""Defers Ctrl-C and SIGTERM while MindSpore runs, as its own handler would take them."""
 
 import ctypes
 import signal
@@ -12,12 +12,12 @@ from mindbatch.io.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 
 Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers
 
-PUT_OFF = (signal.SIGINT, signal.SIGTERM)
-_SIGACTION_BYTES = 512  # room for a struct sigaction of any C library
+DEFERRED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGACTION_BYTES = 512  # enough for a struct sigaction of any C library
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came: an interrupt too, what was begun is tidied up, but the exit code says which it was."""
+    """SIGTERM: an interrupt too, after which files are cleaned up, with an exit code of its own."""
 
 
 def interrupt_outcome(kind: type[KeyboardInterrupt]) -> tuple[str, int]:
@@ -27,16 +27,16 @@ def interrupt_outcome(kind: type[KeyboardInterrupt]) -> tuple[str, int]:
 
 
 class SignalNotes:
-    """Handlers for SIGINT and SIGTERM that also note what came.
+    """Handlers for SIGINT and SIGTERM that also record the signal in `came`.
 
-    An import of a C extension turns the exception into an ImportError; what came is still known here.
+    An import of a C extension turns the exception into an ImportError; the record remains.
     """
 
     def __init__(self) -> None:
         self.came: type[KeyboardInterrupt] | None = None
 
     def install(self) -> None:
-        """Answers both signals from now on; SIGINT only if the process has not been told to ignore it."""
+        """Answers both signals from now on; SIGINT only if the process does not ignore it."""
         signal.signal(signal.SIGTERM, self._on_terminate)
         if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
             signal.signal(signal.SIGINT, self._on_interrupt)
@@ -56,11 +56,11 @@ signal_notes = SignalNotes()
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within, SIGINT and SIGTERM wait; at the end they go to the handlers that the program had set.
+    """Defers SIGINT and SIGTERM to the end of the block, where the program's handlers get them.
 
     Whenever a graph runs, MindSpore 2.9 installs its own handler for SIGINT, which sends the process SIGTERM:
-    it would die on the spot, with half a file beside the output. The threads that it starts meanwhile put
-    the signals off too (a thread inherits that), and so do those of the kernels. An older thread, such as
+    it would die on the spot, with half a file beside the output. The threads that it starts meanwhile
+    block the signals too (a thread inherits that), and so do those of the kernels. An older thread, such as
     NumPy's, may still take a SIGINT that turns into a SIGTERM: where the program has no handler for that, it
     gets the one for SIGINT meanwhile.
     Does nothing in threads other than the main one, which may not set handlers: see `sigint_kept`.
@@ -70,7 +70,7 @@ def interruptible() -> Iterator[None]:
         return
     on_interrupt = signal.getsignal(signal.SIGINT)
     with sigterm_as_sigint():
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, PUT_OFF)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, DEFERRED_SIGNALS)
         try:
             yield
         finally:
@@ -81,7 +81,8 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def sigterm_as_sigint() -> Iterator[None]:
-    """Within, SIGTERM gets the program's handler for SIGINT where it has none: MindSpore's sends SIGTERM.
+    """Gives SIGTERM the program's handler for SIGINT within the block, if it has none: MindSpore sends
+    SIGTERM.
 
     Does nothing in threads other than the main one.
     """
@@ -99,7 +100,7 @@ def sigterm_as_sigint() -> Iterator[None]:
 
 @contextmanager
 def sigint_kept() -> Iterator[None]:
-    """Puts the process's answer to SIGINT back at the end, in whatever thread MindSpore has changed it."""
+    """Restores the process's handler of SIGINT at the end, in whatever thread MindSpore has changed it."""
     libc, before = ctypes.CDLL(None), ctypes.create_string_buffer(_SIGACTION_BYTES)
     libc.sigaction(signal.SIGINT, None, before)
     try:

@@ -1,7 +1,7 @@
-"""A journal: lines that are appended in groups, by which runs and reshards know what is done.
+"""A journal: lines that are appended in groups, which record the finished work of runs and reshards.
 
-Once a commit has returned its lines are on the disk; what a kill or a power cut leaves torn behind them is
-cut off by the next session.
+Once a commit has returned, its lines are on the disk; the next session truncates the torn lines that a kill
+or a power cut may leave after them.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ class _Tail:
 
 
 class JournalWriter:
-    """Appends to a journal, whose good lines end at `size`; what is beyond is cut off. Raises OSError.
+    """Appends to a journal, whose valid lines end at `size`, where the file is truncated. Raises OSError.
 
-    The tail is one value that is replaced as a whole: wherever an interrupt comes, either nothing of a group
-    counts as written, and the next commit first cuts off what may be there of it, or all of it does.
+    The tail is one value that is replaced as a whole: whenever an interrupt comes, either no line of a group
+    counts as written, and the next commit first truncates the file, or all of them do.
     """
 
     def __init__(self, path: Path, size: int, storage: Storage) -> None:
@@ -47,13 +47,13 @@ class JournalWriter:
         return self._tail.num_bytes
 
     def append(self, line: bytes) -> int:
-        """Takes a line, for the next commit; returns its offset."""
+        """Queues a line for the next commit; returns its offset."""
         tail = self._tail
         self._tail = _Tail(tail.size, (*tail.waiting, line), tail.num_bytes + len(line))
         return tail.size + tail.num_bytes
 
     def commit(self) -> int:
-        """Writes and syncs what waits; returns the number of lines. A failure closes the file."""
+        """Writes and syncs the queued lines; returns their number. A failure closes the file."""
         tail = self._tail
         assert self._file is not None, "commit to a closed file"
         if not tail.waiting:
@@ -73,23 +73,23 @@ class JournalWriter:
         return len(tail.waiting)
 
     def waiting_line(self, offset: int) -> bytes | None:
-        """The line at an offset, when it is not on the disk."""
-        place = self._tail.size
+        """Returns the line at an offset if it is not on the disk yet."""
+        start = self._tail.size
         for line in self._tail.waiting:
-            if place == offset:
+            if start == offset:
                 return line
-            place += len(line)
+            start += len(line)
         return None
 
     def close(self) -> None:
-        """Closes the file; what waits is lost."""
+        """Closes the file; queued lines are lost."""
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(OSError):
                 self._storage.close(file)
 
     def _give_up(self, size: int) -> None:
-        """Leaves a clean end if the disk allows it: reading would repair it as well."""
+        """Truncates the file if the disk allows it; reading repairs it as well."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._storage.truncate(self._file, size)

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-_MOST_DIGITS = 9
-"""Digits of an index; no list is as long as more of them say."""
+_MAX_DIGITS = 9
+"""Maximum number of digits of an index; no list is longer."""
 
 
 def escaped(key: str) -> str:
-    """A key as a step of a pointer."""
+    """Escapes a key as a step of a pointer."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
@@ -25,5 +25,5 @@ def value_at(document: Any, pointer: str) -> Any:
 def _member(value: Any, step: str) -> Any:
     if isinstance(value, Mapping):
         return value.get(step)
-    is_index = isinstance(value, list) and step.isdecimal() and len(step) <= _MOST_DIGITS
+    is_index = isinstance(value, list) and step.isdecimal() and len(step) <= _MAX_DIGITS
     return value[int(step)] if is_index and int(step) < len(value) else None

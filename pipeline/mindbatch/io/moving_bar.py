@@ -41,7 +41,7 @@ class MovingBar(Progress):
         self._rows = self.add_task(description, total=None, note="")
 
     def set(self, ended: int, total: int, note: str, status: str = "") -> None:
-        """`note` stands at the right, `status` below it; drawn the next time, whenever it is called."""
+        """Sets the bar, with `note` at its right and `status` below it; the next refresh draws it."""
         self._status = status
         self.update(self._rows, completed=ended, total=total, note=note)
 
@@ -57,9 +57,9 @@ CLEARED = "\r\x1b[K"
 
 
 class LoadingLine(Closing):
-    """Shows what it is called with in place of what it showed before, until it is closed: on a terminal.
+    """Shows the latest text it was called with on one line of a terminal, until it is closed.
 
-    forced: on anything else, too.
+    forced: shows it on other files too.
     """
 
     def __init__(self, *, shown: bool = True, file: TextIO | None = None, forced: bool = False) -> None:
@@ -80,7 +80,7 @@ class LoadingLine(Closing):
         self._shown = False
 
     def until_first(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items; the line is gone before the first one."""
+        """Yields the items; closes the line before the first one."""
         for item in items:
             self.close()
             yield item

@@ -12,20 +12,20 @@ else:
     import sre_constants as constants
     import sre_parse as parser
 
-__all__ = ["BEGINNINGS", "ENDS", "MOST_NESTING", "TOO_DEEP", "constants", "regex_tree"]
+__all__ = ["BEGINNINGS", "ENDS", "MAX_NESTING", "TOO_DEEP", "constants", "regex_tree"]
 
-MOST_NESTING = 60
+MAX_NESTING = 60
 """Groups in groups; repeats and alternatives count too. Whoever walks a tree counts them."""
-TOO_DEEP = f"is nested too deeply; at most {MOST_NESTING} levels are allowed"
+TOO_DEEP = f"is nested too deeply; at most {MAX_NESTING} levels are allowed"
 BEGINNINGS = (constants.AT_BEGINNING, constants.AT_BEGINNING_STRING)
 ENDS = (constants.AT_END, constants.AT_END_STRING)
 
 
-def regex_tree(pattern: str, most_characters: int) -> Any:
-    """The nodes (operation, value) of a pattern; `constants` are the operations, `state.flags` its flags.
-    Raises ValueError: the reason, as words that follow the name of the pattern."""
-    if len(pattern) > most_characters:
-        raise ValueError(f"has {len(pattern)} characters; at most {most_characters} are allowed")
+def regex_tree(pattern: str, max_characters: int) -> Any:
+    """Returns the nodes (operation, value) of a pattern; `constants` are the operations, `state.flags` its
+    flags. Raises ValueError: the reason, as words that follow the name of the pattern."""
+    if len(pattern) > max_characters:
+        raise ValueError(f"has {len(pattern)} characters; at most {max_characters} are allowed")
     try:
         with warnings.catch_warnings():  # of sets that a later Python may read otherwise
             warnings.simplefilter("ignore")

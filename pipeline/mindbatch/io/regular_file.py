@@ -9,14 +9,17 @@ _CHUNK_BYTES = 1 << 22
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor that reads the file, a symbolic link followed. Raises OSError: it cannot be opened; for a
-    pipe, device or socket "not a regular file"."""
+    """Opens a file for reading, through a symbolic link too.
+
+    Raises:
+        OSError: the file cannot be opened; for a pipe, device or socket "not a regular file".
+    """
     _refuse_special(path, os.stat(path).st_mode)  # before it is opened: opening can wait, or start a device
     return _opened(path, os.O_RDONLY)
 
 
 def _opened(path: Path, flags: int) -> int:
-    """A descriptor of a regular file, whatever has taken its name since it was looked at."""
+    """Opens a regular file, and checks again that it is one: another may have taken its name."""
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, 0o666)
     try:
         _refuse_special(path, os.fstat(descriptor).st_mode)
@@ -34,7 +37,7 @@ def _refuse_special(path: Path, mode: int) -> None:
 
 
 def check_own(path: Path) -> None:
-    """OSError when there is something at `path` that is no regular file; a link is one such thing."""
+    """Raises OSError if `path` exists and is no regular file; a link is none."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -45,20 +48,23 @@ def check_own(path: Path) -> None:
 
 
 def open_own(path: Path, flags: int) -> int:
-    """A descriptor that writes to a file of ours, with the `flags` of os.open; no link is followed. Raises
-    OSError: it cannot be opened, or is no regular file."""
+    """Opens a file of ours for writing, with the `flags` of os.open, through no link.
+
+    Raises:
+        OSError: the file cannot be opened, or is no regular file.
+    """
     check_own(path)
     return _opened(path, flags | os.O_NOFOLLOW)
 
 
 def first_bytes(path: Path, count: int) -> bytes:
-    """The file's first bytes, `count` or as many as it has. OSError as of open_regular."""
+    """Returns the first `count` bytes of a file, or all. Raises OSError as `open_regular`."""
     with open(open_regular(path), "rb") as file:
-        return file.read(min(count, os.fstat(file.fileno()).st_size))  # read() allocates what it is asked for
+        return file.read(min(count, os.fstat(file.fileno()).st_size))  # read() allocates its argument
 
 
 def read_regular(path: Path, max_bytes: int) -> bytes:
-    """The whole file. OSError as of open_regular, and when it is larger than `max_bytes`."""
+    """Returns the content of a file. Raises OSError as `open_regular`, and if it exceeds `max_bytes`."""
     with open(open_regular(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > max_bytes:
@@ -67,7 +73,7 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
 
 
 def size_and_digest(path: Path) -> tuple[int, str]:
-    """Bytes of a file and their XXH3-128, in hex. OSError as of open_regular."""
+    """Returns the size of a file and its XXH3-128 in hex. Raises OSError as `open_regular`."""
     import xxhash
 
     state, size = xxhash.xxh3_128(), 0

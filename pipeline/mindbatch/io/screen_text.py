@@ -1,8 +1,8 @@
-"""The one gate to the terminal: text that acts on nothing, one error a line, of bounded length and number.
+"""The only module that writes to the terminal: escaped text, one error a line, of bounded length and number.
 
-A command may find the standard streams closed, full, or without a reader. Text that standard output does not
-take ends it with a line and an exit code; messages that standard error does not take are lost, and it goes
-on. A reader that ends (BrokenPipeError) is no error.
+The standard streams may be closed, full, or without a reader. If standard output fails, the command ends with
+an error line and its exit code; if standard error fails, messages are lost and the command goes on. A reader
+that ends (BrokenPipeError) is no error.
 """
 
 import errno
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 SHORTEST = 4
-"""Characters; shorter values occur in words of messages."""
+"""Minimum length of a hidden value; shorter ones occur in words of messages."""
 
 _SURE = 8  # characters of a value that are taken for it where a message was cut
 _CUT = re.compile(r"\.\.\.| \.\.\. \(|\Z")
@@ -29,7 +29,7 @@ _hidden: dict[str, str] = {}
 
 
 def hide(value: str, written: str) -> None:
-    """From now on `written` is shown in place of `value`, in whatever form a message quotes it."""
+    """Replaces `value` by `written` in all messages from now on, in whatever form they quote it."""
     one_line = " ".join(value.split())
     quoted = (json.dumps(value), json.dumps(value, ensure_ascii=False), repr(value), ascii(value))
     forms = {value, one_line, *value.splitlines(), *(text[1:-1] for text in quoted)}
@@ -37,7 +37,7 @@ def hide(value: str, written: str) -> None:
 
 
 def without_hidden(text: str) -> str:
-    """`text` with what was written in place of each hidden value, also where its end was cut off."""
+    """Replaces hidden values in a text, also those whose end is truncated."""
     for value in sorted(_hidden, key=len, reverse=True):
         text = text.replace(value, _hidden[value])
         text = _without_cut(text, value) if len(value) > _SURE else text
@@ -45,7 +45,7 @@ def without_hidden(text: str) -> str:
 
 
 def concealed(content: Any) -> Any:
-    """Plain JSON types, or a tuple of such, with `without_hidden` for each text."""
+    """Replaces hidden values in all texts of plain JSON types, or of a tuple of such."""
     if isinstance(content, str):
         return without_hidden(content)
     if isinstance(content, dict):
@@ -54,31 +54,33 @@ def concealed(content: Any) -> Any:
 
 
 def _without_cut(text: str, value: str) -> str:
-    place = text.find(value[:_SURE])
-    while place >= 0:
-        end = place + _SURE
-        while end < len(text) and end - place < len(value) and text[end] == value[end - place]:
+    start = text.find(value[:_SURE])
+    while start >= 0:
+        end = start + _SURE
+        while end < len(text) and end - start < len(value) and text[end] == value[end - start]:
             end += 1
         if _CUT.match(text, end):
-            text = text[:place] + _hidden[value] + text[end:]
-            end = place + len(_hidden[value])
-        place = text.find(value[:_SURE], end)
+            text = text[:start] + _hidden[value] + text[end:]
+            end = start + len(_hidden[value])
+        start = text.find(value[:_SURE], end)
     return text
 
 
 LONGEST_LINE = 2000
-"""Characters of a line that is not the user's own data."""
+"""Maximum length of a line that is not the user's own data."""
 
-MOST_LINES = 50
-"""Lines of one message; more of them are counted."""
+MAX_LINES = 50
+"""Maximum number of lines of a message; the others are counted."""
 
 # What acts on a terminal or reorders what it shows, but for newline and tab.
 ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: object, longest: int = LONGEST_LINE) -> str:
-    """`text` on one line of at most about `longest` characters; what would act on the terminal, or hide, is
-    written as escapes, and of a longer text the middle is left out."""
+    """Formats a text on one line of at most about `longest` characters.
+
+    Characters that act on the terminal or are invisible are escaped; a longer text loses its middle.
+    """
     text = without_hidden(str(text))
     if len(text) <= longest and len(whole := _escaped(text)) <= longest:
         return whole
@@ -89,24 +91,24 @@ def printable(text: object, longest: int = LONGEST_LINE) -> str:
 
 def say(*lines: object, name: str = "mindbatch") -> None:
     """Prints messages on standard error, one a line, each after the program's name."""
-    for line in lines[:MOST_LINES]:
+    for line in lines[:MAX_LINES]:
         print(f"{name}: {printable(line)}", file=sys.stderr, flush=True)
-    if len(lines) > MOST_LINES:
-        print(f"{name}: ... and {len(lines) - MOST_LINES:,} more", file=sys.stderr, flush=True)
+    if len(lines) > MAX_LINES:
+        print(f"{name}: ... and {len(lines) - MAX_LINES:,} more", file=sys.stderr, flush=True)
 
 
 _printed: set[str] = set()
 
 
 def say_once(*lines: str) -> None:
-    """Prints those of the messages that this process has not printed so yet."""
+    """Prints the messages that this process has not printed yet."""
     new = [line for line in lines if line not in _printed]
     _printed.update(new)
     say(*new)
 
 
 def show(*lines: str, file: TextIO | None = None) -> None:
-    """Prints lines, to standard output if no file is given; none of them can become several."""
+    """Prints lines to a file, by default standard output; each stays one line."""
     for line in lines:
         print(printable(line), file=file or sys.stdout)
     (file or sys.stdout).flush()
@@ -170,18 +172,18 @@ def watch_streams() -> None:
             _open_null(number)
             stream = open(number, mode, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
-    sys.stdout = _watched(sys.stdout, _StandardOutput(_OUTPUT, "w", closefd=False))
-    sys.stderr = _watched(sys.stderr, _Messages(_ERROR, "w", closefd=False))
+    sys.stdout = _stream_over(sys.stdout, _StandardOutput(_OUTPUT, "w", closefd=False))
+    sys.stderr = _stream_over(sys.stderr, _Messages(_ERROR, "w", closefd=False))
 
 
 def hold_libraries_back() -> None:
-    """Leads nowhere what libraries write to standard error past Python, such as the panics of those in Rust.
+    """Discards what libraries write to standard error past Python, such as the panics of those in Rust.
 
-    What is written to sys.stderr comes where it came before.
+    sys.stderr still writes to standard error.
     """
     before, nowhere = sys.stderr, os.open(os.devnull, os.O_WRONLY)
     before.flush()
-    sys.stderr = _watched(before, _Messages(os.dup(before.fileno()), "w"))
+    sys.stderr = _stream_over(before, _Messages(os.dup(before.fileno()), "w"))
     os.dup2(nowhere, before.fileno())
     os.close(nowhere)
 
@@ -240,7 +242,7 @@ def discarded_output() -> Iterator[TextIO]:
 
 
 def _standard_error() -> int:
-    """The descriptor that messages are written to; see `hold_libraries_back`."""
+    """Returns the descriptor that messages are written to; see `hold_libraries_back`."""
     try:
         return sys.stderr.fileno()
     except (OSError, ValueError):  # one of a program's own
@@ -255,8 +257,8 @@ def _open_null(number: int) -> None:
         os.close(descriptor)
 
 
-def _watched(stream: TextIO, raw: io.FileIO) -> TextIO:
-    """A stream like the interpreter's own, over `raw`."""
+def _stream_over(stream: TextIO, raw: io.FileIO) -> TextIO:
+    """Returns a stream with the settings of the interpreter's own, over `raw`."""
     assert isinstance(stream, io.TextIOWrapper)
     return io.TextIOWrapper(
         raw if stream.write_through else io.BufferedWriter(raw),

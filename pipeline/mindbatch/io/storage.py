@@ -1,8 +1,7 @@
 """Durable files: every change goes through a `Storage`, so that tests can fail or kill at any of them.
 
-Whoever uses a temporary file or folder holds a lock on it, which ends with the process however that ends. So
-what nobody holds has no owner any more, also where process numbers say nothing: in containers, and after a
-restart of the machine.
+A process holds a lock on its temporary files and folders, which ends with the process. So an unlocked one has
+no owner any more; process ids would not tell in containers, or after a restart of the machine.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 BUFFERED_BYTES = 1 << 20
-_BESIDE = re.compile(r"\.(.+)\.[0-9a-f]{16}", re.DOTALL)
+_TEMPORARY_NAME = re.compile(r"\.(.+)\.[0-9a-f]{16}", re.DOTALL)
 # What a file system says that cannot sync a folder; nothing more can be done there.
 _CANNOT_SYNC_FOLDERS = {errno.EINVAL, errno.ENOTSUP}
 _HERE = -100  # AT_FDCWD of Linux
@@ -38,7 +37,7 @@ _RENAME_EXCHANGE = 2
 
 
 class StorageError(MindBatchError):
-    """A file that cannot be written or read back: no room, no permission, a broken disk."""
+    """A file that cannot be written or read back: a full or broken disk, or no permission."""
 
     @classmethod
     def writing(cls, path: Path, error: OSError) -> StorageError:
@@ -51,7 +50,7 @@ class StorageError(MindBatchError):
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """An OSError of the block becomes a StorageError that names the path."""
+    """Turns an OSError of the block into a StorageError that names the path."""
     try:
         yield
     except OSError as error:
@@ -65,7 +64,7 @@ def make_folder(path: Path) -> None:
 
 
 def reason_of(error: OSError) -> str:
-    """The system's reason for an error, without number and file name."""
+    """Returns the system's reason for an error, without number and file name."""
     return error.strerror or str(error)
 
 
@@ -81,11 +80,11 @@ class Storage:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
 
     def append(self, path: Path) -> int:
-        """Opens a file to be written at its end, whatever its end is then; an absent one is made."""
+        """Opens a file for appending; creates it if it does not exist."""
         return open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def reopen(self, path: Path) -> int:
-        """Opens a file that is there, to be written at positions."""
+        """Opens an existing file for writing at positions."""
         return open_own(path, os.O_WRONLY)
 
     def write(self, file: int, data: bytes) -> None:
@@ -102,29 +101,29 @@ class Storage:
             rest, offset = rest[written:], offset + written
 
     def sync(self, file: int) -> None:
-        """Returns once what was written is on the disk.
+        """Returns once the file's content is on the disk.
 
-        After a failure nobody knows what is there: the system forgets that the pages were not written, and
-        another sync would succeed. Write anew instead.
+        After a failure the content is unknown: the system forgets that pages were not written, and another
+        sync would succeed. Write the file again instead.
         """
         os.fsync(file)
 
     def truncate(self, file: int, size: int) -> None:
-        """Cuts off what is beyond `size` bytes, or adds zeros up to there."""
+        """Truncates a file to `size` bytes, or extends it with zeros."""
         os.ftruncate(file, size)
 
     def close(self, file: int) -> None:
         os.close(file)
 
     def replace(self, source: Path, target: Path) -> None:
-        """Gives `source` the name `target`: whoever looks sees the old file or the new one."""
+        """Renames `source` to `target`, atomically."""
         os.replace(source, target)
 
     def remove(self, path: Path) -> None:
         os.unlink(path)
 
     def exchange(self, first: Path, second: Path) -> None:
-        """Gives two folders or files each other's name, at once; EINVAL where the file system cannot."""
+        """Exchanges the names of two folders or files, atomically; EINVAL if the file system cannot."""
         _rename_at(first, second, _RENAME_EXCHANGE)
 
     def remove_folder(self, path: Path) -> None:
@@ -135,7 +134,7 @@ class Storage:
         os.mkdir(path)
 
     def sync_folder(self, folder: Path) -> None:
-        """Makes the names in a folder survive a power cut: files made, renamed and removed before."""
+        """Makes earlier changes of the names in a folder durable: files created, renamed and removed."""
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(handle)
@@ -158,12 +157,11 @@ def _rename_at(first: Path, second: Path, flags: int) -> None:
 
 
 class WholeFile(io.BufferedIOBase):
-    """A binary file that appears under its name whole, durable and at once, or not at all.
+    """A binary file that gets its name once it is complete and durable, or not at all.
 
-    Within `with`, what is written goes to a hidden file beside it. At the end that one is synced and renamed,
-    and the folder synced. An exception within, an interrupt too, removes it and leaves what was there before;
-    so does closing it early. A process that is killed leaves the hidden file behind, and the next one that
-    writes the file removes it.
+    Within `with`, data goes to a hidden file in the same folder. At the end it is synced and renamed, and the
+    folder synced. An exception, an interrupt too, removes it and keeps the earlier file; so does closing it
+    early. A killed process leaves the hidden file, which the next one that writes the file removes.
 
     Raises StorageError, also when something else than a regular file has the name.
     """
@@ -171,8 +169,8 @@ class WholeFile(io.BufferedIOBase):
     def __init__(self, path: Path, storage: Storage | None = None) -> None:
         self._path = path
         self._storage = storage or Storage()
-        self._beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        self._is_beside = False
+        self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        self._is_created = False
         self._file: int | None = None
         self._taken = bytearray()
         self._num_bytes = 0
@@ -199,13 +197,13 @@ class WholeFile(io.BufferedIOBase):
     def _open(self) -> None:
         check_own(self._path)
         remove_abandoned(self._path.parent, lambda name: leftover_of(name) == self._path.name)
-        self._is_beside = True  # first: an interrupt may come when the file is there already
-        self._file = self._storage.create(self._beside)
+        self._is_created = True  # first: an interrupt may come when the file exists already
+        self._file = self._storage.create(self._temporary)
         if not hold(self._file):  # somebody who looked at that moment took it for one that was left
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     def _finish(self) -> None:
-        """The order matters: the content is on the disk before it has its name, then so is the name."""
+        """Syncs the content, renames the file, then syncs the folder, in this order."""
         self.flush()
         file, self._file = self._file, None
         if file is None:
@@ -214,12 +212,12 @@ class WholeFile(io.BufferedIOBase):
             self._storage.sync(file)
         finally:
             self._storage.close(file)
-        self._storage.replace(self._beside, self._path)
-        self._is_beside = False
+        self._storage.replace(self._temporary, self._path)
+        self._is_created = False
         self._storage.sync_folder(self._path.parent)
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Takes bytes; they reach the hidden file when there are many, or with `flush`."""
+        """Buffers bytes; `flush`, or a full buffer, writes them to the hidden file."""
         if self._file is None:
             raise ValueError("write to a file that is not open")
         chunk = memoryview(data).cast("B")
@@ -230,7 +228,7 @@ class WholeFile(io.BufferedIOBase):
         return len(chunk)
 
     def flush(self) -> None:
-        """Hands what was taken to the system; makes nothing durable."""
+        """Writes the buffer to the hidden file, without a sync."""
         if self._file is None or not self._taken:
             return
         data = bytes(self._taken)
@@ -249,16 +247,16 @@ class WholeFile(io.BufferedIOBase):
         return self._num_bytes
 
     def close(self) -> None:
-        """Gives the file up, unless it has its name already."""
+        """Removes the file, unless it has its name already."""
         self._taken.clear()
         file, self._file = self._file, None
         with suppress(OSError):
             if file is not None:
                 self._storage.close(file)
-        if self._is_beside:
-            self._is_beside = False
+        if self._is_created:
+            self._is_created = False
             with suppress(OSError):
-                self._storage.remove(self._beside)
+                self._storage.remove(self._temporary)
         super().close()
 
 
@@ -285,8 +283,8 @@ def make_durable(folder: Path, storage: Storage) -> None:
 
 
 def leftover_of(name: str) -> str | None:
-    """The file that a killed process was writing when it left a hidden one called `name`; None for others."""
-    match = _BESIDE.fullmatch(name)
+    """Returns the file that a killed process was writing to a hidden one called `name`; None for others."""
+    match = _TEMPORARY_NAME.fullmatch(name)
     return match[1] if match else None
 
 
@@ -353,14 +351,14 @@ def is_still(file: int, path: Path) -> bool:
 
 
 def hold(file: int) -> bool:
-    """Holds an open file or folder until it is closed; False where somebody has removed it before."""
+    """Locks an open file or folder until it is closed; False if another process has removed it."""
     with suppress(OSError):  # a file system without locks: then nobody removes it either
         fcntl.flock(file, fcntl.LOCK_EX)
     return os.fstat(file).st_nlink > 0
 
 
 def remove_abandoned(folder: Path, is_ours: Callable[[str], object]) -> None:
-    """Removes files and folders of this user that nobody holds, of names that only `hold`ers give."""
+    """Removes unlocked files and folders of this user, with names that only our temporary ones have."""
     with suppress(OSError), os.scandir(folder) as entries:
         for path in [entry.path for entry in entries if is_ours(entry.name)]:
             with suppress(OSError):
@@ -368,7 +366,7 @@ def remove_abandoned(folder: Path, is_ours: Callable[[str], object]) -> None:
 
 
 def _remove_if_abandoned(path: str) -> None:
-    """Raises OSError where it is held, or is a link."""
+    """Removes an unlocked file or folder. Raises OSError if it is locked, or a link."""
     is_folder = stat.S_ISDIR(os.lstat(path).st_mode)
     way = os.O_RDONLY | os.O_DIRECTORY if is_folder else os.O_RDWR | os.O_NONBLOCK
     file = os.open(path, way | os.O_NOFOLLOW | os.O_CLOEXEC)

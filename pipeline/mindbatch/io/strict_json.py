@@ -15,7 +15,7 @@ MAX_PARTS = 1_000_000
 MAX_DIGITS = 100
 DEEPEST_VALUE = 64
 """Lists and mappings inside one another, below a message: far from where recursion would end the program."""
-_MOST_LINES = 100
+_MAX_LINES = 100
 _LONGEST_KEY = 200
 _SURE_DIGITS = 18  # any such number fits 64 bits
 
@@ -51,7 +51,7 @@ class StrictReader:
         )
 
     def parse(self, data: bytes | str) -> Any:
-        """The value that `data` holds. Raises JsonError for anything but one JSON value in UTF-8."""
+        """Returns the value of `data`. Raises JsonError for anything but one JSON value in UTF-8."""
         try:
             text = data if isinstance(data, str) else data.decode("utf-8")
             if text.startswith("\ufeff") and isinstance(data, bytes):
@@ -60,10 +60,10 @@ class StrictReader:
         except UnicodeDecodeError as error:
             raise JsonError(f"not UTF-8 text (byte {error.start})") from error
         except json.JSONDecodeError as error:
-            what = error.msg.removesuffix(" at").rstrip(": ")
+            reason = error.msg.removesuffix(" at").rstrip(": ")
             is_one_line = error.doc.count("\n") == 0
             at = f"character {error.pos}" if is_one_line else f"line {error.lineno}, column {error.colno}"
-            raise JsonError(f"not valid JSON: {what} at {at}") from error
+            raise JsonError(f"not valid JSON: {reason} at {at}") from error
         except RecursionError as error:
             raise JsonError(self._too_deep) from error
         if self._max_depth is not None and text.count("{") + text.count("[") > self._max_depth:
@@ -108,16 +108,17 @@ class StrictReader:
 
 
 def parts_error(data: bytes, max_containers: int | None = None, max_texts: int | None = None) -> str | None:
-    """Reason why JSON could take too much memory or time, counted before anything of it is read; or None.
+    """Returns the reason why JSON could take too much memory or time, counted before anything of it is read;
+    or None.
 
     A value of two bytes, such as an empty list, may take a hundred once it is read.
 
     max_containers: lists and objects that it may hold. max_texts: keys and texts. None: as many as MAX_PARTS.
     """
-    most_containers = MAX_PARTS if max_containers is None else max_containers
+    container_limit = MAX_PARTS if max_containers is None else max_containers
     containers, commas = _counted(data, [(0, len(data))])  # with those in texts, which is quick
     has_many_texts = max_texts is not None and data.count(b'"') > 2 * max_texts
-    if containers > most_containers or containers + commas > MAX_PARTS or has_many_texts:
+    if containers > container_limit or containers + commas > MAX_PARTS or has_many_texts:
         data = data.replace(rb"\\", b"").replace(rb"\"", b"")
         if max_texts is not None and (texts := data.count(b'"') // 2) > max_texts:
             return f"{texts} keys and texts; at most {max_texts} are allowed"
@@ -152,7 +153,8 @@ def _outside_texts(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def unicode_error(text: str) -> str | None:
-    """Reason why UTF-8 cannot hold a text, or None: JSON can write half a surrogate pair, no character."""
+    """Returns the reason why UTF-8 cannot hold a text, or None: JSON can write half a surrogate pair, no
+    character."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -163,11 +165,12 @@ def unicode_error(text: str) -> str | None:
 
 
 def value_errors(value: object, where: str, deepest: int = DEEPEST_VALUE) -> list[str]:
-    """A line for each value within `value` that is no JSON, or not valid Unicode; of many the first hundred.
+    """Returns a line for each value within `value` that is no JSON, or not valid Unicode; of many the first
+    hundred.
 
     Where it came from JSON, it may still hold half a surrogate pair.
     """
-    return [where + line for line in itertools.islice(_lines_of(value, deepest), _MOST_LINES)]
+    return [where + line for line in itertools.islice(_lines_of(value, deepest), _MAX_LINES)]
 
 
 def _lines_of(value: object, deepest: int, depth: int = 0) -> Iterator[str]:
@@ -185,9 +188,9 @@ def _lines_of(value: object, deepest: int, depth: int = 0) -> Iterator[str]:
                 for line in _lines_of(item, deepest, depth + 1):
                     yield f".{shown(key, _LONGEST_KEY, str)}{line}"
         else:
-            for place, item in enumerate(value):
+            for index, item in enumerate(value):
                 for line in _lines_of(item, deepest, depth + 1):
-                    yield f"[{place}]{line}"
+                    yield f"[{index}]{line}"
     elif not (
         value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value))
     ):

@@ -1,4 +1,4 @@
-"""The flags of a tool: every wrong one is told, one a line, through the gate to the terminal."""
+"""Parses the flags of a tool and reports every wrong one, one a line."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _EXPECTED: dict[Any, str] = {int: "must be a whole number", float: "must be a nu
 
 
 class ToolParser(argparse.ArgumentParser):
-    """argparse's parser, but that all errors are told, and what a user typed as `screen_text` shows it.
+    """argparse's parser, which reports all errors at once, with typed values as `screen_text` shows them.
 
-    A `type` raises ArgumentTypeError with what is allowed; the flag and what was found are put before it, and
-    the default stands in for the value.
+    A `type` raises ArgumentTypeError with the allowed values; the flag and its value are put before it, and
+    the default is used.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -26,7 +26,8 @@ class ToolParser(argparse.ArgumentParser):
 
     @classmethod
     def of_page(cls, name: str, page: str | None) -> ToolParser:
-        """The parser of a tool whose help is a page, as it is laid out; flags have their whole names."""
+        """Returns the parser of a tool whose help is a page, as it is laid out; flags have their whole
+        names."""
         formatter = argparse.RawDescriptionHelpFormatter
         return cls(prog=name, description=page, formatter_class=formatter, allow_abbrev=False)
 
@@ -44,12 +45,12 @@ class ToolParser(argparse.ArgumentParser):
         return arguments
 
     def parse_with_errors(self) -> tuple[argparse.Namespace, list[str]]:
-        """The process's arguments, flags and words in any order, and what is wrong with them so far."""
+        """Returns the process's arguments, flags and words in any order, and their errors so far."""
         arguments, unread = self.parse_known_intermixed_args()
         return arguments, [*self._errors, *self._unread(unread)]
 
     def error(self, message: str) -> NoReturn:
-        """Tells an error that ends argparse's own reading, after those that were found before."""
+        """Reports an error that ends argparse's own parsing, after the errors before it."""
         self._errors.append(message.removeprefix("argument "))
         self._end()
 

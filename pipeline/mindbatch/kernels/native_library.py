@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.installation import how_to_rebuild, kernels_are_missing
+from mindbatch.io.installation import kernels_are_missing, rebuild_hint
 
 if TYPE_CHECKING:  # commands that only ask for it load no NumPy
     import numpy as np
@@ -114,7 +114,7 @@ class NativeLibrary:
         self.handle.mb_choose(*inputs, *logits.shape, *_addresses(places, normalisers, tokens))
 
     def philox(self, counters: Array, keys: Array, words: Array) -> None:
-        """Writes `decoding.philox.philox4x32` of counters [4, S] and keys [2, S] to words [4, S]; uint64."""
+        """Writes `decoding.draws.philox4x32` of counters [4, S] and keys [2, S] to words [4, S]; uint64."""
         inputs = _addresses(counters, keys)
         self.handle.mb_philox(*inputs, counters.shape[1], words.ctypes.data)
 
@@ -163,13 +163,13 @@ def _open(path: Path) -> ctypes.CDLL:
         handle = ctypes.CDLL(str(path))
     except OSError as error:  # built for another machine, or a library of the system is not there
         raise ConfigError(
-            f"the C++ kernels cannot be loaded ({error}); {how_to_rebuild()}; runtime.kernels=reference does "
+            f"the C++ kernels cannot be loaded ({error}); {rebuild_hint()}; runtime.kernels=reference does "
             "without"
         ) from error
     if not hasattr(handle, "mb_interface") or handle.mb_interface() != INTERFACE:
         raise ConfigError(
             f"{path}: the C++ kernels were built from other sources than those beside them; "
-            f"{how_to_rebuild()} again; runtime.kernels=reference does without"
+            f"{rebuild_hint()} again; runtime.kernels=reference does without"
         )
     handle.mb_run_program.restype = ctypes.c_int64
     handle.mb_meeting_bytes.restype = ctypes.c_int64

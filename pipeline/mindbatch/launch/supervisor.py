@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from mindbatch.io.children import spawn
 from mindbatch.io.errors import MindBatchError
-from mindbatch.io.interrupts import PUT_OFF, interruptible
+from mindbatch.io.interrupts import DEFERRED_SIGNALS, interruptible
 from mindbatch.launch.process_log import ProcessLog
 
 ProcessState = Literal["running", "sleeping", "stopped"]
@@ -209,7 +209,7 @@ def _end_at_exit(processes: dict[str, _Supervised], owner: int) -> None:
 
 
 def _read(process: subprocess.Popen[bytes], log: ProcessLog) -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, PUT_OFF)  # these are the main thread's business
+    signal.pthread_sigmask(signal.SIG_BLOCK, DEFERRED_SIGNALS)  # these are the main thread's business
     assert process.stdout is not None
     with process.stdout as stream:
         while chunk := os.read(stream.fileno(), _CHUNK):

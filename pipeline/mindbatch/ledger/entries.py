@@ -15,7 +15,7 @@ _NUM_CHECK_BYTES = len(_CHECK) + 16 + len(_END)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One finished row. row: the digest of what was asked; body: the result, or the stage and reason."""
+    """A finished row. row: the digest of the row; body: the result, or the stage and reason of its error."""
 
     key: str
     row: str
@@ -24,7 +24,7 @@ class Entry:
 
 
 def encode(entry: Entry, session: int) -> bytes:
-    """The entry's line, newline included. Keys in the body that are numbers become text; NaN becomes null.
+    """Returns the entry's line, newline included. Numbers as keys in the body become text; NaN becomes null.
 
     session: the number of the session that ran the row.
     """
@@ -33,12 +33,12 @@ def encode(entry: Entry, session: int) -> bytes:
 
 
 def decode(line: bytes) -> Entry | None:
-    """The entry of a line, newline included; None when it is torn, damaged or something else."""
+    """Returns the entry of a line, newline included; None if it is torn, damaged or no entry."""
     return entry_of(unseal(line))
 
 
 def entry_of(content: dict[str, Any] | None) -> Entry | None:
-    """The entry that a line says; None when it says something else."""
+    """Returns the entry in the content of a line; None if it has none."""
     match content:
         case {"key": str(key), "row": str(row), "kind": ("result" | "error") as kind, "body": dict(body)}:
             return Entry(key, row, kind, body)
@@ -46,13 +46,14 @@ def entry_of(content: dict[str, Any] | None) -> Entry | None:
 
 
 def seal(content: dict[str, Any]) -> bytes:
-    """A JSON object, not empty, as a line that ends in the XXH3 (64 bit, hex) of all before `,"check"`."""
+    """Returns a non-empty JSON object as a line that ends in the XXH3 (64 bit, hex) of all before
+    `,"check"`."""
     checked = orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS)[:-1]
     return checked + _CHECK + xxhash.xxh3_64_hexdigest(checked).encode() + _END
 
 
 def unseal(line: bytes) -> dict[str, Any] | None:
-    """The content of a sealed line, the check among it; None unless every byte is as it was written."""
+    """Returns the content of a sealed line, with its check; None unless every byte is as it was written."""
     checked = line[:-_NUM_CHECK_BYTES]
     if line[-_NUM_CHECK_BYTES:] != _CHECK + xxhash.xxh3_64_hexdigest(checked).encode() + _END:
         return None

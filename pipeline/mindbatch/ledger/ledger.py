@@ -17,7 +17,7 @@ from mindbatch.ledger.run_folder import RunFolder
 
 FORMAT = 2
 ComputedWith = dict[str, str | int]
-"""By name, what decides the last bits of rows besides the settings of their run."""
+"""Settings by name that affect the last bits of results, besides those of the run."""
 MAX_WAITING_ROWS = 64
 MAX_WAITING_BYTES = 4 * 2**20
 MAX_WAITING_SECONDS = 2.0
@@ -25,8 +25,8 @@ _MAX_LINES_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """An entry's line: the number of its session, and offset and length in bytes, its newline included."""
+class EntryLocation:
+    """The location of an entry: the number of its session, and offset and length of its line in bytes."""
 
     session: int
     offset: int
@@ -35,9 +35,9 @@ class Place:
 
 @dataclass(slots=True)
 class _Reading:
-    """How far the file was read: lines as they were written end at byte `end`, of `size`.
+    """The state of reading the file, whose valid lines end at byte `end` of `size`.
 
-    session: the number of the last one that was begun. damaged: numbers of lines before `end`.
+    session: the number of the last session. damaged: numbers of the damaged lines before `end`.
     """
 
     end: int = 0
@@ -46,7 +46,7 @@ class _Reading:
     damaged: list[int] = field(default_factory=list)
 
     def notes(self, path: Path) -> Iterator[str]:
-        """Yields a line for each kind of damage: what it is, and what becomes of it."""
+        """Yields a line for the user for each kind of damage."""
         if self.damaged:
             lines = ", ".join(map(str, self.damaged[:_MAX_LINES_NAMED]))
             more = len(self.damaged) - _MAX_LINES_NAMED
@@ -60,13 +60,14 @@ class Ledger(Closing):
     """The ledger of a run. First `recover`, then `append` and `commit`; only under the folder's lock.
 
     An entry is safe, whatever happens to process and power, once the commit after its append has returned.
-    Recovering changes nothing on the disk: repairs are made when the first entry is appended, so a folder can
-    be looked at while a run writes there. Each session that appends begins with a line that says what its
-    rows were computed with; where that line is damaged its rows run again.
+    Recovering changes nothing on the disk: the first append makes repairs, so a folder can be read while a
+        run
+    writes there. Each session begins with a line that records `computed_with`; if that line is damaged, the
+    rows of the session run again.
 
-    notes: what was found damaged, a line each, complete once `recover` has been read to its end.
-    num_safe: entries on the disk; what a failure reports as safe.
-    computed_with: what the rows are that are appended from now on; said before the first one.
+    notes: a line for each kind of damage, complete once `recover` has been read to its end.
+    num_safe: number of entries on the disk, which a failure reports as safe.
+    computed_with: settings with which the rows are computed that are appended from now on.
     """
 
     def __init__(
@@ -91,11 +92,11 @@ class Ledger(Closing):
         self._oldest = 0.0
         self._failure: StorageError | None = None
 
-    def recover(self) -> Iterator[tuple[Entry, Place]]:
-        """Yields good entries and their places, in the order of writing; of several for a row the last holds.
+    def recover(self) -> Iterator[tuple[Entry, EntryLocation]]:
+        """Yields valid entries and their locations in the order of writing; the last one of a row counts.
 
-        ConfigError at once when they were written with other settings, or in another format; StorageError
-        when the file cannot be read.
+        Raises ConfigError at once if they were written with other settings or in another format, and
+        StorageError if the file cannot be read.
         """
         path = self._folder.ledger
         with self._reading():
@@ -109,7 +110,7 @@ class Ledger(Closing):
         return self._recover()
 
     def _error(self, first: dict[str, object] | None) -> str | None:
-        """The error of a file with this first line; a damaged one is none."""
+        """Returns the error of a file with this first line; None if it is damaged."""
         match first:
             case {"ledger": int(version)} if version != FORMAT:
                 return f"written in format {version} of the ledger; this mindbatch reads format {FORMAT}"
@@ -117,7 +118,7 @@ class Ledger(Closing):
                 return f"written with other settings (fingerprint {other}; this run has {self._fingerprint})"
         return None
 
-    def _recover(self) -> Iterator[tuple[Entry, Place]]:
+    def _recover(self) -> Iterator[tuple[Entry, EntryLocation]]:
         reading, unsealed = _Reading(), list[int]()
         with self._reading(), open(open_regular(self._folder.ledger), "rb") as file:
             for number, line in enumerate(file, start=1):
@@ -135,7 +136,7 @@ class Ledger(Closing):
                     self._sessions[reading.session] = content["computed_with"]
                 elif entry is not None and content.get("session") == reading.session:
                     self.num_safe += 1
-                    yield entry, Place(reading.session, offset, len(line))
+                    yield entry, EntryLocation(reading.session, offset, len(line))
                 else:
                     reading.damaged.append(number)
         self.notes += reading.notes(self._folder.ledger)
@@ -147,29 +148,30 @@ class Ledger(Closing):
     def computed_with_in(self, session: int) -> ComputedWith:
         return self._sessions[session]
 
-    def append(self, entry: Entry) -> Place:
-        """Takes a finished row; it is safe after the next commit. Raises StorageError as `commit` does."""
+    def append(self, entry: Entry) -> EntryLocation:
+        """Queues a finished row, which is safe after the next commit. Raises StorageError as `commit`
+        does."""
         with self._reporting():
             if self._writer is None:
                 self._writer = self._begin()
             line = encode(entry, self._session)
             if not self._writer.num_waiting:
                 self._oldest = self._clock()
-            return Place(self._session, self._writer.append(line), len(line))
+            return EntryLocation(self._session, self._writer.append(line), len(line))
 
     def commit(self) -> None:
-        """Writes and syncs all that was appended.
+        """Writes and syncs the appended entries.
 
-        StorageError says how many rows are safe and how to go on; the ledger takes nothing more after it.
+        Raises StorageError with the number of safe rows and a remedy; every later call raises it again.
         """
         with self._reporting():
             if self._writer is not None:
                 self.num_safe += self._writer.commit()
 
     def commit_if_due(self, step_seconds: float) -> bool:
-        """Commits when enough rows wait, or when the oldest would wait too long if it waited a step longer.
+        """Commits if enough rows wait, or the oldest would wait too long after another step.
 
-        step_seconds: how long a step of the engine takes. Returns whether it committed.
+        step_seconds: duration of a step of the engine. Returns True if it committed.
         """
         writer = self._writer
         if writer is None or not writer.num_waiting:
@@ -180,18 +182,18 @@ class Ledger(Closing):
         self.commit()
         return True
 
-    def read(self, place: Place) -> Entry:
-        """The entry at a place, on the disk or not yet. Raises StorageError when it is not as it was."""
-        entry = decode(self._line(place))
+    def read(self, location: EntryLocation) -> Entry:
+        """Returns the entry at a location, on the disk or not yet. Raises StorageError if it is damaged."""
+        entry = decode(self._line(location))
         if entry is None:
             raise StorageError(
-                f"{self._folder.ledger}: the entry at byte {place.offset} is damaged; "
+                f"{self._folder.ledger}: the entry at byte {location.offset} is damaged; "
                 "run the same command again: that row is done anew"
             )
         return entry
 
     def close(self) -> None:
-        """Commits what was appended, unless a write has failed, and closes the files."""
+        """Commits the appended entries, unless a write has failed, and closes the files."""
         try:
             if self._failure is None:
                 self.commit()
@@ -202,19 +204,19 @@ class Ledger(Closing):
                 self._writer.close()
             self._file = self._writer = None
 
-    def _line(self, place: Place) -> bytes:
-        waiting = None if self._writer is None else self._writer.waiting_line(place.offset)
+    def _line(self, location: EntryLocation) -> bytes:
+        waiting = None if self._writer is None else self._writer.waiting_line(location.offset)
         if waiting is not None:
             return waiting
         with self._reading():
             if self._file is None:
                 self._file = open_regular(self._folder.ledger)
-            return os.pread(self._file, place.length, place.offset)
+            return os.pread(self._file, location.length, location.offset)
 
     def _begin(self) -> JournalWriter:
         """Opens the end of the file and begins a session there.
 
-        What killed sessions left to the system, of the file and of its name, is durable when it returns.
+        The file and its name, which killed sessions may have left unsynced, are then durable.
         """
         assert self._read is not None, "append before recover"
         self._session = self._read.session + 1
@@ -239,7 +241,7 @@ class Ledger(Closing):
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
-        """Tells the user what a failed write means for the run, at this time and at every later one."""
+        """Turns a failed write into an error for the user, which every later call raises again."""
         if self._failure is not None:
             raise self._failure
         try:

@@ -46,7 +46,7 @@ class _File:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths of a run's files. Nothing is looked up or made before it is asked for."""
+    """Paths of a run's files, which are neither created nor checked."""
 
     path: Path
 
@@ -63,7 +63,7 @@ class RunFolder:
     standard_input = _File("input.spool")  # a copy, kept so that the run can be resumed
 
     def results(self, format: str) -> Path:
-        """The finished results in the format: jsonl, openai, parquet or csv."""
+        """Returns the finished results in the format: jsonl, openai, parquet or csv."""
         return self.path / RESULT_NAMES[format]
 
     @property
@@ -162,8 +162,8 @@ _MAX_HOLDER_BYTES = 4096
 class RunLock(Closing):
     """The folder's lock, until it is closed: flock on a file that is never removed.
 
-    The system gives it back when the process ends, however it ends; a child made by fork alone shares it.
-    ConfigError, saying who has it, when another run holds it; StorageError when the file cannot be written.
+    The system releases it when the process ends; a child made by fork alone shares it. Raises ConfigError,
+    with the holder, if another run holds it; StorageError if the file cannot be written.
     """
 
     def __init__(self, folder: RunFolder, storage: Storage | None = None) -> None:
@@ -187,7 +187,7 @@ class RunLock(Closing):
 
 
 def _locked(folder: RunFolder, storage: Storage) -> int:
-    """The file, locked; it is taken anew if it lost its name meanwhile: a refused run tidies up."""
+    """Opens and locks the file; again if it lost its name meanwhile, as a refused run removes it."""
     while True:
         file = storage.append(folder.lock)
         try:
@@ -204,23 +204,26 @@ def _locked(folder: RunFolder, storage: Storage) -> int:
 
 @contextmanager
 def claimed(folder: RunFolder, storage: Storage) -> Iterator[None]:
-    """Holds the folder for this run alone; one that was made for a run that is then refused goes again.
-    Raises ConfigError: another run is writing there, or the folder is not a run's."""
-    made = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
+    """Locks the folder for this run; removes a folder that was created for a run which is then refused.
+
+    Raises:
+        ConfigError: another run is writing there, or the folder is not a run's.
+    """
+    created = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
     folder.make(storage)
     with RunLock(folder, storage):
         folder.remove_leftovers(storage)
         try:
             yield
         except MindBatchError:
-            if made and not folder.holds_a_run:
-                _remove_empty(folder, made)
+            if created and not folder.holds_a_run:
+                _remove_empty(folder, created)
             raise
 
 
-def _remove_empty(folder: RunFolder, made: list[Path]) -> None:
+def _remove_empty(folder: RunFolder, created: list[Path]) -> None:
     folder.lock.unlink(missing_ok=True)
-    for path in made:
+    for path in created:
         try:
             path.rmdir()
         except OSError:  # something is in it after all

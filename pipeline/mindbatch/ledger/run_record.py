@@ -27,10 +27,13 @@ _PLAIN_TEXT = re.compile(r'"[^"\\\s]+"')
 class RunRecord:
     """Record of a run: its command, settings and data.
 
-    created: ISO 8601, UTC. command: the command line. fields: all that decides a row's result, as JSON values
-    by dotted name. dataset: the digests of its files, by name. date: given to chat templates, as YYYY-MM-DD.
-    seed_was_drawn: and not given. hub: where the model's folder was fetched from, with commit and digests, as
-    `hub.models.fetched` has it.
+    created: time of its beginning, ISO 8601, UTC.
+    command: the command line.
+    fields: all settings that determine a row's result, as JSON values by dotted name.
+    dataset: the digests of its files, by name.
+    date: the date in chat templates, as YYYY-MM-DD.
+    seed_was_drawn: True if the seed was drawn and not set by the user.
+    hub: origin of a fetched model folder, with commit and digests, as from `hub.models.fetched`.
     """
 
     created: str
@@ -48,17 +51,17 @@ class RunRecord:
         return hashlib.blake2b(_canonical(self.fields), digest_size=16).hexdigest()
 
     def write(self, folder: RunFolder, storage: Storage | None = None) -> None:
-        """Writes it, whole and durable. Raises StorageError."""
+        """Writes the record, durably. Raises StorageError."""
         content = {**asdict(self), "fingerprint": self.fingerprint}
         content["check"] = _check(content)
         write_whole(folder.run_file, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n", storage)
 
     @classmethod
     def read(cls, folder: RunFolder) -> RunRecord:
-        """The record of the folder's run.
+        """Reads the record of the folder's run.
 
-        ConfigError when there is none, or when it is damaged, edited or of another format; StorageError when
-        it cannot be read.
+        Raises ConfigError if there is none, or it is damaged, edited or of another format; StorageError if it
+        cannot be read.
         """
         path = folder.run_file
         try:
@@ -93,9 +96,9 @@ class RunRecord:
 
 
 def read_manifest(folder: RunFolder) -> dict[str, Any]:
-    """The content of manifest.json; nothing where it is not there or cannot be read.
+    """Returns the content of manifest.json; empty if it does not exist or is damaged.
 
-    Raises StorageError: it cannot be read now, and perhaps another time.
+    Raises StorageError if it cannot be read at the moment.
     """
     try:
         content = orjson.loads(read_regular(folder.manifest, MAX_BYTES))
@@ -109,9 +112,9 @@ def read_manifest(folder: RunFolder) -> dict[str, Any]:
 
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """A line for each field that differs, by name: `decoding.temperature 0.0 -> 0.7`.
+    """Returns a line for each field that differs: `decoding.temperature 0.0 -> 0.7`.
 
-    One that is not there is as null. Where long values differ late, what is shown begins shortly before that.
+    A missing field is null. Long values are shown from shortly before the first difference.
     """
     lines = []
     for name in sorted(old.keys() | new.keys()):
@@ -125,7 +128,7 @@ def changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 
 def _check(content: dict[str, Any]) -> str:
-    """XXH3 (64 bit, hex) of all that the file says."""
+    """Returns the XXH3 (64 bit, hex) of the content."""
     return xxhash.xxh3_64_hexdigest(_canonical(content))
 
 
@@ -134,7 +137,7 @@ def _canonical(value: object) -> bytes:
 
 
 def _json(fields: dict[str, Any], name: str) -> str:
-    """A field's value as one printable line."""
+    """Returns a field's value as one printable line."""
     return json.dumps(fields[name], sort_keys=True) if name in fields else "(none)"
 
 
@@ -149,7 +152,7 @@ def _first_difference(one: str, other: str) -> int:
     )
 
 
-def _excerpt(text: str, place: int) -> str:
-    start = max(0, place - 20) if len(text) > _MAX_SHOWN else 0
+def _excerpt(text: str, start: int) -> str:
+    start = max(0, start - 20) if len(text) > _MAX_SHOWN else 0
     cut = text[start : start + _MAX_SHOWN]
     return ("..." if start else "") + cut + ("..." if start + _MAX_SHOWN < len(text) else "")

@@ -1,4 +1,4 @@
-"""The child process that renders templates; started by `chat_process`.
+"""The child process that renders templates; started by `prompts.chat`.
 
 A request is {"template": str, "variables": {...}, "date": YYYY-MM-DD or null}, answered by {"text": str}, or
 {"template": str} alone, answered by {"names": [...]}, the variables that it looks up. Either may get

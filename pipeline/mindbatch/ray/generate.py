@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from mindbatch.config.environment import prepare_environment
 from mindbatch.config.error_log import shown
+from mindbatch.config.llm_options import options_of
 from mindbatch.config.model_schema import DecodingConfig
 from mindbatch.config.schema import schema_keys
-from mindbatch.dataset.data_config import DataConfig, always_chats, settle_beside_rows
+from mindbatch.dataset.data_config import DataConfig, always_chats, resolve_prompt_files
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.token_kinds import RANDOM
@@ -21,7 +22,6 @@ from mindbatch.io.amounts import is_day, today
 from mindbatch.io.error_lines import did_you_mean
 from mindbatch.io.errors import ConfigError
 from mindbatch.llm import LLM
-from mindbatch.llm_input import options_of
 from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig
 from mindbatch.run.generation import outcome_of
 from mindbatch.run.result_rows import FinishedRow, OutputOptions
@@ -33,7 +33,7 @@ _NAMESPACE = b"mindbatch"
 
 
 class Generate:
-    """Continues the prompt of every row of a batch: for `Dataset.map_batches` of Ray Data.
+    """Continues the prompt of every row of a batch: for `map_batches` of Ray Data.
 
         dataset.map_batches(
             Generate,
@@ -215,7 +215,7 @@ def settings_of(
         config.data = DataConfig(**data or {})
         config.decoding = DecodingConfig(**decoding or {})
         config.output = BatchOutputConfig(**output or {})
-        settle_beside_rows(config.data, errors)
+        resolve_prompt_files(config.data, errors)
         errors += [*config.all_errors(schema_keys(BatchConfig)), *_row_errors(config)]
     if errors:
         raise ConfigError(errors)

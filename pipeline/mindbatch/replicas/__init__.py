@@ -1,1 +1,1 @@
-"""Replicas of a model in processes of their own, and the engine that deals requests to them."""
+"""Replicas of a model in processes of their own, and the engine that dispatches requests to them."""

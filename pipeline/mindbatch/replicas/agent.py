@@ -1,4 +1,4 @@
-"""An agent: starts and watches the rank processes of one node for the front, which is on another."""
+"""An agent: starts and watches the rank processes of one node for the coordinator, which is on another."""
 
 import json
 import os
@@ -26,42 +26,42 @@ SHARED, LEFT = "shared", "left"
 closed the model). To it: START, END, CLOSE, SHARED (what rank 0 of a script has; see `shared_engine`)."""
 
 ALIVE_SECONDS = 5.0
-"""Between two signs of life: what is not acknowledged ends the connection (see `connection`)."""
+"""Seconds between two messages ALIVE: one that is not acknowledged ends the connection."""
 
 _TICK_SECONDS = 0.2
 _CONNECT_SECONDS = 600.0
 _BETWEEN_TRIES = 0.5
 
 
-class FrontLost(MindBatchError):
-    """The process that coordinates the job has gone before it said that the job is over."""
+class CoordinatorLost(MindBatchError):
+    """The coordinator ended before it reported the end of the job."""
 
 
 def patient_connection(
-    meeting: Address,
+    address: Address,
     key: bytes,
     seconds: float = _CONNECT_SECONDS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> MessageConnection:
-    """A connection to the front, which may not have been started yet.
+    """Connects to the coordinator, which may not have been started yet.
 
     Raises:
-        MindBatchError: nobody has listened there in all that time, or somebody with another key.
+        MindBatchError: no process listened there in all that time, or one with another key.
     """
     deadline = time.monotonic() + seconds
     while True:
         try:
-            return connect(meeting, key)
+            return connect(address, key)
         except OSError as error:
             problem = error.strerror or str(error)
             if error.errno is None and isinstance(error, ConnectionError):  # of `connect`, not of the system
                 raise MindBatchError(
-                    f"launch: who listens at {meeting[0]}:{meeting[1]} has another {JOB_KEY}, or is not of "
+                    f"launch: the process at {address[0]}:{address[1]} has another {JOB_KEY}, or is not of "
                     "MindBatch; every node needs the same key, and a port that nobody else uses"
                 ) from error
         if time.monotonic() >= deadline:
             raise MindBatchError(
-                f"launch: node 0 was not found at {meeting[0]}:{meeting[1]} in {seconds:.0f} s ({problem}); "
+                f"launch: node 0 was not found at {address[0]}:{address[1]} in {seconds:.0f} s ({problem}); "
                 "start the same command there, with the same launch.master_addr, launch.master_port and "
                 f"{JOB_KEY}"
             )
@@ -78,26 +78,26 @@ def serve(
     device_offset: int = 0,
     shared: SimpleQueue[Message | None] | None = None,
 ) -> int:
-    """Does what the front says until the job is over; returns the exit code.
+    """Follows the coordinator's messages until the job is over; returns the exit code.
 
-    table: digest of the rank table here; empty without one. device_offset: devices of this host that other
-    agents' ranks have. shared: takes the messages of that kind, and None when the front has gone; without it
-    none are wanted.
+    table: digest of the rank table here; empty without one.
+    device_offset: number of devices of this host that ranks of other agents have.
+    shared: receives the messages SHARED, and None when the connection ends; None if this agent wants none.
 
     Raises:
-        FrontLost: as it says. The processes have been ended.
+        CoordinatorLost: the connection has ended; the processes have been ended too.
     """
     messages: SimpleQueue[Message | None] = SimpleQueue()
-    place = [ranks.start, ranks.stop]
+    span = [ranks.start, ranks.stop]
     host = socket.gethostname()
     follows = shared is not None
-    connection.send(AGENT, ranks=place, world=world, host=host, pid=os.getpid(), table=table, follows=follows)
+    connection.send(AGENT, ranks=span, world=world, host=host, pid=os.getpid(), table=table, follows=follows)
     reading = (connection, messages, shared)
     threading.Thread(target=_read, args=reading, name="agent reader", daemon=True).start()
     try:
         return _Agent(connection, processes, key, device_offset).run(messages)
     except OSError as error:
-        raise FrontLost(
+        raise CoordinatorLost(
             "launch: the connection to node 0 has ended; the processes here have been ended"
         ) from error
     finally:
@@ -118,7 +118,7 @@ class _Agent:
             with suppress(Empty):
                 message = messages.get(timeout=_TICK_SECONDS)
                 if message is None:
-                    raise ConnectionError("the front has gone")
+                    raise ConnectionError("the coordinator has gone")
                 if message.kind == CLOSE:
                     return EXIT_DONE
                 self._obey(message)
@@ -139,7 +139,7 @@ class _Agent:
             self._tell(EndedProcess(spec.name, "was not started", tuple(error.lines), is_lost=True))
 
     def _spec(self, fields: dict[str, Any]) -> ProcessSpec:
-        """The key of the job does not travel: it is here already."""
+        """Returns the spec of a process, with the job's key, which messages do not have."""
         variables = {**fields["variables"], JOB_KEY: self.key.hex()}
         variables["DEVICE_ID"] = str(int(variables["DEVICE_ID"]) + self.device_offset)
         return ProcessSpec(str(fields["name"]), RANK, int(fields["replica"]), int(fields["rank"]), variables)
@@ -170,7 +170,7 @@ def _read(
 
 
 def main(text: str) -> int:
-    """Serves one rank until the job is over; returns the exit code. text: see `start.launcher_program`."""
+    """Serves one rank until the job is over and returns the exit code; text: see `_agent_command`."""
     try:
         copy = started_as(os.environ)
         if copy is not None and copy.is_scheduler:
@@ -180,7 +180,7 @@ def main(text: str) -> int:
         key = job_key(os.environ, is_shared=True)
         number = 0 if copy is None else copy.rank  # msrun counts through all nodes, mpirun on this one
         rank = number if copy is not None and copy.launcher == "msrun" else todo["first_rank"] + number
-        connection = patient_connection(tuple(todo["meeting"]), key)
+        connection = patient_connection(tuple(todo["address"]), key)
         processes = LocalProcesses(todo["commands"], Path(todo["logs"]), has_tables=bool(todo["table"]))
         return serve(connection, processes, key, range(rank, rank + 1), todo["world_size"], todo["table"])
     except (MindBatchError, OSError) as error:

@@ -33,9 +33,14 @@ from mindbatch.replicas.ray_cluster import RayCluster
 from mindbatch.replicas.remote_engine import RemoteEngine, job_settings
 from mindbatch.replicas.remote_nodes import RemoteNode
 from mindbatch.replicas.shared_engine import FollowingEngine, SharingEngine
-from mindbatch.replicas.start import connection_to_front, local_processes, serve_front, start_ranks
+from mindbatch.replicas.start import (
+    connection_to_coordinator,
+    local_processes,
+    serve_coordinator,
+    start_ranks,
+)
 
-_SECONDS_TO_LEAVE = 5.0
+_SECONDS_TO_END = 5.0
 """For the ranks of a copy to end when it has left."""
 
 
@@ -125,7 +130,7 @@ def set_up_job(config: ModelTaskConfig) -> JobSetup:
 def _shared(
     remote: RemoteEngine, config: ModelTaskConfig, job: JobSetup, ranks: JobRanks
 ) -> SharingEngine | RemoteEngine:
-    """The engine, and where a script runs as several copies, one that tells them what it computes."""
+    """Returns the engine, which shares its results if a script runs as several copies."""
     copies = [node for node in ranks.nodes if isinstance(node, RemoteNode) and node.follows]
     if not copies or job.copy is None:
         return remote
@@ -135,25 +140,25 @@ def _shared(
 def _following(
     config: ModelTaskConfig, job: JobSetup, setup: EngineSetup, notice: Notice, logs: Path | None
 ) -> LoadedEngine:
-    """The model of another copy of a script than the first, once that has loaded it."""
+    """Returns the model of another copy of a script, once the first has loaded it."""
     shared: SimpleQueue[Message | None] = SimpleQueue()
-    connection, key = connection_to_front(job, notice)
+    connection, key = connection_to_coordinator(job, notice)
 
     def serve() -> None:
         with suppress(MindBatchError):  # `shared` tells
-            serve_front(job, node_processes(config, job, connection, logs), connection, key, shared)
+            serve_coordinator(job, node_processes(config, job, connection, logs), connection, key, shared)
 
-    def leave() -> None:
+    def end() -> None:
         with suppress(OSError):
             connection.send(LEFT)
         connection.close()  # by which the agent ends its ranks
-        serving.join(_SECONDS_TO_LEAVE)
+        serving.join(_SECONDS_TO_END)
 
     serving = threading.Thread(target=serve, name="agent", daemon=True)
     serving.start()
     settings = job_settings(setup.settings, job.topology)
     watch = launcher_watch(job.copy) if job.copy is not None else lambda: None
-    engine = FollowingEngine(settings, dry_run_engine(setup), shared, leave, watch)
+    engine = FollowingEngine(settings, dry_run_engine(setup), shared, end, watch)
     try:
         engine.wait_until_ready(notice, _described(config))
     except BaseException:
@@ -163,19 +168,21 @@ def _following(
 
 
 def _described(config: ModelTaskConfig) -> str:
-    """The arguments that copies of a script must have given alike."""
+    """Returns the arguments that must be the same in all copies of a script."""
     return repr((config.model, config.parallel, config.lora))
 
 
 def _ranks_here(job: JobSetup) -> range:
-    """The ranks that share this host's memory and cores; in a Ray cluster nobody knows."""
+    """Returns the ranks that share this host's memory and cores; none in a Ray cluster, where they are
+    unknown."""
     if job.launcher == "ray":
         return range(0)
     return range(job.topology.world_size) if job.is_on_one_host else job.ranks
 
 
 def _ray_cluster(config: ModelTaskConfig, job: JobSetup, folder: Path) -> RayCluster:
-    """The Ray cluster of a configuration, in which no rank is started yet. Raises what `RayCluster` raises.
+    """Returns the Ray cluster of a configuration, in which no rank is started yet. Raises what `RayCluster`
+    raises.
 
     Ray counts runtime.num_threads processors for each rank, and an NPU where the model runs on one.
     """
@@ -187,9 +194,9 @@ def _ray_cluster(config: ModelTaskConfig, job: JobSetup, folder: Path) -> RayClu
 
 
 def _for_one_of(processes: int, runtime: RuntimeConfig) -> RuntimeConfig:
-    """The section `runtime` of one of several processes of this machine: its cores are shared.
+    """Returns the section `runtime` of one of several processes of this machine: its cores are shared.
 
-    processes: 0 where none is here by rights: Ray gives a rank one core unless more are asked for.
+    processes: 0 in a Ray cluster, which gives a rank one core unless more are requested.
     """
     if runtime.num_threads is None and processes == 0:
         return replace(runtime, num_threads=1)
@@ -206,7 +213,7 @@ def topology_of(parallel: ParallelConfig) -> Topology:
 def node_processes(
     config: ModelTaskConfig, job: JobSetup, owner: object, folder: Path | None = None
 ) -> LocalProcesses:
-    """The processes of this node, none of which is started yet.
+    """Returns the processes of this node, none of which is started yet.
 
     Their logs are in launch.log_dir, `folder`, or a temporary one that goes with its owner.
 

@@ -1,4 +1,4 @@
-"""Messages between front and ranks: a rank's admission, requests, step results, and how a process fails."""
+"""Messages between coordinator and ranks: admission, requests, step results and failures."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -28,8 +28,8 @@ def boot_id() -> str:
 HELLO, JOB, MODEL, NOTICE, READY = "hello", "job", "model", "notice", "ready"
 ADD, ABORT, STEP, BEAT, FAILED = "add", "abort", "step", "beat", "failed"
 PEERS = "peers"
-"""Kinds. To the front: HELLO of a new rank, MODEL (the digest of its folder), NOTICE, READY, STEP, BEAT each
-second, FAILED. To a rank: JOB, PEERS (where the leader listens), ADD, ABORT."""
+"""Kinds. To the coordinator: HELLO of a new rank, MODEL (the digest of its folder), NOTICE, READY, STEP, BEAT
+each second, FAILED. To a rank: JOB, PEERS (where the leader listens), ADD, ABORT."""
 
 _ERRORS: dict[str, type[MindBatchError]] = {
     error.__name__: error for error in (MindBatchError, ConfigError, CheckpointError, BackendError)
@@ -109,7 +109,7 @@ def failure_of(fields: Mapping[str, Any]) -> MindBatchError:
 
 
 class RankAdmission:
-    """Compares what ranks say of themselves with this process."""
+    """Checks the versions, memory and model folders of ranks against this process."""
 
     def __init__(
         self,
@@ -124,8 +124,8 @@ class RankAdmission:
     ) -> None:
         """`replicas_are_local`: all ranks of a replica are on one host.
 
-        has_worlds: they form a MindSpore world.
-        check_memory: raises ConfigError where ranks need more than the machine has on which they are.
+        has_worlds: the ranks of a replica form a MindSpore world.
+        check_memory: raises ConfigError if ranks need more memory than their machine has.
         """
         lora = lora or LoraConfig()
         self._job = {
@@ -144,11 +144,11 @@ class RankAdmission:
         self._check_memory = check_memory
 
     def job(self, rank: int, hello: Mapping[str, Any]) -> dict[str, Any]:
-        """Admits the rank that has said hello, and returns what it is told.
+        """Admits a rank by its HELLO; returns the fields of its JOB.
 
         Raises:
-            BackendError: it has other versions.
-            ConfigError: it needs more memory than its machine has beside those that are there already.
+            BackendError: the rank has other versions.
+            ConfigError: the ranks of its machine need more memory than it has.
         """
         self._hosts[rank] = str(hello["host"])
         errors = [
@@ -175,7 +175,7 @@ class RankAdmission:
         """Compares the model folders of a rank's host, and the adapters'.
 
         Raises:
-            CheckpointError: they are not those of this one.
+            CheckpointError: a folder differs from the one of this host.
         """
         for folder, ours, theirs in zip(self._folders, self._digests, model["digests"], strict=True):
             if ours != theirs:
@@ -186,6 +186,6 @@ class RankAdmission:
 
 
 def compared_folders(model: ModelConfig, lora: LoraConfig) -> list[Path]:
-    """Lists the folders that every host must have alike."""
+    """Returns the folders that must be the same on every host."""
     paths = (model.checkpoint_name_or_path, model.assistant)
     return [*(Path(path) for path in paths if path), *(folder.path for folder in lora.folders.values())]

@@ -1,4 +1,4 @@
-"""Connections between the front and the rank processes: both ends."""
+"""Both ends of the connections between the coordinator and the rank processes."""
 
 import os
 import threading
@@ -42,7 +42,7 @@ class Arrival(NamedTuple):
 
 
 class _Link:
-    """A connection whose messages a thread of its own sends: a rank that is stopped takes none for long."""
+    """A connection with a thread that sends its messages, as a stopped rank receives none for long."""
 
     def __init__(self, connection: MessageConnection) -> None:
         self._connection = connection
@@ -50,7 +50,7 @@ class _Link:
         threading.Thread(target=self._send, name="to a rank", daemon=True).start()
 
     def send(self, content: bytes) -> None:
-        """Queues a message; what a rank has not taken is bounded by what it may be dealt."""
+        """Queues a message; their number is bounded by the requests that are dispatched to a rank."""
         self._outgoing.put(content)
 
     def close(self) -> None:
@@ -67,11 +67,11 @@ class _Link:
 
 
 class RankLinks:
-    """One connection for each rank; that of an attempt which is over is not read any more.
+    """The coordinator's connections to ranks, one for each; those of earlier attempts are not read.
 
-    Agents come to the same address, and are handed on to who waits for them.
+    Agents connect to the same address; `next_agent` returns their connections.
 
-    host, port: see `JobListener`. takes_agents: until `refuse_agents` is called.
+    host, port: see `JobListener`. takes_agents: accepts agents until `refuse_agents` is called.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class RankLinks:
         return self._listener.address
 
     def next(self, seconds: float) -> Arrival | None:
-        """The next message of a living attempt; None if none has come in so many seconds."""
+        """Returns the next message of a running attempt; None if none comes in time."""
         while True:
             try:
                 attempt, arrival = self._arrivals.get(timeout=seconds)
@@ -100,20 +100,20 @@ class RankLinks:
                 return arrival
 
     def next_agent(self, seconds: float) -> tuple[MessageConnection, Message] | None:
-        """The next agent's connection and first message; None if none has come in so many seconds."""
+        """Returns the next agent's connection and first message; None if none comes in time."""
         with suppress(Empty):
             return self._agents.get(timeout=seconds)
         return None
 
     def refuse_agents(self) -> None:
-        """Takes no more agents, and lets those go that nobody has asked for."""
+        """Accepts no more agents, and closes the connections that `next_agent` has not returned."""
         with self._changing, suppress(Empty):
             self._takes_agents = False
             while True:
                 self._agents.get_nowait()[0].close()
 
     def send(self, rank: int, kind: str, **fields: Any) -> None:
-        """Has a message sent to a rank. One that has gone gets nothing; that it has gone, `next` tells."""
+        """Sends a message to a rank, unless its connection has ended, which `next` returns."""
         connection = self._connections.get(rank)
         if connection is not None:
             connection.send(encoded(kind, fields))
@@ -135,7 +135,7 @@ class RankLinks:
                 connection.close()
 
     def _serve(self, connection: MessageConnection) -> None:
-        """The life of a connection, in a thread of its own: the hello first."""
+        """Serves a connection in a thread of its own; its first message is HELLO or AGENT."""
         with suppress(EOFError, OSError, MessageError):
             hello = connection.receive()
             with self._changing:
@@ -172,11 +172,11 @@ BEAT_SECONDS = 1.0
 LOADING, WAITING, COMPILING, STEPPING, IDLE = "loading", "waiting", "compiling", "step", "idle"
 
 
-class FrontLink:
-    """Messages from and to the front. When that has gone this process ends at once, whatever it does."""
+class CoordinatorLink:
+    """A rank's connection to the coordinator. When it ends, this process ends at once."""
 
     def __init__(self, connection: MessageConnection, hello: Mapping[str, Any]) -> None:
-        """`hello`: what this process says of itself, before anything else."""
+        """`hello`: fields of the first message, which identify this process."""
         self._connection = connection
         self._ended = threading.Event()
         self.send(HELLO, **hello)
@@ -190,21 +190,21 @@ class FrontLink:
         try:
             self._connection.send(kind, **fields)
         except OSError as error:
-            self._leave(error)
+            self._exit(error)
 
     def receive(self, *, wait: bool = True) -> Message | None:
-        """The front's next message; None where there is none and this is not to wait."""
+        """Returns the coordinator's next message; None if there is none and `wait` is False."""
         with suppress(Empty):
             return self._messages.get(block=wait)
         return None
 
     def begin(self, activity: str) -> None:
-        """Says from now on that the process does something else: one of those above."""
+        """Sets the activity that heartbeats report."""
         self._steps += activity == STEPPING
         self._activity, self._since = activity, time.monotonic()
 
     def notice(self, text: str) -> None:
-        """Tells the front what takes time; "" is that it is over. See `build.load_model`."""
+        """Reports what takes time to the coordinator; "" means that it is over. See `Notice`."""
         activity = text.partition(" ")[0]
         if activity in (LOADING, WAITING, COMPILING):
             self.begin(activity)
@@ -217,7 +217,7 @@ class FrontLink:
             while True:
                 self._messages.put(self._connection.receive())
         except (EOFError, OSError, MessageError) as error:
-            self._leave(error)
+            self._exit(error)
 
     def _beat(self) -> None:
         while not self._ended.wait(BEAT_SECONDS):
@@ -225,26 +225,26 @@ class FrontLink:
             processor = round(time.process_time(), 3)
             self.send(
                 BEAT,
-                doing=self._activity,
+                activity=self._activity,
                 seconds=round(seconds, 3),
                 steps=self._steps,
                 processor_seconds=processor,
             )
 
-    def _leave(self, error: Exception) -> None:
-        """Ends this process from whatever thread; nobody is left to be told."""
+    def _exit(self, error: Exception) -> None:
+        """Ends this process from any thread."""
         if not self._ended.is_set():
             self._ended.set()
             say(f"the connection to the process that coordinates the job has ended ({error!r})")
         os._exit(EXIT_FAILED)
 
 
-def serve(link: FrontLink, engine: StepEngine) -> NoReturn:
-    """Computes whatever the front asks for; does not return.
+def serve(link: CoordinatorLink, engine: StepEngine) -> NoReturn:
+    """Computes the coordinator's requests; does not return.
 
     Raises:
         Exception: a step failed.
-        MessageError: the front said something that is not understood.
+        MessageError: the coordinator sent an unknown message.
     """
     while True:
         if not engine.has_work:
@@ -255,7 +255,7 @@ def serve(link: FrontLink, engine: StepEngine) -> NoReturn:
         _send(link, engine, engine.step())
 
 
-def _answer(link: FrontLink, engine: StepEngine, message: Message) -> None:
+def _answer(link: CoordinatorLink, engine: StepEngine, message: Message) -> None:
     if message.kind == ADD:
         for request in message.fields["requests"]:
             _add(link, engine, request_of(request))
@@ -264,15 +264,15 @@ def _answer(link: FrontLink, engine: StepEngine, message: Message) -> None:
         engine.abort(None if keys is None else set(keys))
         _send(link, engine, StepResult([], []))  # its load has changed
     else:
-        raise MessageError(f"the front sent {message.kind!r}, which a leader does not understand")
+        raise MessageError(f"the coordinator sent {message.kind!r}, which a leader does not understand")
 
 
-def _add(link: FrontLink, engine: StepEngine, request: Request) -> None:
+def _add(link: CoordinatorLink, engine: StepEngine, request: Request) -> None:
     try:
         engine.add(request)
-    except PromptError as error:  # what the front has not found: a grammar that took too long here
+    except PromptError as error:  # that the coordinator has not found: a grammar that took too long here
         _send(link, engine, StepResult([], [request.failure(error)]))
 
 
-def _send(link: FrontLink, engine: StepEngine, result: StepResult) -> None:
+def _send(link: CoordinatorLink, engine: StepEngine, result: StepResult) -> None:
     link.send(STEP, statistics=asdict(engine.statistics), **result_fields(result))

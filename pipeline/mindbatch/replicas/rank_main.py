@@ -1,4 +1,4 @@
-"""Rank process: it says who it is, loads its part of the model, and computes."""
+"""The rank process: reports itself, loads its part of the model, and computes."""
 
 import hmac
 import os
@@ -39,7 +39,7 @@ from mindbatch.replicas.messages import (
     compared_folders,
     failure_fields,
 )
-from mindbatch.replicas.rank_links import IDLE, STEPPING, WAITING, FrontLink, serve
+from mindbatch.replicas.rank_links import IDLE, STEPPING, WAITING, CoordinatorLink, serve
 from mindbatch.replicas.replica_steps import (
     Followers,
     LeadingRunner,
@@ -68,7 +68,8 @@ class LoadedRank:
         return [rank for rank in self.topology.ranks_of(0) if rank != self.topology.leader_of(0)]
 
     def engine(self, connections: Mapping[int, MessageConnection]) -> StepEngine:
-        """The leader's engine, whose steps all ranks compute. connections: to followers, by local rank."""
+        """Returns the leader's engine, whose steps all ranks compute. connections: the connections to
+        followers, by local rank."""
         main: StageRunner = self.runners.model
         assistant: StageRunner | None = self.runners.assistant
         if connections:
@@ -91,16 +92,16 @@ def load_rank(
     topology: Topology,
     rank: int,
     notice: Notice,
-    meeting: bytes | None = None,
+    secret: bytes | None = None,
     lora: LoraConfig | None = None,
     *,
     has_world: bool = True,
 ) -> LoadedRank:
     """Loads the part of a local rank; the processes of the whole replica must do so together.
 
-    topology: of the replica alone. notice, errors: see `build.load_engine`.
-    meeting: a secret of these processes alone, where all are on one host; None where they are not.
-    has_world: they form a MindSpore world; without one they meet in memory only, or through MPI.
+    topology: the topology of the replica alone. notice, errors: see `load_engine`.
+    secret: a secret of the processes of the replica, if all are on one host; None otherwise.
+    has_world: they form a MindSpore world; without one they communicate in memory only, or through MPI.
     """
 
     def join(kernels: Kernels) -> None:
@@ -109,9 +110,9 @@ def load_rank(
 
             initialise(runtime.device_target)
             join_group(topology, rank)
-        if meeting is not None or (topology.world_size > 1 and not has_world):
+        if secret is not None or (topology.world_size > 1 and not has_world):
             notice("waiting for the other ranks")
-            kernels.meet(topology, rank, meeting)
+            kernels.meet(topology, rank, secret)
             notice("loading weights 0%")
 
     leads = rank == topology.leader_of(0)
@@ -148,7 +149,7 @@ def _take_part(environment: RankEnvironment) -> None:
         "memory": memory_here(),
         "versions": versions(COMPARED),
     }
-    link = FrontLink(connect(environment.front, environment.key), hello)
+    link = CoordinatorLink(connect(environment.front, environment.key), hello)
     job = link.receive()
     assert job is not None
     try:
@@ -162,30 +163,30 @@ def _take_part(environment: RankEnvironment) -> None:
         raise MindBatchError(f"rank {environment.rank}: {error}") from error
 
 
-def _compute(link: FrontLink, environment: RankEnvironment, job: Mapping[str, Any]) -> NoReturn:
+def _compute(link: CoordinatorLink, environment: RankEnvironment, job: Mapping[str, Any]) -> NoReturn:
     model, runtime = ModelConfig(**job["model"]), RuntimeConfig(**job["runtime"])
     parallel, lora = ParallelConfig(**job["parallel"]), LoraConfig(**job["lora"])
     prepare_environment(runtime.verbose, runtime.num_threads)
     link.send(MODEL, digests=[folder_digest(folder) for folder in compared_folders(model, lora)])
     replica = Topology(1, parallel.model_parallel, parallel.pipeline_stage, parallel.layer_counts)
     rank = environment.rank % replica.world_size
-    meeting = _meeting_of(environment, replica) if job["replicas_are_local"] else None
+    secret = _replica_secret(environment, replica) if job["replicas_are_local"] else None
     has_world = bool(job["has_worlds"])
-    loaded = load_rank(model, runtime, replica, rank, link.notice, meeting, lora, has_world=has_world)
+    loaded = load_rank(model, runtime, replica, rank, link.notice, secret, lora, has_world=has_world)
     link.send(READY, kernels=kernels_in_use(runtime.kernels, runtime.device_target))
     if loaded.is_leader:
         _lead(link, environment, loaded)
     _follow(link, environment, loaded)
 
 
-def _meeting_of(environment: RankEnvironment, replica: Topology) -> bytes:
-    """A secret of the ranks of one attempt of a replica: who has it has, or was given, the job's key."""
+def _replica_secret(environment: RankEnvironment, replica: Topology) -> bytes:
+    """Derives the secret of the ranks of one attempt of a replica from the job's key."""
     which = f"{environment.rank // replica.world_size}.{environment.attempt}".encode()
     return hmac.digest(environment.key, which, "sha256")
 
 
-def _lead(link: FrontLink, environment: RankEnvironment, loaded: LoadedRank) -> NoReturn:
-    """Serves the front with the engine of this replica, once the other ranks are there."""
+def _lead(link: CoordinatorLink, environment: RankEnvironment, loaded: LoadedRank) -> NoReturn:
+    """Serves the coordinator with the engine of this replica, once the other ranks have connected."""
     followers = {}
     if loaded.followers:
         link.begin(WAITING)
@@ -196,8 +197,8 @@ def _lead(link: FrontLink, environment: RankEnvironment, loaded: LoadedRank) -> 
     serve(link, loaded.engine(followers))
 
 
-def _follow(link: FrontLink, environment: RankEnvironment, loaded: LoadedRank) -> NoReturn:
-    """Computes what the leader of this replica says; the front tells where that is."""
+def _follow(link: CoordinatorLink, environment: RankEnvironment, loaded: LoadedRank) -> NoReturn:
+    """Computes the steps of this replica's leader, whose address the coordinator sends."""
     link.begin(WAITING)
     peers = link.receive()
     assert peers is not None

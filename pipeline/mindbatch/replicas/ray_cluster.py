@@ -1,6 +1,7 @@
-"""The Ray cluster of a job: a child process, its driver, is the agent of all ranks and has Ray place them.
+"""The Ray cluster of a job: a child process, its driver, is the agent of all ranks, which run as Ray's
+actors.
 
-It is a process of its own, for Ray takes over whichever it is used in.
+The driver is a process of its own, as Ray takes over the process it is used in.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.io.regular_file import open_own, open_regular
 from mindbatch.io.storage import TemporaryFolder
 from mindbatch.parallel.topology import Topology
-from mindbatch.replicas.agent import FrontLost, patient_connection, serve
+from mindbatch.replicas.agent import CoordinatorLost, patient_connection, serve
 
 if TYPE_CHECKING:
     from mindbatch.launch.ray_place import RayProcesses
@@ -45,7 +46,7 @@ class RayCluster:
     """A Ray cluster as the coordinating process sees it: started or found, its driver an agent of all ranks.
 
     A cluster that was started for the job ends with it. Each replica has a placement group, each rank an
-    actor in it, on whichever node Ray has found room; when an actor or its node dies, the rank has ended.
+    actor in it, on any node with free resources; when an actor or its node dies, the rank has ended.
 
     address: of the cluster; None is one that is started on this machine.
     topology: of the job. resources: of Ray's, for each rank. program: of a rank.
@@ -67,13 +68,13 @@ class RayCluster:
     ) -> None:
         self._log = log
         _refuse_deaf(address)
-        room = {
+        placement_group = {
             "num_ranks": topology.replica_size,
             "resources": dict(resources),
             "logs": None if logs is None else str(logs.absolute()),
             "program": (program.__module__, program.__name__),
         }
-        job = {"address": address, "world_size": topology.world_size, "room": room}
+        job = {"address": address, "world_size": topology.world_size, "placement_group": placement_group}
         output = open_own(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             self._driver = Child(drive, json.dumps(job), stderr=output)
@@ -84,10 +85,10 @@ class RayCluster:
         self.host = self._connected(address)
         """The address of this machine, by which the nodes of the cluster know it."""
 
-    def start(self, meeting: Address, key: bytes) -> None:
-        """Has the driver come to `meeting` as an agent. key: of the job."""
+    def start(self, address: Address, key: bytes) -> None:
+        """Lets the driver connect to `address` as an agent. key: the key of the job."""
         with suppress(OSError):  # it has ended: `check` tells
-            self._driver.connection.send_bytes(json.dumps({"meeting": meeting, "key": key.hex()}).encode())
+            self._driver.connection.send_bytes(json.dumps({"address": address, "key": key.hex()}).encode())
 
     def check(self) -> None:
         """Raises MindBatchError where the driver has ended."""
@@ -151,11 +152,11 @@ def _last_lines(log: Path) -> list[str]:
 
 
 def drive(connection: Connection, job_text: str) -> None:
-    """The driver: connects to a Ray cluster, tells where, and serves the front as the agent of all ranks.
+    """Runs the driver: connects to a Ray cluster and serves the coordinator as the agent of all ranks.
 
-    job_text: JSON: `address` of the cluster, or null to start one here, which ends with this process;
-    `world_size`; `room`: see `Room`. Over the connection it tells `host` or `failed`, and is told `meeting`
-    and `key`.
+    job_text: JSON with `address` of the cluster, or null to start one here, which ends with this process;
+        `world_size`; `placement_group`, the fields of a replica's placement group.
+    connection: the driver sends `host` or `failed`, and receives `address` and `key`.
     """
     job = json.loads(job_text)
     os.chdir(os.sep)  # its processes import from the folder that their driver is in
@@ -166,32 +167,33 @@ def drive(connection: Connection, job_text: str) -> None:
             _tell(connection, failed=str(error).strip().splitlines() or [repr(error)])
             return
         outlive_parent()  # the cluster is to be left as it was
-        with suppress(EOFError, OSError, FrontLost):  # the job has ended
+        with suppress(EOFError, OSError, CoordinatorLost):  # the job has ended
             _tell(connection, host=host)
             todo = json.loads(connection.recv_bytes())
             key, world_size = bytes.fromhex(todo["key"]), job["world_size"]
-            front = patient_connection(tuple(todo["meeting"]), key)
-            serve(front, processes, key, range(world_size), world_size)
+            coordinator = patient_connection(tuple(todo["address"]), key)
+            serve(coordinator, processes, key, range(world_size), world_size)
 
 
 def _joined(job: Mapping[str, Any], stack: ExitStack) -> tuple[str, RayProcesses]:
-    """The address of this machine in the cluster, which the stack leaves, and the job's ranks there."""
+    """Returns the address of this machine in the cluster, which the stack leaves, and the job's ranks
+    there."""
     import ray  # it takes a second, and only this process needs it
     import ray.util
 
     from mindbatch.launch.ray_place import RayProcesses, Room
 
-    room = Room(**job["room"])
+    group = Room(**job["placement_group"])
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if job["address"] is None:
-        options |= _own_cluster(room.resources, job["world_size"], stack)
+        options |= _own_cluster(group.resources, job["world_size"], stack)
     ray.init(job["address"] or "local", **options)
     stack.callback(ray.shutdown)
-    return ray.util.get_node_ip_address(), RayProcesses(room)
+    return ray.util.get_node_ip_address(), RayProcesses(group)
 
 
 def _own_cluster(resources: Mapping[str, float], world_size: int, stack: ExitStack) -> dict[str, Any]:
-    """Options of a cluster of one node with room for all ranks, which leaves nothing behind."""
+    """Returns options of a cluster of one node with resources for all ranks, which leaves nothing behind."""
     os.environ.update({name: os.environ.get(name, value) for name, value in _LOCAL.items()})
     # Its sockets are in there, whose paths may have about a hundred characters.
     folder = stack.enter_context(TemporaryFolder("mb", Path("/tmp")))

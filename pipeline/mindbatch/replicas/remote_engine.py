@@ -1,4 +1,4 @@
-"""An engine whose replicas run in processes of their own: requests are dealt to them, results collected."""
+"""An engine whose replicas run in processes of their own: dispatches requests, collects results."""
 
 from collections.abc import Callable, Set
 from dataclasses import replace
@@ -13,13 +13,13 @@ from mindbatch.launch.job_ranks import JobRanks
 from mindbatch.parallel.connection import MessageError
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas import messages
-from mindbatch.replicas.dealing import Dealing, Replica
 from mindbatch.replicas.messages import RankAdmission
 from mindbatch.replicas.rank_links import Arrival, RankLinks
+from mindbatch.replicas.request_queue import Replica, RequestQueue
 from mindbatch.replicas.supervision import Failure, Supervision
 
 WAIT_SECONDS = 0.1
-"""The longest wait for a message: signals are put off meanwhile, and others may want the engine."""
+"""Maximum wait for a message: meanwhile signals are deferred, and other threads may need the engine."""
 
 
 def job_settings(settings: EngineSettings, topology: Topology) -> EngineSettings:
@@ -29,7 +29,7 @@ def job_settings(settings: EngineSettings, topology: Topology) -> EngineSettings
 
 
 def refuse_as_ranks(request: Request, checks: StepEngine) -> None:
-    """Raises PromptError for what ranks would refuse. checks: an engine that does as theirs."""
+    """Raises PromptError for a request that ranks would refuse. checks: an engine that checks as theirs."""
     if request.params.prefix_allowed_tokens_fn is not None:
         raise PromptError(
             f"{request.key}: decoding.prefix_allowed_tokens_fn: a function cannot be called from the "
@@ -48,13 +48,13 @@ _KILLED = (
 class RemoteEngine:
     """Runs requests over the replicas of a job.
 
-    settings: of an engine; a replica has one for each pipeline stage.
-    checks: an engine that accepts and refuses as theirs do.
-    admission: what ranks are told, and which of them may take part.
-    notice: see `build.load_model`.
-    max_restarts: how often a replica that has ended is started again, all of them together.
+    settings: settings of an engine, of which a replica has one for each pipeline stage.
+    checks: an engine that accepts and refuses requests as the replicas' engines do.
+    admission: checks ranks and has the job description that they get.
+    notice: see `load_engine`.
+    max_restarts: maximum number of restarts of ended replicas, all together.
     hang_seconds: see `Supervision`.
-    warn: is told of each of those.
+    warn: called with a line about each restart.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class RemoteEngine:
             Replica(index, topology.ranks_of(index), topology.leader_of(index))
             for index in range(topology.data_parallel)
         ]
-        self._dealing = Dealing(self.replicas, at_once, spare=max(2, at_once // 4))
+        self._queue = RequestQueue(self.replicas, at_once, spare=max(2, at_once // 4))
         self._checks = checks
         self._topology = topology
         self._links, self._ranks, self._admission = links, ranks, admission
@@ -88,23 +88,24 @@ class RemoteEngine:
 
     @property
     def has_work(self) -> bool:
-        return self._dealing.has_work
+        return self._queue.has_work
 
     @property
     def statistics(self) -> EngineStatistics:
-        """The sum of what the replicas have said last, in all attempts; what waits here waits too."""
+        """The sum of the latest statistics of the replicas, over all attempts, with the requests that wait
+        here."""
         idle = self._checks.statistics
         now = [replica.statistics or idle for replica in self.replicas]
         total = total_of([*now, *(statistics for replica in self.replicas for statistics in replica.earlier)])
-        return replace(total, waiting_requests=total.waiting_requests + self._dealing.num_waiting)
+        return replace(total, waiting_requests=total.waiting_requests + self._queue.num_waiting)
 
     def add(self, request: Request) -> None:
         """Queues a request; raises what `Engine.add` raises, and PromptError for a function as parameter."""
         refuse_as_ranks(request, self._checks)
-        self._dealing.add(request)
+        self._queue.add(request)
 
     def step(self) -> StepResult:
-        """Collects what replicas have brought, waiting for a moment.
+        """Collects the results of replicas, waiting for a moment.
 
         Raises:
             RankError: a rank has ended, failed or hangs, and may not be started again. What was finished
@@ -112,7 +113,7 @@ class RemoteEngine:
         """
         if self._over is not None:
             raise self._over
-        self._deal()
+        self._dispatch()
         result = StepResult([], [])
         arrival = self._links.next(WAIT_SECONDS)
         while arrival is not None:
@@ -123,11 +124,11 @@ class RemoteEngine:
             arrival = self._links.next(0)
         for failure in self._supervision.check():
             result.finished.extend(self._recover(failure))
-        self._deal()
+        self._dispatch()
         return result
 
     def abort(self, keys: Set[str] | None = None) -> None:
-        for replica, dropped in self._dealing.drop(keys):
+        for replica, dropped in self._queue.drop(keys):
             self._links.send(replica.leader, messages.ABORT, keys=dropped)
 
     def wait_until_ready(self) -> None:
@@ -144,15 +145,17 @@ class RemoteEngine:
         self._ranks.end()  # before their connections: a rank would say that it has lost this process
         self._links.close()
 
-    def _deal(self) -> None:
-        """Deals requests out, in one message to each leader.
+    def _dispatch(self) -> None:
+        """Dispatches requests, in one message to each leader.
 
-        One that had only the first of them would begin without the others, in steps of other sizes each time,
-        for which graphs are compiled.
+        With a message each, a leader would begin with the first of them, in steps of varying sizes, for which
+        graphs are compiled.
         """
-        dealt: dict[int, list[Request]] = {}
-        self._dealing.deal(lambda replica, request: dealt.setdefault(replica.leader, []).append(request))
-        for leader, requests in dealt.items():
+        by_leader: dict[int, list[Request]] = {}
+        self._queue.dispatch(
+            lambda replica, request: by_leader.setdefault(replica.leader, []).append(request)
+        )
+        for leader, requests in by_leader.items():
             self._links.send(leader, messages.ADD, requests=[*map(messages.request_fields, requests)])
 
     def _answer(self, arrival: Arrival) -> StepResult | None:
@@ -164,7 +167,7 @@ class RemoteEngine:
         match message.kind:
             case messages.STEP:
                 replica.statistics = EngineStatistics(**fields["statistics"])
-                return self._dealing.take(replica, messages.result_of(fields))
+                return self._queue.take(replica, messages.result_of(fields))
             case messages.BEAT:
                 self._supervision.beat(rank, fields)
             case messages.HELLO:
@@ -189,7 +192,7 @@ class RemoteEngine:
         return None
 
     def _show(self, replica: Replica, notice: str) -> None:
-        """Shows one notice: that of the first replica which has any."""
+        """Shows the notice of the first replica that has one."""
         replica.notice = notice
         text = next((replica.notice for replica in self.replicas if replica.notice), "")
         if text != self._shown:
@@ -203,15 +206,16 @@ class RemoteEngine:
             self._supervision.failed(rank, error.lines)
 
     def _recover(self, failure: Failure) -> list[RequestOutput]:
-        """Starts a replica again, or ends the job at the next step; returns the results of those to blame."""
+        """Starts a replica again, or ends the job at the next step; returns the results of those that
+        fail."""
         replica = self.replicas[failure.replica]
-        blamed = self._dealing.take_back(replica, failure.reason, may_be_a_row=failure.may_be_a_row)
+        failed = self._queue.requeue(replica, failure.reason, may_be_a_row=failure.may_be_a_row)
         self._links.renew(replica.ranks, replica.attempt)  # nothing is read of the old processes any more
         self._admission.forget(replica.ranks)
         if self._restarts == self._max_restarts:
             hints = [_KILLED] if failure.reason.endswith("signal 9") else []
             self._over = self._over or RankError([failure.reason, *failure.details, *hints])
-            return blamed
+            return failed
         self._restarts += 1
         self._warn(f"{failure.reason}; started again ({self._restarts} of {self._max_restarts} times)")
         for line in failure.details:
@@ -221,4 +225,4 @@ class RemoteEngine:
         except MindBatchError as error:
             self._over = error
         self._supervision.begin(replica.index)
-        return blamed
+        return failed

@@ -1,4 +1,4 @@
-"""The front's side of the agents: which have come, and the processes that each has on its node."""
+"""The coordinator's side of the agents, and of the processes that each has on its node."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ WAIT_SECONDS = 600.0
 """For agents to come."""
 
 _QUIET_SECONDS = 10.0
-"""So long nobody is told that the others have not come."""
+"""Seconds before missing agents are reported to the user."""
 
 ON_EACH_NODE = (
     "start the same command on each node with its own launch.node_rank and the same key; a firewall may be "
@@ -32,7 +32,7 @@ _SECONDS_TO_END = 10.0
 class RemoteNode(NodeProcesses):
     """The processes of an agent (see `NodeProcesses`).
 
-    ranks: that it serves. follows: it is a copy of a script, which makes the calls that are made here, too.
+    ranks: the ranks that it serves. follows: True if it is a copy of the script, which makes the same calls.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class RemoteNode(NodeProcesses):
         """Explains, once the agent has gone, how its processes were lost: a line, and what was printed."""
         self._connection = connection
         self._living: set[str] = set()
-        self._told: list[EndedProcess] = []
+        self._ended: list[EndedProcess] = []
         self._changed = threading.Condition()
-        self._asked = self._answered = 0
+        self._requested = self._answered = 0
         self._is_lost = False
 
     def listen(self) -> None:
@@ -71,22 +71,22 @@ class RemoteNode(NodeProcesses):
 
     def ended(self) -> list[EndedProcess]:
         with self._changed:
-            is_lost, processes, self._told = self._is_lost, self._told, []
+            is_lost, processes, self._ended = self._is_lost, self._ended, []
         if is_lost:
             lost = sorted(self._living - {process.name for process in processes})
-            how, *lines = self.loss() if lost else [""]
-            processes += [EndedProcess(name, how, tuple(lines), is_lost=True) for name in lost]
+            reason, *lines = self.loss() if lost else [""]
+            processes += [EndedProcess(name, reason, tuple(lines), is_lost=True) for name in lost]
         processes = [process for process in processes if process.name in self._living]
         self._living -= {process.name for process in processes}
         return processes
 
     def end(self, names: Collection[str] | None = None) -> None:
         ending = {f"rank_{rank}" for rank in self.ranks} if names is None else {*names}
-        self._asked += 1
-        self._send(END, names=[*ending], number=self._asked)
-        self._wait_for(lambda: self._answered >= self._asked)
+        self._requested += 1
+        self._send(END, names=[*ending], number=self._requested)
+        self._wait_for(lambda: self._answered >= self._requested)
         with self._changed:
-            self._told = [process for process in self._told if process.name not in ending]
+            self._ended = [process for process in self._ended if process.name not in ending]
         self._living -= ending
 
     def share(self, **fields: Any) -> None:
@@ -102,19 +102,19 @@ class RemoteNode(NodeProcesses):
         self._connection.close()
 
     def _wait_for(self, condition: Callable[[], bool]) -> None:
-        """Until it holds, the agent has gone, or for a while."""
+        """Waits until the condition holds or the agent has gone, at most `_SECONDS_TO_END`."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_lost or condition(), _SECONDS_TO_END)
 
     def _send(self, kind: str, **fields: Any) -> None:
-        """To one that has gone nothing is sent: `ended` tells."""
+        """Sends a message, unless the agent has gone, which `ended` reports."""
         with suppress(OSError):
             self._connection.send(kind, **fields)
 
     def _take(self, message: Message) -> None:
         fields = message.fields
         if message.kind == ENDED:
-            self._told.append(EndedProcess(**{**fields, "last_lines": tuple(fields["last_lines"])}))
+            self._ended.append(EndedProcess(**{**fields, "last_lines": tuple(fields["last_lines"])}))
         elif message.kind == LEFT:
             self.has_left = True
         elif message.kind == GONE:
@@ -137,7 +137,7 @@ def wait_for_agents(
     tells: bool = True,
     remedy: str = ON_EACH_NODE,
 ) -> list[RemoteNode]:
-    """The agents of a job in the order of their ranks, when all have come; others are not taken any more.
+    """Returns the agents of a job in the order of their ranks, once all have connected; refuses others then.
 
     expected: the ranks of each agent. table: digest of the rank table, empty without one.
     check: called all the while; raises where it is in vain to wait.
@@ -148,8 +148,8 @@ def wait_for_agents(
         MindBatchError: some have not come, or one has other ranks or another rank table. None is kept.
     """
     nodes: dict[range, RemoteNode] = {}
-    began, is_told = time.monotonic(), not tells
-    place = "{}:{}".format(*links.address)
+    began, is_reported = time.monotonic(), not tells
+    address = "{}:{}".format(*links.address)
     try:
         while missing := [ranks for ranks in expected if ranks not in nodes]:
             check()
@@ -157,11 +157,11 @@ def wait_for_agents(
             waited, spans = time.monotonic() - began, ", ".join(map(_span, missing))
             if waited >= seconds:
                 raise MindBatchError(
-                    f"launch: nobody has come to {place} in {seconds:.0f} s for the ranks {spans}; {remedy}"
+                    f"launch: nobody has come to {address} in {seconds:.0f} s for the ranks {spans}; {remedy}"
                 )
-            if waited >= _QUIET_SECONDS and not is_told:
-                say(f"launch: waiting at {place} for the ranks {spans}")
-                is_told = True
+            if waited >= _QUIET_SECONDS and not is_reported:
+                say(f"launch: waiting at {address} for the ranks {spans}")
+                is_reported = True
             if (agent := links.next_agent(_TICK_SECONDS)) is not None:
                 with suppress(KeyError, TypeError, ValueError):  # no agent of this version
                     node = _welcomed(*agent, missing, links.world_size, table)
@@ -183,7 +183,7 @@ def _span(ranks: range) -> str:
 def _welcomed(
     connection: MessageConnection, hello: Message, missing: Sequence[range], world: int, table: str
 ) -> RemoteNode:
-    """The node of an agent. Raises MindBatchError for one that does not belong to this job as it is here."""
+    """Returns the node of an agent. Raises MindBatchError if the agent does not belong to this job."""
     ranks = range(*map(int, hello.fields["ranks"]))
     host, follows = str(hello.fields["host"]), bool(hello.fields.get("follows"))
     error = None

@@ -1,4 +1,5 @@
-"""Steps that all ranks of a replica compute: how its followers find the leader, and what they are told."""
+"""Steps that all ranks of a replica compute: how its followers find the leader, and the messages that they
+get."""
 
 from __future__ import annotations
 
@@ -36,9 +37,9 @@ FOLLOWER = "follower"
 def accept_followers(
     host: str, key: bytes, ranks: Collection[int], announce: Callable[[Address], object]
 ) -> dict[int, MessageConnection]:
-    """Listens until every one of the local ranks has connected; the connections by rank.
+    """Listens until all of the local ranks have connected; returns the connections by rank.
 
-    announce: is told where they find this process.
+    announce: called with the address of this process.
     """
     arrived: SimpleQueue[tuple[int, MessageConnection]] = SimpleQueue()
 
@@ -63,14 +64,15 @@ def accept_followers(
 
 
 def connect_to_leader(address: Address, key: bytes, rank: int) -> MessageConnection:
-    """The connection of a local rank to the leader of its replica. OSError if nobody of the job listens."""
+    """Returns the connection of a local rank to the leader of its replica. OSError if nobody of the job
+    listens."""
     connection = connect(address, key)
     connection.send(FOLLOWER, rank=rank)
     return connection
 
 
 def own_address(towards: Address) -> str:
-    """The address of this host that others reach it by, as far as one goes that leads to another process."""
+    """Returns the address of this host from which it reaches another process."""
     family = socket.AF_INET6 if ":" in towards[0] else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:  # nothing is sent
         probe.connect(towards)
@@ -125,18 +127,18 @@ class TokenDigest:
         self._hash.update(logits.argmax(-1).astype(np.int32).tobytes())
 
     def take(self) -> str:
-        """The digest, which begins anew."""
+        """Returns the digest, and begins another."""
         digest, self._hash = self._hash.hexdigest(), hashlib.sha256()
         return digest
 
 
 class Followers:
-    """The other ranks of a replica, which are told what the leader computes.
+    """The other ranks of a replica, which compute the leader's steps.
 
-    Those of its own stage compute everything in the order in which it does. Those of earlier stages are
-    told of steps before, when these are announced, and compute them in that order.
+    Ranks of the leader's stage compute everything in the order of the leader. Ranks of earlier stages get a
+    step when it is announced, and compute the steps in that order.
 
-    connections: by local rank. comparing: those that have the logits, too, as the leader's stage has.
+    connections: connections by local rank. comparing: the ranks of the leader's stage, which have the logits.
     """
 
     def __init__(self, connections: Mapping[int, MessageConnection], comparing: Collection[int]) -> None:

@@ -1,7 +1,7 @@
-"""The engines of a script that a launcher runs as several copies: rank 0's computes, the others are told.
+"""The engines of a script that a launcher runs as several copies: rank 0 computes and shares its results.
 
-Every copy makes the same calls, so that its n-th request is the n-th of all. Rank 0 shares what it was asked
-and what its steps brought; the others wait for that where they would compute.
+Every copy makes the same calls, so that its n-th request is the n-th of all. Rank 0 shares its requests and
+the results of its steps; the other copies wait for these.
 """
 
 import hashlib
@@ -20,7 +20,6 @@ from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.io.errors import MindBatchError
 from mindbatch.launch.started_as import SAME_CALLS
 from mindbatch.parallel.connection import Message
-from mindbatch.replicas.dealing import InFlightRequest
 from mindbatch.replicas.messages import (
     failure_fields,
     failure_of,
@@ -30,9 +29,10 @@ from mindbatch.replicas.messages import (
 )
 from mindbatch.replicas.remote_engine import WAIT_SECONDS, RemoteEngine, refuse_as_ranks
 from mindbatch.replicas.remote_nodes import RemoteNode
+from mindbatch.replicas.request_queue import InFlightRequest
 
-MOST_SECONDS_APART = 1800.0
-"""So much later rank 0 may make a call than another."""
+MAX_SECONDS_APART = 1800.0
+"""Maximum seconds by which rank 0 may make a call later than another."""
 
 
 def digest_of(request: Request) -> str:
@@ -42,9 +42,9 @@ def digest_of(request: Request) -> str:
 
 
 class SharingEngine:
-    """Rank 0's: an engine whose requests and results the copies of the script are told.
+    """Rank 0's engine, which shares its requests and results with the copies of the script.
 
-    model: which one it is, and how it is loaded. check: called before each step; raises where none is to be.
+    model: describes the model and how it is loaded. check: called before each step; may raise.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SharingEngine:
     ) -> None:
         self.settings = engine.settings
         self._engine, self._copies, self._model, self._check = engine, copies, model, check
-        self._untold: list[tuple[str, str]] = []
+        self._unshared: list[tuple[str, str]] = []
 
     @property
     def has_work(self) -> bool:
@@ -68,7 +68,7 @@ class SharingEngine:
 
     def add(self, request: Request) -> None:
         self._engine.add(request)
-        self._untold.append((request.key, digest_of(request)))
+        self._unshared.append((request.key, digest_of(request)))
 
     def step(self) -> StepResult:
         """Runs a step and shares its result with the copies.
@@ -86,9 +86,9 @@ class SharingEngine:
         except Exception as error:
             self.share(failure=failure_fields(error))
             raise
-        if self._untold or result.events or result.finished:
-            told, self._untold = self._untold, []
-            self.share(requests=told, statistics=asdict(self.statistics), **result_fields(result))
+        if self._unshared or result.events or result.finished:
+            requests, self._unshared = self._unshared, []
+            self.share(requests=requests, statistics=asdict(self.statistics), **result_fields(result))
         return result
 
     def wait_until_ready(self) -> None:
@@ -115,9 +115,10 @@ class SharingEngine:
 class FollowingEngine:
     """Engine of another copy: returns what rank 0 has computed for the same requests.
 
-    settings: of rank 0's engine. checks: an engine that accepts and refuses as ranks do.
-    shared: what rank 0 shares; None is that it has closed its model, or ended.
-    leave: tells rank 0 that this copy is done, and ends its ranks; called when this is closed or forgotten.
+    settings: settings of rank 0's engine. checks: an engine that accepts and refuses requests as ranks do.
+    shared: messages of rank 0; None if it has closed its model, or ended.
+    end: reports to rank 0 that this copy is done, and ends its ranks; called when this is closed or
+        collected.
     check: as of SharingEngine.
     """
 
@@ -126,24 +127,24 @@ class FollowingEngine:
         settings: EngineSettings,
         checks: StepEngine,
         shared: SimpleQueue[Message | None],
-        leave: Callable[[], None],
+        end: Callable[[], None],
         check: Callable[[], None] = lambda: None,
     ) -> None:
         self.settings = settings
         self.statistics: EngineStatistics = checks.statistics
         self._checks, self._shared, self._check = checks, shared, check
-        self._asked: dict[str, InFlightRequest] = {}
+        self._requested: dict[str, InFlightRequest] = {}
         self._mine: dict[str, str] = {}  # digests of requests that rank 0 has not made yet
         self._theirs: dict[str, str] = {}  # and of those that were not made here yet
         self._early = StepResult([], [])  # what they have brought
         self._next = 0
         self._last_message = time.monotonic()
         self._over: MindBatchError | None = None
-        self._leave = weakref.finalize(self, leave)
+        self._end = weakref.finalize(self, end)
 
     @property
     def has_work(self) -> bool:
-        return bool(self._asked)
+        return bool(self._requested)
 
     def wait_until_ready(self, notice: Callable[[str], None], model: str = "") -> None:
         """Returns when rank 0 has loaded the model.
@@ -169,7 +170,7 @@ class FollowingEngine:
             raise self._over
         refuse_as_ranks(request, self._checks)
         self._next = int(request.key) + 1
-        self._asked[request.key] = InFlightRequest.of(request)
+        self._requested[request.key] = InFlightRequest.of(request)
         self._mine[request.key] = digest_of(request)
         self._compare()
 
@@ -188,8 +189,8 @@ class FollowingEngine:
         try:
             message = self._shared.get(timeout=WAIT_SECONDS)
         except Empty:
-            if self._mine and time.monotonic() - self._last_message > MOST_SECONDS_APART:
-                self._fail(f"rank 0 has not made this call for {MOST_SECONDS_APART:.0f} s: {SAME_CALLS}")
+            if self._mine and time.monotonic() - self._last_message > MAX_SECONDS_APART:
+                self._fail(f"rank 0 has not made this call for {MAX_SECONDS_APART:.0f} s: {SAME_CALLS}")
             return result
         self._last_message = time.monotonic()
         if message is None:
@@ -197,19 +198,19 @@ class FollowingEngine:
         return self._taken(message.fields)
 
     def abort(self, keys: Set[str] | None = None) -> None:
-        for key in [*self._asked] if keys is None else keys:
-            self._asked.pop(key, None)
+        for key in [*self._requested] if keys is None else keys:
+            self._requested.pop(key, None)
 
     def close(self) -> None:
         """Tells rank 0, and ends the ranks of this copy."""
-        self._leave()
+        self._end()
 
     def _taken(self, fields: Mapping[str, Any]) -> StepResult:
         if "failure" in fields:
             self._over = failure_of(fields["failure"])
             raise self._over
         if "aborted" in fields:
-            if any(key in self._asked for key in fields["aborted"]):
+            if any(key in self._requested for key in fields["aborted"]):
                 self._fail(f"rank 0 has dropped a request that is waited for here: {SAME_CALLS}")
             return StepResult([], [])
         self._theirs.update(fields["requests"])
@@ -226,13 +227,13 @@ class FollowingEngine:
         """Selects the part for requests that were made here; that for requests to come is kept for them."""
         mine = StepResult([], [])
         for event in result.events:
-            if event.key in self._asked:
+            if event.key in self._requested:
                 mine.events.append(event)
             elif int(event.key) >= self._next:
                 self._early.events.append(event)
         for output in result.finished:
-            if output.key in self._asked:
-                mine.finished.append(self._asked.pop(output.key).completed(output))
+            if output.key in self._requested:
+                mine.finished.append(self._requested.pop(output.key).completed(output))
             elif int(output.key) >= self._next:
                 self._early.finished.append(output)
         return mine

@@ -1,4 +1,4 @@
-"""Starts the rank processes of a job, by way of agents those of other nodes; serves it on such a node."""
+"""Starts the rank processes of a job, on other nodes through agents, or serves a job as such an agent."""
 
 import json
 import os
@@ -53,14 +53,14 @@ def start_ranks(
         if starter is not None:
             starter.end()
 
-    front = Front(links.address, job.key)
+    coordinator = Front(links.address, job.key)
     remedy = ON_EACH_NODE if job.copies is None else SAME_CALLS
     try:
-        with nullcontext() if job.copies is None else job.copies.opened(front):
+        with nullcontext() if job.copies is None else job.copies.opened(coordinator):
             if cluster is not None:
-                cluster.start(front.address, front.key)
+                cluster.start(coordinator.address, coordinator.key)
             elif job.launcher in PROGRAMS:
-                starter = _started_program(job, front.address, local)
+                starter = _started_program(job, coordinator.address, local)
             check = starter.check if starter is not None else lambda: None
             agents = wait_for_agents(
                 links, expected, job.table_digest, check, notice, tells=job.num_nodes > 1, remedy=remedy
@@ -89,7 +89,7 @@ def _links(job: JobSetup, host: str, *, takes_agents: bool) -> RankLinks:
 def local_processes(
     job: JobSetup, logs: Path, *, shown: bool = False, commands: Commands | None = None
 ) -> LocalProcesses:
-    """The processes of this node, none of which is started yet.
+    """Returns the processes of this node, none of which is started yet.
 
     logs: a folder that exists. shown: show their output as it comes, too. commands: by role, of
     `children.command`.
@@ -101,7 +101,7 @@ def local_processes(
 
 
 def _ranks_of_agents(job: JobSetup) -> list[range]:
-    """The ranks that each agent serves: all, which Ray places; one, which a program starts; or a node's."""
+    """Returns the ranks of each agent: all with Ray, one with a launcher program, or those of a node."""
     world = range(job.topology.world_size)
     if job.launcher == "ray":
         return [world]
@@ -110,14 +110,14 @@ def _ranks_of_agents(job: JobSetup) -> list[range]:
     return [job.ranks_of(node) for node in range(1, job.num_nodes)]
 
 
-def _started_program(job: JobSetup, meeting: Address, local: LocalProcesses) -> StartedProgram:
-    agent = _agent_command(job, meeting, local.logs, local.commands)
+def _started_program(job: JobSetup, address: Address, local: LocalProcesses) -> StartedProgram:
+    agent = _agent_command(job, address, local.logs, local.commands)
     return StartedProgram(job, agent, local.logs, shown=local.shown)
 
 
-def _agent_command(job: JobSetup, meeting: Address, logs: Path, commands: Commands) -> list[str]:
+def _agent_command(job: JobSetup, address: Address, logs: Path, commands: Commands) -> list[str]:
     todo = {
-        "meeting": meeting,
+        "address": address,
         "first_rank": job.ranks.start,
         "world_size": job.topology.world_size,
         "folder": os.getcwd(),
@@ -135,7 +135,7 @@ def serve_node(job: JobSetup, local: LocalProcesses) -> int:
         MindBatchError: node 0 was not found or has gone, or a launcher failed. None of the processes is left.
     """
     if job.launcher not in PROGRAMS:
-        return serve_front(job, local, *connection_to_front(job))
+        return serve_coordinator(job, local, *connection_to_coordinator(job))
     program = _started_program(job, job.meeting, local)
     try:
         program.wait()
@@ -144,19 +144,19 @@ def serve_node(job: JobSetup, local: LocalProcesses) -> int:
     return EXIT_DONE
 
 
-def connection_to_front(
+def connection_to_coordinator(
     job: JobSetup, notice: Callable[[str], None] = lambda text: None
 ) -> tuple[MessageConnection, bytes]:
-    """A connection to the front, which may not have been started yet, and the key of the job.
+    """Connects to the coordinator, which may not have been started yet; returns the key of the job too.
 
     Raises:
         MindBatchError: it was not found.
     """
-    meeting, key = (job.meeting, job.key) if job.copies is None else job.copies.wait(notice)
-    return patient_connection(meeting, key), key
+    address, key = (job.meeting, job.key) if job.copies is None else job.copies.wait(notice)
+    return patient_connection(address, key), key
 
 
-def serve_front(
+def serve_coordinator(
     job: JobSetup,
     local: LocalProcesses,
     connection: MessageConnection,

@@ -1,4 +1,4 @@
-"""Notices that a replica cannot go on: a process that ended, a connection that is gone, ranks that hang."""
+"""Detects replicas that cannot continue: ended processes, lost connections, ranks that hang."""
 
 import math
 import socket
@@ -13,51 +13,55 @@ from mindbatch.launch.supervisor import ProcessState, process_state
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.messages import boot_id
 
-Doing = Literal["loading", "waiting", "compiling", "step", "idle"]
-"""Activity that a rank reports. Loading and compiling may take long, and hold back the heartbeats; it waits
-for ranks of its replica that have not come so far."""
+Activity = Literal["loading", "waiting", "compiling", "step", "idle"]
+"""Activity that a rank reports. Loading and compiling may take long and delay heartbeats; a rank is waiting
+for other ranks of its replica."""
 
 _TAKING_LONG = ("loading", "compiling")
 
 CHECK_SECONDS = 0.25
 
 LONGEST_PAUSE = 2.0
-"""Seconds that count between two checks. If more pass, this process was stopped, or busy itself."""
+"""Maximum of the seconds that count between two checks. If more pass, this process was stopped, or busy."""
 
 LATE = 5.0
-"""Seconds of silence after which one looks at the process."""
+"""Seconds of silence after which the state of the process is read."""
 
 NEVER = math.inf
 LONGEST = 1800.0
-"""Seconds for one compilation, one part of loading, or a step that computes all the time."""
+"""Maximum seconds of a compilation, a part of loading, or a step that computes all the time."""
 
 SECONDS_TO_END = 2.0
-"""In which a process whose connection has ended is expected to end too, to be asked how."""
+"""In which a process whose connection has ended is expected to end too, with an exit reason."""
 
 SECONDS_TO_EXPLAIN = 1.0
-"""In which a rank whose error is the end of another one is expected to be explained by that."""
+"""In which the end of another rank is expected, if that caused the error of a rank."""
 
 _COMPUTING = 0.1
-"""Processor seconds between two signs of life, with which a rank on another machine counts as running."""
+"""Processor seconds between two heartbeats with which a rank on another machine counts as running."""
 
 _OF_THE_OPERATOR = ("signal 1", "signal 2", "signal 15")  # SIGHUP, SIGINT, SIGTERM: no row causes these
 
 
-class _Watched:
-    """One rank: seconds since it was heard, since it began what it does, and since it was seen stopped.
+class RankHealth:
+    """The health of a rank.
 
-    *_not_running: the seconds of silence, and of the present step, in which its process did not run.
-    process: its id, if it is on this machine. state: of that, where it was looked at in the last check.
-    computed: processor seconds, as it said last.
-    running_until, disconnected, failed: of the clock; errors: why it has failed, as it said.
+    silent, active, stopped: seconds since its last heartbeat, in its present activity, and since it was first
+        seen stopped.
+    silent_not_running, active_not_running: the part of `silent` and `active` in which its process did not
+        run.
+    process: its process id, if it is on this machine. state: the state of the process in the last check, if
+        that read it.
+    computed: processor seconds in its last heartbeat.
+    running_until, disconnected, failed: times of the clock. errors: the reported reasons of a failure.
     """
 
     def __init__(self, rank: int, replica: int) -> None:
         self.rank, self.replica = rank, replica
-        self.doing: Doing = "loading"
+        self.activity: Activity = "loading"
         self.step = 0
         self.silent = self.silent_not_running = 0.0
-        self.standing = self.standing_not_running = 0.0
+        self.active = self.active_not_running = 0.0
         self.stopped = 0.0
         self.process: int | None = None
         self.state: ProcessState | None = None
@@ -72,49 +76,48 @@ class _Watched:
 
     @property
     def is_busy(self) -> bool:
-        """True if it does something that the others of its replica wait for in a collective operation."""
-        return self.doing in _TAKING_LONG or self.state == "running"
+        """True if other ranks of its replica may wait for it in a collective operation."""
+        return self.activity in _TAKING_LONG or self.state == "running"
 
     @property
-    def gets_on(self) -> bool:
-        """True if it makes progress that others may wait for before they begin; of another machine's no more
-        is known than that it is heard."""
-        if self.doing == "loading":
+    def makes_progress(self) -> bool:
+        """True if ranks that wait for it may expect it; on another machine, if it sends heartbeats."""
+        if self.activity == "loading":
             return self.state == "running" or (self.state is None and not self.is_late)
-        return self.doing == "compiling" or self.state == "running"
+        return self.activity == "compiling" or self.state == "running"
 
     @property
-    def may_stand(self) -> bool:
-        """True if a look must tell whether it hangs. Ranks that others wait for are believed until then."""
-        return (self.doing == "waiting" and self.standing >= LATE) or self.stands(LATE)
+    def may_be_stuck(self) -> bool:
+        """True if the state of its process must be read to know if it hangs."""
+        return (self.activity == "waiting" and self.active >= LATE) or self.is_stuck(LATE)
 
-    def stands(self, seconds: float) -> bool:
-        """True if a step, or waiting, has lasted so long although nothing computed."""
-        return self.doing in ("step", "waiting") and self.standing_not_running >= seconds
+    def is_stuck(self, seconds: float) -> bool:
+        """True if a step, or waiting, has lasted that long while its process did not run."""
+        return self.activity in ("step", "waiting") and self.active_not_running >= seconds
 
-    def hear(self, doing: Doing, step: int) -> None:
-        """A heartbeat came; `step` is the number of what it does."""
+    def hear(self, activity: Activity, step: int) -> None:
+        """Records a heartbeat; `step` is the number of the activity."""
         self.silent = self.silent_not_running = 0.0
-        if doing == "idle" or (doing, step) != (self.doing, self.step):
-            self.standing = self.standing_not_running = 0.0
-        self.doing, self.step = doing, step
+        if activity == "idle" or (activity, step) != (self.activity, self.step):
+            self.active = self.active_not_running = 0.0
+        self.activity, self.step = activity, step
 
-    def count(self, seconds: float, *, is_held_up: bool) -> None:
-        """`is_held_up`: another rank of its replica does something that this one waits for."""
+    def count(self, seconds: float, *, is_blocked: bool) -> None:
+        """Counts seconds. is_blocked: this rank waits for another one of its replica."""
         self.silent += seconds
-        self.standing += seconds
+        self.active += seconds
         self.stopped = self.stopped + seconds if self.state == "stopped" else 0.0
         if self.state != "running":
             self.silent_not_running += seconds
-            self.standing_not_running += 0.0 if is_held_up else seconds
+            self.active_not_running += 0.0 if is_blocked else seconds
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Reason why a replica cannot go on.
+    """The reason why a replica cannot continue.
 
-    reason: one line. details: the last lines of ranks, each after its rank.
-    may_be_a_row: whether what it computed may be the cause.
+    reason: one line. details: the last lines of its ranks, each with the rank.
+    may_be_a_row: True if a request may be the cause.
     """
 
     replica: int
@@ -124,12 +127,12 @@ class Failure:
 
 
 class Supervision:
-    """Watches the ranks of a job through what they send and what this machine knows of their processes.
+    """Watches the ranks of a job by their messages and the states of their processes on this machine.
 
-    hang_seconds: of silence, or of one step, after which a rank hangs. Time in which its process runs, or
-    waits for a processor as on a loaded machine, does not count up to `LONGEST`; nor does time in which
-    nobody checked, as when the whole tree is stopped.
-    clock: seconds, never set back. state_of: see `process_state`.
+    hang_seconds: seconds of silence, or of one step, after which a rank hangs. Time in which its process runs
+        or waits for a processor does not count up to `LONGEST`; neither does time without checks, as when
+        all processes are stopped.
+    clock: monotonic seconds. state_of: see `process_state`.
     """
 
     def __init__(
@@ -143,18 +146,18 @@ class Supervision:
         self._ranks, self._topology = ranks, topology
         self._hang_seconds = hang_seconds
         self._clock, self._state_of = clock, state_of
-        self._watched: dict[int, _Watched] = {}
+        self._health: dict[int, RankHealth] = {}
         self._before: float | None = None
         for replica in range(topology.data_parallel):
             self.begin(replica)
 
     def begin(self, replica: int) -> None:
-        """A replica was started, for the first time or again; its ranks are loading until they say more."""
-        self._watched |= {rank: _Watched(rank, replica) for rank in self._topology.ranks_of(replica)}
+        """Begins to watch a replica that was started; its ranks are loading until they report."""
+        self._health |= {rank: RankHealth(rank, replica) for rank in self._topology.ranks_of(replica)}
 
-    def _of(self, rank: int) -> _Watched:
-        """The record of a rank; what comes of one that has ended is not kept."""
-        return self._watched.get(rank) or _Watched(rank, self._replica_of(rank))
+    def _of(self, rank: int) -> RankHealth:
+        """Returns the health of a rank; of an ended one, a record that is not kept."""
+        return self._health.get(rank) or RankHealth(rank, self._replica_of(rank))
 
     def greet(self, rank: int, hello: Mapping[str, Any]) -> None:
         is_here = (hello.get("host"), hello.get("boot")) == (socket.gethostname(), boot_id())
@@ -162,25 +165,25 @@ class Supervision:
             self._of(rank).process = hello["pid"]
 
     def beat(self, rank: int, beat: Mapping[str, Any]) -> None:
-        """A rank has said what it does."""
-        watched, computed = self._of(rank), float(beat["processor_seconds"])
-        if watched.computed is not None and computed - watched.computed >= _COMPUTING:
-            watched.running_until = self._clock() + LATE
-        watched.computed = computed
-        watched.hear(beat["doing"], beat["steps"])
+        """Records the heartbeat of a rank."""
+        health, computed = self._of(rank), float(beat["processor_seconds"])
+        if health.computed is not None and computed - health.computed >= _COMPUTING:
+            health.running_until = self._clock() + LATE
+        health.computed = computed
+        health.hear(beat["activity"], beat["steps"])
 
     def disconnected(self, rank: int) -> None:
-        watched = self._of(rank)
-        watched.disconnected = min(watched.disconnected, self._clock())
+        health = self._of(rank)
+        health.disconnected = min(health.disconnected, self._clock())
 
     def failed(self, rank: int, errors: Sequence[str]) -> None:
-        """A rank has said why it ends. That may be the end of another rank of its replica."""
-        watched = self._of(rank)
-        if watched.failed == NEVER:
-            watched.failed, watched.errors = self._clock(), errors
+        """Records the failure that a rank reported; another rank's end may have caused it."""
+        health = self._of(rank)
+        if health.failed == NEVER:
+            health.failed, health.errors = self._clock(), errors
 
     def check(self) -> list[Failure]:
-        """Lists the failures since the last call, one for each replica; looks every CHECK_SECONDS only."""
+        """Returns the failures since the last call, one for each replica; checks every CHECK_SECONDS only."""
         now = self._clock()
         seconds = 0.0
         if self._before is not None:
@@ -198,15 +201,15 @@ class Supervision:
         for failure in failures:
             first.setdefault(failure.replica, failure)
             for rank in self._topology.ranks_of(failure.replica):
-                self._watched.pop(rank, None)
+                self._health.pop(rank, None)
         return list(first.values())
 
     def _failures_of_ended(self) -> Iterable[Failure]:
-        """Yields first what was killed or lost: the others of a replica may have ended because of it."""
+        """Yields the failures of ended ranks: first the killed or lost, which may have ended others."""
         ended = sorted(self._ranks.ended(), key=lambda rank: not _is_a_cause(rank))
         for rank in ended:
             if self._of(rank.rank).failed < NEVER and not _is_a_cause(rank):
-                continue  # it has said why
+                continue  # it has reported the reason
             yield Failure(
                 self._replica_of(rank.rank),
                 f"rank {rank.rank} {rank.told}",
@@ -215,90 +218,90 @@ class Supervision:
             )
 
     def _failures_of_disconnected(self, now: float) -> Iterable[Failure]:
-        for watched in self._watched.values():
-            if watched.failed == NEVER and now - watched.disconnected > SECONDS_TO_END:
-                reason = f"rank {watched.rank}: its connection has ended"
-                yield self._failure_of([watched], reason, may_be_a_row=False)
+        for health in self._health.values():
+            if health.failed == NEVER and now - health.disconnected > SECONDS_TO_END:
+                reason = f"rank {health.rank}: its connection has ended"
+                yield self._failure_of([health], reason, may_be_a_row=False)
 
     def _failures_of_failed(self, now: float) -> Iterable[Failure]:
         """Yields the failures that ranks have reported, unless another rank's end explains them."""
-        ranks = self._watched.values()
-        failed = [watched for watched in ranks if watched.failed < NEVER]
-        for watched in sorted(failed, key=lambda watched: watched.failed):
-            others = [other for other in ranks if other.replica == watched.replica and other.failed == NEVER]
+        ranks = self._health.values()
+        failed = [health for health in ranks if health.failed < NEVER]
+        for health in sorted(failed, key=lambda health: health.failed):
+            others = [other for other in ranks if other.replica == health.replica and other.failed == NEVER]
             if any(other.disconnected < NEVER for other in others):
-                continue  # how it has ended is yet to be told
-            if not others or now - watched.failed > SECONDS_TO_EXPLAIN:
+                continue  # its exit reason is not known yet
+            if not others or now - health.failed > SECONDS_TO_EXPLAIN:
                 silent = [other for other in others if other.is_late]
-                reason, *more = (f"rank {watched.rank}: {error}" for error in watched.errors)
+                reason, *more = (f"rank {health.rank}: {error}" for error in health.errors)
                 more += [f"rank {other.rank} has not been heard from" for other in silent]
-                yield Failure(watched.replica, reason, tuple(more), may_be_a_row=not silent)
+                yield Failure(health.replica, reason, tuple(more), may_be_a_row=not silent)
 
     def _failures_of_hung(self, now: float, seconds: float) -> Iterable[Failure]:
-        """Counts the seconds since the last check; yields what hangs, at most once for each replica."""
+        """Counts the seconds since the last check; yields the failures of hung ranks, one for each
+        replica."""
         for replica in range(self._topology.data_parallel):
-            ranks = [
-                self._watched[rank] for rank in self._topology.ranks_of(replica) if rank in self._watched
-            ]
-            are_suspects = any(watched.is_late or watched.may_stand for watched in ranks)
-            for watched in ranks:
-                watched.state = self._state(watched, now) if are_suspects else None
-            busy = {watched.rank for watched in ranks if watched.is_busy}
-            coming = {watched.rank for watched in ranks if watched.gets_on}
-            for watched in ranks:
-                others = (coming if watched.doing == "waiting" else busy) - {watched.rank}
-                watched.count(seconds, is_held_up=bool(others))
-            if stuck := [watched for watched in ranks if self._has_no_patience_left(watched)]:
+            ranks = [self._health[rank] for rank in self._topology.ranks_of(replica) if rank in self._health]
+            are_suspects = any(health.is_late or health.may_be_stuck for health in ranks)
+            for health in ranks:
+                health.state = self._state(health, now) if are_suspects else None
+            busy = {health.rank for health in ranks if health.is_busy}
+            coming = {health.rank for health in ranks if health.makes_progress}
+            for health in ranks:
+                others = (coming if health.activity == "waiting" else busy) - {health.rank}
+                health.count(seconds, is_blocked=bool(others))
+            if stuck := [health for health in ranks if self._has_no_patience_left(health)]:
                 yield self._hang(ranks, stuck)
 
-    def _hang(self, ranks: Sequence[_Watched], stuck: Sequence[_Watched]) -> Failure:
-        """Blames a rank that is stopped or silent before those that wait for it in a collective operation."""
-        worst = max(ranks, key=lambda watched: (watched.stopped, watched.silent_not_running, watched.silent))
+    def _hang(self, ranks: Sequence[RankHealth], stuck: Sequence[RankHealth]) -> Failure:
+        """Returns the failure of a stopped or silent rank, before that of ranks that wait for it."""
+        worst = max(ranks, key=lambda health: (health.stopped, health.silent_not_running, health.silent))
         if worst.stopped or worst.is_late:
-            # Not even a heartbeat has come: of another machine, that may be cut off.
+            # No heartbeat has come: another machine may be disconnected.
             may_be_a_row = worst.process is not None
             reason = f"has not been heard from for {worst.silent:.0f} s"
             return self._hang_of([worst], reason, may_be_a_row=may_be_a_row)
-        missing = [watched for watched in ranks if watched.doing != "waiting"]
-        standing = f"{stuck[0].standing:.0f} s"
-        if stuck[0].doing == "waiting" and missing:
-            return self._hang_of(missing, f"the other ranks of the replica have waited for {standing}")
-        what = f"step {stuck[0].step}" if stuck[0].doing == "step" else stuck[0].doing
-        return self._hang_of(stuck, f"{what} has lasted {standing}")
+        missing = [health for health in ranks if health.activity != "waiting"]
+        seconds = f"{stuck[0].active:.0f} s"
+        if stuck[0].activity == "waiting" and missing:
+            return self._hang_of(missing, f"the other ranks of the replica have waited for {seconds}")
+        activity = f"step {stuck[0].step}" if stuck[0].activity == "step" else stuck[0].activity
+        return self._hang_of(stuck, f"{activity} has lasted {seconds}")
 
-    def _hang_of(self, ranks: Sequence[_Watched], reason: str, *, may_be_a_row: bool = True) -> Failure:
-        may_be_a_row = may_be_a_row and all(watched.state != "stopped" for watched in ranks)
-        who = ", ".join(map(self._described, ranks))
-        text = f"{who}: {reason} (launch.hang_seconds={self._hang_seconds:g})"
+    def _hang_of(self, ranks: Sequence[RankHealth], reason: str, *, may_be_a_row: bool = True) -> Failure:
+        may_be_a_row = may_be_a_row and all(health.state != "stopped" for health in ranks)
+        ranks_text = ", ".join(map(self._described, ranks))
+        text = f"{ranks_text}: {reason} (launch.hang_seconds={self._hang_seconds:g})"
         return self._failure_of(ranks, text, may_be_a_row=may_be_a_row)
 
-    def _has_no_patience_left(self, rank: _Watched) -> bool:
+    def _has_no_patience_left(self, rank: RankHealth) -> bool:
         longest = max(LONGEST, self._hang_seconds)
-        if rank.silent >= longest or (rank.doing != "idle" and rank.standing >= longest):
+        if rank.silent >= longest or (rank.activity != "idle" and rank.active >= longest):
             return True
-        if rank.doing in _TAKING_LONG:
+        if rank.activity in _TAKING_LONG:
             return rank.stopped > 0 and rank.silent >= self._hang_seconds
-        return rank.silent_not_running >= self._hang_seconds or rank.stands(self._hang_seconds)
+        return rank.silent_not_running >= self._hang_seconds or rank.is_stuck(self._hang_seconds)
 
-    def _state(self, watched: _Watched, now: float) -> ProcessState | None:
-        """Reads a process's state from the kernel; of another machine's, what it reported a moment ago."""
-        process = self._process_of(watched)
+    def _state(self, health: RankHealth, now: float) -> ProcessState | None:
+        """Reads the state of a process from the kernel; on another machine, from its latest heartbeat."""
+        process = self._process_of(health)
         if process is not None:
             return self._state_of(process)
-        return "running" if watched.running_until > now else None
+        return "running" if health.running_until > now else None
 
-    def _process_of(self, watched: _Watched) -> int | None:
-        """Process id that the rank has told, or who started it knows: a stopped one may have told nothing."""
-        return watched.process or self._ranks.process_id(watched.rank)
+    def _process_of(self, health: RankHealth) -> int | None:
+        """Returns the process id that the rank or its starter reported: a stopped rank may have reported
+        nothing."""
+        return health.process or self._ranks.process_id(health.rank)
 
-    def _described(self, watched: _Watched) -> str:
-        process = self._process_of(watched)
+    def _described(self, health: RankHealth) -> str:
+        process = self._process_of(health)
         known = [] if process is None else [f"process {process}"]
-        known += [] if watched.state is None else [watched.state]
-        return f"rank {watched.rank} ({', '.join(known)})" if known else f"rank {watched.rank}"
+        known += [] if health.state is None else [health.state]
+        return f"rank {health.rank} ({', '.join(known)})" if known else f"rank {health.rank}"
 
-    def _failure_of(self, ranks: Sequence[_Watched], reason: str, *, may_be_a_row: bool) -> Failure:
-        lines = [_lines(watched.rank, self._ranks.last_lines(watched.rank)) for watched in ranks]
+    def _failure_of(self, ranks: Sequence[RankHealth], reason: str, *, may_be_a_row: bool) -> Failure:
+        lines = [_lines(health.rank, self._ranks.last_lines(health.rank)) for health in ranks]
         return Failure(ranks[0].replica, reason, tuple(chain.from_iterable(lines)), may_be_a_row)
 
     def _replica_of(self, rank: int) -> int:
@@ -306,7 +309,7 @@ class Supervision:
 
 
 def _is_a_cause(ended: EndedRank) -> bool:
-    """True if neither what the rank has said nor another rank's end explains this end."""
+    """True if neither the rank's report nor another rank's end explains this end."""
     return ended.is_lost or ended.how.startswith("signal")
 
 

@@ -9,7 +9,7 @@ from mindbatch.config.error_log import shown
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import folder_error, run_folder_error, settled
 from mindbatch.config.schema import SchemaKeys, option, private_option, section
-from mindbatch.dataset.data_config import DataConfig, data_errors, settle_data
+from mindbatch.dataset.data_config import DataConfig, data_errors, resolve_data
 from mindbatch.engine.request import GENERATION_FIELDS
 from mindbatch.fields import kinds as kind
 from mindbatch.message_formats import NAMES
@@ -28,7 +28,7 @@ NO_RUN_FOLDER = "output.dir: must be given: the folder of the run, new or to be 
 
 @dataclass
 class BatchOutputConfig:
-    """Place and content of the results."""
+    """Folder and content of the results."""
 
     dir: str | None = option(
         None, "folder of the run; the same command with the same folder resumes it", is_path=True
@@ -89,7 +89,7 @@ class BatchConfig(ModelTaskConfig):
 
     def settle_paths(self) -> list[str]:
         errors = super().settle_paths()
-        settle_data(self.data, errors)
+        resolve_data(self.data, errors)
         if self.output.dir is None:
             errors.append(NO_RUN_FOLDER)
         self.output.dir = settled("output.dir", self.output.dir, self.folder_error, errors)
@@ -178,8 +178,8 @@ def _column_errors(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]
         return
     if "openai" in (output.format, data.format):
         yield (
-            "output.columns: OpenAI's requests have no columns, and its responses no place for them; remove "
-            "it, or let custom_id tell what the rows are"
+            "output.columns: OpenAI's requests have no columns, nor have its responses; remove it, or let "
+            "custom_id tell what the rows are"
         )
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
         yield f"output.columns: {shown(name)} is given twice"

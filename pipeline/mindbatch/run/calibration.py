@@ -1,4 +1,4 @@
-"""Measuring how fast rows are generated, by running a few of them."""
+"""Measures the speed of generation by running a few rows."""
 
 import random
 import time
@@ -26,15 +26,15 @@ Clock = Callable[[], float]
 class Calibration:
     """Measurements of a few rows.
 
-    seconds, generated: of the steps but for the first of each size.
-    first_seconds: of those first steps, in which kernels are compiled where they are.
-    most_tokens: that the rows which ended might have generated; total_tokens: that all rows have.
+    seconds, generated: time and generated tokens of all steps but the first of each size.
+    first_seconds: time of those first steps, in which kernels may be compiled.
+    max_tokens: maximum output tokens of the rows that ended; total_tokens: generated tokens of all rows.
     """
 
     seconds: float = 0.0
     generated: int = 0
     first_seconds: float = 0.0
-    most_tokens: int = 0
+    max_tokens: int = 0
     total_tokens: int = 0
 
     def add(self, seconds: float, generated: int, *, is_first: bool) -> None:
@@ -59,20 +59,20 @@ class Calibration:
 
         Tokens of rows that have not ended count as well: short rows end first, and would stand for all.
         """
-        return min(1.0, self.total_tokens / self.most_tokens) if self.most_tokens else 1.0
+        return min(1.0, self.total_tokens / self.max_tokens) if self.max_tokens else 1.0
 
 
-def sample_rows(index: RowIndex, most: int) -> list[DataRow]:
-    """At most so many rows, and one in SHARE, in no order: one of each stretch of those that can be run.
+def sample_rows(index: RowIndex, limit: int) -> list[DataRow]:
+    """Returns at most `limit` rows, one in SHARE, in random order: one of each stretch of the pending rows.
 
     Rows at equal distances could be more alike than all rows are, as every tenth of numbered ones is.
     """
     total, draw = index.count(None), random.Random(0)
-    count = max(1, min(most, total // SHARE))
-    places = {
+    count = max(1, min(limit, total // SHARE))
+    positions = {
         draw.randrange(number * total // count, (number + 1) * total // count) for number in range(count)
     }
-    rows = [row for place, row in enumerate(index.pending()) if place in places]
+    rows = [row for position, row in enumerate(index.pending()) if position in positions]
     draw.shuffle(rows)  # the time may be over before the last
     return rows
 
@@ -91,14 +91,14 @@ def calibrate(
     buckets = buckets_up_to(max_batched_tokens)
     shapes: set[tuple[int, bool]] = set()
     counted = ((row, check.count(row)) for row in rows)
-    most = {
+    max_outputs = {
         row.key: tokens.output * tokens.samples for row, tokens in counted if isinstance(tokens, RowTokens)
     }
-    asked = ((row.prompt(date), row.params(params)) for row in rows if row.key in most)
+    prompts = ((row.prompt(date), row.params(params)) for row in rows if row.key in max_outputs)
     measured = Calibration()
     begun = before = clock()
     last = generator.statistics
-    with closing(generator.steps(asked)) as results:
+    with closing(generator.steps(prompts)) as results:
         for result in results:
             now, statistics = clock(), generator.statistics
             step = statistics.since(last)
@@ -107,7 +107,7 @@ def calibrate(
                 step.computed_tokens == step.generated_tokens,
             )
             measured.add(now - before, step.generated_tokens, is_first=shape not in shapes)
-            measured.most_tokens += sum(most[row.key] for row in result.finished if row.outputs)
+            measured.max_tokens += sum(max_outputs[row.key] for row in result.finished if row.outputs)
             shapes.add(shape)
             before, last = now, statistics
             if now - begun > LONGEST:

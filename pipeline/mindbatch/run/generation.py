@@ -1,4 +1,4 @@
-"""The loop at the heart of a run: its ledger is opened, rows go into the model, results into the ledger."""
+"""The loop of a run: opens its ledger, feeds rows to the model, appends results to the ledger."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,10 +22,10 @@ from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord, changes, read_manifest
 from mindbatch.prompts.prompts import Prompt
-from mindbatch.run.index import RowIndex, Standing
+from mindbatch.run.index import RowIndex, RowStatus
 
-WAYS_OUT = "give another output.dir, or output.on_mismatch=new_dir or overwrite"
-RETRY_WAY_OUT = "rows are tried again with the settings of the run"
+MISMATCH_REMEDIES = "give another output.dir, or output.on_mismatch=new_dir or overwrite"
+RETRY_REMEDY = "rows are tried again with the settings of the run"
 
 
 class RunMismatch(ConfigError):
@@ -33,9 +33,9 @@ class RunMismatch(ConfigError):
 
 
 def finished_rows(folder: RunFolder) -> Callable[[str], bool]:
-    """True of the key of a row that has a result in the folder, which is read when the first is asked for.
+    """Returns a function that is True for the key of a row with a result; its first call reads the folder.
 
-    Only for where a row cannot be read as it was: that is rare, and the keys are in memory then.
+    It is needed only if a row cannot be read any more, which is rare, as the keys are then in memory.
     """
 
     @cache
@@ -68,11 +68,12 @@ def open_ledger(
     retry: bool,
     date: str | None = None,
 ) -> tuple[Ledger, RunRecord]:
-    """The ledger of the run, to be closed, and its record: if it is the same run the old one, with the data
-    of today, else the new one, written.
+    """Opens the ledger of the run; returns it and the run's record.
 
-    accept: called once it is sure that the run goes on here, and before a new one's record is written.
-    retry: rows that failed are to run again. date: the one that was asked for.
+    The record of an earlier session is kept, with the digests of the present data; a new one is written.
+
+    accept: called once the run is sure to continue here, before a new record is written.
+    retry: runs failed rows again. date: the date that the user requests.
 
     Raises:
         RunMismatch: the folder holds a run with other settings, or results of rows that have changed since.
@@ -83,24 +84,23 @@ def open_ledger(
         if date not in (None, old.date):
             changed.append(f"data.date {old.date} -> {date}")
         if changed:
-            way_out = RETRY_WAY_OUT if retry else WAYS_OUT
-            raise RunMismatch(f"{folder.path}: was run with other settings: {', '.join(changed)}; {way_out}")
+            remedy = RETRY_REMEDY if retry else MISMATCH_REMEDIES
+            raise RunMismatch(f"{folder.path}: was run with other settings: {', '.join(changed)}; {remedy}")
         record = replace(old, dataset=record.dataset)  # rows may have been added
     else:
         accept()
         record.write(folder, storage)
     ledger = Ledger(folder, record.fingerprint, storage)
-    standing = index.settle(ledger.recover(), errors_too=not retry)
-    _refuse_changed(folder, standing)
-    if standing.gone:
-        ledger.notes.append(f"{folder.path}: {standing.gone} rows of earlier sessions are not chosen now")
+    status = index.record_outcomes(ledger.recover(), errors_too=not retry)
+    _refuse_changed(folder, status)
+    if status.gone:
+        ledger.notes.append(f"{folder.path}: {status.gone} rows of earlier sessions are not chosen now")
     accept()
     return ledger, record
 
 
 def refuse_unfinished(folder: RunFolder) -> None:
-    """Only of a run that has ended it is known which rows failed. Raises ConfigError: the run has rows that
-    were never tried."""
+    """Raises ConfigError for a run that has not ended, whose failed rows are not all known."""
     status = read_manifest(folder).get("status")
     if status != "complete":
         raise ConfigError(
@@ -109,20 +109,20 @@ def refuse_unfinished(folder: RunFolder) -> None:
         )
 
 
-def _refuse_changed(folder: RunFolder, standing: Standing) -> None:
-    if not standing.num_changed:
+def _refuse_changed(folder: RunFolder, status: RowStatus) -> None:
+    if not status.num_changed:
         return
-    named = ", ".join(f"{key} ({source})" for key, source in standing.changed)
-    more = standing.num_changed - len(standing.changed)
+    named = ", ".join(f"{key} ({source})" for key, source in status.changed)
+    more = status.num_changed - len(status.changed)
     also = f" and {more} more" if more else ""
     raise RunMismatch(
         f"{folder.path}: the data has changed since: other prompts or parameters for the rows {named}{also}; "
-        f"{WAYS_OUT}"
+        f"{MISMATCH_REMEDIES}"
     )
 
 
 class Generator(Protocol):
-    """Runner of rows: an `LLM`, or a stand-in for it. statistics: since it was made."""
+    """Runs rows: an `LLM`, or a stand-in for it."""
 
     def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Steps[StepResult, None, None]: ...
 
@@ -139,7 +139,7 @@ class Generator(Protocol):
 class Tally:
     """Rows that were finished in this session.
 
-    last_error: the place and the reason of the last one that failed.
+    last_error: location and reason of the last row that failed.
     """
 
     done: int = 0
@@ -156,21 +156,21 @@ def generate(
     date: str | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
-    """Runs every pending row of the index. However it ends, what was finished until then is in the ledger.
+    """Runs every pending row of the index. However it ends, the finished rows are in the ledger.
 
-    on_step: called after every step of the engine. date: what chat templates are told; see `Prompt`.
+    on_step: called after every step of the engine. date: the date in chat templates; see `Prompt`.
 
     Raises StorageError: the ledger cannot be written; what was committed before is safe.
     """
-    asked: dict[str, DataRow] = {}
+    requested: dict[str, DataRow] = {}
     tally = Tally()
     try:
-        with closing(generator.steps(_rows(index, params, asked, date))) as steps:
+        with closing(generator.steps(_rows(index, params, requested, date))) as steps:
             before = clock()
             for step in steps:
                 with interruptible():
                     for output in step.finished:
-                        _record(output, asked.pop(output.key), index, ledger, tally)
+                        _record(output, requested.pop(output.key), index, ledger, tally)
                     ledger.commit_if_due(clock() - before)
                 before = clock()
                 on_step(tally)
@@ -188,10 +188,10 @@ def _commit(ledger: Ledger) -> None:
 
 
 def _rows(
-    index: RowIndex, params: DecodingParams, asked: dict[str, DataRow], date: str | None
+    index: RowIndex, params: DecodingParams, requested: dict[str, DataRow], date: str | None
 ) -> Iterator[tuple[Prompt, DecodingParams]]:
     for row in index.pending():
-        asked[row.key] = row
+        requested[row.key] = row
         yield row.prompt(date), row.params(params)
 
 
@@ -202,11 +202,11 @@ def _record(output: RequestOutput, row: DataRow, index: RowIndex, ledger: Ledger
         tally.done += 1
     else:
         tally.failed += 1
-        tally.last_error = f"{row.place}: {entry.body['reason']}"
+        tally.last_error = f"{row.location}: {entry.body['reason']}"
 
 
 def entry_of(output: RequestOutput, row: DataRow) -> Entry:
-    return Entry(output.key, row.digest, *outcome_of(output, row.place))
+    return Entry(output.key, row.digest, *outcome_of(output, row.location))
 
 
 def outcome_of(output: RequestOutput, source: str) -> tuple[Kind, dict[str, Any]]:

@@ -31,7 +31,7 @@ _DATA_KEYS = (*COLUMNS, "chat", "system")
 
 
 def file_digest(path: Path) -> str:
-    """XXH3-128 of a file's bytes, in hex. Raises CheckpointError when it cannot be read."""
+    """Returns the XXH3-128 of a file's bytes, in hex. Raises CheckpointError when it cannot be read."""
     try:
         return size_and_digest(path)[1]
     except OSError as error:
@@ -43,7 +43,7 @@ def fingerprint_fields(
     digest_file: Callable[[Path], str] = file_digest,
     opened: OpenedFolder | None = None,
 ) -> dict[str, Any]:
-    """Everything that decides a row's result, by dotted name; files stand for their digests.
+    """Returns all settings that determine a row's result, by dotted name, with digests for files.
 
     How fast it is computed is not in it: batch size, memory, threads, the number of processes.
 
@@ -99,7 +99,7 @@ def _adapter_fields(config: BatchConfig, home: Path) -> dict[str, Any]:
 
 
 def _concealed(name: str, value: Any, settings: Mapping[str, Any]) -> Any:
-    """A value that was written with ${...}, which may be a secret, as it was written and a digest of it."""
+    """Returns a value that was written with ${...}, which may be a secret, as written with a digest."""
     section, _, leaf = name.partition(".")
     written = settings.get(section, {}).get(leaf)
     if value is None or "${" not in str(written):
@@ -118,7 +118,7 @@ def replica_of(parallel: ParallelConfig) -> Topology:
 def _weights(
     folder: ModelFolder, open_part: Callable[[int], OpenedFolder], topology: Topology
 ) -> Sequence[Path]:
-    """The files of the weights of a model: where its folder was cut for these ranks, those of all."""
+    """Returns the files of a model's weights; those of all ranks if its folder has a part for each."""
     is_cut = folder.shard != WHOLE or folder.stages > 1
     others = range(1, topology.replica_size if is_cut else 1)
     parts = [folder, *(open_part(rank).folder for rank in others)]
@@ -138,8 +138,8 @@ def _assistant_digest(
 
 
 def digest_of(paths: Iterable[Path], digest_file: Callable[[Path], str] = file_digest) -> str:
-    """A digest of the names and the bytes of files: `xxh3-128:` and 32 hex digits. Raises CheckpointError: a
-    file cannot be read."""
+    """Returns a digest of the names and the bytes of files: `xxh3-128:` and 32 hex digits. Raises
+    CheckpointError: a file cannot be read."""
     total = xxhash.xxh3_128()
     for path in paths:
         total.update(orjson.dumps([path.name, digest_file(path)]))

@@ -1,4 +1,4 @@
-"""The index of a dataset: every row, on disk, by its place and its key, with what has become of it."""
+"""The index of a dataset: every row, on disk, by its position and its key, with what has become of it."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -14,9 +14,9 @@ from mindbatch.io.closing import Closing
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.storage import StorageError
 from mindbatch.ledger.entries import Entry, Kind
-from mindbatch.ledger.ledger import Place
+from mindbatch.ledger.ledger import EntryLocation
 
-MOST_NAMED = 10
+MAX_NAMED = 10
 """Errors of one kind that are named; the others are counted."""
 _ROWS_AT_ONCE = 500
 _PAGE_CACHE_KIB = 1024
@@ -40,12 +40,13 @@ CREATE TABLE rows (
 """
 
 
-class Standing(NamedTuple):
-    """Differences between an index and a ledger.
+class RowStatus(NamedTuple):
+    """Rows of a ledger that are not those of the index.
 
-    changed: rows whose result is there, but for another content, or that cannot be read any more:
-        (key, source), the first few.
-    gone: keys in the ledger that are not among the rows.
+    changed: key and source of the first rows whose result is for another content, or that cannot be read any
+        more.
+    num_changed: number of all such rows.
+    gone: number of keys in the ledger without a row.
     """
 
     changed: list[tuple[str, str]]
@@ -55,7 +56,7 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True)
 class RowCounts:
-    """Rows by what became of them; those that cannot be run have failed."""
+    """Number of rows by their outcome; those that cannot be run have failed."""
 
     total: int
     done: int
@@ -63,9 +64,9 @@ class RowCounts:
 
 
 class RowIndex(Closing):
-    """An SQLite file that is made anew for every run and removed with it; memory does not grow with the rows.
+    """The rows of a run in an SQLite file, so that memory does not grow with them.
 
-    Nothing in it needs to survive: it can always be made again from the data and the ledger.
+    Every session makes the file from the data and the ledger, and removes it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -86,7 +87,7 @@ class RowIndex(Closing):
         self._path.unlink(missing_ok=True)
 
     def add(self, position: int, rank: int, item: DataRow | RowFailure) -> None:
-        """Takes the row that stands at a position of the data; rows are run in the order of their ranks."""
+        """Adds the row at a position of the data; rows are run in the order of their ranks."""
         content: tuple[object, ...]
         if isinstance(item, DataRow):
             # A copy: what the JSON library returns holds far more memory than it is long.
@@ -98,8 +99,11 @@ class RowIndex(Closing):
             self._flush()
 
     def close_loading(self, skip: int = 0, limit: int | None = None) -> None:
-        """Ends the adding of rows; keeps `limit` (None: all) in the order of their ranks, after the first
-        `skip` ones. Raises ConfigError: keys that stand on two rows, and where."""
+        """Ends the adding of rows; keeps `limit` of them (None: all) by rank, after the first `skip`.
+
+        Raises:
+            ConfigError: several rows have the same key.
+        """
         self._flush()
         self._do("CREATE INDEX by_rank ON rows (rank, position)")
         if skip or limit is not None:
@@ -111,7 +115,7 @@ class RowIndex(Closing):
         twice = "SELECT key FROM rows WHERE key IS NOT NULL GROUP BY key HAVING count(*) > 1"
         total = self._number(f"SELECT count(*) FROM ({twice})")
         if total:
-            keys = [key for (key,) in self._rows(f"{twice} ORDER BY min(position) LIMIT {MOST_NAMED}")]
+            keys = [key for (key,) in self._rows(f"{twice} ORDER BY min(position) LIMIT {MAX_NAMED}")]
             more = [f"and {total - len(keys)} more keys stand twice"] if total > len(keys) else []
             raise ConfigError([self._repeated(key) for key in keys] + more)
 
@@ -121,7 +125,8 @@ class RowIndex(Closing):
         return self._number("SELECT count(*) FROM rows")
 
     def count(self, kind: Kind | None) -> int:
-        """Rows with a result or an error in the ledger; None counts those that are still to be run."""
+        """Returns the number of rows with a result or an error in the ledger; None counts the pending
+        ones."""
         return self._number("SELECT count(*) FROM rows WHERE row IS NOT NULL AND kind IS ?", (kind,))
 
     def counts(self) -> RowCounts:
@@ -142,10 +147,12 @@ class RowIndex(Closing):
         )
         return [RowFailure(*fields) for fields in fetched]
 
-    def settle(self, outcomes: Iterable[tuple[Entry, Place]], *, errors_too: bool = True) -> Standing:
-        """Notes what the ledger holds: the last outcome of a key counts, and only for the same content.
+    def record_outcomes(
+        self, outcomes: Iterable[tuple[Entry, EntryLocation]], *, errors_too: bool = True
+    ) -> RowStatus:
+        """Records the outcomes in the ledger: the last one of a key counts, if the row's content is the same.
 
-        errors_too: count errors as done; False has them run again.
+        errors_too: True counts errors as done; False runs these rows again.
         """
         self._do(
             "CREATE TEMP TABLE seen "
@@ -155,8 +162,8 @@ class RowIndex(Closing):
             self._database.executemany(
                 "INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?, ?, ?)",
                 (
-                    (entry.key, entry.row, entry.kind, place.session, place.offset, place.length)
-                    for entry, place in outcomes
+                    (entry.key, entry.row, entry.kind, location.session, location.offset, location.length)
+                    for entry, location in outcomes
                 ),
             )
         if not errors_too:
@@ -169,24 +176,24 @@ class RowIndex(Closing):
         changed = (
             "FROM rows JOIN seen USING (key) WHERE seen.kind = 'result' AND rows.digest IS NOT seen.digest"
         )
-        standing = Standing(
-            self._rows(f"SELECT key, source || ':' || line {changed} ORDER BY position LIMIT {MOST_NAMED}"),
+        status = RowStatus(
+            self._rows(f"SELECT key, source || ':' || line {changed} ORDER BY position LIMIT {MAX_NAMED}"),
             self._number(f"SELECT count(*) {changed}"),
             self._number(
                 "SELECT count(*) FROM seen WHERE key NOT IN (SELECT key FROM rows WHERE key IS NOT NULL)"
             ),
         )
         self._do("DROP TABLE seen")
-        return standing
+        return status
 
-    def mark(self, key: str, kind: Kind, place: Place) -> None:
+    def mark(self, key: str, kind: Kind, location: EntryLocation) -> None:
         self._do(
             "UPDATE rows SET kind = ?, session = ?, start = ?, length = ? WHERE key = ?",
-            (kind, place.session, place.offset, place.length, key),
+            (kind, location.session, location.offset, location.length, key),
         )
 
     def pending(self) -> Iterator[DataRow]:
-        """The rows without an outcome, in the order in which they are to be run."""
+        """Yields the rows without an outcome, in the order of running."""
         last = (-1, -1)
         while True:
             fetched = self._rows(
@@ -200,8 +207,9 @@ class RowIndex(Closing):
             if not fetched:
                 return
 
-    def in_order(self) -> Iterator[tuple[DataRow | RowFailure, Place | None]]:
-        """Every row in the order of the data, and where the ledger has its outcome, if there is one yet."""
+    def in_order(self) -> Iterator[tuple[DataRow | RowFailure, EntryLocation | None]]:
+        """Yields every row in the order of the data, with the location of its outcome in the ledger, if
+        any."""
         last = -1
         while fetched := self._rows(
             f"{_SELECT} WHERE position > ? ORDER BY position LIMIT {_ROWS_AT_ONCE}", (last,)
@@ -210,8 +218,8 @@ class RowIndex(Closing):
             yield from map(_indexed, fetched)
 
     def _repeated(self, key: str) -> str:
-        places = self._rows("SELECT source, line FROM rows WHERE key = ? ORDER BY position LIMIT 2", (key,))
-        (first, first_line), (second, second_line) = places
+        rows = self._rows("SELECT source, line FROM rows WHERE key = ? ORDER BY position LIMIT 2", (key,))
+        (first, first_line), (second, second_line) = rows
         return (
             f"{second}:{second_line}: key {key!r} stands on line {first_line} of {first} already; each row "
             "needs a key of its own"
@@ -243,16 +251,16 @@ class RowIndex(Closing):
 _SELECT = "SELECT position, key, source, line, row, stage, reason, session, start, length FROM rows"
 
 
-def _indexed(columns: tuple[Any, ...]) -> tuple[DataRow | RowFailure, Place | None]:
+def _indexed(columns: tuple[Any, ...]) -> tuple[DataRow | RowFailure, EntryLocation | None]:
     _, key, source, line, row, stage, reason, session, start, length = columns
     if row is None:
         return RowFailure(key, source, line, stage, reason), None
-    return DataRow.from_json(row), None if session is None else Place(session, start, length)
+    return DataRow.from_json(row), None if session is None else EntryLocation(session, start, length)
 
 
 @contextmanager
 def _storage_errors(path: Path) -> Iterator[None]:
-    """A full disk under the index is an error of storage like any other."""
+    """Turns errors of SQLite, as of a full disk, into a StorageError."""
     try:
         yield
     except sqlite3.OperationalError as error:

@@ -54,18 +54,18 @@ from mindbatch.run.result_files import (
 )
 from mindbatch.run.survey import DataInput, Items, selection_of, survey, too_many_errors
 
-MOST_FOLDERS = 1000
+MAX_FOLDERS = 1000
 OnStep = Callable[[Tally], None]
 
 
 class TooManyErrors(MindBatchError):
-    """More rows have failed than data.max_errors allows; what was finished is committed."""
+    """More rows have failed than data.max_errors allows; finished rows are committed."""
 
     exit_code = EXIT_FAILED
 
 
 def typed_command() -> list[str]:
-    """The words of this process's command line, without the folder of the program."""
+    """Returns the words of this process's command line, without the folder of the program."""
     return [Path(sys.argv[0]).name, *sys.argv[1:]]
 
 
@@ -73,14 +73,13 @@ def typed_command() -> list[str]:
 class BatchJob:
     """One command over a dataset.
 
-    fields: what the results depend on besides the rows (see `identity.fingerprint_fields`).
-    load: makes the generator for a folder, for the `with` block in which the rows are run; called only if
-        there is one.
+    fields: settings that determine the results besides the rows (see `identity.fingerprint_fields`).
+    load: returns a context of the generator for a folder; called only if there are rows to run.
     tokenizer: loads the model's tokenizer, for results in OpenAI's format.
-    command: what the user typed, for the run record.
-    date: what chat templates are told in a new run that asks for none; None is today.
-    retry: run the rows again that failed; the run is there already.
-    on_step: called after each step of the engine with what this session has done. check: see `survey`.
+    command: the command line, for the run record.
+    date: the date in chat templates of a new run whose options have none; None is today.
+    retry: runs the failed rows of an existing run again.
+    on_step: called after each step of the engine with the counts of this session. check: see `survey`.
     """
 
     config: BatchConfig
@@ -102,10 +101,10 @@ class BatchJob:
         self._params = DecodingParams(**vars(self.config.decoding))
 
     def run(self) -> int:
-        """Runs to the end; returns the exit code: failed when more rows have no result than may.
+        """Runs to the end; returns the exit code, EXIT_FAILED if more rows have failed than may.
 
         Raises:
-            ConfigError: the data or the folder is not what the settings ask for; nothing was begun.
+            ConfigError: the data or the folder does not fit the settings; nothing was begun.
             StorageError: the folder cannot be written; what was committed is safe.
             RankError: a process of a distributed job ended; what was finished is committed.
             TooManyErrors: more rows have failed than may; what was finished is committed.
@@ -119,14 +118,15 @@ class BatchJob:
                 if self.config.output.on_mismatch != "new_dir":
                     raise
         raise ConfigError(
-            f"output.dir={self.config.output.dir}: {MOST_FOLDERS} folders of that name hold other runs"
+            f"output.dir={self.config.output.dir}: {MAX_FOLDERS} folders of that name hold other runs"
         )
 
     def _folders(self) -> Iterator[RunFolder]:
-        """The folder asked for, then those that on_mismatch=new_dir tries: runs/a, runs/a-2, runs/a-3..."""
+        """Yields output.dir, then the folders that on_mismatch=new_dir tries: runs/a, runs/a-2,
+        runs/a-3..."""
         first = Path(self.config.output.dir or "")
         yield RunFolder(first)
-        for number in range(2, MOST_FOLDERS + 1):
+        for number in range(2, MAX_FOLDERS + 1):
             yield RunFolder(first.with_name(f"{first.name}-{number}"))
 
     def _run_in(self, folder: RunFolder, index: RowIndex) -> int:
@@ -168,7 +168,7 @@ class BatchJob:
         return EXIT_FAILED if self.config.data.is_failed_by(index.counts().failed) else EXIT_DONE
 
     def _keep_seed(self, folder: RunFolder) -> None:
-        """Takes the seed that was drawn when the folder's run was begun, if this one is to be drawn, too."""
+        """Keeps the seed that was drawn at the beginning of the folder's run, if seed=random again."""
         config = self.config
         if not config.drawn or not folder.holds_a_run:
             return
@@ -180,8 +180,8 @@ class BatchJob:
             self._params = DecodingParams(**vars(config.decoding))
 
     def _ledger(self, folder: RunFolder, record: RunRecord, index: RowIndex) -> tuple[Ledger, RunRecord]:
-        """The folder's ledger. That of another run goes first if the user says so, or if that run came to
-        nothing."""
+        """Opens the folder's ledger; first clears another run if the user overwrites it or it has no
+        results."""
         accept = partial(self._input.accept, folder)
         date = self.config.data.date
         opened = partial(open_ledger, folder, record, index, self.storage, accept, date=date)
@@ -200,7 +200,7 @@ class BatchJob:
     def _work(
         self, folder: RunFolder, index: RowIndex, ledger: Ledger, record: RunRecord, format: str
     ) -> None:
-        """Runs what is pending and writes the result files; the manifest says how far it came."""
+        """Runs the pending rows and writes the result files; the manifest records the status."""
         drawn = [f"{folder.path}: {SEED}={self._params.seed} was drawn"] if self.config.drawn else []
         self._say(*ledger.notes, *drawn)
         monitor = Monitor(self.config, folder, index.counts())
@@ -219,7 +219,7 @@ class BatchJob:
             first_failed = self._write_results(folder, index, ledger, record, format)
             removed = folder.remove_results(others, self.storage)
         except BaseException as error:
-            with suppress(StorageError):  # what went wrong first is what the user must hear
+            with suppress(StorageError):  # the first error is the one to report
                 write_status("interrupted")
             if isinstance(error, StorageError):
                 raise  # the index may be what cannot be read
@@ -228,7 +228,7 @@ class BatchJob:
             raise
         write_status("complete")
         if first_failed is not None and not index.counts().done:
-            self._say(f"{first_failed.place}: {first_failed.reason}")
+            self._say(f"{first_failed.location}: {first_failed.reason}")
         self._say(*(f"{folder.path}: {name} is removed; {results} has the results now" for name in removed))
         self._say(f"{folder.path}: {_progress(index, results)}")
 
@@ -251,10 +251,11 @@ class BatchJob:
             say(*generator.take_notes())
 
     def _limit_errors(self, failed: int, last: str) -> None:
-        """Ends the job when more rows have failed than may. last: the one that is too many, and why."""
-        most = self.config.data.most_errors
-        if failed > most:
-            raise TooManyErrors(too_many_errors(most, last))
+        """Raises TooManyErrors if more rows have failed than may. last: location and reason of the last
+        one."""
+        limit = self.config.data.error_limit
+        if failed > limit:
+            raise TooManyErrors(too_many_errors(limit, last))
 
     @cached_property
     def _tokenizer(self) -> Tokenizer | None:
@@ -280,7 +281,7 @@ class BatchJob:
 
 
 def _progress(index: RowIndex, results: str = "") -> str:
-    """Formats how many rows are done; and in which file their results are, once it is written."""
+    """Formats the number of finished rows, and the name of the result file once it is written."""
     rows = index.counts()
     written = f" ({results})" if results and rows.done else ""
     failed = f", {rows.failed:,} failed (errors.jsonl)" if rows.failed else ""

@@ -35,12 +35,12 @@ def computed_with(config: ModelTaskConfig, kernels: str) -> ComputedWith:
 
 
 def differences(before: ComputedWith, now: ComputedWith) -> list[str]:
-    """A line for each thing that differs and may decide bits."""
+    """Returns a line for each difference that may change bits."""
     return changes(*({**kind, "kernels": _adding_alike(kind)} for kind in (before, now)))
 
 
 def _adding_alike(kind: ComputedWith) -> str:
-    """The kernels, of those that come to the same bits the simplest."""
+    """Returns the kernels, replaced by the simplest ones with the same bits."""
     names = str(kind.get("kernels")).split(", ")
     plain = {**_SAME_BITS, "amx": "avx512"} if kind.get("dtype") == "float32" else _SAME_BITS
     return ", ".join(sorted({plain.get(name, name) for name in names}))
@@ -55,7 +55,8 @@ def results_by_kind(index: RowIndex, ledger: Ledger) -> list[tuple[ComputedWith,
 
 
 def mixed(folder: RunFolder, index: RowIndex, ledger: Ledger) -> Iterator[str]:
-    """A line if the rows of earlier sessions were computed otherwise than those of this one will be."""
+    """Yields a line if the rows of earlier sessions were computed otherwise than those of this one will
+    be."""
     others = [
         f"{counted(count, 'row')} before with {', '.join(changed)}"
         for kind, count in results_by_kind(index, ledger)
@@ -148,7 +149,7 @@ def _digests(fields: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def now() -> str:
-    """The time in UTC, to the second."""
+    """Returns the time in UTC, to the second."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
@@ -161,7 +162,7 @@ def rows_of(folder: RunFolder) -> RowCounts:
 
 
 def written_results(folder: RunFolder) -> set[str]:
-    """The names of the result files that the run has written, as far as its manifest tells."""
+    """Returns the names of the result files that the run has written, as far as its manifest tells."""
     match read_manifest(folder):
         case {"results": [*names]}:
             return {name for name in names if name in RESULT_NAMES.values()}

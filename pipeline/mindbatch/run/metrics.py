@@ -1,4 +1,4 @@
-"""The run's measurements over time: a JSON line every few seconds, and TensorBoard where it is asked for."""
+"""The run's measurements over time: a JSON line every few seconds, and TensorBoard if requested."""
 
 import dataclasses
 import os
@@ -29,11 +29,11 @@ class Snapshot:
     seconds: since the run started.
     rows_total, rows_done, rows_failed: all rows; those with a result, and those with an error, what earlier
         runs of the same job did included.
-    prompt_tokens, cached_prompt_tokens, generated_tokens: of this run; of the prompts' tokens, those found in
-        the cache.
-    running: sequences; waiting: rows that are queued in the engine.
-    cache_used: share of the cache's blocks that are in use, 0 to 1.
-    preemptions: how often sequences had to give their place up, in this run.
+    prompt_tokens, cached_prompt_tokens, generated_tokens: tokens of this run: of prompts, of prompts found in
+        the cache, and generated.
+    running: running sequences. waiting: rows that are queued in the engine.
+    cache_used: share of the cache's blocks in use, 0 to 1.
+    preemptions: number of pre-emptions of sequences in this run.
     """
 
     seconds: float
@@ -89,7 +89,7 @@ class RateMeter:
 
 
 def rates_between(start: Snapshot, end: Snapshot) -> Rates:
-    """The mean rates from one moment to another; nothing where no time has passed."""
+    """Returns the mean rates from one moment to another; nothing where no time has passed."""
     seconds = end.seconds - start.seconds
     return Rates(
         prompt_tokens=per_second(end.prompt_tokens - start.prompt_tokens, seconds),
@@ -106,8 +106,8 @@ NEEDS_TENSORBOARDX = (
 class EventFile:
     """One event file of a folder; each run makes its own, and TensorBoard shows them as one.
 
-    tensorboardX's SummaryWriter is passed over: it writes in a thread, and when that one meets a full disk
-    the program waits for it for ever. What lies under it writes at once, and says so when it cannot.
+    tensorboardX's SummaryWriter is passed over: it writes in a thread, and with a full disk the program waits
+    for it for ever. The writer below it writes at once, and raises OSError.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -157,7 +157,7 @@ class MetricsLog(Closing):
     ) -> None:
         """tensorboard: folder of TensorBoard's event files; None writes none. There a sample's step is the
         number of rows that had ended, so that the curves of a resumed run join. clock: seconds since 1970.
-        Raises ConfigError: TensorBoard is asked for and tensorboardX is not installed."""
+        Raises ConfigError if tensorboardX is needed and not installed."""
         self._path = path
         self._clock = clock
         self._storage = Storage()
@@ -177,7 +177,7 @@ class MetricsLog(Closing):
         if self._latest is not None and self._latest != self._written:
             self._write(self._latest)
         if self._events is not None:
-            with suppress(OSError):  # each event was flushed, or its loss told
+            with suppress(OSError):  # each event was flushed, or its loss reported
                 self._events.close()
 
     def _write(self, snapshot: Snapshot) -> None:

@@ -26,7 +26,7 @@ from mindbatch.run.result_rows import (
 
 
 def parser_of(row: DataRow, options: OutputOptions) -> MessageParser | None:
-    """The parser of one output of a row; None where the model's messages are plain text."""
+    """Returns the parser of one output of a row; None where the model's messages are plain text."""
     format = options.message_format
     if row.extra.get("call_is_forced"):
         format = forced_call(format)
@@ -39,7 +39,7 @@ def parser_of(row: DataRow, options: OutputOptions) -> MessageParser | None:
 
 
 def notes_at_end(parser: MessageParser | None) -> list[str]:
-    """Says of a message that has ended where it did, if that was within its reasoning."""
+    """Returns a note if a message ended within its reasoning."""
     is_within = parser is not None and parser.is_within_reasoning
     return ["the output ended within the reasoning, before its closing tag"] if is_within else []
 
@@ -47,10 +47,10 @@ def notes_at_end(parser: MessageParser | None) -> list[str]:
 def chat_message(
     row: DataRow, generation: Mapping[str, Any], options: OutputOptions
 ) -> tuple[dict[str, Any], str]:
-    """The message of one output, and its finish reason.
+    """Returns the message of one output, and its finish reason.
 
-    content is None beside tool calls alone; reasoning_content, tool_calls and parse_errors (why something
-    that looks like a call stayed text) are there where the message has any.
+    content is None for tool calls alone; reasoning_content, tool_calls and parse_errors (reasons why text
+    that looks like a call stayed text) are set if the message has any.
     """
     message: dict[str, Any] = {"role": "assistant", "content": generation["text"], "refusal": None}
     reason: str = generation["finish_reason"]
@@ -63,8 +63,8 @@ def chat_message(
         message["reasoning_content"] = parsed.reasoning
     if parsed.tool_calls:
         message["tool_calls"] = [
-            tool_call(call, call_id(row, generation["index"], place, options))
-            for place, call in enumerate(parsed.tool_calls)
+            tool_call(call, call_id(row, generation["index"], number, options))
+            for number, call in enumerate(parsed.tool_calls)
         ]
         reason = reason_with_calls(reason)
     elif parsed.content is None:
@@ -79,7 +79,7 @@ def reason_with_calls(reason: str) -> str:
 
 
 def tool_call(call: ToolCall, name: str) -> dict[str, Any]:
-    """A tool call object. name: its identifier."""
+    """Returns a tool call object. name: its identifier."""
     return {
         "id": name,
         "type": "function",
@@ -87,9 +87,9 @@ def tool_call(call: ToolCall, name: str) -> dict[str, Any]:
     }
 
 
-def call_id(row: DataRow, index: int, place: int, options: OutputOptions) -> str:
-    """The identifier of a call: of its run, row, output and place."""
-    return identifier("call_", f"{row.key}/{index}/{place}", options)
+def call_id(row: DataRow, index: int, number: int, options: OutputOptions) -> str:
+    """Returns the identifier of a call, from its run, row, output and number."""
+    return identifier("call_", f"{row.key}/{index}/{number}", options)
 
 
 UNLIKELY = -9999.0
@@ -109,7 +109,7 @@ class TokenName(NamedTuple):
 
 
 def token_name(token_bytes: TokenBytes | None, token_id: int, previous: int | None) -> TokenName:
-    """The text by which OpenAI's formats name a token.
+    """Returns the text by which OpenAI's formats name a token.
 
     token_bytes: what a token adds to a text; None where there is no tokenizer, then a token is named by its
         number, like token_id:17.
@@ -127,9 +127,11 @@ def token_name(token_bytes: TokenBytes | None, token_id: int, previous: int | No
         return TokenName("".join(f"\\x{byte:02x}" for byte in added), added, is_part=True)
 
 
-class _Place(NamedTuple):
-    """One token: the token before it, its own log-probability, and those of the likeliest tokens, which may
-    include it; none of the first of a prompt, which follows nothing."""
+class _TokenLogprobs(NamedTuple):
+    """A token, the token before it, its log-probability, and those of the likeliest tokens.
+
+    The first token of a prompt has none, as it follows no token.
+    """
 
     token_id: int
     previous: int | None
@@ -140,27 +142,28 @@ class _Place(NamedTuple):
 def chat_logprobs(
     generation: Mapping[str, Any], count: int, token_bytes: TokenBytes | None, previous: int | None = None
 ) -> dict[str, Any] | None:
-    """The `logprobs` of a chat choice, with the `count` likeliest tokens a place; None unless asked for.
+    """Returns the `logprobs` of a chat choice, with the `count` likeliest tokens of each position; None
+    unless requested.
 
     previous: the generation's token before these, if they are a part of it.
     """
     if generation.get("logprobs") is None:
         return None
     content = []
-    for place in _places(generation, previous):
-        token = _chat_token(token_bytes, place.token_id, place.previous, place.logprob)
-        token["top_logprobs"] = [
-            _chat_token(token_bytes, token_id, place.previous, logprob)
-            for token_id, logprob in islice(place.likely.items(), count)
+    for token in _token_logprobs(generation, previous):
+        entry = _chat_token(token_bytes, token.token_id, token.previous, token.logprob)
+        entry["top_logprobs"] = [
+            _chat_token(token_bytes, token_id, token.previous, logprob)
+            for token_id, logprob in islice(token.likely.items(), count)
         ]
-        content.append(token)
+        content.append(entry)
     return {"content": content, "refusal": None}
 
 
 def completion_logprobs(
     generation: Mapping[str, Any], offset: int, token_bytes: TokenBytes | None, previous: int | None = None
 ) -> dict[str, Any] | None:
-    """The `logprobs` of a completion's choice; None unless asked for.
+    """Returns the `logprobs` of a completion's choice; None unless requested.
 
     offset: characters before these tokens; text_offset counts from the prompt's beginning.
     previous: the generation's token before these, if they are a part of it.
@@ -169,12 +172,12 @@ def completion_logprobs(
         return None
     tokens, offsets = [], []
     token_logprobs, top_logprobs = [], []
-    for place in _places(generation, previous):
-        name = _completion_name(place.token_id, place.previous, token_bytes)
+    for token in _token_logprobs(generation, previous):
+        name = _completion_name(token.token_id, token.previous, token_bytes)
         tokens.append(name)
         offsets.append(offset)
-        token_logprobs.append(place.logprob)
-        top_logprobs.append(_completion_likely(place, token_bytes) or None)
+        token_logprobs.append(token.logprob)
+        top_logprobs.append(_completion_likely(token, token_bytes) or None)
         offset += len(name)
     return {
         "tokens": tokens,
@@ -184,11 +187,11 @@ def completion_logprobs(
     }
 
 
-def _places(generation: Mapping[str, Any], previous: int | None) -> Iterator[_Place]:
+def _token_logprobs(generation: Mapping[str, Any], previous: int | None) -> Iterator[_TokenLogprobs]:
     for token_id, logprobs in zip(generation["token_ids"], generation["logprobs"], strict=True):
         # Numbers are texts as keys of JSON, in which form the ledger gives them back.
         likely = {int(key): max(logprob, UNLIKELY) for key, logprob in (logprobs or {}).items()}
-        yield _Place(token_id, previous, likely.get(token_id), likely)
+        yield _TokenLogprobs(token_id, previous, likely.get(token_id), likely)
         previous = token_id
 
 
@@ -199,11 +202,11 @@ def _chat_token(
     return {"token": name.text, "logprob": logprob, "bytes": name.bytes and list(name.bytes)}
 
 
-def _completion_likely(place: _Place, token_bytes: TokenBytes | None) -> dict[str, float]:
-    """By name; of several tokens with one name the likeliest stands."""
+def _completion_likely(token: _TokenLogprobs, token_bytes: TokenBytes | None) -> dict[str, float]:
+    """Returns log-probabilities by name; of several tokens with one name, that of the likeliest."""
     named: dict[str, float] = {}
-    for token_id, logprob in place.likely.items():
-        named.setdefault(_completion_name(token_id, place.previous, token_bytes), logprob)
+    for token_id, logprob in token.likely.items():
+        named.setdefault(_completion_name(token_id, token.previous, token_bytes), logprob)
     return named
 
 
@@ -223,7 +226,7 @@ _NEVER_TRIED = {"cancelled": "batch_cancelled", "expired": "batch_expired", "fai
 
 
 def response_lines(file: BinaryIO, options: OutputOptions) -> RowWriter:
-    """The output file: {id, custom_id, response, error}.
+    """Writes the output file: {id, custom_id, response, error}.
 
     Every identifier follows from the run's settings and the row's key, and `created` is when the run was
     begun: a resumed run writes what an unbroken one does. Where the configuration asks for token ids, choices
@@ -239,15 +242,15 @@ def response_lines(file: BinaryIO, options: OutputOptions) -> RowWriter:
 
 
 def refusal_lines(file: BinaryIO, options: OutputOptions) -> FailureWriter:
-    """The error file, in the same form: a refused request has a response with an HTTP status and an error in
-    its body; a line that is no request at all has no response and `error` is set."""
+    """Writes the error file in the same form: a refused request has a response with an HTTP status and an
+    error in its body; a line that is no request at all has no response and `error` is set."""
 
     def as_json(row: RowFailure) -> Mapping[str, Any]:
         code = error_code(row.stage, row.reason)
-        message = f"{row.place}: {row.reason}"
+        message = f"{row.location}: {row.reason}"
         if row.key is None or row.stage in _NEVER_TRIED:
             error = {"code": _NEVER_TRIED.get(row.stage, code or "server_error"), "message": message}
-            return _line(row.key, row.key or row.place, options, error=error)
+            return _line(row.key, row.key or row.location, options, error=error)
         detail = {
             "message": message,
             "type": "invalid_request_error" if code else "server_error",
@@ -261,7 +264,7 @@ def refusal_lines(file: BinaryIO, options: OutputOptions) -> FailureWriter:
 
 
 def error_code(stage: str, reason: str) -> str | None:
-    """The code of an error; None of the program's own. Clients act on that of a prompt that is too long."""
+    """Returns the code of an error; None for the program's own. Clients act on that of a too long prompt."""
     return TOO_LONG if stage == "prompt" and _LENGTH.search(reason) else _ERROR_CODES.get(stage)
 
 
@@ -285,7 +288,8 @@ def _line(
 
 
 def completion(row: FinishedRow, options: OutputOptions) -> dict[str, Any]:
-    """A chat completion object where the prompt was a conversation, else one of text, or embeddings."""
+    """Returns a chat completion object where the prompt was a conversation, else one of text, or
+    embeddings."""
     if row.body["generations"][0].get(EMBEDDING) is not None:
         return embeddings([row], options)
     is_chat = "messages" in row.row.content
@@ -310,7 +314,7 @@ def completion(row: FinishedRow, options: OutputOptions) -> dict[str, Any]:
 
 
 def embeddings(rows: Sequence[FinishedRow], options: OutputOptions) -> dict[str, Any]:
-    """A list of embedding objects, one of each row; at least one."""
+    """Returns a list of embedding objects, one of each row; at least one."""
     tokens = sum(row.body["prompt_tokens"] for row in rows)
     vectors = [generation[EMBEDDING] for row in rows for generation in row.body["generations"]]
     return {
@@ -325,12 +329,12 @@ def embeddings(rows: Sequence[FinishedRow], options: OutputOptions) -> dict[str,
 
 
 def _chat_choice(row: FinishedRow, generation: Mapping[str, Any], options: OutputOptions) -> dict[str, Any]:
-    asked = row.row.overrides.get("logprobs", options.logprobs)
+    count = row.row.overrides.get("logprobs", options.logprobs)
     message, reason = chat_message(row.row, generation, options)
     return {
         "index": generation["index"],
         "message": message,
-        "logprobs": chat_logprobs(generation, asked or 0, options.token_bytes),
+        "logprobs": chat_logprobs(generation, count or 0, options.token_bytes),
         "finish_reason": reason,
     }
 

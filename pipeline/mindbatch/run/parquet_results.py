@@ -64,7 +64,7 @@ def parquet_table(
 
 
 def _carried(row: FinishedRow, types: Mapping[str, pa.DataType | None]) -> dict[str, Any]:
-    """The row's columns of the data, as JSON where a column has no type of its own."""
+    """Returns the row's columns of the data, as JSON where a column has no type of its own."""
     values = columns_of(row.row)
     return {
         name: values[name] if type_ is not None or values[name] is None else json_text(values[name])
@@ -109,7 +109,7 @@ def schema(options: OutputOptions, types: Mapping[str, pa.DataType | None]) -> p
 
 
 def result_cells(row: FinishedRow, options: OutputOptions) -> dict[str, Any]:
-    """The row's values by column, but for the columns of the data."""
+    """Returns the row's values by column, without the columns of the data."""
     fields = result_fields(row.body, options.token_ids)
     for cells in (fields, *fields["generations"]):
         cells |= {name: [*map(_likely_tokens, cells[name])] for name in _LOGPROBS if name in cells}
@@ -121,14 +121,14 @@ def result_cells(row: FinishedRow, options: OutputOptions) -> dict[str, Any]:
     }
 
 
-def _likely_tokens(place: Mapping[Any, float] | None) -> list[dict[str, Any]] | None:
-    if place is None:
+def _likely_tokens(logprobs: Mapping[Any, float] | None) -> list[dict[str, Any]] | None:
+    if logprobs is None:
         return None
-    return [{"token_id": int(token), "logprob": logprob} for token, logprob in place.items()]
+    return [{"token_id": int(token), "logprob": logprob} for token, logprob in logprobs.items()]
 
 
 def _size(cells: Mapping[str, Any], body: Mapping[str, Any]) -> int:
-    """About how many bytes a row takes; by its content alone, so that the groups are the same always."""
+    """Estimates the bytes of a row by its content alone, so that groups are always the same."""
     size = len(cells["prompt"] or "") + _logprobs_size(body.get("prompt_logprobs"))
     for generation in body["generations"]:
         size += len(generation["text"]) + _BYTES_PER_TOKEN * len(generation["token_ids"])
@@ -136,5 +136,5 @@ def _size(cells: Mapping[str, Any], body: Mapping[str, Any]) -> int:
     return size
 
 
-def _logprobs_size(places: Sequence[Mapping[Any, float] | None] | None) -> int:
-    return _BYTES_PER_TOKEN * sum(len(place or ()) for place in places or ())
+def _logprobs_size(logprobs: Sequence[Mapping[Any, float] | None] | None) -> int:
+    return _BYTES_PER_TOKEN * sum(len(by_token or ()) for by_token in logprobs or ())

@@ -23,7 +23,7 @@ class LengthRange(NamedTuple):
 
 
 class Lengths:
-    """Lengths in tokens. What is asked of none at all is 0."""
+    """Lengths in tokens; without any, statistics are 0."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -48,7 +48,7 @@ class Lengths:
         return max(self._counts, default=0)
 
     def quantile(self, share: float) -> int:
-        """The smallest length that at least this share of them does not exceed."""
+        """Returns the smallest length that at least this share of them does not exceed."""
         below = 0
         for length in sorted(self._counts):
             below += self._counts[length]
@@ -69,7 +69,7 @@ class Lengths:
         ]
 
 
-MOST_FAILURES = 5
+MAX_FAILURES = 5
 """Rows that cannot be run of which the reasons are given; the others are counted."""
 
 
@@ -94,12 +94,12 @@ class RowTotals:
 
 
 def count_rows(index: RowIndex, check: RowCheck) -> RowTotals:
-    totals = RowTotals(index.num_rows, index.num_unusable, index.failures(MOST_FAILURES))
+    totals = RowTotals(index.num_rows, index.num_unusable, index.failures(MAX_FAILURES))
     for row in index.pending():
         counted_row = check.count(row)
         if isinstance(counted_row, RowFailure):
             totals.unusable += 1
-            totals.failures = [*totals.failures, counted_row][:MOST_FAILURES]
+            totals.failures = [*totals.failures, counted_row][:MAX_FAILURES]
         else:
             totals.prompts.add(counted_row.prompt)
             totals.outputs.add(counted_row.output, counted_row.samples)
@@ -138,7 +138,7 @@ class TimeEstimate:
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Memory demand of a job's ranks. demand_at: of ranks at such places, on one machine."""
+    """Memory demand of a job's ranks. demand_at: returns the demand of ranks on one machine."""
 
     topology: Topology
     demand_at: Callable[[Sequence[RankPlace]], MemoryDemand]
@@ -147,13 +147,13 @@ class RankMemory:
         return self.demand_at([self.topology.coordinates(rank) for rank in ranks])
 
     def stages(self) -> Iterator[tuple[range, MemoryDemand]]:
-        """The ranks of each stage of a replica, with the demand of one of them."""
+        """Yields the ranks of each stage of a replica, with the demand of one of them."""
         size = self.topology.model_parallel
         for stage in range(self.topology.pipeline_stage):
             yield range(stage * size, (stage + 1) * size), self.demand([stage * size])
 
     def as_json(self) -> dict[str, Any]:
-        """Bytes of each rank; ranks are numbered in their replica."""
+        """Returns the bytes of each rank; ranks are numbered in their replica."""
         return {
             "replicas": self.topology.data_parallel,
             "stages": [
@@ -251,19 +251,19 @@ def _lengths(lengths: Lengths) -> dict[str, int | float]:
 
 
 def time_at(rate: float, rows: RowTotals) -> TimeEstimate:
-    """The time if every row generates all that it may."""
+    """Returns the time if every row generates all that it may."""
     tokens = rows.outputs.total
     return TimeEstimate(tokens / rate, rate, tokens, is_most=True, measured=False)
 
 
 def time_after(calibration: Calibration, rows: RowTotals, startup_seconds: float) -> TimeEstimate:
-    """The time if all rows are like those that were run."""
+    """Returns the time if all rows are like those that were run."""
     generated = round(rows.outputs.total * calibration.share)
     return TimeEstimate(
         seconds=startup_seconds + calibration.first_seconds + generated / calibration.rate,
         rate=calibration.rate,
         generated_tokens=generated,
-        is_most=not calibration.most_tokens,
+        is_most=not calibration.max_tokens,
         measured=True,
         startup_seconds=startup_seconds,
         compile_seconds=calibration.first_seconds,

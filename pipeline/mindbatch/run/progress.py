@@ -33,8 +33,8 @@ def reading_line(
     kind: as of `run_progress`.
     """
     file = file or sys.stderr
-    moves = kind == "rich" or (kind == "auto" and file.isatty())
-    seconds, last = _MOVING_SECONDS if moves else PLAIN_LINE_SECONDS, clock()
+    is_live = kind == "rich" or (kind == "auto" and file.isatty())
+    seconds, last = _MOVING_SECONDS if is_live else PLAIN_LINE_SECONDS, clock()
 
     def on_row(rows: int, errors: int) -> None:
         nonlocal last
@@ -42,12 +42,12 @@ def reading_line(
             return
         last = clock()
         text = f"{counted(rows, 'row')} read, {counted(errors, 'error')}"
-        if moves:
+        if is_live:
             line(text)
         else:
             show(text, file=file)
 
-    with LoadingLine(shown=moves, file=file, forced=kind == "rich") as line:
+    with LoadingLine(shown=is_live, file=file, forced=kind == "rich") as line:
         yield on_row
 
 
@@ -65,8 +65,8 @@ def run_progress(kind: str, file: TextIO | None = None) -> Iterator[Callable[[Sn
     """
     console = Console(file=file or sys.stderr, force_terminal=True if kind == "rich" else None)
     can_move = console.is_terminal and not console.is_dumb_terminal
-    moves = kind == "rich" or (kind == "auto" and can_move)
-    bar = MovingBar("batch", console, disable=not moves)
+    is_live = kind == "rich" or (kind == "auto" and can_move)
+    bar = MovingBar("batch", console, disable=not is_live)
     tokens, rows = RateMeter(), RateMeter(ROW_RATE_SECONDS)
     first: Snapshot | None = None
     last: Snapshot | None = None
@@ -78,7 +78,7 @@ def run_progress(kind: str, file: TextIO | None = None) -> Iterator[Callable[[Sn
             first, printed = snapshot, snapshot.seconds
         last, rates = snapshot, tokens.rates(snapshot)
         left = clock(seconds_left(snapshot, rows.rates(snapshot).rows))
-        if moves:
+        if is_live:
             note = f"{snapshot.rows_failed} failed, {left} left"
             bar.set(snapshot.rows_ended, snapshot.rows_total, note, engine_line(snapshot, rates))
         elif kind != "none" and snapshot.seconds - printed >= PLAIN_LINE_SECONDS:
@@ -94,7 +94,7 @@ def run_progress(kind: str, file: TextIO | None = None) -> Iterator[Callable[[Sn
 
 
 def seconds_left(snapshot: Snapshot, rows_per_second: float) -> float | None:
-    """The time until all rows have ended; None while it cannot be estimated."""
+    """Returns the time until all rows have ended; None while it cannot be estimated."""
     left = snapshot.rows_total - snapshot.rows_ended
     if left <= 0:
         return 0.0

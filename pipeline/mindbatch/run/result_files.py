@@ -1,4 +1,4 @@
-"""Opening the result and error files of a run in the format asked for."""
+"""Opens and writes the result and error files of a run in the requested format."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, cast
 from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.io.screen_text import without_hidden
 from mindbatch.io.storage import Storage, WholeFile
-from mindbatch.ledger.ledger import Ledger, Place
+from mindbatch.ledger.ledger import EntryLocation, Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.message_formats.detection import detect
@@ -41,15 +41,14 @@ def open_outputs(
     storage: Storage | None = None,
     kinds: Mapping[str, set[type]] | None = None,
 ) -> Iterator[tuple[AddRow, Callable[[RowFailure], None]]]:
-    """Gives what takes the results, and what the errors, of a run in the order in which they are to stand.
+    """Yields functions that add the results and the errors of a run, in the order of the files.
 
     format: jsonl, parquet, csv or openai; errors are JSON lines in each of them.
 
-    kinds: the types of the values of each column of the data that is written, which Parquet needs to know.
+    kinds: the types of the values of each data column that is written, which Parquet needs.
 
-    At the end of the `with` both files take the place of older ones, the errors first; an exception within
-    leaves the older ones as they were. The error file is written even if it is empty: an older one would tell
-    of errors that are gone.
+    At the end of the `with` both files replace older ones, the errors first; an exception keeps the older
+    ones. The error file is written even if it is empty, as an older one would have errors that are gone.
 
     Raises StorageError: a file cannot be written.
     """
@@ -74,15 +73,15 @@ def _result_writer(
     return {"jsonl": result_lines, "csv": csv_table, "openai": response_lines}[format](file, options)
 
 
-def result_format(asked: str, is_openai: bool) -> str:
-    """The format of the result file: OpenAI's for requests in its form, unless another one is asked for."""
-    if asked != "auto":
-        return asked
+def result_format(name: str, is_openai: bool) -> str:
+    """Returns the format of the result file; "auto" is OpenAI's for requests in its form, else JSON lines."""
+    if name != "auto":
+        return name
     return "openai" if is_openai else "jsonl"
 
 
 def message_format(name: str, tokenizer: Tokenizer | None) -> MessageFormat | None:
-    """The format of that name; auto is the one that the chat template writes, none is None."""
+    """Returns the format of a name; auto is the chat template's, none is None."""
     format = FORMATS.get(name) if name != "auto" or tokenizer is None else _format_of(tokenizer)
     if format is None or tokenizer is None:
         return format
@@ -98,14 +97,14 @@ def _format_of(tokenizer: Tokenizer) -> MessageFormat | None:
         return None
     try:
         return detect(template, tokenizer.try_chat)
-    except TemplateLimit:  # rows that need as much are told of it
+    except TemplateLimit:  # an error of rows that need as much
         return detect(template)
 
 
 def calls_stay_text(section: str, name: str) -> list[str]:
-    """A line for whoever offers tools to a model whose format is not known; none where that is asked for.
+    """Returns a line for tools that are offered to a model of unknown format; none if the user set a format.
 
-    section: of the configuration that has message_format. name: its value.
+    section: the section of the configuration with message_format. name: the value of that.
     """
     if name != "auto":
         return []
@@ -153,8 +152,8 @@ def write_result_files(
     kinds = _kinds(index, options.columns) if format == "parquet" else None
     with open_outputs(format, folder, options, storage, kinds) as (add, add_error):
         first = None
-        for item, place in index.in_order():
-            outcome = _outcome(item, place, ledger)
+        for item, location in index.in_order():
+            outcome = _outcome(item, location, ledger)
             if isinstance(outcome, FinishedRow):
                 add(outcome)
             else:
@@ -164,7 +163,7 @@ def write_result_files(
 
 
 def _kinds(index: RowIndex, names: Sequence[str]) -> dict[str, set[type]]:
-    """The types of the values in columns of the data, null left out."""
+    """Returns the types of the values in columns of the data, without null."""
     kinds: dict[str, set[type]] = {name: set() for name in names}
     rows = (item for item, _ in index.in_order() if isinstance(item, DataRow)) if names else ()
     for row in rows:
@@ -175,15 +174,18 @@ def _kinds(index: RowIndex, names: Sequence[str]) -> dict[str, set[type]]:
 
 
 def _kind(value: Any) -> type:
-    """Type of a value; one of its own for a whole number that 64 bits hold only without a sign."""
+    """Returns the type of a value; one of its own for a whole number that 64 bits hold only without a
+    sign."""
     return object if isinstance(value, int) and abs(value) >= 1 << 63 else type(value)
 
 
-def _outcome(item: DataRow | RowFailure, place: Place | None, ledger: Ledger) -> FinishedRow | RowFailure:
+def _outcome(
+    item: DataRow | RowFailure, location: EntryLocation | None, ledger: Ledger
+) -> FinishedRow | RowFailure:
     if isinstance(item, RowFailure):
         return replace(item, reason=without_hidden(item.reason))
-    assert place is not None, "a row that was not run"
-    entry = ledger.read(place)
+    assert location is not None, "a row that was not run"
+    entry = ledger.read(location)
     if entry.kind == "result":
         return FinishedRow(item, entry.body)
     return RowFailure(item.key, item.source, item.line, entry.body["stage"], entry.body["reason"])

@@ -39,17 +39,17 @@ FailureWriter = AbstractContextManager[Callable[[RowFailure], None]]
 class OutputOptions:
     """Contents of the result files.
 
-    prompt, token_ids: write the prompt, and the tokens of each generation.
-    columns: of the data, written beside the results.
-    adapter: write the name of the row's adapter.
-    embeddings: rows have one, in place of text.
-    logprobs: the number of likeliest tokens that rows ask for unless they say otherwise.
-    fingerprint: names the settings of the run; identifiers are made of it.
-    created: when the run was begun, in whole seconds since 1970.
-    model: the name that responses carry where the request has none.
-    token_bytes: what a token adds to a text; None where there is no tokenizer.
-    message_format: how the model writes reasoning and tool calls; None where they stay text.
-    prompt_end: the last text of a row's prompt, which decides whether the answer begins in reasoning.
+    prompt, token_ids: True writes the prompt, and the tokens of each generation.
+    columns: columns of the data that are written with the results.
+    adapter: True writes the name of the row's adapter.
+    embeddings: True if rows have an embedding instead of text.
+    logprobs: number of likeliest tokens of rows that do not set it.
+    fingerprint: digest of the run's settings, part of identifiers.
+    created: time of the run's beginning, in whole seconds since 1970.
+    model: the model's name in responses to requests without one.
+    token_bytes: returns the bytes that a token adds to a text; None without a tokenizer.
+    message_format: the syntax of reasoning and tool calls; None leaves them as text.
+    prompt_end: returns the end of a row's prompt, by which the answer may begin in reasoning.
     """
 
     prompt: bool = True
@@ -67,7 +67,7 @@ class OutputOptions:
 
 
 def identifier(prefix: str, name: str, options: OutputOptions) -> str:
-    """A name of its own for each kind of object, run and row."""
+    """Returns a unique name for a kind of object, a run and a row."""
     digest = blake2b(digest_size=_ID_BYTES)
     for part in (prefix, options.fingerprint, name):
         digest.update(len(part.encode()).to_bytes(8, "little") + part.encode())
@@ -80,18 +80,18 @@ def prompt_of(row: DataRow) -> Any:
 
 
 def columns_of(row: DataRow) -> dict[str, Any]:
-    """The columns that the row brings along for the results."""
+    """Returns the columns of the data that go to the row's results."""
     columns: dict[str, Any] = row.extra.get("columns", {})
     return columns
 
 
 def cell_text(value: Any) -> str:
-    """A value of the data in one cell of a table: a text as it is, nothing for null, all else as JSON."""
+    """Formats a value as a cell of a table: a text as it is, nothing for null, others as JSON."""
     return "" if value is None else value if isinstance(value, str) else json_text(value)
 
 
 def prompt_text(row: DataRow) -> str:
-    """The prompt in one cell of a table: a text as it is, token ids and messages as JSON."""
+    """Formats a prompt as a cell of a table: a text as it is, token ids and messages as JSON."""
     return cell_text(prompt_of(row))
 
 
@@ -127,8 +127,8 @@ def csv_table(file: BinaryIO, options: OutputOptions) -> Iterator[AddRow]:
 
 
 def csv_columns(options: OutputOptions) -> list[str]:
-    """The names of the columns. Cells are empty where a row did not ask for log-probabilities, nothing was
-    ranked and nothing drafted."""
+    """Returns the names of the columns. Cells are empty where a row has no log-probabilities, scores or
+    drafts."""
     unwanted = {EMBEDDING: not options.embeddings, "token_ids": not options.token_ids, "logprobs": True}
     return [
         "key",
@@ -157,9 +157,9 @@ def json_lines(
 
 
 def result_lines(file: BinaryIO, options: OutputOptions) -> RowWriter:
-    """The project's own form of results.
+    """Writes results in the project's own format.
 
-    key, the columns asked for, adapter (null for none; only where there are any), prompt (unless left out)
+    key, the requested columns, adapter (null for none; only where there are any), prompt (unless left out)
     and `result_fields`.
     """
 
@@ -175,5 +175,5 @@ def result_lines(file: BinaryIO, options: OutputOptions) -> RowWriter:
 
 
 def error_lines(file: BinaryIO) -> FailureWriter:
-    """The project's own form of errors: key, source, line, stage and reason."""
+    """Writes errors in the project's own format: key, source, line, stage and reason."""
     return json_lines(file, asdict)

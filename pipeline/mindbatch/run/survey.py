@@ -1,4 +1,4 @@
-"""A run's data: where it comes from, and reading it once, before anything costly: which rows are chosen."""
+"""Reads a run's data once before anything costly, and selects its rows."""
 
 import sys
 from collections.abc import Callable, Container, Iterator
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from mindbatch.config.machine import parse_bytes
-from mindbatch.dataset.data_config import MOST_ERRORS, DataConfig
+from mindbatch.dataset.data_config import MAX_ERRORS, DataConfig
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
@@ -43,7 +43,7 @@ class DataInput:
     _spooled: Path | None = field(default=None, init=False)
 
     def dataset(self, folder: RunFolder, outputs: Path | None = None) -> Dataset:
-        """The data, to be read as often as needed.
+        """Returns the data, to be read as often as needed.
 
         outputs: the folder whose files are no data, where that is not `folder`.
 
@@ -65,8 +65,11 @@ class DataInput:
         )
 
     def accept(self, folder: RunFolder) -> None:
-        """Keeps what was read from standard input for the next session: the run is the one asked for. Raises
-        StorageError: it cannot be kept."""
+        """Keeps the copy of standard input for later sessions, as the run continues in this folder.
+
+        Raises:
+            StorageError: it cannot be kept.
+        """
         if self._spooled is None or self._spooled == folder.standard_input:
             return
         with writing(folder.standard_input):
@@ -75,7 +78,8 @@ class DataInput:
         self._spooled = folder.standard_input
 
     def _spool(self, folder: RunFolder) -> Path:
-        """Standard input in a file of the folder; with nothing on it, what an earlier session kept."""
+        """Copies standard input to a file of the folder; if it is empty, returns the copy of an earlier
+        session."""
         if self._spooled is None:
             spooled = folder.path / f".new.{folder.standard_input.name}"
             size = spool_standard_input(spooled, self.stdin or sys.stdin.buffer, self.storage)
@@ -111,7 +115,7 @@ def _read(stream: BinaryIO) -> bytes:
 
 
 class RowTokens(NamedTuple):
-    """The tokens of a row: of its prompt, of each output at most, and the number of its outputs."""
+    """Token counts of a row: of its prompt, of an output at most, and the number of its outputs."""
 
     prompt: int
     output: int
@@ -125,10 +129,10 @@ class RowTokens(NamedTuple):
 
 @dataclass(frozen=True)
 class RowCheck:
-    """Puts rows to an engine and takes them back.
+    """Checks rows by adding them to an engine and aborting them.
 
-    engine: has nothing else to do.
-    params: the run's; those of a row go before them. date: see `Prompt`.
+    engine: an engine without other requests.
+    params: the run's parameters, which those of a row override. date: see `Prompt`.
     """
 
     engine: Engine
@@ -137,28 +141,28 @@ class RowCheck:
     date: str | None = None
 
     def count(self, row: DataRow) -> RowTokens | RowFailure:
-        """The row's tokens, or why it cannot be run."""
+        """Returns the row's token counts, or its failure."""
         params = row.params(self.params)
         request = Request(row.key, (), params, adapter=row.adapter)
         try:
-            most_tokens = self.engine.settings.seq_length
-            token_ids = tuple(token_ids_of(row.prompt(self.date), self.tokenizer, most_tokens))
+            max_tokens = self.engine.settings.seq_length
+            token_ids = tuple(token_ids_of(row.prompt(self.date), self.tokenizer, max_tokens))
             self.engine.add(replace(request, prompt_token_ids=token_ids))
         except PromptError as error:
             return RowFailure(row.key, row.source, row.line, "prompt", request.reason(error))
         self.engine.abort()
-        most = params.max_total_tokens(len(token_ids), self.engine.settings.seq_length)
-        return RowTokens(len(token_ids), most - len(token_ids), params.num_return_sequences)
+        limit = params.max_total_tokens(len(token_ids), self.engine.settings.seq_length)
+        return RowTokens(len(token_ids), limit - len(token_ids), params.num_return_sequences)
 
 
-_MOST_REASONS = 3
+_MAX_REASONS = 3
 
 
 @dataclass(frozen=True)
 class Selection:
     """Selected rows: those of some keys, in a shuffled order, without the first few, up to a limit.
 
-    keys: None takes all. shuffle_seed: None keeps the order of the data. most_errors: of the rows that are
+    keys: None takes all. shuffle_seed: None keeps the order of the data. max_errors: of the rows that are
     wanted.
     """
 
@@ -166,7 +170,7 @@ class Selection:
     shuffle_seed: int | None = None
     skip: int = 0
     limit: int | None = None
-    most_errors: int = MOST_ERRORS
+    max_errors: int = MAX_ERRORS
 
     @property
     def last_record(self) -> int | None:
@@ -182,7 +186,7 @@ class Selection:
         return self.skip == 0 and self.limit is None
 
     def rank(self, position: int) -> int:
-        """The place of a row in the order in which rows are run, 0 to 2**62 - 1."""
+        """Returns the rank of a row in the order of running, 0 to 2**62 - 1."""
         if self.shuffle_seed is None:
             return position
         digest = blake2b(f"{self.shuffle_seed},{position}".encode(), digest_size=8).digest()
@@ -190,8 +194,8 @@ class Selection:
 
 
 def selection_of(data: DataConfig) -> Selection:
-    """The choice of rows that the options ask for. Raises ConfigError: the file of keys cannot be read."""
-    return Selection(_keys(data.filter_keys), data.shuffle_seed, data.skip, data.limit, data.most_errors)
+    """Returns the selection of the options. Raises ConfigError: the file of keys cannot be read."""
+    return Selection(_keys(data.filter_keys), data.shuffle_seed, data.skip, data.limit, data.error_limit)
 
 
 def _keys(filter_keys: object) -> Container[str] | None:
@@ -224,13 +228,14 @@ def survey(
     on_row: Callable[[int, int], object] = lambda rows, errors: None,
     check: Callable[[Items], Items] = iter,
 ) -> None:
-    """Puts the chosen rows of the dataset into the index.
+    """Adds the selected rows of the dataset to the index.
 
-    on_row: called with the number of rows read so far, and of those that are errors.
-    check: sees all rows that are read, on their way; may raise, at any of them or after the last.
+    on_row: called with the number of rows read so far, and of those with errors.
+    check: passes all rows through; may raise at any row or after the last.
 
-    Raises ConfigError: a key stands on two rows, nothing was chosen, no row can be used at all, more of them
-    are errors than may be, or none has a column that rows may lack.
+    Raises:
+        ConfigError: two rows have the same key, no row is selected or usable, too many rows have errors, or
+            no row has an optional column.
     """
     num_records = num_errors = 0
     records = enumerate(islice(dataset.records(), selection.last_record))
@@ -240,8 +245,10 @@ def survey(
             index.add(position, selection.rank(position), item)
             if isinstance(item, RowFailure) and selection.surely_has(position):
                 num_errors += 1
-                if num_errors > selection.most_errors:
-                    raise ConfigError(too_many_errors(selection.most_errors, f"{item.place}: {item.reason}"))
+                if num_errors > selection.max_errors:
+                    raise ConfigError(
+                        too_many_errors(selection.max_errors, f"{item.location}: {item.reason}")
+                    )
         on_row(num_records, num_errors)
     index.close_loading(selection.skip, selection.limit)
     _refuse_hopeless(index, dataset, is_empty=num_records == 0)
@@ -264,14 +271,14 @@ def refusing_chats(tokenizer: Callable[[], Tokenizer | None]) -> Callable[[Items
     return check
 
 
-def too_many_errors(most: int, last: str) -> str:
-    """Formats the error that ends a job. last: where the row is that is one too many, and why it is one."""
-    return f"data.max_errors: more than {most:,} rows are errors ({last}); a larger number allows more"
+def too_many_errors(limit: int, last: str) -> str:
+    """Formats the error that ends a job. last: location and reason of the last error."""
+    return f"data.max_errors: more than {limit:,} rows are errors ({last}); a larger number allows more"
 
 
 def _refuse_hopeless(index: RowIndex, dataset: Dataset, *, is_empty: bool) -> None:
-    """Refuses data without a usable row: then it is the way in which prompts are asked for that is wrong."""
-    name = ", ".join(map(str, dataset.files[:_MOST_REASONS]))
+    """Raises ConfigError for data without a usable row, as then the options for prompts are wrong."""
+    name = ", ".join(map(str, dataset.files[:_MAX_REASONS]))
     if is_empty:
         raise ConfigError(f"data.path: {name}: holds no row")
     if index.num_rows == 0:
@@ -280,7 +287,7 @@ def _refuse_hopeless(index: RowIndex, dataset: Dataset, *, is_empty: bool) -> No
         )
     if index.num_unusable < index.num_rows:
         return
-    failures = index.failures(_MOST_REASONS)
+    failures = index.failures(_MAX_REASONS)
     if all(failure.stage == "row" for failure in failures):
         first = {failure.reason: failure for failure in reversed(failures)}
         reasons = [f"{first[reason].source}:{first[reason].line}: {reason}" for reason in reversed(first)]

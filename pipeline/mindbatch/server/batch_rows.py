@@ -8,9 +8,9 @@ from itertools import chain, islice
 from typing import Any
 
 from mindbatch.async_llm import AsyncLLM
-from mindbatch.calls import Call, Inbox
 from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.decoding import DecodingParams
+from mindbatch.engine.calls import Call, Inbox
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import RequestOutput
 from mindbatch.engine.statistics import EngineStatistics

@@ -11,9 +11,9 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from mindbatch.calls import NotTakenError
 from mindbatch.dataset.openai_request import CHAT, COMPLETION, EMBEDDINGS
 from mindbatch.dataset.rows import DataRow
+from mindbatch.engine.calls import NotTakenError
 from mindbatch.engine.request import result_body
 from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import MindBatchError

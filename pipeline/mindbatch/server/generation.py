@@ -70,7 +70,7 @@ class OnlineRequest:
         run = await service.engine.submit(
             ((row.prompt(today()), params) for row in self.rows),
             with_events=with_events,
-            most_waiting=_MOST_WAITING if with_events else None,
+            max_waiting=_MOST_WAITING if with_events else None,
         )
         refuse(run.refused)
         if not with_events:

@@ -73,7 +73,7 @@ def run(config: ServeConfig) -> int:
         llm = LLM.from_config(config, line, opened=opened)
     if config.decoding.max_length is None and config.decoding.max_new_tokens is None:
         # Clients expect answers as long as the model gives them.
-        vars(config.decoding).update(max_length=llm.most_tokens)
+        vars(config.decoding).update(max_length=llm.max_sequence_tokens)
     return asyncio.run(_serve(config, llm, opened, bound))
 
 

@@ -18,7 +18,7 @@ from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.io.regular_file import open_regular
 from mindbatch.io.screen_text import printable, say, show, show_json
 from mindbatch.ledger.entries import Kind
-from mindbatch.ledger.ledger import Ledger, Place
+from mindbatch.ledger.ledger import EntryLocation, Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord, changes
 from mindbatch.run.manifest import differences
@@ -151,7 +151,7 @@ class RowOutcome(NamedTuple):
     length: int
 
     def body(self, ledgers: Sequence[Ledger]) -> Mapping[str, Any]:
-        return ledgers[self.run].read(Place(self.session, self.start, self.length)).body
+        return ledgers[self.run].read(EntryLocation(self.session, self.start, self.length)).body
 
 
 def compare(first: str, second: str, limit: int) -> tuple[Comparison, list[str]]:

@@ -106,6 +106,6 @@ def _row(config: BatchConfig, folder: RunFolder, key: str) -> DataRow:
             if row.key != key:
                 continue
             if isinstance(row, RowFailure):
-                raise PromptError(f"{row.place}: {row.reason}")
+                raise PromptError(f"{row.location}: {row.reason}")
             return row
     raise ConfigError(f"key={key}: no row of {config.data.path} has this key")

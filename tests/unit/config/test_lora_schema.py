@@ -8,10 +8,10 @@ from unittest.mock import patch
 
 import pytest
 
+from mindbatch.config.llm_options import options_of
 from mindbatch.config.lora_schema import LIST_NAME, AdapterFolder, LoraConfig, lora_errors
 from mindbatch.io.error_lines import unknown_adapter
 from mindbatch.io.errors import ConfigError
-from mindbatch.llm_input import options_of
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.identity import _adapter_fields
 from task_configs import config_of, faults_of_task

@@ -135,7 +135,7 @@ def test_files_without_a_readable_row_say_nothing_of_their_kind(tmp_path: Path) 
 def test_only_the_beginning_is_searched_for_a_readable_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dataset_module, "MOST_LOOKED_AT", 5)
+    monkeypatch.setattr(dataset_module, "MAX_LOOKED_AT", 5)
     (tmp_path / "a.jsonl").write_text("\n" * 5 + json.dumps(REQUEST))
     assert not Dataset(tmp_path).is_openai
     (tmp_path / "a.jsonl").write_text("\n" * 4 + json.dumps(REQUEST))

@@ -141,7 +141,7 @@ def test_each_distinct_set_is_validated_once(monkeypatch: pytest.MonkeyPatch):
         assert rules.check({"seed": -1}, {"seed": "x.seed"})[1][0].startswith("x.seed=-1: must be")
         assert rules.check({"seed": -1}, {"seed": "y.seed"})[1][0].startswith("y.seed=-1: must be")
     assert validated == [{"seed": 1, "top_k": 2}, {"seed": -1}]
-    monkeypatch.setattr(column_rows, "_MOST_KEPT_BYTES", 4 * len(b'[["seed",10]]'))
+    monkeypatch.setattr(column_rows, "_MAX_KEPT_BYTES", 4 * len(b'[["seed",10]]'))
     for seed in range(20):
         rules.check({"seed": seed}, {})
     assert len(rules._known) <= 4

@@ -13,14 +13,14 @@ import pytest
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.grammar import (
-    MOST_CHARACTERS,
-    MOST_NESTING,
+    MAX_CHARACTERS,
+    MAX_NESTING,
     Grammar,
     GrammarProcess,
     canonical_schema,
     constraint_error,
 )
-from mindbatch.decoding.python_regex import MOST_CHARACTERS as MOST_REGEX_CHARACTERS
+from mindbatch.decoding.python_regex import MAX_CHARACTERS as MAX_REGEX_CHARACTERS
 from mindbatch.decoding.python_regex import translated
 from mindbatch.io.children import Limits
 from mindbatch.io.errors import ConfigError
@@ -335,9 +335,9 @@ def test_a_schema_may_be_true_false_or_empty(given: Any, text: str) -> None:
         ({"\udfff": 1}, "schema: key '\\udfff' is not valid Unicode"),
         ('{"minimum": ' + "1" * 101 + "}", "a number of the JSON has 101 digits"),
         ("[" * 50_000, "is nested too deeply"),
-        ('{"items":' * 101 + "{}" + "}" * 101, f"nested more than {MOST_NESTING} deep"),
-        ('"' + "x" * MOST_CHARACTERS + '"', f"at most {MOST_CHARACTERS} are allowed"),
-        ({"description": "x" * MOST_CHARACTERS}, f"at most {MOST_CHARACTERS} are allowed"),
+        ('{"items":' * 101 + "{}" + "}" * 101, f"nested more than {MAX_NESTING} deep"),
+        ('"' + "x" * MAX_CHARACTERS + '"', f"at most {MAX_CHARACTERS} are allowed"),
+        ({"description": "x" * MAX_CHARACTERS}, f"at most {MAX_CHARACTERS} are allowed"),
     ],
 )
 def test_what_is_no_schema_is_refused_with_a_reason(given: Any, reason: str) -> None:
@@ -348,7 +348,7 @@ def test_what_is_no_schema_is_refused_with_a_reason(given: Any, reason: str) -> 
 
 def test_the_deepest_schema_that_is_allowed() -> None:
     schema: dict[str, Any] = {}
-    for _ in range(MOST_NESTING):
+    for _ in range(MAX_NESTING):
         schema = {"items": schema}
     assert json.loads(canonical_schema(schema)) == schema
 
@@ -419,7 +419,7 @@ def test_anchors_of_branches_stand_at_the_edges() -> None:
         ("(?ai)k", "the flags a and i"),
         ("\ud800", "half a character"),
         (r"[a-\udfff]", "half a character"),
-        ("a" * (MOST_REGEX_CHARACTERS + 1), f"at most {MOST_REGEX_CHARACTERS} are allowed"),
+        ("a" * (MAX_REGEX_CHARACTERS + 1), f"at most {MAX_REGEX_CHARACTERS} are allowed"),
     ],
 )
 def test_what_cannot_be_followed_is_refused_with_a_reason(pattern: str, reason: str) -> None:

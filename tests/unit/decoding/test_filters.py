@@ -1,6 +1,6 @@
 """Each sampling filter against its plain definition, on random and tied scores of every size.
 
-tests/numerics/test_filters.py compares them with those of transformers."""
+tests/numerics compares them with those of transformers."""
 
 from typing import Any
 

@@ -327,7 +327,7 @@ def test_a_grammar_is_compiled_once_and_only_so_many_bytes_are_kept(monkeypatch:
     monkeypatch.setattr(
         CompiledGrammar, "compiled", lambda self: made.append(self.grammar.source) or compiled(self)
     )
-    monkeypatch.setattr(constraints, "_kept_bytes", lambda grammar: constraints._MOST_KEPT_BYTES // 2)
+    monkeypatch.setattr(constraints, "_kept_bytes", lambda grammar: constraints._MAX_KEPT_BYTES // 2)
     factory = ConstraintFactory(TOKENIZERS["byte_level"], 400)
     for pattern in ("a", "a", "b", "a", "c", "a", "b"):
         factory.make(DecodingParams(regex=pattern))
@@ -346,7 +346,7 @@ def test_many_rows_of_a_grammar_start_it_anew(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_rows_that_share_a_grammar_do_not_use_up_each_others_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grammar_constraint, "_MOST_LEXER_STATES", 80)
+    monkeypatch.setattr(grammar_constraint, "_MAX_LEXER_STATES", 80)
     factory = ConstraintFactory(TOKENIZERS["byte_level"], TOKENIZERS["byte_level"].vocab_size)
     params = DecodingParams(regex="[ab]*a[ab]{7}c")
     rng = np.random.default_rng(6)
@@ -368,7 +368,7 @@ def test_rows_that_share_a_grammar_do_not_use_up_each_others_room(monkeypatch: p
 
 
 def test_a_row_that_uses_up_its_room_alone_is_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grammar_constraint, "_MOST_LEXER_STATES", 8)
+    monkeypatch.setattr(grammar_constraint, "_MAX_LEXER_STATES", 8)
     factory = ConstraintFactory(TOKENIZERS["byte_level"], TOKENIZERS["byte_level"].vocab_size)
     with pytest.raises(PromptError, match="cannot go on after 0 tokens: lexer error"):
         factory.make(DecodingParams(regex="[ab]*a[ab]{7}c"))

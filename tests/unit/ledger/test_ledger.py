@@ -11,7 +11,7 @@ from mindbatch.io.errors import ConfigError
 from mindbatch.io.storage import StorageError
 from mindbatch.ledger import ledger as module
 from mindbatch.ledger.entries import Entry, encode
-from mindbatch.ledger.ledger import ComputedWith, Ledger, Place
+from mindbatch.ledger.ledger import ComputedWith, EntryLocation, Ledger
 from mindbatch.ledger.run_folder import RunFolder
 
 PRINT = "f" * 32
@@ -82,7 +82,7 @@ def test_an_entry_can_be_read_before_and_after_its_commit(folder: RunFolder) -> 
 def test_a_place_that_holds_no_entry_is_one_line(folder: RunFolder, offset: int) -> None:
     write(folder, entry(0))
     with opened(folder) as ledger, pytest.raises(StorageError) as caught:
-        ledger.read(Place(1, offset, 20))
+        ledger.read(EntryLocation(1, offset, 20))
     path = folder.ledger
     assert str(caught.value) == (
         f"{path}: the entry at byte {offset} is damaged; run the same command again: that row is done anew"
@@ -94,7 +94,7 @@ def test_a_ledger_that_has_gone_is_one_line(folder: RunFolder) -> None:
         opened(folder) as ledger,
         pytest.raises(StorageError, match=r"\.jsonl: cannot be read \(No such"),
     ):
-        ledger.read(Place(1, 0, 20))
+        ledger.read(EntryLocation(1, 0, 20))
 
 
 def test_rows_are_committed_by_number_size_and_age(

@@ -18,7 +18,7 @@ from mindbatch.launch.supervisor import EndedProcess
 from mindbatch.parallel.connection import connect
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas import remote_nodes
-from mindbatch.replicas.agent import FrontLost, patient_connection, serve
+from mindbatch.replicas.agent import CoordinatorLost, patient_connection, serve
 from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.ray_cluster import RayCluster
 from mindbatch.replicas.remote_nodes import RemoteNode, wait_for_agents
@@ -111,7 +111,7 @@ def test_an_end_that_nobody_has_asked_for_is_not_that_of_the_process_started_nex
         node.start_specs([spec(2)])
         wait_for(lambda: agent.processes.living)
         agent.processes.fail("rank_2")
-        wait_for(lambda: node._told)
+        wait_for(lambda: node._ended)
         node.end(["rank_2"])
         node.start_specs([spec(2)])
         assert node.ended() == []
@@ -146,7 +146,7 @@ def test_an_agent_that_loses_the_front_ends_its_processes() -> None:
         wait_for(lambda: agent.processes.living)
         node._connection.close()
         agent.join(10)
-    assert isinstance(agent.outcome, FrontLost)
+    assert isinstance(agent.outcome, CoordinatorLost)
     assert agent.processes.living == {}
 
 
@@ -171,7 +171,7 @@ def test_an_agent_with_other_ranks_is_refused() -> None:
         ):
             nodes.wait(seconds=10)
         agent.join(10)
-    assert isinstance(agent.outcome, FrontLost)
+    assert isinstance(agent.outcome, CoordinatorLost)
 
 
 @pytest.mark.parametrize("theirs", ["ours", "", "another"])
@@ -184,7 +184,7 @@ def test_an_agent_must_have_the_same_rank_table(theirs: str) -> None:
         with pytest.raises(MindBatchError, match="HCCL wants the same on all: copy it there"):
             nodes.wait(seconds=10)
         agent.join(10)
-    assert isinstance(agent.outcome, FrontLost)
+    assert isinstance(agent.outcome, CoordinatorLost)
 
 
 @pytest.mark.slow

@@ -248,7 +248,7 @@ def test_what_an_operator_ends_blames_no_row_however_often(
         if killed.attempt < 3 and engine.statistics.waiting_requests < 8:  # the other one must not do all
             requests.append(request(str(len(requests)), (5, 6, len(requests) % 40 + 20), max_new_tokens=40))
             engine.add(requests[-1])
-        if killed.attempt == kills < 3 and killed.dealt and killed.statistics is not None:
+        if killed.attempt == kills < 3 and killed.in_flight and killed.statistics is not None:
             ranks.kill(replicas - 1, number=15)
             kills += 1
 

@@ -151,7 +151,7 @@ def test_a_call_that_rank_0_never_makes(script: Script) -> None:
 
 
 def test_a_call_that_rank_0_does_not_make_for_long(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_engine, "MOST_SECONDS_APART", -1.0)
+    monkeypatch.setattr(shared_engine, "MAX_SECONDS_APART", -1.0)
     monkeypatch.setattr(shared_engine, "WAIT_SECONDS", 0.01)
     with pytest.raises(MindBatchError, match=f"rank 0 has not made this call for -1 s: {SAME_CALLS}"):
         script.other.generate("one")

@@ -61,8 +61,8 @@ class WatchedJob:
 
     end = restart
 
-    def beat(self, rank: int, doing: str, steps: int = 5, computed: float = 7.0) -> None:
-        beat = {"doing": doing, "steps": steps, "processor_seconds": computed}
+    def beat(self, rank: int, activity: str, steps: int = 5, computed: float = 7.0) -> None:
+        beat = {"activity": activity, "steps": steps, "processor_seconds": computed}
         self.supervision.beat(rank, beat)
 
     def pass_seconds(
@@ -71,8 +71,8 @@ class WatchedJob:
         """Until something fails, or so long; each rank says what it does, some that they compute."""
         for _ in range(int(seconds)):
             self.now += 1
-            for rank, doing in beating.items():
-                self.beat(rank, doing, steps, self.now if rank in computing else 7.0)
+            for rank, activity in beating.items():
+                self.beat(rank, activity, steps, self.now if rank in computing else 7.0)
             if found := self.supervision.check():
                 return found
         return []
@@ -174,9 +174,9 @@ def test_a_rank_elsewhere_has_no_process_here(job: WatchedJob) -> None:
 
 
 def test_a_step_that_computes_on_another_machine_is_no_hang(job: WatchedJob) -> None:
-    doing = {0: "idle", 1: "idle", 2: "step", 3: "step"}
-    assert job.pass_seconds(200, doing, computing={3}) == []
-    [failure] = job.pass_seconds(100, doing)
+    activity = {0: "idle", 1: "idle", 2: "step", 3: "step"}
+    assert job.pass_seconds(200, activity, computing={3}) == []
+    [failure] = job.pass_seconds(100, activity)
     assert failure.reason.startswith("rank 2, rank 3: step 5 has lasted 2")
 
 
@@ -296,10 +296,10 @@ def test_one_step_after_the_other_is_no_hang() -> None:
         assert job.pass_seconds(50, {0: "step"}, steps=step) == []
 
 
-@pytest.mark.parametrize("doing", ["loading", "compiling"])
-def test_loading_and_compiling_hold_heartbeats_back(doing: str) -> None:
+@pytest.mark.parametrize("activity", ["loading", "compiling"])
+def test_loading_and_compiling_hold_heartbeats_back(activity: str) -> None:
     job = idle(1, 1)
-    job.beat(0, doing)
+    job.beat(0, activity)
     job.states[1000] = "sleeping"
     assert job.pass_seconds(LONGEST - 1, {}) == []
     assert job.pass_seconds(1, {}) != []

@@ -241,7 +241,7 @@ def test_rates(usable: list[str]) -> None:
         (["output.columns=[prompt]"], "output.columns: prompt: results have a field of that"),
         (["output.columns=[text]", "output.format=csv"], "output.columns: text: results have"),
         (["output.columns=[a]", "data.format=openai"], "output.columns: OpenAI's requests have no col"),
-        (["output.columns=[a]", "output.format=openai"], "and its responses no place"),
+        (["output.columns=[a]", "output.format=openai"], "nor have its responses"),
     ],
 )
 def test_one_mistake_has_one_long_fault(overrides: list[str], part: str, usable: list[str]) -> None:

@@ -29,7 +29,7 @@ from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.calibration import Calibration, calibrate, sample_rows
 from mindbatch.run.index import RowIndex
 from mindbatch.run.plan import (
-    MOST_FAILURES,
+    MAX_FAILURES,
     Lengths,
     Plan,
     RankMemory,
@@ -119,10 +119,10 @@ def test_rows_that_the_engine_would_refuse_are_named(index: RowIndex) -> None:
 
 
 def test_only_the_first_failures_are_kept(index: RowIndex) -> None:
-    fill(index, *[ids(64)] * (MOST_FAILURES + 3))
+    fill(index, *[ids(64)] * (MAX_FAILURES + 3))
     rows = counted(index, model())
-    assert rows.unusable == MOST_FAILURES + 3
-    assert [failure.key for failure in rows.failures] == [f"k{place}" for place in range(MOST_FAILURES)]
+    assert rows.unusable == MAX_FAILURES + 3
+    assert [failure.key for failure in rows.failures] == [f"k{place}" for place in range(MAX_FAILURES)]
 
 
 def test_texts_and_chats_go_through_the_tokenizer(index: RowIndex) -> None:
@@ -196,11 +196,11 @@ def test_a_calibration_becomes_a_time(index: RowIndex) -> None:
     """Ten rows of 10 tokens at most, that generate 4 of them, 2 tokens/s."""
     fill(index, *[ids(7)] * 10)
     rows = counted(index, model())
-    measured = Calibration(seconds=4, generated=8, first_seconds=3, most_tokens=30, total_tokens=12)
+    measured = Calibration(seconds=4, generated=8, first_seconds=3, max_tokens=30, total_tokens=12)
     seen = time_after(measured, rows, startup_seconds=5.0)
     assert (seen.rate, seen.generated_tokens, seen.is_most, seen.measured) == (2, 40, False, True)
     assert (seen.startup_seconds, seen.compile_seconds, seen.seconds) == (5, 3, 5 + 3 + 20)
-    unseen = time_after(replace(measured, most_tokens=0), rows, 0.0)
+    unseen = time_after(replace(measured, max_tokens=0), rows, 0.0)
     assert (unseen.generated_tokens, unseen.is_most) == (100, True)
 
 
@@ -314,9 +314,9 @@ def test_rows_that_cannot_be_run_measure_nothing() -> None:
 
 def test_tokens_of_rows_that_have_not_ended_count() -> None:
     """One row of 8 tokens at most has ended after 2; another has 4 so far."""
-    assert Calibration(most_tokens=8, total_tokens=2 + 4).share == 6 / 8
-    assert Calibration(most_tokens=8, total_tokens=8 + 4).share == 1
-    assert Calibration(most_tokens=0, total_tokens=4).share == 1
+    assert Calibration(max_tokens=8, total_tokens=2 + 4).share == 6 / 8
+    assert Calibration(max_tokens=8, total_tokens=8 + 4).share == 1
+    assert Calibration(max_tokens=0, total_tokens=4).share == 1
 
 
 @pytest.mark.parametrize(("most", "length"), [(1, 40), (4, 10), (25, 4)])

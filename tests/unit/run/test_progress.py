@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from mindbatch.engine.progress import Item, with_progress
 from mindbatch.engine.request import RequestOutput, StreamEvent
-from mindbatch.generation_progress import Item, with_progress
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.moving_bar import CLEARED, LoadingLine
 from mindbatch.io.storage import Storage

@@ -12,8 +12,8 @@ from starlette.formparsers import MultiPartParser
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from mindbatch.calls import Inbox, NotTakenError
 from mindbatch.decoding import DecodingParams
+from mindbatch.engine.calls import Inbox, NotTakenError
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import Request as EngineRequest
 from mindbatch.engine.request import StreamEvent
@@ -80,7 +80,7 @@ def test_what_may_be_too_large_is_refused_before_it_is_run() -> None:
 
 
 def test_an_inbox_that_nobody_empties_is_given_up() -> None:
-    inbox = Inbox(most_waiting=100)
+    inbox = Inbox(max_waiting=100)
     event = StreamEvent("0", 0, "a", (1,), None, logprobs=({1: 0.0, 2: -1.0},))
     for _ in range(50):  # who reads may be behind, and goes on
         inbox.append(StepResult([event] * 10, []))

@@ -86,7 +86,7 @@ def test_neither_do_generate_and_compare(
 def test_no_fault_shows_what_a_key_stands_for(
     task: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(screen_text, "MOST_LINES", 10_000)
+    monkeypatch.setattr(screen_text, "MAX_LINES", 10_000)
     keys = [
         key for key in schema_keys(TASKS[task].schema).keys.values() if key.type not in (bool, int, float)
     ]

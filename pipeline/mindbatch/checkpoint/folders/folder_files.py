@@ -8,7 +8,7 @@ from typing import Any
 from mindbatch.checkpoint.error_lines import collecting, first_lines, raise_if_any
 from mindbatch.checkpoint.formats.ckpt import CKPT
 from mindbatch.checkpoint.formats.registry import format_of
-from mindbatch.checkpoint.formats.unread import HOW_TO_CONVERT, PICKLE
+from mindbatch.checkpoint.formats.unread import CONVERSION_HINT, PICKLE
 from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.io.error_lines import nearest, shown
 from mindbatch.io.errors import CheckpointError, ConfigError
@@ -96,7 +96,7 @@ def nothing_readable(folder: Path, what: str, needed: str, foreign: str | None =
     others = [name for name in names if name not in pickles and (format_of(name) or name.startswith("rank_"))]
     listed = ", ".join(first_lines(others or [*pickles], str, limit=3, noun="files"))
     if pickles and not others:
-        return f"{folder}: only {listed}; {HOW_TO_CONVERT.format(needed=needed)}"
+        return f"{folder}: only {listed}; {CONVERSION_HINT.format(needed=needed)}"
     return f"{folder}: {what}{f', only {listed}' if others else ''}; {needed}"
 
 

@@ -2,13 +2,13 @@
 
 from mindbatch.checkpoint.formats.weight_format import WeightFormat
 
-HOW_TO_CONVERT = (
-    "pickles can run code and are never executed; {needed}; convert them where you trust them, with "
+CONVERSION_HINT = (
+    "pickles can run code and are never executed; {needed}; convert those from a safe source with "
     "transformers' model.save_pretrained(NEW_FOLDER, safe_serialization=True) or "
     "safetensors.torch.save_file(state_dict, 'model.safetensors')"
 )
 
-PICKLE = WeightFormat("pickle", "a Python pickle", (".pkl",), is_pickle=True, refusal=HOW_TO_CONVERT)
+PICKLE = WeightFormat("pickle", "a Python pickle", (".pkl",), is_pickle=True, refusal=CONVERSION_HINT)
 UNREAD = (
     PICKLE,
     WeightFormat("keras", "Keras (HDF5)", (".h5",)),

@@ -187,7 +187,7 @@ IDLE_MODEL: dict[str, str] = {
         }.items()
     },
 }
-"""As `run_table.IDLE`: among keys of the network those that config.json may have with another value."""
+"""As `IDLE`: among keys of the network those that config.json may have with another value."""
 
 
 LORA, SLORA = "lora", "slora"
@@ -252,4 +252,4 @@ IDLE_PET: dict[str, str] = {
     **dict.fromkeys((f"{PET_CONFIG}lora_", f"{PET_CONFIG}freeze_"), TRAINING),
     PET_CONFIG: OF_ADAPTER,
 }
-"""As `run_table.IDLE`."""
+"""As `IDLE`."""

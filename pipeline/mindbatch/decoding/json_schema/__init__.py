@@ -1,1 +1,1 @@
-"""JSON schemas compiled to grammars whose every text is valid, or refused by keyword and place."""
+"""JSON schemas compiled to grammars whose every text is valid, or refused by keyword and pointer."""

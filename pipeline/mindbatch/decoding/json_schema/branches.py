@@ -15,11 +15,11 @@ from mindbatch.decoding.json_schema.keywords import ANNOTATIONS, DRAFT_2020, is_
 from mindbatch.decoding.json_schema.negation import Negation
 from mindbatch.io.json_pointer import escaped
 
-MOST_ALTERNATIVES = 1024
+MAX_ALTERNATIVES = 1024
 """Alternatives of one value, multiplied out."""
-MOST_COMPARED = 64
+MAX_COMPARED = 64
 """Alternatives of a oneOf without a discriminator, of which each two are compared."""
-MOST_WORK = 1_000_000
+MAX_WORK = 1_000_000
 """Subschemas of all alternatives together, while they are multiplied out."""
 
 
@@ -56,7 +56,7 @@ class Branches:
         self._synthetic: dict[tuple[int, str], dict[Any, Any]] = {}
 
     def conjunction(self, schemas: Iterable[tuple[Any, str]]) -> Conjunction | None:
-        """The numbers of schemas that hold together; None if one of them is false."""
+        """Returns the numbers of schemas that hold together; None if one of them is false."""
         numbers = []
         for schema, pointer in schemas:
             if is_false(schema):
@@ -66,7 +66,7 @@ class Branches:
         return together([tuple(numbers)])
 
     def of(self, conjunction: Conjunction) -> list[Conjunction]:
-        """The alternatives of subschemas that hold together."""
+        """Returns the alternatives of subschemas that hold together."""
         pointer = self.document.subschemas[conjunction[0]].pointer if conjunction else "#"
         return self._product([self._of_one(number) for number in conjunction], pointer)
 
@@ -87,18 +87,18 @@ class Branches:
 
     def _parts(self, number: int, keywords: dict[str, Any], pointer: str) -> Iterator[list[Conjunction]]:
         """Lists what must hold for each keyword, in their order, which is that of the properties."""
-        is_placed = False
+        is_inserted = False
         for name, value in keywords.items():
             if name in _RESOLVED:
                 yield from map(self._of_schemas, self._resolved(number, name, value, pointer))
-            elif name not in ANNOTATIONS and not is_placed:
-                is_placed = True
+            elif name not in ANNOTATIONS and not is_inserted:
+                is_inserted = True
                 yield [(number,)]
 
     def _resolved(
         self, number: int, name: str, value: Any, pointer: str
     ) -> Iterator[Iterable[tuple[Any, str]]]:
-        """Lists schemas in place of a keyword: of each group one must hold."""
+        """Lists the schemas that replace a keyword: of each group one must hold."""
         here = f"{pointer}/{name}"
         if name == "$ref":
             yield [self.document.resolved(value, pointer)]
@@ -125,7 +125,7 @@ class Branches:
                 yield self._dependent(number, name, key, dependency, here)
 
     def _of_schemas(self, schemas: Iterable[tuple[Any, str]]) -> list[Conjunction]:
-        """The alternatives of schemas of which one must hold."""
+        """Returns the alternatives of schemas of which one must hold."""
         alternatives: list[Conjunction] = []
         for schema in schemas:
             conjunction = self.conjunction([schema])
@@ -136,28 +136,28 @@ class Branches:
     def _product(self, parts: Sequence[list[Conjunction]], pointer: str) -> list[Conjunction]:
         product: list[Conjunction] = [()]
         for part in parts:
-            if len(product) * len(part) > MOST_ALTERNATIVES:
-                raise SchemaError(pointer, f"has more than {MOST_ALTERNATIVES} alternatives, multiplied out")
+            if len(product) * len(part) > MAX_ALTERNATIVES:
+                raise SchemaError(pointer, f"has more than {MAX_ALTERNATIVES} alternatives, multiplied out")
             product = list(dict.fromkeys(together([left, right]) for left in product for right in part))
             self._work += sum(map(len, product))
-            if self._work > MOST_WORK:
+            if self._work > MAX_WORK:
                 raise SchemaError(pointer, "it is too large, with its alternatives multiplied out")
         return product
 
     def _negated(self, number: int, name: str, schema: Any, pointer: str) -> list[tuple[Any, str]]:
-        made = self._synthesized(number, f"not {name}", {"anyOf": self._negation.of(schema, pointer)})
-        return [(alternative, pointer) for alternative in made["anyOf"]]
+        schemas = self._synthesized(number, f"not {name}", {"anyOf": self._negation.of(schema, pointer)})
+        return [(alternative, pointer) for alternative in schemas["anyOf"]]
 
     def _cases(self, number: int, keywords: dict[str, Any], pointer: str) -> Iterator[tuple[Any, str]]:
-        """The two cases of `if`: what it asks for and `then`, or what it does not and `else`."""
+        """Yields the two cases of `if`: the schema and `then`, or its negation and `else`."""
         for name in ("if", "then", "else"):
-            if isinstance(keywords.get(name), dict):  # noted at its own place, before it stands in ours
+            if isinstance(keywords.get(name), dict):  # numbered at its own pointer, before it is part of ours
                 self.document.number(keywords[name], f"{pointer}/{name}")
         here, then = f"{pointer}/if", [keywords["then"]] if "then" in keywords else []
         yield self._synthesized(number, "then", {"allOf": [keywords["if"], *then]}), here
         otherwise = [keywords["else"]] if "else" in keywords else []
-        for place, (schema, _) in enumerate(self._negated(number, "if", keywords["if"], here)):
-            yield self._synthesized(number, f"else/{place}", {"allOf": [schema, *otherwise]}), here
+        for index, (schema, _) in enumerate(self._negated(number, "if", keywords["if"], here)):
+            yield self._synthesized(number, f"else/{index}", {"allOf": [schema, *otherwise]}), here
 
     def _apart(self, number: int, schemas: Sequence[Any], pointer: str) -> list[tuple[Any, str]]:
         """Alternatives of which exactly one holds: each with the negation of the others."""
@@ -175,7 +175,7 @@ class Branches:
         keywords = self.document.subschemas[number].keywords
         if self._have_discriminator(schemas):
             return
-        if len(schemas) > MOST_COMPARED:
+        if len(schemas) > MAX_COMPARED:
             wanted = "each an object with a required property whose const tells it"
             raise SchemaError(pointer, f"{len(schemas)} alternatives are too many, unless they are {wanted}")
         rest = self._synthesized(
@@ -201,7 +201,7 @@ class Branches:
         )
 
     def _synthesized(self, number: int, name: str, keywords: dict[Any, Any]) -> dict[Any, Any]:
-        """A schema that we write in place of a keyword: one object, which keeps its number."""
+        """Returns a schema that replaces a keyword: one object, which keeps its number."""
         return self._synthetic.setdefault((number, name), keywords)
 
     def _listed(self, number: int, name: str, values: Sequence[Any]) -> Iterator[dict[Any, Any]]:
@@ -241,7 +241,7 @@ def _only_requires(schema: Any) -> bool:
 
 
 def _constant(value: Any, draft: int) -> dict[str, Any]:
-    """A schema that null, an array or an object alone fulfils."""
+    """Returns a schema that null, an array or an object alone fulfils."""
     if value is None:
         return {"type": "null"}
     if isinstance(value, list):

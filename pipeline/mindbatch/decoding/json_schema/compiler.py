@@ -16,12 +16,12 @@ EmptyOf = Callable[[Sequence[str]], Sequence[str]]
 
 
 def compiled_schema(schema: dict[str, Any] | bool, search: Search, empty_of: EmptyOf) -> str:
-    """The grammar of a schema, of which every text is JSON that the schema allows.
+    """Returns the grammar of a schema, of which every text is JSON that the schema allows.
 
     search: see `TypedValues`. empty_of: those of some terminals that no text matches.
 
     Raises:
-        ValueError: the reason, with the keyword and its place, as words that follow
+        ValueError: the reason, with the keyword and its pointer, as words that follow
             "decoding.json_schema=...: ".
     """
     if is_false(schema):

@@ -23,14 +23,14 @@ class Subschema(NamedTuple):
 
 
 class Document:
-    """Numbers subschemas as they are asked for, and checks the keywords of each once."""
+    """Numbers subschemas on first use, and checks the keywords of each once."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self.root = root
         self.draft = draft_of(root)
         self.subschemas: list[Subschema] = []
         self.errors: list[str] = []
-        """Errors in keywords, of all subschemas that were asked for; those then allow anything."""
+        """Errors in keywords of all numbered subschemas, which then allow anything."""
         self._originals: list[dict[str, Any]] = []  # kept, as their addresses are their names
         self._numbers: dict[int, int] = {}
         self._identity = root.get("$id") if isinstance(root.get("$id"), str) else ""
@@ -39,7 +39,7 @@ class Document:
         self._note_anchors(root, "#")
 
     def number(self, schema: dict[str, Any], pointer: str) -> int:
-        """The number of a subschema; equal ones in other places have other numbers."""
+        """Returns the number of a subschema; equal ones at other pointers have other numbers."""
         number = self._numbers.get(id(schema))
         if number is None:
             keywords = keywords_of(schema, self.draft)
@@ -51,7 +51,7 @@ class Document:
         return number
 
     def resolved(self, reference: str, pointer: str) -> tuple[Any, str]:
-        """The schema that a reference points to, and where it stands."""
+        """Returns the schema that a reference points to, and where it stands."""
         if self._nested_identity is not None:
             raise SchemaError(self._nested_identity, "an $id below the top is not supported beside $ref")
         address, _, fragment = reference.partition("#")

@@ -47,10 +47,10 @@ def _ipv6() -> str:
     """Eight groups, or fewer around a double colon; the last two may be an IPv4 address (RFC 4291)."""
     group = f"{_H}{{1,4}}"
 
-    def groups(fewest: int, most: int) -> list[str]:
-        texts = [f"{group}(?::{group}){{{max(fewest, 1) - 1},{most - 1}}}"] if most >= 1 else []
-        if most >= 2:
-            texts.append(f"(?:{group}:){{{max(fewest - 2, 0)},{most - 2}}}{_ipv4()}")
+    def groups(fewest: int, max_count: int) -> list[str]:
+        texts = [f"{group}(?::{group}){{{max(fewest, 1) - 1},{max_count - 1}}}"] if max_count >= 1 else []
+        if max_count >= 2:
+            texts.append(f"(?:{group}:){{{max(fewest - 2, 0)},{max_count - 2}}}{_ipv4()}")
         return texts
 
     texts = groups(8, 8)
@@ -79,14 +79,14 @@ def _uris(*, is_reference: bool) -> str:
     return f"{text}(?:\\?{characters(':@/?')}*)?(?:\\x{{23}}{characters(':@/?')}*)?"
 
 
-def _joined(characters: str, mark: str, most: int) -> str:
-    """Up to `most` characters, and a mark between any two of them."""
-    return f"(?:[{characters}]{mark}?){{0,{most - 1}}}[{characters}]"
+def _joined(characters: str, mark: str, max_length: int) -> str:
+    """Up to `max_length` characters, and a mark between any two of them."""
+    return f"(?:[{characters}]{mark}?){{0,{max_length - 1}}}[{characters}]"
 
 
 def _hostnames() -> str:
     """Labels without two hyphens in a row, which mark coded ones (RFC 5891); within 253 characters in all."""
-    labels = {most: _joined("a-zA-Z0-9", "-", most) for most in (32, 31, 15)}
+    labels = {length: _joined("a-zA-Z0-9", "-", length) for length in (32, 31, 15)}
     counts = {32: 3, 31: 4, 15: 8}
     return either(rf"{labels[n]}(?:\.{labels[n]}){{0,{count - 1}}}" for n, count in counts.items())
 

@@ -10,9 +10,9 @@ from mindbatch.decoding.json_schema.types import TypedValues
 from mindbatch.decoding.json_schema.unique_items import UniqueArray
 from mindbatch.decoding.json_schema.values import ArrayValue, ObjectValue, Value
 
-MOST_PARTS = 20_000
+MAX_PARTS = 20_000
 """Conjunctions of subschemas in one schema, their alternatives, and the parts of these."""
-MOST_CHARACTERS = 4 << 20
+MAX_CHARACTERS = 4 << 20
 """Characters of all terminals."""
 
 
@@ -37,7 +37,7 @@ class SchemaGraph:
             parts = [part for value in self.values[node] for part in _parts(value)]
             self._size += 1 + len(branches) + len(parts)
             self._num_characters += sum(len(leaf.text) for leaf in self._leaves_of(node))
-            if self._size > MOST_PARTS or self._num_characters > MOST_CHARACTERS:
+            if self._size > MAX_PARTS or self._num_characters > MAX_CHARACTERS:
                 raise SchemaError("#", "it is too large, with the combinations of its parts written out")
             waiting += reversed(parts)
 
@@ -50,7 +50,8 @@ class SchemaGraph:
         return (leaf for value in self.values[node] for leaf in _leaves(value))
 
     def productive(self, empty_terminals: Set[str]) -> dict[Conjunction, list[Value]]:
-        """The values that have a text: the least fixed point, as a value that contains itself has none."""
+        """Returns the values that have a text: the least fixed point, as a value that contains itself has
+        none."""
         alive: set[Conjunction] = set()
         waiting, size = [*reversed(self.values)], -1
         while len(alive) > size:
@@ -66,7 +67,7 @@ class SchemaGraph:
 
 
 def pruned(value: Value, alive: Set[Conjunction], empty_terminals: Set[str]) -> Value | None:
-    """The value without parts that have no text; None if it has none itself."""
+    """Returns the value without parts that have no text; None if it has none itself."""
     if isinstance(value, Leaf):
         return None if value.text in empty_terminals else value
     if isinstance(value, UniqueArray):
@@ -77,15 +78,15 @@ def pruned(value: Value, alive: Set[Conjunction], empty_terminals: Set[str]) -> 
 
 
 def _pruned_array(array: ArrayValue, alive: Set[Conjunction]) -> ArrayValue | None:
-    most, items = array.most, array.items if array.items in alive else None
+    max_count, items = array.max_count, array.items if array.items in alive else None
     longest = next((n for n, part in enumerate(array.prefix) if part not in alive), None)
     if longest is None and items is None:
         longest = len(array.prefix)
     if longest is not None:
-        most = longest if most is None else min(most, longest)
-    if most is not None and array.fewest > most:
+        max_count = longest if max_count is None else min(max_count, longest)
+    if max_count is not None and array.min_count > max_count:
         return None
-    return ArrayValue(array.prefix[:most], items, array.fewest, most)
+    return ArrayValue(array.prefix[:max_count], items, array.min_count, max_count)
 
 
 def _pruned_object(
@@ -100,18 +101,22 @@ def _pruned_object(
     others = tuple(
         (name, part) for name, part in value.others if part in alive and name.text not in empty_terminals
     )
-    fewest, most = value.fewest, value.most
-    if (most is not None and most < max(required, fewest)) or (not others and fewest > len(properties)):
+    min_count, max_count = value.min_count, value.max_count
+    if (max_count is not None and max_count < max(required, min_count)) or (
+        not others and min_count > len(properties)
+    ):
         return None
-    if others and fewest > required + 1:
+    if others and min_count > required + 1:
         raise SchemaError(
             value.pointer,
-            f"minProperties={fewest} is not supported where names are free: they may come twice; it is "
+            f"minProperties={min_count} is not supported where names are free: they may come twice; it is "
             "beside additionalProperties=false",
         )
-    if not others and most is not None and most >= len(properties):
-        most = None
-    return ObjectValue(properties, others, 0 if fewest <= required else fewest, most, value.pointer)
+    if not others and max_count is not None and max_count >= len(properties):
+        max_count = None
+    return ObjectValue(
+        properties, others, 0 if min_count <= required else min_count, max_count, value.pointer
+    )
 
 
 def _parts(value: Value) -> Iterator[Conjunction]:
@@ -137,7 +142,7 @@ def _leaves(value: Value) -> Iterable[Leaf]:
 def reason(
     before: dict[Conjunction, list[Value]], after: dict[Conjunction, list[Value]], node: Conjunction
 ) -> str:
-    """The required part that has no value, as words that follow; nothing where there are several."""
+    """Returns the required part that has no value, as words that follow; nothing where there are several."""
     path, seen = "", {node}
     while len(before[node]) == 1 and (part := _dead_part(before[node][0], after)):
         step, wanted = part
@@ -158,6 +163,6 @@ def _dead_part(
     if isinstance(value, ObjectValue):
         parts = [(part.name, part.value) for part in value.properties if part.is_required]
     elif isinstance(value, ArrayValue):
-        items = [*value.prefix, *[value.items] * (value.fewest > len(value.prefix))]
-        parts = list(enumerate(items))[: value.fewest]
+        items = [*value.prefix, *[value.items] * (value.min_count > len(value.prefix))]
+        parts = list(enumerate(items))[: value.min_count]
     return next((part for part in parts if part[1] is None or not after[part[1]]), None)

@@ -128,7 +128,7 @@ _NAMES = sorted(ASSERTIONS | _UNSUPPORTED.keys())
 
 
 def draft_of(schema: Mapping[str, Any]) -> int:
-    """The draft that a schema follows, by its `$schema`."""
+    """Returns the draft that a schema follows, by its `$schema`."""
     name = schema.get("$schema", "http://json-schema.org/schema")
     address = name.rstrip("#").partition("://")[2] if isinstance(name, str) else ""
     if address not in _BY_ADDRESS:
@@ -137,14 +137,14 @@ def draft_of(schema: Mapping[str, Any]) -> int:
 
 
 def is_false(schema: Any) -> bool:
-    """True for false, and for what programs write in its place: {"not": {}}."""
+    """True for false, and for {"not": {}}, which programs write instead."""
     return schema is False or (
         isinstance(schema, dict) and (schema.get("not") is True or schema.get("not") == {})
     )
 
 
 def keywords_of(schema: Mapping[Any, Any], draft: int) -> dict[Any, Any]:
-    """The keywords of a subschema that its draft reads: draft 7 reads none beside $ref."""
+    """Returns the keywords of a subschema that its draft reads: draft 7 reads none beside $ref."""
     if draft == DRAFT_7 and "$ref" in schema:
         return {"$ref": schema["$ref"]}
     return {name: value for name, value in schema.items() if name not in _UNKNOWN[draft]}

@@ -10,9 +10,9 @@ from mindbatch.decoding.json_schema.keywords import ASSERTIONS, TYPES, is_false
 from mindbatch.decoding.json_schema.numbers import exact
 from mindbatch.io.json_pointer import escaped
 
-MOST_DEPTH = 16
+MAX_DEPTH = 16
 """Subschemas within each other that are negated."""
-MOST_WORK = 5000
+MAX_WORK = 5000
 """Subschemas that are negated, each as often as it is referred to."""
 _WHERE = "where not, if or oneOf negates it"
 _TYPES = [name for name in TYPES if name != "integer"]
@@ -42,7 +42,7 @@ class Negation:
         if is_false(schema):
             return [True]
         self._work += 1
-        if depth > MOST_DEPTH or self._work > MOST_WORK:
+        if depth > MAX_DEPTH or self._work > MAX_WORK:
             raise SchemaError(pointer, "it is nested too deeply to be negated by not, if or oneOf")
         keywords, here = self._document.subschemas[self._document.number(schema, pointer)]
         alternatives: list[Any] = []
@@ -67,10 +67,10 @@ class Negation:
         elif name == "$ref":
             yield from self.of(*self._document.resolved(value, pointer), depth)
         elif name == "allOf":
-            for place, schema in enumerate(value):
-                yield from negation(schema, f"/{place}")
+            for index, schema in enumerate(value):
+                yield from negation(schema, f"/{index}")
         elif name == "anyOf":
-            parts = [negation(schema, f"/{place}") for place, schema in enumerate(value)]
+            parts = [negation(schema, f"/{index}") for index, schema in enumerate(value)]
             if all(parts):
                 yield {"allOf": [{"anyOf": part} for part in parts]}
         else:
@@ -104,9 +104,9 @@ def _listed(values: list[Any]) -> Iterator[dict[Any, Any]]:
     if booleans:
         yield {"enum": [value for value in (True, False) if value not in booleans]}
     bounds = sorted({exact(value): value for value in numbers}.items())
-    for place in range(len(bounds) + 1 if bounds else 0):
-        low = {"exclusiveMinimum": bounds[place - 1][1]} if place else {}
-        high = {"exclusiveMaximum": bounds[place][1]} if place < len(bounds) else {}
+    for index in range(len(bounds) + 1 if bounds else 0):
+        low = {"exclusiveMinimum": bounds[index - 1][1]} if index else {}
+        high = {"exclusiveMaximum": bounds[index][1]} if index < len(bounds) else {}
         yield {"type": "number", **low, **high}
 
 
@@ -116,7 +116,7 @@ def _required(names: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def _beyond(kind: str, keyword: str, step: int) -> Callable[[Any], list[dict[str, Any]]]:
-    """The negation of a count's limit: `step` further, by the limit on the other side."""
+    """Returns the negation of a count's limit: `step` further, by the limit on the other side."""
     return lambda value: [{"type": kind, keyword: value + step}] if value + step >= 0 else []
 
 

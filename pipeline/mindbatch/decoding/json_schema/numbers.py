@@ -15,7 +15,7 @@ from math import ceil, floor, gcd, lcm
 from mindbatch.decoding.json_schema.terminals import Leaf, all_of, either, regex
 from mindbatch.decoding.python_regex import literal
 
-MOST_MULTIPLES = 1000
+MAX_MULTIPLES = 1000
 """Multiples within bounds that are listed one by one."""
 _EXACT = 1 << 53
 _WHOLE = "(?:0|[1-9][0-9]*)"
@@ -36,7 +36,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class NumberSet:
-    """Numbers between bounds: whole ones, multiples of all steps, some of a list, as asked."""
+    """Numbers between bounds: integers, multiples of all steps, or the values of a list, as requested."""
 
     low: Bound | None = None
     high: Bound | None = None
@@ -66,7 +66,7 @@ def _is_binary(step: int | float) -> bool:
 
 
 def exact(value: int | float) -> Fraction:
-    """The decimal number that JSON writes for the value; of a large float, the integer that it is."""
+    """Returns the decimal number that JSON writes for the value; of a large float, the integer that it is."""
     return Fraction(value) if isinstance(value, int) or value.is_integer() else Fraction(repr(value))
 
 
@@ -79,7 +79,7 @@ def least_common_multiple(a: Fraction, b: Fraction) -> Fraction:
 
 
 def number_leaf(numbers: NumberSet) -> Leaf | None:
-    """The terminal of a set of numbers; None if it is empty.
+    """Returns the terminal of a set of numbers; None if it is empty.
 
     Raises:
         ValueError: its multiples cannot be expressed; the reason begins with the keyword.
@@ -102,7 +102,7 @@ def listed_numbers(numbers: NumberSet) -> tuple[int | float, ...] | None:
     values: Iterable[int | float] | None = numbers.members
     if values is None and numbers.is_whole:
         first, last = _whole_bounds(numbers, Fraction(1))
-        if first is not None and last is not None and last - first < MOST_MULTIPLES:
+        if first is not None and last is not None and last - first < MAX_MULTIPLES:
             values = range(first, last + 1)
     return None if values is None else tuple(filter(numbers.has, values))
 
@@ -117,14 +117,14 @@ def _listed(values: Iterable[int | float]) -> Leaf | None:
 
 
 def _texts(value: int | float) -> Iterator[str]:
-    """A listed number as JSON writes it, and without its fraction if that is zero."""
+    """Yields a listed number as JSON writes it, and without its fraction if that is zero."""
     yield json.dumps(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e20:
         yield str(int(value))
 
 
 def _whole_bounds(numbers: NumberSet, step: Fraction) -> tuple[int | None, int | None]:
-    """The first and the last multiple within the bounds, in steps."""
+    """Returns the first and the last multiple within the bounds, in steps."""
     low, high = numbers.low, numbers.high
     first = last = None
     if low is not None:
@@ -160,7 +160,7 @@ def _multiples(numbers: NumberSet) -> Leaf | None:
     if numbers.is_whole:
         step = least_common_multiple(step, Fraction(1))
     first, last = _whole_bounds(numbers, step)
-    if first is not None and last is not None and last - first < MOST_MULTIPLES:
+    if first is not None and last is not None and last - first < MAX_MULTIPLES:
         multiples = (_number(count * step) for count in range(first, last + 1))
         return _listed(filter(numbers.has, multiples))
     if step == 1:
@@ -190,7 +190,7 @@ def _compiled(step: int, first: int | None, last: int | None) -> Leaf:
 def _unsupported(step: Fraction) -> str:
     return (
         f"multipleOf={_number(step)!r}: supported are whole numbers, those of which 1 is a multiple (0.5, "
-        f"0.01), and others with at most {MOST_MULTIPLES} multiples between minimum and maximum"
+        f"0.01), and others with at most {MAX_MULTIPLES} multiples between minimum and maximum"
     )
 
 
@@ -201,7 +201,7 @@ def _fractions(step: Fraction) -> str:
     unit = int(step * scale)
     if unit == 1:
         return rf"-?{_WHOLE}(?:\.[0-9]{{1,{len(digits)}}})?"
-    if scale % unit or scale // unit > MOST_MULTIPLES:
+    if scale % unit or scale // unit > MAX_MULTIPLES:
         raise ValueError(_unsupported(step))
     parts = [f"{count * unit:0{len(digits)}}" for count in range(scale // unit)]
     shorter = {part[:n] for part in parts for n in range(1, len(part) + 1) if not part[n:].strip("0")}
@@ -255,7 +255,7 @@ def _magnitude_to(value: Fraction, is_open: bool) -> str:
 
 
 def _decimal(value: Fraction) -> tuple[int, str]:
-    """The whole part of a number that is not negative, and the digits of its fraction."""
+    """Returns the whole part of a number that is not negative, and the digits of its fraction."""
     whole, rest = divmod(value, 1)
     digits = []
     while rest:

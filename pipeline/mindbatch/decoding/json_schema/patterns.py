@@ -34,7 +34,7 @@ _SPECIAL_SPACES = frozenset(range(0x9, 0xE))
 
 @lru_cache(maxsize=64)
 def search_regex(pattern: str, *, is_wide: bool = False) -> str:
-    """The JSON texts, without quotes, of the strings in which the pattern is found.
+    """Returns the JSON texts, without quotes, of the strings in which the pattern is found.
 
     Raises:
         ValueError: the reason, as words that follow "pattern=...: ".
@@ -103,7 +103,7 @@ class _PatternTranslator(RegexTranslator):
 
     @staticmethod
     def _characters(members: str, special: set[int]) -> str:
-        """One character of a set: as it is, or escaped for those that JSON escapes."""
+        """Returns one character of a set: as it is, or escaped for those that JSON escapes."""
         escaped = [character(code) for code in sorted(special)]
         return f"(?:{'|'.join([f'[[{members}]&&{_PLAIN}]', *escaped])})"
 

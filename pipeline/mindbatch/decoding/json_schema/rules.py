@@ -8,7 +8,7 @@ from mindbatch.decoding.json_schema.terminals import Leaf, regex
 from mindbatch.decoding.json_schema.unique_items import UniqueArray
 from mindbatch.decoding.json_schema.values import ArrayValue, ObjectValue, Value
 
-MOST_RULES = 10_000
+MAX_RULES = 10_000
 """Rules of one grammar; the library numbers its symbols with 16 bits."""
 # A line break and indentation, or a space: without a bound a model may write blanks for ever.
 _BLANKS = r"\x{a}?\x{20}{0,16}"
@@ -25,7 +25,7 @@ _MARKS = {
 
 
 def grammar_text(values: Mapping[Conjunction, Sequence[Value]], root: Conjunction) -> str:
-    """The grammar of the values of nodes, of which all parts have a text."""
+    """Returns the grammar of the values of nodes, of which all parts have a text."""
     return _RuleWriter(values).text(root)
 
 
@@ -69,22 +69,22 @@ class _RuleWriter:
 
     def _rule(self, alternatives: Sequence[str]) -> str:
         self._count += 1
-        if self._count > MOST_RULES:
-            raise SchemaError("#", f"it is too large: its grammar has more than {MOST_RULES} rules")
+        if self._count > MAX_RULES:
+            raise SchemaError("#", f"it is too large: its grammar has more than {MAX_RULES} rules")
         self._lines.append(f"r{self._count}: {' | '.join(alternatives)}")
         return f"r{self._count}"
 
     def _array(self, array: ArrayValue) -> Iterator[str]:
-        if array.fewest == 0:
+        if array.min_count == 0:
             yield "NONE"
-        if array.most == 0:
+        if array.max_count == 0:
             return
         size = len(array.prefix)
         following = ""
-        if array.items is not None and (array.most is None or array.most > size):
+        if array.items is not None and (array.max_count is None or array.max_count > size):
             item = self._node(array.items)
-            most = None if array.most is None else array.most - max(size, 1)
-            following = _repeated(f"(COMMA {item})", max(0, array.fewest - max(size, 1)), most)
+            max_count = None if array.max_count is None else array.max_count - max(size, 1)
+            following = _repeated(f"(COMMA {item})", max(0, array.min_count - max(size, 1)), max_count)
         if size == 0:
             assert array.items is not None
             yield f"BEGIN {self._node(array.items)} {following} END"
@@ -93,45 +93,47 @@ class _RuleWriter:
             part = array.prefix[index]
             assert part is not None
             following = f"COMMA {self._node(part)} {following}"
-            following = self._rule([following if array.fewest > index else f"({following})?"])
+            following = self._rule([following if array.min_count > index else f"({following})?"])
         assert array.prefix[0] is not None
         yield f"BEGIN {self._node(array.prefix[0])} {following} END"
 
     def _unique_array(self, array: UniqueArray) -> Iterator[str]:
-        """A rule for each set of items that an array may have so far: what may follow it."""
-        if array.fewest == 0:
+        """Yields a rule for each set of items that an array may have so far: what may follow it."""
+        if array.min_count == 0:
             yield "NONE"
-        if array.most == 0:
+        if array.max_count == 0:
             return
         items = [" | ".join(self._terminal(leaf.text) for leaf in leaves) for leaves in array.members]
         following: dict[tuple[int, ...], str] = {}
         for chosen in array.sets():
-            ways = ['""'] if chosen and len(chosen) >= array.fewest else []
-            if len(chosen) < array.most:
+            continuations = ['""'] if chosen and len(chosen) >= array.min_count else []
+            if len(chosen) < array.max_count:
                 comma = "COMMA " if chosen else ""
                 for member in range(len(items)):
                     if member not in chosen:
                         after = following[tuple(sorted((*chosen, member)))]
-                        ways.append(f"{comma}({items[member]}) {after}")
-            following[chosen] = self._rule(ways)
+                        continuations.append(f"{comma}({items[member]}) {after}")
+            following[chosen] = self._rule(continuations)
         yield f"BEGIN {following[()]} END"
 
     def _object(self, value: ObjectValue) -> Iterator[str]:
         required = sum(part.is_required for part in value.properties)
-        if required == 0 and value.fewest == 0:
+        if required == 0 and value.min_count == 0:
             yield "EMPTY"
-        members = self._members(value, max(1, value.fewest) if value.most is None else value.most)
+        members = self._members(
+            value, max(1, value.min_count) if value.max_count is None else value.max_count
+        )
         if members is not None:
             yield f"OPEN {members} CLOSE"
 
     def _members(self, value: ObjectValue, cap: int) -> str | None:
-        """The members of an object that has any, from the last property to the first.
+        """Returns the members of an object that has any, from the last property to the first.
 
         By how many members there are before a property: what may follow, or None if nothing can. Of counts
         that are too large to matter the largest, `cap`, stands for all.
         """
         cap = min(cap, len(value.properties) + 1)
-        if cap * len(value.properties) > MOST_RULES:
+        if cap * len(value.properties) > MAX_RULES:
             raise SchemaError(
                 value.pointer, "too many properties to count for minProperties or maxProperties"
             )
@@ -144,7 +146,7 @@ class _RuleWriter:
             for count in range(cap + 1):
                 options = [] if part.is_required or following[count] is None else [str(following[count])]
                 after = following[min(count + 1, cap)]
-                if after is not None and (value.most is None or count < value.most):
+                if after is not None and (value.max_count is None or count < value.max_count):
                     options.append(f"{'COMMA ' if count else ''}{member} {after}")
                 before.append(self._rule(options) if options else None)
             following = before
@@ -152,13 +154,15 @@ class _RuleWriter:
 
     def _ending(self, value: ObjectValue, pair: str | None, count: int) -> str | None:
         """Writes what may follow the last declared property, after `count` members; one there must be."""
-        missing = max(0, value.fewest - count)
-        most = None if value.most is None else value.most - count
-        if pair is None or most == 0:
+        missing = max(0, value.min_count - count)
+        max_count = None if value.max_count is None else value.max_count - count
+        if pair is None or max_count == 0:
             return '""' if count and not missing else None
         if count:
-            return self._rule([_repeated(f"(COMMA {pair})", missing, most)])
-        return self._rule([f"{pair} {_repeated(f'(COMMA {pair})', 0, None if most is None else most - 1)}"])
+            return self._rule([_repeated(f"(COMMA {pair})", missing, max_count)])
+        return self._rule(
+            [f"{pair} {_repeated(f'(COMMA {pair})', 0, None if max_count is None else max_count - 1)}"]
+        )
 
     def _pair(self, value: ObjectValue) -> str:
         return self._rule(
@@ -166,7 +170,7 @@ class _RuleWriter:
         )
 
 
-def _repeated(item: str, fewest: int, most: int | None) -> str:
-    if most is None:
-        return f"{item}*" if fewest == 0 else f"{item}{{{fewest},}}"
-    return f"{item}{{{fewest},{most}}}" if most else ""
+def _repeated(item: str, min_count: int, max_count: int | None) -> str:
+    if max_count is None:
+        return f"{item}*" if min_count == 0 else f"{item}{{{min_count},}}"
+    return f"{item}{{{min_count},{max_count}}}" if max_count else ""

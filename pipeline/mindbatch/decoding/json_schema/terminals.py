@@ -17,16 +17,16 @@ class Leaf(NamedTuple):
 
 
 def regex(pattern: str) -> str:
-    """A regular expression as an operand of a terminal."""
+    """Returns a regular expression as an operand of a terminal."""
     return "/" + pattern.replace("/", r"\x{2f}") + "/"
 
 
 def either(patterns: Iterable[str]) -> str:
-    """One regular expression that matches what any of them does."""
+    """Returns a regular expression that matches all texts of several."""
     parts = list(dict.fromkeys(patterns))
     return parts[0] if len(parts) == 1 else f"(?:{'|'.join(parts)})"
 
 
 def all_of(operands: Iterable[str]) -> str:
-    """A terminal whose texts match every operand."""
+    """Returns a terminal whose texts match every operand."""
     return " & ".join(dict.fromkeys(operands))

@@ -22,29 +22,29 @@ NO_STRING = regex("a") + " & " + regex("b")
 
 
 def character(code: int) -> str:
-    """The regular expression of a character in a text of JSON."""
+    """Returns the regular expression of a character in a text of JSON."""
     if code in ESCAPES:
         return _BACKSLASH + ESCAPES[code]
     return literal(chr(code))
 
 
 def unquoted(text: str) -> str:
-    """The regular expression of a string in JSON, without its quotes."""
+    """Returns the regular expression of a string in JSON, without its quotes."""
     return "".join(character(ord(c)) for c in text)
 
 
 def quoted(pattern: str) -> str:
-    """An operand of a terminal: what a regular expression matches, between quotes."""
+    """Returns an operand of a terminal: the matches of a regular expression, between quotes."""
     return regex(f"{_QUOTE}(?:{pattern}){_QUOTE}")
 
 
 def one_of(names: Iterable[str]) -> str:
-    """An operand: exactly these strings."""
+    """Returns an operand: exactly these strings."""
     return quoted(either(map(unquoted, names)))
 
 
 def any_string(shortest: int = 0, longest: int | None = None) -> str:
-    """An operand: strings of so many characters (code points, as JSON Schema counts them)."""
+    """Returns an operand: strings of so many characters (code points, as JSON Schema counts them)."""
     return quoted(f"{ANY_CHARACTER}{{{shortest},{'' if longest is None else longest}}}")
 
 

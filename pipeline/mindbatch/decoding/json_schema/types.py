@@ -19,16 +19,16 @@ from mindbatch.decoding.json_schema.numbers import (
 from mindbatch.decoding.json_schema.patterns import search_regex
 from mindbatch.decoding.json_schema.terminals import Leaf, all_of, regex
 from mindbatch.decoding.json_schema.texts import NO_STRING, any_string, one_of, quoted, string_leaf
-from mindbatch.decoding.json_schema.unique_items import MOST_STEPS, UNLISTED, Key, UniqueArray, listed_values
+from mindbatch.decoding.json_schema.unique_items import MAX_STEPS, UNLISTED, Key, UniqueArray, listed_values
 from mindbatch.decoding.json_schema.values import ArrayValue, ObjectValue, Property, Value
 from mindbatch.io.error_lines import nearest, shown
 from mindbatch.io.json_pointer import escaped
 
-MOST_COUNT = 1 << 31
+MAX_COUNT = 1 << 31
 """Characters, items or properties that a limit may ask for."""
-MOST_MEMBERS = 1000
+MAX_MEMBERS = 1000
 """Properties of one object, and items of an array that have schemas of their own."""
-MOST_PATTERNS = 5
+MAX_PATTERNS = 5
 """Patterns of patternProperties that may match one object's names."""
 Search = Callable[[Sequence[str], Sequence[str]], Sequence[Sequence[str]]]
 
@@ -62,7 +62,7 @@ class TypedValues:
         if "array" in types:
             array = self._array(schemas)
             is_unique = any(schema.keywords.get("uniqueItems") for schema in schemas)
-            may_repeat = is_unique and (array.most is None or array.most > 1)
+            may_repeat = is_unique and (array.max_count is None or array.max_count > 1)
             yield self._unique(array, schemas[0].pointer) if may_repeat else array
         if "object" in types:
             yield self._object(schemas)
@@ -90,9 +90,9 @@ class TypedValues:
     def _array(self, schemas: Sequence[Subschema]) -> ArrayValue:
         forms = [self._items(schema) for schema in schemas]
         size = max((len(prefix) for prefix, _ in forms), default=0)
-        if size > MOST_MEMBERS:
+        if size > MAX_MEMBERS:
             raise SchemaError(
-                schemas[0].pointer, f"{size} items in prefixItems; at most {MOST_MEMBERS} are allowed"
+                schemas[0].pointer, f"{size} items in prefixItems; at most {MAX_MEMBERS} are allowed"
             )
         prefix = [
             self._branches.conjunction(
@@ -117,9 +117,9 @@ class TypedValues:
             for key, alone in listed:
                 leaves = self._of_schemas([*schemas, Subschema(alone, pointer)])
                 members.setdefault(key, []).extend(leaf for leaf in leaves if isinstance(leaf, Leaf))
-        most = len(members) if array.most is None else min(array.most, len(members))
-        unique = UniqueArray(tuple(map(tuple, members.values())), array.fewest, most)
-        if unique.num_steps > MOST_STEPS:
+        max_count = len(members) if array.max_count is None else min(array.max_count, len(members))
+        unique = UniqueArray(tuple(map(tuple, members.values())), array.min_count, max_count)
+        if unique.num_steps > MAX_STEPS:
             reason = (
                 f"{len(members)} values are too many for uniqueItems; 10 are supported, or a low maxItems"
             )
@@ -143,8 +143,8 @@ class TypedValues:
         names = list(dict.fromkeys([*declared, *required]))
         patterns = _patterns(schemas)
         pointer = schemas[0].pointer if schemas else "#"
-        if len(names) > MOST_MEMBERS:
-            raise SchemaError(pointer, f"{len(names)} properties; at most {MOST_MEMBERS} are allowed")
+        if len(names) > MAX_MEMBERS:
+            raise SchemaError(pointer, f"{len(names)} properties; at most {MAX_MEMBERS} are allowed")
         properties, allowed = [], self._names(schemas)
         matches = self._search([*patterns], names) if patterns else [()] * len(names)
         for name, matched in zip(names, matches, strict=True):
@@ -152,8 +152,8 @@ class TypedValues:
             key = Leaf(all_of([one_of([name]), *allowed]), may_be_empty=bool(allowed))
             properties.append(Property(name, key, value, name in required))
         others = tuple(self._others(schemas, names, patterns, allowed))
-        fewest, most = _largest(schemas, "minProperties"), _least(schemas, "maxProperties")
-        return ObjectValue(tuple(properties), others, fewest, most, pointer)
+        min_count, max_count = _largest(schemas, "minProperties"), _least(schemas, "maxProperties")
+        return ObjectValue(tuple(properties), others, min_count, max_count, pointer)
 
     def _names(self, schemas: Iterable[Subschema]) -> list[str]:
         """Operands of the terminals of names: what all propertyNames allow."""
@@ -178,7 +178,7 @@ class TypedValues:
         patterns: Mapping[str, str],
         allowed: Sequence[str],
     ) -> Iterator[tuple[Leaf, Conjunction]]:
-        """Names without a property of their own, by the patterns that they match."""
+        """Yields names without a property of their own, by the patterns that they match."""
         for chosen in range(1 << len(patterns)):
             matched = {pattern for index, pattern in enumerate(patterns) if chosen >> index & 1}
             value = self._branches.conjunction(_of_property(schemas, None, matched))
@@ -195,7 +195,7 @@ class TypedValues:
 
 
 def _allowed_types(schemas: Iterable[Subschema]) -> dict[str, bool]:
-    """The types that all allow, a number's with whether it must be whole."""
+    """Returns the types that all schemas allow, and for a number if it must be an integer."""
     allowed = dict.fromkeys(("null", "boolean", "number", "string", "array", "object"), False)
     for schema in schemas:
         names = schema.keywords.get("type")
@@ -246,7 +246,7 @@ def _numbers(schemas: Sequence[Subschema], *, is_whole: bool) -> Leaf | None:
 
 
 def _format(name: str, pointer: str) -> list[str]:
-    """The operand of a format; none of one that JSON Schema does not have, which is a note there."""
+    """Returns the operand of a format; none for a name that JSON Schema does not have."""
     if name in FORMATS:
         return [FORMATS[name]]
     if name in UNSUPPORTED_FORMATS:
@@ -279,19 +279,19 @@ def _common(schemas: Iterable[Subschema], kind: ListedAs) -> tuple[Any, ...] | N
 
 def _largest(schemas: Sequence[Subschema], name: str) -> int:
     count = max((int(schema.keywords.get(name, 0)) for schema in schemas), default=0)
-    if count > MOST_COUNT:
-        raise SchemaError(schemas[0].pointer, f"{name}={count}: at most {MOST_COUNT} is supported")
+    if count > MAX_COUNT:
+        raise SchemaError(schemas[0].pointer, f"{name}={count}: at most {MAX_COUNT} is supported")
     return count
 
 
 def _least(schemas: Iterable[Subschema], name: str) -> int | None:
-    """The least count that is asked for; None also for one that no text can reach."""
+    """Returns the least count of a keyword; None also for one that no text can reach."""
     counts = [int(schema.keywords[name]) for schema in schemas if name in schema.keywords]
-    return min((count for count in counts if count <= MOST_COUNT), default=None)
+    return min((count for count in counts if count <= MAX_COUNT), default=None)
 
 
 def _patterns(schemas: Iterable[Subschema]) -> dict[str, str]:
-    """The patterns of properties' names, each with its pointer."""
+    """Returns the patterns of properties' names, each with its pointer."""
     patterns = {
         pattern: f"{schema.pointer}/patternProperties/{escaped(pattern)}"
         for schema in schemas
@@ -299,9 +299,9 @@ def _patterns(schemas: Iterable[Subschema]) -> dict[str, str]:
     }
     for pattern, pointer in patterns.items():
         _searched(pattern, pointer)
-    if len(patterns) > MOST_PATTERNS:
+    if len(patterns) > MAX_PATTERNS:
         pointer = next(iter(patterns.values()))
-        raise SchemaError(pointer, f"{len(patterns)} patterns; at most {MOST_PATTERNS} are allowed")
+        raise SchemaError(pointer, f"{len(patterns)} patterns; at most {MAX_PATTERNS} are allowed")
     return patterns
 
 

@@ -10,7 +10,7 @@ from mindbatch.decoding.json_schema.branches import ListedAs
 from mindbatch.decoding.json_schema.numbers import NumberSet, exact, listed_numbers
 from mindbatch.decoding.json_schema.terminals import Leaf
 
-MOST_STEPS = 6000
+MAX_STEPS = 6000
 """Ways of going on from all sets of items that an array may have."""
 UNLISTED = (
     "uniqueItems is supported where items are of an enum, of booleans or of integers between bounds, and "
@@ -25,32 +25,33 @@ class UniqueArray:
     """members: of each value that an item may have, the terminals of its texts."""
 
     members: tuple[tuple[Leaf, ...], ...]
-    fewest: int
-    most: int
+    min_count: int
+    max_count: int
 
     @property
     def num_steps(self) -> int:
         size = len(self.members)
-        return sum(comb(size, count) * (size - count) for count in range(self.most))
+        return sum(comb(size, count) * (size - count) for count in range(self.max_count))
 
     def sets(self) -> Iterator[tuple[int, ...]]:
         """Members that an array may have so far, by number, the largest sets first."""
-        for count in range(self.most, -1, -1):
+        for count in range(self.max_count, -1, -1):
             yield from combinations(range(len(self.members)), count)
 
     def pruned(self, empty_terminals: Set[str]) -> "UniqueArray | None":
         """Without members that have no text; None if too few are left."""
         kept = (tuple(leaf for leaf in leaves if leaf.text not in empty_terminals) for leaves in self.members)
         members = tuple(filter(None, kept))
-        if self.fewest > len(members):
+        if self.min_count > len(members):
             return None
-        return UniqueArray(members, self.fewest, min(self.most, len(members)))
+        return UniqueArray(members, self.min_count, min(self.max_count, len(members)))
 
 
 def listed_values(
     types: Iterable[str], strings: Sequence[str] | None, numbers: NumberSet
 ) -> list[tuple[Key, dict[Any, Any]]] | None:
-    """The values of some types, each with the keywords that allow it alone; None where they are not listed.
+    """Returns the values of some types, each with the keywords that allow it alone; None where they are not
+    listed.
 
     strings: those of an enum, or None.
     """

@@ -13,8 +13,8 @@ class ArrayValue:
 
     prefix: tuple[Conjunction | None, ...]
     items: Conjunction | None
-    fewest: int
-    most: int | None
+    min_count: int
+    max_count: int | None
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class ObjectValue:
 
     properties: tuple[Property, ...]
     others: tuple[tuple[Leaf, Conjunction], ...]
-    fewest: int
-    most: int | None
+    min_count: int
+    max_count: int | None
     pointer: str
 
 

@@ -153,7 +153,7 @@ def adapted_linear(
 ) -> FloatArray:
     """`linear`, and of each token what the adapter in its slot does -> [T, outputs].
 
-    slots [T]: of each token's adapter. stored, as `kernels.adapters.slot_arrays` keeps it: A [slots, rank,
+    slots [T]: of each token's adapter. stored, the adapters of all slots: A [slots, rank,
     inputs], of an embedding [slots, tokens, rank]; B [slots, outputs, rank]; scale, offset [slots, outputs];
     and where any adapter has them whole weights [slots, outputs, inputs] ([slots, tokens, width]) with a mark
     [slots, 1].

@@ -11,7 +11,7 @@ import orjson
 from mindbatch.config.machine import parse_bytes
 from mindbatch.dataset.column_rows import from_text
 from mindbatch.dataset.data_config import DataConfig
-from mindbatch.dataset.dataset import MOST_LOOKED_AT, Dataset
+from mindbatch.dataset.dataset import MAX_LOOKED_AT, Dataset
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.evaluation import metric_of
@@ -185,7 +185,7 @@ def _column_names(config: EvaluateConfig, columns: Collection[str]) -> dict[str,
 
 def _first_columns(data: DataConfig) -> list[str]:
     first = None
-    for first in islice(_dataset(data).records(), MOST_LOOKED_AT):
+    for first in islice(_dataset(data).records(), MAX_LOOKED_AT):
         if first.columns is not None:
             return [*first.columns]
     if first is None:
@@ -208,7 +208,7 @@ def _each_row(data: DataConfig, names: Mapping[str, str], read: Callable[[DataRo
         survey(_dataset(data), maker, selection_of(data), index)
         for row, _ in index.in_order():
             if isinstance(row, RowFailure):
-                errors.append(f"{row.place}: {row.reason}")
+                errors.append(f"{row.location}: {row.reason}")
                 continue
             try:
                 items.append(read(row))

@@ -19,7 +19,7 @@ from mindbatch.config.paths import (
     settled,
 )
 from mindbatch.config.schema import SchemaKeys, option, private_option, section
-from mindbatch.dataset.data_config import SOURCES, DataConfig, data_errors, date_errors, settle_data
+from mindbatch.dataset.data_config import SOURCES, DataConfig, data_errors, date_errors, resolve_data
 from mindbatch.decoding.params import PARAMETERS
 from mindbatch.evaluation import METRIC_NAMES
 from mindbatch.fields import kinds as kind
@@ -96,7 +96,7 @@ class EvaluateConfig(ModelTaskConfig):
         if self.checkpoints:  # they need no model beside them
             errors = [error for error in errors if error != NO_MODEL]
         if self.harness.tasks is None:
-            settle_data(self.data, errors)
+            resolve_data(self.data, errors)
         if isinstance(self.checkpoints, Mapping):
             self.checkpoints = {
                 name: settled(f"checkpoints.{name}", folder, model_folder_error, errors, is_model=True)

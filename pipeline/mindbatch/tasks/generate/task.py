@@ -15,6 +15,7 @@ import orjson
 from mindbatch.config.paths import SAVED_BESIDE
 from mindbatch.config.saved import save_config
 from mindbatch.decoding import DecodingParams
+from mindbatch.engine.progress import with_progress
 from mindbatch.engine.request import (
     CompletionOutput,
     Request,
@@ -23,7 +24,6 @@ from mindbatch.engine.request import (
     result_body,
     result_fields,
 )
-from mindbatch.generation_progress import with_progress
 from mindbatch.io.amounts import today
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.io.moving_bar import LoadingLine

@@ -1,4 +1,4 @@
-"""What each rank holds of a native model, and MindSpore's files of it.
+"""Works out which slices each rank holds of a native model, and writes MindSpore's strategy files of it.
 
 Only config.json is needed. Weights are opened where they are there, for their names and dtypes; no more than
 their headers is read.

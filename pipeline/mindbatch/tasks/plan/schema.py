@@ -11,7 +11,7 @@ from mindbatch.config.launch_schema import world_size_of
 from mindbatch.config.lora_schema import settle_lora_paths
 from mindbatch.config.paths import any_path, settled
 from mindbatch.config.schema import SchemaKeys, option
-from mindbatch.dataset.data_config import NO_DATA, settle_data
+from mindbatch.dataset.data_config import NO_DATA, resolve_data
 from mindbatch.fields import kinds as kind
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.tasks.layout.schema import rank_errors
@@ -30,7 +30,7 @@ class PlanConfig(BatchConfig):
 
     def settle_paths(self) -> list[str]:
         errors = settle_model_paths(self.model)
-        settle_data(self.data, errors, f"{NO_DATA}; without data mindbatch layout says what ranks hold")
+        resolve_data(self.data, errors, f"{NO_DATA}; without data mindbatch layout says what ranks hold")
         self.output.dir = settled("output.dir", self.output.dir, any_path, errors)  # nothing is written
         settle_lora_paths(self.lora, errors)
         return errors

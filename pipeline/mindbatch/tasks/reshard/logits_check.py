@@ -173,7 +173,7 @@ def _errors(opened: ReshardSource) -> Iterator[str]:
 
 
 def logits_of(config: ReshardConfig, architecture: Architecture) -> FloatArray:
-    """The first logits of the checkpoint that is the source of `config`, as engine.first_logits.
+    """The first logits of the checkpoint that is the source of `config`, as `loading.first_logits` does.
 
     Raises:
         CheckpointError: it cannot be read or run, or the process has died.

@@ -1,4 +1,4 @@
-"""Replicas and their requests: one queue for all, dealt as replicas have capacity, and dealt again."""
+"""One queue of requests for all replicas: dispatches them as replicas have capacity, and requeues them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class _Extent:
 class InFlightRequest:
     """A request that is not finished.
 
-    sequences: that it runs at most. started: when it was added (`time.perf_counter`).
-    ended_workers: how the processes have ended that had it.
+    sequences: its maximum number of sequences. started: time of adding it (`time.perf_counter`).
+    ended_workers: the exit reasons of the processes that ended while they had it.
     """
 
     request: Request
@@ -53,7 +53,7 @@ class InFlightRequest:
         self._brought.clear()
 
     def unseen(self, event: StreamEvent) -> StreamEvent | None:
-        """Cuts an event to what its caller has not seen, if anything: recomputed output is the same."""
+        """Removes from an event what its caller has seen already; recomputed output is the same."""
         seen = self._seen.setdefault(event.index, _Extent())
         brought = self._brought.setdefault(event.index, _Extent())
         brought.tokens += len(event.token_ids)
@@ -73,7 +73,7 @@ class InFlightRequest:
         )
 
     def completed(self, output: RequestOutput) -> RequestOutput:
-        """An output of another process as the engine of this one would have given it."""
+        """Completes an output of another process with the fields that stay in this one."""
         request = self.request
         if output.error is not None:
             return request.failure(PromptError(output.error))
@@ -85,7 +85,7 @@ class InFlightRequest:
             seconds=time.perf_counter() - self.started,
         )
 
-    def blamed(self) -> RequestOutput:
+    def failed_result(self) -> RequestOutput:
         last = self.ended_workers[-1]
         times = len(self.ended_workers)
         return self.request.failure(
@@ -97,12 +97,12 @@ class InFlightRequest:
 class Replica:
     """One replica.
 
-    ranks: its global ranks. leader: the one that runs its engine.
-    attempt: how often it was started before.
+    ranks: its global ranks. leader: the rank that runs its engine.
+    attempt: number of its earlier starts.
     waiting_for: the ranks that are not ready.
-    notice: what takes the leader's time, in words; empty if nothing does.
-    dealt: the unfinished requests that it has, by key.
-    statistics: of its engine, as it said last. earlier: those of the attempts before.
+    notice: what the leader loads or compiles, in words; empty if nothing.
+    in_flight: its unfinished requests, by key.
+    statistics: the latest statistics of its engine. earlier: the final ones of earlier attempts.
     """
 
     index: int
@@ -111,7 +111,7 @@ class Replica:
     attempt: int = 0
     waiting_for: set[int] = field(default_factory=set)
     notice: str = ""
-    dealt: dict[str, InFlightRequest] = field(default_factory=dict)
+    in_flight: dict[str, InFlightRequest] = field(default_factory=dict)
     statistics: EngineStatistics | None = None
     earlier: list[EngineStatistics] = field(default_factory=list)
 
@@ -124,54 +124,55 @@ class Replica:
 
     @property
     def num_sequences(self) -> int:
-        return sum(asked.sequences for asked in self.dealt.values())
+        return sum(flight.sequences for flight in self.in_flight.values())
 
     @property
     def has_suspects(self) -> bool:
         """True if its requests may have ended a process: then it gets no others."""
-        return any(asked.is_suspect for asked in self.dealt.values())
+        return any(flight.is_suspect for flight in self.in_flight.values())
 
     def begin_again(self) -> list[InFlightRequest]:
-        """Another attempt; returns the requests that it had."""
-        left = list(self.dealt.values())
+        """Begins another attempt; returns the requests that it had."""
+        left = list(self.in_flight.values())
         if self.statistics is not None:
             self.earlier.append(self.statistics.at_rest())
         self.attempt += 1
         self.waiting_for, self.notice, self.statistics = set(self.ranks), "", None
-        self.dealt.clear()
+        self.in_flight.clear()
         return left
 
 
-def least_loaded(replicas: Iterable[Replica], most_sequences: int) -> Replica | None:
-    """The ready replica with the fewest sequences, the first of equals; None if all have `most_sequences`.
+def least_loaded(replicas: Iterable[Replica], max_sequences: int) -> Replica | None:
+    """Returns the ready replica with the fewest sequences, the first of equals; None if all have
+    `max_sequences`.
 
-    So each has a little more than its batch, the rest waits here until somebody has room, and all end at
-    about the same time, whatever the rows' lengths.
+    So each has a little more than its batch, the rest waits here for free capacity, and all end at about the
+    same time, whatever the rows' lengths.
     """
     free = [
         replica
         for replica in replicas
-        if replica.is_ready and replica.num_sequences < most_sequences and not replica.has_suspects
+        if replica.is_ready and replica.num_sequences < max_sequences and not replica.has_suspects
     ]
     return min(free, key=lambda replica: replica.num_sequences, default=None)
 
 
-MOST_ENDED_WORKERS = 2
-"""A request with which so many processes have ended, the last one with it alone, is not tried again."""
+MAX_ENDED_WORKERS = 2
+"""Number of processes that end with a request, the last with it alone, before it fails."""
 
-_MOST_GROUPS = 16
+_MAX_GROUPS = 16
 
 
-class Dealing:
+class RequestQueue:
     """The unfinished requests of a job.
 
-    Suspects, with which a process has ended, run again with nothing else beside them: each alone or,
-    where they are many, in a few groups. If the process ends again it is known better whose error that is,
-    and only who was alone is to blame.
+    Suspects are requests with which a process has ended. They run again without other requests: each alone
+    or, if they are many, in a few groups. If the process ends again, the cause is narrowed down; only a
+    request that was alone fails.
 
-    at_once: sequences that a replica computes at a time.
-    spare: how many more it is given, so that it need not wait for the next one; not towards the end, where
-        the others had better have them.
+    at_once: number of sequences that a replica computes at a time.
+    spare: number of further sequences that it gets, so that it need not wait for the next; 0 near the end,
+        where other replicas may compute them earlier.
     """
 
     def __init__(self, replicas: Sequence[Replica], at_once: int, spare: int = 0) -> None:
@@ -182,83 +183,86 @@ class Dealing:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.num_waiting) or any(replica.dealt for replica in self._replicas)
+        return bool(self.num_waiting) or any(replica.in_flight for replica in self._replicas)
 
     @property
     def num_waiting(self) -> int:
-        """Requests that no replica has."""
+        """Number of requests that no replica has."""
         return len(self._waiting) + sum(map(len, self._suspects))
 
     def add(self, request: Request) -> None:
         self._waiting.append(InFlightRequest.of(request))
 
-    def deal(self, hand_out: Callable[[Replica, Request], None]) -> None:
-        """Gives requests to replicas that have room, suspects first, the others in the order they came in."""
+    def dispatch(self, send: Callable[[Replica, Request], None]) -> None:
+        """Sends requests to replicas with free capacity: suspects first, the others in the order of
+        arrival."""
         for replica in self._replicas:
-            if self._suspects and replica.is_ready and not replica.dealt:
-                for asked in self._suspects.popleft():
-                    self._give(replica, asked, hand_out)
-        while self._waiting and (least := least_loaded(self._replicas, self._most_sequences())) is not None:
-            self._give(least, self._waiting.popleft(), hand_out)
+            if self._suspects and replica.is_ready and not replica.in_flight:
+                for flight in self._suspects.popleft():
+                    self._give(replica, flight, send)
+        while self._waiting and (least := least_loaded(self._replicas, self._max_sequences())) is not None:
+            self._give(least, self._waiting.popleft(), send)
 
-    def _most_sequences(self) -> int:
-        """Most sequences that a replica has when it has been given a request."""
+    def _max_sequences(self) -> int:
+        """Returns the maximum number of sequences of a replica, with a new request."""
         is_near_the_end = len(self._waiting) <= self._at_once * len(self._replicas)
         return self._at_once if is_near_the_end else self._at_once + self._spare
 
     def _give(
-        self, replica: Replica, asked: InFlightRequest, hand_out: Callable[[Replica, Request], None]
+        self, replica: Replica, flight: InFlightRequest, send: Callable[[Replica, Request], None]
     ) -> None:
-        replica.dealt[asked.request.key] = asked
-        hand_out(replica, asked.request)
+        replica.in_flight[flight.request.key] = flight
+        send(replica, flight.request)
 
     def drop(self, keys: Set[str] | None) -> list[tuple[Replica, list[str]]]:
-        """Forgets requests, or all; returns the replicas that had some, with their keys."""
+        """Drops requests, or all; returns the replicas that had some, with their keys."""
 
-        def is_kept(asked: InFlightRequest) -> bool:
-            return keys is not None and asked.request.key not in keys
+        def is_kept(flight: InFlightRequest) -> bool:
+            return keys is not None and flight.request.key not in keys
 
         self._waiting = deque(filter(is_kept, self._waiting))
         groups = (list(filter(is_kept, group)) for group in self._suspects)
         self._suspects = deque(group for group in groups if group)
         dropped = []
         for replica in self._replicas:
-            gone = [key for key in replica.dealt if keys is None or key in keys]
+            gone = [key for key in replica.in_flight if keys is None or key in keys]
             for key in gone:
-                del replica.dealt[key]
+                del replica.in_flight[key]
             if gone:
                 dropped.append((replica, gone))
         return dropped
 
     def take(self, replica: Replica, result: StepResult) -> StepResult:
-        """Returns what a replica's step brings to callers; nothing of requests that were dropped."""
+        """Returns the new part of a replica's step result, without dropped requests."""
         seen = (
-            replica.dealt[event.key].unseen(event) for event in result.events if event.key in replica.dealt
+            replica.in_flight[event.key].unseen(event)
+            for event in result.events
+            if event.key in replica.in_flight
         )
         events = [event for event in seen if event is not None]
         finished = [
-            replica.dealt.pop(output.key).completed(output)
+            replica.in_flight.pop(output.key).completed(output)
             for output in result.finished
-            if output.key in replica.dealt
+            if output.key in replica.in_flight
         ]
         return StepResult(events, finished)
 
-    def take_back(self, replica: Replica, how_it_ended: str, *, may_be_a_row: bool) -> list[RequestOutput]:
-        """Queues the requests again that an ended replica had; returns the results of those to blame.
+    def requeue(self, replica: Replica, exit_reason: str, *, may_be_a_row: bool) -> list[RequestOutput]:
+        """Queues the requests of an ended replica again; returns the results of those that fail.
 
-        may_be_a_row: whether what the replica computed may have ended it.
+        may_be_a_row: True if a request may have ended the replica.
         """
         lost = replica.begin_again()
-        for asked in lost:
+        for flight in lost:
             if may_be_a_row:
-                asked.ended_workers.append(how_it_ended)
-            asked.begin_again()
-        if len(lost) == 1 and len(lost[0].ended_workers) >= MOST_ENDED_WORKERS:
-            return [lost[0].blamed()]
-        suspects = [asked for asked in lost if asked.is_suspect]
-        self._waiting.extendleft(asked for asked in reversed(lost) if not asked.is_suspect)
+                flight.ended_workers.append(exit_reason)
+            flight.begin_again()
+        if len(lost) == 1 and len(lost[0].ended_workers) >= MAX_ENDED_WORKERS:
+            return [lost[0].failed_result()]
+        suspects = [flight for flight in lost if flight.is_suspect]
+        self._waiting.extendleft(flight for flight in reversed(lost) if not flight.is_suspect)
         if suspects:
-            size = math.ceil(len(suspects) / _MOST_GROUPS) if may_be_a_row else len(suspects)
+            size = math.ceil(len(suspects) / _MAX_GROUPS) if may_be_a_row else len(suspects)
             starts = range(0, len(suspects), size)
             self._suspects.extendleft(suspects[start : start + size] for start in reversed(starts))
         return []

@@ -28,8 +28,7 @@ class Streamer(Protocol):
 class TextStreamer:
     """Prints the text of one sequence as it comes; a character is printed once all its bytes are there.
 
-    Takes the place of MindFormers' TextStreamer, which holds text back until the next space and needs
-    mindformers imported.
+    MindFormers' TextStreamer keeps text back until the next space, and needs mindformers imported.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class TextStreamer:
 
 
 class StreamerFeed:
-    """Hands the engine's events to a streamer: the tokens of one sequence, or lists of lists for several.
+    """Passes the engine's events to a streamer: the tokens of one sequence, or a list for each of several.
 
     Streamers of transformers get arrays, the prompt's as [1, n]; all others get lists.
 
@@ -89,31 +88,31 @@ class StreamerFeed:
         self._as_arrays = any(
             base_class.__module__.startswith("transformers.") for base_class in type(streamer).__mro__
         )
-        places = [(request.key, sample) for request in requests for sample in _samples(request)]
-        self._place = {place: index for index, place in enumerate(places)}
-        if self._as_arrays and len(places) > 1:
-            raise _one_output_only(streamer, len(places))
+        sequences = [(request.key, sample) for request in requests for sample in _samples(request)]
+        self._indices = {sequence: index for index, sequence in enumerate(sequences)}
+        if self._as_arrays and len(sequences) > 1:
+            raise _one_output_only(streamer, len(sequences))
         prompts = [list(request.prompt_token_ids) for request in requests for _ in _samples(request)]
         if prompts:
             several = self._as_arrays or len(prompts) > 1
             self._put(prompts if several else prompts[0])
 
     def put(self, event: StreamEvent) -> None:
-        if len(self._place) == 1:
+        if len(self._indices) == 1:
             self._put(list(event.token_ids))
             return
-        rows: list[list[int]] = [[] for _ in self._place]
-        rows[self._place[event.key, event.index]] = list(event.token_ids)
+        rows: list[list[int]] = [[] for _ in self._indices]
+        rows[self._indices[event.key, event.index]] = list(event.token_ids)
         self._put(rows)
 
     def _put(self, tokens: list[Any]) -> None:
         self._streamer.put(np.array(tokens, np.int64) if self._as_arrays else tokens)
 
 
-def fed(
+def feed_streamer(
     streamer: Streamer | None, requests: Sequence[Request], items: Iterable[StreamEvent | RequestOutput]
 ) -> Iterator[RequestOutput]:
-    """The results among what a run brings; the events go to the streamer."""
+    """Yields the results among the items of a run, and passes its events to the streamer."""
     feed = None if streamer is None else StreamerFeed(streamer, requests)
     for item in items:
         if isinstance(item, RequestOutput):

@@ -1,4 +1,4 @@
-"""Calls from any number of threads, batched together in one engine; MindSpore for one thread at a time."""
+"""Batches the calls of any number of threads in one engine; one thread at a time runs MindSpore."""
 
 import itertools
 import os
@@ -16,14 +16,14 @@ from mindbatch.io.interrupts import interruptible, sigint_kept
 
 
 class FairLock:
-    """A lock that its holder does not get again before those who wait for it.
+    """A lock that its holder gets again only after the threads that wait for it.
 
-    The thread that computes asks again as soon as it has released: with `threading.Lock` alone all others
-    would wait until its last step.
+    The thread that computes acquires it again at once: with `threading.Lock` alone all others would wait
+    until its last step.
     """
 
     def __init__(self) -> None:
-        self._next = threading.Lock()  # of the first of those who wait
+        self._next = threading.Lock()  # held by the first of the threads that wait
         self._lock = threading.Lock()
         self._holder: int | None = None
 
@@ -46,7 +46,7 @@ MindSpore 2.9 ends the process where two threads compile or run at the same time
 after the other they may: a graph may be run by another thread than compiled it.
 """
 
-_process: int | None = None  # the one in which MindSpore was first used
+_process: int | None = None  # that loaded the first model
 
 
 @contextmanager
@@ -64,8 +64,9 @@ def loading() -> Iterator[None]:
 
 
 def refuse_forked(process: int) -> None:
-    """Refuses to compute in another process than a model was loaded in: it would wait for threads that a
-    fork does not copy.
+    """Refuses to compute in a fork of the process that loaded the model.
+
+    It would wait for threads that a fork does not copy.
 
     Raises:
         MindBatchError: this is another process.
@@ -79,11 +80,11 @@ def refuse_forked(process: int) -> None:
 
 
 class Inbox(deque[StepResult | Exception]):
-    """Takes what steps bring for one call, in whatever thread computes them; then `filled` is called there.
+    """Receives the results of steps for one call; calls `filled` in the thread that computed the step.
 
-    with_events: False takes results only.
-    most_waiting: log-probabilities, and some for each event, that may wait to be taken; when there are more,
-        an error goes before all, and the call is over. None: any number.
+    with_events: False receives finished results only.
+    max_waiting: number of log-probabilities, and of events times 4, that may wait to be taken; above it the
+        call ends, with an error that is taken first. None is no limit.
     """
 
     def __init__(
@@ -91,10 +92,10 @@ class Inbox(deque[StepResult | Exception]):
         filled: Callable[[], object] = lambda: None,
         *,
         with_events: bool = True,
-        most_waiting: int | None = None,
+        max_waiting: int | None = None,
     ) -> None:
         super().__init__()
-        self._filled, self.with_events, self._most_waiting = filled, with_events, most_waiting
+        self._filled, self.with_events, self._max_waiting = filled, with_events, max_waiting
         self._taken, self._brought = 0, 0  # each written by one thread
         self.is_over = False
 
@@ -102,7 +103,7 @@ class Inbox(deque[StepResult | Exception]):
         if self.is_over:
             return
         self._brought += _weight(delivery)
-        if self.is_bounded and self._brought - self._taken > (self._most_waiting or 0):
+        if self.is_bounded and self._brought - self._taken > (self._max_waiting or 0):
             self.is_over = True
             self.appendleft(NotTakenError("what was generated is not taken: the client reads too slowly"))
         else:
@@ -111,8 +112,8 @@ class Inbox(deque[StepResult | Exception]):
 
     @property
     def is_bounded(self) -> bool:
-        """True if so much may wait in it; its results are then without the log-probabilities of events."""
-        return self._most_waiting is not None
+        """True if it has a limit; its results then leave out the log-probabilities that events had."""
+        return self._max_waiting is not None
 
     def popleft(self) -> StepResult | Exception:
         delivery = super().popleft()
@@ -121,22 +122,22 @@ class Inbox(deque[StepResult | Exception]):
 
 
 class NotTakenError(MindBatchError):
-    """A caller that leaves too much waiting in its inbox."""
+    """Raised to a caller that does not take its results fast enough."""
 
 
 _EVENT_WEIGHT = 4
 
 
 def _weight(delivery: StepResult | Exception) -> int:
-    """The memory of a delivery, counted in log-probabilities."""
+    """Returns the memory of a delivery, counted in log-probabilities."""
     if isinstance(delivery, Exception):
         return 0
     return sum(_EVENT_WEIGHT + sum(map(len, event.logprobs or ())) for event in delivery.events)
 
 
 @dataclass(slots=True)
-class _Owner:
-    """Whose an engine's request is. request: as its caller has it. sequences: that it runs at most."""
+class _OwnedRequest:
+    """Owner of a request of the engine: its inbox, the request as it was added, and its sequences."""
 
     inbox: Inbox
     request: Request
@@ -146,28 +147,28 @@ class _Owner:
 
 
 class EngineCalls:
-    """One engine, shared by its callers.
+    """Shares one engine among its callers.
 
-    Each thread that waits for results computes steps, one thread at a time; a step computes the requests of
-    all calls, and what it brings goes to the inbox of each. In the engine a request has a key that no other
-    has; its row key, which fixes the random numbers, is the caller's.
+    Threads that wait for results compute steps, one thread at a time. A step computes the requests of all
+    calls and puts each call's results into its inbox. A request gets a unique key in the engine; its row key,
+    which fixes the random numbers, is the caller's.
 
-    Requests of calls in the background make way for others: those that have not begun go behind them, and of
-    those that have, the latest begin again where no place is free. What they give is the same.
+    Requests of background calls yield to others: those that have not begun are queued behind them, and of
+    those that have, the latest begin again where the batch is full. Their results do not change.
     """
 
     def __init__(self, engine: StepEngine) -> None:
         self._engine: StepEngine | None = engine
         self._process = os.getpid()
         self._engine_keys = map(str, itertools.count())
-        self._owners: dict[str, _Owner] = {}  # by the engine's key, in the order they were added
+        self._owners: dict[str, _OwnedRequest] = {}  # by the engine's key, in the order they were added
         # Of calls that have ended; closed without the lock, which a destructor must not wait for.
         self._ended: deque[Inbox] = deque()
         self._over: str | None = None  # why no call is taken any more
 
     @property
     def engine(self) -> StepEngine:
-        """Raises MindBatchError once it was closed."""
+        """The engine. Raises MindBatchError once it was closed."""
         if self._engine is None:
             raise MindBatchError(self._over or "")
         return self._engine
@@ -189,11 +190,11 @@ class EngineCalls:
         with mindspore_lock:
             self._abort_ended()
             requests = list(requests)
-            moved = [] if in_background else self._make_way(requests)
+            removed = [] if in_background else self._yield_to(requests)
             try:
                 added = [self._add(request, inbox, in_background) for request in requests]
             finally:
-                for key in moved:
+                for key in removed:
                     self._add_again(key)
             return [failure for failure in added if failure is not None]
 
@@ -201,7 +202,7 @@ class EngineCalls:
         key = next(self._engine_keys)
         queued = replace(request, key=key, row_key=request.key, source=request.source or request.key)
         width = strategy_for(request.params).width(request.params)
-        self._owners[key] = _Owner(inbox, request, width, in_background)
+        self._owners[key] = _OwnedRequest(inbox, request, width, in_background)
         try:
             self.engine.add(queued)
         except PromptError as error:
@@ -209,31 +210,31 @@ class EngineCalls:
             return replace(queued.failure(error), key=request.key)
         return None
 
-    def _make_way(self, requests: list[Request]) -> list[str]:
-        """Takes requests in the background out of the engine that would keep these waiting; their keys."""
+    def _yield_to(self, requests: list[Request]) -> list[str]:
+        """Removes background requests that would keep these waiting from the engine; returns their keys."""
         background = [pair for pair in self._owners.items() if pair[1].in_background]
         if not (requests and background):
             return []
-        seats = self.engine.settings.batch_size
-        seats -= sum(strategy_for(request.params).width(request.params) for request in requests)
-        seats -= sum(owner.sequences for owner in self._owners.values() if not owner.in_background)
-        moved = []
+        free = self.engine.settings.batch_size
+        free -= sum(strategy_for(request.params).width(request.params) for request in requests)
+        free -= sum(owner.sequences for owner in self._owners.values() if not owner.in_background)
+        removed = []
         for key, owner in background:
-            seats -= owner.sequences
-            if seats < 0 or not owner.has_begun:
-                moved.append(key)
-        if moved:
-            self.engine.abort({*moved})
-        return moved
+            free -= owner.sequences
+            if free < 0 or not owner.has_begun:
+                removed.append(key)
+        if removed:
+            self.engine.abort({*removed})
+        return removed
 
     def _add_again(self, key: str) -> None:
-        """Queues a request that has made way, as another one to the engine: nothing of it is left there."""
+        """Queues a removed request again; the engine knows nothing of its first run."""
         owner = self._owners.pop(key)
         if (failure := self._add(owner.request, owner.inbox, in_background=True)) is not None:
             owner.inbox.append(StepResult([], [failure]))
 
     def step(self, is_needed: Callable[[], bool] = lambda: True) -> None:
-        """Computes a step for all calls; nothing if it `is_needed` no longer when the engine is free.
+        """Computes a step for all calls, unless it is no longer needed when the engine is free.
 
         Raises:
             MindBatchError: the engine belongs to the process that this one was forked from.
@@ -251,11 +252,11 @@ class EngineCalls:
                 raise
 
     def end(self, inbox: Inbox) -> None:
-        """Drops what is left of a call, before the next step; the others go on. Never waits."""
+        """Drops the unfinished requests of a call before the next step. Never waits."""
         self._ended.append(inbox)
 
     def close(self, reason: str) -> None:
-        """Ends all calls with an error, lets go of the engine, and refuses later calls with the error."""
+        """Ends all calls with an error and closes the engine; later calls raise the same error."""
         with mindspore_lock:
             if self._over is None:
                 self._fail(reason)
@@ -273,10 +274,10 @@ class EngineCalls:
                 self.engine.abort(set(keys))
 
     def _deliver(self, result: StepResult) -> None:
-        """Gives each call its part of a step, under its own keys."""
+        """Puts each call's part of a step into its inbox, under its own keys."""
         parts: dict[int, tuple[Inbox, StepResult]] = {}
 
-        def part(owner: _Owner) -> StepResult:
+        def part(owner: _OwnedRequest) -> StepResult:
             return parts.setdefault(id(owner.inbox), (owner.inbox, StepResult([], [])))[1]
 
         for event in result.events:
@@ -295,7 +296,7 @@ class EngineCalls:
                 self.end(inbox)
 
     def _fail(self, reason: str, cause: BaseException | None = None) -> None:
-        """Ends all calls: what a step has left half done cannot go on."""
+        """Ends all calls, as a step that failed half way cannot be continued."""
         error = MindBatchError(reason)
         error.__cause__ = cause
         for inbox in {id(owner.inbox): owner.inbox for owner in self._owners.values()}.values():
@@ -305,12 +306,12 @@ class EngineCalls:
 
 
 class Call:
-    """The requests of one caller; what is left of them is dropped when it is closed or forgotten."""
+    """The requests of one caller; unfinished ones are dropped when it is closed or collected."""
 
     def __init__(
         self, calls: EngineCalls, inbox: Inbox | None = None, *, in_background: bool = False
     ) -> None:
-        """in_background: makes way for others; what begins again has events twice, which nobody reads."""
+        """`in_background`: yields to other calls, and has no events, which would be repeated."""
         self._calls = calls
         self._in_background = in_background
         self._inbox = Inbox(with_events=not in_background) if inbox is None else inbox
@@ -318,7 +319,7 @@ class Call:
 
     @property
     def num_unfinished(self) -> int:
-        """Requests whose results have not been taken yet."""
+        """Number of requests whose results have not been taken yet."""
         return self._num_unfinished
 
     def add(self, rows: Iterable[Request | RequestOutput]) -> list[RequestOutput]:
@@ -351,7 +352,7 @@ class Call:
         return delivery
 
     def close(self) -> None:
-        """Drops what is not finished. Never waits."""
+        """Drops unfinished requests. Never waits."""
         if self._num_unfinished:
             self._num_unfinished = 0
             self._calls.end(self._inbox)
@@ -361,9 +362,9 @@ class Call:
 
 
 class Run(Call):
-    """A call whose rows are all there: the requests, and the results of the rows that were refused.
+    """A call whose rows are known from the start; `refused` has the results of rows with errors.
 
-    Iterate over it for what each step adds and each result as it finishes.
+    Iterating yields the events of each step, and each result as it finishes.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import Request, StreamEvent
-from mindbatch.replicas.dealing import Dealing, InFlightRequest, Replica
+from mindbatch.replicas.request_queue import InFlightRequest, Replica, RequestQueue
 
 HOW = "rank 0 ended with signal 9"
 
@@ -20,22 +20,22 @@ class Play:
         self.replicas = [Replica(index, range(index, index + 1), index) for index in range(replicas)]
         for replica in self.replicas:
             replica.waiting_for.clear()
-        self.dealing = Dealing(self.replicas, at_once, spare)
+        self.queue = RequestQueue(self.replicas, at_once, spare)
         for number in range(requests):
             self.add(number)
 
     def add(self, number: int, **params: object) -> None:
-        self.dealing.add(Request(str(number), (1, 2), DecodingParams(**params)))
+        self.queue.add(Request(str(number), (1, 2), DecodingParams(**params)))
 
-    def deal(self) -> list[list[int]]:
-        """The requests of each replica after another dealing."""
-        self.dealing.deal(lambda replica, request: None)
-        return [[int(key) for key in replica.dealt] for replica in self.replicas]
+    def dispatch(self) -> list[list[int]]:
+        """The requests of each replica after another dispatch."""
+        self.queue.dispatch(lambda replica, request: None)
+        return [[int(key) for key in replica.in_flight] for replica in self.replicas]
 
     def end(self, index: int, *, may_be_a_row: bool = True) -> list[int]:
         """Ends a replica and starts it again; the requests to blame."""
         replica = self.replicas[index]
-        blamed = self.dealing.take_back(replica, HOW, may_be_a_row=may_be_a_row)
+        blamed = self.queue.requeue(replica, HOW, may_be_a_row=may_be_a_row)
         replica.waiting_for.clear()
         assert all(HOW in (result.error or "") for result in blamed)
         return [int(result.key) for result in blamed]
@@ -43,73 +43,73 @@ class Play:
 
 def test_each_has_as_many_as_it_may() -> None:
     play = Play(2, 100, 10)
-    assert [len(dealt) for dealt in play.deal()] == [10, 10]
-    assert play.dealing.num_waiting == 80
-    del play.replicas[1].dealt["1"]
-    assert play.deal()[1][-1] == 20
+    assert [len(dealt) for dealt in play.dispatch()] == [10, 10]
+    assert play.queue.num_waiting == 80
+    del play.replicas[1].in_flight["1"]
+    assert play.dispatch()[1][-1] == 20
 
 
 def test_each_has_some_to_spare_until_the_end_is_near() -> None:
     """Rows of one length: whoever ends a batch first does not take what is the other's share."""
     play = Play(2, 192, 32, spare=8)
-    assert [len(dealt) for dealt in play.deal()] == [40, 40]
+    assert [len(dealt) for dealt in play.dispatch()] == [40, 40]
     computed = [0, 0]
-    while play.dealing.has_work:
+    while play.queue.has_work:
         for index, replica in enumerate(play.replicas):
-            for key in [*replica.dealt][:32]:
-                del replica.dealt[key]
+            for key in [*replica.in_flight][:32]:
+                del replica.in_flight[key]
                 computed[index] += 1
-            play.deal()
+            play.dispatch()
     assert computed == [96, 96]
 
 
 def test_one_that_is_not_ready_gets_nothing() -> None:
     play = Play(2, 5, 10)
     play.replicas[0].waiting_for.add(0)
-    assert [len(dealt) for dealt in play.deal()] == [0, 5]
+    assert [len(dealt) for dealt in play.dispatch()] == [0, 5]
 
 
 def test_a_request_of_many_sequences_counts_as_many() -> None:
     play = Play(1, 0)
     play.add(0, do_sample=True, num_return_sequences=20)
     play.add(1)
-    assert play.deal() == [[0]]
+    assert play.dispatch() == [[0]]
 
 
 def test_what_an_ended_replica_had_runs_alone_and_first() -> None:
     play = Play(2, 30)
-    assert play.deal() == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert play.dispatch() == [[0, 2, 4, 6], [1, 3, 5, 7]]
     assert play.end(0) == []
     for key in (0, 2, 4, 6):
-        assert play.deal() == [[key], [1, 3, 5, 7]]  # the other goes on
-        play.replicas[0].dealt.clear()
-    assert play.deal()[0] == [8, 9, 10, 11]
+        assert play.dispatch() == [[key], [1, 3, 5, 7]]  # the other goes on
+        play.replicas[0].in_flight.clear()
+    assert play.dispatch()[0] == [8, 9, 10, 11]
 
 
 def test_what_no_row_causes_blames_none() -> None:
     play = Play(1, 6)
     for _ in range(5):
-        assert play.deal() == [[0, 1, 2, 3]]
+        assert play.dispatch() == [[0, 1, 2, 3]]
         assert play.end(0, may_be_a_row=False) == []
 
 
 def test_a_suspect_that_was_ended_from_outside_stays_a_suspect() -> None:
     play = Play(1, 6)
-    play.deal()
+    play.dispatch()
     play.end(0)
     for _ in range(3):
-        assert play.deal() == [[0]]
+        assert play.dispatch() == [[0]]
         assert play.end(0, may_be_a_row=False) == []
 
 
-@pytest.mark.parametrize("most_sequences", [1, 4, 20, 256])
+@pytest.mark.parametrize("max_sequences", [1, 4, 20, 256])
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_rows_that_end_their_process_fail_and_no_others(most_sequences: int, replicas: int) -> None:
+def test_rows_that_end_their_process_fail_and_no_others(max_sequences: int, replicas: int) -> None:
     """However many are beside them, each after a few ends; nothing is lost or dealt twice."""
-    chance, play = random.Random(0), Play(replicas, 400, most_sequences)
+    chance, play = random.Random(0), Play(replicas, 400, max_sequences)
     poisonous, failed, done, ends = {7, 8, 250, 399}, set[int](), set[int](), 0
     while len(failed) + len(done) < 400:
-        dealt = play.deal()
+        dealt = play.dispatch()
         index = chance.choice([index for index, keys in enumerate(dealt) if keys])
         if poisonous & set(dealt[index]):
             ends += 1
@@ -118,20 +118,20 @@ def test_rows_that_end_their_process_fail_and_no_others(most_sequences: int, rep
             key = dealt[index][0]
             assert key not in done
             done.add(key)
-            del play.replicas[index].dealt[str(key)]
+            del play.replicas[index].in_flight[str(key)]
     assert failed == poisonous
     assert ends <= 5 * len(poisonous)
 
 
 def test_requests_are_dropped_wherever_they_wait() -> None:
     play = Play(1, 8)
-    play.deal()
+    play.dispatch()
     play.end(0)
-    assert play.dealing.drop({"0", "1", "7"}) == []
-    assert play.dealing.num_waiting == 5
-    assert play.deal() == [[2]]
-    assert play.dealing.drop(None) == [(play.replicas[0], ["2"])]
-    assert not play.dealing.has_work
+    assert play.queue.drop({"0", "1", "7"}) == []
+    assert play.queue.num_waiting == 5
+    assert play.dispatch() == [[2]]
+    assert play.queue.drop(None) == [(play.replicas[0], ["2"])]
+    assert not play.queue.has_work
 
 
 def events(cuts: set[int], tokens: int) -> list[StreamEvent]:

@@ -1,4 +1,4 @@
-"""Progress of a generation: a line that moves on a terminal, and the counts at its end."""
+"""Shows the progress of a generation: a bar on a terminal, and the counts at its end."""
 
 import sys
 import time
@@ -17,15 +17,14 @@ Item = StreamEvent | RequestOutput
 def with_progress(
     items: Iterable[Item], prompts: int, *, shown: bool, alone: bool
 ) -> Generator[Item, None, None]:
-    """The items, of which the prompts that are done and the tokens are counted; silent unless `shown`.
+    """Yields the items and counts finished prompts and tokens; prints the counts at the end if `shown`.
 
-    alone: nothing else is written to the terminal meanwhile, so that a line may move there. It stops moving
-    where the generator is closed.
+    alone: nothing else writes to the terminal meanwhile, so that a progress bar is shown until the end.
     """
     tokens = done = 0
     started = time.perf_counter()
-    moves = shown and alone and sys.stderr.isatty()
-    with MovingBar("generating", Console(stderr=True), disable=not moves) as bar:
+    has_bar = shown and alone and sys.stderr.isatty()
+    with MovingBar("generating", Console(stderr=True), disable=not has_bar) as bar:
         bar.set(0, prompts, "0 tokens/s")
         for item in items:
             if isinstance(item, RequestOutput):
