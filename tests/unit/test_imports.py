@@ -342,7 +342,6 @@ HEAVY = (
     "pyarrow",
     "pandas",
     "ray",
-    "tensorboardX",
     "sacrebleu",
     "lm_eval",
 )

@@ -15,7 +15,7 @@ from mindbatch.config.paths import (
     resolve_path,
     settled,
 )
-from mindbatch.config.schema import INSTEAD, SchemaKeys
+from mindbatch.config.schema import INSTEAD, SAVED_EARLIER, SchemaKeys
 from mindbatch.config.yaml_file import HYDRA_NAME, is_hydra_key, read_mapping
 from mindbatch.io.error_lines import literal, nearest
 from mindbatch.io.errors import ConfigError
@@ -150,6 +150,8 @@ class SettingReader:
             return self.read_all({f"{key}.{name}": item for name, item in value.items()}, source)
         if key in self.schema.sections:
             self._log.add(f"{where}{key}={shown(value)}: {self._section_hint(key)}", key)
+        elif key not in self.schema.keys and where and value in SAVED_EARLIER.get(key, ()):
+            return Layer()
         elif key not in self.schema.keys:
             self._log.add(f"{where}{key}: {self.unknown(key)}")
         elif _holds_hydra_key(value):

@@ -84,6 +84,16 @@ def test_a_saved_configuration_that_is_damaged(run: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_keys_that_are_gone_since_a_run_was_saved(run: Path, value: str) -> None:
+    file = run / "config.yaml"
+    file.write_text(file.read_text().replace("output:\n", f"output:\n  tensorboard: {value}\n"))
+    assert config_of("retry", f"output.dir={run}").output.dir == str(run)
+    assert config_of("batch", f"output.dir={run}", file=file).decoding.seed == 5
+    (line,) = faults_of_task("retry", f"output.dir={run}", f"output.tensorboard={value}")
+    assert line.startswith("output.tensorboard: unknown key; metrics.jsonl in output.dir has ")
+
+
 def test_replay_needs_a_key_and_takes_it_to_the_letter(run: Path) -> None:
     assert faults_of_task("replay", f"output.dir={run}") == [
         "key: must be given: the key of the row to run again"
