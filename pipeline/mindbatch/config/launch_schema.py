@@ -15,7 +15,7 @@ from mindbatch.config.schema import option
 from mindbatch.fields import kinds as kind
 from mindbatch.io.installation import missing
 
-LAUNCHERS = ("dynamic", "msrun", "mpirun", "rank_table", "srun", "ray")
+LAUNCHERS = ("dynamic", "rank_table", "srun", "ray")
 _NOT_WITH_RAY = ("local_worker_num", "master_addr", "master_port", "node_rank", "rank_table")
 LARGEST_PORT = 65535
 _LONGEST_HOST_NAME = 253

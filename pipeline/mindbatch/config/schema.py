@@ -312,12 +312,17 @@ INSTEAD: Mapping[str, str] = {
     "trust_remote_code": "code of a model folder is never executed; remove it",
     "stop_token_ids": "decoding.eos_token_id names all tokens that end a text, the model's own among them",
     "tensorboard": "metrics.jsonl in output.dir has the samples, a line of JSON every 5 s; remove it",
+    "launch=mpirun": "was removed; try: launch=dynamic, or mpirun -n NUMBER mindbatch ...",
+    "launch=msrun": "was removed; try: launch=dynamic, or msrun ... python -m mindbatch ...",
 }
-"""By another name that no key stands for, what there is instead."""
+"""By another name that no key stands for, or an option that was removed, what there is instead."""
 
-SAVED_EARLIER: Mapping[str, tuple[Any, ...]] = {"output.tensorboard": (False, True)}
-"""Keys that this version no longer has, with the values that are passed over in a file: runs that earlier
-versions saved hold them."""
+SAVED_EARLIER: Mapping[str, tuple[Any, ...]] = {
+    "output.tensorboard": (False, True),
+    "launch.launcher": ("mpirun", "msrun"),
+}
+"""By key, values that were removed and that a file may still give, without effect: runs that earlier versions
+saved hold them."""
 
 
 def own_key(name: str, keys: Mapping[str, Key]) -> str | None:

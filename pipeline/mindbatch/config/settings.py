@@ -150,7 +150,7 @@ class SettingReader:
             return self.read_all({f"{key}.{name}": item for name, item in value.items()}, source)
         if key in self.schema.sections:
             self._log.add(f"{where}{key}={shown(value)}: {self._section_hint(key)}", key)
-        elif key not in self.schema.keys and where and value in SAVED_EARLIER.get(key, ()):
+        elif where and value in SAVED_EARLIER.get(key, ()):
             return Layer()
         elif key not in self.schema.keys:
             self._log.add(f"{where}{key}: {self.unknown(key)}")

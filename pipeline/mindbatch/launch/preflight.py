@@ -12,7 +12,6 @@ from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.io.installation import missing
 from mindbatch.kernels.native_library import find_library, library_text
 from mindbatch.launch.free_ports import port_error
-from mindbatch.launch.launcher_programs import launcher_errors
 from mindbatch.launch.process_plan import LOCAL_HOST, JobSetup, job_key
 from mindbatch.launch.rank_table import RankTable, counted
 from mindbatch.launch.started_as import CopyMeeting, LauncherEnvironment, port_of, started_as
@@ -39,7 +38,6 @@ def set_up(launch: LaunchConfig, topology: Topology, environment: Mapping[str, s
     if is_here is not None:
         draft = _draft(launch, topology, copy, table)
         job = collected.of(lambda: _placed(launch, draft, is_on_one_host=is_here))
-    collected.errors += launcher_errors(launch.launcher)
     if job is None:
         raise ConfigError(collected.errors)
     is_shared = job.num_nodes > 1 and not job.is_on_one_host

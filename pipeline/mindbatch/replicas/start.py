@@ -1,7 +1,5 @@
 """Starts the rank processes of a job, by way of agents those of other nodes; serves it on such a node."""
 
-import json
-import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -9,16 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 
-from mindbatch.io.child_main import WHOEVER
 from mindbatch.io.children import command
-from mindbatch.io.errors import EXIT_DONE, MindBatchError
+from mindbatch.io.errors import MindBatchError
 from mindbatch.launch.job_ranks import JobRanks, LocalProcesses
-from mindbatch.launch.launcher_programs import PROGRAMS, StartedProgram
 from mindbatch.launch.process_log import write_replica_tables
 from mindbatch.launch.process_plan import HIDDEN, JOB_KEY, RANK, SCHEDULER, JobSetup, ProcessSpec
-from mindbatch.launch.started_as import SAME_CALLS, Address, Front
+from mindbatch.launch.started_as import SAME_CALLS, Front
 from mindbatch.parallel.connection import Message, MessageConnection
-from mindbatch.replicas import agent as agent_main
 from mindbatch.replicas import rank_main
 from mindbatch.replicas.agent import patient_connection, serve
 from mindbatch.replicas.rank_links import RankLinks
@@ -47,11 +42,10 @@ def start_ranks(
     """
     expected = _ranks_of_agents(job)
     links = _links(job, job.meeting[0] if cluster is None else cluster.host, takes_agents=bool(expected))
-    starter: RayCluster | StartedProgram | None = cluster
 
     def close() -> None:
-        if starter is not None:
-            starter.end()
+        if cluster is not None:
+            cluster.end()
 
     front = Front(links.address, job.key)
     remedy = ON_EACH_NODE if job.copies is None else SAME_CALLS
@@ -59,9 +53,7 @@ def start_ranks(
         with nullcontext() if job.copies is None else job.copies.opened(front):
             if cluster is not None:
                 cluster.start(front.address, front.key)
-            elif job.launcher in PROGRAMS:
-                starter = _started_program(job, front.address, local)
-            check = starter.check if starter is not None else lambda: None
+            check = cluster.check if cluster is not None else lambda: None
             agents = wait_for_agents(
                 links, expected, job.table_digest, check, notice, tells=job.num_nodes > 1, remedy=remedy
             )
@@ -101,47 +93,19 @@ def local_processes(
 
 
 def _ranks_of_agents(job: JobSetup) -> list[range]:
-    """The ranks that each agent serves: all, which Ray places; one, which a program starts; or a node's."""
-    world = range(job.topology.world_size)
+    """Lists the ranks that each agent serves: all, which Ray places, or those of a node."""
     if job.launcher == "ray":
-        return [world]
-    if job.launcher in PROGRAMS:
-        return [range(rank, rank + 1) for rank in world]
+        return [range(job.topology.world_size)]
     return [job.ranks_of(node) for node in range(1, job.num_nodes)]
-
-
-def _started_program(job: JobSetup, meeting: Address, local: LocalProcesses) -> StartedProgram:
-    agent = _agent_command(job, meeting, local.logs, local.commands)
-    return StartedProgram(job, agent, local.logs, shown=local.shown)
-
-
-def _agent_command(job: JobSetup, meeting: Address, logs: Path, commands: Commands) -> list[str]:
-    todo = {
-        "meeting": meeting,
-        "first_rank": job.ranks.start,
-        "world_size": job.topology.world_size,
-        "folder": os.getcwd(),
-        "logs": str(logs),
-        "commands": commands,
-        "table": job.table_digest,
-    }
-    return [*command(agent_main.main, json.dumps(todo)), WHOEVER]
 
 
 def serve_node(job: JobSetup, local: LocalProcesses) -> int:
     """Starts and watches this node's processes until the job is over; returns the exit code.
 
     Raises:
-        MindBatchError: node 0 was not found or has gone, or a launcher failed. None of the processes is left.
+        MindBatchError: node 0 was not found or has gone. None of the processes is left.
     """
-    if job.launcher not in PROGRAMS:
-        return serve_front(job, local, *connection_to_front(job))
-    program = _started_program(job, job.meeting, local)
-    try:
-        program.wait()
-    finally:
-        program.end()
-    return EXIT_DONE
+    return serve_front(job, local, *connection_to_front(job))
 
 
 def connection_to_front(
@@ -185,7 +149,6 @@ def dry_run(job: JobSetup, command_line: Sequence[str], logs: Path) -> Iterator[
         ranks = job.ranks_of(node)
         at = f"{host}:{port or _FREE_PORT}"
         yield f"node {node}: ranks {ranks.start} to {ranks.stop - 1}; {_role(job, node, at, command_line)}"
-        yield from _program_lines(replace(job, node=node), logs, port)
         for spec in specs:
             if spec.rank in ranks if spec.is_rank else node == 0:
                 yield from _process_lines(spec, job, logs)
@@ -199,14 +162,6 @@ def _role(job: JobSetup, node: int, at: str, command_line: Sequence[str]) -> str
         return f"copy {node} of this command, which {job.copy.launcher} starts"
     own = [word for word in command_line if not word.startswith(("launch.node_rank=", "launch.dry_run="))]
     return f"the user starts there: {JOB_KEY}={HIDDEN} {shlex.join([*own, f'launch.node_rank={node}'])}"
-
-
-def _program_lines(job: JobSetup, logs: Path, port: int) -> Iterator[str]:
-    if job.launcher in PROGRAMS:
-        agent = _agent_command(job, (job.meeting[0], port), logs, _commands())
-        program = PROGRAMS[job.launcher](job, agent)
-        yield f"  {program.name}, which starts an agent for each rank; in {shlex.quote(str(logs))}"
-        yield f"    {_words({**program.variables, JOB_KEY: HIDDEN}, program.argv)}"
 
 
 def _process_lines(spec: ProcessSpec, job: JobSetup, logs: Path) -> Iterator[str]:

@@ -85,10 +85,12 @@ def test_a_saved_configuration_that_is_damaged(run: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["true", "false"])
-def test_keys_that_are_gone_since_a_run_was_saved(run: Path, value: str) -> None:
+def test_keys_and_values_that_are_gone_since_a_run_was_saved(run: Path, value: str) -> None:
     file = run / "config.yaml"
-    file.write_text(file.read_text().replace("output:\n", f"output:\n  tensorboard: {value}\n"))
-    assert config_of("retry", f"output.dir={run}").output.dir == str(run)
+    saved = file.read_text().replace("output:\n", f"output:\n  tensorboard: {value}\n")
+    file.write_text(saved.replace("launcher: dynamic\n", "launcher: msrun\n"))
+    config = config_of("retry", f"output.dir={run}")
+    assert (config.output.dir, config.launch.launcher) == (str(run), "dynamic")
     assert config_of("batch", f"output.dir={run}", file=file).decoding.seed == 5
     (line,) = faults_of_task("retry", f"output.dir={run}", f"output.tensorboard={value}")
     assert line.startswith("output.tensorboard: unknown key; metrics.jsonl in output.dir has ")

@@ -146,10 +146,10 @@ def test_paths_are_settled_with_their_faults(tmp_path: Path) -> None:
 def test_a_launcher_is_chosen_beside_its_keys(task: str) -> None:
     if task in ("retry", "replay"):
         with pytest.raises(ConfigError, match="output.dir"):
-            compose_task(TASKS[task], ["launch=msrun"])
+            compose_task(TASKS[task], ["launch=srun"])
         return
-    tree = compose_task(TASKS[task], ["launch=msrun", "launch.worker_num=4"]).tree.launch
-    assert (tree.launcher, tree.worker_num, tree.hang_seconds) == ("msrun", 4, 60)
+    tree = compose_task(TASKS[task], ["launch=srun", "launch.worker_num=4"]).tree.launch
+    assert (tree.launcher, tree.worker_num, tree.hang_seconds) == ("srun", 4, 60)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,11 @@ def test_a_launcher_is_chosen_beside_its_keys(task: str) -> None:
     [
         (
             "launch=slurm",
-            "launch=slurm: no such option; there are dynamic, mpirun, msrun, rank_table, ray, srun",
+            "launch=slurm: no such option; there are dynamic, rank_table, ray, srun",
+        ),
+        (
+            "launch=mpirun",
+            "launch=mpirun: was removed; try: launch=dynamic, or mpirun -n NUMBER mindbatch ...",
         ),
         ("launch.worker_num=0", "launch.worker_num=0: must be a whole number, at least 1"),
         ("launch.node_rank=-1", "launch.node_rank=-1: must be a whole number, at least 0"),

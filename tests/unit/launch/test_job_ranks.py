@@ -1,7 +1,6 @@
 """The processes of a job: where each is started and told what, as a dry run shows; ports; how they end."""
 
 import shlex
-import shutil
 import socket
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -239,16 +238,6 @@ def test_ranks_that_meet_in_memory_have_no_scheduler() -> None:
     told = variables(found[found.index("  rank_3") + 1])
     assert (told["MINDBATCH_RANK"], told["RANK_ID"], told["RANK_SIZE"]) == ("3", "1", "2")
     assert not [name for name in told if name.startswith("MS_")]
-
-
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no OpenMPI here")
-def test_the_program_of_a_launcher() -> None:
-    found = lines(LaunchConfig("mpirun"), Topology(2, 1))
-    assert found[1] == f"  mpirun, which starts an agent for each rank; in {shlex.quote(str(LOGS))}"
-    words = shlex.split(found[2])
-    assert words[words.index("mpirun") :][:3] == ["mpirun", "-np", "2"]
-    assert "mindbatch.replicas.agent" in words[-2]
-    assert variables(found[2])["MINDBATCH_JOB_KEY"] == "(hidden)"
 
 
 @pytest.mark.parametrize(("device_target", "has_scheduler"), [("CPU", True), ("Ascend", False)])

@@ -244,14 +244,6 @@ class TestCopies:
         ]
 
 
-def test_a_launcher_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    [fault] = faults(LaunchConfig("mpirun"))
-    assert fault == (
-        "launch.launcher=mpirun: mpirun is not on the PATH; install OpenMPI, or use launch=dynamic"
-    )
-
-
 # As the second node sees it, which does not ask whether the port is free.
 NODES = {"master_addr": "127.0.0.1", "master_port": 47_118, "node_rank": 1}
 
@@ -271,7 +263,7 @@ def world(setup: JobSetup, provider: str = "native", **runtime: str) -> bool:
     return needs_world(setup, ModelConfig(provider=provider), RuntimeConfig(**runtime))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("launcher", ["dynamic", "msrun", "rank_table"])
+@pytest.mark.parametrize("launcher", ["dynamic", "rank_table"])
 @pytest.mark.parametrize("sizes", [(1, 2), (2, 2), (1, 1, 2), (1, 2, 2)])
 def test_one_host_with_the_kernels_needs_none(launcher: str, sizes: tuple[int, ...], tmp_path: Path) -> None:
     topology = Topology(*sizes)

@@ -203,9 +203,9 @@ def test_who_has_not_come_is_named(
 
 def test_waiting_ends_when_it_is_in_vain() -> None:
     def check() -> None:
-        raise MindBatchError("msrun ended with exit code 1")
+        raise MindBatchError("the driver ended with exit code 1")
 
-    with listening(range(4)) as nodes, pytest.raises(MindBatchError, match="msrun ended"):
+    with listening(range(4)) as nodes, pytest.raises(MindBatchError, match="the driver ended"):
         nodes.wait(check, seconds=10)
 
 
