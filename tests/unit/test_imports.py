@@ -96,7 +96,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {
         "ascend_simulation",
         "llm",
-        "lm_eval",
         "calls",
         "backends",
         "kernels",
@@ -157,7 +156,7 @@ PLACES: dict[str, tuple[set[str], set[str]]] = {
     "torch": (set(), set()),
     "pandas": ({"ray/batches.py"}, set()),
     "ray": ({"replicas/ray_cluster.py", "launch/ray_place.py", "ray/generate.py"}, set()),
-    "lm_eval": ({"lm_eval/*", "tasks/evaluate/harness.py"}, set()),
+    "lm_eval": ({"lm_eval/*"}, set()),
     "starlette": ({"server/*"}, {"server/schema.py", "server/records.py"}),
     "uvicorn": ({"server/serving.py", "server/connections.py"}, set()),
     "prometheus_client": ({"server/metrics.py"}, set()),

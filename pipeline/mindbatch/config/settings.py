@@ -204,7 +204,7 @@ class SettingReader:
             return f"{FIXED_SETTINGS}; --multirun, --cfg and --config-name are flags"
         if any(map(is_hydra_key, key.split("."))):
             return HYDRA_NAME
-        if instead := INSTEAD.get(key.rpartition(".")[2]):
+        if instead := INSTEAD.get(key.rpartition(".")[2]) or INSTEAD.get(key.partition(".")[0]):
             return f"unknown key; {instead}"
         near = self.schema.nearest(key) or nearest(key, self.groups, cutoff=0.8)
         return f"unknown key; did you mean {near}?" if near else "unknown key"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
@@ -57,7 +57,6 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         batch_size: most sequences of a step; "auto", and the 1 that the harness gives where it is not told
             any, are that of `LLM`.
         date: what the clock of a chat template says, as YYYY-MM-DD; None: the day on which this was made.
-        on_progress: is called, in place of a bar, with a title and how many of how many requests are done.
         device, max_batch_size: for torch; `device_target` and `batch_size` stand for them here, and only what
             the harness gives where it is not told any is taken.
         options: the keywords of `LLM`.
@@ -78,7 +77,6 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         date: str | None = None,
         device: str | None = None,
         max_batch_size: int | None = None,
-        on_progress: Callable[[str, int, int], None] | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -99,7 +97,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
             llm = LLM(pretrained, **_batch_size(batch_size), **options)
         if date is not None and not is_day(date):
             raise ConfigError(f"date={date!r}: {DAY_RULE}")
-        self._llm, self._adapter, self._on_progress = llm, adapter, on_progress
+        self._llm, self._adapter = llm, adapter
         self._date = date or today()
         self._tokenizer = llm.required_tokenizer
         # One more is generated, which a request to score anything needs, and the last of all is not seen.
@@ -275,14 +273,12 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
             for number, (tokens, params) in enumerate(rows)
         )
         with (
-            tqdm(total=len(rows), desc=title, disable=is_quiet or self._on_progress is not None) as bar,
+            tqdm(total=len(rows), desc=title, disable=is_quiet) as bar,
             closing(self._llm.steps(asked)) as steps,
         ):
             for step in steps:
                 by_key |= {output.key: output for output in step.finished}
                 bar.update(len(step.finished))
-                if self._on_progress is not None:
-                    self._on_progress(title, len(by_key), len(rows))
         outputs = [by_key[str(number)] for number in range(len(rows))]
         if errors := [output.error for output in outputs if output.error is not None]:
             raise PromptError(errors)

@@ -96,6 +96,21 @@ def test_keys_and_values_that_are_gone_since_a_run_was_saved(run: Path, value: s
     assert line.startswith("output.tensorboard: unknown key; metrics.jsonl in output.dir has ")
 
 
+def test_tasks_of_the_harness_are_gone_and_saved_evaluations_without_any_go_on(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    keys = ("model=tiny_gpt2", f"data.path={tmp_path}/rows.jsonl", f"output.dir={tmp_path}/a")
+    file = tmp_path / "evaluation.config.yaml"
+    section = "{tasks: %s, include_path: null, num_fewshot: null, limit: null, apply_chat_template: false}"
+    file.write_text(f"harness: {section % 'null'}\n")
+    assert config_of("evaluate", *keys, file=file).output.dir == f"{tmp_path}/a"
+    file.write_text(f"harness: {section % '[mine]'}\n")
+    hint = "unknown key; try: python -m mindbatch.lm_eval --model mindbatch "
+    (line,) = faults_of_task("evaluate", *keys, file=file)
+    assert line.startswith(f"{file}: harness: {hint}")
+    (line,) = faults_of_task("evaluate", *keys, "harness.tasks=[mine]")
+    assert line.startswith(f"harness.tasks: {hint}")
+
+
 def test_replay_needs_a_key_and_takes_it_to_the_letter(run: Path) -> None:
     assert faults_of_task("replay", f"output.dir={run}") == [
         "key: must be given: the key of the row to run again"

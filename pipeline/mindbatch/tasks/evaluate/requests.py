@@ -238,7 +238,7 @@ class MeasuredColumn:
     """Samples of a column for the metrics, by what these need and the number of the question; errors too.
 
     outputs: the texts as they came, and generation: what was read out of them, each of as many samples.
-    num_tokens: generated; None: not known. speeds: tokens/s of each time that the column was timed.
+    num_tokens: generated. speeds: tokens/s of each time that the column was timed.
     continuations: of the prompts, where they were scored.
     """
 
@@ -247,7 +247,7 @@ class MeasuredColumn:
     generation: Mapping[int, tuple[Answer, ...]] = field(default_factory=dict)
     choices: dict[int, tuple[ChoiceScores]] = field(default_factory=dict)
     likelihood: dict[int, tuple[TextLikelihood]] = field(default_factory=dict)
-    num_tokens: int | None = 0
+    num_tokens: int = 0
     speeds: Sequence[float] = ()
     errors: dict[int, str] = field(default_factory=dict)
     continuations: Continuations | None = None

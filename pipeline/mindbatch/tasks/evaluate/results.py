@@ -272,7 +272,7 @@ def _table(evaluation: Evaluation, scores: Sequence[MetricScores]) -> list[str]:
     if is_last and any(column.speeds for column in measured.values()):
         numbers += (len(columns), len(columns) + 1)
         columns.append(["tokens/s", *(speed_text(column.speed) for column in measured.values())])
-        columns.append(["tokens", *(f"{column.num_tokens or 0:,}" for column in measured.values())])
+        columns.append(["tokens", *(f"{column.num_tokens:,}" for column in measured.values())])
     return table([*zip(*columns, strict=True)], numbers, ruled=True)
 
 

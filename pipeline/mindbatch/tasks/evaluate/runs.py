@@ -20,7 +20,7 @@ from mindbatch.evaluation import REFERENCE_FREE
 from mindbatch.io.amounts import today
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import MindBatchError
-from mindbatch.io.moving_bar import LoadingLine, MovingBar
+from mindbatch.io.moving_bar import MovingBar
 from mindbatch.io.screen_text import say
 from mindbatch.io.storage import make_folder
 from mindbatch.ledger.run_folder import RunFolder
@@ -213,12 +213,10 @@ class SharedLLM(Closing):
     digest_file: reads each file once for the fingerprints of all runs.
     """
 
-    def __init__(
-        self, config: EvaluateConfig, column: Column, home: Path, notice: Notice | None = None
-    ) -> None:
+    def __init__(self, config: EvaluateConfig, column: Column, home: Path, notice: Notice) -> None:
         """column: any of those that share the model. home: the folder of the evaluation.
 
-        notice: shows what takes time while the model is loaded; None: a line of its own on the terminal.
+        notice: shows what takes time while the model is loaded.
         """
         self.config, self.home = config, home
         self.digest_file = cache(file_digest)
@@ -244,9 +242,7 @@ class SharedLLM(Closing):
         """The model, which is loaded here when it is first asked for."""
         if self._llm is None:
             logs = self.home / "logs"
-            with LoadingLine(shown=self._notice is None) as line:
-                notice = self._notice or line
-                self._llm = LLM.from_config(self._config_of_run, notice, logs, self.opened)
+            self._llm = LLM.from_config(self._config_of_run, self._notice, logs, self.opened)
             if asked := always_chats(self.config.data):
                 self._llm.refuse_chats(asked)
         return self._llm

@@ -20,10 +20,6 @@ def run(config: EvaluateConfig) -> int:
     Raises:
         ConfigError: the data are not what the task needs, or a folder holds another run.
     """
-    if config.harness.tasks is not None:
-        from mindbatch.tasks.evaluate.harness import run_harness  # an extra
-
-        return run_harness(config)
     asked = columns_of(config)
     baselines = baselines_of(config, asked)
     questions = read_questions(config)
