@@ -1,10 +1,12 @@
 """`retry` and `replay` begin with the configuration that was saved in the run's folder, wherever that is."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from mindbatch.config.composition import save_config
+from mindbatch.io.errors import ConfigError
 from task_configs import config_of, faults_of_task
 
 
@@ -105,8 +107,8 @@ def test_tasks_of_the_harness_are_gone_and_saved_evaluations_without_any_go_on(t
     assert config_of("evaluate", *keys, file=file).output.dir == f"{tmp_path}/a"
     file.write_text(f"harness: {section % '[mine]'}\n")
     hint = "unknown key; try: python -m mindbatch.lm_eval --model mindbatch "
-    (line,) = faults_of_task("evaluate", *keys, file=file)
-    assert line.startswith(f"{file}: harness: {hint}")
+    with pytest.raises(ConfigError, match=re.escape(f"{file}: harness: {hint}")):
+        config_of("evaluate", *keys, file=file)
     (line,) = faults_of_task("evaluate", *keys, "harness.tasks=[mine]")
     assert line.startswith(f"harness.tasks: {hint}")
 
