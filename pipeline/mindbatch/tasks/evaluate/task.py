@@ -34,18 +34,27 @@ def run(config: EvaluateConfig) -> int:
         few_shot=config.task.few_shot or 0,
     )
     home = Path(config.output.dir or "")
-    written = write_results(evaluation, home, samples=config.output.samples)
+    page = None if config.report is None else Path(config.report)
+    written = write_files(evaluation, home, page, samples=config.output.samples)
     save_config(config, home / CONFIG)
-    if config.report is not None:
-        from mindbatch.tasks.evaluate.report import report_page  # only a page pays for the templates
-
-        write_whole(Path(config.report), report_page(evaluation).encode())
-        written.append(Path(config.report))
     print(evaluation_page(evaluation))
     say(*(f"written {path}" for path in written))
     _say_errors(evaluation)
     is_failed = any(config.data.is_failed_by(len(column.errors)) for column in columns.values())
     return EXIT_FAILED if is_failed else EXIT_DONE
+
+
+def write_files(
+    evaluation: Evaluation, folder: Path, page: Path | None, *, samples: bool = True
+) -> list[Path]:
+    """Writes the results and the page; lists both. Raises StorageError."""
+    written = write_results(evaluation, folder, samples=samples)
+    if page is not None:
+        from mindbatch.tasks.evaluate.report import report_page  # only a page pays for the templates
+
+        write_whole(page, report_page(evaluation).encode())
+        written.append(page)
+    return written
 
 
 def _say_errors(evaluation: Evaluation) -> None:
