@@ -20,6 +20,7 @@ class CompareRuntimeConfig(RuntimeConfig):
 
 
 PAGE, CONFIG = "comparison.html", "comparison.config.yaml"
+FILES = ("results.json", PAGE, CONFIG)
 
 
 @dataclass
@@ -70,8 +71,6 @@ class CompareConfig(PromptTaskConfig):
 
     def settle_paths(self) -> list[str]:
         errors = super().settle_paths()
-        error_of = (
-            run_folder_error if self.output.overwrite else new_folder_error("results.json", PAGE, CONFIG)
-        )
+        error_of = run_folder_error if self.output.overwrite else new_folder_error(*FILES)
         self.output.dir = settled("output.dir", self.output.dir, error_of, errors)
         return errors
