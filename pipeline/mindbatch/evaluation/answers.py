@@ -141,9 +141,9 @@ def longest_common(first: Sequence[str], second: Sequence[str]) -> int:
     lengths = [0] * (len(second) + 1)
     for word in first:
         diagonal = 0
-        for place, other in enumerate(second, 1):
-            above = lengths[place]
-            lengths[place] = diagonal + 1 if word == other else max(above, lengths[place - 1])
+        for position, other in enumerate(second, 1):
+            above = lengths[position]
+            lengths[position] = diagonal + 1 if word == other else max(above, lengths[position - 1])
             diagonal = above
     return lengths[-1]
 

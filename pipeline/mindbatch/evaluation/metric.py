@@ -53,7 +53,7 @@ class TextLikelihood:
 
 
 FACTS = ("finish_reason", "score", "rank")
-"""What a reader may be told of a generated text."""
+"""Further fields of a generated text that reports show."""
 
 
 @dataclass(frozen=True)

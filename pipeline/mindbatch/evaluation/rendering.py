@@ -92,7 +92,7 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def _short(name: str, start: int, end: int) -> str:
-    """Cuts a long name to what lies between two places; that in its middle, where it is long itself."""
+    """Cuts a long name to the part between two positions; a long part loses its middle."""
     if len(name) <= LONGEST_NAME:
         return name
     spare = max(0, LONGEST_NAME - 2 - (end - start))

@@ -239,12 +239,12 @@ def repeated_share(tokens: Sequence[int]) -> float | None:
 def self_bleus(texts: Sequence[str]) -> list[float | None]:
     """BLEU of each text against all the others; None for texts without a word, those after the first
     LARGEST_SET, and where there are fewer than two."""
-    kept = [place for place, text in enumerate(texts) if text.strip()][:LARGEST_SET]
+    kept = [number for number, text in enumerate(texts) if text.strip()][:LARGEST_SET]
     scores: list[float | None] = [None] * len(texts)
     if len(kept) > 1:
-        for place in kept:
-            others = [texts[other] for other in kept if other != place]
-            scores[place] = bleu_by("zh", short=True).sentence_score(texts[place], others).score
+        for number in kept:
+            others = [texts[other] for other in kept if other != number]
+            scores[number] = bleu_by("zh", short=True).sentence_score(texts[number], others).score
     return scores
 
 

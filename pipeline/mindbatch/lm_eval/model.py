@@ -26,19 +26,19 @@ from mindbatch.prompts.prompts import Prompt
 logger = logging.getLogger(__name__)
 
 MOST_GENERATED = 256
-"""Tokens of an output where the task says nothing, as for the harness's own models."""
+"""Default for the most tokens of an output, as for the harness's own models."""
 CLOCK = "strftime_now"
 """Function that a chat template calls to write a date."""
 PEFT = "peft"
 DEVICES = (None, "cpu", "cuda:0")
-"""The harness gives the last one where it is not told any."""
+"""Devices that are accepted; the harness passes the last one by default."""
 
 Scored = tuple[float, bool]
 """A log-probability (nats), and whether each of its tokens is the likeliest."""
 
 
 Row = tuple[list[int], DecodingParams]
-"""Tokens of a request to the engine, and what is asked of it."""
+"""Tokens of a request to the engine, and its decoding parameters."""
 
 
 class MindBatchLM(TemplateLM):  # type: ignore[misc]
@@ -54,11 +54,11 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         peft: the folder of a LoRA adapter.
         adapter: with `llm`, the name of one of its adapters; None is its default.
         max_length: most tokens that the model sees of a request; None: as many as it can score.
-        batch_size: most sequences of a step; "auto", and the 1 that the harness gives where it is not told
-            any, are that of `LLM`.
+        batch_size: most sequences of a step; "auto", and the 1 that the harness passes by default, are that
+            of `LLM`.
         date: what the clock of a chat template says, as YYYY-MM-DD; None: the day on which this was made.
-        device, max_batch_size: for torch; `device_target` and `batch_size` stand for them here, and only what
-            the harness gives where it is not told any is taken.
+        device, max_batch_size: settings of torch; use `device_target` and `batch_size` in place of them. Only
+            the harness's defaults are accepted.
         options: the keywords of `LLM`.
 
     Raises:
@@ -131,7 +131,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """The text of a chat. Without the generation prompt its last message is to be gone on with."""
+        """Renders a chat as text; without the generation prompt, up to the end of its last message."""
         text = self._tokenizer.chat_text(
             chat_history, add_generation_prompt=add_generation_prompt, date=self._date
         )
@@ -139,7 +139,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
             return text
         last = chat_history[-1]["content"].strip()
         if last not in text:
-            raise PromptError("chat template: it changes the last message, which cannot be gone on with")
+            raise PromptError("chat template: it changes the last message, which cannot be continued")
         return text[: text.rindex(last) + len(last)]
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
@@ -161,7 +161,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         return sums
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """The tokens of both; white space between them is the continuation's.
+        """Encodes a pair of texts; white space between them belongs to the continuation.
 
         Behind what an output follows it is encoded by itself.
         """
@@ -173,7 +173,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         return self.tok_encode(bare), added
 
     def _behind_start(self, context: list[int], continuation: list[int]) -> tuple[list[int], list[int]]:
-        """Puts what an output follows before a text that has no context or is a window."""
+        """Puts `output_start` before a text that has no context or is a window."""
         start = [*self._tokenizer.output_start]
         if not start or context[-len(start) :] == start:
             return context, continuation
@@ -201,7 +201,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         Raises:
             PromptError: a continuation alone is too long.
         """
-        requests = [(asked, *self._behind_start(*pair)) for asked, *pair in requests]
+        requests = [(request, *self._behind_start(*pair)) for request, *pair in requests]
         most = self.max_length + 1  # the last one is scored, not seen
         rows, cut = [], 0
         for _, context, continuation in requests:
@@ -251,7 +251,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         texts = []
         for output, stop_texts in zip(self._run(rows, "generate_until", disable_tqdm), stops, strict=True):
             text = self._tokenizer.decode(output.outputs[0].token_ids)
-            ends = [place for stop in stop_texts if (place := text.find(stop)) >= 0]
+            ends = [end for stop in stop_texts if (end := text.find(stop)) >= 0]
             texts.append(text[: min(ends, default=None)])
         for request, text in zip(requests, texts, strict=True):
             self.cache_hook.add_partial("generate_until", request.args, text)
@@ -265,7 +265,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
     def _run(self, rows: Sequence[Row], title: str, is_quiet: bool) -> list[RequestOutput]:
         """Runs the rows and lists their outputs in the same order."""
         by_key: dict[str, RequestOutput] = {}
-        asked = (
+        prompts = (
             (
                 Prompt(key=str(number), source=f"request {number}", token_ids=tokens, adapter=self._adapter),
                 params,
@@ -274,7 +274,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         )
         with (
             tqdm(total=len(rows), desc=title, disable=is_quiet) as bar,
-            closing(self._llm.steps(asked)) as steps,
+            closing(self._llm.steps(prompts)) as steps,
         ):
             for step in steps:
                 by_key |= {output.key: output for output in step.finished}
@@ -286,7 +286,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
 
 
 def _batch_size(batch_size: int | str) -> dict[str, int]:
-    """The keyword of `LLM`, if it needs one; the harness's command line gives a text."""
+    """Makes the keyword of `LLM`, if it needs one; the harness's command line passes a text."""
     if str(batch_size) in ("auto", "1"):
         return {}
     if not str(batch_size).isdecimal():
@@ -295,7 +295,7 @@ def _batch_size(batch_size: int | str) -> dict[str, int]:
 
 
 def _decoding(task_arguments: Mapping[str, Any]) -> DecodingParams:
-    """The generation arguments of a task as decoding parameters."""
+    """Converts the generation arguments of a task to decoding parameters."""
     params = dict(normalize_gen_kwargs(dict(task_arguments), MOST_GENERATED))
     until = params.pop("until", None) or ()
     params["stop"] = [text for text in ([until] if isinstance(until, str) else until) if text]

@@ -227,7 +227,7 @@ class _QuestionView:
 def _facts(column: MeasuredColumn, number: int, question: Question) -> Iterator[str]:
     """Yields what was chosen, scored and read out of the texts of a column."""
     for chosen in column.choices.get(number, ()):
-        best = max(range(len(question.choices)), key=lambda place: chosen.logprobs[place])
+        best = max(range(len(question.choices)), key=lambda choice: chosen.logprobs[choice])
         yield f"likeliest: {_cut(question.choices[best].strip())} ({decimal(chosen.logprobs[best], '.2f')})"
     if question.text is None:
         for scored in column.likelihood.get(number, ()):

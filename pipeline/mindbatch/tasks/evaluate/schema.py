@@ -49,7 +49,7 @@ class EvaluateOutputConfig:
 
     dir: str | None = option(
         None,
-        "folder of the evaluation, new or to be gone on with; null: that of `report` without its ending, "
+        "folder of the evaluation, new or to be resumed; null: that of `report` without its ending, "
         "or else evaluation",
         is_path=True,
     )
@@ -108,7 +108,7 @@ class EvaluateConfig(ModelTaskConfig):
 
     @property
     def rows_data(self) -> DataConfig:
-        """Data configuration of the rows: prompts as `data` says, or else the task."""
+        """The data configuration of the rows, with the prompts of `data`, or else of the task."""
         data, task = self.data, self.task
         if task.text_column is not None:
             return replace(data, prompt_column=task.text_column)
@@ -117,7 +117,7 @@ class EvaluateConfig(ModelTaskConfig):
         return replace(data, template=task.template)
 
     def answer_decoding(self, option: str) -> DecodingConfig:
-        """An option of `decoding` with what the task says of the end of an answer."""
+        """Applies the task's length and stop texts to an option of `decoding` that does not set them."""
         decoding, task = self.variants[option], self.task
         overrides = {}
         for name, value in (("max_new_tokens", task.max_new_tokens), ("stop", task.stop)):
@@ -175,7 +175,7 @@ def _metric_errors(where: str, metrics: Any) -> Iterator[str]:
 
 
 def evaluation_folder_error(path: Path) -> str | None:
-    """For the folder of an evaluation: none yet, an empty one, or that of an earlier command."""
+    """Explains why a path cannot be the folder of an evaluation: it must be new, empty, or have one."""
     if (error := run_folder_error(path)) or not path.is_dir():
         return error
     names = {*os.listdir(path)}
@@ -186,10 +186,10 @@ def evaluation_folder_error(path: Path) -> str | None:
 
 
 def page_error(path: Path) -> str | None:
-    """For the page of a report: a name that is free, an empty file, or the page of an earlier command."""
+    """Explains why a report cannot be written to a path: it must be free, empty, or an earlier report."""
     if (error := output_file_error(path)) or not path.exists():
         return error
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     is_own = not head or f'content="{GENERATOR}"'.encode() in head
-    return None if is_own else "is there already and is no report; give another name"
+    return None if is_own else "already exists and is no report; give another name"
