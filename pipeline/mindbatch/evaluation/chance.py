@@ -19,7 +19,7 @@ FEWEST_CLUSTERS = 5
 FEWEST_DIFFERING = 4
 """Clusters that are not all alike: resamples of fewer say nothing either."""
 _SEED = 20240117
-_MOST_AT_ONCE = 1 << 22  # numbers of a block of resamples
+_MAX_AT_ONCE = 1 << 22  # numbers of a block of resamples
 
 
 class Interval(NamedTuple):
@@ -51,7 +51,7 @@ def resampled(metric: Metric, systems: Sequence[FloatArray]) -> FloatArray:
     if num_clusters < FEWEST_CLUSTERS:
         return np.zeros((len(systems), 0))
     draw = np.random.Generator(np.random.PCG64([_SEED, num_clusters]))
-    block = max(1, _MOST_AT_ONCE // num_clusters)
+    block = max(1, _MAX_AT_ONCE // num_clusters)
     values = []
     for first in range(0, SAMPLES, block):
         drawn = draw.integers(0, num_clusters, (min(block, SAMPLES - first), num_clusters))
@@ -148,7 +148,7 @@ def randomized(metric: Metric, system: FloatArray, base: FloatArray) -> float | 
     if num_clusters < FEWEST_CLUSTERS or not math.isfinite(value):
         return None
     draw = np.random.Generator(np.random.PCG64([_SEED, num_clusters, 1]))
-    block, beyond = max(1, _MOST_AT_ONCE // num_clusters), 0
+    block, beyond = max(1, _MAX_AT_ONCE // num_clusters), 0
     for first in range(0, SAMPLES, block):
         exchanged = draw.integers(0, 2, (min(block, SAMPLES - first), num_clusters)) @ (base - system)
         differences = metric.value(system.sum(axis=0) + exchanged) - metric.value(

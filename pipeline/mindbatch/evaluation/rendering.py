@@ -135,7 +135,7 @@ def ranking(scale: Scale, columns: Sequence[Ranked]) -> Markup:
 
 FEWEST = 3
 """Words of a shared stretch that is worth showing, but at the beginning: single ones are shared by chance."""
-MOST_WORDS = 2000
+MAX_WORDS = 2000
 """Most words compared, from the beginning of a text: the work grows with the square of its length."""
 
 _EAST_ASIAN = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3"
@@ -144,7 +144,7 @@ _WORD = re.compile(rf"\s*(?:[{_EAST_ASIAN}]|[^\W{_EAST_ASIAN}]+|[^\w\s])|\s+")
 
 @dataclass(frozen=True)
 class Stretch:
-    """A piece of a text; `shared`: the other text has it, too, in the same order."""
+    """A part of a text; `shared`: the other text has it, too, in the same order."""
 
     text: str
     shared: bool
@@ -156,22 +156,22 @@ def words(text: str) -> list[str]:
 
 
 def stretches(text: str, reference: str) -> list[Stretch]:
-    """`text` in pieces that `reference` shares and pieces that it does not."""
+    """Divides `text` into parts that `reference` shares and parts that it does not."""
     own, other = words(text), words(reference)
-    pieces: list[Stretch] = []
+    parts: list[Stretch] = []
     at = 0
     for start, size in _shared(own, other):
-        pieces += [Stretch("".join(own[at:start]), False), Stretch("".join(own[start : start + size]), True)]
+        parts += [Stretch("".join(own[at:start]), False), Stretch("".join(own[start : start + size]), True)]
         at = start + size
-    pieces.append(Stretch("".join(own[at:]), False))
-    return [stretch for stretch in pieces if stretch.text]
+    parts.append(Stretch("".join(own[at:]), False))
+    return [stretch for stretch in parts if stretch.text]
 
 
 def _shared(own: list[str], other: list[str]) -> Iterator[tuple[int, int]]:
     """Start and length of each shared stretch of `own`."""
     beginning = len(commonprefix([own, other]))
     yield 0, beginning
-    if max(len(own), len(other)) > MOST_WORDS:
+    if max(len(own), len(other)) > MAX_WORDS:
         return
     matcher = SequenceMatcher(None, own[beginning:], other[beginning:], autojunk=False)
     for block in matcher.get_matching_blocks():

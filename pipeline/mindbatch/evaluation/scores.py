@@ -35,7 +35,7 @@ class Estimate(NamedTuple):
 class Difference:
     """A system's score less that of another, `base`, on the same rows.
 
-    p_value: of no difference; None where it cannot be told. test: how it was found.
+    p_value: of no difference; None where too few rows differ. test: the test that it is of.
     interval: None where too few rows differ to tell.
     gained, lost: rows that are right in the one only, of metrics that are right or wrong.
     adjusted: the p-value after Holm's correction for the other comparisons. stderr: of the value.

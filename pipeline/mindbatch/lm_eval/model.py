@@ -25,7 +25,7 @@ from mindbatch.prompts.prompts import Prompt
 
 logger = logging.getLogger(__name__)
 
-MOST_GENERATED = 256
+DEFAULT_MAX_TOKENS = 256
 """Default for the most tokens of an output, as for the harness's own models."""
 CLOCK = "strftime_now"
 """Function that a chat template calls to write a date."""
@@ -56,8 +56,8 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         max_length: most tokens that the model sees of a request; None: as many as it can score.
         batch_size: most sequences of a step; "auto", and the 1 that the harness passes by default, are that
             of `LLM`.
-        date: what the clock of a chat template says, as YYYY-MM-DD; None: the day on which this was made.
-        device, max_batch_size: settings of torch; use `device_target` and `batch_size` in place of them. Only
+        date: what the clock of a chat template says, as YYYY-MM-DD; None: the day of its creation.
+        device, max_batch_size: settings of torch; use `device_target` and `batch_size` instead. Only
             the harness's defaults are accepted.
         options: the keywords of `LLM`.
 
@@ -101,10 +101,10 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         self._date = date or today()
         self._tokenizer = llm.required_tokenizer
         # One more is generated, which a request to score anything needs, and the last of all is not seen.
-        most = llm.seq_length - 2
-        if max_length is not None and not 0 < max_length <= most:
-            raise ConfigError(f"max_length={max_length}: allowed: 1 to {most}")
-        self.max_length: int = max_length or most
+        max_tokens = llm.seq_length - 2
+        if max_length is not None and not 0 < max_length <= max_tokens:
+            raise ConfigError(f"max_length={max_length}: allowed: 1 to {max_tokens}")
+        self.max_length: int = max_length or max_tokens
 
     @property
     def eot_token_id(self) -> int:
@@ -184,13 +184,13 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
 
     def _windows(self, text: str) -> Iterator[tuple[list[int], list[int]]]:
         start = self._tokenizer.output_start
-        made = get_rolling_token_windows(
+        windows = get_rolling_token_windows(
             token_list=self.tok_encode(text, add_special_tokens=False if start else None),
             prefix_token=self.prefix_token_id,
             max_seq_len=self.max_length - len(start),
             context_len=1,
         )
-        yield from map(make_disjoint_window, made)
+        yield from map(make_disjoint_window, windows)
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **kwargs: Any
@@ -202,19 +202,19 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
             PromptError: a continuation alone is too long.
         """
         requests = [(request, *self._behind_start(*pair)) for request, *pair in requests]
-        most = self.max_length + 1  # the last one is scored, not seen
+        max_tokens = self.max_length + 1  # the last one is scored, not seen
         rows, cut = [], 0
         for _, context, continuation in requests:
-            if len(continuation) >= most:
+            if len(continuation) >= max_tokens:
                 raise PromptError(
-                    f"a continuation has {len(continuation)} tokens; at most {most - 1} can be scored"
+                    f"a continuation has {len(continuation)} tokens; at most {max_tokens - 1} can be scored"
                 )
-            cut += len(context) + len(continuation) > most
-            tokens = [*context, *continuation][-most:]
+            cut += len(context) + len(continuation) > max_tokens
+            tokens = [*context, *continuation][-max_tokens:]
             start = min(len(tokens) - len(continuation), len(tokens) - 1)
             scores = DecodingParams(max_new_tokens=1, prompt_logprobs=1, prompt_logprobs_start=start)
             rows.append((tokens, scores))
-        _warn_of_cut(cut, most)
+        _warn_of_cut(cut, max_tokens)
         outputs = self._run(rows, "loglikelihood", disable_tqdm)
         scores_of_requests = []
         for (request, _, continuation), output in zip(requests, outputs, strict=True):
@@ -238,15 +238,15 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
             stops.append(params.stop)
             if self._drops_first_space:  # the engine sees it, so a stop text that it completes is not one yet
                 params = replace(params, stop=tuple(text for text in params.stop if not text.startswith(" ")))
-            room = self.max_length - (params.max_new_tokens or 0)
-            if room <= 0:
+            max_prompt = self.max_length - (params.max_new_tokens or 0)
+            if max_prompt <= 0:
                 raise ConfigError(
                     f"max_gen_toks={params.max_new_tokens}: must be below the {self.max_length} tokens that "
                     "the model takes; give generation_kwargs a smaller one"
                 )
             tokens = self.tok_encode(context)
-            cut += len(tokens) > room
-            rows.append((tokens[-room:], params))
+            cut += len(tokens) > max_prompt
+            rows.append((tokens[-max_prompt:], params))
         _warn_of_cut(cut, self.max_length)
         texts = []
         for output, stop_texts in zip(self._run(rows, "generate_until", disable_tqdm), stops, strict=True):
@@ -296,7 +296,7 @@ def _batch_size(batch_size: int | str) -> dict[str, int]:
 
 def _decoding(task_arguments: Mapping[str, Any]) -> DecodingParams:
     """Converts the generation arguments of a task to decoding parameters."""
-    params = dict(normalize_gen_kwargs(dict(task_arguments), MOST_GENERATED))
+    params = dict(normalize_gen_kwargs(dict(task_arguments), DEFAULT_MAX_TOKENS))
     until = params.pop("until", None) or ()
     params["stop"] = [text for text in ([until] if isinstance(until, str) else until) if text]
     params["max_new_tokens"] = params.pop("max_gen_toks")
@@ -314,9 +314,11 @@ def _scored(continuation: Sequence[int], output: RequestOutput) -> Scored:
         return 0.0, True
     positions = [*zip(continuation, output.prompt_logprobs or (), strict=True)]
     likely = [(scores[token], max(scores.values())) for token, scores in positions if scores is not None]
-    return sum(chosen for chosen, _ in likely), all(chosen >= most for chosen, most in likely)
+    return sum(chosen for chosen, _ in likely), all(chosen >= best for chosen, best in likely)
 
 
-def _warn_of_cut(count: int, most: int) -> None:
+def _warn_of_cut(count: int, max_tokens: int) -> None:
     if count:
-        logger.warning(f"{count} requests have more than {most} tokens: the beginning of each is left out")
+        logger.warning(
+            f"{count} requests have more than {max_tokens} tokens: the beginning of each is left out"
+        )

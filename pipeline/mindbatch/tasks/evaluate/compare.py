@@ -34,10 +34,10 @@ from mindbatch.tasks.evaluate.schema import OWN_MODEL
 from mindbatch.tasks.evaluate.task import write_files
 
 WARM_UP_BATCHES = 2
-"""Prompts of the warm-up, in batches: the first makes room as it ends, and the second comes in beside it."""
-MOST_TIMINGS = 3
+"""Prompts of the warm-up, in batches: those of the second start as those of the first end."""
+DEFAULT_TIMINGS = 3
 LONGEST_ROUND = 60.0
-"""Seconds of a round of all strategies beyond which it is not repeated to be timed, unless asked for."""
+"""Seconds of a round of all strategies beyond which it is not repeated, unless `timings` is set."""
 
 
 def run(config: CompareConfig) -> int:
@@ -80,8 +80,8 @@ def compared(llm: LLM, config: CompareConfig, rows: PromptRows) -> Evaluation:
         baselines=baselines,
         scores=scores_by(REFERENCE_FREE, columns, questions, baselines),
         settings=concealed(config.resolved_settings),
-        how_timed=f"Each column was timed {counted(len(first.speeds), 'time')}, by turns and by itself, with "
-        f"up to {config.model.batch_size} sequences in a batch; the median counts. "
+        timing_note=f"Each column was timed {counted(len(first.speeds), 'time')}, by turns and by itself, "
+        f"with up to {config.model.batch_size} sequences in a batch; the median counts. "
         f"{warm_up if num_warm_up else 'There was no warm-up.'} {caching} "
         "Tokens that a search drops again are not counted.",
     )
@@ -97,10 +97,10 @@ def run_strategies(
     """Runs each strategy over all rows, by turns; returns the column of each, and the rows as questions.
 
     num_warm_up: every strategy runs so many of the rows before any is timed. The same rows take the same
-    steps again, so that the graphs that these need are there already.
-    timings: rounds in which each strategy runs all rows; None is MOST_TIMINGS, but one of a long round.
+    steps again, so that their graphs are already compiled.
+    timings: rounds in which each strategy runs all rows; None is DEFAULT_TIMINGS, but one of a long round.
     """
-    rounds = MOST_TIMINGS if timings is None else timings
+    rounds = DEFAULT_TIMINGS if timings is None else timings
     total = len(strategies) * (rounds * len(rows.prompts) + num_warm_up)
     errors = {int(row.key): row.error for row in rows.errors}
     columns = {

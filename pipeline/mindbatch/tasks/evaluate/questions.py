@@ -29,7 +29,7 @@ from mindbatch.tasks.evaluate.task_schema import AnswerConfig
 USUAL_REFERENCES = ("reference", "references", "answer", "target")
 USUAL_CORRECT = "answer"
 INSTRUCTED = ("prompt_level_strict_acc", "inst_level_strict_acc")
-MOST_ERRORS = 5
+MAX_ERRORS = 5
 SYSTEM = "system"
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -216,8 +216,8 @@ def _each_row(data: DataConfig, names: Mapping[str, str], read: Callable[[DataRo
             except ValueError as error:
                 errors.append(f"{row.source}:{row.line}: {error}")
     if errors:
-        more = [f"and {len(errors) - MOST_ERRORS} more rows"] if len(errors) > MOST_ERRORS else []
-        raise ConfigError([*errors[:MOST_ERRORS], *more])
+        more = [f"and {len(errors) - MAX_ERRORS} more rows"] if len(errors) > MAX_ERRORS else []
+        raise ConfigError([*errors[:MAX_ERRORS], *more])
     return items
 
 

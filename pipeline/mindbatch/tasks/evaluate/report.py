@@ -34,7 +34,7 @@ FIRST_FINDINGS = 3
 """Sentences before the charts; the others are folded behind them."""
 OPEN = 3
 """Questions that are shown unfolded."""
-MOST_QUESTIONS = 400
+MAX_QUESTIONS = 400
 """Questions with their answers on the page; samples_*.jsonl have all."""
 LONGEST_TEXT = 4_000
 """Characters of a prompt or an answer on the page."""
@@ -165,7 +165,7 @@ class _QuestionView:
         """The numbers of the questions on the page, in order."""
         numbers = range(len(self._classes))
         ordered = sorted(numbers, key=lambda number: "disagree" not in self._classes[number])
-        return sorted(ordered[:MOST_QUESTIONS])
+        return sorted(ordered[:MAX_QUESTIONS])
 
     def filters(self, chosen: Sequence[int]) -> Iterator[tuple[str, str, int]]:
         """Yields the filters of the page: name, label and how many of the chosen questions match."""
@@ -193,7 +193,7 @@ class _QuestionView:
         return " · ".join([*self._scores(name, number), *_facts(column, number, question)])
 
     def stretches(self, name: str, number: int, text: str) -> list[Stretch]:
-        """A column's text in pieces that the answer of its baseline shares and pieces that it does not."""
+        """Divides a column's text into parts that the answer of its baseline shares and others."""
         base = self._evaluation.baselines[name]
         text, other = _cut(text), _text(self._evaluation.columns[base], number)
         if name == base or other is None or not text.strip():

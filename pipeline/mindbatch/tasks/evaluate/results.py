@@ -38,7 +38,7 @@ class Evaluation:
     """An evaluation with all of its questions, answers and scores.
 
     columns: by their names. baselines: by the name of a column, that of its baseline. settings: plain JSON
-    in which secrets are as written. how_timed: sentences on the measured speeds; empty where there are none.
+    in which secrets are as written. timing_note: sentences on the speeds; empty where none were measured.
     """
 
     task: str
@@ -48,7 +48,7 @@ class Evaluation:
     scores: Sequence[MetricScores]
     settings: Mapping[str, Any]
     few_shot: int = 0
-    how_timed: str = ""
+    timing_note: str = ""
     created: str = field(default_factory=_now)
 
     @property

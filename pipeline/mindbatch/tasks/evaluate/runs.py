@@ -72,8 +72,8 @@ def run_columns(
                     folder, is_scored = _run_folder(home, column, kind), kind != GENERATION
                     with progress.run(column.name, count):
                         if folder not in finished:  # else another column of this command shares it
-                            made = run_config(config, column, path, folder, is_scored=is_scored)
-                            _run(model, made, progress, date)
+                            batch_config = run_config(config, column, path, folder, is_scored=is_scored)
+                            _run(model, batch_config, progress, date)
                             finished.add(folder)
     return {
         column.name: measured(
@@ -144,7 +144,7 @@ def run_config(
     if is_scored:
         decoding = DecodingConfig(max_new_tokens=1, prompt_logprobs=0)
     needs_tokens = not {*REFERENCE_FREE}.isdisjoint(config.metric_names)
-    made = BatchConfig(
+    batch_config = BatchConfig(
         model=model_of(config, column),
         lora=adapters_of(config, column),
         decoding=decoding,
@@ -156,9 +156,9 @@ def run_config(
         progress="none",
     )
     if decoding.seed == config.drawn.get(SEED):
-        made.drawn = config.drawn
-    save_as_written(made, config.resolved_settings)
-    return made
+        batch_config.drawn = config.drawn
+    save_as_written(batch_config, config.resolved_settings)
+    return batch_config
 
 
 def adapters_of(config: EvaluateConfig, column: Column) -> LoraConfig:
@@ -230,8 +230,8 @@ class SharedLLM(Closing):
 
     @cached_property
     def _config_of_run(self) -> BatchConfig:
-        made = run_config(self.config, self._column, Path(), self.home, is_scored=False)
-        return replace(made, lora=self.config.lora)
+        batch_config = run_config(self.config, self._column, Path(), self.home, is_scored=False)
+        return replace(batch_config, lora=self.config.lora)
 
     def close(self) -> None:
         if self._llm is not None:

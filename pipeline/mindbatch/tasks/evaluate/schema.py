@@ -73,7 +73,7 @@ class EvaluateConfig(ModelTaskConfig):
         kind.described("mapping of names to folders, or null"),
     )
     metrics: Any = option(
-        None, "metrics in place of those of the task", kind.described("name, list of names, or null")
+        None, "metrics instead of those of the task", kind.described("name, list of names, or null")
     )
     baseline: str | None = option(
         None,

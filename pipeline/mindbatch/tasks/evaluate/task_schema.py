@@ -38,7 +38,7 @@ class AnswerConfig:
     )
     instructions_column: str | None = option(
         None,
-        "column of the names of instructions that the answer must follow (IFEval), in place of references",
+        "column of the names of instructions that the answer must follow (IFEval), instead of references",
     )
     arguments_column: str | None = option(
         None, "column of the arguments of these instructions, a list of mappings"
@@ -57,7 +57,7 @@ class AnswerConfig:
         None, "column of the right choice: its number from 0, its letter or its text; null: answer"
     )
     text_column: str | None = option(
-        None, "column of a text whose own likelihood is measured, in place of an answer to a prompt"
+        None, "column of a text whose own likelihood is measured, instead of an answer to a prompt"
     )
     stride: int | None = option(
         None,
