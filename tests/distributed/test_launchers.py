@@ -94,7 +94,7 @@ def test_nothing_of_a_job_on_one_host_is_reached_from_another(job: Job) -> None:
 def test_each_rank_is_told_who_it_is(job: Job) -> None:
     for rank in range(4):
         told = job.told(f"{rank}_0")["variables"]
-        assert told["MINDBATCH_FRONT"] == "{}:{}".format(*job.links.address)
+        assert told["MINDBATCH_COORDINATOR"] == "{}:{}".format(*job.links.address)
         assert told["MINDBATCH_JOB_KEY"] == job.setup.key.hex()
         assert (told["RANK_ID"], told["RANK_SIZE"]) == (str(rank % 2), "2")
         assert (told["MS_ROLE"], told["MS_WORKER_NUM"], told["MS_NODE_ID"]) == (

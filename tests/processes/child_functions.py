@@ -92,12 +92,12 @@ signal.pause()
 def supervise(folder: str) -> None:
     """Starts a rank, and a kept program whose child has a session of its own; prints their ids and waits."""
     from mindbatch.io.children import command
-    from mindbatch.launch.scripts.keeper import keep
+    from mindbatch.launch.scripts.reaper import run_and_reap
     from mindbatch.launch.supervisor import Supervisor
 
     supervisor = Supervisor(Path(folder))
     supervisor.start("rank_0", command(say_and_wait, "on"), os.environ)
-    supervisor.start("program", command(keep, sys.executable, "-c", PROGRAM, folder), os.environ)
+    supervisor.start("program", command(run_and_reap, sys.executable, "-c", PROGRAM, folder), os.environ)
     child = Path(folder, "child")
     while not child.exists():
         time.sleep(0.01)

@@ -155,7 +155,7 @@ PLACES: dict[str, tuple[set[str], set[str]]] = {
     "transformers": (TRANSFORMERS, set()),
     "torch": (set(), set()),
     "pandas": ({"ray/batches.py"}, set()),
-    "ray": ({"replicas/ray_cluster.py", "launch/ray_place.py", "ray/generate.py"}, set()),
+    "ray": ({"replicas/ray_cluster.py", "launch/ray_placement.py", "ray/generate.py"}, set()),
     "lm_eval": ({"lm_eval/*"}, set()),
     "starlette": ({"server/*"}, {"server/schema.py", "server/records.py"}),
     "uvicorn": ({"server/serving.py", "server/connections.py"}, set()),

@@ -47,7 +47,7 @@ PRINTS = {
     "tasks/evaluate/task.py": {"print"},
     "tasks/launching.py": {"print"},
     "cli.py": {"print"},
-    "launch/scripts/keeper.py": {"print"},  # to a log, in ASCII; it runs without the package
+    "launch/scripts/reaper.py": {"print"},  # to a log, in ASCII; it runs without the package
 }
 
 PRINTERS = ("print", "sys.stderr.write", "sys.stdout.write", "argparse.ArgumentParser")

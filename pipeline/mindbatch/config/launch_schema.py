@@ -125,8 +125,8 @@ def _node_errors(launch: LaunchConfig, size: int) -> Iterator[str]:
     if size % local:
         allowed = ", ".join(str(number) for number in range(1, size + 1) if size % number == 0)
         yield (
-            f"{given_as('local_worker_num')}={local}: {size} processes cannot be dealt to nodes of {local}; "
-            f"allowed: {allowed}"
+            f"{given_as('local_worker_num')}={local}: {size} processes cannot be divided into nodes of "
+            f"{local}; allowed: {allowed}"
         )
         return
     nodes = size // local

@@ -19,7 +19,7 @@ def family_of(host: str) -> socket.AddressFamily:
 class HeldPort:
     """A free port that the system gives to nobody else until it is closed.
 
-    A bound socket that does not listen holds it. A process that is told the number may listen there all the
+    A bound socket that does not listen holds it. A process that knows the number may listen there all the
     same, if it sets SO_REUSEADDR, as MindSpore's scheduler does.
     """
 

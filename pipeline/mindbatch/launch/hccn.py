@@ -18,7 +18,7 @@ HCCN_TOOL = "hccn_tool"
 HCCN_CONF = "/etc/hccn.conf"
 SECONDS = 10
 LARGEST_CONF = 1 << 20
-MOST_OUTPUT = 64 << 10
+MAX_OUTPUT = 64 << 10
 _CONF_LINE = re.compile(r"address_(\d{1,6})\s*=\s*(.*)", re.ASCII)
 
 
@@ -39,17 +39,17 @@ def ask_hccn_tool(
     addresses: dict[int, str] = {}
     errors: list[str] = []
     for device in devices:
-        asked = f"{program} -i {device} -ip -g"
+        command = f"{program} -i {device} -ip -g"
         try:
-            addresses[device] = _address_in(run([path, "-i", str(device), "-ip", "-g"], seconds, MOST_OUTPUT))
+            addresses[device] = _address_in(run([path, "-i", str(device), "-ip", "-g"], seconds, MAX_OUTPUT))
         except TimeoutError:
-            errors.append(f"{asked}: no answer in {seconds:g} s")
+            errors.append(f"{command}: no answer in {seconds:g} s")
             break
         except OSError as error:
-            errors.append(f"{asked}: cannot be run ({reason_of(error)})")
+            errors.append(f"{command}: cannot be run ({reason_of(error)})")
             break
         except ValueError as error:
-            errors.append(f"{asked}: {error}")
+            errors.append(f"{command}: {error}")
     if errors:
         raise RankTableError(errors)
     return addresses
@@ -113,7 +113,7 @@ def find_addresses(
 ) -> tuple[dict[int, str], str | None]:
     """Addresses from the tool; where it lacks any, those of the file, with a note. Never some of each.
 
-    source: AUTO, or the name of the one that is to be asked alone.
+    source: AUTO, or the name of the only source to read.
 
     Raises:
         RankTableError: with the errors of all that was tried.

@@ -13,13 +13,13 @@ from mindbatch.io.screen_text import say
 from mindbatch.io.storage import Storage, TemporaryFolder, reason_of, write_whole
 from mindbatch.launch.rank_table import RankTable
 
-MOST_BYTES = 8 << 20
+MAX_BYTES = 8 << 20
 """Most bytes of the log file, and of the one before it: a full one is renamed to NAME.1 and begun anew."""
 
 LONGEST_LINE = 400
 """Characters that are kept of one of the last lines."""
 
-MOST_LAST_LINES = 8
+MAX_LAST_LINES = 8
 
 _LONGEST_PENDING = 1 << 16  # bytes of a line that does not end
 _CHATTER = re.compile(r"\[(INFO|DEBUG)\]|\s*-+\s*$|\s*$")  # MindSpore's own, which closes whatever went wrong
@@ -36,7 +36,7 @@ class ProcessLog:
         """Raises OSError where the file cannot be made, or something else has its name."""
         self.path = path
         self._name = name
-        self._last: deque[str] = deque(maxlen=MOST_LAST_LINES)
+        self._last: deque[str] = deque(maxlen=MAX_LAST_LINES)
         self._pending = b""
         self._size = 0
         self._file: int | None = self._begun()
@@ -86,7 +86,7 @@ class ProcessLog:
         return file
 
     def _write_to_file(self, chunk: bytes) -> None:
-        if self._file is not None and self._size + len(chunk) > MOST_BYTES:
+        if self._file is not None and self._size + len(chunk) > MAX_BYTES:
             self._close_file()
             self._file = self._begun()
         rest = memoryview(chunk)

@@ -4,7 +4,7 @@ from mindbatch.launch.rank_table import COMPLETED, UNKNOWN
 from mindbatch.launch.table_json import Fields, shown
 
 LARGEST_DEVICE_ID = 4095
-MOST_SERVERS = 1 << 20
+MAX_SERVERS = 1 << 20
 LONGEST_SERVER_ID = 64
 
 
@@ -17,7 +17,7 @@ def examine_status(top: Fields) -> None:
 
 def examine_count(fields: Fields, key: str, counted: int) -> None:
     """Checks a number that says how many there are of something; none is needed."""
-    count = fields.number(key, 1, MOST_SERVERS)
+    count = fields.number(key, 1, MAX_SERVERS)
     if count is not None and counted and count != counted:
         fields.error(key, f"{count}; there are {counted}")
 

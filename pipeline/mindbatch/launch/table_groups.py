@@ -118,7 +118,7 @@ def _instance(fields: Fields) -> _Instance:
     if rank is not None:
         devices = tuple(replace(device, rank_id=rank) for device in devices)
     fields.others(_INSTANCE_KEYS)
-    return _Instance(fields.place, server_id_of(fields), devices, rank)
+    return _Instance(fields.location, server_id_of(fields), devices, rank)
 
 
 def _instance_device(fields: Fields) -> Device:

@@ -1,4 +1,4 @@
-"""JSON of a rank table: read bounded and strictly, every error in a value or key named by its place."""
+"""JSON of a rank table: read bounded and strictly, every error in a value or key named by its location."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def parse_json(data: bytes) -> Any:
         raise ValueError(f"{error}; JSON has no comments" if b"//" in data else str(error)) from error
 
 
-def at(place: str, key: str) -> str:
+def at(location: str, key: str) -> str:
     plain = key.isidentifier() and key.isascii() and len(key) <= LONGEST_SHOWN
     name = key if plain else shown(key)
-    return f"{place}.{name}" if place else name
+    return f"{location}.{name}" if location else name
 
 
 def _as_json(value: object) -> str:
@@ -88,14 +88,14 @@ class Fields:
     """The keys of one object, read one by one; what is wrong with a value goes to `findings`."""
 
     content: dict[str, Any]
-    place: str
+    location: str
     findings: Findings
 
     def error(self, key: str, error: str) -> None:
-        self.findings.errors.append(f"{at(self.place, key)}: {error}")
+        self.findings.errors.append(f"{at(self.location, key)}: {error}")
 
     def note(self, key: str, note: str) -> None:
-        self.findings.notes.append(f"{at(self.place, key)}: {note}")
+        self.findings.notes.append(f"{at(self.location, key)}: {note}")
 
     def text(self, key: str, required: bool = False) -> str | None:
         value = self.content.get(key)
@@ -109,14 +109,14 @@ class Fields:
             self.error(key, "is missing")
         return None
 
-    def number(self, key: str, least: int, most: int, required: bool = False) -> int | None:
+    def number(self, key: str, least: int, largest: int, required: bool = False) -> int | None:
         """A whole number written as text, as HCCL wants every number."""
         text = self.text(key, required)
         if text is None:
             return None
-        if _NUMBER.fullmatch(text) and least <= int(text) <= most:
+        if _NUMBER.fullmatch(text) and least <= int(text) <= largest:
             return int(text)
-        like = f"must be a whole number from {least} to {most} as text, like {shown(str(least))}"
+        like = f"must be a whole number from {least} to {largest} as text, like {shown(str(least))}"
         self.error(key, f"{shown(text)}; {like}")
         return None
 
@@ -143,15 +143,15 @@ class Fields:
             if required:
                 self.error(key, "is missing")
         elif not isinstance(entries, list) or not entries:
-            what = "empty" if entries == [] else shown(entries)
-            self.error(key, f"{what}; must be a list with one object or more")
+            problem = "empty" if entries == [] else shown(entries)
+            self.error(key, f"{problem}; must be a list with one object or more")
         else:
             for number, entry in enumerate(entries):
-                place = f"{at(self.place, key)}[{number}]"
+                location = f"{at(self.location, key)}[{number}]"
                 if isinstance(entry, dict):
-                    yield Fields(entry, place, self.findings)
+                    yield Fields(entry, location, self.findings)
                 else:
-                    self.findings.errors.append(f"{place}: {shown(entry)}; must be an object")
+                    self.findings.errors.append(f"{location}: {shown(entry)}; must be an object")
 
     def others(self, known: Collection[str]) -> dict[str, Any]:
         rest = {key: value for key, value in self.content.items() if key not in known}

@@ -148,7 +148,7 @@ def _take_part(environment: RankEnvironment) -> None:
         "memory": memory_here(),
         "versions": versions(COMPARED),
     }
-    link = FrontLink(connect(environment.front, environment.key), hello)
+    link = FrontLink(connect(environment.coordinator, environment.key), hello)
     job = link.receive()
     assert job is not None
     try:
@@ -189,7 +189,7 @@ def _lead(link: FrontLink, environment: RankEnvironment, loaded: LoadedRank) -> 
     followers = {}
     if loaded.followers:
         link.begin(WAITING)
-        host = own_address(environment.front)
+        host = own_address(environment.coordinator)
         followers = accept_followers(
             host, environment.key, loaded.followers, lambda address: link.send(PEERS, address=address)
         )

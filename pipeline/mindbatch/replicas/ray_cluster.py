@@ -26,7 +26,7 @@ from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.agent import FrontLost, patient_connection, serve
 
 if TYPE_CHECKING:
-    from mindbatch.launch.ray_place import RayProcesses
+    from mindbatch.launch.ray_placement import RayProcesses
     from mindbatch.parallel.connection import Address
 
 _SECONDS_TO_CONNECT = 120.0
@@ -67,13 +67,13 @@ class RayCluster:
     ) -> None:
         self._log = log
         _refuse_deaf(address)
-        room = {
+        group = {
             "num_ranks": topology.replica_size,
             "resources": dict(resources),
             "logs": None if logs is None else str(logs.absolute()),
             "program": (program.__module__, program.__name__),
         }
-        job = {"address": address, "world_size": topology.world_size, "room": room}
+        job = {"address": address, "world_size": topology.world_size, "group": group}
         output = open_own(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             self._driver = Child(drive, json.dumps(job), stderr=output)
@@ -154,8 +154,8 @@ def drive(connection: Connection, job_text: str) -> None:
     """The driver: connects to a Ray cluster, tells where, and serves the front as the agent of all ranks.
 
     job_text: JSON: `address` of the cluster, or null to start one here, which ends with this process;
-    `world_size`; `room`: see `Room`. Over the connection it tells `host` or `failed`, and is told `meeting`
-    and `key`.
+    `world_size`; `group`: see `ReplicaPlacementGroup`. Over the connection it sends `host` or
+    `failed`, and receives `meeting` and `key`.
     """
     job = json.loads(job_text)
     os.chdir(os.sep)  # its processes import from the folder that their driver is in
@@ -179,15 +179,15 @@ def _joined(job: Mapping[str, Any], stack: ExitStack) -> tuple[str, RayProcesses
     import ray  # it takes a second, and only this process needs it
     import ray.util
 
-    from mindbatch.launch.ray_place import RayProcesses, Room
+    from mindbatch.launch.ray_placement import RayProcesses, ReplicaPlacementGroup
 
-    room = Room(**job["room"])
+    group = ReplicaPlacementGroup(**job["group"])
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if job["address"] is None:
-        options |= _own_cluster(room.resources, job["world_size"], stack)
+        options |= _own_cluster(group.resources, job["world_size"], stack)
     ray.init(job["address"] or "local", **options)
     stack.callback(ray.shutdown)
-    return ray.util.get_node_ip_address(), RayProcesses(room)
+    return ray.util.get_node_ip_address(), RayProcesses(group)
 
 
 def _own_cluster(resources: Mapping[str, float], world_size: int, stack: ExitStack) -> dict[str, Any]:

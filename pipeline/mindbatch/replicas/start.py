@@ -10,9 +10,9 @@ from queue import SimpleQueue
 from mindbatch.io.children import command
 from mindbatch.io.errors import MindBatchError
 from mindbatch.launch.job_ranks import JobRanks, LocalProcesses
+from mindbatch.launch.launcher_environment import SAME_CALLS, Coordinator
 from mindbatch.launch.process_log import write_replica_tables
 from mindbatch.launch.process_plan import HIDDEN, JOB_KEY, RANK, SCHEDULER, JobSetup, ProcessSpec
-from mindbatch.launch.started_as import SAME_CALLS, Front
 from mindbatch.parallel.connection import Message, MessageConnection
 from mindbatch.replicas import rank_main
 from mindbatch.replicas.agent import patient_connection, serve
@@ -41,25 +41,25 @@ def start_ranks(
         MindBatchError: an agent has not come, or a process cannot be started. None is left then.
     """
     expected = _ranks_of_agents(job)
-    links = _links(job, job.meeting[0] if cluster is None else cluster.host, takes_agents=bool(expected))
+    links = _links(job, job.rendezvous[0] if cluster is None else cluster.host, takes_agents=bool(expected))
 
     def close() -> None:
         if cluster is not None:
             cluster.end()
 
-    front = Front(links.address, job.key)
-    remedy = ON_EACH_NODE if job.copies is None else SAME_CALLS
+    coordinator = Coordinator(links.address, job.key)
+    remedy = ON_EACH_NODE if job.copy_rendezvous is None else SAME_CALLS
     try:
-        with nullcontext() if job.copies is None else job.copies.opened(front):
+        with nullcontext() if job.copy_rendezvous is None else job.copy_rendezvous.opened(coordinator):
             if cluster is not None:
-                cluster.start(front.address, front.key)
+                cluster.start(coordinator.address, coordinator.key)
             check = cluster.check if cluster is not None else lambda: None
             agents = wait_for_agents(
                 links, expected, job.table_digest, check, notice, tells=job.num_nodes > 1, remedy=remedy
             )
         if cluster is not None:
             agents[0].loss = cluster.loss
-        return links, JobRanks(replace(job, front=links.address), [local, *agents], close)
+        return links, JobRanks(replace(job, coordinator=links.address), [local, *agents], close)
     except BaseException:
         close()
         links.close()
@@ -68,7 +68,7 @@ def start_ranks(
 
 def _links(job: JobSetup, host: str, *, takes_agents: bool) -> RankLinks:
     """Listens at the address of a job; at its port where agents are to find it."""
-    port = job.meeting[1] if takes_agents else 0
+    port = job.rendezvous[1] if takes_agents else 0
     try:
         return RankLinks(host, job.key, job.topology.world_size, port, takes_agents=takes_agents)
     except OSError as error:
@@ -116,7 +116,9 @@ def connection_to_front(
     Raises:
         MindBatchError: it was not found.
     """
-    meeting, key = (job.meeting, job.key) if job.copies is None else job.copies.wait(notice)
+    meeting, key = (
+        (job.rendezvous, job.key) if job.copy_rendezvous is None else job.copy_rendezvous.wait(notice)
+    )
     return patient_connection(meeting, key), key
 
 
@@ -142,8 +144,8 @@ def dry_run(job: JobSetup, command_line: Sequence[str], logs: Path) -> Iterator[
 
     command_line: as it was given. logs: the folder of them on each node.
     """
-    host, port = job.meeting
-    job = replace(job, front=(host, port if _ranks_of_agents(job) else 0))
+    host, port = job.rendezvous
+    job = replace(job, coordinator=(host, port if _ranks_of_agents(job) else 0))
     specs = [spec for replica in range(job.topology.data_parallel) for spec in job.specs(replica, 0, 0)]
     for node in range(job.num_nodes):
         ranks = job.ranks_of(node)
@@ -168,8 +170,8 @@ def _process_lines(spec: ProcessSpec, job: JobSetup, logs: Path) -> Iterator[str
     variables = dict(spec.variables)
     if JOB_KEY in variables:
         variables[JOB_KEY] = HIDDEN
-        host, port = job.front
-        variables["MINDBATCH_FRONT"] = f"{host}:{port or _FREE_PORT}"
+        host, port = job.coordinator
+        variables["MINDBATCH_COORDINATOR"] = f"{host}:{port or _FREE_PORT}"
     if "MS_SCHED_PORT" in variables:
         variables["MS_SCHED_PORT"] = _FREE_PORT
     if job.table is not None and spec.is_rank:

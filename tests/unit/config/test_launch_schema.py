@@ -35,11 +35,11 @@ TWO_NODES = {"local_worker_num": 2, "master_addr": "10.0.0.1", "master_port": 81
         ),
         (
             {"local_worker_num": 3},
-            "launch.local_worker_num=3: 4 processes cannot be dealt to nodes of 3; allowed: 1, 2, 4",
+            "launch.local_worker_num=3: 4 processes cannot be divided into nodes of 3; allowed: 1, 2, 4",
         ),
         (
             {"local_worker_num": 8},
-            "launch.local_worker_num=8: 4 processes cannot be dealt to nodes of 8; allowed: 1, 2, 4",
+            "launch.local_worker_num=8: 4 processes cannot be divided into nodes of 8; allowed: 1, 2, 4",
         ),
         (
             TWO_NODES | {"node_rank": 2},

@@ -48,7 +48,7 @@ def test_an_end_is_told_once_with_the_last_lines(processes: Supervisor, tmp_path
 def test_what_a_killed_process_has_left_is_killed(processes: Supervisor) -> None:
     processes.start("rank_0", command(die_with_a_child_left), os.environ)
     [ended] = wait_for(processes.ended)
-    assert ended.how == "signal 9"
+    assert ended.exit_reason == "signal 9"
     assert is_gone(int(ended.last_lines[0]))
 
 
@@ -92,7 +92,7 @@ def test_none_outlives_a_parent_that_was_killed(tmp_path: Path) -> None:
 
 
 def test_a_log_is_bounded(processes: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_log, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(process_log, "MAX_BYTES", 1 << 20)
     processes.start("rank_0", command(flood, "5"), os.environ)
     [ended] = wait_for(processes.ended)
     assert ended.last_lines[-1] == "the end"

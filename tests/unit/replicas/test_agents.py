@@ -157,7 +157,7 @@ def test_ranks_are_lost_with_their_agent() -> None:
         found: list[EndedProcess] = []
         wait_for(lambda: found.extend(node.ended()) or len(found) == 2)
         assert [each.name for each in found] == ["rank_0", "rank_1"]
-        assert found[0].how.startswith("was lost with its node ")
+        assert found[0].exit_reason.startswith("was lost with its node ")
         assert all(each.is_lost for each in found)
         assert node.ended() == []
         node.end()
