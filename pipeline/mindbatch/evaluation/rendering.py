@@ -28,7 +28,7 @@ LONGEST_NAME = 44
 
 
 def rendered(template: str, **values: object) -> Markup:
-    """A template filled in. Values that are no Markup are escaped; one that is missing is an error."""
+    """Fills in a template. Values that are no Markup are escaped; one that is missing is an error."""
     return Markup(environment().get_template(template).render(values))
 
 
@@ -85,7 +85,7 @@ class Ranked:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """The names, of which long ones lose what all of them begin and end with, and never what differs."""
+    """Shortens long names by what all of them begin and end with, and never by what differs."""
     start = len(commonprefix(names)) if len(names) > 1 else 0
     end = len(commonprefix([name[start:][::-1] for name in names])) if len(names) > 1 else 0
     return [_short(name, start, len(name) - end) for name in names]
@@ -105,7 +105,7 @@ def _short(name: str, start: int, end: int) -> str:
 
 
 def ranking(scale: Scale, columns: Sequence[Ranked]) -> Markup:
-    """A point for each column, the best at the top and towards the right, with its interval.
+    """Draws a point for each column with its interval, the best at the top and towards the right.
 
     A value that is None or not finite has no point, and stands below the others. What is written alike stands
     alike: no scale stretches a difference that the numbers do not show.
@@ -151,7 +151,7 @@ class Stretch:
 
 
 def words(text: str) -> list[str]:
-    """The words with the space before them; together they are `text`. An East Asian letter is a word."""
+    """Splits a text into words with the space before them. An East Asian letter is a word."""
     return _WORD.findall(text)
 
 

@@ -117,7 +117,7 @@ def _of_same_length(systems: Sequence[Sequence[Outputs]]) -> list[list[Outputs]]
 
 
 def _cut(rows: Sequence[Outputs]) -> list[Outputs]:
-    """The outputs of a question, of all columns: the fewest of them, each as long as the shortest."""
+    """Cuts the outputs of a question in all columns to the fewest, each as long as the shortest."""
     count = min(map(len, rows))
     length = min((len(output.token_ids) for outputs in rows for output in outputs[:count]), default=0)
     return [
@@ -226,7 +226,7 @@ self_bleu = Metric(
 
 
 def ngrams(tokens: Sequence[Item], n: int) -> list[tuple[Item, ...]]:
-    """The n-grams of `tokens` in order; none when there are fewer than n tokens."""
+    """Lists the n-grams of `tokens` in order; none when there are fewer than n tokens."""
     return list(zip(*(islice(tokens, start, None) for start in range(n)), strict=False))
 
 

@@ -56,7 +56,7 @@ def ask_hccn_tool(
 
 
 def _address_in(finished: Finished) -> str:
-    """The value of the line `ipaddr:...`. Raises ValueError when there is none that can be used."""
+    """Reads the value of the line `ipaddr:...`. Raises ValueError when there is no valid one."""
     text = f"{finished.output}\n{finished.errors}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     quoted = f": {shown(lines[0])}" if lines else ""
@@ -133,7 +133,7 @@ def find_addresses(
 
 
 def own_address() -> str:
-    """The address of this machine's host name. Raises ValueError when it has none."""
+    """Looks up the address of this machine's host name. Raises ValueError when it has none."""
     name = socket.gethostname()
     try:
         return socket.gethostbyname(name)
@@ -142,7 +142,7 @@ def own_address() -> str:
 
 
 def loopback_note(server_id: str) -> str | None:
-    """A note on a loopback address, which every server has; None for any other name."""
+    """Notes a loopback address, which every server has; None for any other name."""
     try:
         is_loopback = ipaddress.ip_address(server_id).is_loopback
     except ValueError:

@@ -164,7 +164,7 @@ class JobRanks:
         self._end()
 
     def _new_port(self, replica: int) -> int:
-        """A port for the scheduler of a replica, not the one that it had; replicas of one rank have none.
+        """Holds another port for the scheduler of a replica; replicas of one rank have none.
 
         It is held while the replica runs: else another job of this machine may be given it, too, before the
         scheduler listens there.
@@ -183,7 +183,7 @@ class JobRanks:
             self._node_of(spec).start_specs([spec])
 
     def _failed_schedulers(self, specs: Iterable[tuple[ProcessSpec, EndedProcess]]) -> Iterable[EndedRank]:
-        """A scheduler ends by itself when its ranks have; that is no news."""
+        """Yields the schedulers that failed before their ranks; one ends by itself after its ranks."""
         for spec, process in specs:
             if spec.is_rank or process.exit_reason == "exit code 0":
                 continue
@@ -195,7 +195,7 @@ class JobRanks:
 def _end_all(
     nodes: Sequence[NodeProcesses], close: Callable[[], None], ports: Mapping[int, HeldPort], owner: int
 ) -> None:
-    """On all nodes at the same time. In a forked process they stay the parent's."""
+    """Ends the processes of all nodes at the same time. In a forked process they stay the parent's."""
     if os.getpid() != owner:
         return
     for node in nodes:

@@ -188,7 +188,7 @@ def _by_rank_table(read: _Variables) -> LauncherEnvironment | None:
 
 
 def _by_srun(read: _Variables) -> LauncherEnvironment | None:
-    """Only within a step: an sbatch script, too, has SLURM_PROCID=0 and SLURM_NTASKS, and is alone."""
+    """Reads the variables of a step: an sbatch script has SLURM_PROCID, too, and is alone."""
     if not read.has("SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"):
         return None
     rank, size = read.rank_of("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "srun")

@@ -80,7 +80,7 @@ def _is_on_one_host(copy: LauncherEnvironment | None) -> bool:
 
 
 def _table(launch: LaunchConfig, topology: Topology) -> RankTable:
-    """The rank table, of as many ranks as there are processes."""
+    """Reads the rank table, which must have as many ranks as there are processes."""
     assert launch.rank_table is not None
     table, _ = read_rank_table(Path(launch.rank_table))
     if table.num_ranks != topology.world_size:
@@ -97,7 +97,7 @@ def _table(launch: LaunchConfig, topology: Topology) -> RankTable:
 def _draft(
     launch: LaunchConfig, topology: Topology, copy: LauncherEnvironment | None, table: RankTable | None
 ) -> JobSetup:
-    """The job with the number of ranks on each node; each copy of the command is a node of its own."""
+    """Drafts the job with the number of ranks on each node; each copy of the command is a node of its own."""
     size = topology.world_size
     local = launch.local_worker_num
     if local is None and copy is not None:
@@ -187,7 +187,7 @@ def _rendezvous_errors(nodes: int, node: int, host: str | None, port: int | None
 
 
 def _node_errors(job: JobSetup, table: RankTable, path: str | None) -> Iterator[str]:
-    """Nodes whose ranks are not those of one server."""
+    """Yields the nodes whose ranks are not those of one server."""
     servers = {device.rank_id: server.server_id for server in table.servers for device in server.devices}
     for node in range(job.num_nodes):
         ranks = job.ranks_of(node)
@@ -229,7 +229,7 @@ def needs_world(job: JobSetup, model: ModelConfig, runtime: RuntimeConfig) -> bo
 
 
 def with_rendezvous(job: JobSetup, model: ModelConfig, runtime: RuntimeConfig) -> JobSetup:
-    """The job with how the ranks of each replica find each other."""
+    """Adds to the job how the ranks of each replica find each other."""
     has_worlds = needs_world(job, model, runtime)
     return replace(
         job,

@@ -61,7 +61,7 @@ class ProcessLog:
         self._close_file()
 
     def last_lines(self) -> tuple[str, ...]:
-        """The last lines that say something, each of bounded length. They are not fit for a terminal yet."""
+        """Returns the last lines that say something, of bounded length and not yet fit for a terminal."""
         return tuple(self._last)
 
     def _take(self, line: bytes) -> None:
@@ -102,7 +102,7 @@ class ProcessLog:
 
 
 def made_folder(folder: Path, key: str = "launch.log_dir=") -> Path:
-    """A folder of the user's, made if it is not there.
+    """Makes a folder of the user's if it does not exist.
 
     key: what stands before it in messages. Raises ConfigError where that is not possible.
     """
@@ -114,14 +114,14 @@ def made_folder(folder: Path, key: str = "launch.log_dir=") -> Path:
 
 
 def temporary_folder(owner: object) -> Path:
-    """A folder that is removed with its owner."""
+    """Makes a folder that is removed with its owner."""
     folder = TemporaryFolder()
     weakref.finalize(owner, folder.remove)
     return folder.path
 
 
 def replica_table(logs: Path, replica: int) -> Path:
-    """The file with the rank table of one replica, whose ranks are numbered from 0."""
+    """Names the file with the rank table of one replica, whose ranks are numbered from 0."""
     return logs / f"rank_table_{replica}.json"
 
 

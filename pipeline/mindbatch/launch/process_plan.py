@@ -205,7 +205,7 @@ class JobSetup:
         return self.copy.local_rank * self.local_size
 
     def device_of(self, rank: int) -> int:
-        """The device of a global rank: that of the rank table, else they are numbered on each node.
+        """Finds the device of a global rank: that of the rank table, else they are numbered on each node.
 
         A process that Ray has found a device for sees no other.
         """
@@ -223,7 +223,7 @@ class JobSetup:
         return self.has_schedulers and self.topology.replica_size > 1
 
     def specs(self, replica: int, attempt: int, scheduler_port: int) -> list[ProcessSpec]:
-        """The processes of one replica, its scheduler first; a replica of one rank has none.
+        """Plans the processes of one replica, its scheduler first; a replica of one rank has none.
 
         scheduler_port: free on node 0, and another one for each attempt.
         """
@@ -247,7 +247,7 @@ class JobSetup:
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of this process that the job's processes get, too: without those of a launcher."""
+    """Selects the variables of this process for the job's processes: all but those of a launcher."""
     return {
         name: text
         for name, text in environment.items()

@@ -48,7 +48,7 @@ class Device:
     others: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The entry of `device`: every number a text, and no key for what is not known."""
+        """Returns the entry of `device`: every number a text, and no key for what is not known."""
         known = {key: getattr(self, key) for key in DEVICE_KEYS}
         return {key: str(value) for key, value in known.items() if value is not None} | dict(self.others)
 
@@ -65,7 +65,7 @@ class Server:
     others: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The entry of `server_list`, with its keys in MindFormers' order."""
+        """Returns the entry of `server_list`, with its keys in MindFormers' order."""
         known = {
             "server_id": self.server_id,
             "host_ip": self.host_ip,
@@ -84,7 +84,7 @@ class RankTable:
 
     @classmethod
     def numbered(cls, version: str, servers: Iterable[Server]) -> "RankTable":
-        """A table whose ranks count up from 0, through the devices of each server in the order given."""
+        """Makes a table whose ranks count up from 0, through the devices of each server in order."""
         rank, numbered = 0, []
         for server in servers:
             devices = [replace(device, rank_id=rank + offset) for offset, device in enumerate(server.devices)]
@@ -93,7 +93,7 @@ class RankTable:
         return cls(version, tuple(numbered))
 
     def of_ranks(self, ranks: range) -> "RankTable":
-        """The table of neighbouring ranks alone, which are numbered from 0 there."""
+        """Extracts the table of neighbouring ranks, which are numbered from 0 there."""
         servers = []
         for server in self.servers:
             devices = tuple(
@@ -109,7 +109,7 @@ class RankTable:
         return sum(len(server.devices) for server in self.servers)
 
     def to_json(self) -> dict[str, Any]:
-        """The content of the file, with its keys in MindFormers' order."""
+        """Returns the content of the file, with its keys in MindFormers' order."""
         pods: dict[str, list[dict[str, str]]] = {}
         for server in self.servers:
             if server.super_pod_id is not None:
@@ -124,7 +124,7 @@ class RankTable:
         }
 
     def to_bytes(self) -> bytes:
-        """The file, byte for byte as MindFormers' tools lay it out: indented by 4, no newline at the end."""
+        """Encodes the file byte for byte as MindFormers' tools do: indented by 4, no newline at the end."""
         return json.dumps(self.to_json(), indent=4).encode()
 
     @property
@@ -157,7 +157,7 @@ Located = Iterable[tuple[str, Value | None]]
 
 
 def relation_errors(table: RankTable) -> list[str]:
-    """A line for each error; numbers that are UNKNOWN were reported where they were read."""
+    """Yields errors between values; numbers that are UNKNOWN were reported where they were read."""
     located = list(_devices(table))
     errors = [
         *_repeated(

@@ -177,7 +177,7 @@ class RayProcesses(NodeProcesses):
         return ended[0] if ended else None
 
     def _restart_on_other_nodes(self, replica: int) -> None:
-        """Only while no rank of the replica has been started: they are started in turn at once."""
+        """Restarts a replica of which no rank has started yet: all start at once."""
         hosts = [host for host in self._hosts.values() if host.spec.replica == replica]
         for host in hosts:
             _kill(host)

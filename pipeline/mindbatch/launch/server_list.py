@@ -12,7 +12,7 @@ from mindbatch.launch.table_json import LARGEST_PORT
 
 
 def own_server(table: RankTable) -> Server:
-    """The only server, or the one with a name or an address of this machine.
+    """Finds the only server, or the one with a name or an address of this machine.
 
     Raises ValueError where none of several has, or more than one.
     """
@@ -47,7 +47,7 @@ def is_own_address(name: str) -> bool:
 
 
 def ranks_of(server: Server, devices: Sequence[int]) -> list[int]:
-    """The ranks of physical devices, in their order. Raises ValueError naming those that the table lacks."""
+    """Finds the ranks of physical devices, in order. Raises ValueError naming those that the table lacks."""
     ranks = {device.device_id: device.rank_id for device in server.devices}
     if missing := [str(device) for device in devices if device not in ranks]:
         there = ", ".join(map(str, sorted(ranks)))
@@ -115,7 +115,7 @@ def _server(location: str, entry: Any, nic: str | None, errors: list[str], notes
 
 
 def _list(location: str, values: Any, key: str, errors: list[str]) -> list[Any]:
-    """The values of a key, one for each device; none where they are missing or invalid."""
+    """Reads the values of a key, one for each device; none where they are missing or invalid."""
     kind = _LISTS[key][1]
     if values is None:
         return []
@@ -157,7 +157,7 @@ _LIST = re.compile(r"\d{1,6}(?:\s*,\s*\d{1,6})*", re.ASCII)
 
 
 def parse_range(text: str) -> tuple[list[int], str | None]:
-    """The numbers of [A,B) or [A,B], and a line to be shown where the bracket could mislead.
+    """Parses [A,B) or [A,B]; returns the numbers, and a note where the bracket could mislead.
 
     The end is exclusive whatever the bracket, as run_dist_gen.sh and MindFormers' hccl_tools.py have it.
     Raises ValueError for anything else and for a range without numbers.
@@ -193,7 +193,7 @@ def parse_devices(text: str) -> tuple[list[int], str | None]:
 
 
 def parse_list(text: str) -> list[int]:
-    """The numbers of a list like 4,5,6,7, each once. Raises ValueError."""
+    """Parses a list like 4,5,6,7, each number once. Raises ValueError."""
     if not _LIST.fullmatch(text.strip()):
         raise ValueError("must be a list of devices like 4,5,6,7")
     numbers = [int(part) for part in text.split(",")]
@@ -205,7 +205,7 @@ def parse_list(text: str) -> list[int]:
 
 
 def physical_devices(logical: list[int], visible: list[int] | None) -> list[int]:
-    """The physical ids of logical ones: `visible[n]` is that of n, and without a list they are the same.
+    """Maps logical ids to physical ones: `visible[n]` is that of n; without a list they are the same.
 
     Raises ValueError naming those that are not visible.
     """

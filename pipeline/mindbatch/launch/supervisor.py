@@ -26,7 +26,7 @@ _STOPPED = {"T", "t"}
 
 
 def process_state(process: int) -> ProcessState | None:
-    """The state of a process; None when there is none any more."""
+    """Returns the state of a process; None when it is gone."""
     states = set(_thread_states(Path(f"/proc/{process}/task")))
     if states & _STOPPED:
         return "stopped"
@@ -190,7 +190,7 @@ def _end(processes: Collection[_Supervised]) -> None:
 
 
 def _wait(processes: Iterable[_Supervised], seconds: float) -> None:
-    """Until all have ended, or so long."""
+    """Waits until all have ended, or so many seconds."""
     deadline = time.monotonic() + seconds
     for process in processes:
         if not process.has_ended:
@@ -203,7 +203,7 @@ def _wait(processes: Iterable[_Supervised], seconds: float) -> None:
 
 
 def _end_at_exit(processes: dict[str, _Supervised], owner: int) -> None:
-    """In a forked process they stay the parent's."""
+    """Ends all; in a forked process they stay the parent's."""
     if os.getpid() == owner:
         _end(list(processes.values()))
 

@@ -23,7 +23,7 @@ def examine_count(fields: Fields, key: str, counted: int) -> None:
 
 
 def server_id_of(fields: Fields) -> str:
-    """The name of a server; empty where it is missing."""
+    """Reads the name of a server; empty where it is missing."""
     server_id = fields.text("server_id", required=True)
     if server_id is not None and (error := server_id_error(server_id)):
         fields.error("server_id", f"{shown(server_id)}: {error}")
@@ -40,6 +40,6 @@ def server_id_error(server_id: str) -> str | None:
 
 
 def device_id_of(fields: Fields) -> int:
-    """The physical id of a device; UNKNOWN where it is missing."""
+    """Reads the physical id of a device; UNKNOWN where it is missing."""
     device_id = fields.number("device_id", 0, LARGEST_DEVICE_ID, required=True)
     return UNKNOWN if device_id is None else device_id

@@ -42,7 +42,7 @@ class CheckedFile:
 def check_files(
     paths: Sequence[Path], num_ranks: int | None = None, allowed: AllowedDeviations = STRICT
 ) -> list[CheckedFile]:
-    """Every file with every error. Several files are the copies of several servers: they must be the same.
+    """Checks every file for every error. Several are copies for several servers: they must be the same.
 
     num_ranks: the number of ranks that each must have.
     """
@@ -111,7 +111,7 @@ def _first(lines: list[str], noun: str) -> list[str]:
 
 
 def merge_files(paths: Sequence[Path], allowed: AllowedDeviations) -> tuple[RankTable, list[str]]:
-    """The table of all files, in their order, and notes on them. Raises RankTableError as `merge` does."""
+    """Merges the tables of all files, in order, and their notes. Raises RankTableError as `merge` does."""
     tables, notes, errors = list[tuple[str, RankTable]](), list[str](), list[str]()
     for path in paths:
         try:
@@ -128,7 +128,7 @@ def merge_files(paths: Sequence[Path], allowed: AllowedDeviations) -> tuple[Rank
 
 
 def merge(tables: Sequence[tuple[str, RankTable]], allowed: AllowedDeviations) -> RankTable:
-    """One table of all servers, ranks numbered anew. `tables`: each with the name of its file.
+    """Merges the servers of all tables and numbers their ranks anew. tables: each with the name of its file.
 
     Raises RankTableError for a server or an address that is in two of them, for mixed versions, and for what
     cannot stand in one table.
@@ -144,7 +144,7 @@ def merge(tables: Sequence[tuple[str, RankTable]], allowed: AllowedDeviations) -
 
 
 def _order_notes(name: str, table: RankTable) -> list[str]:
-    """A line for a table whose ranks are not in the order of its entries: they become so."""
+    """Notes tables whose ranks are not in the order of their entries: they become so."""
     ranks = [device.rank_id for server in table.servers for device in server.devices]
     if ranks == sorted(ranks):
         return []

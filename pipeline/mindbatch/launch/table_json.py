@@ -23,7 +23,7 @@ LONGEST_SHOWN = 60
 
 
 def read_json(path: Path) -> Any:
-    """The content of a file. Raises ValueError saying in one line why there is none."""
+    """Reads the content of a file. Raises ValueError with a line that explains why it cannot."""
     try:
         data = first_bytes(path, LARGEST_FILE + 1)
     except OSError as error:
@@ -110,7 +110,7 @@ class Fields:
         return None
 
     def number(self, key: str, least: int, largest: int, required: bool = False) -> int | None:
-        """A whole number written as text, as HCCL wants every number."""
+        """Reads a whole number written as text, as HCCL wants every number."""
         text = self.text(key, required)
         if text is None:
             return None
@@ -121,14 +121,14 @@ class Fields:
         return None
 
     def port(self, key: str) -> int | None:
-        """A port, which the system does not reserve."""
+        """Reads a port; notes one that the system reserves."""
         port = self.number(key, 1, LARGEST_PORT)
         if port is not None and port <= SYSTEM_PORTS:
             self.note(key, f"{port} is one of the system's own ports")
         return port
 
     def addresses(self, key: str) -> str | None:
-        """An IP address, or several with commas between them; None where there is none or it is empty."""
+        """Reads an IP address, or several with commas between them; None where it is missing or empty."""
         text = self.text(key)
         for part in text.split(",") if text else []:
             if error := address_error(part):
@@ -137,7 +137,7 @@ class Fields:
         return text or None
 
     def objects(self, key: str, required: bool = True) -> Iterator[Fields]:
-        """The objects of a list that is not empty."""
+        """Yields the objects of a list that must not be empty."""
         entries = self.content.get(key)
         if key not in self.content:
             if required:
@@ -172,5 +172,5 @@ def address_error(text: str) -> str | None:
 
 
 def same_addresses(text: str | None) -> list[IpAddress]:
-    """The addresses in a text that `Fields.addresses` took; equal ones are equal however they are written."""
+    """Parses a text that `Fields.addresses` took; equal addresses are equal however they are written."""
     return [ipaddress.ip_address(part) for part in text.split(",")] if text else []

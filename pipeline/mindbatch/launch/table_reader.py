@@ -56,7 +56,7 @@ STRICT = AllowedDeviations()
 
 
 def read_rank_table(path: Path, allowed: AllowedDeviations = STRICT) -> tuple[RankTable, list[str]]:
-    """The table in the file, and notes on it. Raises RankTableError with every error."""
+    """Reads the table in a file, and notes on it. Raises RankTableError with every error."""
     try:
         document = read_json(path)
     except ValueError as error:
@@ -75,7 +75,7 @@ def verify(table: RankTable, allowed: AllowedDeviations = STRICT) -> None:
 
 
 def examine(document: Any, allowed: AllowedDeviations = STRICT) -> tuple[RankTable, Findings]:
-    """The table in parsed JSON, with what is wrong; only a table without errors is to be used."""
+    """Reads the table in parsed JSON and finds its errors; only a table without errors is to be used."""
     findings = Findings()
     if not isinstance(document, dict):
         findings.errors.append(f"holds {shown(document)}; must be an object with server_list")

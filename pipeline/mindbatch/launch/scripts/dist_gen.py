@@ -74,7 +74,7 @@ def check_arguments() -> None:
 
 
 def read_job(arguments: list[str], environment: Mapping[str, str]) -> ScriptJob:
-    """The job that the four arguments ask for. Raises ConfigError with every error."""
+    """Reads the job of the four arguments. Raises ConfigError with every error."""
     text, table_path, devices, size = arguments
     path = Path(table_path).absolute()
     errors: list[str] = []
@@ -129,7 +129,7 @@ def _rank_size(text: str, errors: list[str]) -> int | None:
 
 
 def _numbers(devices: str, num_ranks: int | None, errors: list[str]) -> list[int]:
-    """The devices of the range, which may not be more than the ranks."""
+    """Reads the devices of the range, which may not be more than the ranks."""
     try:
         numbers, note = parse_range(devices)
     except ValueError as error:
@@ -143,7 +143,7 @@ def _numbers(devices: str, num_ranks: int | None, errors: list[str]) -> list[int
 
 
 def _table(path: Path, num_ranks: int | None, errors: list[str]) -> RankTable | None:
-    """The rank table, if it is correct; it must be for so many ranks."""
+    """Reads the rank table, if it is correct; it must be for so many ranks."""
     try:
         table, _ = read_rank_table(path, AllowedDeviations(uneven=True))
     except RankTableError as error:
@@ -155,7 +155,7 @@ def _table(path: Path, num_ranks: int | None, errors: list[str]) -> RankTable | 
 
 
 def _ranks(order: ExecuteOrder, path: Path, placement: DevicePlacement) -> ProgramRanks:
-    """A process for each device, with the variables that MindFormers' script sets."""
+    """Plans a process for each device, with the variables that MindFormers' script sets."""
     path = _as_hccl_reads_it(path, placement.table)
     variables = {
         f"rank_{rank}": {
@@ -170,7 +170,7 @@ def _ranks(order: ExecuteOrder, path: Path, placement: DevicePlacement) -> Progr
 
 
 def _as_hccl_reads_it(path: Path, table: RankTable) -> Path:
-    """The file, or for ModelArts' form, which HCCL does not know, one beside the logs."""
+    """Returns the file, or for ModelArts' form, which HCCL does not know, one beside the logs."""
     if "server_list" in read_json(path):
         return path
     written = made_folder(Path.cwd() / LOGS) / "rank_table.json"

@@ -96,7 +96,7 @@ def check_arguments() -> None:
 
 
 def read_job(arguments: list[str], environment: Mapping[str, str]) -> ScriptJob:
-    """The job that the arguments and the variables ask for. Raises ConfigError with every error."""
+    """Reads the job of the arguments and the variables. Raises ConfigError with every error."""
     by_name = dict(zip(NAMES[len(arguments)], arguments, strict=True))
     notes: list[str] = []
     settings = read_settings(by_name)
@@ -156,7 +156,7 @@ def _node_errors(settings: Settings) -> list[str]:
 
 
 def log_variables(environment: Mapping[str, str], settings: Settings, errors: list[str]) -> dict[str, str]:
-    """The variables of MindFormers' and CANN's logs; the suffix is put behind LOG_DIR, too."""
+    """Returns the variables of MindFormers' and CANN's logs; the suffix goes behind LOG_DIR, too."""
     suffix = environment.get("MF_LOG_SUFFIX", "")
     if "/" in suffix or not suffix.isprintable() or len(suffix) > _LONGEST_SUFFIX:
         errors.append(f"MF_LOG_SUFFIX={shown(suffix)}: must be the end of a folder's name")
@@ -191,7 +191,7 @@ def _resolve_port(settings: Settings, is_given: bool, notes: list[str]) -> None:
 
 
 def _ranks(order: ExecuteOrder, settings: Settings, variables: Mapping[str, str]) -> ProgramRanks:
-    """A process for each worker here, and the scheduler on node 0: the same command, as with msrun."""
+    """Plans a process for each worker here, and on node 0 the scheduler: the same command, as with msrun."""
     common = {**variables, "RANK_SIZE": str(settings.workers)}
     if settings.workers > 1:
         common |= {

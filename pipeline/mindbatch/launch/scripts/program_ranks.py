@@ -45,7 +45,7 @@ class ProgramRanks:
 
 
 def run_ranks(job: ProgramRanks, script: str) -> int:
-    """The exit code of the first process that failed, which ends the others; 0 when all have ended with 0."""
+    """Runs the ranks; returns the exit code of the first that failed, which ends the others, or 0."""
     made_folder(job.logs, key="")
     supervisor = Supervisor(job.logs, shown=job.shown)
     try:

@@ -52,7 +52,7 @@ def run_and_reap(*program: str) -> NoReturn:
 
 
 def _wait(process: "subprocess.Popen[bytes]") -> None:
-    """Until the program has ended, or had its time to after SIGTERM; others that end meanwhile are reaped."""
+    """Waits until the program has ended, or its time after SIGTERM has; reaps others that end meanwhile."""
     deadline: float | None = None
     while process.poll() is None:
         if deadline is None:
@@ -88,7 +88,7 @@ def end_descendants() -> None:
 
 
 def children_of(process: int) -> Iterator[int]:
-    """The processes whose parent it is, as proc(5) says."""
+    """Lists the children of a process, as proc(5) has them."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError, IndexError):

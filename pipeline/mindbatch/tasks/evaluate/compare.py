@@ -142,14 +142,14 @@ def run_strategies(
 
 
 def prompt_text(result: RequestOutput) -> str | None:
-    """The text of a prompt, or its token ids in words; None where neither is known."""
+    """Returns the text of a prompt, or its token ids in words; None where neither is known."""
     if result.prompt is None and result.prompt_token_ids:
         return f"token ids {' '.join(map(str, result.prompt_token_ids))}"
     return result.prompt
 
 
 def generated(output: CompletionOutput, has_text: bool) -> Generated:
-    """The parts of an output that are evaluated. has_text: False without a tokenizer: ids are the words."""
+    """Takes what is evaluated from an output. has_text: False without a tokenizer; ids are the words."""
     text = output.text if has_text else " ".join(map(str, output.token_ids))
     facts = {name: getattr(output, name) for name in FACTS}
     return Generated(text, array("I", output.token_ids), output.cumulative_logprob, facts)

@@ -78,7 +78,7 @@ class Examples:
     separator: str = ""
 
     def before(self, content: Content) -> Content:
-        """A prompt with the examples before it; system messages are those of the prompt alone.
+        """Puts the examples before a prompt; system messages are those of the prompt alone.
 
         Raises:
             ValueError: the prompt is a text and the examples are chats, or the other way round.

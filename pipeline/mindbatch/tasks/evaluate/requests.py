@@ -80,7 +80,7 @@ class Continuations:
         return tokens, count
 
     def _prompt_text(self, content: Content) -> str | None:
-        """The text of a prompt, also of token ids that are those of a text."""
+        """Returns the text of a prompt, also of token ids that are those of a text."""
         if "token_ids" not in content:
             return content.get("text")
         text = self.tokenizer.decode(content["token_ids"])
@@ -143,7 +143,7 @@ def prepare_requests(
 
 
 def generation_rows(questions: Iterable[Question], data: DataConfig) -> Iterator[Row]:
-    """The prompts, by the number of the question, with what only they give the chat template."""
+    """Yields the prompts, by the number of the question, with their own settings of the chat template."""
     for number, question in enumerate(questions):
         content = question.content
         name = "messages" if "messages" in content else "prompt"
@@ -160,14 +160,14 @@ def _own_options(content: Content, data: DataConfig) -> Row:
 
 
 def choice_rows(questions: Iterable[Question], continuations: Continuations) -> Iterator[Row]:
-    """Each prompt with each of its choices after it; the key is QUESTION.CHOICE."""
+    """Yields each prompt with each of its choices after it; the key is QUESTION.CHOICE."""
     for number, question in enumerate(questions):
         for choice, text in enumerate(question.choices):
             yield _scored(f"{number}.{choice}", *_continued(question, text, continuations))
 
 
 def answer_rows(questions: Iterable[Question], continuations: Continuations) -> Iterator[Row]:
-    """Each prompt with its first right answer after it; the key is QUESTION.0."""
+    """Yields each prompt with its first right answer after it; the key is QUESTION.0."""
     for number, question in enumerate(questions):
         yield _scored(f"{number}.0", *_continued(question, question.references[0], continuations))
 
@@ -175,7 +175,7 @@ def answer_rows(questions: Iterable[Question], continuations: Continuations) -> 
 def text_rows(
     questions: Iterable[Question], tokenizer: Tokenizer, window: int, stride: int | None
 ) -> Iterator[Row]:
-    """Each text in windows of which the last tokens are scored, each token once; the key is QUESTION.WINDOW.
+    """Yields each text in windows that score each token once; the key is QUESTION.WINDOW.
 
     window: most tokens of one. stride: tokens that a window scores after the first; null: half a window.
     The first token is scored only where the tokenizer puts one before it. Before each window stands what an
@@ -212,7 +212,7 @@ def _continued(question: Question, answer: str, continuations: Continuations) ->
 
 
 def _scored(key: str, tokens: Sequence[int], count: int) -> Row:
-    """A request whose last `count` tokens are scored; the first of all has no probability."""
+    """Makes a request whose last `count` tokens are scored; the first of all has no probability."""
     start = max(1, len(tokens) - count)
     return {"key": key, "prompt": list(tokens), DECODING: {"prompt_logprobs_start": start}}
 
@@ -259,7 +259,7 @@ class MeasuredColumn:
         return median(self.speeds) if self.speeds else None
 
     def scored_text(self, question: Question, answer: str = "") -> str:
-        """The text that was scored: an answer with what stands before it, or the question's text."""
+        """Returns the scored text: an answer with its separator, or the question's text."""
         if question.text is not None:
             return question.text
         assert self.continuations is not None
@@ -339,7 +339,7 @@ def _logprobs(line: Row) -> list[float]:
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
-    """The rows of a file, of which one at a time is in memory; none where there is no file."""
+    """Yields the rows of a file one at a time; none where there is no file."""
     if path.is_file():
         with path.open("rb") as file:
             yield from map(orjson.loads, file)
