@@ -102,17 +102,16 @@ def run_strategies(
     """
     rounds = DEFAULT_TIMINGS if timings is None else timings
     total = len(strategies) * (rounds * len(rows.prompts) + num_warm_up)
-    errors = {int(row.key): row.error for row in rows.errors}
-    columns = {
-        name: MeasuredColumn(Column(name, OWN_MODEL, name), errors=dict(errors)) for name in strategies
-    }
+    refused = {int(row.key): row.error for row in rows.errors}
+    columns = {name: MeasuredColumn(Column(name, OWN_MODEL, name)) for name in strategies}
     seconds: dict[str, list[float]] = {name: [] for name in strategies}
     texts = dict.fromkeys(range(len(rows.prompts) + len(rows.errors)), "a prompt that cannot run")
     ended, has_text = count(1), llm.tokenizer is not None
     with MovingBar("comparing", Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
 
         def run_rows(column: MeasuredColumn, prompts: Sequence[Prompt], note: str = "") -> list[str]:
-            name, outputs = column.column.name, dict[int, tuple[Generated, ...]]()
+            name, errors = column.column.name, dict(refused)
+            outputs: dict[int, tuple[Generated, ...]] = {}
             steps = llm.steps((prompt, strategies[name]) for prompt in prompts)
             for result in (result for step in steps for result in step.finished):
                 number = int(result.key)
@@ -120,9 +119,9 @@ def run_strategies(
                 if result.error is None:
                     outputs[number] = tuple(generated(output, has_text) for output in result.outputs)
                 else:
-                    column.errors[number] = result.error
+                    errors[number] = result.error
                 bar.set(next(ended), total, f"{name}{note}")
-            column.outputs = outputs
+            column.outputs, column.errors = outputs, errors
             return llm.take_notes()
 
         for column in columns.values():
