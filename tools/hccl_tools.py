@@ -19,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # ins
 from mindbatch.io.errors import EXIT_DONE, ConfigError, MindBatchError
 from mindbatch.io.screen_text import run_tool, say, show
 from mindbatch.io.tool_parser import ToolParser
-from mindbatch.launch.given_servers import parse_list, parse_range, physical_devices
 from mindbatch.launch.hccn import (
     HCCN_CONF,
     HCCN_TOOL,
@@ -29,6 +28,7 @@ from mindbatch.launch.hccn import (
     own_address,
 )
 from mindbatch.launch.rank_table import PLAIN, RESERVED_NIC, Device, RankTable, Server, table_rows
+from mindbatch.launch.server_list import parse_list, parse_range, physical_devices
 from mindbatch.launch.table_fields import server_id_error
 from mindbatch.launch.table_files import name_for_server, write_table
 from mindbatch.launch.table_json import as_given

@@ -17,7 +17,7 @@ from mindbatch.io.screen_text import run_tool, say, show
 from mindbatch.io.tool_parser import ToolParser
 from mindbatch.launch.rank_table import size_errors, table_rows
 from mindbatch.launch.table_files import merge_files, name_for_servers, write_table
-from mindbatch.launch.table_reader import Leave
+from mindbatch.launch.table_reader import AllowedDeviations
 
 NAME = "merge_hccl.py"
 
@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("file_list", nargs="+", help="rank tables, in the order that the ranks shall have")
     options = parser.parse_args(arguments)
     try:
-        table, notes = merge_files([*map(Path, options.file_list)], Leave(uneven=True))
+        table, notes = merge_files([*map(Path, options.file_list)], AllowedDeviations(uneven=True))
         path = Path.cwd() / name_for_servers(table)
         write_table(table, path)
     except MindBatchError as error:

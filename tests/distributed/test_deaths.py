@@ -117,11 +117,8 @@ def test_a_rank_of_rounded_weights_is_killed(tmp_path: Path, weights: str) -> No
 
 
 @pytest.mark.on_demand
-@pytest.mark.parametrize("launcher", ["dynamic", "msrun"])
-def test_two_by_two_ranks_that_are_killed_stopped_and_whose_command_is_killed(
-    tmp_path: Path, launcher: str
-) -> None:
-    settings = ("parallel.data_parallel=2", "parallel.model_parallel=2", f"launch={launcher}")
+def test_two_by_two_ranks_that_are_killed_stopped_and_whose_command_is_killed(tmp_path: Path) -> None:
+    settings = ("parallel.data_parallel=2", "parallel.model_parallel=2")
     job = Job(tmp_path / "job")
     with job.started(*settings) as process:
         job.wait_for_rows(process)

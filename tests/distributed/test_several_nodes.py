@@ -115,4 +115,4 @@ def test_a_replica_over_two_hosts_is_refused_on_a_cpu(environment: dict[str, str
     command = [*MINDBATCH, *TASK, "parallel.model_parallel=2", *nodes]
     done = run(command, environment, tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "on a CPU the ranks of a replica meet in the memory of one host" in done.stderr
+    assert "on a CPU the ranks of a replica share the memory of one host" in done.stderr

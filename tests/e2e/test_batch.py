@@ -193,11 +193,10 @@ def test_standard_input_and_parquet(command: CommandLine) -> None:
     import pyarrow.parquet as parquet
 
     rows = b'{"prompt": "9 + 8 ="}\n{"prompt": "1 + 2 ="}\n'
-    arguments = ("data.path=-", "output.dir=runs/a", "output.format=parquet", "output.tensorboard=true")
+    arguments = ("data.path=-", "output.dir=runs/a", "output.format=parquet")
     assert batch(command, *arguments, stdin=rows).returncode == 0
     table = parquet.read_table(command.here / "runs/a/results.parquet").to_pylist()
     assert [row["generations"][0]["text"] for row in table] == [" 17.", " 3."]
-    assert any((command.here / "runs/a/tensorboard").iterdir())
     assert batch(command, *arguments).returncode == 0  # what was read is kept
 
 

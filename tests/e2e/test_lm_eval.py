@@ -1,6 +1,9 @@
 """lm-evaluation-harness with MindBatch's model, beside its own `hf` model where torch is installed."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,15 +13,17 @@ import pytest
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed: pip install -e '.[lm-eval]'")
 
-from command_line import CommandLine
+from lm_eval import simple_evaluate
+from lm_eval.api.model import LM
+from lm_eval.tasks import TaskManager
+
 from mindbatch.lm_eval.model import MindBatchLM
-from mindbatch.tasks.evaluate.harness import HarnessTasks, evaluated, read_tasks
-from mindbatch.tasks.evaluate.task_schema import HarnessConfig
 
 pytestmark = pytest.mark.slow
 
 TINY = Path(__file__).parents[2] / "examples/tiny_gpt2"
 LONGEST = 60
+TASKS = ["mb_choices", "mb_answers", "mb_texts"]
 SUMS = [(3, 4), (2, 5), (6, 3), (1, 8)]
 NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 CHOICES = """
@@ -65,15 +70,16 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def tasks(rows: Path) -> HarnessTasks:
-    return read_tasks(["mb_choices", "mb_answers", "mb_texts"], rows)
+def evaluated(model: LM, rows: Path) -> dict[str, Any]:
+    manager = TaskManager(include_path=rows, include_defaults=False)
+    results: dict[str, Any] = simple_evaluate(model, tasks=TASKS, task_manager=manager, bootstrap_iters=1000)
+    return results
 
 
 @pytest.fixture(scope="module")
-def ours(tasks: HarnessTasks) -> Iterator[dict[str, Any]]:
+def ours(rows: Path) -> Iterator[dict[str, Any]]:
     model = MindBatchLM(str(TINY), max_length=LONGEST, dtype="float32")
-    yield evaluated(model, tasks, HarnessConfig())
+    yield evaluated(model, rows)
     model._llm.close()
 
 
@@ -84,11 +90,11 @@ def test_the_model_answers_every_kind_of_request(ours: dict[str, Any]) -> None:
 
 
 @pytest.mark.skipif(not (find_spec("torch") and find_spec("accelerate")), reason="torch is not installed")
-def test_the_scores_are_those_of_the_harnesss_own_model(ours: dict[str, Any], tasks: HarnessTasks) -> None:
+def test_the_scores_are_those_of_the_harnesss_own_model(ours: dict[str, Any], rows: Path) -> None:
     from lm_eval.models.huggingface import HFLM
 
     model = HFLM(pretrained=str(TINY), device="cpu", dtype="float32", batch_size=4, max_length=LONGEST)
-    theirs = evaluated(model, tasks, HarnessConfig())
+    theirs = evaluated(model, rows)
     for task, scores in theirs["results"].items():
         for name, value in scores.items():
             assert ours["results"][task][name] == (
@@ -102,26 +108,26 @@ def test_the_scores_are_those_of_the_harnesss_own_model(ours: dict[str, Any], ta
                 assert mine["resps"] == other["resps"]
 
 
-def test_a_command_prints_its_table_alone(tmp_path: Path, rows: Path) -> None:
-    """Neither bars nor warnings of the harness, nor what git says of the folder."""
-    command = CommandLine(tmp_path)
-    page = tmp_path / "page.html"
-    done = command.run(
-        "evaluate",
-        "model=tiny_gpt2",
-        "harness.tasks=[mb_choices,mb_answers,mb_texts]",
-        f"harness.include_path={rows}",
-        f"report={page}",
-        environment={"HF_DATASETS_OFFLINE": "1"},
+def test_the_documented_command(tmp_path: Path, rows: Path) -> None:
+    """The harness's own command line with our model class (docs/evaluate.md), on tasks of the user's own."""
+    model = f"pretrained={TINY},max_length={LONGEST},dtype=float32"
+    arguments = ["--model", "mindbatch", "--model_args", model]
+    arguments += ["--tasks", ",".join(TASKS), "--include_path", str(rows)]
+    arguments += ["--output_path", str(tmp_path / "scores"), "--log_samples"]
+    done = subprocess.run(
+        [sys.executable, "-I", "-m", "mindbatch.lm_eval", *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "HF_DATASETS_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert (done.returncode, done.stderr.splitlines()) == (
-        0,
-        [f"mindbatch: written {tmp_path}/page/results.json", f"mindbatch: written {page}"],
-    )
-    assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == [
-        *("mb_answers", "mb_choices", "mb_choices", "mb_texts", "mb_texts")
-    ]
-    assert "mb_choices: acc_norm" in page.read_text(encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    [results] = (tmp_path / "scores").rglob("results_*.json")
+    scores = json.loads(results.read_text())["results"]
+    assert scores["mb_answers"]["exact_match,none"] == 1.0
+    assert [name for name in TASKS if f"|{name}" in done.stdout.replace(" ", "")] == TASKS
+    assert len([*(tmp_path / "scores").rglob("samples_mb_*.jsonl")]) == len(TASKS)
 
 
 def numbers(value: Any) -> list[float]:

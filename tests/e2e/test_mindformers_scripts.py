@@ -220,7 +220,7 @@ def test_run_dist_gen_prints_the_text_of_input_data(odd_folder: Path) -> None:
 def test_more_prompts_than_replicas_by_msrun_launcher(odd_folder: Path) -> None:
     (odd_folder / "p;$(touch made).txt").write_text(f"{START}\n" * 3)
     model = f"--model_type '{MODEL}' --use_parallel True --data_parallel 2"
-    flags = f"{model} --do_sample False --max_new_tokens 8 --input_data 'p;$(touch made).txt' launch=msrun"
+    flags = f"{model} --do_sample False --max_new_tokens 8 --input_data 'p;$(touch made).txt'"
     tool = shlex.quote(f"{CHECKOUT}/tools/generate_custom.py")
     done = run(odd_folder, "msrun_launcher.sh", f"python3 {tool} {flags}", "2")
     assert done.returncode == 0, done.stderr

@@ -78,27 +78,28 @@ def flood(megabytes: str) -> None:
     print("the end", flush=True)
 
 
-LAUNCHER = """
+PROGRAM = """
 import os, signal, subprocess, sys
-agent = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
-with open("agent.partial", "w") as file:
-    file.write(str(agent.pid))
-os.rename("agent.partial", "agent")
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+os.chdir(sys.argv[1])
+with open("child.partial", "w") as file:
+    file.write(str(child.pid))
+os.rename("child.partial", "child")
 signal.pause()
 """
 
 
 def supervise(folder: str) -> None:
-    """A parent: starts a rank, and a launcher whose agent has a session of its own; says which, and waits."""
+    """Starts a rank, and a kept program whose child has a session of its own; prints their ids and waits."""
     from mindbatch.io.children import command
-    from mindbatch.launch.launcher_programs import program_command
+    from mindbatch.launch.scripts.reaper import run_and_reap
     from mindbatch.launch.supervisor import Supervisor
 
     supervisor = Supervisor(Path(folder))
     supervisor.start("rank_0", command(say_and_wait, "on"), os.environ)
-    supervisor.start("msrun", program_command([sys.executable, "-c", LAUNCHER], Path(folder)), os.environ)
-    agent = Path(folder, "agent")
-    while not agent.exists():
+    supervisor.start("program", command(run_and_reap, sys.executable, "-c", PROGRAM, folder), os.environ)
+    child = Path(folder, "child")
+    while not child.exists():
         time.sleep(0.01)
-    print(*map(supervisor.process_id, supervisor.names), agent.read_text(), flush=True)
+    print(*map(supervisor.process_id, supervisor.names), child.read_text(), flush=True)
     threading.Event().wait()

@@ -263,7 +263,7 @@ STARTS = re.compile(
 ALLOWED = {
     "io/children.py": "starts them for all others",
     "ascend_simulation/process.py": "forks ranks, so that MindSpore is imported once for all of them",
-    "launch/scripts/keeper.py": "the program is its own child, whose signals and descendants it looks after",
+    "launch/scripts/reaper.py": "the program is its own child, whose signals and descendants it looks after",
 }
 
 

@@ -73,7 +73,7 @@ def test_enough_commands_are_looked_at() -> None:
         ("mindbatch generate model=tiny_gpt3 decoding.topp=1", ["model=tiny_gpt3", "decoding.topp=1"]),
         ("mindbatch generate --config FILE --verbos", ["--verbos"]),
         ("mindbatch compare decoding='[greedy,beam5]'", ["decoding=[greedy,beam5]"]),
-        ("mindbatch batch output.format=xml launch=msrun data.path=a | cat", ["output.format=xml"]),
+        ("mindbatch batch output.format=xml launch=srun data.path=a | cat", ["output.format=xml"]),
         ("echo '{}' | mindbatch diff a b c", ["c"]),
         ('bash scripts/run_dist_gen.sh "mindbatch generate modle=x" table.json', ["modle=x"]),
         ("mindbatch evaluate \\\n  task=gsm9k  # a comment", ["task=gsm9k"]),

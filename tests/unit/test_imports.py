@@ -88,7 +88,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {
         "ascend_simulation",
         "llm",
-        "lm_eval",
         "backends",
         "kernels",
         "checkpoint",
@@ -145,8 +144,8 @@ PLACES: dict[str, tuple[set[str], set[str]]] = {
     "transformers": (TRANSFORMERS, set()),
     "torch": (set(), set()),
     "pandas": ({"ray/batches.py"}, set()),
-    "ray": ({"replicas/ray_cluster.py", "launch/ray_place.py", "ray/generate.py"}, set()),
-    "lm_eval": ({"lm_eval/*", "tasks/evaluate/harness.py"}, set()),
+    "ray": ({"replicas/ray_cluster.py", "launch/ray_placement.py", "ray/generate.py"}, set()),
+    "lm_eval": ({"lm_eval/*"}, set()),
     "starlette": ({"server/*"}, {"server/schema.py", "server/records.py"}),
     "uvicorn": ({"server/serving.py", "server/connections.py"}, set()),
     "prometheus_client": ({"server/metrics.py"}, set()),
@@ -331,7 +330,6 @@ HEAVY = (
     "pyarrow",
     "pandas",
     "ray",
-    "tensorboardX",
     "sacrebleu",
     "lm_eval",
 )

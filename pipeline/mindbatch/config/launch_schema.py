@@ -15,7 +15,7 @@ from mindbatch.config.schema import excludes, needs, option
 from mindbatch.fields import kinds as kind
 from mindbatch.io.installation import missing
 
-LAUNCHERS = ("dynamic", "msrun", "mpirun", "rank_table", "srun", "ray")
+LAUNCHERS = ("dynamic", "rank_table", "srun", "ray")
 _RAY_FINDS_NODES = (excludes("launch.launcher", "ray"),)
 LARGEST_PORT = 65535
 _LONGEST_HOST_NAME = 253
@@ -141,8 +141,8 @@ def _node_errors(launch: LaunchConfig, size: int) -> Iterator[str]:
     if size % local:
         allowed = ", ".join(str(number) for number in range(1, size + 1) if size % number == 0)
         yield (
-            f"{given_as('local_worker_num')}={local}: {size} processes cannot be dealt to nodes of {local}; "
-            f"allowed: {allowed}"
+            f"{given_as('local_worker_num')}={local}: {size} processes cannot be divided into nodes of "
+            f"{local}; allowed: {allowed}"
         )
         return
     nodes = size // local

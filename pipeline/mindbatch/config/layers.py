@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.config.error_log import ErrorLog, shown
-from mindbatch.config.schema import SchemaKeys
+from mindbatch.config.schema import SAVED_EARLIER, SchemaKeys
 from mindbatch.config.yaml_file import read_mapping
 from mindbatch.io.errors import ConfigError
 
@@ -135,6 +135,8 @@ class LayerReader:
         """
         if self.takes_list(key) and isinstance(value, str | list):
             return Layer(listing=self._listing(key, value, source(key)))
+        if source(key) and value in SAVED_EARLIER.get(key, ()):
+            return Layer()
         if key in self.groups and isinstance(value, str):
             return Layer(choices=[Choice(key, value, override or f"{key}={value}", source(key))])
         if key in self.keys.sections and isinstance(value, Mapping):

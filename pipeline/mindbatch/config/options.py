@@ -6,6 +6,7 @@ from pathlib import Path
 from mindbatch.config.error_log import ErrorLog
 from mindbatch.config.layers import Choice
 from mindbatch.config.paths import near_sibling
+from mindbatch.config.schema import INSTEAD
 from mindbatch.io.error_lines import did_you_mean
 
 GLOBAL_PACKAGE = "_global_"
@@ -61,6 +62,9 @@ class OptionFiles:
         names = self.names(group)
         if option in names:
             return True
+        if instead := INSTEAD.get(f"{group}={option}"):
+            log.add(f"{choice.source}{group}={option}: {instead}", group)
+            return False
         near = did_you_mean(option, names, cutoff=0.8 if group == "model" else 0.6)
         hint = f"no such option; there are {', '.join(names)}{near}"
         if group == "model" and not near:  # a folder, or the name of a model on the hub

@@ -25,8 +25,6 @@ from mindbatch.io.storage import Storage, write_whole
 NOT_CONTINUED = {"output.on_mismatch"}
 """Keys not taken from a saved configuration: what a first command says about a folder that already exists
 is not meant for the run made there since."""
-REMOVED = {"output.tensorboard"}
-"""Keys of earlier versions, which the configurations that they saved may hold."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +158,7 @@ def read_saved(values_above: Mapping[str, Any], reader: LayerReader, log: ErrorL
     layer = reader.read_file(file) if file else Layer()
     if len(log.lines) > num_errors:
         log.raise_if_any()
-    layer.assignments = [item for item in layer.assignments if item.key not in NOT_CONTINUED | REMOVED]
+    layer.assignments = [item for item in layer.assignments if item.key not in NOT_CONTINUED]
     return layer
 
 

@@ -25,7 +25,7 @@ METRIC_NAMES = (
 
 
 def metric_of(name: str) -> Metric:
-    """One of METRIC_NAMES."""
+    """Imports a metric of METRIC_NAMES."""
     module = import_module(f"mindbatch.evaluation.{'answers' if name in _OF_ANSWERS else 'texts'}")
     metric: Metric = getattr(module, name)
     return metric

@@ -48,14 +48,14 @@ def f1(sample: Answer) -> float:
 
 
 def best_of(row: Answer, score: Callable[[str, str], float]) -> float:
-    """The score of the reference that the answer is nearest to; 0 without an answer."""
+    """Scores an answer by the reference that it is nearest to; 0 without an answer."""
     if row.text is None:
         return 0.0
     return max((score(row.text, reference) for reference in row.references), default=0.0)
 
 
 def words(text: str) -> list[str]:
-    """The words that SQuAD compares: in small letters, without punctuation and English articles."""
+    """Splits a text as SQuAD does: in small letters, without punctuation and English articles."""
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 
@@ -131,7 +131,7 @@ def _ngram_f1(order: int, answer: Sequence[str], wanted: Sequence[str]) -> float
 
 
 def rouge_words(text: str) -> list[str]:
-    """The words of a text in small letters; those of a text with Chinese characters as jieba divides them."""
+    """Splits a text into words in small letters; one with Chinese characters as jieba divides it."""
     if _HAN.search(text):
         return [word.lower() for word in words_of(text) if word.strip()]
     return [word for word in _NO_LETTERS.split(text.lower()) if word]
@@ -141,9 +141,9 @@ def longest_common(first: Sequence[str], second: Sequence[str]) -> int:
     lengths = [0] * (len(second) + 1)
     for word in first:
         diagonal = 0
-        for place, other in enumerate(second, 1):
-            above = lengths[place]
-            lengths[place] = diagonal + 1 if word == other else max(above, lengths[place - 1])
+        for position, other in enumerate(second, 1):
+            above = lengths[position]
+            lengths[position] = diagonal + 1 if word == other else max(above, lengths[position - 1])
             diagonal = above
     return lengths[-1]
 
@@ -229,7 +229,7 @@ CHECKS: Mapping[str, Check] = {
 
 
 def instruction(name: str, arguments: Mapping[str, Any] | None) -> str:
-    """An instruction as a reference of an answer.
+    """Encodes an instruction as a reference of an answer.
 
     Raises:
         ValueError: it is none of CHECKS, or its arguments are not its.

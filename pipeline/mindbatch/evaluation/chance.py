@@ -19,7 +19,7 @@ FEWEST_CLUSTERS = 5
 FEWEST_DIFFERING = 4
 """Clusters that are not all alike: resamples of fewer say nothing either."""
 _SEED = 20240117
-_MOST_AT_ONCE = 1 << 22  # numbers of a block of resamples
+_MAX_AT_ONCE = 1 << 22  # numbers of a block of resamples
 
 
 class Interval(NamedTuple):
@@ -30,7 +30,7 @@ class Interval(NamedTuple):
 
 
 def sums_of_clusters(rows: FloatArray, clusters: Sequence[Hashable]) -> FloatArray:
-    """The sums [clusters, k] of rows [rows, k], of which those of one cluster are drawn together.
+    """Adds the rows [rows, k] of each cluster, which are resampled together, to sums [clusters, k].
 
     They are no independent questions: turns of a chat, say. Cameron, Gelbach, Miller 2008, "Bootstrap-based
     improvements for inference with clustered errors" (the pairs cluster bootstrap).
@@ -43,7 +43,7 @@ def sums_of_clusters(rows: FloatArray, clusters: Sequence[Hashable]) -> FloatArr
 
 
 def resampled(metric: Metric, systems: Sequence[FloatArray]) -> FloatArray:
-    """Values [systems, SAMPLES] of the same resamples of the clusters for all systems; none of too few.
+    """Returns the values [systems, SAMPLES] of the same resamples of clusters; none of too few.
 
     systems: the sums of each, [clusters, k]. The draws depend on the number of clusters alone.
     """
@@ -51,7 +51,7 @@ def resampled(metric: Metric, systems: Sequence[FloatArray]) -> FloatArray:
     if num_clusters < FEWEST_CLUSTERS:
         return np.zeros((len(systems), 0))
     draw = np.random.Generator(np.random.PCG64([_SEED, num_clusters]))
-    block = max(1, _MOST_AT_ONCE // num_clusters)
+    block = max(1, _MAX_AT_ONCE // num_clusters)
     values = []
     for first in range(0, SAMPLES, block):
         drawn = draw.integers(0, num_clusters, (min(block, SAMPLES - first), num_clusters))
@@ -74,7 +74,7 @@ def spread(values: FloatArray, clusters: FloatArray) -> tuple[float | None, Inte
 
 
 def wilson(share: float, num_rows: float) -> Interval:
-    """The CONFIDENCE interval of a share of rows, which has a width where none or all are right, too.
+    """Computes Wilson's interval of a share of rows, which has a width where none or all are right, too.
 
     Wilson 1927, "Probable inference, the law of succession, and statistical inference".
     """
@@ -99,7 +99,7 @@ def share_interval(rows: FloatArray, num_clusters: int, stderr: float) -> Interv
 
 
 def paired_interval(system: FloatArray, base: FloatArray) -> Interval:
-    """The CONFIDENCE interval of the difference of two shares of the same rows, each 0 or 1.
+    """Computes Newcombe's interval of the difference of two shares of the same rows, each 0 or 1.
 
     Newcombe 1998, "Improved confidence intervals for the difference between binomial proportions based on
     paired data", method 10: Wilson's intervals of both, and their correlation.
@@ -123,7 +123,7 @@ def paired_interval(system: FloatArray, base: FloatArray) -> Interval:
 
 
 def smallest_difference(stderr: float) -> float:
-    """The difference that is found with POWER by a two-sided test at 1 - CONFIDENCE.
+    """Computes the difference that a two-sided test at 1 - CONFIDENCE finds with POWER.
 
     stderr: of a paired difference. Miller 2024, "Adding error bars to evals", section 5.
     """
@@ -132,12 +132,12 @@ def smallest_difference(stderr: float) -> float:
 
 
 def rows_needed(stderr: float, num_rows: int, difference: float) -> int:
-    """The rows with which a difference would be found, by the standard error that `num_rows` rows have."""
+    """Estimates the rows that would show a difference, from the standard error of `num_rows` rows."""
     return math.ceil(num_rows * (smallest_difference(stderr) / difference) ** 2)
 
 
 def randomized(metric: Metric, system: FloatArray, base: FloatArray) -> float | None:
-    """The two-sided p-value of a difference between two systems, by their sums [clusters, k].
+    """Computes the two-sided p-value of a difference between two systems, by their sums [clusters, k].
 
     Systems that do not differ may exchange what they made of a cluster: the p-value is the share of random
     exchanges whose difference is as large. So few clusters are never beyond chance, however alike they are.
@@ -148,7 +148,7 @@ def randomized(metric: Metric, system: FloatArray, base: FloatArray) -> float | 
     if num_clusters < FEWEST_CLUSTERS or not math.isfinite(value):
         return None
     draw = np.random.Generator(np.random.PCG64([_SEED, num_clusters, 1]))
-    block, beyond = max(1, _MOST_AT_ONCE // num_clusters), 0
+    block, beyond = max(1, _MAX_AT_ONCE // num_clusters), 0
     for first in range(0, SAMPLES, block):
         exchanged = draw.integers(0, 2, (min(block, SAMPLES - first), num_clusters)) @ (base - system)
         differences = metric.value(system.sum(axis=0) + exchanged) - metric.value(
@@ -159,7 +159,7 @@ def randomized(metric: Metric, system: FloatArray, base: FloatArray) -> float | 
 
 
 def mcnemar(gained: int, lost: int) -> float:
-    """The two-sided p-value of the exact test: of n rows that changed, how likely is a split so uneven.
+    """Computes the two-sided p-value of the exact test: how likely so uneven a split of n changed rows is.
 
     McNemar 1947, with the binomial distribution of 1/2 instead of its approximation by chi-square.
     """
@@ -169,7 +169,7 @@ def mcnemar(gained: int, lost: int) -> float:
 
 
 def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
-    """The p-values adjusted for their number, so that one mistake among all of them is SIGNIFICANCE likely.
+    """Adjusts p-values for their number, so that one mistake among all of them is SIGNIFICANCE likely.
 
     Holm 1979, "A simple sequentially rejective multiple test procedure". None stays None and does not count.
     """

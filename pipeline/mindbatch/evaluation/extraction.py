@@ -22,29 +22,29 @@ Extraction = Callable[[str], str | None]
 
 
 def first_line(text: str) -> str | None:
-    """The first line that has something in it; None where none has."""
+    """Returns the first line that has something in it; None where none has."""
     return next((line.strip() for line in text.splitlines() if line.strip()), None)
 
 
 def after_hashes(text: str) -> str | None:
-    """The number after the first `####`, as GSM8K's solutions end; else the last number of the text."""
+    """Finds the number after the first `####`, as GSM8K's solutions end; else the last number."""
     _, marker, rest = text.partition("####")
     return (first_number(rest) if marker else None) or last_number(text)
 
 
 def first_number(text: str) -> str | None:
-    """The first number of a text in its plain form: `$1,200.50` is `1200.5`; None where there is none."""
+    """Finds the first number of a text in its plain form: `$1,200.50` is `1200.5`; None without any."""
     return next((plain for match in _NUMBER.finditer(text) if (plain := plain_number(match[0]))), None)
 
 
 def last_number(text: str) -> str | None:
-    """The last number of a text in its plain form."""
+    """Returns the last number of a text in its plain form."""
     numbers = [match[0] for match in _NUMBER.finditer(text)]
     return next((plain for number in reversed(numbers) if (plain := plain_number(number))), None)
 
 
 def plain_number(text: str) -> str | None:
-    """A number without separators, sign of a currency, plus and trailing zeros; None where it is none.
+    """Strips separators, sign of a currency, plus and trailing zeros from a number; None where it is none.
 
     So that 72, 72.0 and $72.00 are one answer.
     """
@@ -63,7 +63,7 @@ def plain_number(text: str) -> str | None:
 
 
 def option_letter(text: str) -> str | None:
-    """The letter of a choice: that it begins with, or says to be the answer, or else has last by itself."""
+    """Finds the letter of a choice: the first, the one named as the answer, or else the last by itself."""
     begins, named = _FIRST_LETTER.match(text), _SAID_LETTER.search(text)
     if begins:
         return begins[1]
@@ -88,7 +88,7 @@ def reference_extraction(extract: str) -> Extraction:
 
 
 def pattern_extraction(pattern: str) -> Extraction:
-    """The last match of a regular expression, or of its first group."""
+    """Returns the function that finds the last match of a regular expression, or of its first group."""
     compiled = re.compile(pattern)
 
     def last_match(text: str) -> str | None:

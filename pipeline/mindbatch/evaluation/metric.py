@@ -53,7 +53,7 @@ class TextLikelihood:
 
 
 FACTS = ("finish_reason", "score", "rank")
-"""What a reader may be told of a generated text."""
+"""Further fields of a generated text that reports show."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ Sums = Callable[[Any], Sequence[float]]
 
 
 def ratio(sums: FloatArray) -> FloatArray:
-    """The means [...] of sums [..., k]: the first by the second."""
+    """Divides sums [..., k], the first by the second, to means [...]."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(sums[..., 0] / sums[..., 1])
 
@@ -117,11 +117,11 @@ class Metric:
     comparable: Callable[[Sequence[Sequence[Row]]], Sequence[Sequence[Row]]] | None = None
 
     def of(self, rows: Sequence[Row]) -> float:
-        """The value of rows; not a number without any."""
+        """Measures rows; not a number without any."""
         return float(self.value(self.sums_of(rows).sum(axis=0))) if rows else float("nan")
 
     def text(self, value: float | None, sign: str = "") -> str:
-        """A value for people: shares as percentages, all else with the digits of the metric."""
+        """Formats a value: shares as percentages, all else with the digits of the metric."""
         if value is None or math.isnan(value):
             return "-"
         if not math.isfinite(value):
@@ -142,7 +142,7 @@ def metric(title: str, **properties: Any) -> Callable[[Sums], Metric]:
 
 
 def mean_metric(title: str, **properties: Any) -> Callable[[Callable[[Any], float]], Metric]:
-    """As `metric`, of a function that scores a sample from 0 to `scale`; the value is the mean."""
+    """Makes a metric, as `metric` does, of a function that scores a sample from 0 to `scale`."""
 
     def make(score: Callable[[Any], float]) -> Metric:
         @wraps(score)

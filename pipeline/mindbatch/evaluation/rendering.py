@@ -28,7 +28,7 @@ LONGEST_NAME = 44
 
 
 def rendered(template: str, **values: object) -> Markup:
-    """A template filled in. Values that are no Markup are escaped; one that is missing is an error."""
+    """Fills in a template. Values that are no Markup are escaped; one that is missing is an error."""
     return Markup(environment().get_template(template).render(values))
 
 
@@ -85,14 +85,14 @@ class Ranked:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """The names, of which long ones lose what all of them begin and end with, and never what differs."""
+    """Shortens long names by what all of them begin and end with, and never by what differs."""
     start = len(commonprefix(names)) if len(names) > 1 else 0
     end = len(commonprefix([name[start:][::-1] for name in names])) if len(names) > 1 else 0
     return [_short(name, start, len(name) - end) for name in names]
 
 
 def _short(name: str, start: int, end: int) -> str:
-    """Cuts a long name to what lies between two places; that in its middle, where it is long itself."""
+    """Cuts a long name to the part between two positions; a long part loses its middle."""
     if len(name) <= LONGEST_NAME:
         return name
     spare = max(0, LONGEST_NAME - 2 - (end - start))
@@ -105,7 +105,7 @@ def _short(name: str, start: int, end: int) -> str:
 
 
 def ranking(scale: Scale, columns: Sequence[Ranked]) -> Markup:
-    """A point for each column, the best at the top and towards the right, with its interval.
+    """Draws a point for each column with its interval, the best at the top and towards the right.
 
     A value that is None or not finite has no point, and stands below the others. What is written alike stands
     alike: no scale stretches a difference that the numbers do not show.
@@ -135,7 +135,7 @@ def ranking(scale: Scale, columns: Sequence[Ranked]) -> Markup:
 
 FEWEST = 3
 """Words of a shared stretch that is worth showing, but at the beginning: single ones are shared by chance."""
-MOST_WORDS = 2000
+MAX_WORDS = 2000
 """Most words compared, from the beginning of a text: the work grows with the square of its length."""
 
 _EAST_ASIAN = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3"
@@ -144,34 +144,34 @@ _WORD = re.compile(rf"\s*(?:[{_EAST_ASIAN}]|[^\W{_EAST_ASIAN}]+|[^\w\s])|\s+")
 
 @dataclass(frozen=True)
 class Stretch:
-    """A piece of a text; `shared`: the other text has it, too, in the same order."""
+    """A part of a text; `shared`: the other text has it, too, in the same order."""
 
     text: str
     shared: bool
 
 
 def words(text: str) -> list[str]:
-    """The words with the space before them; together they are `text`. An East Asian letter is a word."""
+    """Splits a text into words with the space before them. An East Asian letter is a word."""
     return _WORD.findall(text)
 
 
 def stretches(text: str, reference: str) -> list[Stretch]:
-    """`text` in pieces that `reference` shares and pieces that it does not."""
+    """Divides `text` into parts that `reference` shares and parts that it does not."""
     own, other = words(text), words(reference)
-    pieces: list[Stretch] = []
+    parts: list[Stretch] = []
     at = 0
     for start, size in _shared(own, other):
-        pieces += [Stretch("".join(own[at:start]), False), Stretch("".join(own[start : start + size]), True)]
+        parts += [Stretch("".join(own[at:start]), False), Stretch("".join(own[start : start + size]), True)]
         at = start + size
-    pieces.append(Stretch("".join(own[at:]), False))
-    return [stretch for stretch in pieces if stretch.text]
+    parts.append(Stretch("".join(own[at:]), False))
+    return [stretch for stretch in parts if stretch.text]
 
 
 def _shared(own: list[str], other: list[str]) -> Iterator[tuple[int, int]]:
     """Start and length of each shared stretch of `own`."""
     beginning = len(commonprefix([own, other]))
     yield 0, beginning
-    if max(len(own), len(other)) > MOST_WORDS:
+    if max(len(own), len(other)) > MAX_WORDS:
         return
     matcher = SequenceMatcher(None, own[beginning:], other[beginning:], autojunk=False)
     for block in matcher.get_matching_blocks():

@@ -35,7 +35,7 @@ class Estimate(NamedTuple):
 class Difference:
     """A system's score less that of another, `base`, on the same rows.
 
-    p_value: of no difference; None where it cannot be told. test: how it was found.
+    p_value: of no difference; None where too few rows differ. test: the test that it is of.
     interval: None where too few rows differ to tell.
     gained, lost: rows that are right in the one only, of metrics that are right or wrong.
     adjusted: the p-value after Holm's correction for the other comparisons. stderr: of the value.
@@ -85,7 +85,7 @@ def compared(
 
 
 def _estimate(metric: Metric, rows: FloatArray, resamples: FloatArray, clusters: FloatArray) -> Estimate:
-    """The score of rows [rows, k], whose sums by cluster were resampled."""
+    """Estimates the score of rows [rows, k], whose sums by cluster were resampled."""
     value = float(metric.value(rows.sum(axis=0)))
     if metric.is_right_or_wrong and len(resamples):
         stderr = float(resamples.std(ddof=1))
@@ -126,7 +126,7 @@ def _difference(metric: Metric, pair: _Pair, resamples: FloatArray) -> Differenc
 
 
 def _changes(metric: Metric, system: FloatArray, base: FloatArray) -> tuple[int | None, int | None]:
-    """The rows that only one of them has right; None where a row is not right or wrong as a whole."""
+    """Counts the rows that only one of them has right; None where a row is not right or wrong as a whole."""
     if not metric.is_right_or_wrong or (np.concatenate([system, base])[:, 1] != 1).any():
         return None, None
     change: FloatArray = system[:, 0] - base[:, 0]

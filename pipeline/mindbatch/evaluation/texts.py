@@ -117,7 +117,7 @@ def _of_same_length(systems: Sequence[Sequence[Outputs]]) -> list[list[Outputs]]
 
 
 def _cut(rows: Sequence[Outputs]) -> list[Outputs]:
-    """The outputs of a question, of all columns: the fewest of them, each as long as the shortest."""
+    """Cuts the outputs of a question in all columns to the fewest, each as long as the shortest."""
     count = min(map(len, rows))
     length = min((len(output.token_ids) for outputs in rows for output in outputs[:count]), default=0)
     return [
@@ -226,7 +226,7 @@ self_bleu = Metric(
 
 
 def ngrams(tokens: Sequence[Item], n: int) -> list[tuple[Item, ...]]:
-    """The n-grams of `tokens` in order; none when there are fewer than n tokens."""
+    """Lists the n-grams of `tokens` in order; none when there are fewer than n tokens."""
     return list(zip(*(islice(tokens, start, None) for start in range(n)), strict=False))
 
 
@@ -239,12 +239,12 @@ def repeated_share(tokens: Sequence[int]) -> float | None:
 def self_bleus(texts: Sequence[str]) -> list[float | None]:
     """BLEU of each text against all the others; None for texts without a word, those after the first
     LARGEST_SET, and where there are fewer than two."""
-    kept = [place for place, text in enumerate(texts) if text.strip()][:LARGEST_SET]
+    kept = [number for number, text in enumerate(texts) if text.strip()][:LARGEST_SET]
     scores: list[float | None] = [None] * len(texts)
     if len(kept) > 1:
-        for place in kept:
-            others = [texts[other] for other in kept if other != place]
-            scores[place] = bleu_by("zh", short=True).sentence_score(texts[place], others).score
+        for number in kept:
+            others = [texts[other] for other in kept if other != number]
+            scores[number] = bleu_by("zh", short=True).sentence_score(texts[number], others).score
     return scores
 
 

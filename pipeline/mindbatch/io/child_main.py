@@ -16,13 +16,11 @@ from typing import Any
 
 _SET_PDEATHSIG = 1  # prctl(2)
 READY = b"ready"
-WHOEVER = "whoever"
-"""Stands for the process id of the parent if another program starts the process."""
 
 
 def main(start: str, parent: str) -> object:
-    """Calls the function of a task. start: see `children.command`. parent: its process id, or WHOEVER."""
-    die_with(os.getppid() if parent == WHOEVER else int(parent))
+    """start: see `children.command`. parent: the process id of who started this one."""
+    die_with(int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the thread that starts processes blocks two
     todo = json.loads(start)

@@ -17,12 +17,10 @@ class MovingBar(Progress):
     """Progress bar that printed lines do not break.
 
     What is printed meanwhile to standard error appears above it, and to standard output if that is a
-    terminal; not so with redirect=False. Without a terminal, or with disable=True, nothing is drawn.
+    terminal. Without a terminal, or with disable=True, nothing is drawn.
     """
 
-    def __init__(
-        self, description: str, console: Console, *, disable: bool = False, redirect: bool = True
-    ) -> None:
+    def __init__(self, description: str, console: Console, *, disable: bool = False) -> None:
         self._status = ""
         super().__init__(
             TextColumn("{task.description}"),
@@ -34,8 +32,7 @@ class MovingBar(Progress):
             console=console,
             refresh_per_second=REDRAWS_PER_SECOND,
             transient=True,
-            redirect_stdout=redirect and sys.stdout.isatty(),
-            redirect_stderr=redirect,
+            redirect_stdout=sys.stdout.isatty(),
             disable=disable,
         )
         self._rows = self.add_task(description, total=None, note="")

@@ -11,8 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from mindbatch.io.errors import EXIT_UNFINISHED, OutputError
@@ -217,36 +216,6 @@ def end_output() -> None:
             stream.flush()
         except (OSError, OutputError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-@contextmanager
-def discarded_output() -> Iterator[TextIO]:
-    """Drops what anybody writes to standard output and error, other processes too; gives standard error."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    ours = _standard_error()
-    saved = {number: os.dup(number) for number in {1, 2, ours}}
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    try:
-        for number in saved:
-            os.dup2(nothing, number)
-        with open(saved[ours], "w", encoding="utf-8", errors="replace", closefd=False) as terminal:
-            yield terminal
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for number, descriptor in saved.items():
-            os.dup2(descriptor, number, inheritable=number <= 2)
-        for descriptor in (*saved.values(), nothing):
-            os.close(descriptor)
-
-
-def _standard_error() -> int:
-    """Returns the descriptor that messages are written to; see `hold_libraries_back`."""
-    try:
-        return sys.stderr.fileno()
-    except (OSError, ValueError):  # one of a program's own
-        return 2
 
 
 def _open_null(number: int) -> None:

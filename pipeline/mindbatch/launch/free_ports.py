@@ -1,18 +1,14 @@
-"""Ports of this machine: free ones, who listens on one, and listening for this machine alone."""
+"""Ports of this machine: free ones, and which process listens on one."""
 
-import ctypes
 import errno
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from mindbatch.io.errors import MindBatchError
 
 _LISTEN = "0A"  # of proc(5), net/tcp
-_PIDFD_GETFD = 438  # on every architecture
 
 
 def family_of(host: str) -> socket.AddressFamily:
@@ -23,7 +19,7 @@ def family_of(host: str) -> socket.AddressFamily:
 class HeldPort:
     """A free port that the system gives to nobody else until it is closed.
 
-    A bound socket that does not listen holds it. A process that is told the number may listen there all the
+    A bound socket that does not listen holds it. A process that knows the number may listen there all the
     same, if it sets SO_REUSEADDR, as MindSpore's scheduler does.
     """
 
@@ -59,7 +55,7 @@ def port_error(host: str, port: int) -> str | None:
 
 
 def _listener(port: int) -> str:
-    wanted = {listening.file for listening in _listening() if listening.port == port}
+    wanted = _sockets_listening(port)
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if any(os.readlink(file) in wanted for file in (process / "fd").iterdir()):
@@ -68,59 +64,13 @@ def _listener(port: int) -> str:
     return "another process"
 
 
-class _Listening(NamedTuple):
-    """A listening socket of this machine. file: as a process has it among its open files."""
-
-    file: str
-    port: int
-    is_open_to_all: bool
-
-
-def _listening() -> Iterator[_Listening]:
+def _sockets_listening(port: int) -> set[str]:
+    """Collects the sockets that listen on a port, as a process has them among its open files."""
+    sockets = set()
     for name in ("tcp", "tcp6"):
         with suppress(OSError):
             for line in (Path("/proc/net") / name).read_text().splitlines()[1:]:
                 fields = line.split()
-                address, _, port = fields[1].rpartition(":")
-                if fields[3] == _LISTEN:
-                    yield _Listening(f"socket:[{fields[9]}]", int(port, 16), int(address, 16) == 0)
-
-
-def keep_on_this_host(process: int) -> bool:
-    """Binds the sockets at which a process listens at all addresses to the loopback interface.
-
-    OpenMPI's mpirun listens so, whatever interfaces it is told to use, and obeys whoever connects. The kernel
-    hands out the sockets of a process that this one has started, and a socket can be bound to an interface at
-    any time: from then on nothing that comes in by another one reaches it.
-
-    Returns whether that was possible; True where it listens at none.
-    """
-    try:
-        for number in [*_open_to_all(process)]:
-            with closing(_socket_of(process, number)) as listening:
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
-    except OSError:  # a kernel, or a container, that does not allow it
-        return not Path(f"/proc/{process}").exists()
-    return True
-
-
-def _open_to_all(process: int) -> Iterator[int]:
-    """The descriptors of sockets that listen at 0.0.0.0 or ::."""
-    wanted = {listening.file for listening in _listening() if listening.is_open_to_all}
-    for entry in Path(f"/proc/{process}/fd").iterdir():
-        with suppress(FileNotFoundError):
-            if os.readlink(entry) in wanted:
-                yield int(entry.name)
-
-
-def _socket_of(process: int, number: int) -> socket.socket:
-    """A socket of another process, as one of this process. OSError where the kernel does not hand it out."""
-    process_file = os.pidfd_open(process)
-    try:
-        library = ctypes.CDLL(None, use_errno=True)
-        copy = library.syscall(_PIDFD_GETFD, process_file, number, 0)
-    finally:
-        os.close(process_file)
-    if copy < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return socket.socket(fileno=copy)
+                if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                    sockets.add(f"socket:[{fields[9]}]")
+    return sockets

@@ -18,7 +18,7 @@ HCCN_TOOL = "hccn_tool"
 HCCN_CONF = "/etc/hccn.conf"
 SECONDS = 10
 LARGEST_CONF = 1 << 20
-MOST_OUTPUT = 64 << 10
+MAX_OUTPUT = 64 << 10
 _CONF_LINE = re.compile(r"address_(\d{1,6})\s*=\s*(.*)", re.ASCII)
 
 
@@ -39,24 +39,24 @@ def ask_hccn_tool(
     addresses: dict[int, str] = {}
     errors: list[str] = []
     for device in devices:
-        asked = f"{program} -i {device} -ip -g"
+        command = f"{program} -i {device} -ip -g"
         try:
-            addresses[device] = _address_in(run([path, "-i", str(device), "-ip", "-g"], seconds, MOST_OUTPUT))
+            addresses[device] = _address_in(run([path, "-i", str(device), "-ip", "-g"], seconds, MAX_OUTPUT))
         except TimeoutError:
-            errors.append(f"{asked}: no answer in {seconds:g} s")
+            errors.append(f"{command}: no answer in {seconds:g} s")
             break
         except OSError as error:
-            errors.append(f"{asked}: cannot be run ({reason_of(error)})")
+            errors.append(f"{command}: cannot be run ({reason_of(error)})")
             break
         except ValueError as error:
-            errors.append(f"{asked}: {error}")
+            errors.append(f"{command}: {error}")
     if errors:
         raise RankTableError(errors)
     return addresses
 
 
 def _address_in(finished: Finished) -> str:
-    """The value of the line `ipaddr:...`. Raises ValueError when there is none that can be used."""
+    """Reads the value of the line `ipaddr:...`. Raises ValueError when there is no valid one."""
     text = f"{finished.output}\n{finished.errors}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     quoted = f": {shown(lines[0])}" if lines else ""
@@ -113,7 +113,7 @@ def find_addresses(
 ) -> tuple[dict[int, str], str | None]:
     """Addresses from the tool; where it lacks any, those of the file, with a note. Never some of each.
 
-    source: AUTO, or the name of the one that is to be asked alone.
+    source: AUTO, or the name of the only source to read.
 
     Raises:
         RankTableError: with the errors of all that was tried.
@@ -133,7 +133,7 @@ def find_addresses(
 
 
 def own_address() -> str:
-    """The address of this machine's host name. Raises ValueError when it has none."""
+    """Looks up the address of this machine's host name. Raises ValueError when it has none."""
     name = socket.gethostname()
     try:
         return socket.gethostbyname(name)
@@ -142,7 +142,7 @@ def own_address() -> str:
 
 
 def loopback_note(server_id: str) -> str | None:
-    """A note on a loopback address, which every server has; None for any other name."""
+    """Notes a loopback address, which every server has; None for any other name."""
     try:
         is_loopback = ipaddress.ip_address(server_id).is_loopback
     except ValueError:

@@ -8,26 +8,26 @@ from typing import NamedTuple, Protocol
 
 from mindbatch.launch.free_ports import HeldPort
 from mindbatch.launch.process_log import replica_table
-from mindbatch.launch.process_plan import JobSetup, ProcessSpec, inherited, place_in_mpi
+from mindbatch.launch.process_plan import JobSetup, ProcessSpec, inherited, mpi_variables
 from mindbatch.launch.supervisor import EndedProcess, Supervisor
 
 
 class EndedRank(NamedTuple):
     """A rank process that has ended.
 
-    how, is_lost: see `EndedProcess`. last_lines: of its log.
+    exit_reason, is_lost: see `EndedProcess`. last_lines: of its log.
     """
 
     rank: int
-    how: str
+    exit_reason: str
     last_lines: tuple[str, ...] = ()
     is_lost: bool = False
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Description of its end, to stand after its name."""
-        is_status = self.how.startswith(("signal ", "exit code "))
-        return f"ended with {self.how}" if is_status else self.how
+        is_status = self.exit_reason.startswith(("signal ", "exit code "))
+        return f"ended with {self.exit_reason}" if is_status else self.exit_reason
 
 
 class NodeProcesses(Protocol):
@@ -87,7 +87,7 @@ class LocalProcesses(Supervisor, NodeProcesses):
         self.commands, self._has_tables, self._joins_mpi = commands, has_tables, joins_mpi
 
     def start_specs(self, specs: Sequence[ProcessSpec]) -> None:
-        environment = inherited(os.environ) | (place_in_mpi(os.environ) if self._joins_mpi else {})
+        environment = inherited(os.environ) | (mpi_variables(os.environ) if self._joins_mpi else {})
         for spec in specs:
             variables = {**environment, **spec.variables}
             if self._has_tables and spec.is_rank:
@@ -115,7 +115,7 @@ class JobRanks:
         self._ports: dict[int, HeldPort] = {}  # of the schedulers, by replica
         self._end = weakref.finalize(self, _end_all, nodes, close, self._ports, os.getpid())
         self._specs: dict[str, ProcessSpec] = {}
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         try:
             for replica in range(job.topology.data_parallel):
                 self._start(job.specs(replica, 0, self._new_port(replica)))
@@ -128,11 +128,11 @@ class JobRanks:
         processes = [process for node in self.nodes for process in node.ended()]
         specs = [(self._specs[process.name], process) for process in processes if process.name in self._specs]
         ranks = [
-            EndedRank(spec.rank, process.how, process.last_lines, process.is_lost)
+            EndedRank(spec.rank, process.exit_reason, process.last_lines, process.is_lost)
             for spec, process in specs
             if spec.is_rank
         ]
-        self._told.update(rank.rank for rank in ranks)
+        self._reported.update(rank.rank for rank in ranks)
         return ranks + [*self._failed_schedulers(specs)]
 
     def process_id(self, rank: int) -> int | None:
@@ -150,13 +150,13 @@ class JobRanks:
     def restart(self, replica: int, attempt: int) -> None:
         """Ends what is left of a replica's processes and starts them anew.
 
-        attempt: what the new processes are told (see `RankEnvironment`).
+        attempt: see `RankEnvironment`.
         """
         specs = self._job.specs(replica, attempt, self._new_port(replica))
         for node in self.nodes:
             if names := [spec.name for spec in specs if self._node_of(spec) is node]:
                 node.end(names)
-        self._told -= {*self._job.topology.ranks_of(replica)}
+        self._reported -= {*self._job.topology.ranks_of(replica)}
         self._start(specs)
 
     def end(self) -> None:
@@ -164,7 +164,7 @@ class JobRanks:
         self._end()
 
     def _new_port(self, replica: int) -> int:
-        """A port for the scheduler of a replica, not the one that it had; replicas of one rank have none.
+        """Holds another port for the scheduler of a replica; replicas of one rank have none.
 
         It is held while the replica runs: else another job of this machine may be given it, too, before the
         scheduler listens there.
@@ -172,7 +172,7 @@ class JobRanks:
         if not self._job.needs_ports:
             return 0
         before = self._ports.get(replica)
-        self._ports[replica] = HeldPort(self._job.front[0])
+        self._ports[replica] = HeldPort(self._job.coordinator[0])
         if before is not None:
             before.close()
         return self._ports[replica].number
@@ -183,19 +183,19 @@ class JobRanks:
             self._node_of(spec).start_specs([spec])
 
     def _failed_schedulers(self, specs: Iterable[tuple[ProcessSpec, EndedProcess]]) -> Iterable[EndedRank]:
-        """A scheduler ends by itself when its ranks have; that is no news."""
+        """Yields the schedulers that failed before their ranks; one ends by itself after its ranks."""
         for spec, process in specs:
-            if spec.is_rank or process.how == "exit code 0":
+            if spec.is_rank or process.exit_reason == "exit code 0":
                 continue
-            if not self._told & {*self._job.topology.ranks_of(spec.replica)}:
-                how = f"was ended: MindSpore's scheduler of its replica ended with {process.how}"
-                yield EndedRank(spec.rank, how, process.last_lines, is_lost=True)
+            if not self._reported & {*self._job.topology.ranks_of(spec.replica)}:
+                reason = f"was ended: MindSpore's scheduler of its replica ended with {process.exit_reason}"
+                yield EndedRank(spec.rank, reason, process.last_lines, is_lost=True)
 
 
 def _end_all(
     nodes: Sequence[NodeProcesses], close: Callable[[], None], ports: Mapping[int, HeldPort], owner: int
 ) -> None:
-    """On all nodes at the same time. In a forked process they stay the parent's."""
+    """Ends the processes of all nodes at the same time. In a forked process they stay the parent's."""
     if os.getpid() != owner:
         return
     for node in nodes:

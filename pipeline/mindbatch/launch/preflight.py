@@ -12,11 +12,15 @@ from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.io.installation import missing
 from mindbatch.kernels.native_library import find_library, library_text
 from mindbatch.launch.free_ports import port_error
-from mindbatch.launch.launcher_programs import launcher_errors
+from mindbatch.launch.launcher_environment import (
+    LauncherEnvironment,
+    Rendezvous,
+    launcher_environment,
+    port_of,
+)
 from mindbatch.launch.process_plan import LOCAL_HOST, JobSetup, job_key
 from mindbatch.launch.rank_table import RankTable, counted
-from mindbatch.launch.started_as import CopyMeeting, LauncherEnvironment, port_of, started_as
-from mindbatch.launch.table_reader import Leave, read_rank_table
+from mindbatch.launch.table_reader import AllowedDeviations, read_rank_table
 from mindbatch.parallel.topology import Topology
 
 Found = TypeVar("Found")
@@ -31,15 +35,14 @@ def set_up(launch: LaunchConfig, topology: Topology, environment: Mapping[str, s
         ConfigError: with every error.
     """
     collected = _Collected()
-    copy = collected.of(lambda: started_as(environment))
+    copy = collected.of(lambda: launcher_environment(environment))
     knows_copy = not collected.errors
     table = None if launch.rank_table is None else collected.of(lambda: _table(launch, topology))
     is_here = collected.of(lambda: _is_on_one_host(copy)) if knows_copy else None
     job = None
     if is_here is not None:
         draft = _draft(launch, topology, copy, table)
-        job = collected.of(lambda: _placed(launch, draft, is_on_one_host=is_here))
-    collected.errors += launcher_errors(launch.launcher)
+        job = collected.of(lambda: _located(launch, draft, is_on_one_host=is_here))
     if job is None:
         raise ConfigError(collected.errors)
     is_shared = job.num_nodes > 1 and not job.is_on_one_host
@@ -50,8 +53,8 @@ def set_up(launch: LaunchConfig, topology: Topology, environment: Mapping[str, s
     if collected.errors or key is None:
         raise ConfigError(collected.errors)
     ray_address = launch.ray_address or environment.get("RAY_ADDRESS") or None
-    copies = CopyMeeting.next_of(copy.identity) if copy is not None and job.is_on_one_host else None
-    return replace(job, key=key, ray_address=ray_address, copies=copies)
+    rendezvous = Rendezvous.next_of(copy.identity) if copy is not None and job.is_on_one_host else None
+    return replace(job, key=key, ray_address=ray_address, copy_rendezvous=rendezvous)
 
 
 class _Collected:
@@ -72,12 +75,12 @@ def _is_on_one_host(copy: LauncherEnvironment | None) -> bool:
     """True if all copies of a command are on this host, as far as one may know."""
     if copy is None or copy.rank_table is None:
         return copy is not None and copy.is_on_one_host
-    table, _ = read_rank_table(Path(copy.rank_table), Leave(uneven=True))
+    table, _ = read_rank_table(Path(copy.rank_table), AllowedDeviations(uneven=True))
     return len(table.servers) == 1
 
 
 def _table(launch: LaunchConfig, topology: Topology) -> RankTable:
-    """The rank table, of as many ranks as there are processes."""
+    """Reads the rank table, which must have as many ranks as there are processes."""
     assert launch.rank_table is not None
     table, _ = read_rank_table(Path(launch.rank_table))
     if table.num_ranks != topology.world_size:
@@ -94,7 +97,7 @@ def _table(launch: LaunchConfig, topology: Topology) -> RankTable:
 def _draft(
     launch: LaunchConfig, topology: Topology, copy: LauncherEnvironment | None, table: RankTable | None
 ) -> JobSetup:
-    """The job with the number of ranks on each node; each copy of the command is a node of its own."""
+    """Drafts the job with the number of ranks on each node; each copy of the command is a node of its own."""
     size = topology.world_size
     local = launch.local_worker_num
     if local is None and copy is not None:
@@ -105,8 +108,8 @@ def _draft(
     return JobSetup(topology, local or size, node, launcher=launch.launcher, table=table, copy=copy)
 
 
-def _placed(launch: LaunchConfig, job: JobSetup, *, is_on_one_host: bool) -> JobSetup:
-    """The job with the place of this process in it; the key is yet to be found.
+def _located(launch: LaunchConfig, job: JobSetup, *, is_on_one_host: bool) -> JobSetup:
+    """Finds the node that this process is in the job; the key is yet to be read.
 
     is_on_one_host: all copies are on this host.
 
@@ -120,9 +123,9 @@ def _placed(launch: LaunchConfig, job: JobSetup, *, is_on_one_host: bool) -> Job
     node = job.node if launch.node_rank is None else launch.node_rank
     host = launch.master_addr or (job.copy.master_addr if job.copy is not None else None)
     port = launch.master_port or _port_of(job.copy)
-    if errors := [*_meeting_errors(job.num_nodes, node, host, port)]:
+    if errors := [*_rendezvous_errors(job.num_nodes, node, host, port)]:
         raise ConfigError(errors)
-    return replace(job, node=node, meeting=(host or LOCAL_HOST, port or 0))
+    return replace(job, node=node, rendezvous=(host or LOCAL_HOST, port or 0))
 
 
 def _size_errors(launch: LaunchConfig, job: JobSetup) -> Iterator[str]:
@@ -134,12 +137,12 @@ def _size_errors(launch: LaunchConfig, job: JobSetup) -> Iterator[str]:
         yield (
             f"{copy.launcher} has started {copy.size} processes, to which the {processes} of "
             f"parallel.data_parallel={numbers[0]} x parallel.model_parallel={numbers[1]} x "
-            f"parallel.pipeline_stage={numbers[2]} cannot be dealt "
+            f"parallel.pipeline_stage={numbers[2]} cannot be divided "
             f"evenly, {local} to each; make these a multiple of {copy.size}, or start as many as divide "
             f"{size}{'' if launch.local_worker_num is None else ', and leave launch.local_worker_num out'}"
         )
     elif size % local:
-        yield f"{_source(launch, job)}: {processes} cannot be dealt to nodes of {local}"
+        yield f"{_source(launch, job)}: {processes} cannot be divided into nodes of {local}"
     elif local % replica and replica % local:
         yield (
             f"{_source(launch, job)}: a replica has {replica} processes; a node must hold whole replicas, or "
@@ -153,7 +156,7 @@ def _size_errors(launch: LaunchConfig, job: JobSetup) -> Iterator[str]:
 
 
 def _source(launch: LaunchConfig, job: JobSetup) -> str:
-    """Who has said how many processes a node has."""
+    """Names the setting that says how many processes a node has."""
     if launch.local_worker_num is not None:
         return f"{given_as('local_worker_num')}={job.local_size}"
     if job.copy is not None:
@@ -168,7 +171,7 @@ def _port_of(copy: LauncherEnvironment | None) -> int | None:
     return port_of(copy.job) if copy.job is not None else copy.master_port
 
 
-def _meeting_errors(nodes: int, node: int, host: str | None, port: int | None) -> Iterator[str]:
+def _rendezvous_errors(nodes: int, node: int, host: str | None, port: int | None) -> Iterator[str]:
     if nodes == 1:
         if node != 0:
             yield (
@@ -184,7 +187,7 @@ def _meeting_errors(nodes: int, node: int, host: str | None, port: int | None) -
 
 
 def _node_errors(job: JobSetup, table: RankTable, path: str | None) -> Iterator[str]:
-    """Nodes whose ranks are not those of one server."""
+    """Yields the nodes whose ranks are not those of one server."""
     servers = {device.rank_id: server.server_id for server in table.servers for device in server.devices}
     for node in range(job.num_nodes):
         ranks = job.ranks_of(node)
@@ -198,8 +201,8 @@ def _node_errors(job: JobSetup, table: RankTable, path: str | None) -> Iterator[
 
 
 def _port_errors(launch: LaunchConfig, job: JobSetup) -> Iterator[str]:
-    host, port = job.meeting
-    if job.is_front and port and (error := port_error(host, port)):
+    host, port = job.rendezvous
+    if job.is_coordinator and port and (error := port_error(host, port)):
         is_msruns = job.copy is not None and job.copy.launcher == "msrun"
         host_name = given_as("master_addr", "MS_SCHED_HOST" if is_msruns and not launch.master_addr else "")
         port_name = given_as("master_port", "MS_SCHED_PORT" if is_msruns and not launch.master_port else "")
@@ -209,7 +212,7 @@ def _port_errors(launch: LaunchConfig, job: JobSetup) -> Iterator[str]:
 def shares_memory(job: JobSetup) -> bool:
     """True if the ranks of each replica are on one host."""
     is_one_host = job.num_nodes == 1 or job.is_on_one_host
-    if job.launcher == "ray":  # in a cluster that was there none is placed yet
+    if job.launcher == "ray":  # in a cluster that was running before no rank has a node yet
         return is_one_host and job.ray_address is None
     return is_one_host or job.local_size % job.topology.replica_size == 0
 
@@ -226,7 +229,7 @@ def needs_world(job: JobSetup, model: ModelConfig, runtime: RuntimeConfig) -> bo
 
 
 def with_rendezvous(job: JobSetup, model: ModelConfig, runtime: RuntimeConfig) -> JobSetup:
-    """The job with how the ranks of each replica find each other."""
+    """Adds to the job how the ranks of each replica find each other."""
     has_worlds = needs_world(job, model, runtime)
     return replace(
         job,
@@ -247,7 +250,7 @@ def joins_mpi(job: JobSetup, model: ModelConfig, runtime: RuntimeConfig) -> bool
 
 
 def refuse_apart(job: JobSetup, model: ModelConfig, runtime: RuntimeConfig, max_restarts: int = 0) -> None:
-    """Refuses ranks of a replica that would have nothing to meet in.
+    """Refuses ranks of a replica that have no way to exchange tensors.
 
     Raises:
         ConfigError: they are on several hosts and not in MPI, or there are no C++ kernels.
@@ -265,13 +268,13 @@ def refuse_apart(job: JobSetup, model: ModelConfig, runtime: RuntimeConfig, max_
     )
     if not shares_memory(job) and not job.joins_mpi:
         raise ConfigError(
-            f"{sizes}: on a CPU the ranks of a replica meet in the memory of one host, and here they may be "
+            f"{sizes}: on a CPU the ranks of a replica share the memory of one host, and here they may be "
             "on several; allowed: mpirun of Open MPI, which starts a copy of the command for each rank, and "
             f"mpi4py; {besides}"
         )
     if job.joins_mpi and not is_installed("mpi4py"):
         raise ConfigError(
-            f"{sizes}: ranks on several hosts meet through mpi4py, beside Open MPI; {missing('mpi4py')}; "
+            f"{sizes}: ranks on several hosts join through mpi4py and Open MPI; {missing('mpi4py')}; "
             f"allowed without it: {besides}"
         )
     if job.joins_mpi and max_restarts:

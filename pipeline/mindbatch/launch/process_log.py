@@ -13,13 +13,13 @@ from mindbatch.io.screen_text import say
 from mindbatch.io.storage import Storage, TemporaryFolder, reason_of, write_whole
 from mindbatch.launch.rank_table import RankTable
 
-MOST_BYTES = 8 << 20
+MAX_BYTES = 8 << 20
 """Most bytes of the log file, and of the one before it: a full one is renamed to NAME.1 and begun anew."""
 
 LONGEST_LINE = 400
 """Characters that are kept of one of the last lines."""
 
-MOST_LAST_LINES = 8
+MAX_LAST_LINES = 8
 
 _LONGEST_PENDING = 1 << 16  # bytes of a line that does not end
 _CHATTER = re.compile(r"\[(INFO|DEBUG)\]|\s*-+\s*$|\s*$")  # MindSpore's own, which closes whatever went wrong
@@ -36,7 +36,7 @@ class ProcessLog:
         """Raises OSError where the file cannot be made, or something else has its name."""
         self.path = path
         self._name = name
-        self._last: deque[str] = deque(maxlen=MOST_LAST_LINES)
+        self._last: deque[str] = deque(maxlen=MAX_LAST_LINES)
         self._pending = b""
         self._size = 0
         self._file: int | None = self._begun()
@@ -61,7 +61,7 @@ class ProcessLog:
         self._close_file()
 
     def last_lines(self) -> tuple[str, ...]:
-        """The last lines that say something, each of bounded length. They are not fit for a terminal yet."""
+        """Returns the last lines that say something, of bounded length and not yet fit for a terminal."""
         return tuple(self._last)
 
     def _take(self, line: bytes) -> None:
@@ -86,7 +86,7 @@ class ProcessLog:
         return file
 
     def _write_to_file(self, chunk: bytes) -> None:
-        if self._file is not None and self._size + len(chunk) > MOST_BYTES:
+        if self._file is not None and self._size + len(chunk) > MAX_BYTES:
             self._close_file()
             self._file = self._begun()
         rest = memoryview(chunk)
@@ -102,7 +102,7 @@ class ProcessLog:
 
 
 def made_folder(folder: Path, key: str = "launch.log_dir=") -> Path:
-    """A folder of the user's, made if it is not there.
+    """Makes a folder of the user's if it does not exist.
 
     key: what stands before it in messages. Raises ConfigError where that is not possible.
     """
@@ -114,14 +114,14 @@ def made_folder(folder: Path, key: str = "launch.log_dir=") -> Path:
 
 
 def temporary_folder(owner: object) -> Path:
-    """A folder that is removed with its owner."""
+    """Makes a folder that is removed with its owner."""
     folder = TemporaryFolder()
     weakref.finalize(owner, folder.remove)
     return folder.path
 
 
 def replica_table(logs: Path, replica: int) -> Path:
-    """The file with the rank table of one replica, whose ranks are numbered from 0."""
+    """Names the file with the rank table of one replica, whose ranks are numbered from 0."""
     return logs / f"rank_table_{replica}.json"
 
 

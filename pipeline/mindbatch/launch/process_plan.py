@@ -1,4 +1,4 @@
-"""Processes of a job, the node of each, and its environment: written by who starts it, read by itself."""
+"""Plan of the processes of a job: the node of each, and its environment, which it reads back itself."""
 
 import os
 import re
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.screen_text import hide
+from mindbatch.launch.launcher_environment import Address, LauncherEnvironment, Rendezvous
 from mindbatch.launch.rank_table import RankTable
-from mindbatch.launch.started_as import Address, CopyMeeting, LauncherEnvironment
 from mindbatch.parallel.topology import Topology
 
 KEY_BYTES = 32
 JOB_KEY = "MINDBATCH_JOB_KEY"  # a variable, as those below
 HIDDEN = "(hidden)"
-_FRONT, _RANK, _ATTEMPT = "MINDBATCH_FRONT", "MINDBATCH_RANK", "MINDBATCH_ATTEMPT"
+_COORDINATOR, _RANK, _ATTEMPT = "MINDBATCH_COORDINATOR", "MINDBATCH_RANK", "MINDBATCH_ATTEMPT"
 _KEY = re.compile(rf"[0-9a-fA-F]{{{2 * KEY_BYTES}}}")
-_HOW = "export MINDBATCH_JOB_KEY=$(openssl rand -hex 32) once, and give it to every node"
+_REMEDY = "export MINDBATCH_JOB_KEY=$(openssl rand -hex 32) once, and give it to every node"
 
 
 def job_key(environment: Mapping[str, str], *, is_shared: bool) -> bytes:
-    """The key of a job. It is never on a command line, in a file of a run, or in a message.
+    """Reads or draws the key of a job, which is never on a command line, in a file of a run, or in a message.
 
-    is_shared: there are other nodes, which must have the same; a job on one node makes its own.
+    is_shared: True if there are other nodes, which must have the same; a job on one node draws its own.
 
     Raises:
         ConfigError: a shared one is not set, or it is no key.
@@ -34,10 +34,10 @@ def job_key(environment: Mapping[str, str], *, is_shared: bool) -> bytes:
     if text:
         hide(text, HIDDEN)
     if not _KEY.fullmatch(text):
-        what = "is not a key" if text else "is not set"
+        problem = "is not a key" if text else "is not set"
         raise ConfigError(
-            f"{JOB_KEY} {what}: the nodes of a job know each other by {2 * KEY_BYTES} hexadecimal digits "
-            f"that nobody else has; {_HOW}"
+            f"{JOB_KEY} {problem}: the nodes of a job know each other by {2 * KEY_BYTES} hexadecimal digits "
+            f"that nobody else has; {_REMEDY}"
         )
     return bytes.fromhex(text)
 
@@ -46,21 +46,21 @@ def job_key(environment: Mapping[str, str], *, is_shared: bool) -> bytes:
 class RankEnvironment:
     """Bootstrap settings of a rank process; it gets all others once it is connected.
 
-    front: where the process listens that coordinates the job.
+    coordinator: address of the process that coordinates the job.
     key: of the job, 32 random bytes; whoever has it may take part. On no command line and in no log.
     rank: among all of the job.
     attempt: how often the rank's replica was started before.
     """
 
-    front: Address
+    coordinator: Address
     key: bytes
     rank: int
     attempt: int = 0
 
     def variables(self) -> dict[str, str]:
-        host, port = self.front
+        host, port = self.coordinator
         return {
-            _FRONT: f"{host}:{port}",
+            _COORDINATOR: f"{host}:{port}",
             JOB_KEY: self.key.hex(),
             _RANK: str(self.rank),
             _ATTEMPT: str(self.attempt),
@@ -93,7 +93,7 @@ def take_rank_environment(variables: Mapping[str, str] | None = None) -> RankEnv
     """
     source = os.environ if variables is None else variables
     try:
-        host, _, port = source[_FRONT].rpartition(":")
+        host, _, port = source[_COORDINATOR].rpartition(":")
         key = bytes.fromhex(source[JOB_KEY])
         rank_environment = RankEnvironment(
             (host, int(port)), key, int(source[_RANK]), int(source.get(_ATTEMPT, "0"))
@@ -146,33 +146,33 @@ class ProcessSpec:
 class JobSetup:
     """A job as one of its nodes sees it. `preflight.set_up` validates it: nothing of it is refused later.
 
-    local_size: ranks of each node. Node k has the k-th block of neighbours; the front is on node 0.
-    node: this one. meeting: where the front waits for the others; port 0 where there are none, or the front
-    is to choose one (see `CopyMeeting`). is_on_one_host: all nodes are copies of the command on this host.
-    key: see `RankEnvironment`. copy: as which copy of the command a launcher has started this process.
-    ray_address: of a Ray cluster that is there; None is one that is started on this host for the job.
-    copies: where the copies find each other, if all are on this host.
-    joins_mpi: each rank takes its copy's place in the world of MPI that mpirun has made of the copies.
+    local_size: ranks of each node. Node k has the k-th block of neighbours; the coordinator is on node 0.
+    node: this one. rendezvous: address at which the coordinator waits for the other nodes; port 0 where there
+    are none, or the coordinator chooses one (see `Rendezvous`). is_on_one_host: True if all nodes are copies
+    of the command on this host. key: see `RankEnvironment`. copy: the launcher's environment of this process.
+    ray_address: of a running Ray cluster; None starts one on this host for the job.
+    copy_rendezvous: of the copies, if all are on this host.
+    joins_mpi: each rank joins the world of MPI of the copies that mpirun has started, with its copy's rank.
     has_worlds: the ranks of each replica form a MindSpore world.
-    front: where the ranks find the coordinating process; the schedulers of all replicas run on its host.
-    has_schedulers: whether they find each other by MindSpore's scheduler; those with a rank table on NPUs do
-    not need one.
+    coordinator: address at which the ranks find it; the schedulers of all replicas run on its host.
+    has_schedulers: True if the ranks find each other by MindSpore's scheduler; those with a rank table on
+    NPUs do not need one.
     """
 
     topology: Topology
     local_size: int
     node: int = 0
-    meeting: Address = (LOCAL_HOST, 0)
+    rendezvous: Address = (LOCAL_HOST, 0)
     is_on_one_host: bool = False
     key: bytes = b""
     launcher: str = "dynamic"
     table: RankTable | None = None
     copy: LauncherEnvironment | None = None
     ray_address: str | None = None
-    copies: CopyMeeting | None = None
+    copy_rendezvous: Rendezvous | None = None
     joins_mpi: bool = False
     has_worlds: bool = True
-    front: Address = (LOCAL_HOST, 0)
+    coordinator: Address = (LOCAL_HOST, 0)
     has_schedulers: bool = True
 
     @property
@@ -187,7 +187,7 @@ class JobSetup:
         return self.ranks_of(self.node)
 
     @property
-    def is_front(self) -> bool:
+    def is_coordinator(self) -> bool:
         return self.node == 0
 
     @property
@@ -197,7 +197,7 @@ class JobSetup:
 
     @property
     def device_offset(self) -> int:
-        """Devices of this host that copies before this one use; a rank table says which each has."""
+        """Counts the devices of this host that earlier copies use; 0 with a rank table, which names them."""
         if self.table is not None or self.copy is None:
             return 0
         if self.copy.device_id is not None:
@@ -205,7 +205,7 @@ class JobSetup:
         return self.copy.local_rank * self.local_size
 
     def device_of(self, rank: int) -> int:
-        """The device of a global rank: that of the rank table, else they are numbered on each node.
+        """Finds the device of a global rank: that of the rank table, else they are numbered on each node.
 
         A process that Ray has found a device for sees no other.
         """
@@ -223,11 +223,11 @@ class JobSetup:
         return self.has_schedulers and self.topology.replica_size > 1
 
     def specs(self, replica: int, attempt: int, scheduler_port: int) -> list[ProcessSpec]:
-        """The processes of one replica, its scheduler first; a replica of one rank has none.
+        """Plans the processes of one replica, its scheduler first; a replica of one rank has none.
 
         scheduler_port: free on node 0, and another one for each attempt.
         """
-        scheduler = (self.front[0], scheduler_port)
+        scheduler = (self.coordinator[0], scheduler_port)
         ranks = self.topology.ranks_of(replica)
         specs = [self._spec(rank, attempt, scheduler) for rank in ranks]
         if not self.needs_ports:
@@ -238,7 +238,7 @@ class JobSetup:
     def _spec(self, rank: int, attempt: int, scheduler: Address) -> ProcessSpec:
         size = self.topology.replica_size
         replica, local_rank = divmod(rank, size)
-        variables = RankEnvironment(self.front, self.key, rank, attempt).variables()
+        variables = RankEnvironment(self.coordinator, self.key, rank, attempt).variables()
         if self.needs_ports:
             variables |= world_variables(scheduler, size, local_rank)
         variables |= {"RANK_ID": str(local_rank), "RANK_SIZE": str(size)}
@@ -247,7 +247,7 @@ class JobSetup:
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of this process that the job's processes get, too: without those of a launcher."""
+    """Selects the variables of this process for the job's processes: all but those of a launcher."""
     return {
         name: text
         for name, text in environment.items()
@@ -255,8 +255,8 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def place_in_mpi(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables by which mpirun has given this process its place in a world of MPI."""
+def mpi_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Selects the variables by which mpirun identifies this process in a world of MPI."""
     mpi_variables = {name: text for name, text in environment.items() if name.startswith(_MPI_PREFIXES)}
     return {
         "OMPI_MCA_opal_signal": ""

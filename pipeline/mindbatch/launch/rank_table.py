@@ -48,7 +48,7 @@ class Device:
     others: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The entry of `device`: every number a text, and no key for what is not known."""
+        """Returns the entry of `device`: every number a text, and no key for what is not known."""
         known = {key: getattr(self, key) for key in DEVICE_KEYS}
         return {key: str(value) for key, value in known.items() if value is not None} | dict(self.others)
 
@@ -65,7 +65,7 @@ class Server:
     others: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The entry of `server_list`, with its keys in MindFormers' order."""
+        """Returns the entry of `server_list`, with its keys in MindFormers' order."""
         known = {
             "server_id": self.server_id,
             "host_ip": self.host_ip,
@@ -84,16 +84,16 @@ class RankTable:
 
     @classmethod
     def numbered(cls, version: str, servers: Iterable[Server]) -> "RankTable":
-        """A table whose ranks count up from 0, through the devices of each server in the order given."""
+        """Makes a table whose ranks count up from 0, through the devices of each server in order."""
         rank, numbered = 0, []
         for server in servers:
-            devices = [replace(device, rank_id=rank + place) for place, device in enumerate(server.devices)]
+            devices = [replace(device, rank_id=rank + offset) for offset, device in enumerate(server.devices)]
             numbered.append(replace(server, devices=tuple(devices)))
             rank += len(devices)
         return cls(version, tuple(numbered))
 
     def of_ranks(self, ranks: range) -> "RankTable":
-        """The table of neighbouring ranks alone, which are numbered from 0 there."""
+        """Extracts the table of neighbouring ranks, which are numbered from 0 there."""
         servers = []
         for server in self.servers:
             devices = tuple(
@@ -109,7 +109,7 @@ class RankTable:
         return sum(len(server.devices) for server in self.servers)
 
     def to_json(self) -> dict[str, Any]:
-        """The content of the file, with its keys in MindFormers' order."""
+        """Returns the content of the file, with its keys in MindFormers' order."""
         pods: dict[str, list[dict[str, str]]] = {}
         for server in self.servers:
             if server.super_pod_id is not None:
@@ -124,7 +124,7 @@ class RankTable:
         }
 
     def to_bytes(self) -> bytes:
-        """The file, byte for byte as MindFormers' tools lay it out: indented by 4, no newline at the end."""
+        """Encodes the file byte for byte as MindFormers' tools do: indented by 4, no newline at the end."""
         return json.dumps(self.to_json(), indent=4).encode()
 
     @property
@@ -153,22 +153,22 @@ def table_rows(table: RankTable) -> list[str]:
 
 
 Value = TypeVar("Value", bound=Hashable)
-Placed = Iterable[tuple[str, Value | None]]
+Located = Iterable[tuple[str, Value | None]]
 
 
 def relation_errors(table: RankTable) -> list[str]:
-    """A line for each error; numbers that are UNKNOWN were reported where they were read."""
-    places = list(_devices(table))
+    """Yields errors between values; numbers that are UNKNOWN were reported where they were read."""
+    located = list(_devices(table))
     errors = [
         *_repeated(
             ((f"server_list[{n}].server_id", s.server_id or None) for n, s in enumerate(table.servers))
         ),
-        *_repeated((f"{place}.rank_id", _known(device.rank_id)) for place, _, device in places),
+        *_repeated((f"{location}.rank_id", _known(device.rank_id)) for location, _, device in located),
     ]
     for key in ("device_ip", "backup_device_ip"):
         errors += _repeated(
-            (f"{place}.{key}", address)
-            for place, _, device in places
+            (f"{location}.{key}", address)
+            for location, _, device in located
             for address in same_addresses(getattr(device, key))
         )
     for number, server in enumerate(table.servers):
@@ -179,26 +179,26 @@ def relation_errors(table: RankTable) -> list[str]:
 
 def _devices(table: RankTable) -> Iterator[tuple[str, Server, Device]]:
     for number, server in enumerate(table.servers):
-        for place, device in enumerate(server.devices):
-            yield f"server_list[{number}].device[{place}]", server, device
+        for device_number, device in enumerate(server.devices):
+            yield f"server_list[{number}].device[{device_number}]", server, device
 
 
 def _known(number: int | None) -> int | None:
     return None if number == UNKNOWN else number
 
 
-def _repeated(placed: Placed[Value]) -> Iterator[str]:
+def _repeated(values: Located[Value]) -> Iterator[str]:
     first: dict[Value, str] = {}
-    for place, value in placed:
+    for location, value in values:
         if value is None:
             continue
         if value in first:
-            yield f"{place}: {shown(str(value))} is that of {first[value]}, too"
-        first.setdefault(value, place)
+            yield f"{location}: {shown(str(value))} is that of {first[value]}, too"
+        first.setdefault(value, location)
 
 
-def _server_errors(place: str, server: Server) -> Iterator[str]:
-    devices = [(f"{place}.device[{number}]", device) for number, device in enumerate(server.devices)]
+def _server_errors(location: str, server: Server) -> Iterator[str]:
+    devices = [(f"{location}.device[{number}]", device) for number, device in enumerate(server.devices)]
     yield from _repeated((f"{at}.device_id", _known(device.device_id)) for at, device in devices)
     yield from _repeated((f"{at}.host_port", device.host_port) for at, device in devices)
     for at, device in devices:
@@ -207,13 +207,13 @@ def _server_errors(place: str, server: Server) -> Iterator[str]:
 
 
 def size_errors(table: RankTable) -> Iterator[str]:
-    """Servers with fewer devices than the one with the most: most likely one is missing."""
-    most = max(table.servers, key=lambda server: len(server.devices), default=None)
+    """Yields the servers with fewer devices than the largest: most likely one is missing."""
+    largest = max(table.servers, key=lambda server: len(server.devices), default=None)
     for number, server in enumerate(table.servers):
-        if most and 0 < len(server.devices) < len(most.devices):
+        if largest and 0 < len(server.devices) < len(largest.devices):
             yield (
-                f"server_list[{number}].device: {len(server.devices)} devices, and {len(most.devices)} on "
-                f"server {shown(most.server_id)}"
+                f"server_list[{number}].device: {len(server.devices)} devices, and {len(largest.devices)} on "
+                f"server {shown(largest.server_id)}"
             )
 
 
@@ -253,9 +253,9 @@ def _address_errors(table: RankTable) -> Iterator[str]:
     apart = {server.super_pod_id if table.version == SUPER_POD else None for server in table.servers}
     if len(table.servers) < 2 or (table.version == SUPER_POD and len(apart) < 2 and None not in apart):
         return
-    for place, _, device in _devices(table):
+    for location, _, device in _devices(table):
         if device.device_ip is None:
-            yield f"{place}.device_ip: is missing; devices of several servers need one"
+            yield f"{location}.device_ip: is missing; devices of several servers need one"
 
 
 def _supernode_errors(table: RankTable) -> Iterator[str]:
@@ -264,13 +264,13 @@ def _supernode_errors(table: RankTable) -> Iterator[str]:
     for number, server in enumerate(table.servers):
         if server.super_pod_id is None:
             yield f"super_pod_list: server_list[{number}] ({shown(server.server_id)}) is in none"
-    for place, _, device in _devices(table):
+    for location, _, device in _devices(table):
         if device.super_device_id is None:
-            yield f"{place}.super_device_id: is missing; the devices of a supernode need one"
+            yield f"{location}.super_device_id: is missing; the devices of a supernode need one"
     for pod in dict.fromkeys(server.super_pod_id for server in table.servers):
         yield from _repeated(
-            (f"{place}.super_device_id", device.super_device_id)
-            for place, server, device in _devices(table)
+            (f"{location}.super_device_id", device.super_device_id)
+            for location, server, device in _devices(table)
             if server.super_pod_id == pod is not None
         )
     runs = [pod for pod, _ in groupby(server.super_pod_id for server in table.servers)]

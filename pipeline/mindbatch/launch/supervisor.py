@@ -26,7 +26,7 @@ _STOPPED = {"T", "t"}
 
 
 def process_state(process: int) -> ProcessState | None:
-    """The state of a process; None when there is none any more."""
+    """Returns the state of a process; None when it is gone."""
     states = set(_thread_states(Path(f"/proc/{process}/task")))
     if states & _STOPPED:
         return "stopped"
@@ -55,19 +55,19 @@ _CHUNK = 1 << 16
 class EndedProcess(NamedTuple):
     """A process that has ended.
 
-    how: "signal 9" or "exit code 1"; of one that is lost, what has become of it. last_lines: of its output.
-    is_lost: it has not ended by itself: what hosts it has gone, or could not start it.
+    exit_reason: "signal 9" or "exit code 1"; of a lost process, a description. last_lines: of its output.
+    is_lost: True if it has not ended by itself: its host has gone, or could not start it.
     """
 
     name: str
-    how: str
+    exit_reason: str
     last_lines: tuple[str, ...]
     is_lost: bool = False
 
     @property
     def exit_status(self) -> int:
         """Exit status as a shell has it: 128 and the signal's number where a signal ended it."""
-        kind, _, number = self.how.rpartition(" ")
+        kind, _, number = self.exit_reason.rpartition(" ")
         return int(number) + (128 if kind == "signal" else 0)
 
 
@@ -154,9 +154,9 @@ class Supervisor:
         return () if supervised is None else supervised.log.last_lines()
 
     def ended(self) -> list[EndedProcess]:
-        """The processes that have ended by themselves, each told once; what is left of a group is ended."""
+        """Lists the processes that have ended by themselves, each once; ends what is left of their groups."""
         names = [name for name, supervised in self._processes.items() if supervised.has_ended]
-        return [_told(name, self._processes.pop(name)) for name in names]
+        return [_reaped(name, self._processes.pop(name)) for name in names]
 
     def end(self, names: Collection[str] | None = None) -> None:
         """Ends processes, or all: SIGTERM, and SIGKILL after two seconds, also for stopped ones.
@@ -171,11 +171,11 @@ class Supervisor:
                 self._processes.pop(name, None)
 
 
-def _told(name: str, supervised: _Supervised) -> EndedProcess:
+def _reaped(name: str, supervised: _Supervised) -> EndedProcess:
     supervised.reap()
     code = supervised.process.returncode
-    how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    return EndedProcess(name, how, supervised.log.last_lines())
+    exit_reason = f"signal {-code}" if code < 0 else f"exit code {code}"
+    return EndedProcess(name, exit_reason, supervised.log.last_lines())
 
 
 def _end(processes: Collection[_Supervised]) -> None:
@@ -190,7 +190,7 @@ def _end(processes: Collection[_Supervised]) -> None:
 
 
 def _wait(processes: Iterable[_Supervised], seconds: float) -> None:
-    """Until all have ended, or so long."""
+    """Waits until all have ended, or so many seconds."""
     deadline = time.monotonic() + seconds
     for process in processes:
         if not process.has_ended:
@@ -203,7 +203,7 @@ def _wait(processes: Iterable[_Supervised], seconds: float) -> None:
 
 
 def _end_at_exit(processes: dict[str, _Supervised], owner: int) -> None:
-    """In a forked process they stay the parent's."""
+    """Ends all; in a forked process they stay the parent's."""
     if os.getpid() == owner:
         _end(list(processes.values()))
 

@@ -4,7 +4,7 @@ from mindbatch.launch.rank_table import COMPLETED, UNKNOWN
 from mindbatch.launch.table_json import Fields, shown
 
 LARGEST_DEVICE_ID = 4095
-MOST_SERVERS = 1 << 20
+MAX_SERVERS = 1 << 20
 LONGEST_SERVER_ID = 64
 
 
@@ -17,13 +17,13 @@ def examine_status(top: Fields) -> None:
 
 def examine_count(fields: Fields, key: str, counted: int) -> None:
     """Checks a number that says how many there are of something; none is needed."""
-    count = fields.number(key, 1, MOST_SERVERS)
+    count = fields.number(key, 1, MAX_SERVERS)
     if count is not None and counted and count != counted:
         fields.error(key, f"{count}; there are {counted}")
 
 
 def server_id_of(fields: Fields) -> str:
-    """The name of a server; empty where it is missing."""
+    """Reads the name of a server; empty where it is missing."""
     server_id = fields.text("server_id", required=True)
     if server_id is not None and (error := server_id_error(server_id)):
         fields.error("server_id", f"{shown(server_id)}: {error}")
@@ -40,6 +40,6 @@ def server_id_error(server_id: str) -> str | None:
 
 
 def device_id_of(fields: Fields) -> int:
-    """The physical id of a device; UNKNOWN where it is missing."""
+    """Reads the physical id of a device; UNKNOWN where it is missing."""
     device_id = fields.number("device_id", 0, LARGEST_DEVICE_ID, required=True)
     return UNKNOWN if device_id is None else device_id

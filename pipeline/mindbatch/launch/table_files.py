@@ -10,10 +10,17 @@ from mindbatch.io.regular_file import first_bytes
 from mindbatch.io.storage import StorageError, write_whole
 from mindbatch.launch.rank_table import RankTable, Server
 from mindbatch.launch.table_json import at, read_json, same_addresses, shown
-from mindbatch.launch.table_reader import STRICT, Leave, RankTableError, examine, read_rank_table, verify
+from mindbatch.launch.table_reader import (
+    STRICT,
+    AllowedDeviations,
+    RankTableError,
+    examine,
+    read_rank_table,
+    verify,
+)
 
 ABSENT = object()
-MOST_LINES = 100
+MAX_LINES = 100
 """Errors listed of one file."""
 
 
@@ -33,13 +40,13 @@ class CheckedFile:
 
 
 def check_files(
-    paths: Sequence[Path], num_ranks: int | None = None, leave: Leave = STRICT
+    paths: Sequence[Path], num_ranks: int | None = None, allowed: AllowedDeviations = STRICT
 ) -> list[CheckedFile]:
-    """Every file with every error. Several files are the copies of several servers: they must be the same.
+    """Checks every file for every error. Several are copies for several servers: they must be the same.
 
     num_ranks: the number of ranks that each must have.
     """
-    checked = [_check(path, num_ranks, leave) for path in paths]
+    checked = [_check(path, num_ranks, allowed) for path in paths]
     readable = [file for file in checked if file.table is not None]
     for other in readable[1:]:
         other.errors += _differences(readable[0], other)
@@ -49,17 +56,17 @@ def check_files(
     return checked
 
 
-def _check(path: Path, num_ranks: int | None, leave: Leave) -> CheckedFile:
+def _check(path: Path, num_ranks: int | None, allowed: AllowedDeviations) -> CheckedFile:
     checked = CheckedFile(str(path))
     try:
         checked.content = read_json(path)
     except ValueError as error:
         checked.errors.append(str(error))
         return checked
-    checked.table, findings = examine(checked.content, leave)
+    checked.table, findings = examine(checked.content, allowed)
     checked.errors, checked.notes = findings.errors, findings.notes
     if num_ranks is not None and checked.table.num_ranks != num_ranks:
-        checked.errors.append(f"has {checked.table.num_ranks} ranks; num_ranks={num_ranks} is asked for")
+        checked.errors.append(f"has {checked.table.num_ranks} ranks; num_ranks={num_ranks} is requested")
     return checked
 
 
@@ -73,16 +80,16 @@ def _differences(first: CheckedFile, other: CheckedFile) -> Iterator[str]:
         return
     waiting: list[tuple[str, Any, Any]] = [("", first.content, other.content)]
     while waiting:
-        place, theirs, ours = waiting.pop()
+        location, theirs, ours = waiting.pop()
         if _outline(theirs) != _outline(ours):
-            yield f"{place or 'the table'}: {_outline(ours)}; {_outline(theirs)} in {first.name}"
+            yield f"{location or 'the table'}: {_outline(ours)}; {_outline(theirs)} in {first.name}"
         elif isinstance(theirs, dict):
             keys = dict.fromkeys([*theirs, *ours])
-            below = [(at(place, key), theirs.get(key, ABSENT), ours.get(key, ABSENT)) for key in keys]
+            below = [(at(location, key), theirs.get(key, ABSENT), ours.get(key, ABSENT)) for key in keys]
             waiting += reversed(below)
         elif isinstance(theirs, list):
             pairs = enumerate(zip(theirs, ours, strict=True))
-            waiting += reversed([(f"{place}[{number}]", *pair) for number, pair in pairs])
+            waiting += reversed([(f"{location}[{number}]", *pair) for number, pair in pairs])
 
 
 def _servers(checked: CheckedFile) -> set[str]:
@@ -98,17 +105,17 @@ def _outline(value: Any) -> str:
 
 
 def _first(lines: list[str], noun: str) -> list[str]:
-    if len(lines) <= MOST_LINES:
+    if len(lines) <= MAX_LINES:
         return lines
-    return [*lines[:MOST_LINES], f"... and {len(lines) - MOST_LINES} more {noun}"]
+    return [*lines[:MAX_LINES], f"... and {len(lines) - MAX_LINES} more {noun}"]
 
 
-def merge_files(paths: Sequence[Path], leave: Leave) -> tuple[RankTable, list[str]]:
-    """The table of all files, in their order, and notes on them. Raises RankTableError as `merge` does."""
+def merge_files(paths: Sequence[Path], allowed: AllowedDeviations) -> tuple[RankTable, list[str]]:
+    """Merges the tables of all files, in order, and their notes. Raises RankTableError as `merge` does."""
     tables, notes, errors = list[tuple[str, RankTable]](), list[str](), list[str]()
     for path in paths:
         try:
-            table, table_notes = read_rank_table(path, Leave(any_ranks=True, uneven=True))
+            table, table_notes = read_rank_table(path, AllowedDeviations(any_ranks=True, uneven=True))
         except RankTableError as error:
             errors += error.lines
             continue
@@ -117,11 +124,11 @@ def merge_files(paths: Sequence[Path], leave: Leave) -> tuple[RankTable, list[st
         notes += _order_notes(str(path), table)
     if errors:
         raise RankTableError(dict.fromkeys(errors))
-    return merge(tables, leave), notes
+    return merge(tables, allowed), notes
 
 
-def merge(tables: Sequence[tuple[str, RankTable]], leave: Leave) -> RankTable:
-    """One table of all servers, ranks numbered anew. `tables`: each with the name of its file.
+def merge(tables: Sequence[tuple[str, RankTable]], allowed: AllowedDeviations) -> RankTable:
+    """Merges the servers of all tables and numbers their ranks anew. tables: each with the name of its file.
 
     Raises RankTableError for a server or an address that is in two of them, for mixed versions, and for what
     cannot stand in one table.
@@ -132,12 +139,12 @@ def merge(tables: Sequence[tuple[str, RankTable]], leave: Leave) -> RankTable:
     merged = RankTable.numbered(
         tables[0][1].version, (server for _, table in tables for server in table.servers)
     )
-    verify(merged, leave)
+    verify(merged, allowed)
     return merged
 
 
 def _order_notes(name: str, table: RankTable) -> list[str]:
-    """A line for a table whose ranks are not in the order of its entries: they become so."""
+    """Notes tables whose ranks are not in the order of their entries: they become so."""
     ranks = [device.rank_id for server in table.servers for device in server.devices]
     if ranks == sorted(ranks):
         return []
@@ -163,9 +170,9 @@ def _shared(tables: Sequence[tuple[str, RankTable]]) -> list[str]:
         own: dict[object, str] = {}
         for server in table.servers:
             own[server.server_id] = f"server {shown(server.server_id)}"
-            if server.server_id not in homes:  # of one that is there already the addresses are, too
+            if server.server_id not in homes:  # else its addresses are known, too
                 own |= _addresses(server)
-        errors += [f"{name}: {what}: is in {homes[key]}, too" for key, what in own.items() if key in homes]
+        errors += [f"{name}: {item}: is in {homes[key]}, too" for key, item in own.items() if key in homes]
         homes |= {key: name for key in own if key not in homes}
     return errors
 

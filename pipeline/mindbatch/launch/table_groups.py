@@ -43,7 +43,7 @@ class GroupTable:
 
     @classmethod
     def read(cls, top: Fields) -> "GroupTable":
-        """The table in version 1.0; errors in values are noted.
+        """Reads the table in version 1.0; errors in values are noted.
 
         ModelArts (`jobstart_hccl.json`) has an instance a server, whose devices are ranks in the order of
         groups, instances and devices; MindSpore 1.0 has an instance a device, with its rank.
@@ -64,7 +64,7 @@ class GroupTable:
         return cls(table, [_locations(members) for members in by_server])
 
     def located(self, error: str) -> str:
-        """An error of the table, with the locations in the document that it was read from."""
+        """Adds to an error of the table the locations in the document that it was read from."""
 
         def location(match: re.Match[str]) -> str:
             server, devices, device, rank = self.locations[int(match[1])], *match.groups()[1:]
@@ -90,7 +90,7 @@ def _by_server(instances: Sequence[_Instance]) -> list[list[_Instance]]:
 
 
 def _locations(instances: Sequence[_Instance]) -> list[str]:
-    """The locations in the document of a server and of each of its devices."""
+    """Lists the locations in the document of a server and of each of its devices."""
     devices = [
         f"{instance.location}.devices[{n}]" for instance in instances for n in range(len(instance.devices))
     ]
@@ -118,7 +118,7 @@ def _instance(fields: Fields) -> _Instance:
     if rank is not None:
         devices = tuple(replace(device, rank_id=rank) for device in devices)
     fields.others(_INSTANCE_KEYS)
-    return _Instance(fields.place, server_id_of(fields), devices, rank)
+    return _Instance(fields.location, server_id_of(fields), devices, rank)
 
 
 def _instance_device(fields: Fields) -> Device:

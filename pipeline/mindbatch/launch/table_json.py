@@ -1,4 +1,4 @@
-"""JSON of a rank table: read bounded and strictly, every error in a value or key named by its place."""
+"""JSON of a rank table: read bounded and strictly, every error in a value or key named by its location."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONGEST_SHOWN = 60
 
 
 def read_json(path: Path) -> Any:
-    """The content of a file. Raises ValueError saying in one line why there is none."""
+    """Reads the content of a file. Raises ValueError with a line that explains why it cannot."""
     try:
         data = first_bytes(path, LARGEST_FILE + 1)
     except OSError as error:
@@ -41,10 +41,10 @@ def parse_json(data: bytes) -> Any:
         raise ValueError(f"{error}; JSON has no comments" if b"//" in data else str(error)) from error
 
 
-def at(place: str, key: str) -> str:
+def at(location: str, key: str) -> str:
     plain = key.isidentifier() and key.isascii() and len(key) <= LONGEST_SHOWN
     name = key if plain else shown(key)
-    return f"{place}.{name}" if place else name
+    return f"{location}.{name}" if location else name
 
 
 def _as_json(value: object) -> str:
@@ -88,14 +88,14 @@ class Fields:
     """The keys of one object, read one by one; what is wrong with a value goes to `findings`."""
 
     content: dict[str, Any]
-    place: str
+    location: str
     findings: Findings
 
     def error(self, key: str, error: str) -> None:
-        self.findings.errors.append(f"{at(self.place, key)}: {error}")
+        self.findings.errors.append(f"{at(self.location, key)}: {error}")
 
     def note(self, key: str, note: str) -> None:
-        self.findings.notes.append(f"{at(self.place, key)}: {note}")
+        self.findings.notes.append(f"{at(self.location, key)}: {note}")
 
     def text(self, key: str, required: bool = False) -> str | None:
         value = self.content.get(key)
@@ -109,26 +109,26 @@ class Fields:
             self.error(key, "is missing")
         return None
 
-    def number(self, key: str, least: int, most: int, required: bool = False) -> int | None:
-        """A whole number written as text, as HCCL wants every number."""
+    def number(self, key: str, least: int, largest: int, required: bool = False) -> int | None:
+        """Reads a whole number written as text, as HCCL wants every number."""
         text = self.text(key, required)
         if text is None:
             return None
-        if _NUMBER.fullmatch(text) and least <= int(text) <= most:
+        if _NUMBER.fullmatch(text) and least <= int(text) <= largest:
             return int(text)
-        like = f"must be a whole number from {least} to {most} as text, like {shown(str(least))}"
+        like = f"must be a whole number from {least} to {largest} as text, like {shown(str(least))}"
         self.error(key, f"{shown(text)}; {like}")
         return None
 
     def port(self, key: str) -> int | None:
-        """A port, which the system does not reserve."""
+        """Reads a port; notes one that the system reserves."""
         port = self.number(key, 1, LARGEST_PORT)
         if port is not None and port <= SYSTEM_PORTS:
             self.note(key, f"{port} is one of the system's own ports")
         return port
 
     def addresses(self, key: str) -> str | None:
-        """An IP address, or several with commas between them; None where there is none or it is empty."""
+        """Reads an IP address, or several with commas between them; None where it is missing or empty."""
         text = self.text(key)
         for part in text.split(",") if text else []:
             if error := address_error(part):
@@ -137,21 +137,21 @@ class Fields:
         return text or None
 
     def objects(self, key: str, required: bool = True) -> Iterator[Fields]:
-        """The objects of a list that is not empty."""
+        """Yields the objects of a list that must not be empty."""
         entries = self.content.get(key)
         if key not in self.content:
             if required:
                 self.error(key, "is missing")
         elif not isinstance(entries, list) or not entries:
-            what = "empty" if entries == [] else shown(entries)
-            self.error(key, f"{what}; must be a list with one object or more")
+            problem = "empty" if entries == [] else shown(entries)
+            self.error(key, f"{problem}; must be a list with one object or more")
         else:
             for number, entry in enumerate(entries):
-                place = f"{at(self.place, key)}[{number}]"
+                location = f"{at(self.location, key)}[{number}]"
                 if isinstance(entry, dict):
-                    yield Fields(entry, place, self.findings)
+                    yield Fields(entry, location, self.findings)
                 else:
-                    self.findings.errors.append(f"{place}: {shown(entry)}; must be an object")
+                    self.findings.errors.append(f"{location}: {shown(entry)}; must be an object")
 
     def others(self, known: Collection[str]) -> dict[str, Any]:
         rest = {key: value for key, value in self.content.items() if key not in known}
@@ -172,5 +172,5 @@ def address_error(text: str) -> str | None:
 
 
 def same_addresses(text: str | None) -> list[IpAddress]:
-    """The addresses in a text that `Fields.addresses` took; equal ones are equal however they are written."""
+    """Parses a text that `Fields.addresses` took; equal addresses are equal however they are written."""
     return [ipaddress.ip_address(part) for part in text.split(",")] if text else []

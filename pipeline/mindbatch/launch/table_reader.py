@@ -23,7 +23,7 @@ from mindbatch.launch.rank_table import (
     relation_errors,
     size_errors,
 )
-from mindbatch.launch.table_fields import MOST_SERVERS, device_id_of, examine_status, server_id_of
+from mindbatch.launch.table_fields import MAX_SERVERS, device_id_of, examine_status, server_id_of
 from mindbatch.launch.table_groups import GroupTable
 from mindbatch.launch.table_json import (
     LARGEST_ID,
@@ -45,37 +45,37 @@ class RankTableError(MindBatchError):
 
 
 @dataclass(frozen=True)
-class Leave:
+class AllowedDeviations:
     """Relaxed checks. any_ranks: ranks need not be 0, 1, 2 ...; uneven: servers may differ in size."""
 
     any_ranks: bool = False
     uneven: bool = False
 
 
-STRICT = Leave()
+STRICT = AllowedDeviations()
 
 
-def read_rank_table(path: Path, leave: Leave = STRICT) -> tuple[RankTable, list[str]]:
-    """The table in the file, and notes on it. Raises RankTableError with every error."""
+def read_rank_table(path: Path, allowed: AllowedDeviations = STRICT) -> tuple[RankTable, list[str]]:
+    """Reads the table in a file, and notes on it. Raises RankTableError with every error."""
     try:
         document = read_json(path)
     except ValueError as error:
         raise RankTableError(f"{path}: {error}") from error
-    table, findings = examine(document, leave)
+    table, findings = examine(document, allowed)
     if findings.errors:
         raise RankTableError(f"{path}: {problem}" for problem in findings.errors)
     return table, findings.notes
 
 
-def verify(table: RankTable, leave: Leave = STRICT) -> None:
+def verify(table: RankTable, allowed: AllowedDeviations = STRICT) -> None:
     """Puts a table of our own to the test that a file has to pass. Raises RankTableError."""
-    _, findings = examine(parse_json(table.to_bytes()), leave)
+    _, findings = examine(parse_json(table.to_bytes()), allowed)
     if findings.errors:
         raise RankTableError(findings.errors)
 
 
-def examine(document: Any, leave: Leave = STRICT) -> tuple[RankTable, Findings]:
-    """The table in parsed JSON, with what is wrong; only a table without errors is to be used."""
+def examine(document: Any, allowed: AllowedDeviations = STRICT) -> tuple[RankTable, Findings]:
+    """Reads the table in parsed JSON and finds its errors; only a table without errors is to be used."""
     findings = Findings()
     if not isinstance(document, dict):
         findings.errors.append(f"holds {shown(document)}; must be an object with server_list")
@@ -83,25 +83,25 @@ def examine(document: Any, leave: Leave = STRICT) -> tuple[RankTable, Findings]:
     top = Fields(document, "", findings)
     if "group_list" in document and "server_list" not in document:
         groups = GroupTable.read(top)
-        _examine_relations(groups.table, findings, leave, groups.located)
+        _examine_relations(groups.table, findings, allowed, groups.located)
         return groups.table, findings
     version = _version(top)
     pods = dict(_super_pods(top)) if version != PLAIN else {}
     servers = tuple(_server(fields, pods) for fields in top.objects("server_list"))
     table = RankTable(version, servers)
     _examine_top(top, len(servers), version)
-    _examine_relations(table, findings, leave)
+    _examine_relations(table, findings, allowed)
     _examine_super_pods(top, table, pods)
     return table, findings
 
 
 def _examine_relations(
-    table: RankTable, findings: Findings, leave: Leave, located: Callable[[str], str] = str
+    table: RankTable, findings: Findings, allowed: AllowedDeviations, located: Callable[[str], str] = str
 ) -> None:
     """Checks values against each other. located: an error of the table, with its location in the document."""
-    errors = [*relation_errors(table), *(() if leave.any_ranks else rank_errors(table))]
+    errors = [*relation_errors(table), *(() if allowed.any_ranks else rank_errors(table))]
     findings.errors += map(located, errors)
-    (findings.notes if leave.uneven else findings.errors).extend(map(located, size_errors(table)))
+    (findings.notes if allowed.uneven else findings.errors).extend(map(located, size_errors(table)))
 
 
 def _version(top: Fields) -> str:
@@ -117,7 +117,7 @@ def _examine_top(top: Fields, num_servers: int, version: str) -> None:
     examine_status(top)
     entries = top.content.get("server_list")
     num_servers = len(entries) if isinstance(entries, list) else num_servers
-    count = top.number("server_count", 1, MOST_SERVERS, required=version == PLAIN)
+    count = top.number("server_count", 1, MAX_SERVERS, required=version == PLAIN)
     if count is not None and num_servers and count != num_servers:
         top.error("server_count", f"{count}; server_list has {num_servers}")
     top.others(_TOP_KEYS)
@@ -161,13 +161,13 @@ def _super_pods(top: Fields) -> Iterator[tuple[str, str]]:
             fields.error("super_pod_id", f"{shown(pod)}: is that of {pods[pod]}, too")
         if pod == "":
             fields.error("super_pod_id", "must not be empty")
-        pods.setdefault(pod or "", fields.place)
+        pods.setdefault(pod or "", fields.location)
         for member in fields.objects("server_list"):
             server = member.text("server_id", required=True)
             if server in homes:
-                top.findings.errors.append(f"{member.place}: {shown(server)} is in {homes[server]}, too")
+                top.findings.errors.append(f"{member.location}: {shown(server)} is in {homes[server]}, too")
             elif server is not None:
-                homes[server] = fields.place
+                homes[server] = fields.location
                 yield server, pod or ""
             member.others(("server_id",))
         fields.others(("super_pod_id", "server_list"))

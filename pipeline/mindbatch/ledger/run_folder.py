@@ -57,7 +57,6 @@ class RunFolder:
     errors = _File("errors.jsonl")  # the rows that failed, in input order
     manifest = _File("manifest.json")  # what the finished run was made from, and its counts
     metrics = _File("metrics.jsonl")  # samples taken while it ran
-    tensorboard = _File("tensorboard")  # the folder of TensorBoard's event files
     logs = _File("logs")  # the folder of the logs of other processes, where the run has any
     index = _File(".index.sqlite")  # the rows of a run in progress; made anew by each session
     standard_input = _File("input.spool")  # a copy, kept so that the run can be resumed
@@ -109,9 +108,8 @@ class RunFolder:
                 if passing_error(error) is not None:
                     raise StorageError.reading(path, error) from error
                 errors.append(f"{path}: must be a file of the run's own ({reason_of(error)}); move it away")
-        for path in (self.tensorboard, self.logs):
-            if path.is_symlink() or (path.exists() and not path.is_dir()):
-                errors.append(f"{path}: must be a folder of the run's own; move it away")
+        if self.logs.is_symlink() or (self.logs.exists() and not self.logs.is_dir()):
+            errors.append(f"{self.logs}: must be a folder of the run's own; move it away")
         if errors:
             raise ConfigError(errors)
 

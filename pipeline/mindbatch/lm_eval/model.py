@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
@@ -25,20 +25,20 @@ from mindbatch.prompts.prompts import Prompt
 
 logger = logging.getLogger(__name__)
 
-MOST_GENERATED = 256
-"""Tokens of an output where the task says nothing, as for the harness's own models."""
+DEFAULT_MAX_TOKENS = 256
+"""Default for the most tokens of an output, as for the harness's own models."""
 CLOCK = "strftime_now"
 """Function that a chat template calls to write a date."""
 PEFT = "peft"
 DEVICES = (None, "cpu", "cuda:0")
-"""The harness gives the last one where it is not told any."""
+"""Devices that are accepted; the harness passes the last one by default."""
 
 Scored = tuple[float, bool]
 """A log-probability (nats), and whether each of its tokens is the likeliest."""
 
 
 Row = tuple[list[int], DecodingParams]
-"""Tokens of a request to the engine, and what is asked of it."""
+"""Tokens of a request to the engine, and its decoding parameters."""
 
 
 class MindBatchLM(TemplateLM):  # type: ignore[misc]
@@ -54,12 +54,11 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         peft: the folder of a LoRA adapter.
         adapter: with `llm`, the name of one of its adapters; None is its default.
         max_length: most tokens that the model sees of a request; None: as many as it can score.
-        batch_size: most sequences of a step; "auto", and the 1 that the harness gives where it is not told
-            any, are that of `LLM`.
-        date: what the clock of a chat template says, as YYYY-MM-DD; None: the day on which this was made.
-        on_progress: is called, in place of a bar, with a title and how many of how many requests are done.
-        device, max_batch_size: for torch; `device_target` and `batch_size` stand for them here, and only what
-            the harness gives where it is not told any is taken.
+        batch_size: most sequences of a step; "auto", and the 1 that the harness passes by default, are that
+            of `LLM`.
+        date: what the clock of a chat template says, as YYYY-MM-DD; None: the day of its creation.
+        device, max_batch_size: settings of torch; use `device_target` and `batch_size` instead. Only
+            the harness's defaults are accepted.
         options: the keywords of `LLM`.
 
     Raises:
@@ -78,7 +77,6 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         date: str | None = None,
         device: str | None = None,
         max_batch_size: int | None = None,
-        on_progress: Callable[[str, int, int], None] | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -99,14 +97,14 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
             llm = LLM(pretrained, **_batch_size(batch_size), **options)
         if date is not None and not is_day(date):
             raise ConfigError(f"date={date!r}: {DAY_RULE}")
-        self._llm, self._adapter, self._on_progress = llm, adapter, on_progress
+        self._llm, self._adapter = llm, adapter
         self._date = date or today()
         self._tokenizer = llm.required_tokenizer
         # One more is generated, which a request to score anything needs, and the last of all is not seen.
-        most = llm.seq_length - 2
-        if max_length is not None and not 0 < max_length <= most:
-            raise ConfigError(f"max_length={max_length}: allowed: 1 to {most}")
-        self.max_length: int = max_length or most
+        max_tokens = llm.seq_length - 2
+        if max_length is not None and not 0 < max_length <= max_tokens:
+            raise ConfigError(f"max_length={max_length}: allowed: 1 to {max_tokens}")
+        self.max_length: int = max_length or max_tokens
 
     @property
     def eot_token_id(self) -> int:
@@ -133,7 +131,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """The text of a chat. Without the generation prompt its last message is to be gone on with."""
+        """Renders a chat as text; without the generation prompt, up to the end of its last message."""
         text = self._tokenizer.chat_text(
             chat_history, add_generation_prompt=add_generation_prompt, date=self._date
         )
@@ -141,7 +139,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
             return text
         last = chat_history[-1]["content"].strip()
         if last not in text:
-            raise PromptError("chat template: it changes the last message, which cannot be gone on with")
+            raise PromptError("chat template: it changes the last message, which cannot be continued")
         return text[: text.rindex(last) + len(last)]
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
@@ -163,7 +161,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         return sums
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """The tokens of both; white space between them is the continuation's.
+        """Encodes a pair of texts; white space between them belongs to the continuation.
 
         Behind what an output follows it is encoded by itself.
         """
@@ -175,7 +173,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         return self.tok_encode(bare), added
 
     def _behind_start(self, context: list[int], continuation: list[int]) -> tuple[list[int], list[int]]:
-        """Puts what an output follows before a text that has no context or is a window."""
+        """Puts `output_start` before a text that has no context or is a window."""
         start = [*self._tokenizer.output_start]
         if not start or context[-len(start) :] == start:
             return context, continuation
@@ -186,13 +184,13 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
 
     def _windows(self, text: str) -> Iterator[tuple[list[int], list[int]]]:
         start = self._tokenizer.output_start
-        made = get_rolling_token_windows(
+        windows = get_rolling_token_windows(
             token_list=self.tok_encode(text, add_special_tokens=False if start else None),
             prefix_token=self.prefix_token_id,
             max_seq_len=self.max_length - len(start),
             context_len=1,
         )
-        yield from map(make_disjoint_window, made)
+        yield from map(make_disjoint_window, windows)
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **kwargs: Any
@@ -203,20 +201,20 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         Raises:
             PromptError: a continuation alone is too long.
         """
-        requests = [(asked, *self._behind_start(*pair)) for asked, *pair in requests]
-        most = self.max_length + 1  # the last one is scored, not seen
+        requests = [(request, *self._behind_start(*pair)) for request, *pair in requests]
+        max_tokens = self.max_length + 1  # the last one is scored, not seen
         rows, cut = [], 0
         for _, context, continuation in requests:
-            if len(continuation) >= most:
+            if len(continuation) >= max_tokens:
                 raise PromptError(
-                    f"a continuation has {len(continuation)} tokens; at most {most - 1} can be scored"
+                    f"a continuation has {len(continuation)} tokens; at most {max_tokens - 1} can be scored"
                 )
-            cut += len(context) + len(continuation) > most
-            tokens = [*context, *continuation][-most:]
+            cut += len(context) + len(continuation) > max_tokens
+            tokens = [*context, *continuation][-max_tokens:]
             start = min(len(tokens) - len(continuation), len(tokens) - 1)
             scores = DecodingParams(max_new_tokens=1, prompt_logprobs=1, prompt_logprobs_start=start)
             rows.append((tokens, scores))
-        _warn_of_cut(cut, most)
+        _warn_of_cut(cut, max_tokens)
         outputs = self._run(rows, "loglikelihood", disable_tqdm)
         scores_of_requests = []
         for (request, _, continuation), output in zip(requests, outputs, strict=True):
@@ -240,20 +238,20 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
             stops.append(params.stop)
             if self._drops_first_space:  # the engine sees it, so a stop text that it completes is not one yet
                 params = replace(params, stop=tuple(text for text in params.stop if not text.startswith(" ")))
-            room = self.max_length - (params.max_new_tokens or 0)
-            if room <= 0:
+            max_prompt = self.max_length - (params.max_new_tokens or 0)
+            if max_prompt <= 0:
                 raise ConfigError(
                     f"max_gen_toks={params.max_new_tokens}: must be below the {self.max_length} tokens that "
                     "the model takes; give generation_kwargs a smaller one"
                 )
             tokens = self.tok_encode(context)
-            cut += len(tokens) > room
-            rows.append((tokens[-room:], params))
+            cut += len(tokens) > max_prompt
+            rows.append((tokens[-max_prompt:], params))
         _warn_of_cut(cut, self.max_length)
         texts = []
         for output, stop_texts in zip(self._run(rows, "generate_until", disable_tqdm), stops, strict=True):
             text = self._tokenizer.decode(output.outputs[0].token_ids)
-            ends = [place for stop in stop_texts if (place := text.find(stop)) >= 0]
+            ends = [end for stop in stop_texts if (end := text.find(stop)) >= 0]
             texts.append(text[: min(ends, default=None)])
         for request, text in zip(requests, texts, strict=True):
             self.cache_hook.add_partial("generate_until", request.args, text)
@@ -267,7 +265,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
     def _run(self, rows: Sequence[Row], title: str, is_quiet: bool) -> list[RequestOutput]:
         """Runs the rows and lists their outputs in the same order."""
         by_key: dict[str, RequestOutput] = {}
-        asked = (
+        prompts = (
             (
                 Prompt(key=str(number), source=f"request {number}", token_ids=tokens, adapter=self._adapter),
                 params,
@@ -275,14 +273,12 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
             for number, (tokens, params) in enumerate(rows)
         )
         with (
-            tqdm(total=len(rows), desc=title, disable=is_quiet or self._on_progress is not None) as bar,
-            closing(self._llm.steps(asked)) as steps,
+            tqdm(total=len(rows), desc=title, disable=is_quiet) as bar,
+            closing(self._llm.steps(prompts)) as steps,
         ):
             for step in steps:
                 by_key |= {output.key: output for output in step.finished}
                 bar.update(len(step.finished))
-                if self._on_progress is not None:
-                    self._on_progress(title, len(by_key), len(rows))
         outputs = [by_key[str(number)] for number in range(len(rows))]
         if errors := [output.error for output in outputs if output.error is not None]:
             raise PromptError(errors)
@@ -290,7 +286,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
 
 
 def _batch_size(batch_size: int | str) -> dict[str, int]:
-    """The keyword of `LLM`, if it needs one; the harness's command line gives a text."""
+    """Makes the keyword of `LLM`, if it needs one; the harness's command line passes a text."""
     if str(batch_size) in ("auto", "1"):
         return {}
     if not str(batch_size).isdecimal():
@@ -299,8 +295,8 @@ def _batch_size(batch_size: int | str) -> dict[str, int]:
 
 
 def _decoding(task_arguments: Mapping[str, Any]) -> DecodingParams:
-    """The generation arguments of a task as decoding parameters."""
-    params = dict(normalize_gen_kwargs(dict(task_arguments), MOST_GENERATED))
+    """Converts the generation arguments of a task to decoding parameters."""
+    params = dict(normalize_gen_kwargs(dict(task_arguments), DEFAULT_MAX_TOKENS))
     until = params.pop("until", None) or ()
     params["stop"] = [text for text in ([until] if isinstance(until, str) else until) if text]
     params["max_new_tokens"] = params.pop("max_gen_toks")
@@ -318,9 +314,11 @@ def _scored(continuation: Sequence[int], output: RequestOutput) -> Scored:
         return 0.0, True
     positions = [*zip(continuation, output.prompt_logprobs or (), strict=True)]
     likely = [(scores[token], max(scores.values())) for token, scores in positions if scores is not None]
-    return sum(chosen for chosen, _ in likely), all(chosen >= most for chosen, most in likely)
+    return sum(chosen for chosen, _ in likely), all(chosen >= best for chosen, best in likely)
 
 
-def _warn_of_cut(count: int, most: int) -> None:
+def _warn_of_cut(count: int, max_tokens: int) -> None:
     if count:
-        logger.warning(f"{count} requests have more than {most} tokens: the beginning of each is left out")
+        logger.warning(
+            f"{count} requests have more than {max_tokens} tokens: the beginning of each is left out"
+        )

@@ -179,7 +179,7 @@ _OF_THE_DATASET = (
     "max_errors",
     "max_line_bytes",
 )
-_OF_FILES = ("dir", "format", "on_mismatch", "tensorboard")
+_OF_FILES = ("dir", "format", "on_mismatch")
 _NO_KEY = (
     "data.key_column: must be given: the column that names a row, different in every row; Ray deals rows out "
     "in no fixed order, and the key fixes a row's random numbers"

@@ -1,6 +1,5 @@
 """An agent: starts and watches the rank processes of one node for the coordinator, which is on another."""
 
-import json
 import os
 import socket
 import threading
@@ -8,15 +7,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
-from mindbatch.io.screen_text import say
-from mindbatch.launch.job_ranks import LocalProcesses, NodeProcesses
-from mindbatch.launch.process_plan import JOB_KEY, RANK, ProcessSpec, job_key
-from mindbatch.launch.started_as import started_as
+from mindbatch.io.errors import EXIT_DONE, MindBatchError
+from mindbatch.launch.job_ranks import NodeProcesses
+from mindbatch.launch.process_plan import JOB_KEY, RANK, ProcessSpec
 from mindbatch.launch.supervisor import EndedProcess
 from mindbatch.parallel.connection import Address, Message, MessageConnection, MessageError, connect
 
@@ -167,22 +163,3 @@ def _read(
     messages.put(None)
     if shared is not None:
         shared.put(None)
-
-
-def main(text: str) -> int:
-    """Serves one rank until the job is over and returns the exit code; text: see `_agent_command`."""
-    try:
-        copy = started_as(os.environ)
-        if copy is not None and copy.is_scheduler:
-            return EXIT_DONE
-        todo = json.loads(text)
-        os.chdir(todo["folder"])
-        key = job_key(os.environ, is_shared=True)
-        number = 0 if copy is None else copy.rank  # msrun counts through all nodes, mpirun on this one
-        rank = number if copy is not None and copy.launcher == "msrun" else todo["first_rank"] + number
-        connection = patient_connection(tuple(todo["address"]), key)
-        processes = LocalProcesses(todo["commands"], Path(todo["logs"]), has_tables=bool(todo["table"]))
-        return serve(connection, processes, key, range(rank, rank + 1), todo["world_size"], todo["table"])
-    except (MindBatchError, OSError) as error:
-        say(*(error.lines if isinstance(error, MindBatchError) else [str(error)]))
-        return EXIT_FAILED

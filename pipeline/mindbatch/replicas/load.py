@@ -16,10 +16,10 @@ from mindbatch.io.errors import MindBatchError
 from mindbatch.io.screen_text import say, say_once
 from mindbatch.kernels.choice import kernel_notes
 from mindbatch.launch.job_ranks import JobRanks, LocalProcesses
+from mindbatch.launch.launcher_environment import launcher_watch
 from mindbatch.launch.preflight import refuse_apart, set_up, shares_memory, with_rendezvous
 from mindbatch.launch.process_log import made_folder, temporary_folder
 from mindbatch.launch.process_plan import JobSetup
-from mindbatch.launch.started_as import launcher_watch
 from mindbatch.loading.build import LoadedEngine, Notice, dry_run_engine
 from mindbatch.loading.memory_check import MemoryDemand, refuse_beyond_memory
 from mindbatch.loading.providers import OpenedFolder
@@ -66,7 +66,7 @@ def load_replicas(
     job: JobSetup = config.job or set_up_job(config)
     refuse_apart(job, model, runtime, config.launch.max_restarts)
     setup = prepare(model, runtime, topology.part_of(0), config.lora, opened=opened)
-    if not job.is_front:
+    if not job.is_coordinator:
         return _following(config, job, setup, notice, logs)
 
     here = _ranks_here(job)

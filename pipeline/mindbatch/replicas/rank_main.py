@@ -149,7 +149,7 @@ def _take_part(environment: RankEnvironment) -> None:
         "memory": memory_here(),
         "versions": versions(COMPARED),
     }
-    link = CoordinatorLink(connect(environment.front, environment.key), hello)
+    link = CoordinatorLink(connect(environment.coordinator, environment.key), hello)
     job = link.receive()
     assert job is not None
     try:
@@ -190,7 +190,7 @@ def _lead(link: CoordinatorLink, environment: RankEnvironment, loaded: LoadedRan
     followers = {}
     if loaded.followers:
         link.begin(WAITING)
-        host = own_address(environment.front)
+        host = own_address(environment.coordinator)
         followers = accept_followers(
             host, environment.key, loaded.followers, lambda address: link.send(PEERS, address=address)
         )

@@ -27,7 +27,7 @@ from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.agent import CoordinatorLost, patient_connection, serve
 
 if TYPE_CHECKING:
-    from mindbatch.launch.ray_place import RayProcesses
+    from mindbatch.launch.ray_placement import RayProcesses
     from mindbatch.parallel.connection import Address
 
 _SECONDS_TO_CONNECT = 120.0
@@ -181,9 +181,9 @@ def _joined(job: Mapping[str, Any], stack: ExitStack) -> tuple[str, RayProcesses
     import ray  # it takes a second, and only this process needs it
     import ray.util
 
-    from mindbatch.launch.ray_place import RayProcesses, Room
+    from mindbatch.launch.ray_placement import RayProcesses, ReplicaPlacementGroup
 
-    group = Room(**job["placement_group"])
+    group = ReplicaPlacementGroup(**job["placement_group"])
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if job["address"] is None:
         options |= _own_cluster(group.resources, job["world_size"], stack)

@@ -18,7 +18,7 @@ from mindbatch.engine.request import Request
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.io.errors import MindBatchError
-from mindbatch.launch.started_as import SAME_CALLS
+from mindbatch.launch.launcher_environment import SAME_CALLS
 from mindbatch.parallel.connection import Message
 from mindbatch.replicas.messages import (
     failure_fields,

@@ -1,7 +1,5 @@
 """Starts the rank processes of a job, on other nodes through agents, or serves a job as such an agent."""
 
-import json
-import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -9,16 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 
-from mindbatch.io.child_main import WHOEVER
 from mindbatch.io.children import command
-from mindbatch.io.errors import EXIT_DONE, MindBatchError
+from mindbatch.io.errors import MindBatchError
 from mindbatch.launch.job_ranks import JobRanks, LocalProcesses
-from mindbatch.launch.launcher_programs import PROGRAMS, StartedProgram
+from mindbatch.launch.launcher_environment import SAME_CALLS, Coordinator
 from mindbatch.launch.process_log import write_replica_tables
 from mindbatch.launch.process_plan import HIDDEN, JOB_KEY, RANK, SCHEDULER, JobSetup, ProcessSpec
-from mindbatch.launch.started_as import SAME_CALLS, Address, Front
 from mindbatch.parallel.connection import Message, MessageConnection
-from mindbatch.replicas import agent as agent_main
 from mindbatch.replicas import rank_main
 from mindbatch.replicas.agent import patient_connection, serve
 from mindbatch.replicas.rank_links import RankLinks
@@ -46,28 +41,25 @@ def start_ranks(
         MindBatchError: an agent has not come, or a process cannot be started. None is left then.
     """
     expected = _ranks_of_agents(job)
-    links = _links(job, job.meeting[0] if cluster is None else cluster.host, takes_agents=bool(expected))
-    starter: RayCluster | StartedProgram | None = cluster
+    links = _links(job, job.rendezvous[0] if cluster is None else cluster.host, takes_agents=bool(expected))
 
     def close() -> None:
-        if starter is not None:
-            starter.end()
+        if cluster is not None:
+            cluster.end()
 
-    coordinator = Front(links.address, job.key)
-    remedy = ON_EACH_NODE if job.copies is None else SAME_CALLS
+    coordinator = Coordinator(links.address, job.key)
+    remedy = ON_EACH_NODE if job.copy_rendezvous is None else SAME_CALLS
     try:
-        with nullcontext() if job.copies is None else job.copies.opened(coordinator):
+        with nullcontext() if job.copy_rendezvous is None else job.copy_rendezvous.opened(coordinator):
             if cluster is not None:
                 cluster.start(coordinator.address, coordinator.key)
-            elif job.launcher in PROGRAMS:
-                starter = _started_program(job, coordinator.address, local)
-            check = starter.check if starter is not None else lambda: None
+            check = cluster.check if cluster is not None else lambda: None
             agents = wait_for_agents(
                 links, expected, job.table_digest, check, notice, tells=job.num_nodes > 1, remedy=remedy
             )
         if cluster is not None:
             agents[0].loss = cluster.loss
-        return links, JobRanks(replace(job, front=links.address), [local, *agents], close)
+        return links, JobRanks(replace(job, coordinator=links.address), [local, *agents], close)
     except BaseException:
         close()
         links.close()
@@ -76,7 +68,7 @@ def start_ranks(
 
 def _links(job: JobSetup, host: str, *, takes_agents: bool) -> RankLinks:
     """Listens at the address of a job; at its port where agents are to find it."""
-    port = job.meeting[1] if takes_agents else 0
+    port = job.rendezvous[1] if takes_agents else 0
     try:
         return RankLinks(host, job.key, job.topology.world_size, port, takes_agents=takes_agents)
     except OSError as error:
@@ -101,47 +93,19 @@ def local_processes(
 
 
 def _ranks_of_agents(job: JobSetup) -> list[range]:
-    """Returns the ranks of each agent: all with Ray, one with a launcher program, or those of a node."""
-    world = range(job.topology.world_size)
+    """Lists the ranks that each agent serves: all, which Ray places, or those of a node."""
     if job.launcher == "ray":
-        return [world]
-    if job.launcher in PROGRAMS:
-        return [range(rank, rank + 1) for rank in world]
+        return [range(job.topology.world_size)]
     return [job.ranks_of(node) for node in range(1, job.num_nodes)]
-
-
-def _started_program(job: JobSetup, address: Address, local: LocalProcesses) -> StartedProgram:
-    agent = _agent_command(job, address, local.logs, local.commands)
-    return StartedProgram(job, agent, local.logs, shown=local.shown)
-
-
-def _agent_command(job: JobSetup, address: Address, logs: Path, commands: Commands) -> list[str]:
-    todo = {
-        "address": address,
-        "first_rank": job.ranks.start,
-        "world_size": job.topology.world_size,
-        "folder": os.getcwd(),
-        "logs": str(logs),
-        "commands": commands,
-        "table": job.table_digest,
-    }
-    return [*command(agent_main.main, json.dumps(todo)), WHOEVER]
 
 
 def serve_node(job: JobSetup, local: LocalProcesses) -> int:
     """Starts and watches this node's processes until the job is over; returns the exit code.
 
     Raises:
-        MindBatchError: node 0 was not found or has gone, or a launcher failed. None of the processes is left.
+        MindBatchError: node 0 was not found or has gone. None of the processes is left.
     """
-    if job.launcher not in PROGRAMS:
-        return serve_coordinator(job, local, *connection_to_coordinator(job))
-    program = _started_program(job, job.meeting, local)
-    try:
-        program.wait()
-    finally:
-        program.end()
-    return EXIT_DONE
+    return serve_coordinator(job, local, *connection_to_coordinator(job))
 
 
 def connection_to_coordinator(
@@ -152,7 +116,8 @@ def connection_to_coordinator(
     Raises:
         MindBatchError: it was not found.
     """
-    address, key = (job.meeting, job.key) if job.copies is None else job.copies.wait(notice)
+    copies = job.copy_rendezvous
+    address, key = (job.rendezvous, job.key) if copies is None else copies.wait(notice)
     return patient_connection(address, key), key
 
 
@@ -178,14 +143,13 @@ def dry_run(job: JobSetup, command_line: Sequence[str], logs: Path) -> Iterator[
 
     command_line: as it was given. logs: the folder of them on each node.
     """
-    host, port = job.meeting
-    job = replace(job, front=(host, port if _ranks_of_agents(job) else 0))
+    host, port = job.rendezvous
+    job = replace(job, coordinator=(host, port if _ranks_of_agents(job) else 0))
     specs = [spec for replica in range(job.topology.data_parallel) for spec in job.specs(replica, 0, 0)]
     for node in range(job.num_nodes):
         ranks = job.ranks_of(node)
         at = f"{host}:{port or _FREE_PORT}"
         yield f"node {node}: ranks {ranks.start} to {ranks.stop - 1}; {_role(job, node, at, command_line)}"
-        yield from _program_lines(replace(job, node=node), logs, port)
         for spec in specs:
             if spec.rank in ranks if spec.is_rank else node == 0:
                 yield from _process_lines(spec, job, logs)
@@ -201,20 +165,12 @@ def _role(job: JobSetup, node: int, at: str, command_line: Sequence[str]) -> str
     return f"the user starts there: {JOB_KEY}={HIDDEN} {shlex.join([*own, f'launch.node_rank={node}'])}"
 
 
-def _program_lines(job: JobSetup, logs: Path, port: int) -> Iterator[str]:
-    if job.launcher in PROGRAMS:
-        agent = _agent_command(job, (job.meeting[0], port), logs, _commands())
-        program = PROGRAMS[job.launcher](job, agent)
-        yield f"  {program.name}, which starts an agent for each rank; in {shlex.quote(str(logs))}"
-        yield f"    {_words({**program.variables, JOB_KEY: HIDDEN}, program.argv)}"
-
-
 def _process_lines(spec: ProcessSpec, job: JobSetup, logs: Path) -> Iterator[str]:
     variables = dict(spec.variables)
     if JOB_KEY in variables:
         variables[JOB_KEY] = HIDDEN
-        host, port = job.front
-        variables["MINDBATCH_FRONT"] = f"{host}:{port or _FREE_PORT}"
+        host, port = job.coordinator
+        variables["MINDBATCH_COORDINATOR"] = f"{host}:{port or _FREE_PORT}"
     if "MS_SCHED_PORT" in variables:
         variables["MS_SCHED_PORT"] = _FREE_PORT
     if job.table is not None and spec.is_rank:

@@ -212,9 +212,9 @@ class Supervision:
                 continue  # it has reported the reason
             yield Failure(
                 self._replica_of(rank.rank),
-                f"rank {rank.rank} {rank.told}",
+                f"rank {rank.rank} {rank.description}",
                 _lines(rank.rank, rank.last_lines),
-                may_be_a_row=not rank.is_lost and rank.how not in _OF_THE_OPERATOR,
+                may_be_a_row=not rank.is_lost and rank.exit_reason not in _OF_THE_OPERATOR,
             )
 
     def _failures_of_disconnected(self, now: float) -> Iterable[Failure]:
@@ -309,8 +309,8 @@ class Supervision:
 
 
 def _is_a_cause(ended: EndedRank) -> bool:
-    """True if neither the rank's report nor another rank's end explains this end."""
-    return ended.is_lost or ended.how.startswith("signal")
+    """True if neither what the rank has said nor another rank's end explains this end."""
+    return ended.is_lost or ended.exit_reason.startswith("signal")
 
 
 def _lines(rank: int, last_lines: Iterable[str]) -> tuple[str, ...]:

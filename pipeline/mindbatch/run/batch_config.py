@@ -59,7 +59,6 @@ class BatchOutputConfig:
         "what to do when the folder holds a run with other settings or rows",
         kind.choice("refuse", "new_dir", "overwrite"),
     )
-    tensorboard: bool = option(False, "write the metrics for TensorBoard too")
     private: bool = private_option()
 
 

@@ -1,20 +1,16 @@
-"""The run's measurements over time: a JSON line every few seconds, and TensorBoard if requested."""
+"""Measurements of a run over time: counts, rates, and their file, a JSON line every few seconds."""
 
 import dataclasses
-import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 from mindbatch.io.amounts import per_second
 from mindbatch.io.closing import Closing
-from mindbatch.io.errors import ConfigError
 from mindbatch.io.regular_file import open_regular
 from mindbatch.io.screen_text import say
 from mindbatch.io.storage import Storage
@@ -98,46 +94,6 @@ def rates_between(start: Snapshot, end: Snapshot) -> Rates:
     )
 
 
-NEEDS_TENSORBOARDX = (
-    "output.tensorboard=true: tensorboardX is not installed; install it, or leave the option out"
-)
-
-
-class EventFile:
-    """One event file of a folder; each run makes its own, and TensorBoard shows them as one.
-
-    tensorboardX's SummaryWriter is passed over: it writes in a thread, and with a full disk the program waits
-    for it for ever. The writer below it writes at once, and raises OSError.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        """Raises ConfigError where tensorboardX is not installed; makes no file yet."""
-        try:
-            import tensorboardX.event_file_writer  # noqa: F401 (takes long to import, and few ask for it)
-        except ImportError as error:
-            raise ConfigError(NEEDS_TENSORBOARDX) from error
-        self._folder = folder
-        self._writer: Any = None
-
-    def add(self, values: Mapping[str, float], step: int, seconds: float) -> None:
-        """Writes one event with all values, by name; `seconds` since 1970. Raises OSError."""
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.proto.summary_pb2 import Summary
-
-        if self._writer is None:
-            self._folder.mkdir(exist_ok=True)
-            self._writer = EventsWriter(str(self._folder / "events"), f".{os.getpid()}")
-        scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        self._writer.write_event(Event(wall_time=seconds, step=step, summary=Summary(value=scalars)))
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Raises OSError."""
-        if self._writer is not None:
-            self._writer.close()
-
-
 SAMPLE_SECONDS = 5.0
 
 
@@ -149,21 +105,13 @@ class MetricsLog(Closing):
     once on standard error.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        tensorboard: Path | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """tensorboard: folder of TensorBoard's event files; None writes none. There a sample's step is the
-        number of rows that had ended, so that the curves of a resumed run join. clock: seconds since 1970.
-        Raises ConfigError if tensorboardX is needed and not installed."""
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        """clock: returns the seconds since 1970."""
         self._path = path
         self._clock = clock
         self._storage = Storage()
         self._latest: Snapshot | None = None
         self._written: Snapshot | None = None
-        self._events = None if tensorboard is None else EventFile(tensorboard)
         self._is_lost = False
 
     def sample(self, snapshot: Snapshot) -> None:
@@ -176,9 +124,6 @@ class MetricsLog(Closing):
         """Writes the last counts."""
         if self._latest is not None and self._latest != self._written:
             self._write(self._latest)
-        if self._events is not None:
-            with suppress(OSError):  # each event was flushed, or its loss reported
-                self._events.close()
 
     def _write(self, snapshot: Snapshot) -> None:
         rates = rates_between(self._written or snapshot, snapshot)
@@ -190,8 +135,6 @@ class MetricsLog(Closing):
         now = round(self._clock(), 3)
         try:
             self._append(orjson.dumps({"time": now, **values}, option=orjson.OPT_APPEND_NEWLINE))
-            if self._events is not None:
-                self._events.add(values, snapshot.rows_ended, now)
         except OSError as error:
             self._is_lost = True
             say(f"{self._path}: no more metrics are written ({error.strerror or error})")

@@ -151,11 +151,10 @@ class Monitor:
     @contextmanager
     def watching(self, generator: Generator) -> Iterator[Callable[[Tally], None]]:
         """Gives what is to be called after each step; shows and records its counts."""
-        tensorboard = self._folder.tensorboard if self._config.output.tensorboard else None
         start = time.perf_counter()
         with (
             run_progress(self._config.progress) as show_counts,
-            MetricsLog(self._folder.metrics, tensorboard) as metrics,
+            MetricsLog(self._folder.metrics) as metrics,
         ):
             before = generator.statistics  # of other runs, where the model is shared
 

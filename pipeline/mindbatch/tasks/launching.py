@@ -41,7 +41,7 @@ def run_in_job(config: TaskConfig, run: Run) -> int:
         return _tell([*dry_run(job, command, Path(config.launch.log_dir or "(temporary folder)"))])
     if job.copy is not None and job.copy.is_scheduler:  # of msrun; replicas have schedulers of their own
         return EXIT_DONE
-    return run(config) if job.is_front else _serve(config, job)
+    return run(config) if job.is_coordinator else _serve(config, job)
 
 
 def _run_alone(config: ModelTaskConfig, run: Run) -> int:
@@ -61,7 +61,7 @@ def _serve(config: ModelTaskConfig, job: JobSetup) -> int:
     from mindbatch.replicas.start import serve_node
 
     refuse_apart(job, config.model, config.runtime, config.launch.max_restarts)
-    ranks, (host, port) = job.ranks, job.meeting
+    ranks, (host, port) = job.ranks, job.rendezvous
     where = "on this host" if job.is_on_one_host else f"at {host}:{port}"
     say(f"node {job.node}: ranks {ranks.start} to {ranks.stop - 1} for node 0 {where}")
     return serve_node(job, node_processes(config, job, job))

@@ -10,9 +10,9 @@ from mindbatch.config.schema import SchemaKeys, TaskConfig, excludes, needs, opt
 from mindbatch.fields import kinds as kind
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.io.screen_text import printable, say, show, show_json
-from mindbatch.launch.given_servers import given_servers, parse_devices, parse_list, physical_devices
 from mindbatch.launch.hccn import find_addresses, loopback_note, own_address
 from mindbatch.launch.rank_table import PLAIN, RESERVED_NIC, Device, RankTable, Server, counted, table_rows
+from mindbatch.launch.server_list import parse_devices, parse_list, physical_devices, server_list
 from mindbatch.launch.table_fields import server_id_error
 from mindbatch.launch.table_files import (
     CheckedFile,
@@ -23,7 +23,7 @@ from mindbatch.launch.table_files import (
     write_table,
 )
 from mindbatch.launch.table_json import address_error
-from mindbatch.launch.table_reader import Leave, RankTableError, verify
+from mindbatch.launch.table_reader import AllowedDeviations, RankTableError, verify
 
 WRITE, CHECK, MERGE = "write", "check", "merge"
 _TO_WRITE = needs("action", WRITE, remedy="")
@@ -159,7 +159,7 @@ def run(config: RankTableConfig) -> int:
 
 
 def _merged(config: RankTableConfig) -> Assembled:
-    table, notes = merge_files([*map(Path, config.files)], Leave(uneven=config.uneven))
+    table, notes = merge_files([*map(Path, config.files)], AllowedDeviations(uneven=config.uneven))
     return table, name_for_servers(table), notes
 
 
@@ -186,7 +186,9 @@ def _verdict(path: Path, table: RankTable, is_new: bool) -> str:
 
 
 def _check(config: RankTableConfig) -> int:
-    checked = check_files([*map(Path, config.files)], config.num_ranks, Leave(uneven=config.uneven))
+    checked = check_files(
+        [*map(Path, config.files)], config.num_ranks, AllowedDeviations(uneven=config.uneven)
+    )
     is_correct = all(file.is_correct for file in checked)
     if config.output.format == "json":
         files = [_as_json(file) for file in checked]
@@ -221,7 +223,7 @@ def _as_text(checked: CheckedFile) -> list[str]:
 def assemble(config: RankTableConfig) -> Assembled:
     """The table with its ranks. Raises ConfigError for what was given wrong, RankTableError for the rest."""
     table, name, notes = _of_this_server(config) if config.servers is None else _of_given_servers(config)
-    verify(table, Leave(uneven=config.uneven))
+    verify(table, AllowedDeviations(uneven=config.uneven))
     return table, name, notes
 
 
@@ -229,7 +231,7 @@ def _of_given_servers(config: RankTableConfig) -> Assembled:
     errors: list[str] = []
     notes: list[str] = []
     nic = RESERVED_NIC if config.version == PLAIN else None
-    servers = given_servers(config.servers, nic, errors, notes)
+    servers = server_list(config.servers, nic, errors, notes)
     if errors:
         raise ConfigError(errors)
     table = RankTable.numbered(config.version, servers)

@@ -1,10 +1,12 @@
 """`retry` and `replay` begin with the configuration that was saved in the run's folder, wherever that is."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from mindbatch.config.saved import save_config
+from mindbatch.io.errors import ConfigError
 from task_configs import config_of, faults_of_task
 
 
@@ -82,6 +84,33 @@ def test_a_saved_configuration_that_is_damaged(run: Path) -> None:
         f"{run}/config.yaml: decoding.top_pp: unknown key; did you mean decoding.top_p?",
         "x: unknown key",
     ]
+
+
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_keys_and_values_that_are_gone_since_a_run_was_saved(run: Path, value: str) -> None:
+    file = run / "config.yaml"
+    saved = file.read_text().replace("output:\n", f"output:\n  tensorboard: {value}\n")
+    file.write_text(saved.replace("launcher: dynamic\n", "launcher: msrun\n"))
+    config = config_of("retry", f"output.dir={run}")
+    assert (config.output.dir, config.launch.launcher) == (str(run), "dynamic")
+    assert config_of("batch", f"output.dir={run}", file=file).decoding.seed == 5
+    (line,) = faults_of_task("retry", f"output.dir={run}", f"output.tensorboard={value}")
+    assert line.startswith("output.tensorboard: unknown key; metrics.jsonl in output.dir has ")
+
+
+def test_tasks_of_the_harness_are_gone_and_saved_evaluations_without_any_go_on(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    keys = ("model=tiny_gpt2", f"data.path={tmp_path}/rows.jsonl", f"output.dir={tmp_path}/a")
+    file = tmp_path / "evaluation.config.yaml"
+    section = "{tasks: %s, include_path: null, num_fewshot: null, limit: null, apply_chat_template: false}"
+    file.write_text(f"harness: {section % 'null'}\n")
+    assert config_of("evaluate", *keys, file=file).output.dir == f"{tmp_path}/a"
+    file.write_text(f"harness: {section % '[mine]'}\n")
+    hint = "unknown key; try: python -m mindbatch.lm_eval --model mindbatch "
+    with pytest.raises(ConfigError, match=re.escape(f"{file}: harness: {hint}")):
+        config_of("evaluate", *keys, file=file)
+    (line,) = faults_of_task("evaluate", *keys, "harness.tasks=[mine]")
+    assert line.startswith(f"harness.tasks: {hint}")
 
 
 def test_replay_needs_a_key_and_takes_it_to_the_letter(run: Path) -> None:

@@ -35,11 +35,11 @@ TWO_NODES = {"local_worker_num": 2, "master_addr": "10.0.0.1", "master_port": 81
         ),
         (
             {"local_worker_num": 3},
-            "launch.local_worker_num=3: 4 processes cannot be dealt to nodes of 3; allowed: 1, 2, 4",
+            "launch.local_worker_num=3: 4 processes cannot be divided into nodes of 3; allowed: 1, 2, 4",
         ),
         (
             {"local_worker_num": 8},
-            "launch.local_worker_num=8: 4 processes cannot be dealt to nodes of 8; allowed: 1, 2, 4",
+            "launch.local_worker_num=8: 4 processes cannot be divided into nodes of 8; allowed: 1, 2, 4",
         ),
         (
             TWO_NODES | {"node_rank": 2},
@@ -137,7 +137,7 @@ def test_paths_are_settled_with_their_faults(tmp_path: Path) -> None:
 def test_a_launcher_is_chosen_beside_its_keys(task: str) -> None:
     if task in ("retry", "replay"):
         with pytest.raises(ConfigError, match="output.dir"):
-            compose_task(TASKS[task], ["launch=msrun"])
+            compose_task(TASKS[task], ["launch=srun"])
         return
     settings = compose_task(TASKS[task], ["launch=srun", "launch.worker_num=4"]).settings
     assert settings["launch.launcher"].value == "srun"
@@ -149,7 +149,11 @@ def test_a_launcher_is_chosen_beside_its_keys(task: str) -> None:
     [
         (
             "launch=slurm",
-            "launch=slurm: no such option; there are dynamic, mpirun, msrun, rank_table, ray, srun",
+            "launch=slurm: no such option; there are dynamic, rank_table, ray, srun",
+        ),
+        (
+            "launch=mpirun",
+            "launch=mpirun: was removed; try: launch=dynamic, or mpirun -n NUMBER mindbatch ...",
         ),
         ("launch.worker_num=0", "launch.worker_num=0: must be a whole number, at least 1"),
         ("launch.node_rank=-1", "launch.node_rank=-1: must be a whole number, at least 0"),

@@ -93,7 +93,7 @@ def test_single_words_are_shared_by_chance() -> None:
 
 
 def test_long_texts_share_their_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendering, "MOST_WORDS", 4)
+    monkeypatch.setattr(rendering, "MAX_WORDS", 4)
     found = stretches("one TWO three four five", "one two three four five")
     assert [stretch.text for stretch in found if stretch.shared] == ["one"]
 

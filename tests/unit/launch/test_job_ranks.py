@@ -1,7 +1,6 @@
 """The processes of a job: where each is started and told what, as a dry run shows; ports; how they end."""
 
 import shlex
-import shutil
 import socket
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -22,7 +21,7 @@ from mindbatch.replicas.start import dry_run
 
 
 def started(*nodes: ListedProcesses, dp: int = 2, mp: int = 2) -> JobRanks:
-    job = JobSetup(Topology(dp, mp), dp * mp // len(nodes), key=bytes(32), front=("127.0.0.1", 1))
+    job = JobSetup(Topology(dp, mp), dp * mp // len(nodes), key=bytes(32), coordinator=("127.0.0.1", 1))
     for number, node in enumerate(nodes):
         node.ranks = job.ranks_of(number)
     return JobRanks(job, nodes)
@@ -65,7 +64,7 @@ def test_a_scheduler_that_fails_is_its_replicas_failure() -> None:
     node.fail("scheduler_1", "exit code 255", "address already in use")
     [ended] = ranks.ended()
     assert (ended.rank, ended.last_lines, ended.is_lost) == (2, ("address already in use",), True)
-    assert ended.how == "was ended: MindSpore's scheduler of its replica ended with exit code 255"
+    assert ended.exit_reason == "was ended: MindSpore's scheduler of its replica ended with exit code 255"
 
 
 def test_a_scheduler_that_ends_after_its_ranks_is_no_news() -> None:
@@ -121,7 +120,7 @@ def plan(dp: int, mp: int, pp: int = 1, local: int | None = None, *, has_schedul
         topology,
         local or topology.world_size,
         key=KEY,
-        front=("10.0.0.1", 7000),
+        coordinator=("10.0.0.1", 7000),
         has_schedulers=has_schedulers,
     )
 
@@ -130,7 +129,7 @@ def test_a_replica_of_one_rank_needs_no_scheduler() -> None:
     [spec] = plan(3, 1).specs(2, attempt=1, scheduler_port=0)
     assert (spec.name, spec.role, spec.replica, spec.rank) == ("rank_2", "rank", 2, 2)
     told = take_rank_environment(spec.variables)
-    assert (told.front, told.key, told.rank, told.attempt) == (("10.0.0.1", 7000), KEY, 2, 1)
+    assert (told.coordinator, told.key, told.rank, told.attempt) == (("10.0.0.1", 7000), KEY, 2, 1)
     assert spec.variables["DEVICE_ID"] == "2"
     assert not [name for name in spec.variables if name.startswith("MS_")]
 
@@ -226,7 +225,7 @@ def test_every_process_of_every_node() -> None:
     ]
     told = variables(found[found.index("  rank_3") + 1])
     assert told["MINDBATCH_RANK"] == "3"
-    assert told["MINDBATCH_FRONT"] == "127.0.0.1:47118"
+    assert told["MINDBATCH_COORDINATOR"] == "127.0.0.1:47118"
     assert told["MS_SCHED_HOST"] == "127.0.0.1"
     assert (told["MS_NODE_ID"], told["MS_WORKER_NUM"], told["DEVICE_ID"]) == ("1", "2", "1")
     assert told["MINDBATCH_JOB_KEY"] == "(hidden)"
@@ -239,16 +238,6 @@ def test_ranks_that_meet_in_memory_have_no_scheduler() -> None:
     told = variables(found[found.index("  rank_3") + 1])
     assert (told["MINDBATCH_RANK"], told["RANK_ID"], told["RANK_SIZE"]) == ("3", "1", "2")
     assert not [name for name in told if name.startswith("MS_")]
-
-
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no OpenMPI here")
-def test_the_program_of_a_launcher() -> None:
-    found = lines(LaunchConfig("mpirun"), Topology(2, 1))
-    assert found[1] == f"  mpirun, which starts an agent for each rank; in {shlex.quote(str(LOGS))}"
-    words = shlex.split(found[2])
-    assert words[words.index("mpirun") :][:3] == ["mpirun", "-np", "2"]
-    assert "mindbatch.replicas.agent" in words[-2]
-    assert variables(found[2])["MINDBATCH_JOB_KEY"] == "(hidden)"
 
 
 @pytest.mark.parametrize(("device_target", "has_scheduler"), [("CPU", True), ("Ascend", False)])

@@ -22,11 +22,8 @@ from child_functions import (
 from ended_processes import is_gone, wait_for
 from mindbatch.io.children import command
 from mindbatch.io.errors import MindBatchError
-from mindbatch.launch import launcher_programs, process_log, supervisor
-from mindbatch.launch.launcher_programs import Program, StartedProgram, program_command
-from mindbatch.launch.process_plan import JobSetup
+from mindbatch.launch import process_log, supervisor
 from mindbatch.launch.supervisor import EndedProcess, Supervisor, process_state
-from mindbatch.parallel.topology import Topology
 
 
 @pytest.fixture
@@ -51,7 +48,7 @@ def test_an_end_is_told_once_with_the_last_lines(processes: Supervisor, tmp_path
 def test_what_a_killed_process_has_left_is_killed(processes: Supervisor) -> None:
     processes.start("rank_0", command(die_with_a_child_left), os.environ)
     [ended] = wait_for(processes.ended)
-    assert ended.how == "signal 9"
+    assert ended.exit_reason == "signal 9"
     assert is_gone(int(ended.last_lines[0]))
 
 
@@ -95,7 +92,7 @@ def test_none_outlives_a_parent_that_was_killed(tmp_path: Path) -> None:
 
 
 def test_a_log_is_bounded(processes: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_log, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(process_log, "MAX_BYTES", 1 << 20)
     processes.start("rank_0", command(flood, "5"), os.environ)
     [ended] = wait_for(processes.ended)
     assert ended.last_lines[-1] == "the end"
@@ -149,46 +146,6 @@ def test_no_link_is_followed_and_nothing_else_written_over(processes: Supervisor
             processes.start(name, command(say_and_wait, "on"), os.environ)
     assert other.read_text() == "mine"
     assert processes.names == []
-
-
-def test_a_program_gets_its_arguments_as_they_are(processes: Supervisor) -> None:
-    arguments = ["$(id)", "a b", "it's", ";", "-x", "two\nlines", ""]
-    program = [sys.executable, "-c", "import sys; print(sys.argv[1:])", *arguments]
-    processes.start("msrun", program_command(program), os.environ)
-    [ended] = wait_for(processes.ended)
-    assert ended.last_lines == (str(arguments),)
-
-
-def test_a_program_that_is_not_there_says_so(processes: Supervisor) -> None:
-    processes.start("msrun", program_command(["no-such-program"]), os.environ)
-    [ended] = wait_for(processes.ended)
-    assert ended.how == "exit code 127"
-    assert ended.last_lines == ("'no-such-program': No such file or directory",)
-
-
-def test_files_that_a_program_makes_are_for_the_owner_only(processes: Supervisor, tmp_path: Path) -> None:
-    """So msrun's logs of its workers are, whose prompts they may hold."""
-    program = [sys.executable, "-c", "open('worker_0.log', 'w').close()"]
-    processes.start("msrun", program_command(program, tmp_path), os.environ)
-    wait_for(processes.ended)
-    assert (tmp_path / "worker_0.log").stat().st_mode & 0o777 == 0o600
-
-
-def test_a_program_that_listens_is_kept_to_this_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the program itself whose sockets are bound, and not what keeps it."""
-    code = "import os, signal; os.rename(open('p', 'w').name, str(os.getpid())); signal.pause()"
-    listening = Program("mpirun", [sys.executable, "-c", code], listens=True)
-    monkeypatch.setitem(launcher_programs.PROGRAMS, "mpirun", lambda job, agent: listening)
-    asked: set[int] = set()
-    monkeypatch.setattr(launcher_programs, "keep_on_this_host", lambda process: not asked.add(process))
-    program = StartedProgram(JobSetup(Topology(), 1, launcher="mpirun"), [], tmp_path)
-    try:
-        [process] = wait_for(lambda: [path.name for path in tmp_path.iterdir() if path.name.isdigit()])
-        program.check()
-        assert int(process) in asked
-    finally:
-        program.end()
-    assert is_gone(int(process))
 
 
 def test_what_a_process_does_is_seen() -> None:

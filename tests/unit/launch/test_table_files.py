@@ -6,14 +6,14 @@ import pytest
 
 from mindbatch.launch.rank_table import counted, table_rows
 from mindbatch.launch.table_files import (
-    MOST_LINES,
+    MAX_LINES,
     check_files,
     merge_files,
     name_for_server,
     write_table,
 )
 from mindbatch.launch.table_json import LARGEST_FILE, at, parse_json, read_json, shown
-from mindbatch.launch.table_reader import Leave, RankTableError, examine
+from mindbatch.launch.table_reader import AllowedDeviations, RankTableError, examine
 from rank_tables import Document, plain_table, super_pod_table, write_json
 
 
@@ -137,7 +137,7 @@ def test_a_file_that_cannot_be_read_does_not_keep_the_others_from_being_compared
 
 def test_the_number_of_ranks_can_be_asked_for(first: Path) -> None:
     assert check_files([first], 16)[0].is_correct
-    assert check_files([first], 8)[0].errors == ["has 16 ranks; num_ranks=8 is asked for"]
+    assert check_files([first], 8)[0].errors == ["has 16 ranks; num_ranks=8 is requested"]
 
 
 def test_many_faults_are_counted(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_many_faults_are_counted(tmp_path: Path) -> None:
     for device in table["server_list"][0]["device"]:
         device["device_ip"] = "x"
     (checked,) = check_files([write_json(tmp_path / "a.json", table)])
-    assert len(checked.errors) == MOST_LINES + 1
+    assert len(checked.errors) == MAX_LINES + 1
     assert checked.errors[-1] == "... and 900 more errors"
 
 
@@ -165,16 +165,18 @@ def files(tmp_path: Path, *tables: Document) -> list[Path]:
     return [write_json(tmp_path / f"{number}.json", table) for number, table in enumerate(tables)]
 
 
-def faults(tmp_path: Path, *tables: Document, leave: Leave | None = None) -> list[str]:
+def faults(tmp_path: Path, *tables: Document, allowed: AllowedDeviations | None = None) -> list[str]:
     with pytest.raises(RankTableError) as caught:
-        merge_files(files(tmp_path, *tables), leave or Leave())
+        merge_files(files(tmp_path, *tables), allowed or AllowedDeviations())
     return [fault.replace(f"{tmp_path}/", "") for fault in caught.value.lines]
 
 
 @pytest.mark.parametrize("whole", [plain_table(3), super_pod_table()])
 def test_the_tables_of_single_servers_make_the_table_of_all(tmp_path: Path, whole: Document) -> None:
     count = len(whole["server_list"])
-    merged, notes = merge_files(files(tmp_path, *(one_of(whole, n) for n in range(count))), Leave())
+    merged, notes = merge_files(
+        files(tmp_path, *(one_of(whole, n) for n in range(count))), AllowedDeviations()
+    )
     expected = super_pod_table() if "super_pod_list" in whole else plain_table(3)
     assert merged.to_json() == expected
     assert notes == []
@@ -185,7 +187,7 @@ def test_ranks_of_the_files_do_not_matter(tmp_path: Path) -> None:
     for place, device in enumerate(second["server_list"][0]["device"]):
         device["rank_id"] = str(99 - place)
     paths = files(tmp_path, one_of(plain_table(2), 0), second)
-    merged, notes = merge_files(paths, Leave())
+    merged, notes = merge_files(paths, AllowedDeviations())
     assert merged.to_json() == plain_table(2)
     assert notes == [
         f"{paths[1]}: its ranks are not in the order of its entries; "

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mindbatch.launch.table_reader import Leave, RankTableError, examine, read_rank_table
+from mindbatch.launch.table_reader import AllowedDeviations, RankTableError, examine, read_rank_table
 from rank_tables import (
     Document,
     mindspore_1_0_table,
@@ -24,8 +24,8 @@ Change = Callable[[Document], Any]
 FIRST, SECOND, OTHER = "server_list[0].device[0]", "server_list[0].device[1]", "server_list[1].device[0]"
 
 
-def faults(document: Any, leave: Leave | None = None) -> list[str]:
-    return examine(document, leave or Leave())[1].errors
+def faults(document: Any, allowed: AllowedDeviations | None = None) -> list[str]:
+    return examine(document, allowed or AllowedDeviations())[1].errors
 
 
 def device(document: Document, server: int, place: int) -> dict[str, Any]:
@@ -311,12 +311,12 @@ def test_notes_are_no_faults() -> None:
 def test_what_may_be_left() -> None:
     document = plain_table(2)
     document["server_list"][0]["device"].pop(3)
-    assert [fault.partition(":")[0] for fault in faults(document, Leave(uneven=True))] == [
+    assert [fault.partition(":")[0] for fault in faults(document, AllowedDeviations(uneven=True))] == [
         "rank_id",
         "rank_id",
     ]
-    assert faults(document, Leave(uneven=True, any_ranks=True)) == []
-    assert len(faults(document, Leave(any_ranks=True))) == 1
+    assert faults(document, AllowedDeviations(uneven=True, any_ranks=True)) == []
+    assert len(faults(document, AllowedDeviations(any_ranks=True))) == 1
 
 
 def test_all_faults_of_a_file_are_raised_with_its_name(tmp_path: Path) -> None:

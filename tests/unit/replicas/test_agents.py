@@ -157,7 +157,7 @@ def test_ranks_are_lost_with_their_agent() -> None:
         found: list[EndedProcess] = []
         wait_for(lambda: found.extend(node.ended()) or len(found) == 2)
         assert [each.name for each in found] == ["rank_0", "rank_1"]
-        assert found[0].how.startswith("was lost with its node ")
+        assert found[0].exit_reason.startswith("was lost with its node ")
         assert all(each.is_lost for each in found)
         assert node.ended() == []
         node.end()
@@ -203,9 +203,9 @@ def test_who_has_not_come_is_named(
 
 def test_waiting_ends_when_it_is_in_vain() -> None:
     def check() -> None:
-        raise MindBatchError("msrun ended with exit code 1")
+        raise MindBatchError("the driver ended with exit code 1")
 
-    with listening(range(4)) as nodes, pytest.raises(MindBatchError, match="msrun ended"):
+    with listening(range(4)) as nodes, pytest.raises(MindBatchError, match="the driver ended"):
         nodes.wait(check, seconds=10)
 
 

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import re
-import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,6 @@ import pytest
 
 from mindbatch.engine.progress import Item, with_progress
 from mindbatch.engine.request import RequestOutput, StreamEvent
-from mindbatch.io.errors import ConfigError
 from mindbatch.io.moving_bar import CLEARED, LoadingLine
 from mindbatch.io.storage import Storage
 from mindbatch.run.metrics import SAMPLES_PER_WINDOW, MetricsLog, RateMeter, Rates, Snapshot, rates_between
@@ -180,8 +178,8 @@ def sampled(seconds: float) -> Snapshot:
     return counted(seconds, int(9 * seconds), rows_done=int(seconds), rows_failed=1)
 
 
-def log(path: Path, *seconds: float, tensorboard: Path | None = None) -> None:
-    with MetricsLog(path, tensorboard, clock=lambda: 1700000000.25) as metrics:
+def log(path: Path, *seconds: float) -> None:
+    with MetricsLog(path, clock=lambda: 1700000000.25) as metrics:
         for second in seconds:
             metrics.sample(sampled(second))
 
@@ -234,7 +232,7 @@ def test_a_run_without_samples_writes_nothing(tmp_path: Path) -> None:
     log(tmp_path / "metrics.jsonl")
     assert os.listdir(tmp_path) == []
     log(tmp_path / "metrics.jsonl", 0.0)
-    assert os.listdir(tmp_path) == ["metrics.jsonl"], "TensorBoard's are made only when asked for"
+    assert os.listdir(tmp_path) == ["metrics.jsonl"]
 
 
 def test_a_full_disk_is_said_once_and_the_run_goes_on(
@@ -257,45 +255,8 @@ def test_a_full_disk_is_said_once_and_the_run_goes_on(
 def test_a_folder_that_is_not_there_is_said_and_the_run_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log(tmp_path / "gone/metrics.jsonl", 0.0, 5.0, tensorboard=tmp_path / "gone/tensorboard")
+    log(tmp_path / "gone/metrics.jsonl", 0.0, 5.0)
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def events(folder: Path) -> list[Any]:
-    """What the event files hold: records of length, check, event and check, as TensorFlow writes them."""
-    from tensorboardX.proto.event_pb2 import Event
-
-    found = []
-    for path in sorted(folder.iterdir()):
-        data = path.read_bytes()
-        while data:
-            (length,) = struct.unpack("<Q", data[:8])
-            found.append(Event.FromString(data[12 : 12 + length]))
-            data = data[16 + length :]
-    return found
-
-
-def test_tensorboard_gets_every_sample(tmp_path: Path) -> None:
-    log(tmp_path / "metrics.jsonl", 0.0, 5.0, 7.0, tensorboard=tmp_path / "tensorboard")
-    first, *samples = events(tmp_path / "tensorboard")
-    assert first.file_version == "brain.Event:2"
-    assert [sample.step for sample in samples] == [1, 6, 8]
-    assert {sample.wall_time for sample in samples} == {1700000000.25}
-    values = {value.tag: value.simple_value for value in samples[1].summary.value}
-    assert (values["rows_done"], values["generated_tokens_per_second"]) == (5.0, 9.0)
-
-
-def test_events_can_be_seen_while_the_run_goes_on(tmp_path: Path) -> None:
-    with MetricsLog(tmp_path / "metrics.jsonl", tmp_path / "tensorboard") as metrics:
-        metrics.sample(sampled(0.0))
-        assert len(events(tmp_path / "tensorboard")) == 2
-
-
-def test_tensorboard_needs_tensorboardx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
-    with pytest.raises(ConfigError, match=r"output.tensorboard=true: tensorboardX is not installed"):
-        MetricsLog(tmp_path / "metrics.jsonl", tmp_path / "tensorboard")
-    assert os.listdir(tmp_path) == []
 
 
 def test_rates_forget_what_is_older_than_the_window() -> None:

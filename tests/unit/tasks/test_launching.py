@@ -27,6 +27,9 @@ def configure(model_folder: Path) -> Configure:
     return configured
 
 
+TABLE = Path(__file__).parents[3] / "examples/rank_table.json"
+
+
 @pytest.fixture(autouse=True)
 def _a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINDBATCH_JOB_KEY", "ab" * 32)
@@ -50,8 +53,8 @@ def test_only_what_asks_for_more_than_this_process_is_launched(configure: Config
 
 
 def test_one_process_needs_no_launcher(configure: Configure, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_in_job(configure("launch=mpirun"), run) == 7
-    said = "mindbatch: launch=mpirun: one process needs no launcher; parallel.* makes more of them\n"
+    assert run_in_job(configure("launch=rank_table", f"launch.rank_table={TABLE}"), run) == 7
+    said = "mindbatch: launch=rank_table: one process needs no launcher; parallel.* makes more of them\n"
     assert capsys.readouterr().err == said
 
 

@@ -8,14 +8,6 @@ from mindbatch.config.launch_schema import GIVEN_AS
 from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.storage import write_whole
-from mindbatch.launch.given_servers import (
-    address_of,
-    own_server,
-    parse_list,
-    parse_range,
-    physical_devices,
-    ranks_of,
-)
 from mindbatch.launch.process_log import made_folder
 from mindbatch.launch.rank_table import RankTable, Server, counted
 from mindbatch.launch.scripts.execute_order import ExecuteOrder, read_order, with_input, with_launch
@@ -26,13 +18,21 @@ from mindbatch.launch.scripts.program_ranks import (
     ScriptJob,
     run_script,
 )
+from mindbatch.launch.server_list import (
+    address_of,
+    own_server,
+    parse_list,
+    parse_range,
+    physical_devices,
+    ranks_of,
+)
 from mindbatch.launch.table_json import read_json
-from mindbatch.launch.table_reader import Leave, RankTableError, read_rank_table
+from mindbatch.launch.table_reader import AllowedDeviations, RankTableError, read_rank_table
 
 NAME = "run_dist_gen.sh"
 LOGS = "output/log"
 VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
-_MOST_DIGITS = 7
+_MAX_DIGITS = 7
 SCRIPT = Script(
     NAME,
     f"""usage: bash scripts/{NAME} "EXECUTE_ORDER" RANK_TABLE "[A,B)" RANK_SIZE
@@ -57,7 +57,7 @@ It waits; logs are {LOGS}/rank_N.log; the exit code is that of the first process
 
 @dataclass(frozen=True)
 class DevicePlacement:
-    """The devices asked for, by the number that a process here uses, and their ranks."""
+    """The requested devices, by the number that a process here uses, and their ranks."""
 
     table: RankTable
     server: Server
@@ -74,7 +74,7 @@ def check_arguments() -> None:
 
 
 def read_job(arguments: list[str], environment: Mapping[str, str]) -> ScriptJob:
-    """The job that the four arguments ask for. Raises ConfigError with every error."""
+    """Reads the job of the four arguments. Raises ConfigError with every error."""
     text, table_path, devices, size = arguments
     path = Path(table_path).absolute()
     errors: list[str] = []
@@ -86,8 +86,8 @@ def read_job(arguments: list[str], environment: Mapping[str, str]) -> ScriptJob:
     if errors or placement is None:
         raise ConfigError(errors)
     ranks = None if order.starts_its_ranks else _ranks(order, path, placement)
-    given_as = {GIVEN_AS: "worker_num=RANK_SIZE,rank_table=RANK_TABLE"}
-    return ScriptJob(order, ranks, given_as, notes=tuple(notes))
+    user_keys = {GIVEN_AS: "worker_num=RANK_SIZE,rank_table=RANK_TABLE"}
+    return ScriptJob(order, ranks, user_keys, notes=tuple(notes))
 
 
 def _placement(
@@ -122,14 +122,14 @@ def _placement(
 
 
 def _rank_size(text: str, errors: list[str]) -> int | None:
-    if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text) > 0:
+    if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS and int(text) > 0:
         return int(text)
     errors.append(f"RANK_SIZE {shown(text)}: must be a whole number above 0")
     return None
 
 
 def _numbers(devices: str, num_ranks: int | None, errors: list[str]) -> list[int]:
-    """The devices of the range, which may not be more than the ranks."""
+    """Reads the devices of the range, which may not be more than the ranks."""
     try:
         numbers, note = parse_range(devices)
     except ValueError as error:
@@ -143,9 +143,9 @@ def _numbers(devices: str, num_ranks: int | None, errors: list[str]) -> list[int
 
 
 def _table(path: Path, num_ranks: int | None, errors: list[str]) -> RankTable | None:
-    """The rank table, if it is correct; it must be for so many ranks."""
+    """Reads the rank table, if it is correct; it must be for so many ranks."""
     try:
-        table, _ = read_rank_table(path, Leave(uneven=True))
+        table, _ = read_rank_table(path, AllowedDeviations(uneven=True))
     except RankTableError as error:
         errors += error.lines
         return None
@@ -155,7 +155,7 @@ def _table(path: Path, num_ranks: int | None, errors: list[str]) -> RankTable | 
 
 
 def _ranks(order: ExecuteOrder, path: Path, placement: DevicePlacement) -> ProgramRanks:
-    """A process for each device, with the variables that MindFormers' script sets."""
+    """Plans a process for each device, with the variables that MindFormers' script sets."""
     path = _as_hccl_reads_it(path, placement.table)
     variables = {
         f"rank_{rank}": {
@@ -170,7 +170,7 @@ def _ranks(order: ExecuteOrder, path: Path, placement: DevicePlacement) -> Progr
 
 
 def _as_hccl_reads_it(path: Path, table: RankTable) -> Path:
-    """The file, or for ModelArts' form, which HCCL does not know, one beside the logs."""
+    """Returns the file, or for ModelArts' form, which HCCL does not know, one beside the logs."""
     if "server_list" in read_json(path):
         return path
     written = made_folder(Path.cwd() / LOGS) / "rank_table.json"

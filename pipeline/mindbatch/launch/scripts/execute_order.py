@@ -42,12 +42,12 @@ class ExecuteOrder:
         return self.kind != "other"
 
     def beginning_with(self, *further: str) -> "ExecuteOrder":
-        """The order with arguments before those that the user gave."""
+        """Puts arguments before those that the user gave."""
         return replace(self, arguments=(*further, *self.arguments))
 
 
 def read_order(text: str, errors: list[str]) -> ExecuteOrder:
-    """The command in `text`; what is wrong with it is appended to `errors`.
+    """Reads the command in `text`; its errors are appended to `errors`.
 
     `mindbatch` is run by this Python, and NAME.py by python, as msrun does it.
     """
@@ -83,7 +83,7 @@ def _recognised(words: Sequence[str]) -> ExecuteOrder:
 
 
 def _python(name: str) -> str:
-    """The Python that the user has named for the script; else that of PATH, and where there is none, ours."""
+    """Finds the Python that the user has named for the script, else that of PATH, else ours."""
     named = sys.executable if os.environ.get("PYTHON") else shutil.which(name)
     return named or sys.executable
 
@@ -119,13 +119,13 @@ def _file_errors(order: ExecuteOrder) -> Iterator[str]:
 
 
 def _own_generate_custom() -> str:
-    """The path of the checkout's; of a wheel, which has none, how it is called there."""
+    """Names generate_custom.py: its path in the checkout, or how it is called in a wheel, which lacks it."""
     own = _GENERATE_CUSTOM
     return shlex.quote(str(own)) if own.exists() else "tools/generate_custom.py of its checkout"
 
 
 def with_input(order: ExecuteOrder, data: str | None, notes: list[str], errors: list[str]) -> ExecuteOrder:
-    """The order with INPUT_DATA, where that is given; a note tells which program of two names is run.
+    """Adds INPUT_DATA, if it is set, to the order; a note tells which program of two names is run.
 
     Other programs get `--input_data` and the text at their end; mindbatch gets it as its prompt, or as the
     file of its prompts where it is the path of one.
@@ -153,7 +153,7 @@ def with_input(order: ExecuteOrder, data: str | None, notes: list[str], errors: 
 def with_launch(
     order: ExecuteOrder, script: str, values: Mapping[str, str | int], errors: list[str]
 ) -> ExecuteOrder:
-    """An order of ours with `launch.KEY=VALUE` for each value; an order that gives one itself is wrong."""
+    """Adds `launch.KEY=VALUE` for each value to an order of ours, which must not set one itself."""
     keys = _keys(order)
     names = {key: "launch" if key == "launcher" else f"launch.{key}" for key in values}
     errors += [f"EXECUTE_ORDER: {name}= is given by {script}" for name in names.values() if name in keys]

@@ -8,7 +8,6 @@ from mindbatch.config.launch_schema import GIVEN_AS
 from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import ConfigError
 from mindbatch.launch.free_ports import HeldPort, port_error
-from mindbatch.launch.given_servers import is_own_address
 from mindbatch.launch.scripts.execute_order import ExecuteOrder, read_order, with_input, with_launch
 from mindbatch.launch.scripts.program_ranks import (
     ARGUMENTS_ARE_RIGHT,
@@ -17,6 +16,7 @@ from mindbatch.launch.scripts.program_ranks import (
     ScriptJob,
     run_script,
 )
+from mindbatch.launch.server_list import is_own_address
 
 NAME = "msrun_launcher.sh"
 NAMES = {
@@ -28,8 +28,8 @@ NAMES = {
         *("LOG_DIR", "JOIN", "CLUSTER_TIME_OUT"),
     ),
 }
-_GIVEN_AS = "worker_num=WORKER_NUM,local_worker_num=LOCAL_WORKER,node_rank=NODE_RANK,log_dir=LOG_DIR,"
-_GIVEN_AS += "master_addr=MASTER_ADDR,master_port=MASTER_PORT"
+_USER_KEYS = "worker_num=WORKER_NUM,local_worker_num=LOCAL_WORKER,node_rank=NODE_RANK,log_dir=LOG_DIR,"
+_USER_KEYS += "master_addr=MASTER_ADDR,master_port=MASTER_PORT"
 DEFAULTS = {
     "WORKER_NUM": "8",
     "MASTER_ADDR": "127.0.0.1",
@@ -66,14 +66,14 @@ It waits; logs are LOG_DIR/worker_N.log; the exit code is that of the first proc
     (1, 2, 6, 9),
 )
 _LARGEST_PORT = 65535
-_MOST_WORKERS = 1 << 16
-_MOST_SECONDS = 1 << 31
+_MAX_WORKERS = 1 << 16
+_MAX_SECONDS = 1 << 31
 _LONGEST_SUFFIX = 100
 
 
 @dataclass
 class Settings:
-    """The arguments, with every error in them. drawn_port: one that was drawn in place of the usual one."""
+    """The arguments, with every error in them. drawn_port: one that was drawn instead of the usual one."""
 
     workers: int
     local_workers: int
@@ -96,7 +96,7 @@ def check_arguments() -> None:
 
 
 def read_job(arguments: list[str], environment: Mapping[str, str]) -> ScriptJob:
-    """The job that the arguments and the variables ask for. Raises ConfigError with every error."""
+    """Reads the job of the arguments and the variables. Raises ConfigError with every error."""
     by_name = dict(zip(NAMES[len(arguments)], arguments, strict=True))
     notes: list[str] = []
     settings = read_settings(by_name)
@@ -104,14 +104,14 @@ def read_job(arguments: list[str], environment: Mapping[str, str]) -> ScriptJob:
     variables = log_variables(environment, settings, errors)
     order = read_order(by_name["EXECUTE_ORDER"], errors)
     if not errors and not order.starts_its_ranks:
-        _settle_port(settings, "MASTER_PORT" in by_name, notes)
+        _resolve_port(settings, "MASTER_PORT" in by_name, notes)
     order = with_input(order, environment.get("INPUT_DATA"), notes, errors)
     if order.starts_its_ranks:
         order = with_launch(order, NAME, _launch_values(by_name, settings), errors)
     if errors:
         raise ConfigError(errors)
     if order.starts_its_ranks:
-        return ScriptJob(order, None, variables | {GIVEN_AS: _GIVEN_AS}, tuple(notes))
+        return ScriptJob(order, None, variables | {GIVEN_AS: _USER_KEYS}, tuple(notes))
     return ScriptJob(order, _ranks(order, settings, variables), notes=tuple(notes))
 
 
@@ -119,14 +119,14 @@ def read_settings(by_name: Mapping[str, str]) -> Settings:
     errors: list[str] = []
     texts = DEFAULTS | dict(by_name)
 
-    def number(name: str, least: int, most: int) -> int:
+    def number(name: str, least: int, largest: int) -> int:
         text = texts[name]
-        if text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= most:
+        if text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= largest:
             return int(text)
-        errors.append(f"{name} {shown(text)}: must be a whole number from {least} to {most}")
+        errors.append(f"{name} {shown(text)}: must be a whole number from {least} to {largest}")
         return least
 
-    workers = number("WORKER_NUM", 1, _MOST_WORKERS)
+    workers = number("WORKER_NUM", 1, _MAX_WORKERS)
     settings = Settings(
         workers=workers,
         local_workers=number("LOCAL_WORKER", 1, workers) if "LOCAL_WORKER" in texts else workers,
@@ -135,7 +135,7 @@ def read_settings(by_name: Mapping[str, str]) -> Settings:
         node=number("NODE_RANK", 0, workers - 1),
         logs=texts["LOG_DIR"],
         is_shown=texts["JOIN"].lower() == "true",
-        seconds=number("CLUSTER_TIME_OUT", 1, _MOST_SECONDS),
+        seconds=number("CLUSTER_TIME_OUT", 1, _MAX_SECONDS),
         errors=errors,
     )
     if texts["JOIN"].lower() not in ("true", "false"):
@@ -149,14 +149,14 @@ def read_settings(by_name: Mapping[str, str]) -> Settings:
 def _node_errors(settings: Settings) -> list[str]:
     workers, local, node = settings.workers, settings.local_workers, settings.node
     if workers % local:
-        return [f"LOCAL_WORKER {local}: {workers} workers cannot be dealt to nodes of {local}"]
+        return [f"LOCAL_WORKER {local}: {workers} workers cannot be divided into nodes of {local}"]
     if node >= (nodes := workers // local):
         return [f"NODE_RANK {node}: {workers} workers, {local} on each node, are on {nodes}; 0 is the first"]
     return []
 
 
 def log_variables(environment: Mapping[str, str], settings: Settings, errors: list[str]) -> dict[str, str]:
-    """The variables of MindFormers' and CANN's logs; the suffix is put behind LOG_DIR, too."""
+    """Returns the variables of MindFormers' and CANN's logs; the suffix goes behind LOG_DIR, too."""
     suffix = environment.get("MF_LOG_SUFFIX", "")
     if "/" in suffix or not suffix.isprintable() or len(suffix) > _LONGEST_SUFFIX:
         errors.append(f"MF_LOG_SUFFIX={shown(suffix)}: must be the end of a folder's name")
@@ -172,8 +172,8 @@ def log_variables(environment: Mapping[str, str], settings: Settings, errors: li
     return variables
 
 
-def _settle_port(settings: Settings, is_given: bool, notes: list[str]) -> None:
-    """Node 0 is where the workers meet: its port must be free; one that was not given may be another."""
+def _resolve_port(settings: Settings, is_given: bool, notes: list[str]) -> None:
+    """Resolves the port of node 0, which must be free; another is drawn where none was set."""
     if settings.node or settings.workers == 1:
         return
     if not is_own_address(settings.address) and settings.address != "localhost":
@@ -191,7 +191,7 @@ def _settle_port(settings: Settings, is_given: bool, notes: list[str]) -> None:
 
 
 def _ranks(order: ExecuteOrder, settings: Settings, variables: Mapping[str, str]) -> ProgramRanks:
-    """A process for each worker here, and the scheduler on node 0: the same command, as with msrun."""
+    """Plans a process for each worker here, and on node 0 the scheduler: the same command, as with msrun."""
     common = {**variables, "RANK_SIZE": str(settings.workers)}
     if settings.workers > 1:
         common |= {

@@ -18,7 +18,7 @@ from mindbatch.io.screen_text import end_output, say, show_page, watch_streams
 from mindbatch.launch.free_ports import HeldPort
 from mindbatch.launch.process_log import made_folder
 from mindbatch.launch.scripts.execute_order import ExecuteOrder
-from mindbatch.launch.scripts.keeper import keep
+from mindbatch.launch.scripts.reaper import run_and_reap
 from mindbatch.launch.supervisor import EndedProcess, Supervisor
 
 _WITHOUT_US = "ModuleNotFoundError: No module named 'mindbatch'"
@@ -45,7 +45,7 @@ class ProgramRanks:
 
 
 def run_ranks(job: ProgramRanks, script: str) -> int:
-    """The exit code of the first process that failed, which ends the others; 0 when all have ended with 0."""
+    """Runs the ranks; returns the exit code of the first that failed, which ends the others, or 0."""
     made_folder(job.logs, key="")
     supervisor = Supervisor(job.logs, shown=job.shown)
     try:
@@ -68,7 +68,10 @@ def run_ranks(job: ProgramRanks, script: str) -> int:
     if failed is None:
         return EXIT_DONE
     log = f"{job.logs / failed.name}.log"
-    say(f"{failed.name} ended with {failed.how}; the others are ended, too; its log is {log}", name=script)
+    say(
+        f"{failed.name} ended with {failed.exit_reason}; the others are ended, too; its log is {log}",
+        name=script,
+    )
     say(*(() if job.shown else failed.last_lines), name=failed.name)
     if any(_WITHOUT_US in line for line in failed.last_lines):
         say(
@@ -83,7 +86,7 @@ def _counted(number: int) -> str:
 
 
 def _start(job: ProgramRanks, supervisor: Supervisor) -> None:
-    command = children.command(keep, *job.words)
+    command = children.command(run_and_reap, *job.words)
     for name, variables in [*([job.helper] if job.helper else []), *job.ranks.items()]:
         supervisor.start(name, command, {**os.environ, **variables})
 
@@ -164,8 +167,8 @@ def _read_and_run(
         return EXIT_DONE
     if len(arguments) not in script.counts:
         show_page(script.usage, sys.stderr)
-        *most, last = map(str, script.counts)
-        allowed = f"{', '.join(most)} or {last}" if most else last
+        *others, last = map(str, script.counts)
+        allowed = f"{', '.join(others)} or {last}" if others else last
         say(f"{len(arguments)} arguments were given; it takes {allowed}", name=script.name)
         return EXIT_USAGE
     return run_job(read_job(arguments, os.environ))
@@ -175,11 +178,11 @@ def _run(script: Script, job: ScriptJob) -> int:
     say(*job.notes, name=script.name)
     if job.ranks is not None:
         return run_ranks(job.ranks, script.name)
-    return _become(job)
+    return _exec_program(job)
 
 
-def _become(job: ScriptJob) -> NoReturn:
-    """Goes on as the program of ours, which gets the signals and whose exit code is the script's."""
+def _exec_program(job: ScriptJob) -> NoReturn:
+    """Replaces this process by our program, which gets the signals and gives the script's exit code."""
     try:
         os.execvpe(job.order.program[0], job.order.words, {**os.environ, **job.variables})
     except OSError as error:

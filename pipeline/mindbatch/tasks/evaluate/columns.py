@@ -1,4 +1,4 @@
-"""The columns of an evaluation: what is compared, and each with what."""
+"""Columns of an evaluation, one for each model, adapter and decoding, and the baseline of each."""
 
 import re
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from mindbatch.tasks.evaluate.schema import OWN_MODEL, EvaluateConfig
 
 @dataclass(frozen=True)
 class Column:
-    """One of the things that are compared.
+    """One of the systems that are compared: a model with an adapter and a decoding.
 
-    name: in the results: what it does not share with all others. checkpoint: the name of a model. adapter: of
-    `lora.adapters`; None where there are none. decoding: the option.
+    name: its name in the results, of the parts in which columns differ. checkpoint: the name of the model.
+    adapter: its name in `lora.adapters`; None where there are none. decoding: the option.
     """
 
     name: str
@@ -28,17 +28,17 @@ class Column:
 
     @property
     def folder(self) -> str:
-        """The name of its folder, whatever other columns there are."""
+        """Name of the column's folder; it does not depend on the other columns."""
         return f"{self.scored_as}+{self.decoding}"
 
     @property
     def scored_as(self) -> str:
-        """Key of what decides the likelihood of a given text; columns that differ in decoding share it."""
+        """Name of the folder of scored texts; columns that differ in decoding share it."""
         return self.checkpoint if self.adapter is None else f"{self.checkpoint}+{_file_name(self.adapter)}"
 
 
 def columns_of(config: EvaluateConfig) -> list[Column]:
-    """Every checkpoint with every adapter and every decoding; `model` is the first one, where it is given."""
+    """Combines every checkpoint, first of all `model` if it is set, with every adapter and every decoding."""
     own = [] if config.model.checkpoint_name_or_path is None else [OWN_MODEL]
     checkpoints = [*own, *(config.checkpoints or {})]
     adapters: list[str | None] = [*config.lora.names] or [None]
@@ -52,10 +52,10 @@ def columns_of(config: EvaluateConfig) -> list[Column]:
 
 
 def baselines_of(config: EvaluateConfig, columns: Sequence[Column]) -> dict[str, str]:
-    """The column that each is compared with, by names; a column of its own name with none.
+    """Finds the baseline of each column, by name; a column that is its own baseline has none.
 
     Raises:
-        ConfigError: there is no column of the name that is asked for.
+        ConfigError: there is no column of the name in `baseline`.
     """
     names = [column.name for column in columns]
     if config.baseline is None:
@@ -67,7 +67,7 @@ def baselines_of(config: EvaluateConfig, columns: Sequence[Column]) -> dict[str,
 
 
 def _baseline_of(column: Column, columns: Sequence[Column]) -> Column:
-    """The first that decodes alike, as the base of an adapter does; for that one the first of all."""
+    """Chooses the first column of the same decoding; for that one the first column of all."""
     alike = next(other for other in columns if other.decoding == column.decoding)
     return columns[0] if alike is column else alike
 
@@ -80,6 +80,6 @@ def model_of(config: EvaluateConfig, column: Column) -> ModelConfig:
 
 
 def _file_name(name: str) -> str:
-    """A folder's name for an adapter: itself where it can be one, else with a digest that tells it apart."""
+    """Makes a folder's name of an adapter's; a digest keeps one with replaced characters unique."""
     safe = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
     return safe if safe == name else f"{safe}-{blake2b(name.encode(), digest_size=4).hexdigest()}"

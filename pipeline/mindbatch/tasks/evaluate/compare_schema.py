@@ -19,8 +19,8 @@ class CompareRuntimeConfig(RuntimeConfig):
     )
 
 
-COMPARISON_FILES = ("results.json", "comparison.html", "comparison.config.yaml")
-"""Files written to output.dir."""
+PAGE, CONFIG = "comparison.html", "comparison.config.yaml"
+FILES = ("results.json", PAGE, CONFIG)
 
 
 @dataclass
@@ -71,6 +71,6 @@ class CompareConfig(PromptTaskConfig):
 
     def settle_paths(self) -> list[str]:
         errors = super().settle_paths()
-        error_of = run_folder_error if self.output.overwrite else new_folder_error(*COMPARISON_FILES)
+        error_of = run_folder_error if self.output.overwrite else new_folder_error(*FILES)
         self.output.dir = settled("output.dir", self.output.dir, error_of, errors)
         return errors

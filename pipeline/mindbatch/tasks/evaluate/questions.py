@@ -1,4 +1,4 @@
-"""The rows of a task as questions: what is asked, what is right, and what else must be scored."""
+"""Questions of an evaluation: reads each row of its data, with the right answer and the text to score."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -29,7 +29,7 @@ from mindbatch.tasks.evaluate.task_schema import AnswerConfig
 USUAL_REFERENCES = ("reference", "references", "answer", "target")
 USUAL_CORRECT = "answer"
 INSTRUCTED = ("prompt_level_strict_acc", "inst_level_strict_acc")
-MOST_ERRORS = 5
+MAX_ERRORS = 5
 SYSTEM = "system"
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -44,13 +44,14 @@ Item = TypeVar("Item")
 class Question:
     """A row of the task.
 
-    content: of the prompt; empty of a text that is scored as a whole.
+    source: file and line, as `sums.jsonl:6`. content: of the prompt; empty for a text that is scored as a
+    whole.
     references: right answers. choices, correct: continuations, and which is the right one. text: scored as a
     whole. cluster: rows that belong together have the same.
     """
 
     key: str
-    place: str
+    source: str
     content: Content
     references: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
@@ -77,7 +78,7 @@ class Examples:
     separator: str = ""
 
     def before(self, content: Content) -> Content:
-        """A prompt with the examples before it; system messages are those of the prompt alone.
+        """Puts the examples before a prompt; system messages are those of the prompt alone.
 
         Raises:
             ValueError: the prompt is a text and the examples are chats, or the other way round.
@@ -122,7 +123,7 @@ def needed(names: Sequence[str]) -> set[str]:
 
 
 def read_questions(config: EvaluateConfig) -> list[Question]:
-    """The questions of the data, in its order.
+    """Reads the questions of the data, in its order.
 
     Raises:
         ConfigError: a column that is not there, or rows that cannot be used, the first few of them: a score
@@ -134,7 +135,7 @@ def read_questions(config: EvaluateConfig) -> list[Question]:
 
 
 def _column_names(config: EvaluateConfig, columns: Collection[str]) -> dict[str, str]:
-    """The columns that the task reads. Raises ConfigError for each that the first row has not."""
+    """Finds the columns that the task reads. Raises ConfigError naming each that the first row lacks."""
     task, needs, errors = config.task, needed(config.metric_names), list[str]()
     names: dict[str, str] = {}
 
@@ -215,13 +216,13 @@ def _each_row(data: DataConfig, names: Mapping[str, str], read: Callable[[DataRo
             except ValueError as error:
                 errors.append(f"{row.source}:{row.line}: {error}")
     if errors:
-        more = [f"and {len(errors) - MOST_ERRORS} more rows"] if len(errors) > MOST_ERRORS else []
-        raise ConfigError([*errors[:MOST_ERRORS], *more])
+        more = [f"and {len(errors) - MAX_ERRORS} more rows"] if len(errors) > MAX_ERRORS else []
+        raise ConfigError([*errors[:MAX_ERRORS], *more])
     return items
 
 
 def _examples(config: EvaluateConfig, names: Mapping[str, str]) -> Examples:
-    """The solved examples, each a prompt and its right answer; none where none are asked for."""
+    """Reads the solved examples, each a prompt and its right answer; none without `task.few_shot`."""
     task = config.task
     if not task.few_shot:
         return Examples()
@@ -269,7 +270,7 @@ def _question(task: AnswerConfig, names: Mapping[str, str], examples: Examples, 
         correct = _correct(columns, names["correct_column"], choices)
     return Question(
         key=row.key,
-        place=f"{row.source}:{row.line}",
+        source=f"{row.source}:{row.line}",
         content=examples.before(row.content),
         references=references,
         choices=choices,
@@ -279,14 +280,14 @@ def _question(task: AnswerConfig, names: Mapping[str, str], examples: Examples, 
     )
 
 
-def _choices(columns: Columns, asked: Any) -> tuple[str, ...]:
-    """The choices of all rows, or those in the column of the name."""
-    choices = columns[asked] if isinstance(asked, str) else asked
+def _choices(columns: Columns, setting: Any) -> tuple[str, ...]:
+    """Reads the choices of a row. setting: `task.choices`, those of all rows or the name of a column."""
+    choices = columns[setting] if isinstance(setting, str) else setting
     if isinstance(choices, str):
         choices = from_text(choices)
     is_list = isinstance(choices, list | tuple) and len(choices) >= 2
     if not is_list or not all(isinstance(choice, str) for choice in choices):
-        raise ValueError(f"{asked}={shown(choices)}: must be a list of two texts or more")
+        raise ValueError(f"{setting}={shown(choices)}: must be a list of two texts or more")
     return tuple(choices)
 
 
@@ -322,7 +323,7 @@ def _instructions(columns: Columns, names: str, arguments: str) -> tuple[str, ..
 
 
 def _correct(columns: Columns, name: str, choices: Sequence[str]) -> int:
-    """The number of the right choice, which a row gives as a number, a letter or the text itself."""
+    """Finds the number of the right choice, which a row has as a number, a letter or the text itself."""
     value = columns[name]
     last = _LETTERS[min(len(choices), len(_LETTERS)) - 1]
     if isinstance(value, str):

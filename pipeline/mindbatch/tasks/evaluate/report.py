@@ -34,14 +34,14 @@ FIRST_FINDINGS = 3
 """Sentences before the charts; the others are folded behind them."""
 OPEN = 3
 """Questions that are shown unfolded."""
-MOST_QUESTIONS = 400
+MAX_QUESTIONS = 400
 """Questions with their answers on the page; samples_*.jsonl have all."""
 LONGEST_TEXT = 4_000
 """Characters of a prompt or an answer on the page."""
 
 
 def report_page(evaluation: Evaluation) -> str:
-    """The whole page. Its policy lets the browser load and run nothing, and take only this style sheet."""
+    """Builds the whole page. Its policy lets the browser load and run nothing but this style sheet."""
     style = "\n" + (TEMPLATES / "style.css").read_text(encoding="utf-8")
     view = _QuestionView(evaluation)
     chosen = view.chosen()
@@ -90,7 +90,7 @@ def _charts(evaluation: Evaluation) -> Iterator[tuple[str, str, Markup]]:
 
 
 def _ranked(scores: MetricScores) -> list[Ranked]:
-    """A point and an interval for each column; empty where it is worse than its baseline beyond chance."""
+    """Makes a point and an interval of each column; `leads` is False of one worse than its baseline."""
     worse = {
         name
         for name, difference in scores.differences.items()
@@ -130,7 +130,7 @@ def _findings(evaluation: Evaluation) -> Iterator[str]:
 
 
 def _what_was_scored(evaluation: Evaluation) -> str:
-    """The text that likelihoods are those of; empty where there are none."""
+    """Describes the text whose likelihood was measured; empty where there is none."""
     needs = {scores.metric.needs for scores in evaluation.scores}
     continuations = next(iter(evaluation.columns.values())).continuations
     if any(question.text is not None for question in evaluation.questions):
@@ -162,10 +162,10 @@ class _QuestionView:
         self._classes = [self._classes_of(number) for number in range(len(evaluation.questions))]
 
     def chosen(self) -> list[int]:
-        """The numbers of the questions on the page, in order."""
+        """Chooses the questions of the page, by number and in order."""
         numbers = range(len(self._classes))
         ordered = sorted(numbers, key=lambda number: "disagree" not in self._classes[number])
-        return sorted(ordered[:MOST_QUESTIONS])
+        return sorted(ordered[:MAX_QUESTIONS])
 
     def filters(self, chosen: Sequence[int]) -> Iterator[tuple[str, str, int]]:
         """Yields the filters of the page: name, label and how many of the chosen questions match."""
@@ -188,12 +188,12 @@ class _QuestionView:
         return {None: "", True: "right", False: "wrong"}[self._is_right(name, number)]
 
     def facts(self, name: str, number: int) -> str:
-        """One line on an answer: its scores, and what was chosen, scored and read."""
+        """Formats one line on an answer: its scores, and what was chosen, scored and read."""
         column, question = self._evaluation.columns[name], self._evaluation.questions[number]
         return " · ".join([*self._scores(name, number), *_facts(column, number, question)])
 
     def stretches(self, name: str, number: int, text: str) -> list[Stretch]:
-        """A column's text in pieces that the answer of its baseline shares and pieces that it does not."""
+        """Divides a column's text into parts that the answer of its baseline shares and others."""
         base = self._evaluation.baselines[name]
         text, other = _cut(text), _text(self._evaluation.columns[base], number)
         if name == base or other is None or not text.strip():
@@ -227,7 +227,7 @@ class _QuestionView:
 def _facts(column: MeasuredColumn, number: int, question: Question) -> Iterator[str]:
     """Yields what was chosen, scored and read out of the texts of a column."""
     for chosen in column.choices.get(number, ()):
-        best = max(range(len(question.choices)), key=lambda place: chosen.logprobs[place])
+        best = max(range(len(question.choices)), key=lambda choice: chosen.logprobs[choice])
         yield f"likeliest: {_cut(question.choices[best].strip())} ({decimal(chosen.logprobs[best], '.2f')})"
     if question.text is None:
         for scored in column.likelihood.get(number, ()):
@@ -245,7 +245,7 @@ def _text(column: MeasuredColumn, number: int) -> str | None:
 
 
 def _output_facts(output: Generated) -> str:
-    """One line about a generated text, of what is known."""
+    """Formats the known facts of a generated text as one line."""
     facts = [f"#{output.facts['rank']}"] if output.facts.get("rank") is not None else []
     count = len(output.token_ids)
     if count:

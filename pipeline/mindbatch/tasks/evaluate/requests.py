@@ -1,4 +1,4 @@
-"""Requests of a task: files of prompts to continue, and of tokens to score; what their results measure."""
+"""Requests of an evaluation: writes files of prompts to continue and tokens to score; reads their results."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,24 +28,24 @@ from mindbatch.tasks.evaluate.stored_outputs import Outputs, ReadAnswers, Stored
 from mindbatch.tasks.evaluate.task_schema import AnswerConfig
 
 GENERATION, CHOICES, LIKELIHOOD = "generation", "choices", "likelihood"
-"""What a file of requests measures."""
+"""Kinds of requests, each with a file of its own."""
 DECODING = "decoding"
-"""The column of a request with its own decoding parameters: from where on its tokens are scored."""
-_ASKED, _ANSWERED = "question", "answer"
-"""A chat by which a template shows what it writes before an answer."""
+"""Column of a request's own decoding parameters: the position from which its tokens are scored."""
+_USER_TEXT, _ASSISTANT_TEXT = "question", "answer"
+"""Messages of a chat that shows what a template writes before an answer."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Continuations:
-    """Prompts continued by given answers, for one tokenizer. prefix: `task.target_prefix`."""
+    """Encodes prompts with answers behind them, by one tokenizer. prefix: `task.target_prefix`."""
 
     prefix: str | None
     tokenizer: Tokenizer
 
     def text(self, content: Content, answer: str) -> str:
-        """The answer with what stands between the prompt and it."""
+        """Puts the separator of prompt and answer before the answer."""
         if self.prefix is not None or answer[:1].isspace() or self.tokenizer.output_start:
             return (self.prefix or "") + answer  # behind `output_start` it begins a text
         if "messages" in content:
@@ -54,7 +54,7 @@ class Continuations:
         return text_joint(None, text, answer) + answer
 
     def tokens(self, content: Content, answer: str) -> tuple[list[int], int]:
-        """The tokens of a prompt and its continuation, encoded as one text, and how many of them are scored.
+        """Encodes a prompt and its continuation as one text; returns the tokens and how many are scored.
 
         Scored are those that reach beyond the last character of the prompt: white space at its end is in a
         token with the first word behind it, where a vocabulary has them together. What stands behind
@@ -80,7 +80,7 @@ class Continuations:
         return tokens, count
 
     def _prompt_text(self, content: Content) -> str | None:
-        """The text of a prompt, also of token ids that are those of a text."""
+        """Returns the text of a prompt, also of token ids that are those of a text."""
         if "token_ids" not in content:
             return content.get("text")
         text = self.tokenizer.decode(content["token_ids"])
@@ -90,23 +90,24 @@ class Continuations:
     def _chat_joint(self) -> str:
         """The white space that the chat template writes between its generation prompt and an answer; where it
         writes something else there, as with a text."""
-        asked = [{"role": "user", "content": _ASKED}]
-        answered = [*asked, {"role": "assistant", "content": _ANSWERED}]
+        question = [{"role": "user", "content": _USER_TEXT}]
+        conversation = [*question, {"role": "assistant", "content": _ASSISTANT_TEXT}]
         try:
-            prompt = self.tokenizer.chat_text(asked)
-            text = self.tokenizer.chat_text(answered, add_generation_prompt=False)
+            prompt = self.tokenizer.chat_text(question)
+            text = self.tokenizer.chat_text(conversation, add_generation_prompt=False)
         except MindBatchError:
             return ""  # the row's own chat tells why
-        between, marker, _ = text.removeprefix(prompt).partition(_ANSWERED)
+        between, marker, _ = text.removeprefix(prompt).partition(_ASSISTANT_TEXT)
         is_written = text.startswith(prompt) and marker and not between.strip()
-        return between if is_written else text_joint(None, prompt, _ANSWERED)
+        return between if is_written else text_joint(None, prompt, _ASSISTANT_TEXT)
 
 
 @dataclass(frozen=True)
 class Requests:
-    """The requests for a model: by what they measure, a file and the number of its rows.
+    """Requests for a model.
 
-    continuations: of the prompts; None where nothing is scored.
+    files: by kind, the file and the number of its rows.
+    continuations: encodes prompts with answers behind them; None where nothing is scored.
     """
 
     files: Mapping[str, tuple[Path, int]]
@@ -122,10 +123,10 @@ def prepare_requests(
     rows: dict[str, Iterable[Row]] = {GENERATION: generation_rows(questions, config.data)}
     continuations = None
     if needs & {CHOICES, LIKELIHOOD}:
-        place = Path(model.tokenizer or model.checkpoint_name_or_path or "")
-        tokenizer = Tokenizer.load(place, special_tokens=model.special_tokens)
+        source = Path(model.tokenizer or model.checkpoint_name_or_path or "")
+        tokenizer = Tokenizer.load(source, special_tokens=model.special_tokens)
         if tokenizer is None:
-            raise CheckpointError(f"{place}: {NO_TOKENIZER}")
+            raise CheckpointError(f"{source}: {NO_TOKENIZER}")
         continuations = Continuations(config.task.target_prefix, tokenizer)
         rows[CHOICES] = choice_rows(questions, continuations)
         rows[LIKELIHOOD] = answer_rows(questions, continuations)
@@ -142,7 +143,7 @@ def prepare_requests(
 
 
 def generation_rows(questions: Iterable[Question], data: DataConfig) -> Iterator[Row]:
-    """The prompts, by the number of the question, with what only they give the chat template."""
+    """Yields the prompts, by the number of the question, with their own settings of the chat template."""
     for number, question in enumerate(questions):
         content = question.content
         name = "messages" if "messages" in content else "prompt"
@@ -159,14 +160,14 @@ def _own_options(content: Content, data: DataConfig) -> Row:
 
 
 def choice_rows(questions: Iterable[Question], continuations: Continuations) -> Iterator[Row]:
-    """Each prompt with each of its choices after it; the key is QUESTION.CHOICE."""
+    """Yields each prompt with each of its choices after it; the key is QUESTION.CHOICE."""
     for number, question in enumerate(questions):
         for choice, text in enumerate(question.choices):
             yield _scored(f"{number}.{choice}", *_continued(question, text, continuations))
 
 
 def answer_rows(questions: Iterable[Question], continuations: Continuations) -> Iterator[Row]:
-    """Each prompt with its first right answer after it; the key is QUESTION.0."""
+    """Yields each prompt with its first right answer after it; the key is QUESTION.0."""
     for number, question in enumerate(questions):
         yield _scored(f"{number}.0", *_continued(question, question.references[0], continuations))
 
@@ -174,7 +175,7 @@ def answer_rows(questions: Iterable[Question], continuations: Continuations) -> 
 def text_rows(
     questions: Iterable[Question], tokenizer: Tokenizer, window: int, stride: int | None
 ) -> Iterator[Row]:
-    """Each text in windows of which the last tokens are scored, each token once; the key is QUESTION.WINDOW.
+    """Yields each text in windows that score each token once; the key is QUESTION.WINDOW.
 
     window: most tokens of one. stride: tokens that a window scores after the first; null: half a window.
     The first token is scored only where the tokenizer puts one before it. Before each window stands what an
@@ -192,8 +193,8 @@ def text_rows(
         if len(tokens) <= scored:
             continue
         ends = [*range(min(window, len(tokens)), len(tokens), step), len(tokens)]
-        for place, end in enumerate(ends):
-            yield _scored(f"{number}.{place}", [*start, *tokens[max(0, end - window) : end]], end - scored)
+        for part, end in enumerate(ends):
+            yield _scored(f"{number}.{part}", [*start, *tokens[max(0, end - window) : end]], end - scored)
             scored = end
 
 
@@ -202,16 +203,16 @@ def _continued(question: Question, answer: str, continuations: Continuations) ->
     try:
         tokens, count = continuations.tokens(question.content, answer)
     except PromptError as error:
-        raise PromptError([f"{question.place}: {problem}" for problem in error.lines]) from error
+        raise PromptError([f"{question.source}: {problem}" for problem in error.lines]) from error
     if not count:
         raise ConfigError(
-            f"{question.place}: the answer {shown(answer)} has no token whose likelihood counts"
+            f"{question.source}: the answer {shown(answer)} has no token whose likelihood counts"
         )
     return tokens, count
 
 
 def _scored(key: str, tokens: Sequence[int], count: int) -> Row:
-    """A request whose last `count` tokens are scored; the first of all has no probability."""
+    """Makes a request whose last `count` tokens are scored; the first of all has no probability."""
     start = max(1, len(tokens) - count)
     return {"key": key, "prompt": list(tokens), DECODING: {"prompt_logprobs_start": start}}
 
@@ -238,7 +239,7 @@ class MeasuredColumn:
     """Samples of a column for the metrics, by what these need and the number of the question; errors too.
 
     outputs: the texts as they came, and generation: what was read out of them, each of as many samples.
-    num_tokens: generated; None: not known. speeds: tokens/s of each time that the column was timed.
+    num_tokens: generated. speeds: tokens/s of each time that the column was timed.
     continuations: of the prompts, where they were scored.
     """
 
@@ -247,7 +248,7 @@ class MeasuredColumn:
     generation: Mapping[int, tuple[Answer, ...]] = field(default_factory=dict)
     choices: dict[int, tuple[ChoiceScores]] = field(default_factory=dict)
     likelihood: dict[int, tuple[TextLikelihood]] = field(default_factory=dict)
-    num_tokens: int | None = 0
+    num_tokens: int = 0
     speeds: Sequence[float] = ()
     errors: dict[int, str] = field(default_factory=dict)
     continuations: Continuations | None = None
@@ -258,7 +259,7 @@ class MeasuredColumn:
         return median(self.speeds) if self.speeds else None
 
     def scored_text(self, question: Question, answer: str = "") -> str:
-        """The text that was scored: an answer with what stands before it, or the question's text."""
+        """Returns the scored text: an answer with its separator, or the question's text."""
         if question.text is not None:
             return question.text
         assert self.continuations is not None
@@ -316,7 +317,7 @@ def _take_scored(
         if number in column.errors:
             continue
         if kind == CHOICES:
-            totals = tuple(parts[place][0] for place in range(len(question.choices)))
+            totals = tuple(parts[choice][0] for choice in range(len(question.choices)))
             lengths = tuple(len(column.scored_text(question, text).encode()) for text in question.choices)
             column.choices[number] = (ChoiceScores(totals, lengths, question.correct),)
             continue
@@ -338,7 +339,7 @@ def _logprobs(line: Row) -> list[float]:
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
-    """The rows of a file, of which one at a time is in memory; none where there is no file."""
+    """Yields the rows of a file one at a time; none where there is no file."""
     if path.is_file():
         with path.open("rb") as file:
             yield from map(orjson.loads, file)

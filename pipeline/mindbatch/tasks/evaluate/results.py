@@ -1,4 +1,4 @@
-"""Results of an evaluation: their files, as lm-evaluation-harness has them too, and the table printed."""
+"""Results of an evaluation: writes their files, with lm-evaluation-harness's field names, and the table."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,10 +23,10 @@ from mindbatch.tasks.evaluate.requests import MeasuredColumn
 from mindbatch.tasks.evaluate.schema import RESULTS
 
 FULL_METRICS = 6
-"""With more metrics the table has a number for each, and a mark in place of intervals and p-values."""
+"""Most metrics of which the table has intervals and p-values; of more it has numbers and a mark."""
 BEYOND_CHANCE = "*"
 POINTS = 2.0
-"""Points of a hundred of which it is said how many questions would show them."""
+"""Difference, in points of a hundred, for which the report says how many questions would show it."""
 
 
 def _now() -> str:
@@ -35,9 +35,10 @@ def _now() -> str:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All of an evaluation.
+    """An evaluation with all of its questions, answers and scores.
 
-    columns: by their names. baselines: what each is compared with. settings: plain JSON, secrets as written.
+    columns: by their names. baselines: by the name of a column, that of its baseline. settings: plain JSON
+    in which secrets are as written. timing_note: sentences on the speeds; empty where none were measured.
     """
 
     task: str
@@ -47,18 +48,18 @@ class Evaluation:
     scores: Sequence[MetricScores]
     settings: Mapping[str, Any]
     few_shot: int = 0
-    how_timed: str = ""
+    timing_note: str = ""
     created: str = field(default_factory=_now)
 
     @property
     def baseline(self) -> str | None:
-        """The one column that all others are compared with; None where there are several."""
+        """The baseline that all columns share; None where there are several."""
         names = {base for name, base in self.baselines.items() if base != name}
         return next(iter(names or self.baselines)) if len(names) < 2 else None
 
     @cached_property  # it reads every text
     def alike(self) -> list[str]:
-        """Sentences on the columns that generated the same for every question."""
+        """Sentences that name the columns which generated the same texts for every question."""
         groups: dict[bytes, list[str]] = {}
         for name, column in self.columns.items():
             texts = sha256()
@@ -89,7 +90,7 @@ def scores_by(
 
 
 def as_json(evaluation: Evaluation) -> dict[str, Any]:
-    """results.json: the scores of every column, its differences from its baseline, and the settings."""
+    """Builds results.json: scores of every column, their differences from its baseline, and the settings."""
     return {
         "task": evaluation.task,
         "created": evaluation.created,
@@ -126,7 +127,7 @@ def _column(evaluation: Evaluation, name: str) -> dict[str, Any]:
 
 
 def harness_scores(evaluation: Evaluation, column: str) -> dict[str, Any]:
-    """The scores by the names that lm-evaluation-harness gives them: `acc,none`, `acc_stderr,none`."""
+    """Names the scores as lm-evaluation-harness does: `acc,none`, `acc_stderr,none`."""
     results: dict[str, Any] = {"alias": evaluation.task}
     for scores in evaluation.scores:
         estimate = scores.estimates[column]
@@ -198,7 +199,7 @@ def _harness(evaluation: Evaluation, column: str) -> dict[str, Any]:
 
 
 def _samples(evaluation: Evaluation, column: str) -> Iterator[dict[str, Any]]:
-    """A line for each question: what was asked, what came, and its scores."""
+    """Yields a line for each question: its prompt, the outputs, the answers read out of them, the scores."""
     measured = evaluation.columns[column]
     for number, question in enumerate(evaluation.questions):
         target = question.targets[0] if question.choices else [*question.targets]
@@ -209,7 +210,7 @@ def _samples(evaluation: Evaluation, column: str) -> Iterator[dict[str, Any]]:
         logprobs = [logprob for chosen in measured.choices.get(number, ()) for logprob in chosen.logprobs]
         yield {
             "doc_id": number,
-            "doc": {"key": question.key, "source": question.place},
+            "doc": {"key": question.key, "source": question.source},
             "target": target,
             "arguments": _arguments(measured, question),
             "resps": [texts or logprobs],
@@ -218,7 +219,7 @@ def _samples(evaluation: Evaluation, column: str) -> Iterator[dict[str, Any]]:
             "filter": "none",
             "metrics": [*scores],
             "error": measured.errors.get(number),
-            "doc_hash": _hash(question.place),
+            "doc_hash": _hash(question.source),
             "prompt_hash": _hash(question.prompt),
             "target_hash": _hash(str(target)),
         } | scores
@@ -230,12 +231,12 @@ def _output(output: Generated) -> dict[str, Any]:
 
 
 def _arguments(measured: MeasuredColumn, question: Question) -> dict[str, dict[str, str]]:
-    """The prompt of each request, and the text whose likelihood was measured behind it."""
+    """Lists the prompt of each request, and the text whose likelihood was measured behind it."""
     prompt, answers = question.prompt, question.choices or question.references[:1]
     if measured.continuations is None or question.text is not None:
         return {"gen_args_0": {"arg_0": prompt}}
     texts = [measured.scored_text(question, answer) for answer in answers]
-    return {f"gen_args_{place}": {"arg_0": prompt, "arg_1": text} for place, text in enumerate(texts)}
+    return {f"gen_args_{number}": {"arg_0": prompt, "arg_1": text} for number, text in enumerate(texts)}
 
 
 def _hash(text: str) -> str:
@@ -272,7 +273,7 @@ def _table(evaluation: Evaluation, scores: Sequence[MetricScores]) -> list[str]:
     if is_last and any(column.speeds for column in measured.values()):
         numbers += (len(columns), len(columns) + 1)
         columns.append(["tokens/s", *(speed_text(column.speed) for column in measured.values())])
-        columns.append(["tokens", *(f"{column.num_tokens or 0:,}" for column in measured.values())])
+        columns.append(["tokens", *(f"{column.num_tokens:,}" for column in measured.values())])
     return table([*zip(*columns, strict=True)], numbers, ruled=True)
 
 
@@ -281,7 +282,7 @@ def _baseline_name(evaluation: Evaluation) -> str:
 
 
 def _marked(value: str, difference: Difference | None) -> str:
-    """A mark or a space stands behind the number, so that numbers stay aligned."""
+    """Marks a number, or appends a space so that numbers stay aligned."""
     return value + (BEYOND_CHANCE if difference is not None and difference.is_beyond_chance else " ")
 
 
@@ -290,12 +291,12 @@ def speed_text(value: float | None) -> str:
 
 
 def interval_text(metric: Metric, interval: Interval | None, sign: str = "") -> str:
-    """The ends of an interval; nothing where there is none."""
+    """Formats the ends of an interval; nothing where there is none."""
     return " to ".join(metric.text(end, sign) for end in interval or ())
 
 
 def difference_text(metric: Metric, difference: Difference) -> str:
-    """A difference, with its p-value, or that it is within noise."""
+    """Formats a difference with its p-value, and marks one that is noise."""
     text, p_value = metric.text(difference.value, "+"), difference.adjusted
     if p_value is None:
         return f"{text} (too few rows to tell)"
@@ -327,7 +328,7 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
 
 
 def _without_interval(scores: MetricScores) -> Iterator[str]:
-    """Says of which columns the questions differ too little for an interval."""
+    """Yields a line naming the columns whose questions differ too little for an interval."""
     ran = {name: estimate for name, estimate in scores.estimates.items() if estimate.num_rows}
     unsure = [printable(name) for name, estimate in ran.items() if estimate.interval is None]
     if unsure:
@@ -336,8 +337,8 @@ def _without_interval(scores: MetricScores) -> Iterator[str]:
 
 
 def power_text(scores: MetricScores) -> str:
-    """The difference that these questions would show, and how many would show POINTS; empty where it is not
-    known, or the metric has no points."""
+    """Says what difference these questions would show, and how many would show POINTS; empty where that is
+    not known, or the metric has no points."""
     metric = scores.metric
     errors = [difference.stderr for difference in scores.differences.values() if difference.stderr]
     if not errors or not metric.scale:

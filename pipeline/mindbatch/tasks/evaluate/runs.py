@@ -1,4 +1,4 @@
-"""Runs of the columns, each over a file of requests with a ledger of its own, and each model loaded once."""
+"""Runs of an evaluation: a batch job over each file of requests of each column; loads each model once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mindbatch.evaluation import REFERENCE_FREE
 from mindbatch.io.amounts import today
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import MindBatchError
-from mindbatch.io.moving_bar import LoadingLine, MovingBar
+from mindbatch.io.moving_bar import MovingBar
 from mindbatch.io.screen_text import say
 from mindbatch.io.storage import make_folder
 from mindbatch.ledger.run_folder import RunFolder
@@ -48,7 +48,7 @@ from mindbatch.tasks.evaluate.schema import EvaluateConfig
 def run_columns(
     config: EvaluateConfig, columns: list[Column], questions: list[Question]
 ) -> dict[str, MeasuredColumn]:
-    """Runs what is not finished of every column. Each model is loaded once, if anything is left to run.
+    """Runs the unfinished rows of every column. Each model is loaded once, if any row is left.
 
     Raises:
         ConfigError: a folder holds another run.
@@ -61,43 +61,43 @@ def run_columns(
     date = config.data.date or min((record.date for record in earlier), default=today())
     questions = [_dated(question, date) for question in questions]
     by_model = [[*group] for _, group in groupby(columns, key=lambda column: column.checkpoint)]
-    requests = [prepare_requests(config, group[0], questions, home) for group in by_model]
-    grouped = [*zip(by_model, requests, strict=True)]
-    total = sum(len(group) * count for group, asked in grouped for _, count in asked.files.values())
+    prepared = [prepare_requests(config, group[0], questions, home) for group in by_model]
+    grouped = [*zip(by_model, prepared, strict=True)]
+    total = sum(len(group) * count for group, requests in grouped for _, count in requests.files.values())
     finished = set[Path]()
     with MovingBar("evaluating", Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         progress = _Progress(bar, total)
-        for group, asked in grouped:
+        for group, requests in grouped:
             with SharedLLM(config, group[0], home, progress.notice) as model:
-                for column, (kind, (path, count)) in product(group, asked.files.items()):
+                for column, (kind, (path, count)) in product(group, requests.files.items()):
                     folder, is_scored = _run_folder(home, column, kind), kind != GENERATION
                     with progress.run(column.name, count):
                         if folder not in finished:  # else another column of this command shares it
-                            made = run_config(config, column, path, folder, is_scored=is_scored)
-                            _run(model, made, progress, date)
+                            batch_config = run_config(config, column, path, folder, is_scored=is_scored)
+                            _run(model, batch_config, progress, date)
                             finished.add(folder)
     return {
         column.name: measured(
             column,
-            {kind: RunFolder(_run_folder(home, column, kind)) for kind in asked.files},
-            asked.continuations,
+            {kind: RunFolder(_run_folder(home, column, kind)) for kind in requests.files},
+            requests.continuations,
             config.task,
             questions,
         )
-        for group, asked in grouped
+        for group, requests in grouped
         for column in group
     }
 
 
 def _run_folder(home: Path, column: Column, kind: str) -> Path:
-    """The folder of a run; columns that differ in decoding share what is scored."""
+    """Names the folder of a run; columns that differ in decoding share those of scored texts."""
     if kind == GENERATION:
         return home / "columns" / column.folder / kind
     return home / "scored" / column.scored_as / kind
 
 
 def _run(model: SharedLLM, config: BatchConfig, progress: _Progress, date: str) -> None:
-    """Runs what is not finished of a column's requests of a kind."""
+    """Runs the unfinished requests of a kind of a column."""
     make_folder(Path(config.output.dir or "").parent)
     BatchJob(
         config,
@@ -111,14 +111,14 @@ def _run(model: SharedLLM, config: BatchConfig, progress: _Progress, date: str) 
 
 
 def _earlier(home: Path) -> Iterator[RunRecord]:
-    """The records of the runs of earlier commands."""
+    """Reads the records of the runs of earlier commands."""
     for path in (*home.glob("columns/*/*/run.json"), *home.glob("scored/*/*/run.json")):
         with suppress(MindBatchError):  # a column of this command says so itself
             yield RunRecord.read(RunFolder(path.parent))
 
 
 def _keep_seed(config: EvaluateConfig, earlier: Iterable[RunRecord]) -> None:
-    """Takes the seed that an earlier command has drawn, if this one's is drawn, too; says what it is."""
+    """Keeps a seed that an earlier command has drawn, if this one's is drawn, too, and prints it."""
     if not config.drawn:
         return
     sections = (config.decoding, *config.variants.values())
@@ -129,7 +129,7 @@ def _keep_seed(config: EvaluateConfig, earlier: Iterable[RunRecord]) -> None:
 
 
 def _dated(question: Question, date: str) -> Question:
-    """The question with what a chat template is told, if it is a chat."""
+    """Adds the date of the chat template to a question that is a chat."""
     is_chat = "messages" in question.content
     return replace(question, content={**question.content, "date": date}) if is_chat else question
 
@@ -137,7 +137,7 @@ def _dated(question: Question, date: str) -> Question:
 def run_config(
     config: EvaluateConfig, column: Column, requests: Path, folder: Path, *, is_scored: bool
 ) -> BatchConfig:
-    """The run of a column over a file of requests.
+    """Configures the run of a column over a file of requests.
 
     is_scored: the tokens of the requests are scored; else they are continued.
     """
@@ -145,7 +145,7 @@ def run_config(
     if is_scored:
         decoding = DecodingConfig(max_new_tokens=1, prompt_logprobs=0)
     needs_tokens = not {*REFERENCE_FREE}.isdisjoint(config.metric_names)
-    made = BatchConfig(
+    batch_config = BatchConfig(
         model=model_of(config, column),
         lora=adapters_of(config, column),
         decoding=decoding,
@@ -157,13 +157,13 @@ def run_config(
         progress="none",
     )
     if decoding.seed == config.drawn.get(SEED):
-        made.drawn = config.drawn
-    made.written = WrittenSettings.of_made(made, config.written)
-    return made
+        batch_config.drawn = config.drawn
+    batch_config.written = WrittenSettings.of_made(batch_config, config.written)
+    return batch_config
 
 
 def adapters_of(config: EvaluateConfig, column: Column) -> LoraConfig:
-    """The adapter of a column alone, as the default of its rows; nothing for the base."""
+    """Configures the adapter of a column alone, as the default of its rows; none for the base."""
     name = column.adapter
     if name is None or config.lora.adapters[name] is None:
         return LoraConfig()
@@ -171,7 +171,7 @@ def adapters_of(config: EvaluateConfig, column: Column) -> LoraConfig:
 
 
 def requests_data(path: Path, data: DataConfig, *, is_scored: bool) -> DataConfig:
-    """Describes a file of requests for reading; `data`: what goes with the chats of the task."""
+    """Configures the reading of a file of requests; data: has the tools and variables of the task's chats."""
     return DataConfig(
         path=str(path),
         format="jsonl",
@@ -193,7 +193,7 @@ class _Progress:
         self._before, self._name = 0, ""
 
     def notice(self, text: str) -> None:
-        """Shows on the bar what takes time before rows end; "" restores the name of the column."""
+        """Shows on the bar what takes time before rows finish; "" restores the name of the column."""
         self._bar.set(self._before, self._total, text or self._name)
 
     def on_step(self, tally: Tally) -> None:
@@ -201,7 +201,7 @@ class _Progress:
 
     @contextmanager
     def run(self, name: str, count: int) -> Iterator[None]:
-        """During the run of a column; at its end what an earlier session did of it counts, too."""
+        """Counts the run of a column; at its end the rows of earlier sessions count, too."""
         self._name = name
         yield
         self._before += count
@@ -214,12 +214,10 @@ class SharedLLM(Closing):
     digest_file: reads each file once for the fingerprints of all runs.
     """
 
-    def __init__(
-        self, config: EvaluateConfig, column: Column, home: Path, notice: Notice | None = None
-    ) -> None:
+    def __init__(self, config: EvaluateConfig, column: Column, home: Path, notice: Notice) -> None:
         """column: any of those that share the model. home: the folder of the evaluation.
 
-        notice: shows what takes time while the model is loaded; None: a line of its own on the terminal.
+        notice: shows what takes time while the model is loaded.
         """
         self.config, self.home = config, home
         self.digest_file = cache(file_digest)
@@ -233,8 +231,8 @@ class SharedLLM(Closing):
 
     @cached_property
     def _config_of_run(self) -> BatchConfig:
-        made = run_config(self.config, self._column, Path(), self.home, is_scored=False)
-        return replace(made, lora=self.config.lora)
+        batch_config = run_config(self.config, self._column, Path(), self.home, is_scored=False)
+        return replace(batch_config, lora=self.config.lora)
 
     def close(self) -> None:
         if self._llm is not None:
@@ -242,12 +240,10 @@ class SharedLLM(Closing):
 
     @property
     def llm(self) -> LLM:
-        """The model, which is loaded here when it is first asked for."""
+        """The model, which is loaded at first use."""
         if self._llm is None:
             logs = self.home / "logs"
-            with LoadingLine(shown=self._notice is None) as line:
-                notice = self._notice or line
-                self._llm = LLM.from_config(self._config_of_run, notice, logs, self.opened)
-            if asked := always_chats(self.config.data):
-                self._llm.refuse_chats(asked)
+            self._llm = LLM.from_config(self._config_of_run, self._notice, logs, self.opened)
+            if cause := always_chats(self.config.data):
+                self._llm.refuse_chats(cause)
         return self._llm

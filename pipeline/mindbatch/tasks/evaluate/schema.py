@@ -11,7 +11,6 @@ from mindbatch.config.hub_models import NO_MODEL
 from mindbatch.config.model_schema import DecodingConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import (
-    folder_error,
     input_file_error,
     model_folder_error,
     output_file_error,
@@ -19,7 +18,7 @@ from mindbatch.config.paths import (
     settled,
 )
 from mindbatch.config.schema import SchemaKeys, option, private_option, section
-from mindbatch.dataset.data_config import SOURCES, DataConfig, data_errors, date_errors, resolve_data
+from mindbatch.dataset.data_config import SOURCES, DataConfig, data_errors, resolve_data
 from mindbatch.decoding.params import PARAMETERS
 from mindbatch.evaluation import METRIC_NAMES
 from mindbatch.fields import kinds as kind
@@ -28,9 +27,7 @@ from mindbatch.tasks.evaluate.task_schema import (
     NAME,
     NAME_RULE,
     AnswerConfig,
-    HarnessConfig,
     answer_errors,
-    harness_errors,
 )
 
 OWN_MODEL = "model"
@@ -52,7 +49,7 @@ class EvaluateOutputConfig:
 
     dir: str | None = option(
         None,
-        "folder of the evaluation, new or to be gone on with; null: that of `report` without its ending, "
+        "folder of the evaluation, new or to be resumed; null: that of `report` without its ending, "
         "or else evaluation",
         is_path=True,
     )
@@ -70,14 +67,13 @@ class EvaluateConfig(ModelTaskConfig):
 
     data: DataConfig = section(DataConfig)
     task: AnswerConfig = section(AnswerConfig)
-    harness: HarnessConfig = section(HarnessConfig)
     checkpoints: Any = option(
         None,
         "models to evaluate, beside `model` or without it, by names for the columns",
         kind.described("mapping of names to folders, or null"),
     )
     metrics: Any = option(
-        None, "metrics in place of those of the task", kind.described("name, list of names, or null")
+        None, "metrics instead of those of the task", kind.described("name, list of names, or null")
     )
     baseline: str | None = option(
         None,
@@ -95,8 +91,7 @@ class EvaluateConfig(ModelTaskConfig):
         errors = super().settle_paths()
         if self.checkpoints:  # they need no model beside them
             errors = [error for error in errors if error != NO_MODEL]
-        if self.harness.tasks is None:
-            resolve_data(self.data, errors)
+        resolve_data(self.data, errors)
         if isinstance(self.checkpoints, Mapping):
             self.checkpoints = {
                 name: settled(f"checkpoints.{name}", folder, model_folder_error, errors, is_model=True)
@@ -105,9 +100,7 @@ class EvaluateConfig(ModelTaskConfig):
                 for name, folder in self.checkpoints.items()
             }
         self.report = settled("report", self.report, page_error, errors)
-        harness, task = self.harness, self.task
-        harness.include_path = settled("harness.include_path", harness.include_path, folder_error, errors)
-        error_of = input_file_error("rows to take examples from")
+        task, error_of = self.task, input_file_error("rows to take examples from")
         task.few_shot_path = settled("task.few_shot_path", task.few_shot_path, error_of, errors)
         folder = self.output.dir or (str(Path(self.report).with_suffix("")) if self.report else "evaluation")
         self.output.dir = settled("output.dir", folder, evaluation_folder_error, errors)
@@ -115,7 +108,7 @@ class EvaluateConfig(ModelTaskConfig):
 
     @property
     def rows_data(self) -> DataConfig:
-        """Data configuration of the rows: prompts as `data` says, or else the task."""
+        """The data configuration of the rows, with the prompts of `data`, or else of the task."""
         data, task = self.data, self.task
         if task.text_column is not None:
             return replace(data, prompt_column=task.text_column)
@@ -124,7 +117,7 @@ class EvaluateConfig(ModelTaskConfig):
         return replace(data, template=task.template)
 
     def answer_decoding(self, option: str) -> DecodingConfig:
-        """An option of `decoding` with what the task says of the end of an answer."""
+        """Applies the task's length and stop texts to an option of `decoding` that does not set them."""
         decoding, task = self.variants[option], self.task
         overrides = {}
         for name, value in (("max_new_tokens", task.max_new_tokens), ("stop", task.stop)):
@@ -151,39 +144,11 @@ class EvaluateConfig(ModelTaskConfig):
             yield f"checkpoints.{OWN_MODEL}: is the column of `model` itself; give another name"
         if self.lora.default is not None:
             yield f"lora.default={shown(self.lora.default)}: each adapter is a column here; remove it"
-        yield from harness_errors(self.harness)
-        if self.harness.tasks is not None:
-            yield from self._idle_with_harness()
-            yield from date_errors(self.data)
-            return
         yield from data_errors(self.data)
         yield from _metric_errors("task.metrics" if self.metrics is None else "metrics", self._metrics)
         yield from answer_errors(self.task)
         if self.data.format == "openai":
             yield "data.format=openai: requests have no right answers beside them; use jsonl, csv or parquet"
-
-    def _idle_with_harness(self) -> Iterator[str]:
-        """Yields validation errors of keys that the harness's tasks set themselves."""
-        idle = ["metrics"] if self.metrics is not None else []
-        if self.baseline is not None and self.report is None:
-            yield "baseline: has no effect with harness.tasks but on the page of report=FILE"
-        idle += [f"data.{name}" for name in _changed(self.data, DataConfig())]
-        idle += [f"task.{name}" for name in _changed(self.task, AnswerConfig())]
-        if self.harness.apply_chat_template and "data.date" in idle:
-            idle.remove("data.date")
-        if any(_changed(variant, DecodingConfig()) for variant in self.variants.values()):
-            idle.append("decoding")
-        for name in idle:
-            yield f"{name}: has no effect with harness.tasks, which say it themselves; remove one of them"
-
-
-def _changed(chosen: object, unset: object) -> list[str]:
-    """The keys of a section that are set; a configuration has lists where a schema has tuples."""
-    return [name for name, value in vars(unset).items() if _plain(vars(chosen)[name]) != _plain(value)]
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _checkpoint_errors(checkpoints: Any) -> Iterator[str]:
@@ -210,7 +175,7 @@ def _metric_errors(where: str, metrics: Any) -> Iterator[str]:
 
 
 def evaluation_folder_error(path: Path) -> str | None:
-    """For the folder of an evaluation: none yet, an empty one, or that of an earlier command."""
+    """Explains why a path cannot be the folder of an evaluation: it must be new, empty, or have one."""
     if (error := run_folder_error(path)) or not path.is_dir():
         return error
     names = {*os.listdir(path)}
@@ -221,10 +186,10 @@ def evaluation_folder_error(path: Path) -> str | None:
 
 
 def page_error(path: Path) -> str | None:
-    """For the page of a report: a name that is free, an empty file, or the page of an earlier command."""
+    """Explains why a report cannot be written to a path: it must be free, empty, or an earlier report."""
     if (error := output_file_error(path)) or not path.exists():
         return error
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     is_own = not head or f'content="{GENERATOR}"'.encode() in head
-    return None if is_own else "is there already and is no report; give another name"
+    return None if is_own else "already exists and is no report; give another name"

@@ -1,4 +1,4 @@
-"""Generated texts of a run and the answers in them, read from its results where they are asked for."""
+"""Generated texts of a run and the answers in them, which are read from its results one row at a time."""
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,35 +15,35 @@ Outputs = Mapping[int, tuple[Generated, ...]]
 
 
 class StoredOutputs(Outputs):
-    """The outputs of the rows of a file of results, of which only the places are in memory.
+    """The outputs of a file of results, of which only the offsets of the rows are in memory.
 
     num_tokens: generated, of all rows. num_samples: the most of one row.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._places: dict[int, int] = {}
+        self._offsets: dict[int, int] = {}
         self.num_tokens = self.num_samples = 0
-        place = 0
+        offset = 0
         for line in _lines(path):
             row = orjson.loads(line)
-            self._places[int(row["key"])] = place
+            self._offsets[int(row["key"])] = offset
             self.num_tokens += row["generated_tokens"]
             self.num_samples = max(self.num_samples, len(row["generations"]))
-            place += len(line)
+            offset += len(line)
 
     def __getitem__(self, number: int) -> tuple[Generated, ...]:
-        place = self._places[number]
+        offset = self._offsets[number]
         with self._path.open("rb") as file:
-            file.seek(place)
+            file.seek(offset)
             row = orjson.loads(file.readline())
         return tuple(map(_generated, row["generations"]))
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._places)
+        return iter(self._offsets)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._offsets)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -59,7 +59,7 @@ def _generated(output: Mapping[str, Any]) -> Generated:
 
 
 class ReadAnswers(Mapping[int, tuple[Answer, ...]]):
-    """Answers to every question, read out of its outputs; where it has none, as many that are wrong."""
+    """Answers to every question, read out of its outputs; one without outputs has as many wrong ones."""
 
     def __init__(
         self,

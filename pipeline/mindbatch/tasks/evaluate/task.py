@@ -1,4 +1,4 @@
-"""`mindbatch evaluate`: one task, several checkpoints and decodings, their scores side by side."""
+"""`mindbatch evaluate`: a task under several models, adapters and decodings, with scores side by side."""
 
 from pathlib import Path
 
@@ -20,41 +20,46 @@ def run(config: EvaluateConfig) -> int:
     Raises:
         ConfigError: the data are not what the task needs, or a folder holds another run.
     """
-    if config.harness.tasks is not None:
-        from mindbatch.tasks.evaluate.harness import run_harness  # an extra
-
-        return run_harness(config)
-    asked = columns_of(config)
-    baselines = baselines_of(config, asked)
+    columns = columns_of(config)
+    baselines = baselines_of(config, columns)
     questions = read_questions(config)
-    columns = run_columns(config, asked, questions)
+    measured = run_columns(config, columns, questions)
     evaluation = Evaluation(
         task=config.task.name or config.data.name or "task",
         questions=questions,
-        columns=columns,
+        columns=measured,
         baselines=baselines,
-        scores=scores_by(config.metric_names, columns, questions, baselines),
+        scores=scores_by(config.metric_names, measured, questions, baselines),
         settings=concealed(config.resolved_settings),
         few_shot=config.task.few_shot or 0,
     )
     home = Path(config.output.dir or "")
-    written = write_results(evaluation, home, samples=config.output.samples)
+    page = None if config.report is None else Path(config.report)
+    written = write_files(evaluation, home, page, samples=config.output.samples)
     save_config(config, home / CONFIG)
-    if config.report is not None:
-        from mindbatch.tasks.evaluate.report import report_page  # only a page pays for the templates
-
-        write_whole(Path(config.report), report_page(evaluation).encode())
-        written.append(Path(config.report))
     print(evaluation_page(evaluation))
     say(*(f"written {path}" for path in written))
     _say_errors(evaluation)
-    is_failed = any(config.data.is_failed_by(len(column.errors)) for column in columns.values())
+    is_failed = any(config.data.is_failed_by(len(column.errors)) for column in measured.values())
     return EXIT_FAILED if is_failed else EXIT_DONE
+
+
+def write_files(
+    evaluation: Evaluation, folder: Path, page: Path | None, *, samples: bool = True
+) -> list[Path]:
+    """Writes the results and the page; lists both. Raises StorageError."""
+    written = write_results(evaluation, folder, samples=samples)
+    if page is not None:
+        from mindbatch.tasks.evaluate.report import report_page  # only a page pays for the templates
+
+        write_whole(page, report_page(evaluation).encode())
+        written.append(page)
+    return written
 
 
 def _say_errors(evaluation: Evaluation) -> None:
     failures = {name: column.errors for name, column in evaluation.columns.items() if column.errors}
     for name, errors in failures.items():
         number, reason = min(errors.items())
-        place, failed = evaluation.questions[number].place, counted(len(errors), "question")
-        say(f"{name}: {failed} could not be run; the first: {place}: {reason}")
+        source, failed = evaluation.questions[number].source, counted(len(errors), "question")
+        say(f"{name}: {failed} could not be run; the first: {source}: {reason}")

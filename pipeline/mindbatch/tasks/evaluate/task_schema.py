@@ -1,4 +1,4 @@
-"""The keys of what an evaluation asks: of its task, or of tasks of lm-evaluation-harness."""
+"""The keys of the task of an evaluation: its questions, how answers are read, and what is right."""
 
 import re
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ class AnswerConfig:
     )
     instructions_column: str | None = option(
         None,
-        "column of the names of instructions that the answer must follow (IFEval), in place of references",
+        "column of the names of instructions that the answer must follow (IFEval), instead of references",
     )
     arguments_column: str | None = option(
         None, "column of the arguments of these instructions, a list of mappings"
@@ -57,7 +57,7 @@ class AnswerConfig:
         None, "column of the right choice: its number from 0, its letter or its text; null: answer"
     )
     text_column: str | None = option(
-        None, "column of a text whose own likelihood is measured, in place of an answer to a prompt"
+        None, "column of a text whose own likelihood is measured, instead of an answer to a prompt"
     )
     stride: int | None = option(
         None,
@@ -85,21 +85,6 @@ class AnswerConfig:
     )
 
 
-@dataclass
-class HarnessConfig:
-    """Tasks of lm-evaluation-harness in place of `task` and `data`; an extra."""
-
-    tasks: Any = option(None, "names of tasks, groups or tags", kind.described("list of names, or null"))
-    include_path: str | None = option(
-        None,
-        "folder of tasks of your own, whose code is run; null: those of the harness, with data from the hub",
-        is_path=True,
-    )
-    num_fewshot: int | None = option(None, "solved examples; null: as the task says", kind.count())
-    limit: int | None = option(None, "most questions of each task; null: all", kind.count(1))
-    apply_chat_template: bool = option(False, "ask in the form of a chat, the examples as turns of it")
-
-
 def answer_errors(task: AnswerConfig) -> Iterator[str]:
     if (task.extract == "pattern") != (task.extract_pattern is not None):
         yield "task.extract_pattern: goes with task.extract=pattern, which needs it"
@@ -125,14 +110,3 @@ def answer_errors(task: AnswerConfig) -> Iterator[str]:
         yield f"task.choices={shown(choices)}: must be a list of texts, the name of a column, or null"
     if task.name is not None and not NAME.fullmatch(task.name):
         yield f"task.name={shown(task.name)}: {NAME_RULE}"
-
-
-def harness_errors(harness: HarnessConfig) -> Iterator[str]:
-    """Yields validation errors of the `harness` keys by themselves."""
-    tasks = harness.tasks
-    if tasks is None:
-        for name in ("include_path", "num_fewshot", "limit", "apply_chat_template"):
-            if getattr(harness, name) not in (None, False):
-                yield f"harness.{name}: has no effect without harness.tasks; give them, or remove it"
-    elif not isinstance(tasks, list | tuple) or not tasks or not all(isinstance(e, str) and e for e in tasks):
-        yield f"harness.tasks={shown(tasks)}: must be a list of names, like [my_task]"

@@ -157,7 +157,7 @@ def test_mindbatch_on_one_machine_chooses_its_port() -> None:
         ),
         (
             ("ls", 5, 2, "10.0.0.1", 8118, 0, "logs", "False", 60),
-            ["LOCAL_WORKER 2: 5 workers cannot be dealt to nodes of 2"],
+            ["LOCAL_WORKER 2: 5 workers cannot be divided into nodes of 2"],
         ),
         (
             ("ls", 4, 2, "10.0.0.1", 8118, 2, "logs", "False", 60),

@@ -13,7 +13,7 @@ from mindbatch.evaluation import REFERENCE_FREE
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import read_prompts
 from mindbatch.tasks.evaluate import compare
-from mindbatch.tasks.evaluate.compare import PromptOutputs, compared, run_strategies
+from mindbatch.tasks.evaluate.compare import compared, generated, run_strategies
 from mindbatch.tasks.evaluate.compare_schema import CompareConfig
 from mindbatch.tasks.evaluate.results import Evaluation, as_json
 from mindbatch.tasks.registry import TASKS
@@ -50,23 +50,29 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llm: LLM) -> Any:
 
 def test_every_strategy_gives_what_it_gives_alone(llm: LLM) -> None:
     rows = read_prompts(prompts=["hello", [300, 301], "world"])
-    runs = run_strategies(llm, STRATEGIES, rows, 2)
-    assert [run.name for run in runs] == list(STRATEGIES)
-    for run in runs:
-        alone = llm.generate(["hello", [300, 301], "world"], STRATEGIES[run.name])
-        assert [*run.results] == [PromptOutputs.of(result, has_text=True) for result in alone]
-        assert len(run.timings) == 1
-        assert run.timings[0] > 0
+    columns, questions = run_strategies(llm, STRATEGIES, rows, 2)
+    assert [*columns] == list(STRATEGIES)
+    assert [question.content["text"] for question in questions] == ["hello", "token ids 300 301", "world"]
+    for name, column in columns.items():
+        alone = llm.generate(["hello", [300, 301], "world"], STRATEGIES[name])
+        assert column.outputs == {
+            number: tuple(generated(output, has_text=True) for output in result.outputs)
+            for number, result in enumerate(alone)
+        }
+        assert column.errors == {}
+        assert len(column.speeds) == 1
+        assert column.speeds[0] > 0
 
 
 def test_the_warm_up_is_not_timed_and_not_reported(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that counts the tokens generated so far in place of seconds."""
     monkeypatch.setattr(compare.time, "perf_counter", lambda: float(llm.statistics.generated_tokens))
     rows = read_prompts(prompts=["hello", "world", "more"])
-    runs = run_strategies(llm, STRATEGIES, rows, 2)
-    assert [run.timings for run in runs] == [[18], [18], [18]]
+    columns, _ = run_strategies(llm, STRATEGIES, rows, 2)
+    assert [column.num_tokens for column in columns.values()] == [18, 18, 18]
+    assert [column.speeds for column in columns.values()] == [[1.0], [1.0], [1.0]]
     assert llm.statistics.generated_tokens == 3 * (12 + 18)
-    assert [len(run.results) for run in runs] == [3, 3, 3]
+    assert [len(column.outputs) for column in columns.values()] == [3, 3, 3]
 
 
 @pytest.fixture
@@ -78,7 +84,8 @@ def config(model_folder: Path) -> CompareConfig:
 
 
 def evaluation_of(llm: LLM, config: CompareConfig, prompts: list[Any]) -> Evaluation:
-    return compared(config, run_strategies(llm, STRATEGIES, read_prompts(prompts=prompts), 0), 0)
+    config.variants, config.warm_up, config.timings = STRATEGIES, False, 1
+    return compared(llm, config, read_prompts(prompts=prompts))
 
 
 def test_an_evaluation_of_strategies_has_every_metric_without_references(
@@ -154,7 +161,7 @@ def test_the_command_writes_files(command: Any, tmp_path: Path, capsys: pytest.C
 
 def test_without_a_tokenizer_token_ids_are_the_words(llm: LLM) -> None:
     [result] = llm.generate([[300, 301]], STRATEGIES["greedy"])
-    [output] = PromptOutputs.of(result, has_text=False).outputs
+    output = generated(result.outputs[0], has_text=False)
     assert output.text == " ".join(map(str, result.outputs[0].token_ids))
 
 

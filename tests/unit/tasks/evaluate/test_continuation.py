@@ -155,7 +155,7 @@ def test_continuations_stand_behind_what_an_output_follows(tmp_path: Path) -> No
 
 
 def question(**parts: object) -> Question:
-    return Question(**{"key": "k", "place": "data:1", "content": {"text": "two and two is"}, **parts})  # type: ignore[arg-type]
+    return Question(**{"key": "k", "source": "data:1", "content": {"text": "two and two is"}, **parts})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("stride", [None, 1, 3, 100])

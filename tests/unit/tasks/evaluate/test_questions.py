@@ -22,7 +22,7 @@ def test_prompts_references_choices_and_clusters(configured: Configured) -> None
     assert (first.content, first.references) == ({"text": "0 and 0 is"}, ("0",))
     assert (first.choices, first.correct, first.cluster) == (("0", "99"), 0, "0")
     assert (last.choices, last.correct, last.cluster) == (("99", "10"), 1, "2")
-    assert last.place.endswith("sums.jsonl:6")
+    assert last.source.endswith("sums.jsonl:6")
 
 
 def test_choices_that_are_the_same_for_every_row(configured: Configured) -> None:

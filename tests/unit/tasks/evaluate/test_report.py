@@ -50,7 +50,7 @@ def test_filters_count_the_questions_that_they_show(configured: Configured, tmp_
 def test_a_page_of_bounded_size_has_the_questions_that_differ(
     configured: Configured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report, "MOST_QUESTIONS", 3)
+    monkeypatch.setattr(report, "MAX_QUESTIONS", 3)
     monkeypatch.setattr(report, "LONGEST_TEXT", 5)
     rows: list[dict[str, object]] = [{"prompt": f"{n} is a number", "reference": "x"} for n in range(6)]
     page = page_of(configured, tmp_path, rows)

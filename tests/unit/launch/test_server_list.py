@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from mindbatch.launch.given_servers import (
-    given_servers,
-    parse_devices,
-)
 from mindbatch.launch.rank_table import Device, Server
+from mindbatch.launch.server_list import (
+    parse_devices,
+    server_list,
+)
 
 SMALL = {"server_id": "10.0.0.1", "device_ips": ["10.1.0.1", "10.1.0.2"]}
 
@@ -17,7 +17,7 @@ def read(value: object) -> tuple[list[Server], list[str], list[str]]:
     """The servers, what is wrong with them, and notes."""
     faults: list[str] = []
     notes: list[str] = []
-    return given_servers(value, "reserve", faults, notes), faults, notes
+    return server_list(value, "reserve", faults, notes), faults, notes
 
 
 def test_devices_count_up_from_0_or_are_given() -> None:

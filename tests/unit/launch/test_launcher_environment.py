@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from mindbatch.io.errors import ConfigError, MindBatchError
-from mindbatch.launch.started_as import (
-    CopyMeeting,
-    Front,
+from mindbatch.launch.launcher_environment import (
+    Coordinator,
     LauncherEnvironment,
+    Rendezvous,
     first_host,
+    launcher_environment,
     port_of,
-    started_as,
 )
 
 MSRUN = {
@@ -89,7 +89,7 @@ AS_MSRUN = LauncherEnvironment(
 def test_each_launcher_is_known_by_its_variables(
     environment: dict[str, str], expected: LauncherEnvironment
 ) -> None:
-    assert started_as(environment) == expected
+    assert launcher_environment(environment) == expected
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_each_launcher_is_known_by_its_variables(
     ],
 )
 def test_of_several_launchers_the_innermost_counts(environment: dict[str, str], launcher: str) -> None:
-    copy = started_as(environment)
+    copy = launcher_environment(environment)
     assert copy is not None
     assert copy.launcher == launcher
 
@@ -119,11 +119,11 @@ def test_of_several_launchers_the_innermost_counts(environment: dict[str, str], 
     ],
 )
 def test_a_process_alone_is_no_copy(environment: dict[str, str]) -> None:
-    assert started_as(environment) is None
+    assert launcher_environment(environment) is None
 
 
 def test_a_scheduler_of_one_worker_is_known_too() -> None:
-    copy = started_as(MSRUN | {"MS_ROLE": "MS_SCHED", "MS_WORKER_NUM": "1"})
+    copy = launcher_environment(MSRUN | {"MS_ROLE": "MS_SCHED", "MS_WORKER_NUM": "1"})
     assert copy is not None
     assert copy.is_scheduler
 
@@ -159,7 +159,7 @@ def test_variables_that_contradict_themselves_are_refused(
     environment: dict[str, str], faults: list[str]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        started_as(environment)
+        launcher_environment(environment)
     assert [*caught.value.lines] == faults
 
 
@@ -185,7 +185,7 @@ def test_copies_of_a_job_choose_the_same_port() -> None:
     assert all(20_000 <= port_of(f"slurm {number}.0") < 30_000 for number in range(100))
 
 
-FRONT = Front(("127.0.0.1", 4711), bytes(range(32)))
+COORDINATOR = Coordinator(("127.0.0.1", 4711), bytes(range(32)))
 
 
 @pytest.fixture(autouse=True)
@@ -198,50 +198,50 @@ def ignore(text: str) -> None:
 
 
 def test_the_first_is_found_while_the_others_come() -> None:
-    meeting = CopyMeeting.next_of("job 1")
-    with meeting.opened(FRONT):
-        assert meeting.wait(ignore) == FRONT
-        assert meeting.file.stat().st_uid == os.getuid()
-        assert meeting.file.parent.stat().st_mode & 0o777 == 0o700
-    assert [*meeting.file.parent.iterdir()] == []
+    rendezvous = Rendezvous.next_of("job 1")
+    with rendezvous.opened(COORDINATOR):
+        assert rendezvous.wait(ignore) == COORDINATOR
+        assert rendezvous.file.stat().st_uid == os.getuid()
+        assert rendezvous.file.parent.stat().st_mode & 0o777 == 0o700
+    assert [*rendezvous.file.parent.iterdir()] == []
 
 
 def test_it_is_waited_for() -> None:
-    meeting, notices, waited = CopyMeeting.next_of("job 1"), list[str](), list[float]()
+    rendezvous, notices, waited = Rendezvous.next_of("job 1"), list[str](), list[float]()
     with pytest.raises(
         MindBatchError, match="rank 0 has not loaded this model in 0 s: under a launcher every"
     ):
-        meeting.wait(notices.append, seconds=0, sleep=waited.append)
+        rendezvous.wait(notices.append, seconds=0, sleep=waited.append)
     assert (notices, waited) == (["waiting for rank 0"], [])
 
 
 def test_each_model_of_a_job_and_each_job_has_its_own() -> None:
-    meetings = [CopyMeeting.next_of(job) for job in ("job 1", "job 1", "job 2")]
-    assert len({meeting.file for meeting in meetings}) == 3
+    several = [Rendezvous.next_of(job) for job in ("job 1", "job 1", "job 2")]
+    assert len({rendezvous.file for rendezvous in several}) == 3
 
 
 @pytest.mark.parametrize("left", ["ended", "reused", "damaged", "empty"])
 def test_what_a_killed_job_has_left_is_nothing(left: str) -> None:
-    meeting = CopyMeeting.next_of("job 1")
+    rendezvous = Rendezvous.next_of("job 1")
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    with meeting.opened(FRONT):
-        said = json.loads(meeting.file.read_bytes())
+    with rendezvous.opened(COORDINATOR):
+        said = json.loads(rendezvous.file.read_bytes())
     said["process"] = [ended.pid, 5] if left == "ended" else [os.getpid(), 5]
     text = {"damaged": '{"process": 7', "empty": ""}.get(left, json.dumps(said))
-    meeting.file.write_text(text)
+    rendezvous.file.write_text(text)
     with pytest.raises(MindBatchError, match="rank 0 has not loaded this model"):
-        meeting.wait(ignore, seconds=0)
-    with meeting.opened(FRONT):
-        assert meeting.wait(ignore) == FRONT
+        rendezvous.wait(ignore, seconds=0)
+    with rendezvous.opened(COORDINATOR):
+        assert rendezvous.wait(ignore) == COORDINATOR
 
 
 def test_another_job_at_the_same_place_is_refused_and_not_disturbed() -> None:
-    meeting = CopyMeeting.next_of("job 1")
-    with meeting.opened(FRONT):
-        with pytest.raises(MindBatchError, match="another job on this host"), meeting.opened(FRONT):
+    rendezvous = Rendezvous.next_of("job 1")
+    with rendezvous.opened(COORDINATOR):
+        with pytest.raises(MindBatchError, match="another job on this host"), rendezvous.opened(COORDINATOR):
             pass
-        assert meeting.wait(ignore) == FRONT
+        assert rendezvous.wait(ignore) == COORDINATOR
 
 
 @pytest.mark.parametrize("kind", ["open", "link", "file"])
@@ -256,4 +256,4 @@ def test_a_folder_that_others_may_have_made_is_refused(kind: str, tmp_path: Path
     else:
         folder.touch(mode=0o700)
     with pytest.raises(MindBatchError, match="must be a folder of this user that nobody else may enter"):
-        CopyMeeting.next_of("job 1")
+        Rendezvous.next_of("job 1")

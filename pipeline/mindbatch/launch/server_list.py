@@ -1,4 +1,4 @@
-"""Servers and devices written down by the user: what may be given for each, and every error in it."""
+"""Servers and devices that a user lists: reads the keys of each, with every error in them."""
 
 import re
 import socket
@@ -12,7 +12,7 @@ from mindbatch.launch.table_json import LARGEST_PORT
 
 
 def own_server(table: RankTable) -> Server:
-    """The only server, or the one with a name or an address of this machine.
+    """Finds the only server, or the one with a name or an address of this machine.
 
     Raises ValueError where none of several has, or more than one.
     """
@@ -25,10 +25,10 @@ def own_server(table: RankTable) -> Server:
     ]
     if len(own) == 1:
         return own[0]
-    how_many = "none" if not own else "more than one"
+    count = "none" if not own else "more than one"
     names = ", ".join(shown(server.server_id) for server in table.servers[:8])
     here = socket.gethostname()
-    raise ValueError(f"{how_many} of its servers ({names}) is this machine, {here}, by server_id or host_ip")
+    raise ValueError(f"{count} of its servers ({names}) is this machine, {here}, by server_id or host_ip")
 
 
 def is_own_address(name: str) -> bool:
@@ -47,7 +47,7 @@ def is_own_address(name: str) -> bool:
 
 
 def ranks_of(server: Server, devices: Sequence[int]) -> list[int]:
-    """The ranks of physical devices, in their order. Raises ValueError naming those that the table lacks."""
+    """Finds the ranks of physical devices, in order. Raises ValueError naming those that the table lacks."""
     ranks = {device.device_id: device.rank_id for device in server.devices}
     if missing := [str(device) for device in devices if device not in ranks]:
         there = ", ".join(map(str, sorted(ranks)))
@@ -72,7 +72,7 @@ _LISTS = {
 KEYS = ("server_id", "devices", *_TEXTS, *_LISTS)
 
 
-def given_servers(value: Any, nic: str | None, errors: list[str], notes: list[str]) -> list[Server]:
+def server_list(value: Any, nic: str | None, errors: list[str], notes: list[str]) -> list[Server]:
     """Reads the list `servers`, in its order; a server with an error is left out.
 
     nic: `host_nic_ip` of each. errors, notes: are filled on the way.
@@ -88,25 +88,25 @@ def given_servers(value: Any, nic: str | None, errors: list[str], notes: list[st
     return servers
 
 
-def _server(place: str, entry: Any, nic: str | None, errors: list[str], notes: list[str]) -> Server | None:
+def _server(location: str, entry: Any, nic: str | None, errors: list[str], notes: list[str]) -> Server | None:
     if not isinstance(entry, Mapping):
-        errors.append(f"{place}: must have the keys server_id and device_ips, and may have others")
+        errors.append(f"{location}: must have the keys server_id and device_ips, and may have others")
         return None
     known = ", ".join(KEYS)
-    errors += [f"{place}.{key}: unknown key; there are {known}" for key in entry if key not in KEYS]
-    lists = {key: _list(place, entry.get(key), key, errors) for key in _LISTS}
-    most = max(map(len, lists.values()))
+    errors += [f"{location}.{key}: unknown key; there are {known}" for key in entry if key not in KEYS]
+    lists = {key: _list(location, entry.get(key), key, errors) for key in _LISTS}
+    longest = max(map(len, lists.values()))
     if entry.get("devices") is not None:
-        numbers = _numbers(f"{place}.devices", entry["devices"], errors, notes)
+        numbers = _numbers(f"{location}.devices", entry["devices"], errors, notes)
     else:
-        numbers = [*range(most)]  # one for each of `device_ips`
-        if not most and "device_ips" not in entry:
-            errors.append(f"{place}: device_ips or devices must be given")
+        numbers = [*range(longest)]  # one for each of `device_ips`
+        if not longest and "device_ips" not in entry:
+            errors.append(f"{location}: device_ips or devices must be given")
     server_id = str(entry.get("server_id", ""))
     if error := server_id_error(server_id):
-        errors.append(f"{place}.server_id={server_id}: {error}")
+        errors.append(f"{location}.server_id={server_id}: {error}")
     errors += [
-        f"{place}.{key}: {len(values)} for {len(numbers)} devices; give one for each"
+        f"{location}.{key}: {len(values)} for {len(numbers)} devices; give one for each"
         for key, values in lists.items()
         if values and numbers and len(values) != len(numbers)
     ]
@@ -114,30 +114,30 @@ def _server(place: str, entry: Any, nic: str | None, errors: list[str], notes: l
     return Server(server_id, _devices(numbers, lists), host_ip, nic, super_pod_id)
 
 
-def _list(place: str, values: Any, key: str, errors: list[str]) -> list[Any]:
-    """The values of a key, one for each device; none where they are missing or invalid."""
+def _list(location: str, values: Any, key: str, errors: list[str]) -> list[Any]:
+    """Reads the values of a key, one for each device; none where they are missing or invalid."""
     kind = _LISTS[key][1]
     if values is None:
         return []
     if not isinstance(values, list) or not all(type(value) is kind for value in values):
-        what = "addresses" if kind is str else "whole numbers"
-        errors.append(f"{place}.{key}: must be a list of {what}, one for each device")
+        items = "addresses" if kind is str else "whole numbers"
+        errors.append(f"{location}.{key}: must be a list of {items}, one for each device")
         return []
     if "port" in key and not all(0 < value <= LARGEST_PORT for value in values):
-        errors.append(f"{place}.{key}: must be from 1 to {LARGEST_PORT}")
+        errors.append(f"{location}.{key}: must be from 1 to {LARGEST_PORT}")
     return values
 
 
-def _numbers(place: str, written: Any, errors: list[str], notes: list[str]) -> list[int]:
+def _numbers(location: str, written: Any, errors: list[str], notes: list[str]) -> list[int]:
     if isinstance(written, list):  # [0,8] could be meant as a range
-        errors.append(f"{place}: must be a text, like '[0,8)' or '0,2,4'")
+        errors.append(f"{location}: must be a text, like '[0,8)' or '0,2,4'")
         return []
     try:
         numbers, note = parse_devices(str(written))
     except ValueError as error:
-        errors.append(f"{place}={written}: {error}")
+        errors.append(f"{location}={written}: {error}")
         return []
-    notes += [f"{place}={written}: {note}"] if note else []
+    notes += [f"{location}={written}: {note}"] if note else []
     return numbers
 
 
@@ -149,7 +149,7 @@ def _devices(numbers: list[int], lists: dict[str, list[Any]]) -> tuple[Device, .
     return tuple(Device(**entry) for entry in entries)
 
 
-MOST_DEVICES = 1024
+MAX_DEVICES = 1024
 """On one server; far above any, so that a slip of the finger does not fill the disk."""
 
 _RANGE = re.compile(r"\[\s*(\d{1,6})\s*,\s*(\d{1,6})\s*([\])])", re.ASCII)
@@ -157,7 +157,7 @@ _LIST = re.compile(r"\d{1,6}(?:\s*,\s*\d{1,6})*", re.ASCII)
 
 
 def parse_range(text: str) -> tuple[list[int], str | None]:
-    """The numbers of [A,B) or [A,B], and a line to be shown where the bracket could mislead.
+    """Parses [A,B) or [A,B]; returns the numbers, and a note where the bracket could mislead.
 
     The end is exclusive whatever the bracket, as run_dist_gen.sh and MindFormers' hccl_tools.py have it.
     Raises ValueError for anything else and for a range without numbers.
@@ -168,8 +168,8 @@ def parse_range(text: str) -> tuple[list[int], str | None]:
     begin, end = int(match[1]), int(match[2])
     if begin >= end:
         raise ValueError("holds no device; the end is exclusive and must be above the beginning")
-    if end > MOST_DEVICES:
-        raise ValueError(f"a server has no more than {MOST_DEVICES} devices")
+    if end > MAX_DEVICES:
+        raise ValueError(f"a server has no more than {MAX_DEVICES} devices")
     return list(range(begin, end)), _bracket_note(begin, end) if match[3] == "]" else None
 
 
@@ -193,19 +193,19 @@ def parse_devices(text: str) -> tuple[list[int], str | None]:
 
 
 def parse_list(text: str) -> list[int]:
-    """The numbers of a list like 4,5,6,7, each once. Raises ValueError."""
+    """Parses a list like 4,5,6,7, each number once. Raises ValueError."""
     if not _LIST.fullmatch(text.strip()):
         raise ValueError("must be a list of devices like 4,5,6,7")
     numbers = [int(part) for part in text.split(",")]
     if repeated := sorted({number for number in numbers if numbers.count(number) > 1}):
         raise ValueError(f"device {repeated[0]} appears twice")
-    if max(numbers) >= MOST_DEVICES or len(numbers) > MOST_DEVICES:
-        raise ValueError(f"a server has no more than {MOST_DEVICES} devices")
+    if max(numbers) >= MAX_DEVICES or len(numbers) > MAX_DEVICES:
+        raise ValueError(f"a server has no more than {MAX_DEVICES} devices")
     return numbers
 
 
 def physical_devices(logical: list[int], visible: list[int] | None) -> list[int]:
-    """The physical ids of logical ones: `visible[n]` is that of n, and without a list they are the same.
+    """Maps logical ids to physical ones: `visible[n]` is that of n; without a list they are the same.
 
     Raises ValueError naming those that are not visible.
     """

@@ -1,4 +1,4 @@
-"""Copies of a command that a launcher starts: which this process is, and where they meet on one host."""
+"""The environment that a launcher starts copies of a command in, and the rendezvous of those on one host."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _HOST_CHARACTERS = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
 
 @dataclass(frozen=True)
 class LauncherEnvironment:
-    """Copy `rank` of `size`.
+    """The variables of a launcher that has started this process as copy `rank` of `size`.
 
-    launcher: msrun, mpirun, rank_table or srun. is_scheduler: msrun's own copy of the command beside its
-    workers, which has nothing to do. master_addr, master_port: where all copies may find copy 0, as far as
-    the launcher tells. job: a name that its copies share and no other job has. rank_table: a path.
-    local_rank: among the copies on its node, where the launcher tells. is_on_one_host: the launcher says that
-    all copies are on this one. device_id: what the launcher has chosen for it.
+    launcher: msrun, mpirun, rank_table or srun. is_scheduler: True for the copy that msrun starts in addition
+    to its workers, which has nothing to do. master_addr, master_port: address of copy 0, where the launcher
+    sets it. job: a name that the copies share and no other job has. rank_table: a path. local_rank: among the
+    copies on this node, where the launcher sets it. is_on_one_host: True if the launcher says so of all
+    copies. device_id: the device that the launcher has chosen.
     """
 
     launcher: str
@@ -56,11 +56,11 @@ class LauncherEnvironment:
     @property
     def identity(self) -> str:
         """Name that the copies of a job share, and jobs that run on a host at the same time do not."""
-        told = self.job or self.rank_table or f"{self.master_addr}:{self.master_port}"
-        return f"{self.launcher} {told} {self.size}"
+        name = self.job or self.rank_table or f"{self.master_addr}:{self.master_port}"
+        return f"{self.launcher} {name} {self.size}"
 
 
-def started_as(environment: Mapping[str, str]) -> LauncherEnvironment | None:
+def launcher_environment(environment: Mapping[str, str]) -> LauncherEnvironment | None:
     """Reads the variables of the launchers; None for a process that is the only one of its job.
 
     Where several have left their variables, as msrun within a job of Slurm, the innermost counts.
@@ -74,7 +74,7 @@ def started_as(environment: Mapping[str, str]) -> LauncherEnvironment | None:
 
 
 def launcher_watch(copy: LauncherEnvironment) -> Callable[[], None]:
-    """A function that raises MindBatchError when the launcher of this copy has ended: its copies are not to
+    """Returns a function that raises MindBatchError once the launcher of this copy has ended: copies must not
     outlive it. A script that starts copies by a rank table need not wait for them."""
     parent = os.getppid()
 
@@ -86,12 +86,12 @@ def launcher_watch(copy: LauncherEnvironment) -> Callable[[], None]:
 
 
 def port_of(job: str) -> int:
-    """A port for the copies of `job` to meet at where none is given; the same for each, 20000 to 29999."""
+    """Returns a default port for the rendezvous of a job's copies, the same for each, from 20000 to 29999."""
     return _FIRST_PORT + crc32(job.encode()) % _NUM_PORTS
 
 
 def first_host(nodes: str) -> str | None:
-    """The first host of Slurm's compressed list: `a03` of `a[03-10,12],b1`; None for what is no such list."""
+    """Returns the first host of Slurm's compressed list, `a03` of `a[03-10,12],b1`; None for no such list."""
     entry = re.match(r"(?:[^\[\],]|\[[^\[\]]*\])+", nodes.strip())
     if entry is None:
         return None
@@ -107,25 +107,25 @@ class _Variables:
         self.errors: list[str] = []
 
     def text(self, name: str) -> str | None:
-        """Value of a variable; None where it is empty, too."""
+        """Returns the value of a variable; None where it is not set or empty."""
         return self._environment.get(name) or None
 
     def has(self, *names: str) -> bool:
         return all(self.text(name) is not None for name in names)
 
-    def number(self, name: str, least: int, most: int, launcher: str) -> int:
-        """Number that a variable holds; `least` and an error where it has none that is allowed."""
+    def number(self, name: str, least: int, largest: int, launcher: str) -> int:
+        """Reads a number; where it is missing or out of range it notes an error and returns `least`."""
         text = self._environment.get(name, "")
         number = int(text) if _NUMBER.fullmatch(text) else -1
-        if least <= number <= most:
+        if least <= number <= largest:
             return number
         error = f"{name}={shown(text)}" if text else f"{name} is not set"
-        self.errors.append(f"{error}: must be {least} to {most}; {launcher} sets it")
+        self.errors.append(f"{error}: must be {least} to {largest}; {launcher} sets it")
         return least
 
-    def optional(self, name: str, most: int, launcher: str) -> int | None:
-        """Number that a variable holds; None where it is not set."""
-        return self.number(name, 0, most, launcher) if self.has(name) else None
+    def optional(self, name: str, largest: int, launcher: str) -> int | None:
+        """Reads a number; None where the variable is not set."""
+        return self.number(name, 0, largest, launcher) if self.has(name) else None
 
     def rank_of(self, rank: str, size: str, launcher: str) -> tuple[int, int]:
         num_copies = self.number(size, 1, LARGEST_SIZE, launcher)
@@ -176,19 +176,19 @@ def _by_mpirun(read: _Variables) -> LauncherEnvironment | None:
 def _by_rank_table(read: _Variables) -> LauncherEnvironment | None:
     if not read.has("RANK_ID", "RANK_SIZE", "RANK_TABLE_FILE"):
         return None
-    who = "who starts by a rank table"
-    rank, size = read.rank_of("RANK_ID", "RANK_SIZE", who)
+    launcher = "who starts by a rank table"
+    rank, size = read.rank_of("RANK_ID", "RANK_SIZE", launcher)
     return LauncherEnvironment(
         "rank_table",
         rank,
         size,
         rank_table=read.text("RANK_TABLE_FILE"),
-        device_id=read.optional("DEVICE_ID", LARGEST_SIZE, who),
+        device_id=read.optional("DEVICE_ID", LARGEST_SIZE, launcher),
     )
 
 
 def _by_srun(read: _Variables) -> LauncherEnvironment | None:
-    """Only within a step: an sbatch script, too, has SLURM_PROCID=0 and SLURM_NTASKS, and is alone."""
+    """Reads the variables of a step: an sbatch script has SLURM_PROCID, too, and is alone."""
     if not read.has("SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"):
         return None
     rank, size = read.rank_of("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "srun")
@@ -205,36 +205,36 @@ def _by_srun(read: _Variables) -> LauncherEnvironment | None:
 
 
 SECONDS = 600.0
-"""For the copies to come to the calls that load their model."""
+"""Seconds within which all copies must load their model."""
 
 SAME_CALLS = "under a launcher every process must make the same calls, in the same order"
 
 _QUIET_SECONDS = 10.0
 _BETWEEN_LOOKS = 0.05
-_MOST_BYTES = 4096
+_MAX_BYTES = 4096
 _numbers = itertools.count()
 
 
-class Front(NamedTuple):
-    """Address where copy 0 listens for the others, and the key of the job."""
+class Coordinator(NamedTuple):
+    """The address at which copy 0 listens for the others, and the key of the job."""
 
     address: Address
     key: bytes
 
 
 @dataclass(frozen=True)
-class CopyMeeting:
-    """The file of one model of a job; it is there only while its copies come.
+class Rendezvous:
+    """The rendezvous of the copies of a job on one host for one model: a file that exists while they come.
 
-    Whoever starts the copies tells them no secret, so that copy 0 writes the key down: in a folder that
-    nobody else may enter, and that is no link.
+    Launchers pass no secret to the copies, so copy 0 writes the key to the file, in a folder that only its
+    user may enter and that is no link.
     """
 
     file: Path
 
     @classmethod
-    def next_of(cls, identity: str) -> CopyMeeting:
-        """The next meeting of this process: the n-th model of each copy is the same.
+    def next_of(cls, identity: str) -> Rendezvous:
+        """Returns the next rendezvous of this process: the n-th model of each copy is the same.
 
         identity: of the job among those on this host.
 
@@ -254,19 +254,23 @@ class CopyMeeting:
         return cls(folder / sha256(f"{identity} {next(_numbers)}".encode()).hexdigest()[:32])
 
     @contextmanager
-    def opened(self, front: Front) -> Iterator[None]:
-        """Says where copy 0 is, while the others come.
+    def opened(self, coordinator: Coordinator) -> Iterator[None]:
+        """Publishes the coordinator while the other copies come.
 
         Raises:
-            MindBatchError: copy 0 of another job waits at the same place.
+            MindBatchError: copy 0 of another job has published its own in this file.
         """
-        if self._found() is not None:
+        if self._read() is not None:
             raise MindBatchError(
                 "launch: another job on this host has the same launcher, address or rank table, and its "
                 "processes are still coming; start this one when they have, or with another port or table"
             )
-        host, port = front.address
-        content = {"address": [host, port], "key": front.key.hex(), "process": _identity_of(os.getpid())}
+        host, port = coordinator.address
+        content = {
+            "address": [host, port],
+            "key": coordinator.key.hex(),
+            "process": _identity_of(os.getpid()),
+        }
         write_whole(self.file, json.dumps(content).encode())
         try:
             yield
@@ -278,37 +282,37 @@ class CopyMeeting:
         notice: Callable[[str], None],
         seconds: float = SECONDS,
         sleep: Callable[[float], None] = time.sleep,
-    ) -> Front:
-        """Waits for copy 0 and returns its `Front`. notice: called meanwhile; after a while the user is told.
+    ) -> Coordinator:
+        """Waits for copy 0 and returns its `Coordinator`. notice: called meanwhile; a long wait is printed.
 
         Raises:
             MindBatchError: it has not come in all that time.
         """
-        began, is_told = time.monotonic(), False
-        while (front := self._found()) is None:
+        began, is_announced = time.monotonic(), False
+        while (coordinator := self._read()) is None:
             notice("waiting for rank 0")
             waited = time.monotonic() - began
             if waited >= seconds:
                 raise MindBatchError(
                     f"launch: rank 0 has not loaded this model in {seconds:.0f} s: {SAME_CALLS}"
                 )
-            if waited >= _QUIET_SECONDS and not is_told:
+            if waited >= _QUIET_SECONDS and not is_announced:
                 say("launch: waiting for rank 0 to load this model, too")
-                is_told = True
+                is_announced = True
             sleep(_BETWEEN_LOOKS)
-        return front
+        return coordinator
 
-    def _found(self) -> Front | None:
-        """Reads the file of copy 0; None if it is missing or malformed, or copy 0 has ended."""
+    def _read(self) -> Coordinator | None:
+        """Reads the file; None if it is missing or malformed, or copy 0 has ended."""
         with suppress(OSError, ValueError, KeyError, TypeError):
-            content = json.loads(read_regular(self.file, _MOST_BYTES))
+            content = json.loads(read_regular(self.file, _MAX_BYTES))
             process, (host, port) = content["process"], content["address"]
             if process == _identity_of(process[0]):
-                return Front((str(host), int(port)), bytes.fromhex(content["key"]))
+                return Coordinator((str(host), int(port)), bytes.fromhex(content["key"]))
         return None
 
 
 def _identity_of(process: int) -> list[int]:
-    """A process and when it was started (proc(5)): another one may get its number."""
+    """Returns a process id and its start time (proc(5)): another process may get the same id."""
     fields = Path(f"/proc/{int(process)}/stat").read_text(errors="replace").rpartition(")")[2].split()
     return [process, int(fields[19])]

@@ -1,4 +1,4 @@
-"""Keeps a program of the user's: whatever it starts ends with it, and all of it with who started the keeper.
+"""Runs a program of the user's so that all its descendants end with it, and all of them with its starter.
 
 Run as a child process of its own (`children.command`) from the standard library alone.
 """
@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import NoReturn
 
 SECONDS_TO_END = 1.0
-"""Between SIGTERM and SIGKILL for the program; less than a supervisor leaves to the keeper."""
+"""Between SIGTERM and SIGKILL for the program; less than a supervisor leaves to this process."""
 
 _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 _AWAITED = {signal.SIGTERM, signal.SIGCHLD}
 _NO_SUCH_PROGRAM = 127
 
 
-def keep(*program: str) -> NoReturn:
+def run_and_reap(*program: str) -> NoReturn:
     """Runs the program and ends as it does, when nothing is left of what it has started.
 
     SIGTERM, which the kernel sends too when the parent ends, is handed on to the program.
@@ -31,7 +31,7 @@ def keep(*program: str) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     parent = os.getppid()
     libc = ctypes.CDLL(None)
-    libc.prctl(_SET_CHILD_SUBREAPER, 1)  # what loses its parent becomes a child of the keeper
+    libc.prctl(_SET_CHILD_SUBREAPER, 1)  # what loses its parent becomes a child of this process
     libc.prctl(_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os._exit(1)
@@ -52,7 +52,7 @@ def keep(*program: str) -> NoReturn:
 
 
 def _wait(process: "subprocess.Popen[bytes]") -> None:
-    """Until the program has ended, or had its time to after SIGTERM; others that end meanwhile are reaped."""
+    """Waits until the program has ended, or its time after SIGTERM has; reaps others that end meanwhile."""
     deadline: float | None = None
     while process.poll() is None:
         if deadline is None:
@@ -69,7 +69,7 @@ def _wait(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _reap_strangers(program: int) -> None:
-    """Reaps the ended children that the program has left to the keeper."""
+    """Reaps the ended children that the program has left to this process."""
     for child in children_of(os.getpid()):
         if child != program:
             with suppress(ChildProcessError):
@@ -88,7 +88,7 @@ def end_descendants() -> None:
 
 
 def children_of(process: int) -> Iterator[int]:
-    """The processes whose parent it is, as proc(5) says."""
+    """Lists the children of a process, as proc(5) has them."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError, IndexError):

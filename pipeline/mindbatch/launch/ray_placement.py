@@ -20,8 +20,8 @@ from mindbatch.launch.job_ranks import NodeProcesses
 from mindbatch.launch.process_plan import ProcessSpec
 from mindbatch.launch.supervisor import EndedProcess, Supervisor
 
-SECONDS_FOR_ROOM = 60.0
-"""So long Ray may take to find room for a rank and start its actor."""
+SCHEDULING_SECONDS = 60.0
+"""Seconds that Ray may take to schedule a rank and start its actor."""
 _SECONDS_OF_A_CALL = 1.0
 _SECONDS_TO_END = 5.0
 _TICK_SECONDS = 0.1
@@ -52,7 +52,7 @@ class RankHost:
         self._supervisor.start(name, called, {**os.environ, **variables})
 
     def ended(self, seconds: float) -> list[EndedProcess]:
-        """Lists ended processes that were not told yet, waiting for so long at most."""
+        """Lists ended processes that were not reported yet, waiting for so long at most."""
         deadline = time.monotonic() + seconds
         while not (processes := self._supervisor.ended()) and time.monotonic() < deadline:
             time.sleep(_TICK_SECONDS)
@@ -64,10 +64,10 @@ class RankHost:
             self._temporary.remove()
 
 
-class Room(NamedTuple):
-    """Ray resources of a rank, the folder for its log (see `RankHost`), its program: module, function.
+class ReplicaPlacementGroup(NamedTuple):
+    """Settings of the placement group of a replica, whose ranks Ray schedules together.
 
-    num_ranks: of a replica, which are placed together.
+    num_ranks: of a replica. resources: of each rank. logs: see `RankHost`. program: module and function.
     """
 
     num_ranks: int
@@ -78,24 +78,24 @@ class Room(NamedTuple):
 
 @dataclass
 class _Host:
-    """A rank's actor. starting, asked: calls of it that are not answered yet."""
+    """A rank's actor. starting, pending_call: calls of it that are not answered yet."""
 
     spec: ProcessSpec
     deadline: float
     actor: Any = None
     starting: Any = None
-    asked: Any = None
-    is_told: bool = False
+    pending_call: Any = None
+    is_reported: bool = False
 
 
 class RayProcesses(NodeProcesses):
     """The ranks of a job in the cluster that this process is connected to, as those of one node.
 
-    Those of a replica are started as soon as Ray has found room for all of them. Only `end` waits for Ray.
+    Those of a replica are started as soon as Ray has resources for all of them. Only `end` waits for Ray.
     """
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
+    def __init__(self, group: ReplicaPlacementGroup) -> None:
+        self._settings = group
         self._hosts: dict[str, _Host] = {}
         self._groups: dict[int, Any] = {}  # placement groups, by replica; none without ranks
 
@@ -103,16 +103,16 @@ class RayProcesses(NodeProcesses):
         for spec in specs:
             if spec.replica not in self._groups:
                 self._groups[spec.replica] = self._new_group()
-            host = self._hosts[spec.name] = _Host(spec, time.monotonic() + SECONDS_FOR_ROOM)
+            host = self._hosts[spec.name] = _Host(spec, time.monotonic() + SCHEDULING_SECONDS)
             self._call(host)
 
     def ended(self) -> list[EndedProcess]:
-        """The ranks that have ended or cannot be started, each told once."""
+        """Lists the ranks that have ended or cannot be started, each once."""
         processes = []
         for host in self._hosts.values():
-            ended = None if host.is_told else self._end_of(host)
+            ended = None if host.is_reported else self._end_of(host)
             if ended is not None:
-                host.is_told = True
+                host.is_reported = True
                 processes.append(ended)
         return processes
 
@@ -133,17 +133,17 @@ class RayProcesses(NodeProcesses):
         self.end()
 
     def _new_group(self) -> Any:
-        return placement_group([self._room.resources] * self._room.num_ranks, strategy="PACK")
+        return placement_group([self._settings.resources] * self._settings.num_ranks, strategy="PACK")
 
     def _call(self, host: _Host) -> None:
-        resources = dict(self._room.resources)
-        bundle = host.spec.rank % self._room.num_ranks
+        resources = dict(self._settings.resources)
+        bundle = host.spec.rank % self._settings.num_ranks
         group = self._groups[host.spec.replica]
         in_bundle = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
         options = {"num_cpus": resources.pop("CPU"), "resources": resources, "scheduling_strategy": in_bundle}
-        host.actor = ray.remote(RankHost).options(**options).remote(self._room.logs)
+        host.actor = ray.remote(RankHost).options(**options).remote(self._settings.logs)
         variables = dict(host.spec.variables)
-        host.starting = host.actor.start.remote(host.spec.name, self._room.program, variables)
+        host.starting = host.actor.start.remote(host.spec.name, self._settings.program, variables)
 
     def _end_of(self, host: _Host) -> EndedProcess | None:
         """Reports how a rank has ended, or why it is missing; None while it is to be started, or runs."""
@@ -155,29 +155,29 @@ class RayProcesses(NodeProcesses):
                 and not error.actor_init_failed
                 and time.monotonic() <= host.deadline
             ):
-                self._place_anew(host.spec.replica)  # on a node that Ray did not know to be dead
+                self._restart_on_other_nodes(host.spec.replica)  # on a node that Ray did not know to be dead
                 return None
-            how = f"ended with its Ray actor or node ({_last_line(error)})"
+            exit_reason = f"ended with its Ray actor or node ({_last_line(error)})"
         except RayError as error:
-            how = f"ended with an error of Ray ({_last_line(error)})"
-        return EndedProcess(host.spec.name, how, (), is_lost=True)
+            exit_reason = f"ended with an error of Ray ({_last_line(error)})"
+        return EndedProcess(host.spec.name, exit_reason, (), is_lost=True)
 
     def _look_at(self, host: _Host) -> EndedProcess | None:
         if host.starting is not None:
             if not _is_done(host.starting):
-                return self._without_room(host) if time.monotonic() > host.deadline else None
+                return self._unschedulable(host) if time.monotonic() > host.deadline else None
             ray.get(host.starting)
             host.starting = None
-        if host.asked is None:
-            host.asked = host.actor.ended.remote(_SECONDS_OF_A_CALL)
-        if not _is_done(host.asked):
+        if host.pending_call is None:
+            host.pending_call = host.actor.ended.remote(_SECONDS_OF_A_CALL)
+        if not _is_done(host.pending_call):
             return None
-        ended = ray.get(host.asked)
-        host.asked = None
+        ended = ray.get(host.pending_call)
+        host.pending_call = None
         return ended[0] if ended else None
 
-    def _place_anew(self, replica: int) -> None:
-        """Only while no rank of the replica has been started: they are started in turn at once."""
+    def _restart_on_other_nodes(self, replica: int) -> None:
+        """Restarts a replica of which no rank has started yet: all start at once."""
         hosts = [host for host in self._hosts.values() if host.spec.replica == replica]
         for host in hosts:
             _kill(host)
@@ -186,14 +186,14 @@ class RayProcesses(NodeProcesses):
         for host in hosts:
             self._call(host)
 
-    def _without_room(self, host: _Host) -> EndedProcess:
+    def _unschedulable(self, host: _Host) -> EndedProcess:
         free = ray.available_resources()
-        room = " and ".join(f"{count:g} {kind}" for kind, count in self._room.resources.items())
-        there = " and ".join(f"{free.get(kind, 0):g} {kind}" for kind in self._room.resources)
+        needs = " and ".join(f"{count:g} {kind}" for kind, count in self._settings.resources.items())
+        there = " and ".join(f"{free.get(kind, 0):g} {kind}" for kind in self._settings.resources)
         return EndedProcess(
             host.spec.name,
-            f"was not started: no room in the Ray cluster: none came free in {SECONDS_FOR_ROOM:.0f} s; a "
-            f"replica of {self._room.num_ranks} needs {room} for each rank, and {there} are free in the "
+            f"was not started: the Ray cluster has had no free resources for {SCHEDULING_SECONDS:.0f} s; a "
+            f"replica of {self._settings.num_ranks} needs {needs} for each rank, and {there} are free in the "
             "whole cluster",
             (),
             is_lost=True,
