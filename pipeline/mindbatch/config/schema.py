@@ -212,7 +212,7 @@ class TaskConfig:
 
     def need_error(self, key: "Key", keys: "SchemaKeys") -> str | None:
         value = value_at(self, key.name)
-        if not key.needs or value == ([*key.default] if isinstance(value, list) else key.default):
+        if not key.needs or value == key.default or (value == [] and key.default == ()):
             return None
         unmet = (need for need in key.needs if need.missing in keys.keys and not need.met(self))
         need = next(unmet, None)

@@ -93,7 +93,7 @@ def local_processes(
 
 
 def _ranks_of_agents(job: JobSetup) -> list[range]:
-    """Lists the ranks that each agent serves: all, which Ray places, or those of a node."""
+    """Lists the ranks that each agent serves: all with Ray, which starts them, or those of a node."""
     if job.launcher == "ray":
         return [range(job.topology.world_size)]
     return [job.ranks_of(node) for node in range(1, job.num_nodes)]
