@@ -32,7 +32,9 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def applied(tmp_path: Path, text: str, overrides: dict[str, object] | None = None, strategy: str = "") -> Applied:
+def applied(
+    tmp_path: Path, text: str, overrides: dict[str, object] | None = None, strategy: str = ""
+) -> Applied:
     file = tmp_path / "p.yaml"
     file.write_text(text.replace("FOLDER", str(tmp_path / "model")))
     return apply_table(file, KEYS, overrides, strategy)
@@ -98,7 +100,10 @@ def test_a_yaml_of_the_newer_form(tmp_path: Path, folder: Path) -> None:
     why = reasons(result)
     assert why["parallel_config.model_parallel"] == "use_parallel is not True"
     assert why["generation_config.max_length"] == "max_new_tokens overrides it"
-    assert why["model.model_config.compute_dtype"] == "on a CPU a YAML's half types are not used; set model.dtype"
+    assert (
+        why["model.model_config.compute_dtype"]
+        == "on a CPU a YAML's half types are not used; set model.dtype"
+    )
     assert why["model.model_config.num_blocks"] == "runtime.cache_memory sets the size of the cache"
 
 
@@ -179,7 +184,10 @@ def test_where_a_value_comes_from_is_told(tmp_path: Path, folder: Path) -> None:
             "model: {model_config: {pet_config: {pet_type: lora}}}",
             "model.model_config.pet_config.pet_type=lora: needs the adapter in load_checkpoint",
         ),
-        ("model: {model_config: {quant_config: {a: b}}}", "model.model_config.quant_config: config.json describes"),
+        (
+            "model: {model_config: {quant_config: {a: b}}}",
+            "model.model_config.quant_config: config.json",
+        ),
         (
             "model: {model_config: {compute_dtype: int8}}",
             "model.model_config.compute_dtype=int8: must be one",
@@ -190,7 +198,10 @@ def test_where_a_value_comes_from_is_told(tmp_path: Path, folder: Path) -> None:
             "model.arch.type=Mine: not supported; allowed with use_legacy: True: LlamaForCausalLM, ",
         ),
         ("model: {arch: {type: [a]}}", "model.arch.type=[a]: not supported"),
-        ("load_checkpoint: not_load_any_ckpt", "load_checkpoint=not_load_any_ckpt: a model needs its weights"),
+        (
+            "load_checkpoint: not_load_any_ckpt",
+            "load_checkpoint=not_load_any_ckpt: a model needs",
+        ),
         ("load_checkpoint: /x/llama2_7b.ckpt", "load_checkpoint=/x/llama2_7b.ckpt: convert weights"),
         ("only_save_strategy: True", "only_save_strategy=true: to write strategy files: mindbatch plan"),
         ("src_strategy_path_or_dir: s", "src_strategy_path_or_dir=s: merge a sharded checkpoint"),
