@@ -141,9 +141,9 @@ BAD_PROMPTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "variables": (
         {"messages": [HI], "chat_template_kwargs": {"tools": []}},
         {},
-        "chat_template_kwargs.tools: no variable of a template",
+        "chat_template_kwargs.tools: not a variable of a template",
     ),
-    "two system messages": ({"messages": [SYSTEM, HI]}, {"system": "x"}, "a system message is there already"),
+    "two system messages": ({"messages": [SYSTEM, HI]}, {"system": "x"}, "a system message already exists"),
 }
 
 

@@ -202,7 +202,7 @@ def test_three_timeouts_in_a_row_are_the_templates_fault(monkeypatch: pytest.Mon
         assert isinstance(item, DataRow if ends == "now" else RowFailure)
     with pytest.raises(
         ConfigError,
-        match="^data.template: stopped: no result after 30 s of processor time, for 3 rows in a row$",
+        match="^data.template: stopped: no result after 30 s of processor time, for 3 consecutive rows$",
     ):
         maker.make(0, Record("rows.jsonl", 1, {"ends": "never"}))
     maker.close()
