@@ -86,11 +86,11 @@ def fit_adapters(
     spec: ModelSpec, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
 ) -> FittedAdapters:
     fitted = fit_beside(adapter_specs(spec), adapters, _base_tensors(spec), max_loaded)
-    largest = max(map(_places(spec, fitted).numbers, fitted.adapters.values()))
+    largest = max(map(_rank_adapters(spec, fitted).numbers, fitted.adapters.values()))
     return replace(fitted, slot_numbers=(largest,))
 
 
-def _places(spec: ModelSpec, adapters: FittedAdapters) -> AdapterPlaces:
+def _rank_adapters(spec: ModelSpec, adapters: FittedAdapters) -> AdapterPlaces:
     return rank_places(adapter_specs(spec), adapters, spec.shard, spec.stage)
 
 
@@ -128,7 +128,7 @@ def load(
     load_weights(network, spec.architecture, weights, kernels, progress)
     bank = None
     if adapters is not None:
-        bank = AdapterBank(adapters, _places(spec, adapters), (weights, str), kernels)
+        bank = AdapterBank(adapters, _rank_adapters(spec, adapters), (weights, str), kernels)
     return assemble(network, spec.architecture, kernels, geometry, bank)
 
 
