@@ -185,7 +185,7 @@ _DATASET_KEYS = (
 )
 _FILE_KEYS = ("dir", "format", "on_mismatch", "tensorboard")
 _NO_KEY = (
-    "data.key_column: required: a column with a unique key for each row; Ray distributes rows in no fixed "
+    "data.key_column: must be given: a column with unique keys; Ray distributes rows in no fixed "
     "order, and the key determines a row's random numbers"
 )
 

@@ -195,7 +195,7 @@ def test_every_fault_is_said_before_a_model_is_loaded() -> None:
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
-        ({}, "data.key_column: required"),
+        ({}, "data.key_column: must be given"),
         ({"data": 3}, "data=3: must be a mapping of keys"),
         ({"data": DATA, "decoding": {"top_p": 9.0}}, "decoding.top_p=9.0: must be above 0"),
         ({"data": {**DATA, "template": "{{ q }}"}}, "data.prompt_column, data.template: a prompt comes from"),
