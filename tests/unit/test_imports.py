@@ -26,7 +26,6 @@ DECLARATIONS = {
 }
 BELOW_ENGINE = {
     "decoding",
-    "cache",
     "models",
     "checkpoint",
     "prompts",
@@ -48,11 +47,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models.tensor_spec": {"parallel"},
     "kernels": {"parallel", "kernels.memory", "kernels.native_library", "kernels.shapes"} | LOWEST,
     "layers": {"models.architecture", "models.tensor_spec", "kernels", "kernels.shapes", "parallel"} | LOWEST,
-    "cache": {"kernels", "kernels.shapes"} | LOWEST,
     "checkpoint": {"parallel"} | DECLARATIONS | LOWEST,
     "decoding": {"kernels.native_library"} | LOWEST,
     "prompts": {"checkpoint"} | LOWEST,
-    "models": {"cache", "checkpoint", "decoding", "layers", "kernels", "parallel"} | DECLARATIONS | LOWEST,
+    "models": {"checkpoint", "decoding", "layers", "kernels", "parallel"} | DECLARATIONS | LOWEST,
     "hub": LOWEST,
     "config": {"decoding", "hub", "models", "kernels.memory"} | LOWEST,
     "engine": BELOW_ENGINE - {"checkpoint", "config", "layers"} | DECLARATIONS | LOWEST,
@@ -132,12 +130,10 @@ CHECKPOINT_MAY_IMPORT: dict[str, set[str]] = {
 # The modules that may import MindSpore; all others are plain Python and NumPy.
 MINDSPORE = {
     "ascend_simulation/layouts.py",
-    "engine/encoder_graphs.py",
     "engine/step_graphs.py",
     "kernels/ascend/*",
     "kernels/mindspore_kernels.py",
     "parallel/context.py",
-    "parallel/hand_over.py",
     "backends/*",
 }
 MINDSPORE_FREE = {

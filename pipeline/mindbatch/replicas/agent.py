@@ -170,7 +170,7 @@ def _read(
 
 
 def main(text: str) -> int:
-    """Serves one rank until the job is over; returns the exit code. text: see `start.launcher_program`."""
+    """Serves one rank until the job is over; returns the exit code. text: the job as JSON."""
     try:
         copy = started_as(os.environ)
         if copy is not None and copy.is_scheduler:

@@ -114,7 +114,7 @@ def test_missing_columns(template: str, columns: dict[str, Any], said: str):
 
 
 FAULTS: list[tuple[str, dict[str, Any], str]] = [
-    ("{{ a }}", {"a": None}, "a value is null; write {{ name or '' }} where that may be"),
+    ("{{ a }}", {"a": None}, "a value is null; write {{ name or '' }} to allow it"),
     ("{{ a.b }}", {"a": {}}, "'dict object' has no attribute 'b'"),
     ("{{ a + 1 }}", {"a": "x"}, "TypeError"),
     ("{{ raise_exception('no answer in ' ~ a) }}", {"a": 5}, "data.template: no answer in 5"),
