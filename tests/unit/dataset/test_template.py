@@ -162,7 +162,7 @@ def test_a_giant_or_nested_column():
     deep: Any = 1
     for _ in range(20_000):  # beyond what any library in the process may have raised the limit to
         deep = [deep]
-    assert "no plain JSON" in refused("{{ a }}", a=deep).reason
+    assert "not plain JSON" in refused("{{ a }}", a=deep).reason
 
 
 BROKEN: dict[str, tuple[str, str]] = {
