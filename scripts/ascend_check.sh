@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # For the first run on a machine with an NPU: five to ten minutes, and one page to send back. --simulate needs no NPU.
 # PYTHON: the Python of an environment that has MindSpore and MindBatch; else the active environment, if it has both,
-# else the checkout's .venv, which is made ready.
+# else the checkout's .venv, which is set up.
 set -euo pipefail
 
 # shellcheck source=scripts/venv.sh

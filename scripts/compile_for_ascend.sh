@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compiles every kernel, every native model type and every family of MindFormers for Ascend, in simulation.
-# What CI runs after the tests. Arguments go to pytest.
+# CI runs it after the tests. Arguments go to pytest.
 set -euo pipefail
 
 # shellcheck source=scripts/venv.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The first thing to run: installs MindBatch into .venv and lets the shipped model count.
+# Run this first: it installs MindBatch into .venv and runs the shipped model.
 set -euo pipefail
 
 # shellcheck source=scripts/venv.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The documentation as a site with search, in build/site; a link that leads nowhere is an error. With the argument
-# "serve" it is shown at http://127.0.0.1:8000, and anew when a page is written.
+# Builds the documentation as a site with search in build/site; a broken link is an error. With the argument
+# "serve" it is served at http://127.0.0.1:8000 and rebuilt when a page changes.
 set -euo pipefail
 
 # shellcheck source=scripts/venv.sh

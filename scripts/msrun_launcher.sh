@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# "EXECUTE_ORDER" [WORKER_NUM ...]: a command on the workers of a dynamic cluster; --help says more.
+# "EXECUTE_ORDER" [WORKER_NUM ...]: runs a command on the workers of a dynamic cluster; see --help.
 # PYTHON: the Python of an environment that has MindBatch; else the active environment, if it has MindBatch,
-# else the checkout's .venv, which is made ready.
+# else the checkout's .venv, which is set up.
 set -euo pipefail
 
 scripts=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")

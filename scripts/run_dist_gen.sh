@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# "EXECUTE_ORDER" RANK_TABLE "[A,B)" RANK_SIZE: a command on the devices of a rank table; --help says more.
+# "EXECUTE_ORDER" RANK_TABLE "[A,B)" RANK_SIZE: runs a command on the devices of a rank table; see --help.
 # PYTHON: the Python of an environment that has MindBatch; else the active environment, if it has MindBatch,
-# else the checkout's .venv, which is made ready.
+# else the checkout's .venv, which is set up.
 set -euo pipefail
 
 scripts=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")

@@ -7,7 +7,7 @@ set -euo pipefail
 # shellcheck source=scripts/venv.sh
 source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/venv.sh"
 
-# Files of tests side by side, in their own order: the longest come early. A process takes about a gigabyte.
+# Test files run in parallel in their own order; the longest are first. A process takes about a gigabyte.
 pytest_arguments=(--numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder)
 not_fast="not slow and not on_demand and not processes and not simulation and not builds"
 # What imports MindSpore or MindFormers, in processes of its own, over its launcher, and compiled for Ascend.

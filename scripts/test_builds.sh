@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the package as users install it, and the C++ kernels with sanitizers: what CI runs after the tests.
+# Builds the package as users install it, and the C++ kernels with sanitizers; CI runs it after the tests.
 # Arguments go to pytest.
 set -euo pipefail
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs jobs of several processes for real, by every launcher, and kills them: what CI runs after the tests.
+# Runs and kills jobs of several real processes with all launchers; CI runs it after the tests.
 # Arguments go to pytest.
 set -euo pipefail
 

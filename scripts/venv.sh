@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The project's virtual environment: made when it is missing, installed into only when something changed. Sourced.
+# Creates the project's virtual environment, and installs into it only if something changed. Sourced.
 # Scripts run in folders of data: no Python imports from there (-I), and each is named by its absolute path.
 
 root=$(CDPATH='' cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd)
@@ -16,7 +16,7 @@ fail() {
     exit 1
 }
 
-# From now on the environment of another MindSpore and MindFormers, beside the usual one.
+# Switches to the environment of another MindSpore and MindFormers.
 use_platform() {
     constraints=$root/constraints-$1.txt
     [[ -f $constraints ]] || fail "--platform $1: there is no $(basename "$constraints"); allowed: 2.10"
@@ -24,7 +24,7 @@ use_platform() {
     venv_python=$venv/bin/python
 }
 
-# Makes .venv ready for its argument: "runtime", "test" with what the tests need, or "docs".
+# Sets .venv up for its argument: "runtime", "test" with what the tests need, or "docs".
 prepare_venv() {
     local what=$1 stamp
     make_venv
@@ -34,16 +34,16 @@ prepare_venv() {
     fi
     isolated "$venv_python" -m pip --version >/dev/null 2>&1 || recreate_venv "its pip does not run"
     install_project "$what"
-    # Written last: an installation that was interrupted is done again.
+    # Written last, so that an interrupted installation is repeated.
     echo "$stamp" >"$(stamp_file "$what")"
 }
 
-# Whether prepare_venv would have nothing to do.
+# Succeeds if prepare_venv would have nothing to do.
 is_ready() {
     [[ -x $venv_python ]] && is_installed "$1" "$(stamp_of_installation)"
 }
 
-# Makes .venv ready for the tests, which run in the checkout's root.
+# Sets .venv up for the tests, which run in the checkout's root.
 prepare_tests() {
     # Hundreds of processes import the package, and pytest rewrites its tests: the bytecode of both is kept.
     unset PYTHONDONTWRITEBYTECODE PYTHONPATH PYTHONHOME PYTHONSTARTUP
@@ -56,9 +56,9 @@ run_step() {
     "$venv_python" -I -m pytest --numprocesses 2 --dist loadfile --durations 5 "$@"
 }
 
-# Becomes a module of the package or of tools/: "MODULE NEEDED [ARGUMENT ...]". It is run by $PYTHON, else by the
-# active environment if that has the packages NEEDED, else by .venv, which is made ready: for a module of the package
-# only if its arguments are right.
+# Executes a module of the package or of tools/: "MODULE NEEDED [ARGUMENT ...]". It is run by $PYTHON, else by the
+# active environment if that has the packages NEEDED, else by .venv, which is set up; for a module of the package
+# only if its arguments are valid.
 run_isolated() {
     local module=$1 needed=$2 python program
     shift 2
@@ -74,7 +74,7 @@ run_isolated() {
     exec "$python" -I "${program[@]}" "$@"
 }
 
-# Goes on where the arguments are right; else the program has said what is wrong, or shown its help.
+# Continues if the arguments are valid; else the program has printed its errors or its help.
 check_arguments() {
     local python code=0
     python=$(find_python)
@@ -106,7 +106,7 @@ has_packages() {
 sys.exit(not all(map(find_spec, sys.argv[1:])))' "$@" >/dev/null 2>&1
 }
 
-# Runs a Python for the checkout: nothing that is set for the user's own programs reaches it, or what it starts.
+# Runs a Python for the checkout without the variables of the user's own programs.
 isolated() (
     local python=$1
     shift
@@ -138,7 +138,7 @@ make_venv() {
     fi
 }
 
-# Its argument says what is wrong with the one that is there.
+# Its argument is the error of the existing one.
 recreate_venv() {
     local python
     python=$(find_python)
@@ -146,7 +146,7 @@ recreate_venv() {
     isolated "$python" -m venv --clear "$venv"
 }
 
-# $PYTHON if it is set, else the newest Python on the path that fits.
+# Prints $PYTHON if it is set, else the newest suitable Python on the path.
 find_python() {
     local candidate python
     for candidate in ${PYTHON:+"$PYTHON"} python3.12 python3.11 python3.10 python3 python; do
@@ -160,7 +160,7 @@ find_python() {
         "(on Debian and Ubuntu: apt install python3 python3-venv) or name it: PYTHON=/path/to/python3"
 }
 
-# A command of that name may be there and still not run, or come without its venv module.
+# A command of that name may exist and not run, or lack the venv module.
 is_usable() {
     isolated "$1" -c 'import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' \
         >/dev/null 2>&1
@@ -170,7 +170,7 @@ version_of() {
     isolated "$1" -c 'import platform; print(platform.python_version())' 2>/dev/null || echo "none"
 }
 
-# Changes with whatever the installation depends on: its files, the C++ sources, Python, the compiler, the folder.
+# Prints a digest of everything that the installation depends on: its files, the C++ sources, Python, the compiler, the folder.
 stamp_of_installation() {
     {
         cat "$root"/{setup.py,pyproject.toml} "$constraints" "$root"/pipeline/mindbatch/kernels/csrc/*
@@ -184,7 +184,7 @@ stamp_file() {
     echo "$venv/installed-for-$1"
 }
 
-# What serves the tests serves the program too.
+# An environment for the tests also serves the program.
 is_installed() {
     local file
     for file in "$(stamp_file "$1")" "$(stamp_file "${1/runtime/test}")"; do
@@ -205,11 +205,11 @@ install_project() {
     say "Installing MindBatch and its dependencies into $(basename "$venv") (minutes, and about 3.5 GB of disk, the first time)"
     "${install[@]}" setuptools >&2
     if [[ $constraints != "$root/constraints.txt" ]]; then
-        # All that it needs is listed; pip would refuse a MindFormers whose hyper-parallel it cannot find.
+        # All requirements are listed; pip would refuse a MindFormers whose hyper-parallel it cannot find.
         install+=(--no-deps)
         "${install[@]}" --requirement "$constraints" >&2
     fi
     "${install[@]}" --use-pep517 --no-build-isolation --editable "$root$extra" >&2
-    # So that commands are quick at once, and where PYTHONDONTWRITEBYTECODE is set.
+    # Makes the first commands fast, also with PYTHONDONTWRITEBYTECODE.
     isolated "$venv_python" -m compileall -q -j 0 "$root/pipeline"
 }

@@ -5,13 +5,13 @@ r"""Generates text with the flags of MindFormers' generate_custom.py, by way of 
     python tools/generate_custom.py --model_type llama --checkpoint_path FOLDER --use_parallel True \
         --model_parallel 2 --input_data prompts.txt launch.log_dir=logs
 
---model_type is a model that is shipped, a folder with config.json and tokenizer, or a name that begins with
-the type of the model in --checkpoint_path: llama2_7b. --checkpoint_path is a Hugging Face folder, which may
-hold the folders rank_N of `mindbatch reshard`. A file as --input_data has a prompt on each line, in which \n
-is a line break. Further words KEY=VALUE are those of `mindbatch generate`, such as runtime=ascend.
+--model_type is a shipped model, a folder with config.json and tokenizer, or a name that starts with the type
+of the model in --checkpoint_path: llama2_7b. --checkpoint_path is a Hugging Face folder, also with the
+folders rank_N of `mindbatch reshard`. A file as --input_data has a prompt on each line, in which \n is a line
+break. Arguments KEY=VALUE are keys of `mindbatch generate`, such as runtime=ascend.
 
-What differs from MindFormers' script: temperature and repetition_penalty have their effect; any number of
-prompts for any --data_parallel; with --use_parallel True it starts the processes itself, and one copy is run.
+Differences from MindFormers' script: temperature and repetition_penalty have an effect; --data_parallel
+allows any number of prompts; with --use_parallel True the script is run once and starts the processes itself.
 """
 
 import argparse
@@ -38,12 +38,12 @@ TRUE, FALSE = ("true", "yes", "y", "on", "1"), ("false", "no", "n", "off", "0")
 SAMPLING = {"top_k": 3, "top_p": 1.0, "temperature": 1.0}
 LINE_BREAK = r"\n"
 ENDINGS = (".txt", ".jsonl")
-"""A word that ends so is no prompt, but a file that is not there."""
+"""Suffixes of words that are missing files, not prompts."""
 STAND_IN = texts_override("prompts", ["a prompt"])
 
 
 def main() -> None:
-    """Runs `mindbatch generate` with what the flags ask for, in this process, which ends with it."""
+    """Translates the flags and runs `mindbatch generate` in this process, which ends with it."""
     options, errors = parser().parse_with_errors()
     if errors:  # a word behind an unknown flag may be its value
         options.overrides = [word for word in options.overrides if "=" in word]
@@ -54,13 +54,13 @@ def main() -> None:
         say(*errors, *_further_errors(overrides), name=NAME)
         sys.exit(EXIT_USAGE)
     sys.argv[1:] = ["generate", *overrides]
-    from mindbatch.cli import entry_point  # after what is told at once
+    from mindbatch.cli import entry_point  # after errors, to report them quickly
 
     entry_point()
 
 
 def parser() -> argparse.ArgumentParser:
-    """MindFormers' flags, and words for what they cannot say."""
+    """Makes the parser of MindFormers' flags and of KEY=VALUE arguments."""
     result = ToolParser.of_page(NAME, __doc__)
     add = result.add_argument
     add("--model_type", help="shipped model, folder, or name of the model's type")
@@ -72,13 +72,13 @@ def parser() -> argparse.ArgumentParser:
     add("--batch_size", type=int, default=1, help="largest number of sequences in one step")
     add("--seq_length", type=int, help="longest prompt + output, in tokens; the model's own")
     add("--use_past", type=_truth, default=True, help="keep keys and values of past tokens")
-    add("--input_data", help="a prompt, or a file with one on each line; --input_data=-TEXT begins with -")
-    add("--max_new_tokens", type=int, default=128, help="most tokens to generate; %(default)s")
-    add("--do_sample", type=_truth, default=True, help="draw the tokens; %(default)s")
-    add("--top_k", type=int, help="draw among so many; 3")
-    add("--top_p", type=float, help="draw among so much of the probability; 1.0")
-    add("--temperature", type=float, help="what logits are divided by before; 1.0")
-    add("--repetition_penalty", type=float, default=1.0, help="penalty of tokens that are there; %(default)s")
+    add("--input_data", help="a prompt, or a file with one on each line; --input_data=-TEXT starts with -")
+    add("--max_new_tokens", type=int, default=128, help="maximum of tokens to generate; %(default)s")
+    add("--do_sample", type=_truth, default=True, help="sample tokens; %(default)s")
+    add("--top_k", type=int, help="sample from the k most likely tokens; 3")
+    add("--top_p", type=float, help="sample from the smallest set with this probability; 1.0")
+    add("--temperature", type=float, help="divisor of the logits; 1.0")
+    add("--repetition_penalty", type=float, default=1.0, help="penalty of repeated tokens; %(default)s")
     add("overrides", nargs="*", metavar="KEY=VALUE", help="keys of mindbatch generate")
     return result
 
@@ -90,7 +90,7 @@ def _truth(text: str) -> bool:
 
 
 def _further_errors(overrides: list[str]) -> Sequence[str]:
-    """What `mindbatch generate` has against the rest, so that nobody needs two rounds."""
+    """Returns errors of the other settings in `mindbatch generate`, to report all of them together."""
     from mindbatch.config.compose import compose_task
     from mindbatch.tasks.registry import TASKS
 
@@ -102,7 +102,7 @@ def _further_errors(overrides: list[str]) -> Sequence[str]:
 
 
 def _model(options: argparse.Namespace, errors: list[str]) -> Iterator[str]:
-    """Where the model and its tokenizer are, and how much of it is used at once."""
+    """Yields the settings of model, tokenizer, batch size and lengths."""
     name, path = options.model_type, options.checkpoint_path
     if name is None:
         errors.append("--model_type must be given: a shipped model, a folder, or a name like llama2_7b")
@@ -124,11 +124,13 @@ def _model(options: argparse.Namespace, errors: list[str]) -> Iterator[str]:
 
 
 def _named_type(name: str, path: str | None, errors: list[str]) -> Iterator[str]:
-    """The longest known type with which the name begins: MindFormers' names have the size behind it."""
-    known = max((each for each in MODEL_TYPES if name.startswith(each)), key=len, default=None)
+    """Finds the longest model type with which the name starts; MindFormers' names continue with the size."""
+    known = max(
+        (model_type for model_type in MODEL_TYPES if name.startswith(model_type)), key=len, default=None
+    )
     if known is None:
         types = ", ".join(MODEL_TYPES)
-        errors.append(f"--model_type {shown(name)}: no folder, and no name that begins with one of {types}")
+        errors.append(f"--model_type {shown(name)}: not a folder, and does not start with one of {types}")
     elif path is None:
         errors.append(f"--checkpoint_path must be given: the folder of the {known} model")
     if known is None or path is None:
@@ -152,8 +154,7 @@ def _prompts(options: argparse.Namespace, errors: list[str]) -> Iterator[str]:
 
 
 def _broken_lines(path: Path, errors: list[str]) -> list[str] | None:
-    r"""The prompts of a file in which \n stands for line breaks; None where there is none, and it can be read
-    as it is."""
+    r"""Reads the prompts of a file with \n for line breaks; returns None if there is none in the file."""
     try:
         with open(open_regular(path), "rb") as file:
             if not any(LINE_BREAK.encode() in line for line in file):
@@ -168,14 +169,14 @@ def _broken_lines(path: Path, errors: list[str]) -> list[str] | None:
 
 
 def _decoding(options: argparse.Namespace) -> Iterator[str]:
-    """Sampling options have an effect with do_sample only; one that is given without it is refused later."""
+    """Yields decoding settings; sampling options without do_sample are refused by `mindbatch generate`."""
     yield f"decoding.max_new_tokens={options.max_new_tokens}"
     yield f"decoding.do_sample={str(options.do_sample).lower()}"
     yield f"decoding.repetition_penalty={options.repetition_penalty}"
     for name, default in SAMPLING.items():
-        given = getattr(options, name)
-        if given is not None or options.do_sample:
-            yield f"decoding.{name}={default if given is None else given}"
+        value = getattr(options, name)
+        if value is not None or options.do_sample:
+            yield f"decoding.{name}={default if value is None else value}"
 
 
 def _ranks(options: argparse.Namespace, errors: list[str]) -> Iterator[str]:
@@ -187,15 +188,17 @@ def _ranks(options: argparse.Namespace, errors: list[str]) -> Iterator[str]:
 
 
 def _choose_device(options: argparse.Namespace, errors: list[str]) -> None:
-    """Names the NPU for MindSpore, which reads DEVICE_ID when the device is set."""
+    """Sets DEVICE_ID, from which MindSpore reads the number of the NPU."""
     number = options.device_id
-    written = f"--device_id {number}"
+    flag = f"--device_id {number}"
     if number < 0:
-        errors.append(f"{written}: must not be negative")
+        errors.append(f"{flag}: must not be negative")
     elif number and options.use_parallel:
-        errors.append(f"{written}: has no effect with --use_parallel True, where each process has its own")
+        errors.append(
+            f"{flag}: has no effect with --use_parallel True, where each process has its own device"
+        )
     elif number and not ON_ASCEND & {*options.overrides}:
-        errors.append(f"{written}: a CPU has no number; give runtime=ascend for an NPU")
+        errors.append(f"{flag}: CPUs are not numbered; use runtime=ascend for an NPU")
     elif number:
         os.environ["DEVICE_ID"] = str(number)
 

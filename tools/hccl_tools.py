@@ -4,9 +4,9 @@
     python tools/hccl_tools.py --device_num "[0,16)" --device_num_per_node 16
     python tools/hccl_tools.py --device_num "[0,4)" --visible_devices 4,5,6,7
 
-The file hccl_{number}p_{devices}_{server}.json in the current folder is written over. What differs from
-MindFormers' tool: any range; the addresses are those of the visible devices; what cannot be right is refused.
-`mindbatch rank-table` does more: several servers, version 1.2, checks. It needs Python alone.
+It overwrites the file hccl_{number}p_{devices}_{server}.json in the current folder. Differences from
+MindFormers' tool: any range is allowed; addresses are those of the visible devices; invalid values are
+errors. `mindbatch rank-table` also supports several servers, version 1.2 and checks. Only Python is needed.
 """
 
 import argparse
@@ -36,12 +36,12 @@ from mindbatch.launch.table_reader import verify
 
 NAME = "hccl_tools.py"
 GROUP = 4
-MOST_SECONDS = 3600
+MAX_SECONDS = 3600
 
 
 @dataclass
 class Request:
-    """What the flags ask for, with every error in them."""
+    """The request of the flags, with all errors in them."""
 
     server_id: str = ""
     logical: list[int] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Request:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the table and prints its ranks and path; returns the exit code: see docs/generate.md."""
+    """Writes the table, prints its ranks and path, and returns the exit code (docs/generate.md)."""
     options = parser().parse_args(arguments)
     try:
         request = read_request(options)
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """MindFormers' four flags, and three for where the addresses come from."""
+    """Makes the parser of MindFormers' four flags and of three for the source of the addresses."""
     result = ToolParser(prog=NAME, description="Write the rank table of this server.")
     result.add_argument(
         "--device_num",
@@ -79,26 +79,33 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument("--server_ip", default="", help="address of this server; that of the host name")
     result.add_argument("--device_num_per_node", type=int, default=8, help="devices of a server; %(default)s")
-    result.add_argument("--hccn_tool", default=HCCN_TOOL, help="program that is asked first; %(default)s")
-    result.add_argument("--hccn_timeout", type=float, default=SECONDS, help="seconds to answer; %(default)s")
-    result.add_argument("--hccn_conf", default=HCCN_CONF, help="file that is read if it fails; %(default)s")
+    result.add_argument("--hccn_tool", default=HCCN_TOOL, help="program that reports addresses; %(default)s")
+    result.add_argument(
+        "--hccn_timeout",
+        type=float,
+        default=SECONDS,
+        help="time limit of the program in seconds; %(default)s",
+    )
+    result.add_argument(
+        "--hccn_conf", default=HCCN_CONF, help="file to read if the program fails; %(default)s"
+    )
     return result
 
 
 def read_request(options: argparse.Namespace) -> Request:
-    """What is asked for. Raises ConfigError with every problem in the flags."""
+    """Reads the request. Raises ConfigError with all errors in the flags."""
     request = Request()
     read_devices(options, request)
-    if not 0 < options.hccn_timeout <= MOST_SECONDS:
+    if not 0 < options.hccn_timeout <= MAX_SECONDS:
         request.errors.append(
-            f"--hccn_timeout {options.hccn_timeout:g}: must be above 0, {MOST_SECONDS} at most"
+            f"--hccn_timeout {options.hccn_timeout:g}: must be above 0 and at most {MAX_SECONDS}"
         )
     try:
         request.server_id = options.server_ip or own_address()
-        if problem := server_id_error(request.server_id):
-            request.errors.append(f"--server_ip {as_given(request.server_id)}: {problem}")
-    except ValueError as error:
-        request.errors.append(f"--server_ip must be given: {error}")
+        if error := server_id_error(request.server_id):
+            request.errors.append(f"--server_ip {as_given(request.server_id)}: {error}")
+    except ValueError as reason:
+        request.errors.append(f"--server_ip must be given: {reason}")
     if request.errors:
         raise ConfigError(request.errors)
     request.notes += [note] if (note := loopback_note(request.server_id)) else []
@@ -106,38 +113,38 @@ def read_request(options: argparse.Namespace) -> Request:
 
 
 def read_devices(options: argparse.Namespace, request: Request) -> None:
-    """The devices asked for, by their logical and physical ids."""
-    written = f"--device_num {as_given(options.device_num)}"
+    """Reads the logical and physical ids of the requested devices."""
+    flag = f"--device_num {as_given(options.device_num)}"
     try:
         request.logical, note = parse_range(options.device_num)
     except ValueError as error:
-        request.errors.append(f"{written}: {error}")
+        request.errors.append(f"{flag}: {error}")
         return
-    request.notes += [f"{written}: {note}"] if note else []
-    end, most = request.logical[-1] + 1, options.device_num_per_node
-    if end > most:
+    request.notes += [f"{flag}: {note}"] if note else []
+    end, num_devices = request.logical[-1] + 1, options.device_num_per_node
+    if end > num_devices:
         request.errors.append(
-            f"{written}: must be within [0,{most}); give --device_num_per_node {end} for a server with more"
+            f"{flag}: must be within [0,{num_devices}); set --device_num_per_node {end} for a larger server"
         )
     try:
         visible = None if options.visible_devices is None else parse_list(options.visible_devices)
         request.physical = physical_devices(request.logical, visible)
     except ValueError as error:
         request.errors.append(f"--visible_devices {as_given(options.visible_devices)}: {error}")
-    request.notes += [f"{written}: {note}" for note in group_notes(request.physical)]
+    request.notes += [f"{flag}: {note}" for note in group_notes(request.physical)]
 
 
 def group_notes(devices: list[int]) -> list[str]:
-    """MindFormers' tool refuses such devices, which only older servers do not take together."""
+    """Returns a note on devices of two groups, which MindFormers' tool refuses for older servers."""
     if not devices or len(devices) >= 2 * GROUP or max(devices) >= 2 * GROUP:
         return []
     if len({device // GROUP for device in devices}) == 1:
         return []
-    return ["devices of both 0 to 3 and 4 to 7; where these are groups of their own, both must be whole"]
+    return ["devices of both 0 to 3 and 4 to 7; servers in which these are groups need complete groups"]
 
 
 def table_of(request: Request, options: argparse.Namespace) -> RankTable:
-    """The table with addresses. Raises RankTableError when these are not to be had."""
+    """Makes the table with addresses. Raises RankTableError if they cannot be found."""
     addresses, note = find_addresses(
         request.physical, options.hccn_tool, options.hccn_timeout, Path(options.hccn_conf)
     )

@@ -2,9 +2,9 @@
 
     python tools/merge_hccl.py hccl_8p_01234567_10.0.0.1.json hccl_8p_01234567_10.0.0.2.json
 
-The order of the files is that of the ranks, which are numbered anew. The file hccl_{servers}s_{ranks}p.json
-in the current folder is written over. What differs from MindFormers' tool: tables of the same server, and all
-that could not work, are refused. It needs Python alone.
+Ranks are renumbered in the order of the files. The tool overwrites the file hccl_{servers}s_{ranks}p.json in
+the current folder. Differences from MindFormers' tool: tables of the same server and invalid tables are
+errors. Only Python is needed.
 """
 
 import sys
@@ -23,9 +23,9 @@ NAME = "merge_hccl.py"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the table and prints its ranks and path; returns the exit code: see docs/generate.md."""
+    """Writes the table, prints its ranks and path, and returns the exit code (docs/generate.md)."""
     parser = ToolParser(prog=NAME, description="Merge rank tables of several servers into one.")
-    parser.add_argument("file_list", nargs="+", help="rank tables, in the order that the ranks shall have")
+    parser.add_argument("file_list", nargs="+", help="rank tables, in the order of the ranks")
     options = parser.parse_args(arguments)
     try:
         table, notes = merge_files([*map(Path, options.file_list)], AllowedDeviations(uneven=True))

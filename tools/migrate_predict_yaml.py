@@ -4,11 +4,11 @@
     python tools/migrate_predict_yaml.py predict_qwen3.yaml -o qwen3.yaml
     mindbatch generate --config qwen3.yaml prompts='["Hello"]'
 
-Each key of the YAML is used, or is named in a comment with the reason why it has no effect; a key that is
-unknown, or asks for what MindBatch cannot do, is refused, all at once. Nothing in the file is run. Paths stay
-as they are, relative to the folder that a command is given in, and need not exist here.
+A key that has no effect in MindBatch is named in a comment with the reason. Unknown keys and keys that
+MindBatch does not support are errors, which are reported together. Nothing in the file is executed. Paths
+are copied; they stay relative to the folder in which a command is run, and need not exist here.
 
-`mindbatch ... model.mindformers_yaml=FILE` takes the YAML itself.
+`mindbatch ... model.mindformers_yaml=FILE` reads the YAML itself.
 """
 
 import argparse
@@ -39,7 +39,7 @@ NAME = "migrate_predict_yaml.py"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the file; returns the exit code: see docs/generate.md."""
+    """Writes the file and returns the exit code (docs/generate.md)."""
     options = parser().parse_args(arguments)
     try:
         target = read_target(options.output)
@@ -58,20 +58,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """A file to read, and one to write."""
+    """Makes the parser of the command's arguments."""
     result = ToolParser.of_page(NAME, __doc__)
     result.add_argument("file", metavar="FILE", help="predict YAML")
-    result.add_argument("-o", "--output", metavar="OUT", help="file to make; standard output")
+    result.add_argument("-o", "--output", metavar="OUT", help="new file; without it the result is printed")
     return result
 
 
 def read_target(output: str | None) -> Path | None:
-    """The file to make. Raises ConfigError where it is there already or cannot be written."""
+    """Checks the path of the new file. Raises ConfigError if it exists or cannot be written."""
     if output is None:
         return None
     path = Path(output)
-    there = "is there already; give another name" if os.path.lexists(path) else None
-    if error := there or output_file_error(path):
+    exists = "already exists; use another name" if os.path.lexists(path) else None
+    if error := exists or output_file_error(path):
         raise ConfigError(f"--output {output}: {error}")
     return path
 
@@ -80,9 +80,9 @@ _ANY_LENGTH = 1 << 20
 
 
 def migrated(path: Path) -> Applied:
-    """Translates the predict YAML for every task that runs a model; whether folders exist is not asked.
+    """Translates the predict YAML for all tasks that run a model, without checking that folders exist.
 
-    Raises ConfigError with every error in it.
+    Raises ConfigError with all errors.
     """
     keys = schema_keys(ModelTaskConfig)
     applied = apply_table(path, keys)
@@ -108,14 +108,14 @@ def _decoding_errors(values: dict[str, Any]) -> list[str]:
 
 
 def config_text(applied: Applied) -> str:
-    """The configuration file: a line for each key, with the YAML's own name; then what has no effect."""
+    """Writes a line for each key with the YAML's own name, then the keys without effect."""
     lines = [f"# From {printable(applied.path.name)}, a predict YAML of MindFormers."]
     for section in dict.fromkeys(name.partition(".")[0] for name in applied.settings):
         lines.append(f"{section}:")
         own = [setting for name, setting in applied.settings.items() if name.startswith(f"{section}.")]
         lines += [_line(setting, applied.set_by.get(setting.key)) for setting in own]
     if applied.unused:
-        lines.append("# Without effect here:")
+        lines.append("# Without effect:")
         lines += [f"# - {', '.join(keys)}: {why}" for why, keys in applied.unused.items()]
     return "\n".join([*lines, ""])
 

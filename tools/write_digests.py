@@ -1,4 +1,4 @@
-"""Records the SHA-256 of every tensor of a checkpoint beside its files, as digests.json."""
+"""Writes the SHA-256 of all tensors of a checkpoint to digests.json in its folder."""
 
 import sys
 from pathlib import Path
@@ -14,10 +14,10 @@ NAME = "write_digests.py"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes digests.json and prints its path, one a rank; returns the exit code: see docs/generate.md."""
+    """Writes digests.json for each rank, prints its path, and returns the exit code (docs/generate.md)."""
     parser = ToolParser(description="Write digests.json, which is verified when the checkpoint is read.")
     parser.add_argument("folder", help="model folder, folder with one .safetensors or .ckpt, or rank folders")
-    parser.add_argument("--replace", action="store_true", help="write over an existing digests.json")
+    parser.add_argument("--replace", action="store_true", help="overwrite an existing digests.json")
     options = parser.parse_args(arguments)
     try:
         for path in record_digests(options.folder, replace=options.replace):

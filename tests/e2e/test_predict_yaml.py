@@ -70,8 +70,8 @@ def test_a_prompt_is_continued_as_with_keys_of_our_own(
     said = [line for line in from_yaml.err.splitlines() if line.startswith("mindbatch: ")]
     assert said == [
         "mindbatch: predict_gpt2.yaml: no effect: parallel_config.data_parallel (use_parallel is not True), "
-        "model.model_config.compute_dtype (on a CPU everything is computed in float32), 3 keys of training, "
-        "logs or MindSpore's own settings (--print-config says which)"
+        "model.model_config.compute_dtype (on a CPU a YAML's half types are not used; set model.dtype), "
+        "3 keys of training, logs or MindSpore's own settings (listed by --print-config)"
     ]
 
 

@@ -104,7 +104,7 @@ def test_what_was_not_loaded_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(CheckpointError) as caught:
         load_mindformers(tmp_path)
     lines = [line.removeprefix(f"{tmp_path}: ") for line in caught.value.lines]
-    taken = "tensor 'model.layers.{}.self_attn.{}_norm.weight' was not taken by MindFormers' glm4_moe"
+    taken = "tensor 'model.layers.{}.self_attn.{}_norm.weight' was not read by MindFormers' glm4_moe"
     assert lines[:4] == [taken.format(layer, which) for layer in (0, 1) for which in "qk"]
     left = "parameter 'decoder.layers.0.self_attention.k_layernorm.weight'"
     assert lines[4] == f"{left} of MindFormers' glm4_moe was not loaded"

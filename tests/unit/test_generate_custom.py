@@ -141,12 +141,12 @@ def test_every_fault_is_told_at_once(
     assert refused(monkeypatch, capsys, *flags.split(), *more.split()) == [
         "generate_custom.py: --do_sample 'maybe': must be True or False",
         "generate_custom.py: --top_kk: unknown flag; did you mean --top_k?",
-        "generate_custom.py: --model_type 'baichuan_7b': no folder, and no name that begins with one of "
+        "generate_custom.py: --model_type 'baichuan_7b': not a folder, and does not start with one of "
         + ", ".join(MODEL_TYPES),
         "generate_custom.py: p.txt, line 2: the line is empty",
         "generate_custom.py: p.txt, line 3: not valid UTF-8: byte 0xff at position 0",
         "generate_custom.py: --model_parallel 2: has no effect without --use_parallel True",
-        "generate_custom.py: --device_id 1: a CPU has no number; give runtime=ascend for an NPU",
+        "generate_custom.py: --device_id 1: CPUs are not numbered; use runtime=ascend for an NPU",
         "generate_custom.py: runtime=asend: no such option; there are ascend, cpu; did you mean ascend?",
         "generate_custom.py: decoding.top_p=7.0: must be above 0 and at most 1",
     ]
@@ -178,7 +178,7 @@ def test_without_flags_all_that_must_be_given_is_told(
         ),
         (
             "--model_type tiny_gpt2 --input_data one --use_parallel True --device_id 1",
-            "--device_id 1: has no effect with --use_parallel True, where each process has its own",
+            "--device_id 1: has no effect with --use_parallel True, where each process has its own device",
         ),
     ],
 )

@@ -22,9 +22,9 @@ def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_the_file_means_what_the_yaml_means(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("mcore.yaml", "older.yaml"):
         assert main([name, "-o", f"new_{name}"]) == EXIT_DONE
-        said = capsys.readouterr()
-        assert said.out == f"new_{name}: for mindbatch TASK --config new_{name}\n"
-        assert f"migrate_predict_yaml.py: {name}: no effect (nothing is padded): " in said.err
+        captured = capsys.readouterr()
+        assert captured.out == f"new_{name}: for mindbatch TASK --config new_{name}\n"
+        assert f"migrate_predict_yaml.py: {name}: no effect (nothing is padded): " in captured.err
         task = TASKS["generate"]
         converted = compose_task(task, ["prompts=Hi"], Path(f"new_{name}"))
         direct = compose_task(task, ["prompts=Hi", f"model.mindformers_yaml={name}"])
@@ -32,7 +32,7 @@ def test_the_file_means_what_the_yaml_means(capsys: pytest.CaptureFixture[str]) 
         assert converted.unresolved_yaml == direct.unresolved_yaml
 
 
-def test_it_says_where_values_come_from_and_what_has_no_effect(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_file_names_origins_and_keys_without_effect(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mcore.yaml"]) == EXIT_DONE
     text = capsys.readouterr().out
     assert text.startswith("# From mcore.yaml, a predict YAML of MindFormers.\nmodel:\n")
@@ -41,7 +41,7 @@ def test_it_says_where_values_come_from_and_what_has_no_effect(capsys: pytest.Ca
     assert "# - parallel_config.model_parallel: use_parallel is not True\n" in text
 
 
-def test_every_fault_is_said_and_nothing_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_errors_are_reported_and_nothing_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     text = MCORE.replace("block_size: 128", "block_size: 100").replace("seed: 7", "seeed: 7")
     text = text.replace("top_p: 0.5", "top_p: 2.0")
     Path("bad.yaml").write_text(text.replace("top_k: 5", "top_k: few"))
@@ -55,12 +55,12 @@ def test_every_fault_is_said_and_nothing_written(capsys: pytest.CaptureFixture[s
     assert not Path("new.yaml").exists()
 
 
-def test_a_file_that_is_there_is_not_written_over(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_file_is_not_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mcore.yaml", "-o", "older.yaml"]) == EXIT_USAGE
     assert main(["mcore.yaml", "-o", "no/folder.yaml"]) == EXIT_USAGE
     assert main(["no.yaml"]) == EXIT_USAGE
     assert capsys.readouterr().err.splitlines() == [
-        "migrate_predict_yaml.py: --output older.yaml: is there already; give another name",
+        "migrate_predict_yaml.py: --output older.yaml: already exists; use another name",
         "migrate_predict_yaml.py: --output no/folder.yaml: the folder no does not exist",
         "migrate_predict_yaml.py: no.yaml: no such file; did you mean older.yaml?",
     ]

@@ -201,7 +201,7 @@ def test_prompts_of_a_closed_input_are_none(tmp_path: Path) -> None:
     code, _, err = run(f"{MINDBATCH} generate model=tiny_gpt2 prompts_file=- <&-", tmp_path)
     assert (code, err) == (
         2,
-        "mindbatch: prompts_file=-: standard input is empty; a prompt a line is needed\n",
+        "mindbatch: prompts_file=-: standard input is empty; must have a prompt on each line\n",
     )
 
 

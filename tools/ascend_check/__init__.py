@@ -1,1 +1,1 @@
-"""For the first run on an NPU: fused operators and tiny models, compared with what a CPU computed."""
+"""Compares fused operators and tiny models on an NPU with results of a CPU."""

@@ -34,7 +34,7 @@ _SHIPPED = ("model=tiny_gpt2", 'prompts=["An increasing sequence: one,"]', "deco
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the page; the exit code is 1 when a check failed or could not be run."""
+    """Writes the page; the exit code is 1 if a check failed or could not run."""
     own_the_process()
     options = parser().parse_args(arguments)
     done: list[Result] = []
@@ -61,7 +61,7 @@ def parser() -> ToolParser:
 
 
 def _results(simulated: bool, dtypes: list[str], models: list[str]) -> Iterator[Result]:
-    """Runs the checks. This process's own come last: it keeps the device that it has chosen."""
+    """Runs the checks; those in this process are last, because it keeps its device."""
     prepare_environment()
     from ascend_check import two_devices, worker
     from mindbatch.ascend_simulation.process import simulate
@@ -79,7 +79,7 @@ def _results(simulated: bool, dtypes: list[str], models: list[str]) -> Iterator[
 
 
 def _shipped(simulated: bool) -> Result:
-    """The text of the shipped model, on the NPU and on this machine's CPU."""
+    """Compares the text of the shipped model on the NPU and on this machine's CPU."""
     if simulated:
         return Result("shipped model", "tiny_gpt2", "", SKIPPED, "a simulation computes no text")
     try:

@@ -1,4 +1,4 @@
-"""Tiny models of every type and family with weights from fixed seeds, and logits that a CPU gave for them."""
+"""Defines tiny models of all types and families with seeded weights, and their logits on a CPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mindbatch.parallel.topology import WHOLE
 FloatArray = npt.NDArray[np.float32]
 
 RECORDED = Path(__file__).parent / "recorded.npz"
-"""By tiny model the logits [tokens, vocabulary] of `runs.logits`; makers/record_ascend_check.py writes it."""
+"""Logits [tokens, vocabulary] of `runs.logits` by tiny model; makers/record_ascend_check.py writes them."""
 _GROUPED: dict[str, Any] = {
     "vocab_size": 96,
     "hidden_size": 64,
@@ -173,14 +173,14 @@ MINDFORMERS_CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "telechat3": _GROUPED,
     "telechat": _TELECHAT,
 }
-"""By family, of model.provider=mindformers."""
+"""Configurations by family of model.provider=mindformers."""
 _MINDFORMERS = "mindformers_"
 NAMES = (*CONFIGS, *(f"{_MINDFORMERS}{family}" for family in MINDFORMERS_CONFIGS))
 """Names of all tiny models."""
 
 
 def family_of(name: str) -> str | None:
-    """MindFormers' family of a tiny model; None for one of this project's layers."""
+    """Returns MindFormers' family of a tiny model; None for a native one."""
     return name.removeprefix(_MINDFORMERS) if name.startswith(_MINDFORMERS) else None
 
 
@@ -204,7 +204,7 @@ def recorded() -> dict[str, FloatArray]:
 
 
 class RandomWeights:
-    """A model's tensors, made from their names alone: the same on every machine. See `StoredWeights`.
+    """Tensors that depend on their names only, the same on all machines. See `StoredWeights`.
 
     norms: the number around which weights of norms lie.
     """
@@ -235,7 +235,7 @@ class RandomWeights:
         return values if columns is None else values[:, columns]
 
     def _values(self, name: str, shape: tuple[int, ...]) -> FloatArray:
-        """Uniform: NumPy promises that a generator's bits stay the same, of its distributions it does not."""
+        """Draws uniform numbers from a generator's bits, since NumPy may change its distributions."""
         seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
         bits = np.random.PCG64(seed).random_raw(int(np.prod(shape))) >> np.uint64(40)
         uniform = bits.astype(np.float32) / np.float32(1 << 23) - np.float32(1)

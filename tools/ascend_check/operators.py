@@ -1,4 +1,4 @@
-"""Each cell of the Ascend kernels, of inputs in half precision, beside NumPy in float32."""
+"""Compares the cells of the Ascend kernels in half precision with NumPy in float32."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Pair = tuple[FloatArray, FloatArray]
 
 
 class _Attend(nn.Cell):
-    """Attention over a cache and a step's heads that it holds itself."""
+    """Computes attention with a cache and heads of its own."""
 
     def __init__(self, attend: nn.Cell, heads: Tensor, keys: Tensor, values: Tensor) -> None:
         super().__init__(auto_prefix=False)
@@ -43,14 +43,14 @@ class _Attend(nn.Cell):
 
 
 class _Bench:
-    """Random inputs in the kernels' type, and what cells make of them."""
+    """Makes random inputs in the kernels' type and runs cells on them."""
 
     def __init__(self, kernels: MindSporeKernels) -> None:
         self.kernels = kernels
         self._generator = np.random.default_rng(0)
 
     def numbers(self, *shape: int) -> FloatArray:
-        """Random numbers that the kernels' type has exactly."""
+        """Draws random numbers that are exact in the kernels' type."""
         found = self._generator.standard_normal(shape, np.float32).astype(self.kernels.dtype)
         return np.asarray(found.astype(np.float32))
 
@@ -58,7 +58,7 @@ class _Bench:
         return Tensor.from_numpy(np.ascontiguousarray(values.astype(self.kernels.dtype)))
 
     def of(self, operation: str, *inputs: FloatArray | None, **settings: Any) -> list[Pair]:
-        """Pairs each output of a cell with that of the NumPy function; an input None is a missing vector."""
+        """Pairs the outputs of a cell with those of the NumPy function; None is a missing vector."""
         absent = self.kernels.absent()
         given = [absent if each is None else self.tensor(each) for each in inputs]
         found = _several(self.kernels.cell(operation, **settings)(*given))
@@ -75,7 +75,7 @@ def _floats(found: Tensor) -> FloatArray:
 
 
 def comparisons(kernels: MindSporeKernels) -> Iterator[tuple[str, Pair]]:
-    """(name, (what the operator gave, what NumPy gives)) of every fused operator; one at a time."""
+    """Yields (name, (the operator's result, NumPy's result)) for each fused operator."""
     bench = _Bench(kernels)
     yield from _norms(bench)
     yield from _activations(bench)
@@ -105,7 +105,7 @@ def _activations(bench: _Bench) -> Iterator[tuple[str, Pair]]:
 
 
 def _rotation(bench: _Bench) -> Pair:
-    """The angles are float32 in every type."""
+    """Compares rotary positions, whose angles are float32 in any type."""
     qkv = bench.numbers(TOKENS, SHAPE.qkv_width)
     angles = np.linspace(0, 60, TOKENS * SHAPE.head_dim // 2, dtype=np.float32).reshape(TOKENS, -1)
     cos, sin = np.cos(angles), np.sin(angles)
@@ -133,7 +133,7 @@ def _experts(bench: _Bench) -> Pair:
 
 
 def _attention(bench: _Bench, number: int) -> Pair:
-    """One of STEPS, over a cache that is full of numbers."""
+    """Compares attention for one of STEPS with a filled cache."""
     kernels, spans, size = bench.kernels, STEPS[number], GEOMETRY.block_size
     cache = (GEOMETRY.num_blocks + 1, size, SHAPE.kv_heads, SHAPE.head_dim)
     keys, values = bench.numbers(*cache), bench.numbers(*cache)
@@ -146,6 +146,6 @@ def _attention(bench: _Bench, number: int) -> Pair:
     batch = flatten(step, (shape.tokens, shape.tokens), size, width)
     arrays = kernels.graph_inputs(batch, shape, GEOMETRY)
     found = of_graph.step_graph(cell, GEOMETRY)(*map(Tensor, arrays)).asnumpy()
-    places = (batch.slots, batch.rows, batch.block_tables, batch.lengths)
-    expected = attention.attention(qkv, keys, values, *places, shape=SHAPE)
+    layout = (batch.slots, batch.rows, batch.block_tables, batch.lengths)
+    expected = attention.attention(qkv, keys, values, *layout, shape=SHAPE)
     return found[: step.num_tokens], expected[: step.num_tokens]

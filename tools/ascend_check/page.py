@@ -1,4 +1,4 @@
-"""The page to send back: versions, devices, and what came of each check."""
+"""Writes the page to send back: versions, devices, and the result of each check."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Result:
 
     @property
     def line(self) -> str:
-        """For the terminal."""
+        """The result as a line for the terminal."""
         return f"{self.outcome:8}  {self.part} {self.name} {self.dtype}: {self.detail}"
 
 
 def page(results: Sequence[Result], *, simulated: bool) -> str:
-    """Markdown."""
+    """Writes the page in Markdown."""
     how = "in simulation: compiled, nothing computed" if simulated else "on an NPU"
     counts = ", ".join(
         f"{sum(result.outcome == outcome for result in results)} {outcome}"
@@ -76,9 +76,9 @@ def _cell(text: str) -> str:
 
 
 def _log(result: Result) -> Iterator[str]:
-    """Indented, so that no line of it can end the block."""
+    """Yields logs, indented so that no line can end the block."""
     if result.log:
-        yield from ("", f"What {result.part}, {result.name}, said:", "")
+        yield from ("", f"Log of {result.part}, {result.name}:", "")
         yield from (f"    {printable(line)}" for line in result.log)
 
 
@@ -93,9 +93,9 @@ def _machine() -> dict[str, str]:
 
 
 def _devices() -> list[str]:
-    """Lines of npu-smi about the devices, where it is installed."""
+    """Returns lines of npu-smi about the devices, if it is installed."""
     if (program := shutil.which("npu-smi")) is None:
         return []
-    with suppress(OSError):  # TimeoutError is one
+    with suppress(OSError):  # includes TimeoutError
         return ["", "```", *run([program, "info"], _SECONDS).output.splitlines(), "```"]
     return []

@@ -1,4 +1,4 @@
-"""Runs a tiny model over prompts, chunks of them and single tokens, as the engine's steps do."""
+"""Runs a tiny model on prompts, chunks and single tokens, like the engine's steps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SETTINGS = EngineSettings(batch_size=8, seq_length=64, block_size=16, num_blocks
 GEOMETRY = CacheGeometry(SETTINGS.num_blocks, SETTINGS.block_size)
 PROMPTS = (tuple((7 * i + 3) % 96 for i in range(22)), tuple((11 * i + 5) % 96 for i in range(7)))
 TABLES = ((4, 2), (6,))
-# Of each prompt the first position of the step and one past its last; together they are all of them.
+# For each prompt the first position of a step and the one after its last; the steps cover the prompts.
 STEPS: tuple[tuple[Span, ...], ...] = (
     ((0, 17), (0, 4)),
     ((17, 20), (4, 5)),
@@ -48,7 +48,7 @@ _PARAMS = DecodingParams(max_new_tokens=1)
 
 
 def step_of(spans: Sequence[Span], *, with_contexts: bool = False, with_encoder: bool = False) -> Step:
-    """The step of the two prompts' tokens in these spans; logits of all of them are wanted.
+    """Makes the step of the two prompts' tokens in these spans, with logits of all tokens.
 
     with_contexts: what the first step has of a prompt is its context. with_encoder: all that but the last
     token is the encoder's input, of which there are no logits.
@@ -66,7 +66,7 @@ def step_of(spans: Sequence[Span], *, with_contexts: bool = False, with_encoder:
 
 
 def logits(name: str, kernels: Kernels) -> FloatArray:
-    """[tokens, vocabulary] of every token of STEPS, in their order, over one cache. name: of NAMES.
+    """Computes logits [tokens, vocabulary] of all tokens of STEPS with one cache. name: one of NAMES.
 
     Of a model with an encoder, only of the decoder's tokens.
     """

@@ -1,4 +1,4 @@
-"""Commands in processes of their own; by them a job over two devices: its tokens, or its graphs."""
+"""Runs commands in child processes, and with them a job on two devices: its tokens, or its graphs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LAST_LINES = 40
 
 
 class CommandError(Exception):
-    """A command that failed or has not ended. log: what it and its processes said last."""
+    """Raised when a command fails or times out. log: its last lines and those of its processes."""
 
     def __init__(self, reason: str, *log: str) -> None:
         super().__init__(reason)
@@ -37,7 +37,7 @@ def said_by(
     try:
         done = run([sys.executable, "-I", "-m", "mindbatch", *words], seconds)
     except TimeoutError:
-        raise CommandError(f"no end after {seconds:g} s", *last_lines(logs)) from None
+        raise CommandError(f"timed out after {seconds:g} s", *last_lines(logs)) from None
     if done.code not in allowed:
         reason, *others = done.errors.strip().splitlines() or ["nothing was said"]
         raise CommandError(f"exit code {done.code}: {reason}", *others, *last_lines(logs))
@@ -45,14 +45,14 @@ def said_by(
 
 
 def last_lines(folder: Path | None) -> Iterator[str]:
-    """The end of each log below a folder, each line after the name of its file."""
+    """Yields the ends of the logs in a folder, each line with the name of its file."""
     for path in sorted(folder.rglob("*.log")) if folder is not None else ():
         for line in path.read_text(errors="replace").splitlines()[-_LAST_LINES:]:
             yield f"{path.name}: {line}"
 
 
 RECORDED = Path(__file__).parent / "two_devices.json"
-"""By prompt the token ids that one process gives on a CPU; makers/record_ascend_check.py writes it."""
+"""Token ids of one process on a CPU by prompt; makers/record_ascend_check.py writes them."""
 PROMPTS = ("An increasing sequence: one,", "A decreasing sequence: nine,", "three plus four is")
 TWO = "parallel.model_parallel=2"
 _NPU = "runtime.device_target=Ascend"
@@ -64,7 +64,7 @@ _DEVICES = Path("/dev")
 
 
 def run_on_npus() -> Result:
-    """Runs the job on the first two NPUs of this machine; skipped where there is one only."""
+    """Runs the job on the first two NPUs of this machine; skips it with only one."""
     if len([*_DEVICES.glob("davinci[0-9]*")]) == 1:
         return _result(SKIPPED, "this machine has one NPU")
     with TemporaryFolder() as folder:
@@ -72,7 +72,7 @@ def run_on_npus() -> Result:
 
 
 def judged(folder: Path, *words: str) -> Result:
-    """Runs the job over two ranks and compares its tokens. words: keys that say where they run."""
+    """Runs the job over two ranks and compares its tokens. words: settings of the devices."""
     try:
         errors = [*_differences(generated(folder, TWO, *words), recorded())]
     except CommandError as error:
@@ -90,8 +90,8 @@ def generated(folder: Path, *words: str) -> dict[str, list[int]]:
     """
     rows, run = folder / "rows.jsonl", folder / "run"
     rows.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
-    given = [f"data.path={rows}", f"output.dir={run}", "output.token_ids=true", "progress=none"]
-    said_by("batch", *_MODEL, "decoding.max_new_tokens=24", *given, *words, logs=folder)
+    settings = [f"data.path={rows}", f"output.dir={run}", "output.token_ids=true", "progress=none"]
+    said_by("batch", *_MODEL, "decoding.max_new_tokens=24", *settings, *words, logs=folder)
     found = map(json.loads, (run / "results.jsonl").read_text().splitlines())
     return {row["prompt"]: row["generations"][0]["token_ids"] for row in found}
 
@@ -120,8 +120,8 @@ def _differences(found: Mapping[str, list[int]], expected: Mapping[str, list[int
         there = found.get(prompt, [])
         if there != tokens:
             pairs = zip(there, tokens, strict=False)
-            place = next((at for at, (one, other) in enumerate(pairs) if one != other), len(there))
-            yield f"{prompt!r}: token {place} of {len(tokens)} is another than on a CPU"
+            index = next((at for at, (one, other) in enumerate(pairs) if one != other), len(there))
+            yield f"{prompt!r}: token {index} of {len(tokens)} differs from a CPU"
 
 
 def _refusals(rank: Mapping[str, Any]) -> Iterator[str]:

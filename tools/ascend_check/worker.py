@@ -1,4 +1,4 @@
-"""Runs operators and models on an NPU, or compiles them for one, and says what came of each."""
+"""Runs operators and models on an NPU, or compiles them for one, and reports the results."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 
 SIMULATED = "simulated"
 TOLERANCES = {"bfloat16": 0.05, "float16": 0.01}
-"""Largest difference allowed, as a part of the largest number expected: about twelve roundings."""
+"""Allowed difference relative to the largest expected number: about twelve roundings."""
 
 
 def results(how: str, dtype: str, *models: str) -> Iterator[dict[str, Any]]:
-    """The fields of a `Result` for each fused operator and each model, as it is done.
+    """Yields the fields of a `Result` for each fused operator and each model.
 
     how: SIMULATED where nothing is computed; all else is a real NPU.
     """
@@ -59,7 +59,7 @@ def _compared(
     if is_simulated:
         return vars(Result(part, name, dtype, COMPILED, f"shape {found.shape}"))
     error = float(np.abs(found - expected).max() / np.abs(expected).max())
-    outcome = PASSED if error <= TOLERANCES[dtype] else FAILED  # not a number is a failure, too
+    outcome = PASSED if error <= TOLERANCES[dtype] else FAILED  # NaN is a failure, too
     same = float(np.mean(found.argmax(-1) == expected.argmax(-1)))
     tokens = f", {same:.0%} of the tokens" if part == "model" else ""
     return vars(Result(part, name, dtype, outcome, f"{error:.5f} of {TOLERANCES[dtype]} allowed{tokens}"))

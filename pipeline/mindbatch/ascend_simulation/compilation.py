@@ -1,6 +1,6 @@
-"""Compiles every graph that ranks of a model need, without weights: what runs in the simulation of Ascend.
+"""Compiles the graphs of a model's ranks in the simulation of Ascend, without weights.
 
-MindSpore "runs" each graph there after it has compiled it: outputs have their shapes and no meaning.
+MindSpore "runs" each compiled graph there: outputs have the right shapes, but no meaningful values.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ DECODE, PROMPT, CHUNK = "decode", "prefill", "prefill after cached tokens"
 
 
 def sample_steps(settings: EngineSettings, *, few: bool = False) -> Iterator[tuple[str, Step]]:
-    """A step for each bucket of its kind: DECODE (one token a sequence), PROMPT (from its first token on) or
-    CHUNK (goes on with one).
+    """Yields a step for each bucket of each kind: DECODE (one token per sequence), PROMPT (the start of a
+    prompt) and CHUNK (the continuation of a prompt).
 
     few: see `buckets_up_to`.
     """
@@ -59,15 +59,16 @@ def sample_steps(settings: EngineSettings, *, few: bool = False) -> Iterator[tup
     for tokens in buckets_up_to(settings.batch_size, few=few):
         yield DECODE, _step(settings, [decoded] * tokens, num_logits=1)
     for kind, first in ((PROMPT, 0), (CHUNK, 1))[: 1 if has_encoder else 2]:
-        longest = min(settings.seq_length, settings.num_blocks * settings.block_size) - first
+        max_length = min(settings.seq_length, settings.num_blocks * settings.block_size) - first
         for tokens in buckets_up_to(settings.max_batched_tokens, few=few):
-            if tokens > 1 and longest > 1:  # a single token is decoded
-                yield kind, _step(settings, _spans(tokens, first, longest))
+            if tokens > 1 and max_length > 1:  # a single token is decoded
+                yield kind, _step(settings, _spans(tokens, first, max_length))
 
 
-def _spans(tokens: int, first: int, longest: int) -> list[tuple[int, int]]:
-    """One sequence, or more where the tokens are beyond the longest."""
-    sizes = [longest] * (tokens // longest) + [tokens % longest] * (tokens % longest > 0)
+def _spans(tokens: int, first: int, max_length: int) -> list[tuple[int, int]]:
+    """Divides tokens into sequences of at most max_length."""
+    full, rest = divmod(tokens, max_length)
+    sizes = [max_length] * full + [rest] * (rest > 0)
     return [(first, first + size) for size in sizes]
 
 
@@ -85,7 +86,7 @@ def _step(settings: EngineSettings, spans: list[tuple[int, int]], num_logits: in
 
 
 def _group(length: int, *, with_encoder: bool) -> SequenceGroup:
-    """with_encoder: all tokens but the last are its input."""
+    """Makes a group of one sequence. with_encoder: all tokens but the last are the encoder's input."""
     params, tokens = DecodingParams(), (0,) * length
     prompt, inputs = (tokens[-1:], tokens[:-1]) if with_encoder else (tokens, ())
     row = Row(params, prompt, [], (), row_hash=0, encoder_token_ids=inputs)
@@ -95,26 +96,25 @@ def _group(length: int, *, with_encoder: bool) -> SequenceGroup:
 
 
 HEAD, COPY = "head", "copies of blocks"
-_OUTPUT = Path()  # the current folder, which the simulation gives
+_OUTPUT = Path()  # the current folder, which the simulation sets
 
 
 def compile_ranks(job: str) -> Iterator[dict[str, Any]]:
-    """For each rank of the job and each of its graphs: {"rank", "kind", "tokens"} before it is compiled, and
-    after it the same with "seconds", and "kernels", how often each is launched (none: it is a graph that was
-    compiled before), or "operator", "rule" and "layer" of what was refused.
+    """Compiles the graphs of the job's ranks and yields a report before and after each graph.
 
-    A rank that ends otherwise than it should: {"rank", "error"}.
+    The report before is {"rank", "kind", "tokens"}. The one after also has "seconds", and either "kernels",
+    the number of launches by kernel (none if the same graph was compiled before), or "operator", "rule" and
+    "layer" of the operator that was refused. A rank that fails yields {"rank", "error"}. A rank of a
+    MindFormers model first yields {"rank", "layer_bytes", "other_bytes"} of its weights.
 
-    A rank of MindFormers' models begins with {"rank", "layer_bytes", "other_bytes"} of its weights.
-
-    job: JSON: network (as of model.provider), config (of config.json), source, model_type, ignore, layers (of
-        each stage of a native model), lora (the section, of adapters beside a native model; may be missing),
-        dtype, settings (of an engine), model_parallel, pipeline_stage, ranks.
-        Replicas are worlds of their own, as when they run.
+    job: JSON with the keys network (see model.provider), config (content of config.json), source,
+        model_type, ignore, layers (of each stage of a native model), lora (the section, optional, for native
+        models), dtype, settings (of an engine), model_parallel, pipeline_stage, ranks. Each replica is a
+        world of its own, as in a run.
     """
     todo = json.loads(job)
     _import_networks(todo)
-    gc.freeze()  # each compilation collects garbage: what is imported is none
+    gc.freeze()  # each compilation collects garbage; modules are excluded from that
     topology = Topology(1, todo["model_parallel"], todo["pipeline_stage"])
     for rank in todo["ranks"]:
         local = rank % topology.replica_size
@@ -148,8 +148,9 @@ def _compile_rank(todo: Mapping[str, Any], topology: Topology, rank: int) -> Ite
 
 
 def _settings(fields: Mapping[str, Any]) -> EngineSettings:
-    two = fields.get("two_positions")
-    return EngineSettings(**{**fields, "two_positions": None if two is None else BlockPositions2D(**two)})
+    positions = fields.get("two_positions")
+    two_positions = None if positions is None else BlockPositions2D(**positions)
+    return EngineSettings(**{**fields, "two_positions": two_positions})
 
 
 def _compile_steps(runner: ModelRunner, settings: EngineSettings, *, few: bool) -> Iterator[dict[str, Any]]:
@@ -173,15 +174,16 @@ def _compiled(kind: str, tokens: int, run: Callable[[], object]) -> Iterator[dic
     try:
         run()
         outcome: dict[str, Any] = {"kernels": launched(_OUTPUT)}
-    except Exception as error:  # of MindSpore, which raises all kinds for an operator that it refuses
+    except Exception as error:  # MindSpore raises many types for an operator that it refuses
         outcome = {**refusal_of(error, _OUTPUT)}
     yield {**graph, "seconds": time.perf_counter() - started, **outcome}
 
 
 class Weightless(NamedTuple):
-    """A rank's network with its cache. hidden_size: of what the head takes.
+    """A rank's network with its cache, without weights.
 
-    weight_bytes: "layer_bytes" of each layer and "other_bytes"; empty where the spec tells them.
+    hidden_size: the width of the head's input.
+    weight_bytes: "layer_bytes" of each layer and "other_bytes"; empty if the spec has them.
     """
 
     model: Model
@@ -190,7 +192,7 @@ class Weightless(NamedTuple):
 
 
 def _import_networks(todo: Mapping[str, Any]) -> None:
-    """Imports all that the ranks of a job need, once for all forks."""
+    """Imports the modules that all ranks of a job need, before they are forked."""
     import mindbatch.engine.model_runner  # noqa: F401  MindSpore
 
     if todo["network"] == "mindformers":
@@ -201,28 +203,29 @@ def _import_networks(todo: Mapping[str, Any]) -> None:
 
 def _native(todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: RankPart) -> Weightless:
     ignore, layers = IgnoredKeys(todo["ignore"]), todo["layers"][part.stage]
-    whole = describe(todo["config"], todo["model_type"], todo["source"], ignore=ignore)
-    arch, stage = with_layers(whole, layers), Stage(range(len(layers)), part.stage, part.stages)
-    spec, adapters = ModelSpec(arch, part.shard, stage, (stage,)), _adapters(todo, whole, layers)
+    full = describe(todo["config"], todo["model_type"], todo["source"], ignore=ignore)
+    arch, stage = with_layers(full, layers), Stage(range(len(layers)), part.stage, part.stages)
+    spec, adapters = ModelSpec(arch, part.shard, stage, (stage,)), _adapters(todo, full, layers)
     model = native.load(spec, NoWeights.of(arch), kernels, geometry, adapters=adapters)
     return Weightless(model, arch.embedding_size or arch.hidden_size, {})
 
 
-def _adapters(todo: Mapping[str, Any], whole: Architecture, layers: Sequence[int]) -> FittedAdapters | None:
-    """The job's adapters of these layers; DoRA's norms are those of zeros."""
+def _adapters(todo: Mapping[str, Any], full: Architecture, layers: Sequence[int]) -> FittedAdapters | None:
+    """Opens the job's adapters of these layers; the norms of DoRA are those of zero weights."""
     lora = LoraConfig(**todo.get("lora", {}))
     if not lora.folders:
         return None
-    fitted = native.fit_adapters(ModelSpec.of(whole), open_adapters(lora), lora.max_loaded)
-    sample = tensor_specs(with_layers(whole, layers))
-    return _of_layers(fitted, sources_of_layers(tensor_specs(whole), sample, layers))
+    fitted = native.fit_adapters(ModelSpec.of(full), open_adapters(lora), lora.max_loaded)
+    sample = tensor_specs(with_layers(full, layers))
+    return _of_layers(fitted, sources_of_layers(tensor_specs(full), sample, layers))
 
 
 def _of_layers(fitted: FittedAdapters, renamed: Mapping[str, str]) -> FittedAdapters:
-    """Selects the modules that act on tensors of these names, and renames them."""
+    """Selects the modules of tensors with these names, and renames them."""
     kept = {
         name: replace(
-            adapter, modules={renamed[at]: how for at, how in adapter.modules.items() if at in renamed}
+            adapter,
+            modules={renamed[name]: module for name, module in adapter.modules.items() if name in renamed},
         )
         for name, adapter in fitted.adapters.items()
     }
@@ -238,11 +241,11 @@ def _mindformers(
 
     ignore = IgnoredKeys(todo["ignore"])
     spec = families.describe(todo["config"], todo["source"], ignore=ignore, shard=part.shard)
-    of_graphs, arch = compiled(kernels), spec.architecture
-    network = build_network(spec, of_graphs)
+    graph_kernels, arch = compiled(kernels), spec.architecture
+    network = build_network(spec, graph_kernels)
     layers = [*map(_nbytes, network.model.decoder.layers)]
     weight_bytes = {"layer_bytes": layers, "other_bytes": _nbytes(network) - sum(layers)}
-    return Weightless(assemble(network, arch, of_graphs, geometry), arch.hidden_size, weight_bytes)
+    return Weightless(assemble(network, arch, graph_kernels, geometry), arch.hidden_size, weight_bytes)
 
 
 def _nbytes(cell: Any) -> int:

@@ -1,7 +1,7 @@
-"""In the simulation of Ascend: MindSpore's parallel compiler works out layouts of MindFormers' Llama.
+"""Infers layouts of MindFormers' Llama by MindSpore's parallel compiler in the simulation of Ascend.
 
-As MindFormers runs it: bfloat16, flash attention, a paged cache. The first rank of each pipeline stage builds
-the model, without memory for its parameters, and compiles it up to where kernels would be chosen.
+The model is as MindFormers runs it: bfloat16, flash attention, a paged cache. The first rank of each pipeline
+stage builds it without memory for its parameters, and compiles it up to the selection of kernels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mindbatch.config.environment import prepare_for_mindformers
 if TYPE_CHECKING:
     from mindspore import nn
 
-_FULL_SHAPE = 6  # place in MindSpore's layout of a parameter
+_FULL_SHAPE = 6  # index in MindSpore's layout of a parameter
 _BLOCK_SIZE, _NUM_BLOCKS = 16, 16
 _DTYPE = "bfloat16"
 _PARALLEL = ("data_parallel", "model_parallel", "pipeline_stage", "vocab_emb_dp")
@@ -31,15 +31,15 @@ _CACHES = ("key_cache", "value_cache")
 
 
 def infer_layouts(jobs: str) -> Iterator[dict[str, Any]]:
-    """For each job and each of its leading ranks: the shapes of its parameters and the strategy file.
+    """Yields the shapes of the parameters and the strategy file of the first rank of each stage, by job.
 
     jobs: JSON, a list of `LayoutJob` of tasks/layout/mindformers.py.
     """
     prepare_for_mindformers()
     stand_in_for_hyper_parallel()
-    import mindformers  # noqa: F401  once, for all forks
+    import mindformers  # noqa: F401  before the forks
 
-    gc.freeze()  # each compilation collects garbage: what is imported is none
+    gc.freeze()  # each compilation collects garbage; modules are excluded from that
     for job in json.loads(jobs):
         for rank in job["leaders"]:
             yield from as_rank(rank, job["num_ranks"], partial(_infer_layout, job, rank))
@@ -69,7 +69,7 @@ def _infer_layout(job: dict[str, Any], rank: int) -> Iterator[dict[str, Any]]:
 
 
 def _llama(job: dict[str, Any]) -> nn.Cell:
-    """MindFormers' LlamaForCausalLM, without memory for its parameters."""
+    """Builds MindFormers' LlamaForCausalLM without memory for its parameters."""
     from mindformers import LlamaConfig, LlamaForCausalLM
     from mindformers.modules.transformer import TransformerOpParallelConfig
     from mindspore.nn.utils import no_init_parameters
@@ -92,9 +92,10 @@ def _llama(job: dict[str, Any]) -> nn.Cell:
 
 
 def _layouts(network: nn.Cell, batch_size: int, seq_length: int) -> dict[str, Any]:
-    """MindSpore's layout of each weight.
+    """Returns MindSpore's layouts of the weights.
 
-    Kernels have no part in layouts, and MindSpore's simulation cannot choose those of several stages.
+    Kernels are not selected: layouts do not depend on them, and the simulation cannot select those of several
+    stages.
     """
     from mindspore import Model
 
@@ -103,4 +104,4 @@ def _layouts(network: nn.Cell, batch_size: int, seq_length: int) -> dict[str, An
     layouts = Model(network).infer_predict_layout(*inputs, skip_backend_compile=True)
     names = (name for name, _ in network.parameters_and_names())
     weights = {name for name in names if name.rpartition(".")[2] not in _CACHES}
-    return {name: layout for name, layout in layouts.items() if name in weights}  # inputs are listed, too
+    return {name: layout for name, layout in layouts.items() if name in weights}  # inputs have layouts, too

@@ -1,6 +1,6 @@
-"""Runs a function in a process of its own, where MindSpore takes the machine for one with an NPU.
+"""Runs a function in a child process in which MindSpore simulates an NPU.
 
-It imports nothing of MindSpore: that is the function's business.
+This module does not import MindSpore; the function does.
 """
 
 import json
@@ -28,13 +28,13 @@ from mindbatch.io.screen_text import TerminalText
 from mindbatch.io.storage import TemporaryFolder
 
 _LOG_NAME = "mindspore.log"
-# A user's cluster or device: nothing of it may reach the pretended one.
+# Variables of a real cluster or device, which would change the simulated one.
 _DROPPED_PREFIXES = ("MS_", "RANK_", "ASCEND_", "HCCL_", "OMPI_", "PMIX_", "PMI_")
 _DROPPED = {"DEVICE_NUM", "MINDSPORE_HCCL_CONFIG_PATH", "HELP_CLUSTER"}
-_WHO = "the simulation of Ascend"
+_NAME = "the simulation of Ascend"
 _CHUNK = 4096
 _LONGEST_LINE = 300
-_ALWAYS_SAID = "_check_version.py"  # that CANN's packages are missing
+_ALWAYS_LOGGED = "_check_version.py"  # warns that CANN's packages are missing
 
 
 def simulate(
@@ -44,17 +44,18 @@ def simulate(
     memory_bytes: int = 16 << 30,
     verbose: bool = False,
 ) -> Iterator[Any]:
-    """Yields what the function yields, as it comes: values of JSON.
+    """Yields the JSON values that the function yields in the child.
 
-    function: of a module, by name; it may choose the device Ascend and compile for it. What it writes goes to
-        a folder of its own, which is its current one and is removed at the end.
-    seconds: by the clock, at most.
-    memory_bytes: of address space, at most.
-    verbose: what MindSpore says is printed to standard error at the end.
+    Args:
+        function: a function of a module. It may choose the device Ascend and compile for it. Its current
+            folder is a temporary one.
+        seconds: limit of wall-clock time.
+        memory_bytes: limit of address space.
+        verbose: prints MindSpore's log to standard error at the end.
 
     Raises:
-        BackendError: the simulation cannot be set up (no plugin, another version of MindSpore, no compiler);
-            the function raised (its lines); the process died or went beyond its limits.
+        BackendError: the simulation cannot be set up (no plugin, another version of MindSpore, no compiler),
+            the function raised, or the process died or exceeded its limits.
     """
     plugin = find_plugin()
     stubs = stub_libraries(plugin, cache_folder())
@@ -76,24 +77,24 @@ def simulate(
             yield from _reports(child, seconds, log)
         except (EOFError, OSError) as error:
             memory = f"most likely out of memory (limit {memory_bytes / (1 << 30):.1f} GiB)"
-            raise BackendError(f"{_WHO} ended with {child.death()}, {memory}{_last_words(log)}") from error
+            raise BackendError(f"{_NAME} ended with {child.death()}, {memory}{_last_line(log)}") from error
 
 
 def _reports(child: Child, seconds: float, log: Path) -> Iterator[Any]:
-    deadline, values = time.monotonic() + seconds, answers(child.connection, _WHO)
+    deadline, values = time.monotonic() + seconds, answers(child.connection, _NAME)
     while child.connection.poll(max(0.0, deadline - time.monotonic())):
         try:
             value = next(values)
         except StopIteration:
             return
         yield value
-    longer = "layout.timeout gives it longer"
-    raise BackendError(f"{_WHO} has not ended after {seconds:g} s; {longer}{_last_words(log)}")
+    advice = "try: a longer layout.timeout"
+    raise BackendError(f"{_NAME} has not ended after {seconds:g} s; {advice}{_last_line(log)}")
 
 
 @contextmanager
 def _child(job: str, folder: Path, plugin: AscendPlugin, stubs: Path, verbose: bool) -> Iterator[Child]:
-    """The process; it is gone at the end, with all of its children."""
+    """Starts the child process; ends it and all of its children after the block."""
     libraries = [stubs / LIBRARIES, *plugin.search_folders]
     environment = _environment(libraries, folder, verbose=verbose)
     log = folder / _LOG_NAME
@@ -109,22 +110,24 @@ def _child(job: str, folder: Path, plugin: AscendPlugin, stubs: Path, verbose: b
 
 
 def _environment(libraries: Sequence[Path], scratch: Path, *, verbose: bool) -> dict[str, str]:
-    """This process's variables as a child needs them that simulates an NPU.
+    """Returns the environment variables of a child that simulates an NPU.
 
-    libraries: folders whose libraries go before all others. scratch: takes the logs of MindSpore and
-    MindFormers and what a failed compilation leaves.
+    libraries: folders at the start of LD_LIBRARY_PATH.
+    scratch: the folder for the logs of MindSpore and MindFormers and files of a failed compilation.
     """
     kept = {
         name: text
         for name, text in os.environ.items()
         if name not in _DROPPED and not name.startswith(_DROPPED_PREFIXES)
     }
-    own_folders = filter(None, kept.get("LD_LIBRARY_PATH", "").split(os.pathsep))  # "" is the current folder
+    current_folders = filter(
+        None, kept.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    )  # "" is the current folder
     return {
         **kept,
-        "LD_LIBRARY_PATH": os.pathsep.join([*map(str, libraries), *own_folders]),
-        "MS_SIMULATION_LEVEL": "1",  # compiles all, and runs nothing
-        "MS_DEV_SAVE_GRAPHS": "1",  # as text: the kernels of each graph are read off the last one
+        "LD_LIBRARY_PATH": os.pathsep.join([*map(str, libraries), *current_folders]),
+        "MS_SIMULATION_LEVEL": "1",  # compile, but run nothing
+        "MS_DEV_SAVE_GRAPHS": "1",  # as text, to read the kernels of each graph from the last one
         "MS_DEV_SAVE_GRAPHS_PATH": str(scratch),
         "MS_DEV_DUMP_IR_PASSES": "graph_build",
         "MS_ENABLE_INTERNAL_BOOST": "off",  # the library of inference kernels does not load over stubs
@@ -137,10 +140,10 @@ def _environment(libraries: Sequence[Path], scratch: Path, *, verbose: bool) -> 
     }
 
 
-def _last_words(log: Path) -> str:
-    """The end of the log: what a process says that cannot report any more."""
+def _last_line(log: Path) -> str:
+    """Returns the last line of the log, which may explain the death of a process."""
     lines = log.read_bytes()[-_CHUNK:].decode(errors="replace").split("\n")
-    words = [" ".join(line.split()) for line in lines if line.strip() and _ALWAYS_SAID not in line]
+    words = [" ".join(line.split()) for line in lines if line.strip() and _ALWAYS_LOGGED not in line]
     return f"; its last line: {words[-1][:_LONGEST_LINE]}" if words else ""
 
 
@@ -155,7 +158,7 @@ _LONGEST_ERROR = 2000
 
 
 def run_job(connection: Connection, job: str) -> NoReturn:
-    """Runs the function of a job, JSON of `process.simulate`, and answers with what it yields."""
+    """Runs the function of a job, JSON of `simulate`, and sends the values that it yields."""
     todo = json.loads(job)
     limit(resource.RLIMIT_AS, todo["memory_bytes"])
     limit(resource.RLIMIT_CORE, 0)
@@ -169,15 +172,15 @@ def run_job(connection: Connection, job: str) -> NoReturn:
 
 
 def as_rank(rank: int, num_ranks: int, function: Callable[[], Iterable[Any]]) -> Iterator[Any]:
-    """Yields what the function yields, values of JSON, in a fork that stands for a rank.
+    """Yields the JSON values that the function yields in a fork that simulates a rank.
 
-    Forks, so that MindSpore is imported once. It must come before a device is chosen in this process: that,
-    and `init()`, are the function's business.
+    The fork saves importing MindSpore again. It must be made before this process chooses a device; the
+    function chooses it and calls `init()`.
 
     Raises:
-        BackendError: what the function raised, or how the fork ended.
+        BackendError: the function raised, or the fork ended with an error.
     """
-    who = f"rank {rank} of {num_ranks}"
+    name = f"rank {rank} of {num_ranks}"
     ours, theirs = Pipe(duplex=False)
     parent = os.getpid()
     process = os.fork()
@@ -186,7 +189,7 @@ def as_rank(rank: int, num_ranks: int, function: Callable[[], Iterable[Any]]) ->
 
         def values() -> Iterator[Any]:
             die_with(parent)
-            # Says to MindSpore's simulation which of how many ranks this is.
+            # The rank and number of ranks for MindSpore's simulation.
             os.environ.update(RANK_SIZE=str(num_ranks), RANK_ID=str(rank))
             yield from function()
 
@@ -194,32 +197,32 @@ def as_rank(rank: int, num_ranks: int, function: Callable[[], Iterable[Any]]) ->
     theirs.close()
     try:
         with ours, suppress(EOFError, OSError):
-            yield from answers(ours, who)
+            yield from answers(ours, name)
     finally:
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     if code:
-        how = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
-        raise BackendError(f"{who}: {how}")
+        reason = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
+        raise BackendError(f"{name}: {reason}")
 
 
-def answers(connection: Connection, who: str) -> Iterator[Any]:
-    """Yields the values that a process answers with.
+def answers(connection: Connection, name: str) -> Iterator[Any]:
+    """Yields the values that a process sends.
 
     Raises:
-        BackendError: its function raised; the lines of that error, after who it is.
-        EOFError, OSError: it has died.
+        BackendError: its function raised; each line of the error starts with `name`.
+        EOFError, OSError: the process has died.
     """
     while True:
         kind, value = json.loads(connection.recv_bytes())
         if kind == _DONE:
             return
         if kind == _FAILED:
-            raise BackendError(f"{who}: {line}" for line in value)
+            raise BackendError(f"{name}: {line}" for line in value)
         yield value
 
 
 def _answer(connection: Connection, function: Callable[[], Iterable[Any]]) -> NoReturn:
-    """Sends each value that the function yields, or the lines of its error, and ends the process."""
+    """Sends the values that the function yields, or the lines of its error, and ends the process."""
     try:
         for value in function():
             _send(connection, _REPORT, value)
@@ -228,7 +231,7 @@ def _answer(connection: Connection, function: Callable[[], Iterable[Any]]) -> No
         traceback.print_exc()
         _send(connection, _FAILED, _lines_of(error))
     finally:
-        # MindSpore's own end waits for devices and tells its log about it.
+        # MindSpore's own exit handlers wait for devices and log errors.
         sys.stderr.flush()
         os._exit(0)
 
@@ -238,6 +241,6 @@ def _send(connection: Connection, kind: str, value: Any) -> None:
 
 
 def _lines_of(error: BaseException) -> list[str]:
-    """The lines of an error of this project, or the first line of another's many."""
+    """Returns the lines of an error of this project, or the first line of any other error."""
     errors = getattr(error, "lines", [first_line(error)])
     return [" ".join(str(problem).split())[:_LONGEST_ERROR] for problem in errors]

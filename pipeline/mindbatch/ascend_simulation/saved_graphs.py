@@ -1,15 +1,15 @@
-"""Reads the graphs that MindSpore saves: the kernels of a compiled one, and why another was refused."""
+"""Reads the graphs that MindSpore saves: the kernels of compiled graphs, and the errors of refused ones."""
 
 import re
 from collections import Counter
 from pathlib import Path
 
 _GRAPHS = "graph_build_*.ir"
-_LEFT_BESIDE = ("*.ir", "*.pb")
+_REMOVED = ("*.ir", "*.pb")
 _NODE = re.compile(r"^  %\d+\([^)]*\) = (?:PrimFunc_)?([A-Za-z]\w*)\(", re.MULTILINE)
 _NO_KERNELS = frozenset(
     {"Depend", "Load", "MakeTuple", "Partial", "TupleGetItem", "UpdateState", "call"}
-    | {"Reshape", "ExpandDims", "Squeeze", "Flatten"}  # no data is moved
+    | {"Reshape", "ExpandDims", "Squeeze", "Flatten"}  # they move no data
 )
 _OPERATOR = (
     re.compile(r"[Ff]or primitive\s?\[(\w+)\]"),
@@ -22,33 +22,33 @@ _SCOPE = re.compile(r"\bDefault/([\w./-]+)")
 _GRAPH_SCOPE = re.compile(r"#scope: \(Default/?([\w./-]*)\)")
 _TENSOR = re.compile(r"Tensor\[(\w+)\]")
 _END_OF_STACK = "# The total of function graphs in evaluation stack"
-_NUMBER = re.compile(r"__n\d+$")  # of a recorded call
+_NUMBER = re.compile(r"__n\d+$")  # the number of a recorded call
 _LONGEST_RULE = 1000
-_OUTERMOST = "cell."  # what a graph wraps the model in
+_OUTERMOST = "cell."  # the wrapper of a model in a graph
 
 
 def launched(folder: Path) -> dict[str, int]:
-    """Counts the launches of each kernel by the graphs compiled last, and removes MindSpore's files of them.
+    """Counts the launches by kernel in the graphs compiled last, and removes their files.
 
-    folder: where MindSpore saves graphs.
+    folder: the folder in which MindSpore saves graphs.
     """
     counts: Counter[str] = Counter()
     for path in folder.rglob(_GRAPHS):
         counts.update(
             name for name in _NODE.findall(path.read_text(errors="replace")) if name not in _NO_KERNELS
         )
-    for pattern in _LEFT_BESIDE:
+    for pattern in _REMOVED:
         for path in folder.rglob(pattern):
             path.unlink()
     return dict(sorted(counts.items()))
 
 
 def refusal_of(error: BaseException, leftovers: Path) -> dict[str, str]:
-    """Reads the refusal out of the error of a compilation.
+    """Extracts "operator", "rule" and "layer" from the error of a compilation.
 
-    operator: "" where MindSpore names none. layer: dotted names of our cells, "" where it is unknown. rule.
-    leftovers: the folder in which MindSpore leaves `rank_N/om/analyze_fail.ir`; that of this failure is
-        removed.
+    The operator is "" if MindSpore names none. The layer has the dotted names of our cells, or is "".
+
+    leftovers: the folder in which MindSpore writes `rank_N/om/analyze_fail.ir`, which is removed.
     """
     text, graphs = str(error), _failed_graphs(leftovers)
     matches = (pattern.search(text) for pattern in _OPERATOR)
@@ -61,7 +61,7 @@ def refusal_of(error: BaseException, leftovers: Path) -> dict[str, str]:
 
 
 def layer_name(scope: str, operator: str = "") -> str:
-    """decoder-Recorded/layers__0__attention__n7-CachedAttention -> decoder.layers.0.attention."""
+    """Converts decoder-Recorded/layers__0__attention__n7-CachedAttention to decoder.layers.0.attention."""
     parts = [
         _NUMBER.sub("", part.partition("-")[0]).replace("__", ".")
         for part in scope.split("/")

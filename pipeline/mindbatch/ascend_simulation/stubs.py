@@ -1,7 +1,7 @@
-"""Stub libraries for CANN's, so that MindSpore's Ascend plugin loads where there is neither CANN nor NPU.
+"""Builds stub libraries of CANN, so that MindSpore's Ascend plugin loads without CANN and NPU.
 
-Every function does nothing and returns 0. MindSpore's own simulation compiles against them; nothing can be
-computed. MindSpore is not imported.
+Each function does nothing and returns 0. MindSpore's simulation compiles against them, but cannot compute.
+MindSpore is not imported here.
 """
 
 import ctypes
@@ -23,13 +23,13 @@ from mindbatch.io.installation import missing, pip_install
 from mindbatch.io.storage import Storage, TemporaryFolder, reason_of
 
 SUPPORTED = ("2.9.0", "2.10.0")
-"""MindSpore's versions whose plugin is known to load against stub libraries."""
+"""Versions of MindSpore whose plugin loads with stub libraries."""
 PLUGIN = Path("plugin/libmindspore_ascend.so.2")
-"""Library that MindSpore loads first, below its lib/."""
+"""The library that MindSpore loads first, in its lib/."""
 _OPERATORS = Path("plugin/libmindspore_ops_ascend.so")
 _RESOURCES = Path("plugin/ascend/libmindspore_ascend_res_manager.so")
-_FOR_DATASETS = "libdvpp_utils.so"  # decoding of images and videos: needs libraries of its own
-_MACHINE = slice(18, 20)  # of an ELF header: what the library's code runs on
+_FOR_DATASETS = "libdvpp_utils.so"  # decodes images and videos; needs further libraries
+_MACHINE = slice(18, 20)  # of an ELF header: the machine of the library's code
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class AscendPlugin:
 
     @property
     def key(self) -> str:
-        """Names this plugin and no other: MindSpore's version and the plugin's digest."""
+        """A unique name of this plugin: MindSpore's version and the plugin's digest."""
         digest = hashlib.sha256()
         with (self.folder / PLUGIN).open("rb") as file:
             while chunk := file.read(1 << 20):
@@ -54,19 +54,19 @@ class AscendPlugin:
 
     @property
     def parts(self) -> list[Path]:
-        """Lists the libraries that may want something of CANN, but for those of an NPU's own processors."""
+        """The libraries that may link to CANN, without those for the processors of an NPU."""
         machine = _machine(self.folder / PLUGIN)
         libraries = [self.folder / PLUGIN, self.folder / _OPERATORS, *self._below("plugin/ascend/**/*.so*")]
         return [path for path in libraries if path.name != _FOR_DATASETS and _machine(path) == machine]
 
     @property
     def others(self) -> list[Path]:
-        """MindSpore's other libraries, which have what the parts want of MindSpore."""
+        """The other libraries of MindSpore, to which the parts link."""
         return [*self._below("*.so*")]
 
     @property
     def readers(self) -> list[Path]:
-        """The parts that look functions up by name while they run."""
+        """The parts that look up functions by name at run time."""
         libraries = [self.folder / path for path in (PLUGIN, _OPERATORS, _RESOURCES)]
         return [path for path in libraries if path.is_file()]
 
@@ -75,32 +75,32 @@ class AscendPlugin:
 
 
 def find_plugin() -> AscendPlugin:
-    """The plugin of the installed MindSpore.
+    """Finds the plugin of the installed MindSpore.
 
     Raises:
-        BackendError: it has none, or its version is another than those supported.
+        BackendError: it has none, or its version is not supported.
     """
     try:
         spec, mindspore_version = find_spec("mindspore"), version("mindspore")
     except (ImportError, PackageNotFoundError, ValueError):
         spec, mindspore_version = None, ""
     if spec is None or spec.origin is None:
-        raise BackendError(f"the simulation of Ascend is a part of MindSpore; {missing('mindspore')}")
+        raise BackendError(f"the simulation of Ascend needs MindSpore; {missing('mindspore')}")
     return plugin_in(Path(spec.origin).parent, mindspore_version)
 
 
 def plugin_in(package: Path, mindspore_version: str) -> AscendPlugin:
-    """The plugin in MindSpore's folder; errors as of `find_plugin`."""
+    """Finds the plugin in MindSpore's folder; raises as `find_plugin`."""
     if mindspore_version not in SUPPORTED:
         raise BackendError(
-            f"MindSpore {mindspore_version}: Ascend is simulated with {' or '.join(SUPPORTED)} only; "
+            f"MindSpore {mindspore_version}: the simulation of Ascend needs {' or '.join(SUPPORTED)}; "
             f"{pip_install()} mindspore=={SUPPORTED[-1]}"
         )
     plugin = AscendPlugin(mindspore_version, package / "lib")
     if not (plugin.folder / PLUGIN).is_file():
         raise BackendError(
-            f"MindSpore {mindspore_version} has no plugin {PLUGIN.name} in {plugin.folder / PLUGIN.parent}: "
-            "Ascend is simulated by it; the wheels for Linux have it"
+            f"MindSpore {mindspore_version} has no plugin {PLUGIN.name} in {plugin.folder / PLUGIN.parent}, "
+            "which the simulation of Ascend needs; the wheels for Linux have it"
         )
     return plugin
 
@@ -116,28 +116,28 @@ _SYSTEM = ("libm.so.6", "libdl.so.2", "libpthread.so.0", "libgcc_s.so.1", "libst
 _TOOL_SECONDS = 120
 
 
-def wanted_functions(plugin: AscendPlugin) -> list[str]:
-    """Lists functions that the plugin links and MindSpore and the system lack, or looks up while it runs.
+def needed_functions(plugin: AscendPlugin) -> list[str]:
+    """Lists the functions of CANN that the plugin links to, or looks up at run time.
 
     Raises:
-        BackendError: no program nm, or it failed.
+        BackendError: nm does not exist or failed.
     """
-    wanted, had = undefined(plugin.parts), defined([*plugin.others, *plugin.parts])
-    missing = {name for name in wanted - had if not _NOT_CANN.match(name)}
+    linked_names, available = undefined(plugin.parts), defined([*plugin.others, *plugin.parts])
+    missing = {name for name in linked_names - available if not _NOT_CANN.match(name)}
     system = _system_libraries()
     linked = {name for name in missing if not any(hasattr(library, name) for library in system)}
     return sorted(linked | looked_up(plugin.readers))
 
 
 def undefined(libraries: Sequence[Path]) -> set[str]:
-    """Names of functions that the libraries want and cannot do without.
+    """Returns the undefined functions of the libraries, without weak ones.
 
-    What has a version (`name@GLIBC_2.2.5`) is the system's: CANN gives its symbols none.
+    Names with a version (`name@GLIBC_2.2.5`) are the system's, because CANN's symbols have none.
     """
-    return {fields[-1] for fields in _listing("--undefined-only", libraries) if _is_wanted(fields)}
+    return {fields[-1] for fields in _listing("--undefined-only", libraries) if _is_undefined(fields)}
 
 
-def _is_wanted(fields: Sequence[str]) -> bool:
+def _is_undefined(fields: Sequence[str]) -> bool:
     return len(fields) == 2 and fields[0] == "U" and "@" not in fields[1]
 
 
@@ -146,7 +146,7 @@ def defined(libraries: Sequence[Path]) -> set[str]:
 
 
 def looked_up(libraries: Iterable[Path]) -> set[str]:
-    """Names of functions that stand as texts in the libraries (for dlsym)."""
+    """Returns the names of functions that are strings in the libraries (for dlsym)."""
     names: set[str] = set()
     for path in libraries:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -155,26 +155,26 @@ def looked_up(libraries: Iterable[Path]) -> set[str]:
 
 
 def needed_tool(*names: str) -> str:
-    """The path of the first of these programs that is there. BackendError when none is."""
+    """Returns the path of the first of these programs that exists. Raises BackendError if none does."""
     for name in names:
         if program := shutil.which(name):
             return program
     raise BackendError(
-        f"{' or '.join(names)}: no such program on the PATH; Ascend is simulated with stub libraries, which "
-        "are made with gcc and binutils (apt install gcc)"
+        f"{' or '.join(names)}: no such program on the PATH; the simulation of Ascend builds stub libraries "
+        "with gcc and binutils (apt install gcc)"
     )
 
 
 def run_tool(command: Sequence[str]) -> str:
-    """Runs a program of the compiler and returns its output. BackendError with the first line on failure."""
+    """Runs a program and returns its output. Raises BackendError with its first error line."""
     try:
         done = run(command, _TOOL_SECONDS)
     except TimeoutError:
-        raise BackendError(f"{command[0]}: no end after {_TOOL_SECONDS} s") from None
+        raise BackendError(f"{command[0]}: timed out after {_TOOL_SECONDS} s") from None
     except OSError as error:
         raise BackendError(f"{command[0]}: cannot be run ({reason_of(error)})") from error
     if done.code:
-        reason = next(iter(done.errors.strip().splitlines()), "nothing said")
+        reason = next(iter(done.errors.strip().splitlines()), "no error output")
         raise BackendError(f"{command[0]}: failed with code {done.code}: {reason}")
     return done.output
 
@@ -185,7 +185,7 @@ def _listing(kind: str, libraries: Sequence[Path]) -> Iterator[list[str]]:
 
 
 def _system_libraries() -> list[ctypes.CDLL]:
-    """Loads every process's libraries and C++ programs': old compilers left versions out of some names."""
+    """Loads the libraries of C and C++, some of whose names have no version with old compilers."""
     libraries = [ctypes.CDLL(None)]
     for name in _SYSTEM:
         with suppress(OSError):
@@ -194,9 +194,9 @@ def _system_libraries() -> list[ctypes.CDLL]:
 
 
 FOLDER = "ascend_simulation"
-LIBRARIES = Path("cann/lib")  # the plugin asks for a folder of this name
+LIBRARIES = Path("cann/lib")  # the plugin needs a folder of this name
 PACKAGES = Path("python")
-_REVISION = 2  # of what is built here; another one makes other folders
+_REVISION = 2  # of the built files; part of the folder's name
 _MAIN = "libascendcl.so"  # has all functions; the other libraries are links to it
 _OTHERS = (
     *("acl_op_compiler", "acl_tdt_channel", "acl_tdt_queue", "ascend_hal", "c_sec", "cust_opapi"),
@@ -205,13 +205,13 @@ _OTHERS = (
 )
 _OPTIONS = ("-shared", "-fPIC", "-w")
 _DEVICE = "Ascend910B2"
-_DEVICE_NAME = "aclrtGetSocName"  # its answer counts: which kernels there are
+_DEVICE_NAME = "aclrtGetSocName"  # its answer determines the available kernels
 _FACTORY = "_ZN2ge13StatusFactory8InstanceEv"
-"""ge::StatusFactory::Instance(), into whose std::map<uint32_t, std::string> libraries of 2.10 put what they
-know while they are loaded. An empty one: a word before the tree's header, whose ends are the header."""
+"""ge::StatusFactory::Instance(), whose std::map<uint32_t, std::string> libraries of 2.10 fill when they are
+loaded. The stub returns an empty map: a word before the tree's header, whose ends point to the header."""
 _OPERATOR = "_ZN2ge15OperatorFactory14CreateOperatorEPKcS2_"
-"""ge::OperatorFactory::CreateOperator, which makes an Operator where its caller says: a word, and a pointer
-that counts its users, here none."""
+"""ge::OperatorFactory::CreateOperator, which writes an Operator to its caller's memory: a word and a shared
+pointer, here null."""
 _ANSWERS = {
     _DEVICE_NAME: f'const char *{_DEVICE_NAME}() {{ return "{_DEVICE}"; }}\n',
     _FACTORY: (
@@ -224,12 +224,12 @@ _MODULES = {"__init__.py": "", "sys_version.py": f'__sys_version__ = "{_CANN_VER
 
 
 def stub_libraries(plugin: AscendPlugin, cache: Path) -> Path:
-    """A folder with LIBRARIES and PACKAGES; built on first use, kept in `cache`.
+    """Returns a folder with LIBRARIES and PACKAGES, which is built on first use and kept in `cache`.
 
-    Of processes that build at once each builds its own, and the first to be done is taken.
+    Concurrent processes each build one, and the first to finish is used.
 
     Raises:
-        BackendError: no compiler, or it failed, or the cache cannot be written.
+        BackendError: there is no compiler, it failed, or the cache cannot be written.
     """
     home = cache / FOLDER / f"{plugin.key}-{_REVISION}"
     if home.is_dir():
@@ -253,9 +253,9 @@ def _build(plugin: AscendPlugin, home: Path) -> None:
     compiler = needed_tool("gcc", "cc")
     folder = home / LIBRARIES
     folder.mkdir(parents=True)
-    (folder.parent / "lib64").symlink_to(folder.name)  # some are looked up there
+    (folder.parent / "lib64").symlink_to(folder.name)  # some libraries are looked up there
     source = home / "functions.c"
-    source.write_text(_source(name for name in wanted_functions(plugin) if name not in _ANSWERS))
+    source.write_text(_source(name for name in needed_functions(plugin) if name not in _ANSWERS))
     run_tool([compiler, *_OPTIONS, f"-Wl,-soname,{_MAIN}", "-o", str(folder / _MAIN), str(source)])
     for library in _OTHERS:
         (folder / f"lib{library}.so").symlink_to(_MAIN)
@@ -272,7 +272,7 @@ def _source(functions: Iterable[str]) -> str:
 
 
 def _publish(built: Path, home: Path, storage: Storage) -> None:
-    """Makes the folder appear whole, also after a power cut."""
+    """Renames the folder after syncing its files, so that it is complete even after a power loss."""
     paths = [path for path in built.rglob("*") if not path.is_symlink()]
     folders = [path for path in paths if path.is_dir()]
     for path in paths:
@@ -288,6 +288,6 @@ def _publish(built: Path, home: Path, storage: Storage) -> None:
     try:
         os.rename(built, home)
     except OSError:
-        if not home.is_dir():  # another process was first otherwise
+        if not home.is_dir():  # otherwise another process was first
             raise
     storage.sync_folder(home.parent)

@@ -1,4 +1,4 @@
-"""Parsers of generated chat messages: reasoning and tool calls are taken out of the text, as it streams."""
+"""Parses generated chat messages: extracts reasoning and tool calls from the text as it streams."""
 
 NAMES = (
     "qwen3",
@@ -27,4 +27,4 @@ NAMES = (
     "functools",
     "glm",
 )
-"""The formats, which `formats.py` gathers."""
+"""Names of the formats, which `formats.py` lists."""

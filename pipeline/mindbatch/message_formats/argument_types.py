@@ -1,4 +1,4 @@
-"""The types of arguments that come as text: the schemas of the tools that a request offers say them."""
+"""Finds the types of arguments that are written as text in the schemas of a request's tools."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from mindbatch.message_formats.literals import PYTHON, read_literal
 from mindbatch.message_formats.schema_references import REFERENCES, SchemaReferences
 
 _MAX_DEPTH = 50
-"""References and alternatives that are followed one after another."""
+"""Maximum depth of nested references and alternatives."""
 _NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 Kinds = frozenset[str]
-_OF_TYPE: dict[str, Kinds] = {
+_KINDS_BY_TYPE: dict[str, Kinds] = {
     "null": frozenset({"null"}),
     **dict.fromkeys(("boolean", "bool"), frozenset({"boolean"})),
     **dict.fromkeys(("integer", "int"), frozenset({"integer"})),
@@ -34,56 +34,58 @@ _OF_TYPE: dict[str, Kinds] = {
     **dict.fromkeys(("array", "list", "tuple"), frozenset({"array"})),
     **dict.fromkeys(("object", "dict"), frozenset({"object"})),
 }
-"""By name of a type; as Python calls them, too, for many tools are written so."""
+"""Kinds of JSON values by name of a type; includes Python's names, which many tools use."""
 _WORDS = {"true": "true", "false": "false", "null": "null", "none": "null"}
 
 
 @dataclass(frozen=True)
 class ArgumentType:
-    """A type of one argument. kinds: of JSON values, None: any; texts: that are certainly texts, of an enum.
+    """The type of one argument.
 
-    A text may be of several kinds: then it is the value that it spells, and a text where it spells none.
+    kinds: the allowed kinds of JSON values; None allows any. If strings are among several kinds, a text is
+        the other value that it spells, or else a string.
+    texts: members of an enum that are strings, whatever they spell.
     """
 
     kinds: Kinds | None = None
     texts: frozenset[str] = frozenset()
 
     def json_of(self, text: str, words: Mapping[str, str]) -> str:
-        """The JSON that a text stands for. words: texts that stand for JSON, though they are none."""
-        if text in self.texts or self.kinds == _OF_TYPE["string"]:
+        """Converts a text to JSON. words: JSON by texts that are not JSON themselves."""
+        if text in self.texts or self.kinds == _KINDS_BY_TYPE["string"]:
             return json_text(text)
         stripped = text.strip()
-        for candidate in self._spelt(stripped, words):
+        for candidate in self._candidates(stripped, words):
             kind = _kind(candidate)
-            if kind is not None and (self.kinds is None or kind in self.kinds - _OF_TYPE["string"]):
+            if kind is not None and (self.kinds is None or kind in self.kinds - _KINDS_BY_TYPE["string"]):
                 return candidate
         return json_text(text)
 
     def json_like(self, value: str) -> str:
-        """A JSON value as it is where the type has such, else what its text stands for: templates that put
-        arguments into quotes, or leave them out, do so with all."""
+        """Returns a JSON value unchanged if the type allows it, else converts its text: some templates quote
+        all arguments and others none."""
         kind = _kind(value)
         if self.kinds is None or kind is None or kind in self.kinds:
             return value
         return self.json_of(json.loads(value) if kind == "string" else value, {})
 
-    def _spelt(self, text: str, words: Mapping[str, str]) -> Iterator[str]:
-        """JSON texts that a text may spell, the likeliest first."""
+    def _candidates(self, text: str, words: Mapping[str, str]) -> Iterator[str]:
+        """Yields JSON that a text may mean, the likeliest first."""
         yield text
         if text in words:
             yield words[text]
         if self.kinds is None or "string" in self.kinds:
-            return  # another spelling may as well be meant as a text
+            return  # any other spelling may be a string
         if (word := text.lower()) in _WORDS:
             yield _WORDS[word]
         if _NUMBER.fullmatch(text):
             yield str(int(text)) if text.lstrip("+-").isdecimal() else repr(float(text))
         if text.startswith(("[", "{", "(")):
-            yield _of_python(text)
+            yield _python_json(text)
 
 
-ANY, TEXT = ArgumentType(), ArgumentType(_OF_TYPE["string"])
-"""Without a schema a text is the JSON that it is, and a text where it is none."""
+ANY, TEXT = ArgumentType(), ArgumentType(_KINDS_BY_TYPE["string"])
+"""The types of an argument without a schema, whose text is JSON or else a string, and of a string."""
 
 
 class ArgumentTypes:
@@ -100,7 +102,7 @@ class ArgumentTypes:
         self._readers: dict[str, _SchemaTypes] = {}
 
     def of(self, function: str, argument: str) -> ArgumentType:
-        """The type of an argument; ANY where no tool says it."""
+        """Returns the type of an argument; ANY if no tool declares it."""
         parameters = self._parameters.get(function)
         if not isinstance(parameters, Mapping):
             return ANY
@@ -110,7 +112,7 @@ class ArgumentTypes:
 
 
 def type_of(text: CallText, function: str, argument: str) -> ArgumentType:
-    """The type of an argument of a call that is read from a text."""
+    """Returns the type of an argument of the call that is read."""
     if text.argument_type is None:
         return ANY
     type: ArgumentType = text.argument_type(function.strip(), argument)
@@ -118,17 +120,17 @@ def type_of(text: CallText, function: str, argument: str) -> ArgumentType:
 
 
 def json_call(name: str, values: Sequence[tuple[str, str]]) -> ToolCall:
-    """The call of keys and values that are JSON texts. Raises CallError."""
+    """Makes a call of keys and values in JSON. Raises CallError."""
     keys = [key for key, _ in values]
     if len({*keys}) < len(keys):
-        raise CallError("an argument comes twice")
+        raise CallError("duplicate argument")
     members = (f"{json_text(key)}: {value}" for key, value in values)
     arguments = f"{{{', '.join(members)}}}"
     return named_call(name, json_value(arguments), arguments)
 
 
 class _SchemaTypes:
-    """Types within one schema. A schema is looked at once for each question: it may refer to itself."""
+    """Finds types within one schema; visits each subschema once, since it may refer to itself."""
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         self._parameters = parameters
@@ -141,26 +143,26 @@ class _SchemaTypes:
             self._types[name] = _all(self._type(schema, {}) for schema in schemas) if schemas else ANY
         return self._types[name]
 
-    def _property(self, schema: Any, name: str, seen: set[int], depth: int = 0) -> Iterator[Any]:
-        """The schemas that hold for a property; those of alternatives as one."""
-        if not isinstance(schema, Mapping) or id(schema) in seen or depth > _MAX_DEPTH:
+    def _property(self, schema: Any, name: str, visited: set[int], depth: int = 0) -> Iterator[Any]:
+        """Yields the schemas that apply to a property; alternatives become one anyOf."""
+        if not isinstance(schema, Mapping) or id(schema) in visited or depth > _MAX_DEPTH:
             return
-        seen.add(id(schema))
-        yield from _declared(schema, name)
+        visited.add(id(schema))
+        yield from _property_schemas(schema, name)
         for part in (*self._targets(schema), *_listed(schema, "allOf")):
-            yield from self._property(part, name, seen, depth + 1)
+            yield from self._property(part, name, visited, depth + 1)
         for key in ("anyOf", "oneOf"):
-            branches = [[*self._property(part, name, seen, depth + 1)] for part in _listed(schema, key)]
+            branches = [[*self._property(part, name, visited, depth + 1)] for part in _listed(schema, key)]
             if any(branches):
                 yield {"anyOf": [{"allOf": branch} for branch in branches if branch]}
 
     def _type(self, schema: Any, known: dict[int, ArgumentType], depth: int = 0) -> ArgumentType:
-        """known: types of schemas that were met before, ANY while they are looked at."""
+        """Returns the type of a schema. known: types of visited schemas, ANY during their visit."""
         if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
             return ANY
         if id(schema) not in known:
             known[id(schema)] = ANY
-            parts = [_own_type(schema)]
+            parts = [_declared_type(schema)]
             required = (*self._targets(schema), *_listed(schema, "allOf"))
             parts += [self._type(part, known, depth + 1) for part in required]
             for key in ("anyOf", "oneOf"):
@@ -174,7 +176,7 @@ class _SchemaTypes:
         return [self._references.target(schema, text) for text in texts]
 
 
-def _declared(schema: Mapping[str, Any], name: str) -> Iterator[Any]:
+def _property_schemas(schema: Mapping[str, Any], name: str) -> Iterator[Any]:
     properties = schema.get("properties")
     if isinstance(properties, Mapping) and name in properties:
         yield properties[name]
@@ -187,10 +189,14 @@ def _listed(schema: Mapping[str, Any], key: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _own_type(schema: Mapping[str, Any]) -> ArgumentType:
+def _declared_type(schema: Mapping[str, Any]) -> ArgumentType:
     types = schema.get("type")
     names = [types] if isinstance(types, str) else types if isinstance(types, list) else []
-    kinds = [_OF_TYPE[name.lower()] for name in names if isinstance(name, str) and name.lower() in _OF_TYPE]
+    kinds = [
+        _KINDS_BY_TYPE[name.lower()]
+        for name in names
+        if isinstance(name, str) and name.lower() in _KINDS_BY_TYPE
+    ]
     typed = ArgumentType(frozenset[str]().union(*kinds) if kinds and len(kinds) == len(names) else None)
     values = [schema["const"]] if "const" in schema else _listed(schema, "enum")
     if not values:
@@ -200,7 +206,7 @@ def _own_type(schema: Mapping[str, Any]) -> ArgumentType:
 
 
 def _all(types: Iterable[ArgumentType]) -> ArgumentType:
-    """The type of what is of each of the types."""
+    """Returns the type of values that are of all the types."""
 
     def both(first: ArgumentType, second: ArgumentType) -> ArgumentType:
         texts = first.texts | second.texts
@@ -212,7 +218,7 @@ def _all(types: Iterable[ArgumentType]) -> ArgumentType:
 
 
 def _any(types: Iterable[ArgumentType]) -> ArgumentType:
-    """The type of what is of one of the types."""
+    """Returns the type of values that are of any of the types."""
     types = [*types]
     texts = frozenset[str]().union(*(type.texts for type in types))
     kinds = [type.kinds for type in types if type.kinds is not None]
@@ -220,14 +226,14 @@ def _any(types: Iterable[ArgumentType]) -> ArgumentType:
 
 
 def _nullable(type: ArgumentType, schema: Mapping[str, Any]) -> ArgumentType:
-    """With null where OpenAPI's keyword allows it."""
+    """Adds null if OpenAPI's keyword `nullable` allows it."""
     if schema.get("nullable") is not True or type.kinds is None:
         return type
     return ArgumentType(type.kinds | {"null"}, type.texts)
 
 
-def _of_python(text: str) -> str:
-    """The JSON of a list or mapping as Python writes it; an empty text of anything else."""
+def _python_json(text: str) -> str:
+    """Converts a Python list or dict to JSON; returns an empty text for anything else."""
     reader = CallText(text)
     try:
         value = read_literal(reader, PYTHON)
@@ -237,7 +243,7 @@ def _of_python(text: str) -> str:
 
 
 def _kind(text: str) -> str | None:
-    """The kind of the value of a JSON text; None where it is none, read strictly."""
+    """Returns the kind of a JSON text's value; None if it is not strict JSON."""
     try:
         return _kind_of(json_value(text))
     except CallError:

@@ -1,4 +1,4 @@
-"""The parts of a generated message, and reading tool calls: their text from left to right, the JSON in it."""
+"""Defines the pieces of a generated message, and reads the text of tool calls and the JSON in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that is complete and valid. arguments: text of a JSON object, as in OpenAI's API."""
+    """A complete, valid call. arguments: the text of a JSON object, as in OpenAI's API."""
 
     name: str
     arguments: str
@@ -31,9 +31,9 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Unparsed:
-    """A note that something like a tool call stayed text. Its text, as generated, comes as Content.
+    """A note on text that looks like a tool call but is not; the text itself is Content.
 
-    reason: one line, with what was there and why it is no call.
+    reason: one line with an excerpt of the text and its error.
     """
 
     reason: str
@@ -44,7 +44,7 @@ Piece = Reasoning | Content | ToolCall | Unparsed
 
 @dataclass(frozen=True)
 class ParsedMessage:
-    """A message of an assistant. content, reasoning: None where there is none; notes: why text is no call."""
+    """A parsed message of an assistant; `notes` has the reasons of `Unparsed` pieces."""
 
     content: str | None
     reasoning: str | None
@@ -52,7 +52,7 @@ class ParsedMessage:
     notes: tuple[str, ...]
 
     @classmethod
-    def of_pieces(cls, pieces: list[Piece]) -> ParsedMessage:
+    def from_pieces(cls, pieces: list[Piece]) -> ParsedMessage:
         return cls(
             content="".join(piece.text for piece in pieces if isinstance(piece, Content)) or None,
             reasoning="".join(piece.text for piece in pieces if isinstance(piece, Reasoning)) or None,
@@ -65,19 +65,20 @@ BLANK = re.compile(r"\s*")
 _MAX_DEPTH = 100
 _JSON = StrictReader(max_depth=_MAX_DEPTH)
 _JSON_END = json.JSONDecoder(parse_int=str, parse_float=str)
-"""Finds where JSON ends; what it has read is thrown away."""
+"""Finds the end of JSON; its values are not used."""
 
 
 class CallError(ValueError):
-    """Text that looked like a tool call is none; the message is the reason, in one line."""
+    """Raised when text is not a tool call; the message is the reason in one line."""
 
 
 class CallText:
-    """A text and the position up to which it was read.
+    """A text with the position up to which it is read.
 
-    At a CallError the position is that of the first character that no call can have there: a broken call
-    swallows no call after it. argument_type: the `ArgumentType` of a function's argument, both by name; None
-    where nothing says it.
+    After a CallError the position is that of the first invalid character, so that the next call is still
+    found.
+
+    argument_type: returns the `ArgumentType` of (function name, argument name); None if there are no schemas.
     """
 
     def __init__(
@@ -92,66 +93,64 @@ class CallText:
         return self.position == len(self._text)
 
     def upcoming(self, *literals: str) -> str:
-        """The literal that comes next, which stays unread; empty where none does."""
+        """Returns the literal that comes next without reading it; empty if none of them does."""
         return next((literal for literal in literals if self._text.startswith(literal, self.position)), "")
 
-    def looks(self, pattern: re.Pattern[str]) -> bool:
-        """True if what comes next matches; it stays unread."""
+    def matches(self, pattern: re.Pattern[str]) -> bool:
+        """True if the next text matches, which is not read."""
         return pattern.match(self._text, self.position) is not None
 
     def accept(self, *literals: str) -> str:
-        """Reads the literal that comes next, if any does."""
+        """Reads the literal that comes next, if one of them does."""
         literal = self.upcoming(*literals)
         self.position += len(literal)
         return literal
 
     def expect(self, literal: str) -> None:
-        """Reads a literal after whitespace. Raises CallError where something else comes."""
+        """Reads a literal after whitespace. Raises CallError if it does not come next."""
         self.run(BLANK)
         if not self.accept(literal):
-            raise CallError(f"it ends before {literal}" if self.at_end else f"no {literal} where it must be")
+            raise CallError(f"it ends before {literal}" if self.at_end else f"expected {literal}")
 
     def run(self, characters: re.Pattern[str]) -> str:
-        """Reads as many characters as match. characters: a class of them, repeated."""
+        """Reads the characters that match. characters: a repeated class."""
         match = self.match(characters)
         return match[0] if match else ""
 
     def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Reads what matches, if anything does."""
+        """Reads the text that matches, if any."""
         match = pattern.match(self._text, self.position)
         self.position = match.end() if match else self.position
         return match
 
     def until(self, *markers: str) -> str:
-        """Reads the text before the next marker, which stays unread; all text where none comes."""
+        """Reads the text before the next marker, or all text if none follows."""
         match = re.compile("|".join(map(re.escape, markers)) or "(?!)").search(self._text, self.position)
         start, self.position = self.position, len(self._text) if match is None else match.start()
         return self._text[start : self.position]
 
     def before(self, literal: str) -> str:
-        """Reads up to a literal, and over it. Raises CallError where it never comes."""
+        """Reads the text before a literal, and the literal. Raises CallError if it does not follow."""
         text = self.until(literal)
         if not self.accept(literal):
             raise CallError(f"it ends before {literal}")
         return text
 
     def json(self, opening: str = "{") -> str:
-        """Reads an object, or list, after whitespace; `json_value` reads it strictly. Raises CallError."""
+        """Reads the text of an object or list after whitespace, for `json_value`. Raises CallError."""
         self.run(BLANK)
         if not self.upcoming(opening):
-            raise CallError(
-                "it ends before its JSON" if self.at_end else "no JSON where its arguments must be"
-            )
+            raise CallError("it ends before its JSON" if self.at_end else "expected JSON")
         start = self.position
         try:
             self.position = _JSON_END.raw_decode(self._text, start)[1]
         except json.JSONDecodeError as error:
-            # Of a string without an end the position is its beginning, and no call begins within a string.
+            # The error of an unterminated string is at its start, but no call starts within a string.
             self.position = len(self._text) if error.msg.startswith("Unterminated") else error.pos
-            what = error.msg.removesuffix(" at").rstrip(": ")
+            reason = error.msg.removesuffix(" at").rstrip(": ")
             character = self._text[self.position : self.position + 1]
-            place = f"{character!r} within its JSON ({what})" if character else "it ends within its JSON"
-            raise CallError(place) from error
+            message = f"{character!r} within its JSON ({reason})" if character else "it ends within its JSON"
+            raise CallError(message) from error
         except RecursionError as error:
             self.position += 1
             raise CallError("JSON nested too deeply") from error
@@ -159,12 +158,12 @@ class CallText:
 
 
 def json_text(value: Any) -> str:
-    """The JSON of a value, in which letters stay what they are."""
+    """Writes a value as JSON without escaping letters."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def json_value(text: str) -> Any:
-    """The value of a JSON text, read strictly. Raises CallError."""
+    """Parses strict JSON. Raises CallError."""
     try:
         value = _JSON.parse(text)
     except JsonError as error:
@@ -175,18 +174,18 @@ def json_value(text: str) -> Any:
 
 
 def named_call(name: object, arguments: object, text: str | None = None) -> ToolCall:
-    """text: the arguments as generated, where they stand alone. Raises CallError where a part is amiss."""
+    """Makes a call. text: the arguments as generated. Raises CallError if name or arguments are invalid."""
     if not isinstance(name, str) or not name.strip():
         raise CallError("it has no name")
     if not isinstance(arguments, dict):
-        raise CallError("its arguments are no JSON object")
+        raise CallError("its arguments are not a JSON object")
     return ToolCall(name.strip(), json_text(arguments) if text is None else text)
 
 
 def call_of_object(value: object, *argument_keys: str, name_key: str = "name") -> ToolCall:
-    """The call of an object with a name and arguments, under one of some keys; others are ignored."""
+    """Makes a call of an object with a name, and arguments under one of the keys; ignores other keys."""
     if not isinstance(value, dict):
-        raise CallError("it is no JSON object")
+        raise CallError("it is not a JSON object")
     keys = [key for key in argument_keys if key in value]
     if len(keys) != 1:
         raise CallError(f"it has {' and '.join(keys) or f'no {argument_keys[0]}'}")
@@ -194,6 +193,6 @@ def call_of_object(value: object, *argument_keys: str, name_key: str = "name") -
 
 
 def arguments_call(text: CallText, name: str) -> ToolCall:
-    """Reads a call's arguments, where its name has been read before; they are given as generated."""
+    """Reads the arguments of a call whose name was read before; they stay as generated."""
     arguments = text.json()
     return named_call(name, json_value(arguments), arguments)

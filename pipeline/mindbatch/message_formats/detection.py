@@ -1,4 +1,4 @@
-"""Finds the format in which a chat template writes calls: it is shown one, and what it writes is read."""
+"""Finds the format of a chat template by rendering a call and parsing the result."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from mindbatch.message_formats.formats import BY_MARKS
 from mindbatch.message_formats.parser import MessageFormat
 
 Render = Callable[[list[dict[str, Any]], list[dict[str, Any]]], str | None]
-"""Renders messages with tools; None where the template refuses them."""
+"""Renders messages with tools; returns None if the template refuses them."""
 
 _NAME, _ARGUMENTS = "find_tides", {"port": "90210", "days": 2}
 _TOOLS = [
@@ -32,19 +32,19 @@ _TOOLS = [
     }
 ]
 _QUESTION, _REPLY = "When is high tide?", "It is at noon."
-_LONGEST, _HEADER_END = 100_000, 16
-_ASKED: list[dict[str, Any]] = [{"role": "user", "content": _QUESTION}]
+_MAX_CHARACTERS, _HEADER_END = 100_000, 16
+_USER_TURN: list[dict[str, Any]] = [{"role": "user", "content": _QUESTION}]
 
 
 def detect(source: str, render: Render = lambda messages, tools: None) -> MessageFormat | None:
-    """The format that a chat template writes calls in; None: none that is known.
+    """Returns the format in which a chat template writes calls, or None if it is not known.
 
-    What it writes counts first, and its own text where it writes no calls: there it may explain them, or
-    have other marks of a format.
+    The rendered call decides; if the template writes no calls, marks in its source do, where it may explain
+    calls to the model.
     """
-    beginning = _after_question(render([*_ASKED, {"role": "assistant", "content": _REPLY}], _TOOLS))
-    header = None if beginning is None else beginning.partition(_REPLY)[0]
-    for text in _written(render):
+    reply = _after_question(render([*_USER_TURN, {"role": "assistant", "content": _REPLY}], _TOOLS))
+    header = None if reply is None else reply.partition(_REPLY)[0]
+    for text in _rendered_calls(render):
         if readers := [format for format in BY_MARKS if _reads(format, text, header)]:
             return _with_reasoning_of(readers, source)
     for format in BY_MARKS:
@@ -53,9 +53,9 @@ def detect(source: str, render: Render = lambda messages, tools: None) -> Messag
     return None
 
 
-def _written(render: Render) -> Iterator[str]:
-    """Renders a call in every form that a template may take: arguments as an object or as text, a content or
-    none, with or without its result."""
+def _rendered_calls(render: Render) -> Iterator[str]:
+    """Renders a call in all forms that a template may accept: with arguments as an object or text, an empty
+    content or null, with or without the tool's result."""
     for answered in (False, True):
         for content in ("", None):
             for arguments in (_ARGUMENTS, json.dumps(_ARGUMENTS)):
@@ -65,20 +65,20 @@ def _written(render: Render) -> Iterator[str]:
 
 
 def _after_question(text: str | None) -> str | None:
-    if text is None or len(text) > _LONGEST or _QUESTION not in text:
+    if text is None or len(text) > _MAX_CHARACTERS or _QUESTION not in text:
         return None
     return text.rpartition(_QUESTION)[2]
 
 
 def _conversation(content: str | None, arguments: Any, answered: bool) -> list[dict[str, Any]]:
     call = {"id": "call00001", "type": "function", "function": {"name": _NAME, "arguments": arguments}}
-    asks = {"role": "assistant", "content": content, "tool_calls": [call]}
+    call_turn = {"role": "assistant", "content": content, "tool_calls": [call]}
     answer = {"role": "tool", "name": _NAME, "tool_call_id": "call00001", "content": _REPLY}
-    return [*_ASKED, asks, answer] if answered else [*_ASKED, asks]
+    return [*_USER_TURN, call_turn, answer] if answered else [*_USER_TURN, call_turn]
 
 
 def _reads(format: MessageFormat, text: str, header: str | None) -> bool:
-    """True if the format finds the call in a text. header: what stands before a message; None: not known."""
+    """True if the format finds the call in a text. header: the text before a message, or None if unknown."""
     types = ArgumentTypes(_TOOLS)
     format = format.for_functions(types.functions)
     markers = [marker for marker in (*format.calls, format.whole_message_call) if marker]
@@ -97,12 +97,12 @@ def _reads(format: MessageFormat, text: str, header: str | None) -> bool:
 
 
 def _end(text: str) -> str:
-    """The last characters, without whitespace: the name of a role, and what follows it."""
+    """Returns the last characters without whitespace, which include the name of the role."""
     return "".join(text[-10 * _HEADER_END :].split())[-_HEADER_END:]
 
 
 def _with_reasoning_of(readers: Sequence[MessageFormat], source: str) -> MessageFormat:
-    """The first, or that of those which write the same calls whose tags of reasoning the template has."""
+    """Returns the first format, or one with the same calls whose tags of reasoning are in the template."""
     same = [format for format in readers if format.read_calls is readers[0].read_calls]
     thinking = [format for format in same if format.reasoning_opening in source]
     return max(thinking, key=lambda format: len(format.reasoning_opening), default=same[0])

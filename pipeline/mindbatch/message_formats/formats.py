@@ -1,4 +1,4 @@
-"""All formats of messages, in the order in which a template's own marks decide; and that of a forced call."""
+"""Lists the formats of messages in the order of detection, and defines that of a forced call."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,11 +42,11 @@ def _read_object(text: CallText) -> Iterator[ToolCall]:
 
 
 FORCED_CALL = MessageFormat("forced", (), _read_object, whole_message_call="{")
-"""A call that was forced, of whatever model: the whole message is an object with name and arguments."""
+"""The format of a forced call of any model: the whole message is an object with name and arguments."""
 
 
 def forced_call(format: MessageFormat | None) -> MessageFormat:
-    """A call that was forced, behind the reasoning of a model that writes messages in a format."""
+    """Returns the format of a forced call after reasoning in the model's own format."""
     if format is None or not format.reasoning_closing:
         return FORCED_CALL
     tags = {name: getattr(format, name) for name in ("reasoning_opening", "reasoning_closing", "end_tokens")}
@@ -80,5 +80,5 @@ BY_MARKS = (
     QWEN3,
     HERMES,
 )
-"""The first whose marks a template has applies: those that a template of another may have, too, are last."""
+"""The first format whose marks a template has is used; formats with common marks are last."""
 FORMATS = {name: next(format for format in BY_MARKS if format.name == name) for name in NAMES}

@@ -1,4 +1,4 @@
-"""GLM-4 up to 0414: a call is the name of a function, a line break, and JSON."""
+"""Reads the format of GLM-4 up to 0414: the name of a function, a line break, and JSON."""
 
 import re
 from collections.abc import Collection, Iterator

@@ -1,4 +1,4 @@
-"""gpt-oss: messages in OpenAI's harmony format, with a header that has a channel and a recipient.
+"""Reads gpt-oss's messages in OpenAI's harmony format, whose header has a channel and a recipient.
 
 Source: docs/format.md of github.com/openai/harmony. The prompt has `<|start|>assistant` already.
 """
@@ -28,9 +28,9 @@ _FUNCTIONS = "functions."
 
 
 def _read_header(text: CallText) -> tuple[str, str]:
-    """Reads up to a message's body: its channel, and its recipient or an empty text.
+    """Reads the header of a message; returns its channel, and its recipient or an empty text.
 
-    Raises CallError where it is no header of an assistant's message.
+    Raises CallError if it is not the header of an assistant's message.
     """
     texts: dict[str, str] = {}
     section = text.accept(_START, _CHANNEL) or _START
@@ -42,17 +42,17 @@ def _read_header(text: CallText) -> tuple[str, str]:
     role, channel = texts.get(_START, ""), texts.get(_CHANNEL, "")
     recipient = _RECIPIENT.search(f"{role} {channel}")
     if _RECIPIENT.sub("", role).strip() not in ("", "assistant"):
-        raise CallError("it is no message of the assistant")
+        raise CallError("it is not a message of the assistant")
     if channel.split()[:1] not in (["analysis"], ["commentary"], ["final"]):
-        raise CallError("its channel is none of analysis, commentary, final")
+        raise CallError("its channel must be analysis, commentary or final")
     return channel.split()[0], recipient[1] if recipient else ""
 
 
 def _read_call(text: CallText) -> Iterator[ToolCall]:
-    """Reads a call. The token that ends it may be missing: decoding may leave out a token that stops."""
+    """Reads a call. Its end token may be missing, because decoding may drop the stop token."""
     _, recipient = _read_header(text)
     if not recipient.startswith(_FUNCTIONS):
-        raise CallError(f"{recipient} is no tool that was offered")
+        raise CallError(f"{recipient} is not an offered tool")
     call = arguments_call(text, recipient.removeprefix(_FUNCTIONS))
     text.run(BLANK)
     if not text.at_end and not text.upcoming(*_BOUNDARIES):
@@ -63,21 +63,21 @@ def _read_call(text: CallText) -> Iterator[ToolCall]:
 
 def _refuse_call(text: CallText) -> Iterator[ToolCall]:
     _, recipient = _read_header(text)
-    raise CallError(f"{recipient} is no tool that was offered")
+    raise CallError(f"{recipient} is not an offered tool")
 
 
 class _Harmony(MessageFormat):
-    """Messages one after another. Analysis is reasoning; commentary without recipient is content."""
+    """Several messages in sequence: analysis is reasoning, commentary without recipient is content."""
 
     def without_tools(self) -> MessageFormat:
         return replace(self, read_calls=_refuse_call)
 
-    def parts(self, text: CallText, is_whole: bool) -> Iterator[ToolCall | Reasoning | Content]:
+    def parts(self, text: CallText, is_complete: bool) -> Iterator[ToolCall | Reasoning | Content]:
         start = text.position
         channel, recipient = _read_header(text)
         if recipient:
             text.position = start
-            yield from super().parts(text, is_whole)
+            yield from super().parts(text, is_complete)
             return
         body = "\n" + text.until(*_BOUNDARIES)
         text.accept(*_END_TOKENS)

@@ -1,4 +1,4 @@
-"""Reads calls whose arguments are JSON: whole objects between markers, or JSON that follows a name."""
+"""Reads calls with JSON arguments: complete objects between markers, or JSON after a name."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -22,9 +22,10 @@ _BEFORE_BRACKET = re.compile(r"[^\[{\n]*")
 
 @dataclass(frozen=True)
 class JsonCalls:
-    """Reads an object, a list of objects, or objects one after another, between an opening and its closing.
+    """Reads an object, a list of objects, or several objects, between an opening and a closing marker.
 
-    needs_closing: where it is missing, the call was cut off. call_of: the call that an object stands for.
+    needs_closing: a call without the closing marker is truncated.
+    call_of: converts an object to a call.
     """
 
     openings: tuple[str, ...]
@@ -59,7 +60,7 @@ class JsonCalls:
 
 
 def _listed(text: CallText) -> list[Any]:
-    """Reads a list of values. Raises CallError where it is empty."""
+    """Reads a list of values. Raises CallError if it is empty."""
     values: list[Any] = json_value(text.json("["))
     if not values:
         raise CallError("its list is empty")
@@ -71,9 +72,9 @@ def cohere_call(value: Any) -> ToolCall:
 
 
 def apertus_call(value: Any) -> ToolCall:
-    """The call of an object whose one key is the name."""
+    """Makes a call of an object whose only key is the name."""
     if not isinstance(value, dict) or len(value) != 1:
-        raise CallError("it is no JSON object of one name")
+        raise CallError("it is not a JSON object of one name")
     [(name, arguments)] = value.items()
     return named_call(name, arguments)
 
@@ -84,7 +85,7 @@ _LIST_OF_OBJECTS = JsonCalls(LIST_TAG[:1], LIST_TAG[1])
 
 
 def hunyuan_calls(text: CallText) -> Iterator[ToolCall]:
-    """Reads a list of objects, or names that fenced JSON follows, each between tags of its own."""
+    """Reads a list of objects, or names with fenced JSON in tags of their own."""
     start = text.position
     text.expect(LIST_TAG[0])
     text.run(BLANK)
@@ -106,9 +107,9 @@ def hunyuan_calls(text: CallText) -> Iterator[ToolCall]:
 
 @dataclass(frozen=True)
 class MessageCalls:
-    """Reads calls up to the end of the message: JSON with other text after it is an answer, not a call.
+    """Reads calls up to the end of the message; JSON with text after it is an answer, not a call.
 
-    tags: may begin it. closing: may end it. ends: tokens that may follow.
+    tags: optional openings of a call. closing: its optional closing. ends: tokens that may follow.
     """
 
     tags: tuple[str, ...]
@@ -161,7 +162,7 @@ TOOL_CALLS = "[TOOL_CALLS]"
 
 
 def mistral_calls(text: CallText) -> Iterator[ToolCall]:
-    """Reads a JSON list, of the tokenizers before version 11; or a name, [ARGS] and JSON."""
+    """Reads a JSON list (tokenizers before version 11), or a name, [ARGS] and JSON."""
     text.expect(TOOL_CALLS)
     text.run(BLANK)
     if text.upcoming("["):
@@ -182,7 +183,7 @@ KIMI_MARKERS = (_SECTION_BEGIN, _KIMI_BEGIN)
 
 
 def kimi_calls(text: CallText) -> Iterator[ToolCall]:
-    """Reads functions.NAME:NUMBER, which is the identifier of the call, and JSON."""
+    """Reads the identifier functions.NAME:NUMBER of a call and JSON."""
     text.accept(_SECTION_BEGIN)
     text.expect(_KIMI_BEGIN)
     name = _CALL_NUMBER.sub("", text.run(_ANY_NAME)).strip().removeprefix("functions.")

@@ -1,4 +1,4 @@
-"""Formats of model families whose calls are JSON: their markers, their reasoning, the marks of templates."""
+"""Defines the formats of model families with JSON calls: markers, reasoning and marks of templates."""
 
 import re
 
@@ -26,7 +26,7 @@ from mindbatch.message_formats.markers import (
 from mindbatch.message_formats.parser import MessageFormat
 
 _JSON_CALL = r"""<tool_call>(?:\\n|\s)*\{\\?["']"""
-"""A JSON call as a template writes or explains it, newlines and quotes escaped or not."""
+"""Matches a JSON call in a template, with newlines and quotes escaped or not."""
 
 _TAGGED_JSON = JsonCalls((TOOL_CALL,), TOOL_CALL_END)
 HERMES = MessageFormat(
@@ -72,7 +72,7 @@ LLAMA3 = MessageFormat(
     whole_message_call="{",
     template_marks=(r"<\|(?:start_header_id|header_start)\|>", '"parameters": '),
 )
-"""Llama 3.1 to 4: a message that is JSON with name and parameters, or several parted by semicolons."""
+"""Llama 3.1 to 4: a message that is JSON with name and parameters, or several divided by semicolons."""
 
 MISTRAL = MessageFormat(
     "mistral",
@@ -118,7 +118,7 @@ FUNCTOOLS = MessageFormat(
     JsonCalls(("functools",), needs_closing=False),
     template_marks=(r"functools\[",),
 )
-"""Phi-4-mini as vLLM asks it, and Firefunction: a list of objects after a word."""
+"""Phi-4-mini with vLLM's prompt, and Firefunction: a list of objects after a word."""
 
 _GIGACHAT = ("<|function_call|>", "<|message_sep|>\n\nfunction call<|role_sep|>")
 GIGACHAT = MessageFormat(
@@ -141,7 +141,7 @@ COHERE = MessageFormat(
     template_marks=(re.escape(_ACTION[0]),),
     traces=_ACTION[1:],
 )
-"""Command R7B and A: a list of objects with tool_name and parameters, answers between tags of their own."""
+"""Command R7B and A: a list of objects with tool_name and parameters, answers in tags of their own."""
 
 _COMMAND_R = tuple(f"Action:{space}```json" for space in ("\n", " ", ""))
 COMMAND_R = MessageFormat(

@@ -1,4 +1,4 @@
-"""Reads values as Python writes them, and as Gemma 4 does, and gives them as JSON."""
+"""Converts literals of Python and of Gemma 4 to JSON."""
 
 import re
 from dataclasses import dataclass
@@ -17,9 +17,11 @@ _WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "fal
 
 @dataclass(frozen=True)
 class Notation:
-    """Strings of a notation of values: regular expressions of them, the text in group 1.
+    """A notation of values.
 
-    escapes: backslashes in them mean what they do in Python. bare_keys: keys need no quotes.
+    strings: regular expressions of strings with their text in group 1.
+    escapes: strings have Python's backslash escapes.
+    bare_keys: keys need no quotes.
     """
 
     strings: tuple[re.Pattern[str], ...]
@@ -28,7 +30,7 @@ class Notation:
 
 
 def _python_string(quote: str) -> re.Pattern[str]:
-    """A string ends at a quote where one can end: templates write quotes within a text as they are."""
+    """Matches a string up to a quote at which it can end, since templates do not escape inner quotes."""
     return re.compile(rf"{quote}((?:[^\\{quote}]|\\.|{quote}(?!\s*(?:[,:)\]}}]|\Z)))*){quote}", re.DOTALL)
 
 
@@ -72,7 +74,7 @@ def read_members(text: CallText, notation: Notation, depth: int = 0) -> list[tup
         if key is None and notation.bare_keys:
             key = text.run(_BARE_KEY).strip()
         if key is None:
-            raise CallError("a key of a mapping is no string")
+            raise CallError("a key of a mapping is not a string")
         text.expect(":")
         members.append((key, read_literal(text, notation, depth)))
         if not _accept(text, ","):
@@ -87,7 +89,7 @@ def _accept(text: CallText, literal: str) -> str:
 
 
 def _string(text: CallText, notation: Notation) -> str | None:
-    """The text of the string that comes next; None where none does."""
+    """Reads the next string; returns None if the next value is not one."""
     for pattern in notation.strings:
         if match := text.match(pattern):
             return _unescaped(match[1]) if notation.escapes else match[1]
@@ -100,18 +102,18 @@ def _unescaped(text: str) -> str:
         if code in _ESCAPED:
             return _ESCAPED[code]
         if code[0] in "xuU" and len(code) > 1:
-            return _of_code(int(code[1:], 16), match[0])
-        return _of_code(int(code, 8), match[0]) if code.isdecimal() else match[0]
+            return _character(int(code[1:], 16), match[0])
+        return _character(int(code, 8), match[0]) if code.isdecimal() else match[0]
 
     return _ESCAPE.sub(character, text)
 
 
-def _of_code(number: int, escape: str) -> str:
+def _character(number: int, escape: str) -> str:
     return chr(number) if number < 0x110000 else escape
 
 
 def _word(text: CallText) -> str:
     word = text.run(_WORD)
     if word not in _WORDS:
-        raise CallError(f"{word} is no value" if word else "no value where one must be")
+        raise CallError(f"{word} is not a value" if word else "expected a value")
     return _WORDS[word]

@@ -1,4 +1,4 @@
-"""Markers that several formats of messages share."""
+"""Defines markers that several formats of messages share."""
 
 TOOL_CALL, TOOL_CALL_END = "<tool_call>", "</tool_call>"
 THINK = ("<think>", "</think>")

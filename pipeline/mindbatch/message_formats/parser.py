@@ -1,4 +1,4 @@
-"""Takes a generated message apart: reasoning and text as they stream, calls at the end of the message."""
+"""Parses a generated message: reasoning and text as they stream, calls at the end of the message."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from mindbatch.message_formats.call_text import (
     Unparsed,
 )
 
-_SHOWN = 60
+_EXCERPT = 60
 
 
 @dataclass(frozen=True)
 class MessageFormat:
-    """A way that chat models write their messages: reasoning between tags, then text with calls in it.
+    """A format of messages of chat models: reasoning between tags, then text with calls in it.
 
-    calls: markers that begin a call; read_calls: reads from such a marker on, or raises CallError.
-    end_tokens: dropped at the end of the message.
-    whole_message_call: beginning of a call without a marker, where it begins the message.
-    template_marks: regular expressions, all of which a chat template of the format has.
-    wrappers: stand around an answer, and are left out.
-    traces: markers that stand within calls only: elsewhere they are what is left of one.
+    calls: markers at the start of a call.
+    read_calls: reads calls from a marker on, or raises CallError.
+    end_tokens: tokens that are dropped at the end of the message.
+    whole_message_call: the start of a message that is a call without a marker.
+    template_marks: regular expressions, all of which match the chat templates of the format.
+    wrappers: markers around an answer, which are dropped.
+    traces: markers that occur within calls only; elsewhere they show a malformed call.
     """
 
     name: str
@@ -49,13 +50,13 @@ class MessageFormat:
 
     @property
     def needs_special_tokens(self) -> bool:
-        """True if markers are special tokens, which decoding must not skip; end tokens are text then too."""
+        """True if markers are special tokens, which decoding must not skip; end tokens are then text, too."""
         return bool(self.end_tokens)
 
     def with_special_tokens(self, tokens: Collection[str], ends: Sequence[str]) -> MessageFormat:
-        """The format for a tokenizer, of whose special tokens markers may be.
+        """Returns the format for a tokenizer with these special tokens.
 
-        ends: those that end a message, which are text where markers are.
+        ends: the tokens that end a message. They are text if some markers are special tokens.
         """
         markers = (*self.calls, *self.traces, *self.wrappers, self.reasoning_opening, self.reasoning_closing)
         if not self.needs_special_tokens and not {*markers} & {*tokens}:
@@ -67,63 +68,64 @@ class MessageFormat:
     def parser(
         self, *, in_reasoning: bool, tools: Sequence[Any], has_one_call: bool = False
     ) -> MessageParser:
-        """A parser of one message.
+        """Makes a parser for one message.
 
-        in_reasoning: the prompt ends within reasoning. tools: those that the request offers; where there are
-        none, no calls are looked for. has_one_call: calls after the first are left out.
+        in_reasoning: the prompt ends within reasoning.
+        tools: the tools of the request; without any, calls are not parsed.
+        has_one_call: calls after the first are dropped.
         """
         types = ArgumentTypes(tools)
         format = self.for_functions(types.functions) if tools else self.without_tools()
         return MessageParser(format, in_reasoning, types, has_one_call)
 
     def for_functions(self, names: Collection[str]) -> MessageFormat:
-        """The format where these functions may be called; another one where their names begin a call."""
+        """Returns the format for these functions, whose names start calls in some formats."""
         return self
 
-    def begins_in_reasoning(self, prompt_end: str) -> bool:
-        """True if a rendered prompt leaves reasoning open, so that the generated text goes on with it.
+    def starts_in_reasoning(self, prompt_end: str) -> bool:
+        """True if a rendered prompt ends with an opening tag of reasoning.
 
-        prompt_end: its last characters; an opening tag before other text may be a user's.
+        prompt_end: the last characters of the prompt. A tag before other text may be a user's.
         """
         return bool(self.reasoning_opening) and prompt_end.rstrip().endswith(self.reasoning_opening)
 
     def without_tools(self) -> MessageFormat:
         return replace(self, calls=(), whole_message_call="", traces=())
 
-    def pieces(self, text: str, types: ArgumentTypes, *, is_whole: bool) -> list[Piece]:
-        """The pieces of a message; where more text may come, those before its first call."""
+    def pieces(self, text: str, types: ArgumentTypes, *, is_complete: bool) -> list[Piece]:
+        """Returns the pieces of a message; if it is not complete, only those before its first call."""
         message, reader = _Message(), CallText(text, argument_type=types.of)
         content = reader.run(BLANK)
         if self.reasoning_closing and reader.accept(self.reasoning_opening):
-            # Later, the opening tag is content: a message may tell of it.
+            # Elsewhere the opening tag is content: a message may be about it.
             content = ""
             message.add_part(Reasoning(reader.until(self.reasoning_closing)))
             reader.accept(self.reasoning_closing)
             content = reader.run(BLANK)
         if not reader.upcoming(self.whole_message_call):
-            content += self._content(reader, message if is_whole else None)
+            content += self._content(reader, message if is_complete else None)
         while not reader.at_end:
             start = reader.position
             try:
-                for part in self.parts(reader, is_whole):
+                for part in self.parts(reader, is_complete):
                     message.add_content(content)
                     message.add_part(part)
                     content, start = "", reader.position
             except CallError as error:
-                if not is_whole:
+                if not is_complete:
                     break
                 broken = text[start : reader.position]
                 message.add_note(broken, str(error))
                 content += broken + self._content(reader)
                 continue
             content += self._content(reader, message)
-        message.finish(content, is_whole)
+        message.finish(content, is_complete)
         return message.pieces
 
     def _content(self, text: CallText, message: _Message | None = None) -> str:
-        """Reads up to a marker that begins a call, and leaves wrappers out.
+        """Reads up to the marker of a call, without wrappers.
 
-        message: gets a note where the text has traces of a call; None: it goes on after a broken one.
+        message: gets a note if the text has traces of a call; None after a malformed call.
         """
         content = text.until(*self.calls, *self.wrappers)
         while text.accept(*self.wrappers):
@@ -135,38 +137,38 @@ class MessageFormat:
                 message.add_note(content[reader.position :], f"no {self.calls[0]} before it")
         return content
 
-    def parts(self, text: CallText, is_whole: bool) -> Iterator[ToolCall | Reasoning | Content]:
-        """Reads from a marker on. Raises CallError where no call can be read, or none yet."""
-        if not is_whole:
+    def parts(self, text: CallText, is_complete: bool) -> Iterator[ToolCall | Reasoning | Content]:
+        """Reads parts from a marker on. Raises CallError if there is no call or the message is incomplete."""
+        if not is_complete:
             raise CallError("calls are read at the end of the message")
         return self.read_calls(text)
 
     @cached_property
     def first_characters(self) -> set[str]:
-        return {beginning[0] for beginning in self._marker_beginnings}
+        return {prefix[0] for prefix in self._marker_prefixes}
 
     @cached_property
-    def _marker_beginnings(self) -> set[str]:
+    def _marker_prefixes(self) -> set[str]:
         tags = self.reasoning_opening, self.reasoning_closing, self.whole_message_call
         markers = (*self.calls, *self.end_tokens, *self.wrappers, *tags)
         return {marker[:end] for marker in markers for end in range(1, len(marker) + 1)}
 
     def certain_text(self, text: str) -> str:
-        """The part of `text` that no text to come can change.
+        """Returns the part of `text` whose meaning no further text can change.
 
-        A marker's beginning may be text, and whitespace before a marker is its template's.
+        The end may be the start of a marker, or whitespace before a marker, which is dropped.
         """
-        longest = max(map(len, self._marker_beginnings), default=0)
-        starts = range(max(0, len(text) - longest), len(text))
-        end = next((start for start in starts if text[start:] in self._marker_beginnings), len(text))
+        max_length = max(map(len, self._marker_prefixes), default=0)
+        starts = range(max(0, len(text) - max_length), len(text))
+        end = next((start for start in starts if text[start:] in self._marker_prefixes), len(text))
         return text[:end].rstrip()
 
 
 class MessageParser:
-    """Takes one generated message apart; any cut of its text into pushes gives the same message.
+    """Parses one generated message; the result does not depend on how its text is split into pushes.
 
-    A push that may hold a marker reads the text from its beginning: nothing is remembered but how much was
-    handed out. One that holds none goes on where the last one was.
+    A push that may contain a marker parses the text from its start: the only state is how much was returned.
+    A push without markers continues the last piece.
     """
 
     def __init__(
@@ -177,12 +179,12 @@ class MessageParser:
         self._text = ""
         self._num_certain = 0
         self._within: type[Reasoning | Content] | None = None
-        """What plain text belongs to; None where that is to be seen."""
-        self._num_taken: Counter[type[Piece]] = Counter()
-        """Characters of reasoning and of content that were handed out."""
+        """The kind of piece that plain text continues; None if the text must be parsed."""
+        self._num_returned: Counter[type[Piece]] = Counter()
+        """Characters of reasoning and of content that were returned."""
 
     def push(self, text: str) -> list[Piece]:
-        """The pieces that have become certain with this text."""
+        """Adds text; returns the pieces that no further text can change."""
         self._text += text
         certain = self._format.certain_text(self._text)
         added, self._num_certain = certain[self._num_certain :], len(certain)
@@ -190,35 +192,35 @@ class MessageParser:
             return []
         is_plain = self._format.first_characters.isdisjoint(added)
         if is_plain and self._within is not None:
-            self._num_taken[self._within] += len(added)
+            self._num_returned[self._within] += len(added)
             return [self._within(added)]
-        pieces = self._read(certain, is_whole=False)
+        pieces = self._read(certain, is_complete=False)
         self._within = None
         if is_plain and len(pieces) == 1 and isinstance(piece := pieces[0], Reasoning | Content):
             self._within = type(piece) if piece.text == added else None
         return pieces
 
     def finish(self) -> list[Piece]:
-        """The pieces that are left at the end of the generation; nothing is pushed after it."""
+        """Returns the remaining pieces at the end of the generation."""
         end_token = next(filter(self._text.endswith, self._format.end_tokens), "")
-        return self._read(self._text.removesuffix(end_token), is_whole=True)
+        return self._read(self._text.removesuffix(end_token), is_complete=True)
 
     @property
     def is_within_reasoning(self) -> bool:
-        """True if the text so far leaves its reasoning open, or the prompt did and the text does."""
+        """True if reasoning was opened by the prompt or the text, and is not closed yet."""
         opening, closing = self._format.reasoning_opening, self._format.reasoning_closing
         is_opened = self._in_reasoning or self._text.lstrip().startswith(opening)
         return bool(closing) and is_opened and closing not in self._text
 
-    def _read(self, text: str, *, is_whole: bool) -> list[Piece]:
+    def _read(self, text: str, *, is_complete: bool) -> list[Piece]:
         opening = self._format.reasoning_opening
         if self._in_reasoning and not text.lstrip().startswith(opening):
             text = opening + text
-        return [*self._new(self._format.pieces(text, self._types, is_whole=is_whole))]
+        return [*self._new(self._format.pieces(text, self._types, is_complete=is_complete))]
 
     def _new(self, pieces: list[Piece]) -> Iterator[Piece]:
-        """The pieces without the text that was handed out before."""
-        taken, num_calls = self._num_taken.copy(), 0
+        """Yields the pieces without the text that was returned before."""
+        returned, num_calls = self._num_returned.copy(), 0
         for piece in pieces:
             if not isinstance(piece, Reasoning | Content):
                 num_calls += isinstance(piece, ToolCall)
@@ -226,14 +228,14 @@ class MessageParser:
                     yield piece
                 continue
             kind = type(piece)
-            if rest := piece.text[taken[kind] :]:
-                self._num_taken[kind] += len(rest)
+            if rest := piece.text[returned[kind] :]:
+                self._num_returned[kind] += len(rest)
                 yield kind(rest)
-            taken[kind] -= len(piece.text) - len(rest)
+            returned[kind] -= len(piece.text) - len(rest)
 
 
 class _Message:
-    """Collects the pieces of a message, without the newlines that its template puts between them."""
+    """Collects the pieces of a message without the newlines that templates put between them."""
 
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
@@ -256,12 +258,12 @@ class _Message:
             self.pieces.append(Reasoning(part.text.strip("\n") if is_first else part.text.rstrip("\n")))
 
     def add_note(self, text: str, reason: str) -> None:
-        self.pieces.append(Unparsed(f"{shown(text[: _SHOWN + 1], _SHOWN, repr)} stays text: {reason}"))
+        self.pieces.append(Unparsed(f"{shown(text[: _EXCERPT + 1], _EXCERPT, repr)} stays text: {reason}"))
 
-    def finish(self, content: str, is_whole: bool) -> None:
-        """Adds the last text; of a message that goes on, whitespace at its end may be a separator."""
+    def finish(self, content: str, is_complete: bool) -> None:
+        """Adds the last text; whitespace at the end of an incomplete message may be a separator."""
         self.add_content(content)
-        if not is_whole:
+        if not is_complete:
             self._end_content(None)
         elif not self._has_parts and not content.strip():
             self.pieces.append(Content(content))

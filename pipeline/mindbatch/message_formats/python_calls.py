@@ -1,4 +1,4 @@
-"""Reads calls as Python writes them, f(a="x", b=[1, None]), and as Gemma 4 does."""
+"""Reads calls in Python's syntax, f(a="x", b=[1, None]), and in Gemma 4's."""
 
 import re
 from collections.abc import Iterator
@@ -21,10 +21,12 @@ _JSON_LIST = re.compile(r"\[\s*\{")
 
 @dataclass(frozen=True)
 class PythonCalls:
-    """Reads a list of calls, or calls in lines; or a list of JSON objects, which some models may be told
-    to write.
+    """Reads a list of calls, calls on lines, or a list of JSON objects, which some models are prompted to
+    write.
 
-    tag: stands around them. ends: without a tag the calls are the whole message, which these may follow.
+    tag: markers before and after the calls.
+    ends: tokens that may follow calls without a tag, which are the whole message.
+    is_optional: the tag may be missing.
     """
 
     tag: tuple[str, str] = ("", "")
@@ -34,7 +36,7 @@ class PythonCalls:
     def __call__(self, text: CallText) -> Iterator[ToolCall]:
         is_tagged = bool(text.accept(self.tag[0])) or not self.is_optional
         text.run(BLANK)
-        calls = self._json(text) if text.upcoming("[") and text.looks(_JSON_LIST) else self._calls(text)
+        calls = self._json(text) if text.upcoming("[") and text.matches(_JSON_LIST) else self._calls(text)
         text.run(BLANK)
         if is_tagged:
             text.expect(self.tag[1])
@@ -49,7 +51,7 @@ class PythonCalls:
         closing = "]" if text.accept("[") else ""
         calls = [_call(text)]
         text.run(BLANK)
-        while text.accept(",") or (not closing and text.looks(_NAME)):
+        while text.accept(",") or (not closing and text.matches(_NAME)):
             calls.append(_call(text))
             text.run(BLANK)
         if closing:

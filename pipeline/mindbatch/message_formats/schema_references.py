@@ -1,4 +1,4 @@
-"""The references of a JSON schema: where they lead, and what they become within another schema."""
+"""Resolves the references of a JSON schema, and rewrites them for use within another schema."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from urllib.parse import unquote, urljoin
 
 from mindbatch.io.json_pointer import escaped, value_at
 
-_OF_A_SCHEMA = (
+_WITH_SCHEMA = (
     *("additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not"),
     *("propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"),
 )
-_OF_NAMED_SCHEMAS = (
+_WITH_NAMED_SCHEMAS = (
     *("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"),
 )
-_OF_A_LIST = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
-"""Keywords by what they hold; items holds either. Elsewhere, as in const or default, stand values."""
+_WITH_LIST = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
+"""Keywords by the kind of their value; items may be a schema or a list. Others, as const, have values."""
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANCHORS = ("$anchor", "$dynamicAnchor")
 _NAMES = ("$id", "$recursiveAnchor", *_ANCHORS)
 
 
 class _Resource(NamedTuple):
-    """A schema that has an address, or the whole one, and its JSON pointer within the whole."""
+    """A schema with an address, or the root, and its JSON pointer from the root."""
 
     address: str
     pointer: str
 
 
 class SchemaReferences:
-    """Resolves the references within one schema, as the specification of JSON Schema has it: relative to
-    the next schema around them that has an address, and by pointer, address or anchor."""
+    """Resolves the references within one schema by JSON Schema's rules: relative to the nearest enclosing
+    schema with an address, and by pointer, address or anchor."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
         self._pointers: dict[str, str] = {}
-        """By address, or address#anchor."""
+        """JSON pointers by address or address#anchor."""
         self._resources: dict[int, _Resource] = {}
-        """By identity of a subschema, what its references are relative to."""
+        """Resources to which the references of a subschema are relative, by its id()."""
         self._index(schema, _Resource("", ""), "")
         self._pointers.setdefault("", "")
 
     def pointer(self, schema: Mapping[str, Any], reference: str) -> str | None:
-        """The JSON pointer of what a reference in one of the subschemas means; None: nothing in here."""
+        """Returns the JSON pointer of a reference in a subschema; None if it leads out of this schema."""
         resource = self._resources.get(id(schema), _Resource("", ""))
         address, _, fragment = _joined(resource.address, reference).partition("#")
         if fragment and not fragment.startswith("/"):
@@ -52,15 +52,15 @@ class SchemaReferences:
         return None if base is None else base + fragment
 
     def target(self, schema: Mapping[str, Any], reference: str) -> Any:
-        """Looks up the schema that a reference means; None where that is nothing in here."""
+        """Returns the schema of a reference; None if it leads out of this schema."""
         pointer = self.pointer(schema, reference)
         return None if pointer is None else value_at(self._schema, unquote(pointer))
 
     def rebased(self, prefix: str) -> Any:
-        """A copy for a place in another schema. prefix: the pointer of that place.
+        """Copies the schema for use within another schema at the JSON pointer `prefix`.
 
-        References become pointers from the other schema's root, and the names that they went by are left
-        out. A reference to something that is not in here stays what it is.
+        References become pointers from the other schema's root, and addresses and anchors are removed. A
+        reference out of this schema stays unchanged.
         """
         return self._rebased(self._schema, prefix)
 
@@ -70,7 +70,7 @@ class SchemaReferences:
         name = schema.get("$id")
         anchors = [schema.get(key) for key in _ANCHORS]
         if isinstance(name, str) and name.startswith("#"):
-            anchors.append(name[1:])  # as drafts before 2019 wrote an anchor
+            anchors.append(name[1:])  # an anchor in drafts before 2019
         elif isinstance(name, str) and name:
             resource = _Resource(_joined(resource.address, name).partition("#")[0], pointer)
             self._pointers.setdefault(resource.address, pointer)
@@ -101,23 +101,23 @@ class SchemaReferences:
 
 
 def _joined(address: str, reference: str) -> str:
-    """An address relative to another; of one that has no hierarchy, as urn:..., urljoin knows nothing."""
+    """Joins an address and a reference; urljoin does not support addresses without hierarchy (urn:...)."""
     if reference.startswith("#"):
         return address + reference
     try:
         return urljoin(address, reference)
-    except ValueError:  # one of them is no URL
+    except ValueError:  # one of them is not a URL
         return reference
 
 
 def _children(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """The subschemas right below a schema, each with its keyword, and its key or index in that."""
+    """Yields the direct subschemas with their path: the keyword, and the key or index in its value."""
     for key, value in schema.items():
-        if key in _OF_A_SCHEMA and isinstance(value, Mapping):
+        if key in _WITH_SCHEMA and isinstance(value, Mapping):
             yield (key,), value
-        elif key in _OF_NAMED_SCHEMAS and isinstance(value, Mapping):
+        elif key in _WITH_NAMED_SCHEMAS and isinstance(value, Mapping):
             yield from (((key, name), child) for name, child in value.items())
-        elif key in _OF_A_LIST and isinstance(value, list):
+        elif key in _WITH_LIST and isinstance(value, list):
             yield from (((key, index), child) for index, child in enumerate(value))
 
 

@@ -1,4 +1,4 @@
-"""Reads calls whose arguments are text between tags, of which the tools' schemas say the types."""
+"""Reads calls whose arguments are text between tags; the tools' schemas determine their types."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -10,17 +10,20 @@ from mindbatch.message_formats.call_text import BLANK, CallText, ToolCall
 _IN_TAG = re.compile(r"[^<>\n\"]*")
 _LINE = re.compile(r"[^<\n]*")
 PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
-"""Qwen's templates write these values as Python does, so the models do."""
-BY_SCHEMA, AS_TEXT, BY_LOOK = "schema", "text", "look"
+"""Python's constants, which Qwen's templates and therefore its models write."""
+BY_SCHEMA, AS_TEXT, AS_JSON = "schema", "text", "JSON"
 
 
 @dataclass(frozen=True)
 class TaggedCalls:
-    """Reads functions with parameters, each between tags, within a tag of one call or of all.
+    """Reads functions with parameters in tags, within a tag around one call or around all.
 
-    function: what stands before and after its name, and behind it all. parameter: what stands before its
-    name, and behind its value. name_ends: what may stand after its name, and how its value is read then.
-    padding: stands around a value. words: values that stand for JSON, though they are none.
+    tag: markers before and after the calls.
+    function: markers before the function's name, after it, and after the call.
+    parameter: markers before a parameter's name and after its value.
+    name_ends: the markers that may follow a parameter's name, with how its value is then read.
+    padding: text around a value, which is dropped.
+    words: JSON by values that are not JSON themselves.
     """
 
     tag: tuple[str, str]
@@ -59,7 +62,7 @@ class TaggedCalls:
         if not name_end:
             text.expect(next(iter(self.name_ends)))
         value = text.before(self.parameter[1]).removeprefix(self.padding).removesuffix(self.padding)
-        types = {AS_TEXT: TEXT, BY_LOOK: ANY}
+        types = {AS_TEXT: TEXT, AS_JSON: ANY}
         type = types.get(self.name_ends[name_end]) or type_of(text, function, key)
         return key, type.json_of(value, self.words)
 
@@ -68,19 +71,19 @@ DSML_TAGS = ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>")
 
 
 def dsml_calls(text: CallText) -> Iterator[ToolCall]:
-    """Reads the calls of DeepSeek V3.2, or those of V4; a parameter says itself whether it is a text."""
+    """Reads the calls of DeepSeek V3.2 and V4, whose parameters are marked as string or not."""
     tag = text.upcoming(*DSML_TAGS) or DSML_TAGS[0]
     reader = TaggedCalls(
         (tag, f"</{tag[1:]}"),
         ('<｜DSML｜invoke name="', '">', "</｜DSML｜invoke>"),
         ('<｜DSML｜parameter name="', "</｜DSML｜parameter>"),
-        {'" string="true">': AS_TEXT, '" string="false">': BY_LOOK, '">': BY_SCHEMA},
+        {'" string="true">': AS_TEXT, '" string="false">': AS_JSON, '">': BY_SCHEMA},
     )
     yield from reader(text)
 
 
 def glm_calls(text: CallText) -> Iterator[ToolCall]:
-    """Reads the name, then <arg_key> and <arg_value> in turn."""
+    """Reads the name, then pairs of <arg_key> and <arg_value>."""
     text.expect("<tool_call>")
     text.run(BLANK)
     name = text.run(_LINE).strip()

@@ -1,4 +1,4 @@
-"""Formats of model families whose arguments stand between tags, or are written as Python writes values."""
+"""Defines the formats of model families with arguments between tags or in Python's syntax."""
 
 import re
 
@@ -83,7 +83,7 @@ GLM4 = MessageFormat(
     template_marks=("<tool_call>", "<arg_key>"),
     traces=("<arg_key>", "<arg_value>", TOOL_CALL_END),
 )
-"""GLM-4.5 to 5: the name, then <arg_key> and <arg_value> in turn."""
+"""GLM-4.5 to 5: the name, then pairs of <arg_key> and <arg_value>."""
 
 _LFM_TAG = ("<|tool_call_start|>", "<|tool_call_end|>")
 LFM2 = MessageFormat(
@@ -95,7 +95,7 @@ LFM2 = MessageFormat(
     template_marks=(r"<\|tool_(?:call|list)_start\|>|List of tools: ",),
     traces=_LFM_TAG[1:],
 )
-"""LFM2 and 2.5: a list of calls as Python writes them."""
+"""LFM2 and 2.5: a list of calls in Python's syntax."""
 
 _OLMO_TAG = ("<function_calls>", "</function_calls>")
 OLMO3 = MessageFormat(

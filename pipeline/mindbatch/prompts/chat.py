@@ -1,4 +1,4 @@
-"""Owns the chat templates of a model folder, and rendering any template in a child process with limits."""
+"""Renders the chat templates of a model folder, or any template, in a child process with limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mindbatch.prompts.template_forms import TemplateForms
 
 
 class ChatTemplates:
-    """The named templates of one tokenizer, rendered in a sandboxed child process.
+    """Renders the named templates of one tokenizer in a sandboxed child process.
 
     `named_tokens` are the variables bos_token, eos_token and the like, as in tokenizer_config.json.
     """
@@ -36,18 +36,18 @@ class ChatTemplates:
         return bool(self._templates)
 
     @property
-    def usual(self) -> str | None:
-        """The template of chats without tools; None where there is none."""
+    def default(self) -> str | None:
+        """The template of chats without tools, or None."""
         return self._templates.get("default")
 
     @property
     def with_tools(self) -> str | None:
-        """The template of chats with tools; None where there is none."""
-        return self._templates.get("tool_use", self.usual)
+        """The template of chats with tools, or None."""
+        return self._templates.get("tool_use", self.default)
 
-    def fitted(self, messages: Sequence[Message], *, has_tools: bool = False) -> list[Message]:
-        """Messages that were checked, in the form which the template of such a chat takes; see `render`."""
-        return self._forms.fitted(self._chosen(has_tools=has_tools), messages)
+    def adapted(self, messages: Sequence[Message], *, has_tools: bool = False) -> list[Message]:
+        """Returns checked messages in the form that the template reads, ready to `render`."""
+        return self._forms.adapted(self._chosen(has_tools=has_tools), messages)
 
     def render(
         self,
@@ -57,13 +57,14 @@ class ChatTemplates:
         variables: Mapping[str, Any] | None = None,
         date: str | None = None,
     ) -> str:
-        """The text of one conversation that was `fitted`, with the template's control tokens spelt out.
+        """Renders a conversation that was `adapted`, with the template's control tokens spelt out.
 
-        `variables` are further names the template may know: tools, documents, enable_thinking... `date` is
-        what its clock says, as YYYY-MM-DD; None is today.
+        Args:
+            variables: further variables of the template: tools, documents, enable_thinking...
+            date: the date of the template's clock, as YYYY-MM-DD; None is today.
 
         Raises:
-            PromptError: no template, or one line on why it failed, refused the messages or went over a limit.
+            PromptError: there is no template, or it failed, refused the messages or exceeded a limit.
         """
         own_variables = {**(variables or {}), "add_generation_prompt": add_generation_prompt}
         template = self._chosen(has_tools=own_variables.get("tools") is not None)
@@ -89,17 +90,19 @@ class ChatTemplates:
                 return self._templates[name]
         if not self._templates:
             raise PromptError(
-                "chat messages: the model's tokenizer has no chat template; give the prompt as text"
+                "chat messages: the model's tokenizer has no chat template; use a text as prompt"
             )
-        raise PromptError(f"chat template: none is named default; found {', '.join(sorted(self._templates))}")
+        raise PromptError(
+            f"chat template: no template is named default, only {', '.join(sorted(self._templates))}"
+        )
 
 
 _BYTES_PER_CHARACTER = 12  # the longest JSON escape of one character: two \uXXXX
-_MOST_OTHER_BYTES = 1 << 16
-MOST_TIMEOUTS = 3
-"""Rows in a row that may run out of time before the template, not the data, is to blame."""
+_MAX_OTHER_BYTES = 1 << 16
+MAX_TIMEOUTS = 3
+"""Consecutive rows that may time out before the template is refused, not the data."""
 _PATIENCE = 10
-"""So many times the limits are for a row that has been rendered within them before."""
+"""Factor of the limits for a row that an earlier session rendered within them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,18 +115,19 @@ class ChatLimits(Limits):
 
 
 class TemplateLimit(PromptError):
-    """A rendering that needs more than it may use."""
+    """Raised when a rendering exceeds a limit."""
 
 
 class TemplateTimeout(TemplateLimit):
-    """More processor time."""
+    """Raised when a rendering exceeds the limit of processor time."""
 
 
 class ChatProcess:
     """Renders templates in a child process; safe to call from several threads and after a fork.
 
-    `subject` begins every error line: what the template is to the user. Templates of the kind "chat" get the
-    surface that transformers documents; those of the kind "data" are strict: see `chat_worker.data_sandbox`.
+    `subject` names the template at the start of error lines. Templates of the kind "chat" get the variables
+    and functions that transformers documents; those of the kind "data" are strict: see
+    `chat_worker.data_sandbox`.
     """
 
     def __init__(
@@ -143,7 +147,7 @@ class ChatProcess:
 
     @staticmethod
     def _process_with(limits: ChatLimits, kind: str) -> AnsweringProcess:
-        """Started when it is first asked."""
+        """Makes a process that starts at its first request."""
         return AnsweringProcess(chat_worker.main, limits, str(limits.max_characters), kind)
 
     def render(
@@ -153,15 +157,17 @@ class ChatProcess:
         was_rendered: Callable[[], bool] = lambda: False,
         date: str | None = None,
     ) -> str:
-        """The template's output.
+        """Renders the template.
 
-        date: what its clock says, as YYYY-MM-DD; None: it has no clock.
-        was_rendered: whether it is known to be so from an earlier session; asked where a limit is reached.
+        Args:
+            date: the date of the template's clock, as YYYY-MM-DD; None: it has no clock.
+            was_rendered: called when a limit is exceeded; returns True if an earlier session has rendered
+                the same row, which then gets _PATIENCE times the limits.
 
         Raises:
-            TemplateLimit: it needs more time or memory than it may use.
-            PromptError: one line: the template failed, refused the messages or gave too long a text.
-            ConfigError: it ran out of time for several rows in a row.
+            TemplateLimit: it needs more time or memory than allowed.
+            PromptError: the template failed, refused the messages or wrote too long a text.
+            ConfigError: it timed out for several consecutive rows.
         """
         question = {"template": template, "variables": dict(variables), "date": date}
         try:
@@ -178,10 +184,10 @@ class ChatProcess:
         return text
 
     def names(self, template: str) -> list[str]:
-        """The variables that the template looks up, without rendering it.
+        """Returns the variables that the template reads, without rendering it.
 
         Raises:
-            PromptError: one line: it cannot be compiled within the limits.
+            PromptError: it cannot be compiled within the limits.
         """
         names: list[str] = self._ask(self._process, {"template": template}, "names")
         return names
@@ -192,17 +198,17 @@ class ChatProcess:
 
     def _count(self, limit: TemplateLimit) -> None:
         self._timeouts = self._timeouts + 1 if isinstance(limit, TemplateTimeout) else 0
-        if self._timeouts >= MOST_TIMEOUTS:
-            raise ConfigError(f"{limit}, for {self._timeouts} rows in a row") from limit
+        if self._timeouts >= MAX_TIMEOUTS:
+            raise ConfigError(f"{limit}, for {self._timeouts} consecutive rows") from limit
 
-    def _ask(self, process: AnsweringProcess, question: dict[str, Any], wanted: str) -> Any:
+    def _ask(self, process: AnsweringProcess, question: dict[str, Any], key: str) -> Any:
         try:
             request = json.dumps(question).encode("ascii")
         except (RecursionError, TypeError, ValueError) as error:
-            raise self._error(f"what it is given is no plain JSON ({error})") from error
-        most_bytes = _BYTES_PER_CHARACTER * self.limits.max_characters + _MOST_OTHER_BYTES
+            raise self._error(f"its variables are not plain JSON ({error})") from error
+        max_bytes = _BYTES_PER_CHARACTER * self.limits.max_characters + _MAX_OTHER_BYTES
         try:
-            answer = process.ask(request, most_bytes)
+            answer = process.ask(request, max_bytes)
         except ProcessorTimeUsedUp:
             reason = f"stopped: no result after {self.limits.seconds:g} s of processor time"
             raise TemplateTimeout(f"{self._subject}: {reason}") from None
@@ -210,9 +216,9 @@ class ChatProcess:
             raise TemplateLimit(f"{self._subject}: {error}") from error
         if "needs" in answer:
             raise TemplateLimit(f"{self._subject}: needs {answer['needs']}")
-        if wanted not in answer:
+        if key not in answer:
             raise self._error(answer["error"])
-        return answer[wanted]
+        return answer[key]
 
     def _error(self, reason: str) -> PromptError:
         return PromptError(f"{self._subject}: {reason}")

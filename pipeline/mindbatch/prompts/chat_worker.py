@@ -1,11 +1,11 @@
-"""The child process that renders templates; started by `prompts.chat`.
+"""Renders templates in a child process, which `chat.ChatProcess` starts.
 
-A request is {"template": str, "variables": {...}, "date": YYYY-MM-DD or null}, answered by {"text": str}, or
-{"template": str} alone, answered by {"names": [...]}, the variables that it looks up. Either may get
-{"error": str}, or {"needs": str} for want of memory.
+The answer to {"template": str, "variables": {...}, "date": YYYY-MM-DD or null} is {"text": str}, that to
+{"template": str} is {"names": [...]}, the variables that the template reads. Either may be {"error": str}, or
+{"needs": str} when memory is exhausted.
 
-The same request has the same answer in every process: the clock stands still on the date, and what is drawn
-at random follows from the variables.
+The same request has the same answer in every process: the clock shows the date, and random numbers are seeded
+by the variables.
 """
 
 import json
@@ -27,7 +27,7 @@ class OutputTooLong(Exception):
 
 
 def main(connection: Connection, seconds: str, memory_bytes: str, max_characters: str, kind: str) -> None:
-    """The whole life of the process; see `child_main.serve` for the limits. kind: chat or data."""
+    """Runs the process; see `child_main.serve` for the limits. kind: chat or data."""
     environment = {"chat": chat_sandbox, "data": data_sandbox}[kind]()
     # Compiling takes far longer than rendering, and nearly every row has the template of the row before.
     compiled = lru_cache(maxsize=8)(environment.from_string)
@@ -48,13 +48,13 @@ def answer_to(
     memory_bytes: int,
     max_characters: int,
 ) -> dict[str, Any]:
-    """The rendered text or the template's names; for anything that goes wrong, a one-line reason."""
+    """Returns the rendered text or the template's names, or a reason of one line for any error."""
     try:
         template = compiled(request["template"])
         if "variables" not in request:
             return {"names": names_in(request["template"], environment)}
         variables = request["variables"]
-        random.seed(json.dumps(variables, sort_keys=True))  # of the filter random, and of lipsum
+        random.seed(json.dumps(variables, sort_keys=True))  # for the filter random and for lipsum
         return {"text": bounded(template, {**clock_of(request["date"]), **variables}, max_characters)}
     except MemoryError:
         return {"needs": f"more than {memory_bytes >> 20} MiB of memory"}
@@ -65,42 +65,42 @@ def answer_to(
 
 
 def bounded(template: "jinja2.Template", variables: dict[str, Any], max_characters: int) -> str:
-    """The template's output, given up as soon as it grows past the limit."""
-    pieces, length = [], 0
-    for piece in template.generate(variables):
-        pieces.append(piece)
-        length += len(piece)
+    """Renders the template; stops as soon as the output exceeds the limit."""
+    parts, length = [], 0
+    for part in template.generate(variables):
+        parts.append(part)
+        length += len(part)
         if length > max_characters:
             raise OutputTooLong
-    return "".join(pieces)
+    return "".join(parts)
 
 
 def names_in(template: str, environment: "jinja2.Environment") -> list[str]:
-    """Every variable that the template looks up and does not set itself; the sandbox may have it."""
+    """Returns the variables that the template reads and does not set, also those of the sandbox."""
     from jinja2 import meta
 
     bare = environment.overlay()
-    bare.globals = {}  # a column may be called range
+    bare.globals = {}  # a column may be named range
     return sorted(meta.find_undeclared_variables(bare.parse(template)))
 
 
 def one_line(error: Exception, limit: int = 300) -> str:
-    """The error's own words; its type as well, unless the template raised it on purpose."""
+    """Writes the error in one line, without its type if the template raised it on purpose."""
     message = "".join(c if c.isprintable() else " " for c in str(error))
     line = " ".join(message.split())[:limit]
-    place = f" in line {error.lineno}" if hasattr(error, "lineno") else ""
-    named = type(error).__name__ + place
+    location = f" in line {error.lineno}" if hasattr(error, "lineno") else ""
+    named = type(error).__name__ + location
     return line if named == "TemplateError" and line else f"{named}: {line}" if line else named
 
 
 def chat_sandbox() -> "jinja2.Environment":
-    """An environment with the names that transformers documents for chat templates."""
+    """Makes an environment with the names that transformers documents for chat templates."""
     from jinja2 import nodes
     from jinja2.ext import Extension
     from jinja2.parser import Parser
 
     class Generation(Extension):
-        """{% generation %} marks the assistant's words for training; here its body is simply rendered."""
+        """Renders the body of {% generation %}, which marks the assistant's text for training."""
 
         tags = {"generation"}
 
@@ -113,10 +113,10 @@ def chat_sandbox() -> "jinja2.Environment":
 
 
 def data_sandbox() -> "jinja2.Environment":
-    """An environment for a template over the columns of a row.
+    """Makes an environment for templates over the columns of a row.
 
-    What a row lacks is an error, not an empty text; so is a null that would be written as "None". There is
-    neither a clock nor chance in it: a row that is made again is the same row.
+    A missing column is an error, not an empty text, and so is a null, which would be written as "None". It
+    has no clock and no random numbers, so that a resumed run makes the same row.
     """
     from jinja2 import StrictUndefined
 
@@ -140,7 +140,7 @@ def _sandbox(*extensions: Any, **options: Any) -> "jinja2.Environment":
 
 
 def raise_exception(message: object) -> NoReturn:
-    """Lets a template refuse what it is given, in its own words."""
+    """Lets a template refuse its input with a message of its own."""
     from jinja2 import TemplateError
 
     raise TemplateError(str(message))
@@ -148,12 +148,12 @@ def raise_exception(message: object) -> NoReturn:
 
 def not_null(value: object) -> object:
     if value is None:
-        raise_exception("a value is null; write {{ name or '' }} where that may be")
+        raise_exception("a value is null; write {{ name or '' }} to allow it")
     return no_address(value)
 
 
 def no_address(value: object) -> object:
-    """Refuses what would be written with its address, which is another one in every process."""
+    """Refuses values that are written with their memory address, which differs between processes."""
     if not isinstance(value, str | int | float | list | dict) and " at 0x" in str(value):
         raise_exception(f"writes a {type(value).__name__} itself; write its result, or {{{{ ... | list }}}}")
     return value
@@ -166,12 +166,12 @@ def to_json(
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
-    """Plain JSON: jinja2's own filter escapes for HTML."""
+    """Writes plain JSON, because jinja2's own filter escapes it for HTML."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
 
 
 def clock_of(date: str | None) -> dict[str, Callable[[str], str]]:
-    """strftime_now, as transformers documents it, at the beginning of a day; nothing without a date."""
+    """Returns transformers' strftime_now for the start of the day, or nothing without a date."""
     return {} if date is None else {"strftime_now": datetime.fromisoformat(date).strftime}

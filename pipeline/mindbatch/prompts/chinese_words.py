@@ -1,4 +1,4 @@
-"""Words of texts with Chinese in them, as jieba divides them."""
+"""Divides Chinese texts into words with jieba."""
 
 import logging
 import threading
@@ -12,7 +12,7 @@ _LOADING = threading.Lock()
 
 
 def words_of(text: str) -> Iterable[str]:
-    """The words of a text, in order and without gaps: white space and punctuation marks are words, too."""
+    """Divides a text into words, of which white space and punctuation marks are some."""
     with _LOADING:
         divider = _divider()
     words: Iterable[str] = divider.cut(text)
@@ -21,14 +21,14 @@ def words_of(text: str) -> Iterable[str]:
 
 @lru_cache(maxsize=1)
 def _divider() -> Any:
-    """jieba with its dictionary, which takes most of a second to read.
+    """Loads jieba with its dictionary, which takes most of a second.
 
-    It keeps a copy in the folder for temporary files, and takes whatever has its name there: ours is in a
-    folder that nobody else writes to.
+    jieba caches the dictionary in the folder for temporary files and reads any file of that name there, so
+    it gets a private folder.
     """
     import jieba
 
-    jieba.setLogLevel(logging.WARNING)  # it tells on stderr that it loads its dictionary
+    jieba.setLogLevel(logging.WARNING)  # it reports on stderr that it loads its dictionary
     divider = jieba.Tokenizer()
     with TemporaryFolder() as folder:
         divider.tmp_dir = str(folder)

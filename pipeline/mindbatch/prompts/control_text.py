@@ -1,7 +1,7 @@
-"""The texts of control tokens in data: found, and broken up so that they match nothing.
+"""Keeps the texts of control tokens in data from becoming control tokens.
 
-`tokenizers` has a switch for this, but a Unigram or word-level vocabulary holds its control tokens as
-ordinary words, so the result is checked and, where needed, the text is broken up.
+`tokenizers` has a switch for this, but a Unigram or word-level vocabulary has its control tokens as ordinary
+words. So the result is checked, and if needed a gap is put into each control text.
 """
 
 import re
@@ -21,9 +21,9 @@ _PRIVATE_USE = (*range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))
 
 
 class Encoded(NamedTuple):
-    """A text as token ids, one for each token of `encoding` that is no gap.
+    """A text as token ids, one for each token of `encoding` that is not a gap.
 
-    text: as it was encoded, with `gap` inside it where control texts are broken up.
+    text: the encoded text, with `gap` inside control texts.
     """
 
     ids: list[int]
@@ -32,32 +32,32 @@ class Encoded(NamedTuple):
     gap: str = ""
 
     def split(self, length: int) -> tuple[list[int], int]:
-        """The token ids up to the last one that stands for some of the text, and how many of these stand for
-        some of its last `length` characters, gaps not counted."""
+        """Returns the token ids up to the last one that covers text, and how many of them cover some of the
+        last `length` characters, gaps not counted."""
         start = self._start_of(length)
         tokens = zip(self.encoding.offsets, self.encoding.tokens, strict=True)
         ends = [end for (_, end), token in tokens if not self.gap or token != self.gap]
-        behind = [place for place, end in enumerate(ends) if end > start]
-        return self.ids[: behind[-1] + 1] if behind else self.ids, len(behind)
+        after = [index for index, end in enumerate(ends) if end > start]
+        return self.ids[: after[-1] + 1] if after else self.ids, len(after)
 
     def _start_of(self, length: int) -> int:
-        place = len(self.text)
+        start = len(self.text)
         while length:
-            place -= 1
-            length -= self.text[place] != self.gap
-        return place
+            start -= 1
+            length -= self.text[start] != self.gap
+        return start
 
 
 class ControlText:
-    """The texts of a tokenizer's control tokens: finds and breaks them in data so that they match nothing.
+    """Finds the texts of a tokenizer's control tokens in data and breaks them so that they match nothing.
 
-    Texts of one character cannot be broken and are left alone.
+    Texts of one character cannot be broken and stay unchanged.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = sorted({text for text in texts if len(text) > 1}, key=len, reverse=True)
         self._starts = re.compile("|".join(map(re.escape, self._texts)) or r"(?!)")
-        self._first_of_each = re.compile(f"(?={self._starts.pattern})(.)", re.DOTALL)
+        self._first_characters = re.compile(f"(?={self._starts.pattern})(.)", re.DOTALL)
         self._heads = {text[:i] for text in self._texts for i in range(1, len(text))}
         self._tails = {text[i:] for text in self._texts for i in range(1, len(text))}
 
@@ -65,15 +65,15 @@ class ControlText:
         return self._starts.search(text) is not None
 
     def endangers(self, value: Any) -> bool:
-        """True if some string of a JSON value holds a control text, or at its edge a part of one that a
-        template's words beside it could complete."""
+        """True if a string of a JSON value has a control text, or at its edge a part of one that a template's
+        text could complete."""
         return any(
             self._starts.search(text) or self._ends_with_head(text) or self._starts_with_tail(text)
             for text in strings_in(value)
         )
 
     def broken(self, value: Any, mark: str) -> Any:
-        """The JSON value with `mark` inside each control text and at each endangered edge of its strings."""
+        """Puts `mark` into each control text and at each endangered edge of the strings of a JSON value."""
         if isinstance(value, str):
             return self._broken_text(value, mark)
         if isinstance(value, Mapping):
@@ -88,7 +88,7 @@ class ControlText:
     def _broken_text(self, text: str, mark: str) -> str:
         before = mark if self._starts_with_tail(text) else ""
         after = mark if self._ends_with_head(text) else ""
-        return before + self._first_of_each.sub(rf"\1{mark}", text) + after
+        return before + self._first_characters.sub(rf"\1{mark}", text) + after
 
     def _ends_with_head(self, text: str) -> bool:
         return any(text[-i:] in self._heads for i in range(1, self._edge(text) + 1))
@@ -101,9 +101,9 @@ class ControlText:
 
 
 def control_spans(encoding: Encoding, text: str, control: Mapping[int, str]) -> list[tuple[int, int, int]]:
-    """(start, end, token id) of the control tokens that were written out in the text.
+    """Returns (start, end, token id) of the control tokens that the text spells out.
 
-    An unknown-word token is one only where its own text stands there.
+    An unknown-word token counts only if the text is its own.
     """
     tokens = zip(encoding.ids, encoding.offsets, strict=True)
     return [
@@ -112,9 +112,9 @@ def control_spans(encoding: Encoding, text: str, control: Mapping[int, str]) -> 
 
 
 def absent_characters(texts: Iterable[str], count: int) -> list[str]:
-    """Private-use characters that occur in none of the texts: marks that no data can imitate.
+    """Returns private-use characters that occur in none of the texts, as marks that no data can imitate.
 
-    One character each, so that no template can cut, upper-case or trim a part of one.
+    Each is one character, so that no template can split, upper-case or trim it.
     """
     used = set().union(*texts)
     free = (chr(code) for code in _PRIVATE_USE if chr(code) not in used)
@@ -125,8 +125,8 @@ def absent_characters(texts: Iterable[str], count: int) -> list[str]:
 
 
 def strings_in(value: Any) -> Iterable[str]:
-    """Every string of a JSON value that `ControlText.broken` may change; of keys those that are no names,
-    by which templates look things up."""
+    """Yields the strings of a JSON value that `ControlText.broken` may change: all values, and keys that are
+    not identifiers, which templates would read by name."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -144,8 +144,8 @@ def _is_name(key: Any) -> bool:
 
 
 class PlainEncoder:
-    """Encodes with a copy of the tokenizer that knows two more tokens: `gap` only separates and is dropped,
-    `slot` holds the place of a control token. Neither occurs in the texts it is made for."""
+    """Encodes with a copy of the tokenizer that has two more tokens: `gap`, a separator that is dropped, and
+    `slot`, which is replaced by a control token. Neither may occur in the texts."""
 
     def __init__(self, backend: Backend, gap: str, slot: str, words: PreTokenizer | None = None) -> None:
         self.gap, self.slot = gap, slot
@@ -155,7 +155,7 @@ class PlainEncoder:
         self._gap_id, self._slot_id = (self._backend.token_to_id(mark) for mark in (gap, slot))
 
     def encode(self, text: str, *, add_special_tokens: bool, fill: Iterable[int] = ()) -> Encoded:
-        """The text without its gaps and with its slots filled, in order, from `fill`."""
+        """Encodes a text, drops its gaps and replaces its slots by the ids in `fill`, in order."""
         encoding = encoding_of(self._backend, text, add_special_tokens=add_special_tokens)
         filling = iter(fill)
         ids = [
@@ -167,7 +167,7 @@ class PlainEncoder:
 
 
 def _copied(backend: Backend, words: PreTokenizer | None) -> Backend:
-    """One that shares `words` alone, which is Python's and cannot be written down."""
+    """Copies a backend; `words`, a Python object that cannot be serialised, is shared."""
     if words is None:
         return Backend.from_str(backend.to_str())
     backend.pre_tokenizer = PreTokenizers([])
@@ -186,6 +186,6 @@ def encoding_of(backend: Backend, text: str, *, add_special_tokens: bool = False
     with library_errors_as(PromptError, CANNOT_ENCODE):
         if len(text) < _LONG_TEXT:
             return backend.encode(text, add_special_tokens=add_special_tokens)
-        # Alone this one lets other threads run meanwhile.
+        # Only encode_batch releases the interpreter lock.
         encoding: Encoding = backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
         return encoding

@@ -1,4 +1,4 @@
-"""The tokenizers of ChatGLM2, ChatGLM3 and the first GLM-4, whose folders have code for them: it is not run.
+"""Builds the tokenizers of ChatGLM, ChatGLM2, ChatGLM3 and the first GLM-4 without the folders' own code.
 
 Source: the behaviour of tokenization_chatglm.py in the published folders.
 """
@@ -38,12 +38,12 @@ from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_files, library_
 
 
 def tiktoken_backend(data: bytes, path: Path, pattern: str) -> Backend:
-    """The tokenizer of a file with a token in base64 and its rank, which is its id, in each line.
+    """Builds the tokenizer of a file whose lines have a token in base64 and its rank, which is its id.
 
-    pattern: the regular expression of the parts of a text; pairs of bytes are merged within them.
+    pattern: the regular expression that divides a text into the parts within which bytes are merged.
 
     Raises:
-        CheckpointError: another line, or ranks that are not 0, 1, 2..., or a byte without a token.
+        CheckpointError: a line is malformed, ranks are not 0, 1, 2..., or a byte has no token.
     """
     characters = {byte: character for character, byte in byte_level_alphabet().items()}
     ids = {
@@ -69,24 +69,22 @@ def _tokens(data: bytes, path: Path) -> list[bytes]:
         try:
             encoded, rank = line.split()
             if int(rank) != len(by_rank):
-                raise CheckpointError(
-                    f"{path}, line {number}: rank {int(rank)}; must be {len(by_rank)}, one after the other"
-                )
+                raise CheckpointError(f"{path}, line {number}: rank {int(rank)}; must be {len(by_rank)}")
             by_rank.append(base64.b64decode(encoded, validate=True))
         except ValueError:
             raise CheckpointError(
                 f"{path}, line {number}: must be a token in base64 and its rank, found {line[:40]!a}"
             ) from None
     if len({*by_rank}) < len(by_rank) or b"" in by_rank:
-        raise CheckpointError(f"{path}: a token is there twice, or empty")
+        raise CheckpointError(f"{path}: a token is duplicated or empty")
     return by_rank
 
 
 _IN_TURN = (
     "{% for message in messages %}{% if message['role'] != ['user', 'assistant'][loop.index0 % 2] %}"
-    "{{ raise_exception('messages must be of user and assistant in turn, the user first') }}{% endif %}"
+    "{{ raise_exception('messages must alternate between user and assistant, the user first') }}{% endif %}"
     "{% if add_generation_prompt and loop.last and message['role'] != 'user' %}"
-    "{{ raise_exception('the last message must be of the user, to be answered') }}{% endif %}{% endfor %}"
+    "{{ raise_exception('the last message must be from the user') }}{% endif %}{% endfor %}"
 )
 CHATGLM_6B = (
     f"{_IN_TURN}{{% for message in messages %}}"
@@ -96,7 +94,7 @@ CHATGLM_6B = (
     "{% else %}{{ message['content'] ~ '\\n' }}{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}[gMASK]<sop>{% endif %}"
 )
-"""Rounds are counted from 0; a single question is asked as it is."""
+"""Rounds are numbered from 0; a single question stands alone."""
 CHATGLM2 = (
     f"{_IN_TURN}[gMASK]sop{{% for message in messages %}}"
     "{% if message['role'] == 'user' %}"
@@ -109,19 +107,19 @@ VOCABULARY = "tokenizer.model"
 SENTENCEPIECE, TIKTOKEN = "ChatGLMTokenizer", "ChatGLM4Tokenizer"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|observation|>")  # of ChatGLM3, unused in ChatGLM2
 COMMANDS = ("[MASK]", "[gMASK]", "[sMASK]", "sop", "eop", *ROLES)
-"""Behind the pieces of a sentencepiece model."""
+"""Tokens whose ids follow the pieces of the SentencePiece model."""
 PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""How GLM-4 parts a text."""
+"""The expression by which GLM-4 divides a text."""
 
 
 def load_glm(folder: Path, settings: Mapping[str, Any]) -> LoadedTokenizer | None:
-    """The folder's tokenizer; None where its settings name neither class, or it has no tokenizer.model.
+    """Loads the folder's tokenizer; None if its settings name neither class, or it has no tokenizer.model.
 
     Raises:
-        CheckpointError: a damaged file, or one of another kind of tokenizer.
+        CheckpointError: a file is damaged or of another kind of tokenizer.
     """
     name = settings.get("tokenizer_class")
     if name not in (SENTENCEPIECE, TIKTOKEN) or not has_file(folder, VOCABULARY):
@@ -138,17 +136,17 @@ def load_glm(folder: Path, settings: Mapping[str, Any]) -> LoadedTokenizer | Non
         _add_listed(backend, checked.get("added_tokens_decoder"), folder)
         start, named = ("[gMASK]", "<sop>"), {"eos_token": "<|endoftext|>"}
     _put_before_texts(backend, start, path)
-    return kept(backend, named, checked.get("chat_template") or _own_form(folder), folder)
+    return kept(backend, named, checked.get("chat_template") or _default_template(folder), folder)
 
 
-def _own_form(folder: Path) -> str | None:
-    """ChatGLM2's form of chats, where config.json says that it is one: ChatGLM3 has the same class."""
+def _default_template(folder: Path) -> str | None:
+    """Returns ChatGLM2's template if config.json names that model; ChatGLM3 has the same class."""
     name = read_json_file(folder, CONFIG_NAME).get("_name_or_path")
     return CHATGLM2 if isinstance(name, str) and "chatglm2" in name.lower() else None
 
 
 def _add_listed(backend: Backend, listed: Any, folder: Path) -> None:
-    """Adds the tokens that the settings list by number; they must follow the file's own."""
+    """Adds the tokens that the settings list by id; the ids must follow the file's own."""
     try:
         numbers = sorted(map(int, listed))
         tokens = [AddedToken(**listed[str(number)]) for number in numbers]
@@ -160,7 +158,7 @@ def _add_listed(backend: Backend, listed: Any, folder: Path) -> None:
     if numbers != [*range(first, first + len(numbers))]:
         raise CheckpointError(
             f"{folder / SETTINGS}: added_tokens_decoder has {len(numbers)} tokens from {numbers[:1]} on; "
-            f"must be the numbers behind those of {VOCABULARY}, from {first} on, without a gap"
+            f"must be the ids after those of {VOCABULARY}, from {first} on, without gaps"
         )
     backend.add_tokens(tokens)
 
@@ -168,34 +166,34 @@ def _add_listed(backend: Backend, listed: Any, folder: Path) -> None:
 def _put_before_texts(backend: Backend, start: tuple[str, str], path: Path) -> None:
     ids = [(token, backend.token_to_id(token)) for token in start]
     if missing := [token for token, number in ids if number is None]:
-        raise CheckpointError(f"{path}: no token {' and '.join(missing)}, with which every text begins")
+        raise CheckpointError(f"{path}: no token {' and '.join(missing)}, with which every text starts")
     backend.post_processor = TemplateProcessing(single=[*start, "$A"], special_tokens=ids)
 
 
 ICE_VOCABULARY = "ice_text.model"
 ICE_END = ("[gMASK]", "<sop>")
-"""Tokens that every prompt ends with: the mask whose place the output takes, and the one that begins it."""
+"""Tokens at the end of every prompt: the mask that the output replaces, and the output's start."""
 ICE_SPECIAL = ("[MASK]", "[sMASK]", "<eop>", *ICE_END)
-_MOST_IMAGES = 1 << 17
-_IMAGES = 20000  # where the settings say nothing
+_MAX_IMAGES = 1 << 17
+_IMAGES = 20000  # the default of the settings
 _LONGEST_BLANK = 80
 
 
 def load_ice(folder: Path, settings: Mapping[str, Any]) -> LoadedTokenizer | None:
-    """The folder's tokenizer; None where its settings do not name the class, or it has no ice_text.model.
+    """Loads the folder's tokenizer; None if its settings do not name the class, or it has no ice_text.model.
 
     Raises:
-        CheckpointError: a damaged file, or one that asks for what is not done here.
+        CheckpointError: a file is damaged, or has settings that are not supported.
     """
     if settings.get("tokenizer_class") != "ChatGLMTokenizer" or not has_file(folder, ICE_VOCABULARY):
         return None
     files = checked_files(folder, [ICE_VOCABULARY])
     checked = json.loads(files[SETTINGS])
     images = settings.get("num_image_tokens", _IMAGES)
-    if isinstance(images, bool) or not isinstance(images, int) or not 0 <= images <= _MOST_IMAGES:
+    if isinstance(images, bool) or not isinstance(images, int) or not 0 <= images <= _MAX_IMAGES:
         raise CheckpointError(
             f"{folder / SETTINGS}: num_image_tokens={shown(images)}: must be a whole number, 0 to "
-            f"{_MOST_IMAGES}"
+            f"{_MAX_IMAGES}"
         )
     backend = ice_backend(files[ICE_VOCABULARY], folder / ICE_VOCABULARY, images)
     named = {"bos_token": "<sop>", "eos_token": "<eop>", "unk_token": "<unk>", "pad_token": "<pad>"}
@@ -203,19 +201,19 @@ def load_ice(folder: Path, settings: Mapping[str, Any]) -> LoadedTokenizer | Non
 
 
 def ice_backend(data: bytes, path: Path, images: int) -> Backend:
-    """The tokenizer of a model file, whose pieces are numbered from `images` on.
+    """Builds the tokenizer of a model file, whose pieces have ids from `images` on.
 
     Raises:
-        CheckpointError: lists what is no such model, or asks for what is not done here.
+        CheckpointError: lists all settings that are invalid or not supported.
     """
     model = parsed_model(data, path)
     pieces = {piece.piece: number for number, piece in enumerate(model.pieces, start=images)}
-    own = [
+    checks = [
         ("trainer_spec.model_type", model.trainer_spec.model_type, UNIGRAM),
         ("trainer_spec.byte_fallback", model.trainer_spec.byte_fallback, True),
         ("unused pieces", sum(piece.type == UNUSED for piece in model.pieces), 0),
     ]
-    errors = [*errors_of(model, own), *normalization_errors(model.normalizer_spec)]
+    errors = [*errors_of(model, checks), *normalization_errors(model.normalizer_spec)]
     if missing := [token for token in (*ICE_SPECIAL, *_white_space().values()) if token not in pieces]:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         errors.append(f"no piece {', '.join(missing[:3])}{more}; a file of a later release has them")
@@ -246,7 +244,7 @@ def _ice_built(model: Any, pieces: Mapping[str, int], images: int) -> Backend:
 
 
 def _ice_text_only(special: Iterable[str]) -> pre_tokenizers.PreTokenizer:
-    """Cuts what is written as a special piece, a byte or an image behind its first character: it is text."""
+    """Splits the spelling of special pieces, bytes and images after one character, so that it stays text."""
     kinds = [(piece[0], re.escape(piece[1:])) for piece in special]
     kinds += [("<", "0x[0-9A-F]{2}>"), ("<", r"image_\d+>")]
     pattern = "|".join(f"{re.escape(first)}(?={rest})" for first, rest in kinds)
@@ -254,7 +252,7 @@ def _ice_text_only(special: Iterable[str]) -> pre_tokenizers.PreTokenizer:
 
 
 def _white_space() -> dict[str, str]:
-    """White space, and the pieces that stand for it, the longest first."""
+    """Returns runs of white space and their pieces, the longest first."""
     blanks = {" " * count: f"<|blank_{count}|>" for count in range(_LONGEST_BLANK, 1, -1)}
     return {"\n": "<n>", "\t": "<|tab|>", **blanks}
 

@@ -1,4 +1,4 @@
-"""Checks chat conversations, ShareGPT's form of them too, and what chat templates are given beside them."""
+"""Checks chat conversations, also in ShareGPT's format, and the other variables of chat templates."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ Message = dict[str, Any]
 
 # "ipython" is Llama 3's name for a tool's answer; "function" the older OpenAI one.
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
-_MOST_ERRORS = 20
-_INSTEAD = ("tool_calls", "function_call", "refusal", "reasoning_content", "reasoning", "thinking")
-"""Members beside which a message needs no content."""
-MOST_MESSAGES = 20_000
-"""Messages of a conversation, and parts of the content of one."""
-MOST_TOOLS = 2000
+_MAX_ERRORS = 20
+_REPLACES_CONTENT = ("tool_calls", "function_call", "refusal", "reasoning_content", "reasoning", "thinking")
+"""Members with any of which a message needs no content."""
+MAX_MESSAGES = 20_000
+"""Maximum of messages in a conversation, and of parts in a content."""
+MAX_TOOLS = 2000
 _REASONING = ("reasoning_content", "thinking", "reasoning")
-"""Names that programs give to the reasoning of a message."""
+"""Names of the reasoning of a message in different programs."""
 
 
 def checked_conversation(messages: object, where: str = "messages") -> list[Message]:
-    """A copy of one conversation in which every content is a string or a list of parts like
+    """Checks a conversation and returns a copy in which every content is a string or a list of parts such as
     {"type": "text", "text": ...}; a message with calls may have none.
 
-    What is null in a message, its parts and its calls is left out, as an empty list of calls is: to a
-    template null is text. Reasoning is there as reasoning_content and as thinking, by whichever name it came:
-    templates read one of the two. Other keys are handed to the template unchanged.
+    Nulls in messages, parts and calls are removed, because templates write them as text, and so are empty
+    lists of calls. Reasoning under any of its names becomes reasoning_content and thinking, one of which
+    templates read. Other keys are passed to the template unchanged.
 
     Raises:
-        PromptError: one line per error, each beginning with `where` and the position of the message.
+        PromptError: one line per error, each starting with `where` and the position of the message.
     """
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
         raise PromptError(
             f"{where}: found {shown(messages)}; must be a list of messages with role and content"
         )
     if not messages:
-        raise PromptError(f"{where}: holds no message; at least one with role and content is needed")
-    if len(messages) > MOST_MESSAGES:
-        raise PromptError(f"{where}: holds {len(messages)} messages; at most {MOST_MESSAGES}")
+        raise PromptError(f"{where}: empty; must have a message with role and content")
+    if len(messages) > MAX_MESSAGES:
+        raise PromptError(f"{where}: has {len(messages)} messages; at most {MAX_MESSAGES}")
     errors: list[str] = []
     checked = [_checked_message(message, f"{where}[{i}]", errors) for i, message in enumerate(messages)]
     if errors:
@@ -59,8 +59,8 @@ def _checked_message(message: object, where: str, errors: list[str]) -> Message:
     if not isinstance(message, Mapping):
         errors.append(f"{where}: found {shown(message)}; must be a mapping with role and content")
         return {}
-    # A row's line names few of them, and near names take long to find.
-    errors.extend(_role_errors(message, where, seek=len(errors) < _MOST_ERRORS))
+    # A row's line lists few errors, and finding similar names is slow.
+    errors.extend(_role_errors(message, where, suggest=len(errors) < _MAX_ERRORS))
     checked: Message = without_nulls(message)
     if (reasoning := next((checked[name] for name in _REASONING if name in checked), None)) is not None:
         checked = {"thinking": reasoning, **checked, "reasoning_content": reasoning}
@@ -74,28 +74,28 @@ def _checked_message(message: object, where: str, errors: list[str]) -> Message:
     return checked
 
 
-def _role_errors(message: Mapping[Any, Any], where: str, *, seek: bool) -> list[str]:
+def _role_errors(message: Mapping[Any, Any], where: str, *, suggest: bool) -> list[str]:
     role = message.get("role")
     if role in ROLES:
         return []
     allowed = f"must be one of {', '.join(ROLES)}"
     if "role" not in message:
         return [f"{where}.role: missing; {allowed}"]
-    near = did_you_mean(role, ROLES) if seek and isinstance(role, str) else ""
-    return [f"{where}.role={shown(role)}: {allowed}{near}"]
+    hint = did_you_mean(role, ROLES) if suggest and isinstance(role, str) else ""
+    return [f"{where}.role={shown(role)}: {allowed}{hint}"]
 
 
 def _content(message: Mapping[Any, Any], where: str, errors: list[str]) -> str | list[Any] | None:
     content = message.get("content")
     if isinstance(content, str):
         return content
-    if content is None and any(message.get(name) for name in _INSTEAD):
+    if content is None and any(message.get(name) for name in _REPLACES_CONTENT):
         return None
     if content is None and "content" in message and message.get("role") == "assistant":
-        return ""  # as other servers take an answer that had none
+        return ""  # other servers accept an answer without content
     if isinstance(content, Sequence) and not isinstance(content, bytes):
-        if len(content) > MOST_MESSAGES:
-            errors.append(f"{where}.content: holds {len(content)} parts; at most {MOST_MESSAGES}")
+        if len(content) > MAX_MESSAGES:
+            errors.append(f"{where}.content: has {len(content)} parts; at most {MAX_MESSAGES}")
             return None
         for i, part in enumerate(content):
             errors.extend(_part_errors(part, f"{where}.content[{i}]"))
@@ -123,11 +123,11 @@ SHAREGPT_ROLES = {
     "tool": "tool",
     "observation": "tool",
 }
-"""By ShareGPT's name of a speaker, the role of the message."""
+"""Roles of messages by ShareGPT's name of the speaker."""
 
 
 def is_sharegpt(value: object) -> bool:
-    """True if the value can only be ShareGPT's form of a chat: [{"from": "human", "value": "Hi"}, ...]."""
+    """True if the value is a chat in ShareGPT's format: [{"from": "human", "value": "Hi"}, ...]."""
     return (
         isinstance(value, Sequence)
         and len(value) > 0
@@ -136,14 +136,14 @@ def is_sharegpt(value: object) -> bool:
 
 
 def sharegpt_messages(turns: Any, where: str) -> list[dict[str, Any]]:
-    """The turns as messages with role and content; what else a turn holds (ids, weights) is left out.
+    """Converts turns to messages with role and content; other keys (ids, weights) are dropped.
 
     Raises:
-        PromptError: a line for each turn of an unknown speaker or without a text.
+        PromptError: one line per turn with an unknown speaker or without a text.
     """
     errors = []
-    if len(turns) > MOST_MESSAGES:
-        raise PromptError(f"{where}: holds {len(turns)} messages; at most {MOST_MESSAGES}")
+    if len(turns) > MAX_MESSAGES:
+        raise PromptError(f"{where}: has {len(turns)} messages; at most {MAX_MESSAGES}")
     for i, turn in enumerate(turns):
         if not isinstance(turn["from"], str) or turn["from"] not in SHAREGPT_ROLES:
             allowed = ", ".join(SHAREGPT_ROLES)
@@ -157,7 +157,7 @@ def sharegpt_messages(turns: Any, where: str) -> list[dict[str, Any]]:
 
 
 LARGEST_TOOLS_FILE = 1 << 20
-"""Bytes of a file of tools."""
+"""Maximum bytes of a file of tools."""
 
 _RESERVED = frozenset(
     (
@@ -171,10 +171,12 @@ _RESERVED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """Options of a conversation besides its messages; checked, and None where there is nothing.
+    """The checked options of a conversation besides its messages; None where not set.
 
-    system: the message put before the others. tools: JSON objects, as the template shall write them.
-    chat_template_kwargs: further variables of the template, like enable_thinking. date: what its clock says.
+    system: the system message to put first.
+    tools: JSON objects, passed to the template unchanged.
+    chat_template_kwargs: further variables of the template, such as enable_thinking.
+    date: the date of the template's clock, as YYYY-MM-DD.
     """
 
     system: str | None = None
@@ -183,10 +185,10 @@ class ChatOptions:
     date: str | None = None
 
     def of_row(self, tools: object, kwargs: object, tools_at: str, kwargs_at: str) -> ChatOptions:
-        """With what a row says itself: its tools in place of these, its variables before these.
+        """Returns options in which the row's tools replace these tools and its variables override these.
 
         Raises:
-            PromptError: a line for each error, which begins with the name of the value.
+            PromptError: one line per error, which starts with the name of the value.
         """
         own_tools, own_kwargs, errors = _checked(tools, kwargs, tools_at, kwargs_at)
         if errors:
@@ -195,7 +197,7 @@ class ChatOptions:
         return replace(self, tools=own_tools or self.tools, chat_template_kwargs=merged or None)
 
     def content(self, messages: list[Message]) -> dict[str, Any]:
-        """A conversation as `Prompt` takes it, the system message before it."""
+        """Returns the fields of a `Prompt` with the conversation, the system message first."""
         before = [] if self.system is None else [{"role": "system", "content": self.system}]
         content: dict[str, Any] = {"messages": [*before, *messages]}
         names = ("tools", "chat_template_kwargs", "date")
@@ -206,15 +208,15 @@ NO_OPTIONS = ChatOptions()
 
 
 def conversation_of(value: object, where: str, options: ChatOptions = NO_OPTIONS) -> dict[str, Any]:
-    """The messages of one conversation with its options; one in ShareGPT's form is taken as well.
+    """Checks the messages of one conversation, also in ShareGPT's format, and adds its options.
 
     Raises:
-        PromptError: a line for each error, each beginning with `where`.
+        PromptError: one line per error, each starting with `where`.
     """
     messages = sharegpt_messages(value, where) if is_sharegpt(value) else value
     conversation = checked_conversation(messages, where)
     if options.system is not None and conversation[0]["role"] == "system":
-        raise PromptError(f"{where}[0]: a system message is there already; remove it or system=...")
+        raise PromptError(f"{where}[0]: a system message already exists; remove it or system=...")
     return options.content(conversation)
 
 
@@ -227,15 +229,18 @@ def chat_options(
     prefix: str = "",
     errors: Sequence[str] = (),
 ) -> ChatOptions:
-    """The options of a run. `tools` may be the path of a JSON file.
+    """Checks the options of a run.
 
-    prefix: goes before their names in problem lines. errors: those that were found already.
+    Args:
+        tools: the tools, or the path of a JSON file with them.
+        prefix: precedes the names of the options in error lines.
+        errors: earlier errors to report with these.
 
     Raises:
-        ConfigError: a line for each problem.
+        ConfigError: one line per error.
     """
     errors = [*errors]
-    if system is not None and (problem := unicode_error(system) if system else "is empty; leave it out"):
+    if system is not None and (problem := unicode_error(system) if system else "is empty; remove it"):
         errors.append(f"{prefix}system {problem}")
     if date is not None and not is_day(date):
         errors.append(f"{prefix}date={shown(date)}: {DAY_RULE}")
@@ -253,26 +258,28 @@ def chat_options(
 def _checked(
     tools: object, kwargs: object, tools_at: str, kwargs_at: str
 ) -> tuple[list[Any], dict[str, Any], list[str]]:
-    """Returns both in their plain form, empty where nothing is given, and a line for each error."""
+    """Returns both as plain values, empty where not set, and one line per error."""
     own_tools: list[Any] = []
     own_kwargs: dict[str, Any] = {}
     errors = []
-    if isinstance(tools, list | tuple) and len(tools) > MOST_TOOLS:
-        errors.append(f"{tools_at}: holds {len(tools)}; at most {MOST_TOOLS}")
+    if isinstance(tools, list | tuple) and len(tools) > MAX_TOOLS:
+        errors.append(f"{tools_at}: has {len(tools)} tools; at most {MAX_TOOLS}")
     elif isinstance(tools, list | tuple) and all(isinstance(tool, Mapping) and tool for tool in tools):
         own_tools = list(tools)
         errors += value_errors(own_tools, tools_at)
     elif tools is not None:
         errors.append(
-            f"{tools_at}={shown(tools)}: must be a list of JSON objects like "
+            f"{tools_at}={shown(tools)}: must be a list of JSON objects such as "
             '{"type": "function", "function": {"name": ..., "parameters": ...}}'
         )
     if isinstance(kwargs, Mapping):
         own_kwargs = dict(kwargs)
-        errors += [f"{kwargs_at}.{name}: no variable of a template" for name in kwargs if name in _RESERVED]
+        errors += [
+            f"{kwargs_at}.{name}: not a variable of a template" for name in kwargs if name in _RESERVED
+        ]
         errors += value_errors(own_kwargs, kwargs_at)
     elif kwargs is not None:
-        errors.append(f"{kwargs_at}={shown(kwargs)}: must be a mapping, like {{enable_thinking: false}}")
+        errors.append(f"{kwargs_at}={shown(kwargs)}: must be a mapping such as {{enable_thinking: false}}")
     return own_tools, own_kwargs, errors
 
 

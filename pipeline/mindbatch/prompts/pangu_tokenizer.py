@@ -1,4 +1,4 @@
-"""The tokenizer of PanGu-alpha: words as jieba divides them, each encoded by a sentencepiece model.
+"""Builds the tokenizer of PanGu-alpha, which encodes jieba's words by a SentencePiece model.
 
 Sources: the behaviour of tokenization_gptpangu.py in the published folders, and of MindFormers 1.0's
 pangualpha_tokenizer.py.
@@ -48,17 +48,17 @@ from mindbatch.prompts.tokenizer_folder import (
 VOCABULARY = "vocab.model"
 CLASSES = ("GPTPanguTokenizer", "PanguAlphaTokenizer")
 WRITTEN = {" ": "\u2582", "\n": "\u2583"}
-"""Characters that are a space and the end of a line to the model; a space of its own parts words."""
+"""Characters by which the model writes a space and a line end; its own space divides words."""
 _NAMED = {"bos_token": "<s>", "eos_token": "<eot>", "unk_token": "<unk>", "pad_token": "<pad>"}
 _KINDS = (UNIGRAM, BYTE_PAIRS)
 _IN_WORDS = re.compile(rf"{SPACE}?[\w+#&.%-]+")
 
 
 def load_pangu(folder: Path, settings: Mapping[str, Any]) -> LoadedTokenizer | None:
-    """The folder's tokenizer; None where neither the settings name the class nor config.json the type.
+    """Loads the folder's tokenizer; None if neither the settings name the class nor config.json the type.
 
     Raises:
-        CheckpointError: a damaged file, or one that asks for what is not done here.
+        CheckpointError: a file is damaged, or has settings that are not supported.
     """
     if not has_file(folder, VOCABULARY) or not _is_of_pangu(folder, settings):
         return None
@@ -78,23 +78,25 @@ def _is_of_pangu(folder: Path, settings: Mapping[str, Any]) -> bool:
 
 
 def pangu_backend(data: bytes, path: Path) -> tuple[Backend, WordSplitter]:
-    """The tokenizer of a model file, and what divides texts into words for it.
+    """Builds the tokenizer of a model file and its pre-tokenizer, which divides texts into words.
 
     Raises:
-        CheckpointError: lists what is no such model, or asks for what is not done here.
+        CheckpointError: lists all settings that are invalid or not supported.
     """
     model = parsed_model(data, path)
     spec, kind = model.normalizer_spec, model.trainer_spec.model_type
-    texts = [piece for piece in model.pieces if isinstance(piece.piece, str)]  # the others are an error
-    own = [
+    texts = [
+        piece for piece in model.pieces if isinstance(piece.piece, str)
+    ]  # others are reported by errors_of
+    checks = [
         ("trainer_spec.byte_fallback", model.trainer_spec.byte_fallback, False),
         ("normalizer_spec.remove_extra_whitespaces", spec.remove_extra_whitespaces, True),
         ("unused pieces", sum(piece.type == UNUSED for piece in model.pieces), 0),
         ("pieces of several words", sum(SPACE in piece.piece[1:] for piece in texts), 0),
         (f"pieces {SPACE}", sum(piece.piece == SPACE for piece in model.pieces), 1),
-        ("other pieces that a word may hold", sum(_is_in_words(piece) for piece in texts), 0),
+        ("other pieces that a word may contain", sum(_is_in_words(piece) for piece in texts), 0),
     ]
-    errors = [*errors_of(model, own), *normalization_errors(spec)]
+    errors = [*errors_of(model, checks), *normalization_errors(spec)]
     if kind not in _KINDS:
         errors.append(f"trainer_spec.model_type={kind}; allowed: {', '.join(map(str, _KINDS))}")
     if errors:
@@ -112,9 +114,9 @@ def _built(model: Any) -> Backend:
 
 
 def _is_in_words(piece: Any) -> bool:
-    """True if a piece that is not NORMAL could be found inside a word, where sentencepiece has rules for it.
+    """True if a piece that is not NORMAL may occur inside a word, for which SentencePiece has its own rules.
 
-    jieba makes a word of each other character.
+    jieba makes each other character a word.
     """
     return piece.type != NORMAL and len(piece.piece) > 1 and _IN_WORDS.fullmatch(piece.piece) is not None
 
@@ -129,7 +131,7 @@ def _model(model: Any) -> BPE | Unigram:
 
 
 class WordSplitter:
-    """A pre-tokenizer: words, each normalised as a word of its own, which is what a model has pieces of."""
+    """A pre-tokenizer that divides a text into words and normalises each on its own."""
 
     def __init__(self, normalization: Iterable[normalizers.Normalizer]) -> None:
         written = (normalizers.Replace(white, mark) for white, mark in WRITTEN.items())
@@ -140,7 +142,7 @@ class WordSplitter:
         text.split(self._divided)
 
     def _divided(self, _: int, text: NormalizedString) -> list[NormalizedString]:
-        """ValueError: the table of normalization is damaged. A panic that went on would end the process."""
+        """Divides and normalises; turns a panic of a damaged table into a ValueError."""
         words = _slices(text, [len(word) for word in words_of(str(text))])
         try:
             for word in words:
@@ -153,7 +155,7 @@ class WordSplitter:
 
 
 def _slices(text: NormalizedString, lengths: Sequence[int]) -> list[NormalizedString]:
-    """Slices of these lengths, by halves: taking one costs as much as its text is long."""
+    """Slices a text into parts of these lengths, by halves, because a slice costs time linear in its text."""
     if len(lengths) < 2:
         return [text] if lengths else []
     middle = len(lengths) // 2
@@ -162,8 +164,8 @@ def _slices(text: NormalizedString, lengths: Sequence[int]) -> list[NormalizedSt
 
 
 def _named_tokens(backend: Backend, settings: Mapping[str, Any]) -> dict[str, str]:
-    """bos_token, eos_token... that the vocabulary has, as the settings name them or as they usually are."""
-    named = {name: settings.get(name, usual) for name, usual in _NAMED.items()}
+    """Returns bos_token, eos_token... of the settings or the defaults, if the vocabulary has them."""
+    named = {name: settings.get(name, default) for name, default in _NAMED.items()}
     texts = ((name, text_of(token)) for name, token in named.items())
     return {
         name: text for name, text in texts if isinstance(text, str) and backend.token_to_id(text) is not None

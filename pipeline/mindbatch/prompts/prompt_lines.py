@@ -1,4 +1,4 @@
-"""Owns reading lines from bytes: split at newlines only, bounded, strict UTF-8, numbered."""
+"""Reads numbered lines from bytes: split at newlines only, of bounded length, in strict UTF-8."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, NamedTuple
 from mindbatch.io.strict_json import JsonError, StrictReader, value_errors
 
 MAX_DEPTH = 100
-"""Objects and arrays within each other; far above any real row, far below what later steps can take."""
+"""Maximum nesting of objects and arrays; far above real rows, far below the limits of later steps."""
 
 _BLANK = " \t\r\n"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -17,7 +17,7 @@ _READER = StrictReader(integers=range(-(2**63), 2**64), max_depth=MAX_DEPTH)
 
 
 def parse_row(text: str) -> dict[str, Any]:
-    """The object that `text` holds. Raises JsonError as `parse_json`, and for any other value."""
+    """Parses a JSON object. Raises JsonError as `parse_json`, and for any other value."""
     value = parse_json(text)
     if not isinstance(value, dict):
         raise JsonError(f"holds {_KINDS.get(type(value), 'null')}; must be a JSON object")
@@ -25,11 +25,11 @@ def parse_row(text: str) -> dict[str, Any]:
 
 
 def parse_json(text: str) -> Any:
-    """The value that `text` holds.
+    """Parses one JSON value.
 
     Raises:
-        JsonError: anything but one JSON value; NaN, Infinity and numbers that 64 bits cannot hold; a key that
-            stands twice; half a surrogate pair; values nested too deeply. Without the row's place.
+        JsonError: it is not one JSON value; or it has NaN, Infinity, a number beyond 64 bits, a duplicate
+            key, half a surrogate pair, or too deep nesting. The message does not have the row's location.
     """
     if not text.strip(_BLANK):
         raise JsonError(EMPTY_LINE)
@@ -48,7 +48,7 @@ _SKIP_BYTES = 1 << 20
 class RawLine(NamedTuple):
     r"""The bytes of one line, its number from 1, and whether it is longer than allowed.
 
-    content: with the b"\n" or b"\r\n" that ended it; only the beginning of a line that is too long.
+    content: includes the final b"\n" or b"\r\n"; truncated if the line is too long.
     """
 
     number: int
@@ -58,7 +58,7 @@ class RawLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line: its number from 1, and either its text or the reason why it cannot be used."""
+    """One line: its number from 1, and either its text or its error."""
 
     number: int
     text: str | None
@@ -70,14 +70,14 @@ def raw_lines(
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
     dropped: Callable[[bytes], object] | None = None,
 ) -> Iterator[RawLine]:
-    r"""Every line of the stream, split at b"\n" only (U+2028 and the like are text).
+    r"""Yields the lines of the stream, split at b"\n" only (U+2028 and the like are text).
 
-    A byte order mark at the very start is dropped; a final newline does not begin another line. No more than
-    `max_line_bytes` (the line's end not counted) of a line are held in memory; `dropped` is shown the rest,
-    piece by piece.
+    A byte order mark at the start is dropped; a final newline does not start another line. At most
+    `max_line_bytes` of a line, without its end, are kept in memory; `dropped` is called with the rest in
+    chunks.
     """
     number = 0
-    while content := stream.readline(max_line_bytes + 2):  # room for "\r\n"
+    while content := stream.readline(max_line_bytes + 2):  # and "\r\n"
         number += 1
         too_long = len(content) > max_line_bytes and len(without_end(content)) > max_line_bytes
         if len(content) == max_line_bytes + 2 and not content.endswith(b"\n"):
@@ -88,7 +88,7 @@ def raw_lines(
 
 
 def text_lines(stream: BinaryIO, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> Iterator[Line]:
-    r"""Yields the lines as text, without the b"\r\n" or b"\n" that ended them."""
+    r"""Yields the lines as text, without the final b"\r\n" or b"\n"."""
     for number, content, too_long in raw_lines(stream, max_line_bytes):
         if too_long:
             yield Line(number, None, too_long_error("line", max_line_bytes))
@@ -102,23 +102,23 @@ def text_lines(stream: BinaryIO, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -
 
 
 def without_end(content: bytes) -> bytes:
-    r"""A line's bytes without its b"\n" or b"\r\n"."""
+    r"""Removes a final b"\n" or b"\r\n"."""
     return content.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def too_long_error(what: str, max_bytes: int) -> str:
-    """The reason why a line (or what else is named) of too many bytes cannot be used."""
-    return f"the {what} is longer than {max_bytes} bytes"
+def too_long_error(noun: str, max_bytes: int) -> str:
+    """Returns the error of a line, or another `noun`, of too many bytes."""
+    return f"the {noun} is longer than {max_bytes} bytes"
 
 
 def utf8_error(error: UnicodeDecodeError) -> str:
-    """The reason why bytes cannot be used that failed to decode."""
+    """Returns the error of bytes that are not UTF-8."""
     return f"not valid UTF-8: byte 0x{error.object[error.start]:02x} at position {error.start}"
 
 
 def _drop_rest(stream: BinaryIO, dropped: Callable[[bytes], object] | None) -> None:
-    while piece := stream.readline(_SKIP_BYTES):
+    while chunk := stream.readline(_SKIP_BYTES):
         if dropped:
-            dropped(piece)
-        if piece.endswith(b"\n"):
+            dropped(chunk)
+        if chunk.endswith(b"\n"):
             return

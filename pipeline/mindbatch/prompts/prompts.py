@@ -1,4 +1,4 @@
-"""Owns what one prompt may be, and turning what a user gives (text, ids, a file, messages) into rows."""
+"""Reads prompts (texts, token ids, conversations, files of them) into rows, and encodes them."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,25 +25,26 @@ from mindbatch.prompts.tokenizer import Tokenizer
 
 STANDARD_INPUT = "-"
 JSON_LINES = (".jsonl", ".ndjson")
-"""Names of files of which each line is JSON."""
-IDLE = " has no effect without chat=true or messages; set chat=true or remove it"
-_JSON_ROW = "a line must be a text in quotes, a list of token ids or an object"
-_MOST_REASONS = 5
-MOST_ERRORS = 100_000
-"""Lines of a file that cannot be run, all of which are held."""
+"""Suffixes of files whose lines are JSON."""
+WITHOUT_CHAT = " has no effect without chat=true or messages; set chat=true or remove it"
+_JSON_ROW = "a line must be a quoted text, a list of token ids or an object"
+_MAX_REASONS = 5
+MAX_ERRORS = 100_000
+"""Maximum of invalid lines of a file, all of which are kept in memory."""
 _IN_JSON = ("prompt", "messages", "conversations", "text")
-"""Names that an object on such a line may give its prompt."""
+"""Keys that may have the prompt of an object on such a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One row to run: exactly one of text, token_ids and messages is given; with messages, tools and
-    chat_template_kwargs may be, for the chat template.
+    """One row to run, with exactly one of text, token_ids and messages.
 
-    `adapter` is the LoRA adapter that the row names; None is the default. `date` is what the chat template's
-    clock says, as YYYY-MM-DD; None is today.
-    `key` is the row's position among all rows, good or bad, from "0": the same prompts give the same keys,
-    and so the same random numbers, from the command line as from a file. `source` says where the row stood.
+    key: the row's position among all rows, valid or not, from "0", so that the same prompts have the same
+        keys and random numbers from the command line as from a file.
+    source: the location of the row in its input, for messages.
+    tools, chat_template_kwargs: variables of the chat template, with messages only.
+    adapter: the LoRA adapter of the row; None is the default.
+    date: the date of the chat template's clock, as YYYY-MM-DD; None is today.
     """
 
     key: str
@@ -63,7 +64,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowError:
-    """One row that cannot be run: its key, where it stood and all its errors."""
+    """A row that cannot be run, with all its errors."""
 
     key: str
     source: str
@@ -71,27 +72,27 @@ class RowError:
 
     @property
     def error(self) -> str:
-        """The reason with its place, which that of a chat names already: messages[0].role=..."""
+        """The reason with the row's location, which errors of a chat already have: messages[0].role=..."""
         return self.reason if self.reason.startswith(self.source) else f"{self.source}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRows:
-    """The rows that can run and those that cannot, each in the order given."""
+    """The valid rows and the errors of the others, both in the order of the input."""
 
     prompts: list[Prompt] = field(default_factory=list)
     errors: list[RowError] = field(default_factory=list)
 
     @property
     def date(self) -> str | None:
-        """Date that the chat templates of all are given; None where there are none."""
+        """The date of the chat templates of all rows, or None."""
         return next((prompt.date for prompt in self.prompts if prompt.date is not None), None)
 
 
 _Read = Callable[..., dict[str, Any]]
 """`content_of` with the options of the call."""
 _Source = Iterable[tuple[str, Callable[[], dict[str, Any]]]]
-"""Rows by where they stand, each with what gives its content or raises PromptError."""
+"""Yields the location of a row, and a function that returns its content or raises PromptError."""
 
 
 def read_prompts(
@@ -107,37 +108,39 @@ def read_prompts(
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
     stdin: BinaryIO | None = None,
 ) -> PromptRows:
-    """The rows of the one source given.
+    """Reads the rows of one source; an invalid row becomes a RowError.
 
-    prompts: a text, or a list of texts, lists of token ids and conversations. prompts_file: UTF-8 text, a
-    prompt a line, or JSON lines where its name says so; "-" is standard input. messages: one conversation (a
-    list of messages) or a list of them. `chat` makes each text the one user message of a conversation;
-    `system` goes before it, or before given messages. `tools` and `chat_template_kwargs` go to the chat
-    template, as transformers' apply_chat_template has them; tools may be a JSON file's path. `date` is what
-    the template's clock says in all of them, as YYYY-MM-DD; None is today.
-
-    A bad row becomes a RowError and the others go on.
+    Args:
+        prompts: a text, or a list of texts, lists of token ids and conversations.
+        prompts_file: UTF-8 text with a prompt on each line, or JSON lines if its suffix is in JSON_LINES;
+            "-" is standard input.
+        messages: a conversation (a list of messages) or a list of conversations.
+        chat: makes each text the user message of a conversation.
+        system: the system message to put before the messages.
+        tools, chat_template_kwargs: see transformers' apply_chat_template; tools may be the path of a JSON
+            file.
+        date: the date of the chat templates' clock, as YYYY-MM-DD; None is today.
 
     Raises:
-        ConfigError: no source or several, a source that is no list, has no row or cannot be read, a file of
-            which no line can be run or more than MOST_ERRORS cannot, `system`, `tools` or
-            `chat_template_kwargs` that cannot be used, or without a chat.
+        ConfigError: there is no source or more than one; it is not a list, is empty or cannot be read; no
+            line of a file is valid, or more than MAX_ERRORS are not; or `system`, `tools` or
+            `chat_template_kwargs` are invalid or without a chat.
     """
     errors = _source_errors({"prompts": prompts, "prompts_file": prompts_file, "messages": messages})
     chat_values: dict[str, Any] = {"system": system, TOOLS: tools, TEMPLATE_KWARGS: chat_template_kwargs}
     chat_values["date"] = date
     if not (chat or may_hold_chats(prompts, prompts_file, messages)):
-        errors += [f"{name}{IDLE}" for name, value in chat_values.items() if value is not None]
+        errors += [f"{name}{WITHOUT_CHAT}" for name, value in chat_values.items() if value is not None]
     options = chat_options(**{**chat_values, "date": date or today()}, errors=errors)
     read = partial(content_of, chat=chat, options=options)
     if prompts_file is not None:
         source_rows: _Source = _file_rows(prompts_file, max_line_bytes, stdin, read, options)
     elif prompts is not None:
-        source_rows = ((source, partial(read, item)) for source, item in _given_prompts(prompts))
+        source_rows = ((source, partial(read, item)) for source, item in _prompt_items(prompts))
     else:
         source_rows = (
             (source, partial(conversation_of, item, source, options))
-            for source, item in _given_conversations(messages)
+            for source, item in _conversation_items(messages)
         )
     rows = PromptRows()
     for position, (source, content) in enumerate(source_rows):
@@ -146,7 +149,7 @@ def read_prompts(
             rows.prompts.append(Prompt(key=key, source=source, **content()))
         except PromptError as error:
             rows.errors.append(RowError(key=key, source=source, reason="; ".join(error.lines)))
-        if prompts_file is not None and len(rows.errors) > MOST_ERRORS:
+        if prompts_file is not None and len(rows.errors) > MAX_ERRORS:
             raise ConfigError(_too_many_errors(prompts_file, rows.errors[-1]))
     if prompts_file is not None and not rows.prompts:
         _refuse_useless(prompts_file, rows.errors)
@@ -155,23 +158,23 @@ def read_prompts(
 
 def _too_many_errors(path: str | Path, last: RowError) -> str:
     return (
-        f"prompts_file={path}: more than {MOST_ERRORS:,} lines cannot be run ({last.source}: {last.reason}); "
-        "with mindbatch batch, data.max_errors says how many may be errors"
+        f"prompts_file={path}: more than {MAX_ERRORS:,} lines are invalid ({last.source}: {last.reason}); "
+        "mindbatch batch allows more with data.max_errors"
     )
 
 
 def _refuse_useless(path: str | Path, errors: Sequence[RowError]) -> NoReturn:
-    """ConfigError with each reason once: a file that is none of prompts has thousands of lines."""
+    """Raises a ConfigError that lists each reason once, since a wrong file may have thousands of lines."""
     sources: dict[str, str] = {}
     for error in errors:
         sources.setdefault(error.reason, error.source)
     reasons = [f"{source}: {reason}" for reason, source in sources.items()]
-    none = f"prompts_file={path}: none of its {counted(len(errors), 'line')} can be run"
-    raise ConfigError([*reasons[:_MOST_REASONS], none])
+    summary = f"prompts_file={path}: none of its {counted(len(errors), 'line')} can be run"
+    raise ConfigError([*reasons[:_MAX_REASONS], summary])
 
 
 def may_hold_chats(prompts: object, prompts_file: str | Path | None, messages: object) -> bool:
-    """True if some of the prompts may be conversations by themselves, and no texts."""
+    """True if some of the prompts may be conversations rather than texts."""
     if messages is not None or (prompts_file is not None and _is_json_lines(prompts_file)):
         return True
     return is_list(prompts) and any(map(is_conversation, prompts))
@@ -187,17 +190,17 @@ def _source_errors(sources: Mapping[str, object]) -> list[str]:
 
 
 def _object_content(row: Mapping[str, Any], read: _Read, options: ChatOptions) -> dict[str, Any]:
-    """Reads the prompt of an object on a line of JSON; what else it holds is left out."""
+    """Reads the prompt of an object on a line of JSON; other keys are ignored."""
     names = [name for name in _IN_JSON if row.get(name) is not None]
     if len(names) > 1:
         raise PromptError(
-            f"{' and '.join(names)}: only one of them can be the prompt; leave out the others, or say which "
+            f"{' and '.join(names)}: only one of them can be the prompt; remove the others, or choose one "
             "with mindbatch batch data.prompt_column=NAME (data.messages_column)"
         )
     if not names:
         raise PromptError(
             f"found an object with {shown(list(row))}; must have one of {', '.join(_IN_JSON)}, or be a text "
-            "or a list of token ids; mindbatch batch takes other columns (data.prompt_column, data.template)"
+            "or a list of token ids; mindbatch batch reads other columns (data.prompt_column, data.template)"
         )
     (name,) = names
     options = options.of_row(row.get(TOOLS), row.get(TEMPLATE_KWARGS), TOOLS, TEMPLATE_KWARGS)
@@ -206,7 +209,7 @@ def _object_content(row: Mapping[str, Any], read: _Read, options: ChatOptions) -
     return conversation_of(row[name], name, options)
 
 
-def _given_prompts(prompts: object) -> list[tuple[str, object]]:
+def _prompt_items(prompts: object) -> list[tuple[str, object]]:
     if isinstance(prompts, str):
         return [("prompts", prompts)]
     if not is_list(prompts):
@@ -214,7 +217,7 @@ def _given_prompts(prompts: object) -> list[tuple[str, object]]:
             f"prompts={shown(prompts)}: must be a text, or a list of texts or of token id lists"
         )
     if not prompts:
-        raise ConfigError("prompts=[]: holds no prompt")
+        raise ConfigError("prompts=[]: empty; must have a prompt")
     if all(isinstance(item, int) for item in prompts):
         raise ConfigError(
             f"prompts={shown(list(prompts))}: write [[1, 2]] for a prompt of token ids, or quote texts"
@@ -222,13 +225,13 @@ def _given_prompts(prompts: object) -> list[tuple[str, object]]:
     return [(f"prompts[{i}]", item) for i, item in enumerate(prompts)]
 
 
-def _given_conversations(messages: object) -> list[tuple[str, object]]:
+def _conversation_items(messages: object) -> list[tuple[str, object]]:
     if isinstance(messages, Mapping):
         messages = [messages]
     if not is_list(messages):
         raise ConfigError(f"messages={shown(messages)}: must be a list of messages or a list of such lists")
     if not messages:
-        raise ConfigError("messages=[]: holds no message")
+        raise ConfigError("messages=[]: empty; must have a message")
     if any(isinstance(item, Mapping) for item in messages) and not any(is_list(item) for item in messages):
         return [("messages", list(messages))]
     return [(f"messages[{i}]", item) for i, item in enumerate(messages)]
@@ -258,7 +261,7 @@ def _file_rows(
     except OSError as error:
         raise ConfigError(f"prompts_file={path}: cannot be read: {error.strerror or error}") from error
     if is_empty:
-        raise ConfigError(f"prompts_file={path}: {name} is empty; a prompt a line is needed")
+        raise ConfigError(f"prompts_file={path}: {name} is empty; must have a prompt on each line")
 
 
 def _is_json_lines(path: str | Path) -> bool:
@@ -278,46 +281,44 @@ def _opened(path: str | Path, stdin: BinaryIO | None) -> AbstractContextManager[
     return open(open_regular(Path(path)), "rb")
 
 
-NO_TOKENIZER = "the model's folder has no tokenizer; give lists of token ids, or model.tokenizer=FOLDER"
+NO_TOKENIZER = "the model's folder has no tokenizer; use lists of token ids, or model.tokenizer=FOLDER"
 
 
-def refuse_chats(tokenizer: Tokenizer | None, asked: str) -> None:
-    """Raises ConfigError where all prompts are to be chats and the model has no chat template.
+def refuse_chats(tokenizer: Tokenizer | None, setting: str) -> None:
+    """Raises ConfigError if all prompts are chats and the model has no chat template.
 
-    asked: the key that says so, with its value.
+    setting: the key that makes them chats, with its value.
     """
     if tokenizer is None:
-        raise ConfigError(f"{asked}: {NO_TOKENIZER}")
+        raise ConfigError(f"{setting}: {NO_TOKENIZER}")
     if not tokenizer.has_chat_template:
         raise ConfigError(
-            f"{asked}: the model's tokenizer has no chat template; give the prompts as texts, or "
+            f"{setting}: the model's tokenizer has no chat template; use texts as prompts, or "
             "model.tokenizer=FOLDER with a template"
         )
 
 
-def token_ids_of(
-    prompt: Prompt, tokenizer: Tokenizer | None, most_tokens: int | None = None
-) -> Sequence[int]:
-    """The prompt's token ids; messages go through the chat template.
+def token_ids_of(prompt: Prompt, tokenizer: Tokenizer | None, max_tokens: int | None = None) -> Sequence[int]:
+    """Encodes the prompt; messages are rendered by the chat template.
 
-    most_tokens: a text that must have more is refused before it is encoded, which takes 300 times its bytes.
+    max_tokens: a text that is sure to have more is refused before encoding, which takes 300 times its bytes.
 
     Raises:
-        PromptError: there is no tokenizer for a text, no chat template for messages, it refused them, the
-            text is far too long, or the tokenizer failed.
-        ConfigError: the chat template ran out of time for several rows in a row.
+        PromptError: there is no tokenizer for a text or no chat template for messages, the template refused
+            them, the text is far too long, or the tokenizer failed.
+        ConfigError: the chat template timed out for several consecutive rows.
     """
     try:
-        return _token_ids(prompt, tokenizer, most_tokens)
+        return _token_ids(prompt, tokenizer, max_tokens)
     except RecursionError as error:
         raise PromptError("the prompt is nested too deeply") from error
     except BaseException as error:
         if not is_panic(error):
             raise
-        raise PromptError(f"the tokenizer failed on it: {' '.join(str(error).split())[:300]}") from error
+        raise PromptError(f"the tokenizer failed: {' '.join(str(error).split())[:300]}") from error
 
 
-def _token_ids(prompt: Prompt, tokenizer: Tokenizer | None, most_tokens: int | None) -> Sequence[int]:
+def _token_ids(prompt: Prompt, tokenizer: Tokenizer | None, max_tokens: int | None) -> Sequence[int]:
     if prompt.token_ids is not None:
         return prompt.token_ids
     if tokenizer is None:
@@ -325,23 +326,23 @@ def _token_ids(prompt: Prompt, tokenizer: Tokenizer | None, most_tokens: int | N
     if prompt.messages is not None:
         variables = {**(prompt.chat_template_kwargs or {}), "tools": prompt.tools}
         return tokenizer.encode_chat(
-            prompt.messages, variables=variables, most_tokens=most_tokens, date=prompt.date
+            prompt.messages, variables=variables, max_tokens=max_tokens, date=prompt.date
         )
-    return tokenizer.encode(prompt.text or "", most_tokens=most_tokens)
+    return tokenizer.encode(prompt.text or "", max_tokens=max_tokens)
 
 
 TOOLS, TEMPLATE_KWARGS = "tools", "chat_template_kwargs"
-"""Fields that a row may have for the chat template besides its messages."""
-_USUAL = ("prompt", "messages", "conversations")
+"""Columns of a row for the chat template besides its messages."""
+_PROMPT_COLUMNS = ("prompt", "messages", "conversations")
 
 
 def content_of(value: object, *, chat: bool = False, options: ChatOptions = NO_OPTIONS) -> dict[str, Any]:
-    """One of text, token_ids and messages, as `Prompt` takes them; messages with their options.
+    """Returns the fields of a `Prompt`: text, token_ids, or messages with their options.
 
-    A list of mappings is a conversation. `chat` makes a text the one user message of a conversation.
+    A list of mappings is a conversation. `chat` makes a text the user message of a conversation.
 
     Raises:
-        PromptError: a line for each error; those of a conversation begin with "prompt".
+        PromptError: one line per error; those of a conversation start with "prompt".
     """
     if isinstance(value, str):
         text = _checked_text(value)
@@ -353,22 +354,22 @@ def content_of(value: object, *, chat: bool = False, options: ChatOptions = NO_O
             f"found {shown(value)}; must be a text (quote it), a list of token ids or a list of chat messages"
         )
     if chat:
-        raise PromptError("token ids cannot be a chat message; give text or leave chat=true out")
+        raise PromptError("token ids cannot be a chat message; use a text, or remove chat=true")
     return {"token_ids": _checked_ids(value)}
 
 
 def usual_name(row: Mapping[str, Any]) -> str | None:
-    """The column that holds a row's prompt where nobody named one: the first usual one that is no null."""
-    return next((name for name in _USUAL if row.get(name) is not None), None)
+    """Returns the default column of a row's prompt: the first of the usual names that is not null."""
+    return next((name for name in _PROMPT_COLUMNS if row.get(name) is not None), None)
 
 
 def is_list(value: object) -> TypeGuard[Sequence[Any]]:
-    """True if the value is a sequence of values and no text."""
+    """True if the value is a sequence but not a text."""
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
 def is_conversation(value: object) -> TypeGuard[Sequence[Any]]:
-    """True if the value can only be meant as messages: a list of nothing but mappings."""
+    """True if the value is a non-empty list of mappings only."""
     return is_list(value) and len(value) > 0 and all(isinstance(item, Mapping) for item in value)
 
 
@@ -381,13 +382,13 @@ def _checked_text(text: str) -> str:
 
 
 def _checked_ids(ids: Sequence[object]) -> list[int]:
-    """Only what needs no model is checked here: the engine knows the vocabulary."""
+    """Checks what needs no model; the engine checks ids against the vocabulary."""
     if not ids:
         raise PromptError("the prompt is empty: no token ids")
     if all(isinstance(item, str) for item in ids):
         raise PromptError(f"found a list of texts, {shown(list(ids))}; a prompt is one text")
-    good = [i for i in ids if isinstance(i, int) and not isinstance(i, bool) and i >= 0]
-    if len(good) < len(ids):
-        position, bad = next((n, i) for n, i in enumerate(ids) if type(i) is not int or i < 0)
-        raise PromptError(f"token id {shown(bad)} at position {position}: must be an integer from 0")
-    return good
+    valid = [i for i in ids if isinstance(i, int) and not isinstance(i, bool) and i >= 0]
+    if len(valid) < len(ids):
+        position, invalid = next((n, i) for n, i in enumerate(ids) if type(i) is not int or i < 0)
+        raise PromptError(f"token id {shown(invalid)} at position {position}: must be an integer from 0")
+    return valid

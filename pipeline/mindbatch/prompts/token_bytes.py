@@ -1,4 +1,4 @@
-"""Owns what bytes a token adds to a text, for any decoder of `tokenizers`, and the text of output tokens."""
+"""Decodes tokens to bytes one by one, for any decoder of `tokenizers`, and detokenizes outputs."""
 
 import codecs
 import json
@@ -14,8 +14,8 @@ from mindbatch.io.errors import CheckpointError
 from mindbatch.prompts.tokenizer_folder import SETTINGS
 
 TokenBytes = Callable[[int, "int | None"], "bytes | None"]
-"""(token id, id of the token before it or None at the start of a text) -> UTF-8 bytes, possibly part of a
-character; None for an id that the tokenizer does not know."""
+"""Maps (token id, id of the previous token or None at the start of a text) to UTF-8 bytes, possibly part of a
+character, or to None for an unknown id."""
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _FIRST_NON_ASCII = 0x80
@@ -23,7 +23,7 @@ _Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 def token_bytes_of(backend: Backend) -> TokenBytes:
-    """The function for this tokenizer's decoder. It costs the same for every token of a text."""
+    """Returns the function for this tokenizer's decoder, whose costs do not depend on the position."""
     kinds = {part["type"] for part in decoder_parts(backend)}
     if "ByteLevel" in kinds:
         return _ByteLevelTokens(backend)
@@ -31,7 +31,7 @@ def token_bytes_of(backend: Backend) -> TokenBytes:
 
 
 class _ByteLevelTokens:
-    """GPT-2's alphabet: every character of a token stands for one byte."""
+    """Tokens in GPT-2's alphabet, in which each character is one byte."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -43,15 +43,15 @@ class _ByteLevelTokens:
             return None
         try:
             return bytes([self._byte_of[character] for character in token])
-        except KeyError:  # an added token holding ordinary text, as the decoder treats it
+        except KeyError:  # an added token is ordinary text, as in the decoder
             return token.encode()
 
 
 class _TextTokens:
-    """Tokens that are text (sentencepiece, WordPiece...); with byte fallback some are single bytes instead.
+    """Tokens that are text (SentencePiece, WordPiece...), or single bytes with byte fallback.
 
-    The text of a token may depend on the one before it (a leading space is dropped at the start of a text),
-    so it is what decoding the two adds to decoding the first alone.
+    The text of a token may depend on the previous one (a leading space is dropped at the start of a text), so
+    it is computed as the text that decoding both adds to decoding the previous one.
     """
 
     def __init__(self, backend: Backend, *, has_byte_tokens: bool) -> None:
@@ -66,14 +66,14 @@ class _TextTokens:
         byte = self._non_ascii_byte(token)
         if byte is not None:
             return bytes([byte])
-        left = self._left_of(previous)
-        return self._decode([*left, token_id])[len(self._decode(left)) :].encode()
+        context = self._context(previous)
+        return self._decode([*context, token_id])[len(self._decode(context)) :].encode()
 
-    def _left_of(self, previous: int | None) -> list[int]:
+    def _context(self, previous: int | None) -> list[int]:
         if previous is None:
             return []
-        # Half a character decodes to a replacement character that may vanish with what follows:
-        # any whole token says as well that the text has begun.
+        # Half a character decodes to a replacement character that may vanish with the next token; any
+        # text token marks as well that this is not the start.
         token = self._backend.id_to_token(previous)
         if token is None or self._non_ascii_byte(token) is not None:
             previous = self._any_text_token
@@ -103,8 +103,8 @@ class _TextTokens:
 
 
 def byte_level_alphabet() -> dict[str, int]:
-    """Character -> byte of byte-level BPE (Radford et al. 2019): printable Latin-1 stands for itself, U+0100
-    onwards for the other bytes in order."""
+    """Returns the bytes by character of byte-level BPE (Radford et al. 2019): printable Latin-1 as itself,
+    U+0100 onwards for the other bytes in order."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = sorted(set(range(0x100)) - set(printable))
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
@@ -122,17 +122,21 @@ def decoder_parts(backend: Backend) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedTokenizer:
+    """A tokenizer as it is loaded from a folder, with its named tokens and chat templates."""
+
     backend: Backend
     bos_token_id: int | None
     eos_token_id: int | None
     unk_token_id: int | None
     named_tokens: dict[str, Any]
-    """bos_token, eos_token... as text: the variables of a chat template."""
+    """The texts of bos_token, eos_token..., which are variables of chat templates."""
     templates: dict[str, str]
-    """Chat templates by name; the usual one is "default"."""
+    """Chat templates by name; "default" is used without tools."""
     words: object | None = None
-    """Object that divides texts before `backend` encodes them, for `PreTokenizer.custom` of `tokenizers`. Not
-    in `backend`, which could not be copied then."""
+    """An object for `PreTokenizer.custom` of `tokenizers` that divides texts before `backend` encodes them.
+
+    It is not in `backend`, which could not be copied then.
+    """
     warnings: tuple[str, ...] = ()
 
 
@@ -143,20 +147,22 @@ def kept(
     folder: Path,
     words: object | None = None,
 ) -> LoadedTokenizer:
-    """Wraps a tokenizer that has these tokens in its vocabulary, without truncation and padding.
+    """Wraps a tokenizer without truncation, padding and dropout.
+
+    named: the tokens bos_token, eos_token... of the vocabulary.
 
     Raises:
-        CheckpointError: chat_template is neither a template nor several by their names; a decoder that fails.
+        CheckpointError: chat_template is neither a template nor templates by name, or the decoder would fail.
     """
     if any(part["type"] == "Strip" and part["stop"] for part in decoder_parts(backend)):
-        # The library cuts both ends of a token without asking whether they meet, and panics.
+        # The library strips both ends of a token without checking that they do not overlap, and panics.
         raise CheckpointError(f"{folder}: the tokenizer's decoder: Strip with stop above 0 is not supported")
     dropout = getattr(backend.model, "dropout", None)
-    if dropout:  # of training: pairs are left unmerged at random, so that no two runs are alike
+    if dropout:  # BPE dropout is for training: it skips merges at random
         backend.model.dropout = None
     backend.no_truncation()
     backend.no_padding()
-    # transformers looks for the id of an unknown token, too, among the unknown, without end.
+    # If the unknown token itself is unknown, transformers recurses without end.
     unknown = _id_of(named.get("unk_token"), backend, None)
     return LoadedTokenizer(
         backend=backend,
@@ -166,7 +172,7 @@ def kept(
         named_tokens=dict(named),
         templates=_templates(chat_template, folder),
         words=words,
-        warnings=(f"{folder}: the tokenizer's dropout={dropout:g} is for training, and off",)
+        warnings=(f"{folder}: the tokenizer's dropout={dropout:g} is for training; it is disabled",)
         if dropout
         else (),
     )
@@ -189,7 +195,7 @@ def _templates(setting: object, folder: Path) -> dict[str, str]:
 
 
 class _Texts(Protocol):
-    """The part of a `Tokenizer` that output is turned into text by."""
+    """The part of a `Tokenizer` that detokenization uses."""
 
     special_ids: frozenset[int]
 
@@ -198,12 +204,12 @@ class _Texts(Protocol):
 
 
 class IncrementalDetokenizer:
-    """The text of one output sequence, token by token; each costs the same however long the text is.
+    """Detokenizes one output sequence token by token, at constant costs.
 
-    The pieces joined read on from the prompt: after a prompt that ends in text, a sentencepiece model's first
-    word keeps its leading space; after one that ends in a control token (only BOS, or a chat template's last
-    token) the text begins without it, as in `tokenizer.decode(outputs)`. Bytes that can no longer become a
-    character are shown as U+FFFD, one for each maximal invalid part (Unicode 15, section 3.9).
+    The text continues the prompt: after a prompt that ends in text, a SentencePiece model's first word keeps
+    its leading space; after a prompt that ends in a control token (only BOS, or a chat template's last token)
+    it does not, as in `tokenizer.decode(outputs)`. Bytes that can no longer become a character become U+FFFD,
+    one for each maximal invalid part (Unicode 15, section 3.9).
     """
 
     def __init__(
@@ -215,8 +221,8 @@ class IncrementalDetokenizer:
         self._utf8 = _Utf8Decoder(errors="replace")
 
     def push(self, token_id: int) -> str:
-        """The characters that this token completes; empty while a character is in parts, for a hidden special
-        token, and for an id that the tokenizer does not know."""
+        """Returns the characters that this token completes; none for part of a character, a hidden special
+        token, or an unknown id."""
         if token_id in self._hidden:
             return ""
         added = self._tokenizer.token_bytes(token_id, self._previous)
@@ -226,11 +232,11 @@ class IncrementalDetokenizer:
         return self._utf8.decode(added)
 
     def flush(self) -> str:
-        """Returns the rest at the end of the sequence: U+FFFD for a character never completed, or nothing."""
+        """Returns U+FFFD if the sequence ends within a character, else an empty text."""
         return self._utf8.decode(b"", final=True)
 
     def fork(self) -> "IncrementalDetokenizer":
-        """An independent copy that has shown the same text, for a sequence that continues in two ways."""
+        """Copies the state for a fork of the sequence."""
         copy = object.__new__(type(self))
         copy._tokenizer, copy._hidden, copy._previous = self._tokenizer, self._hidden, self._previous
         copy._utf8 = _Utf8Decoder(errors="replace")
@@ -239,7 +245,7 @@ class IncrementalDetokenizer:
 
 
 def last_text_token(tokenizer: _Texts, token_ids: Sequence[int]) -> int | None:
-    """The last token of the prompt if it shows text, else None: the output then begins a text of its own."""
+    """Returns the prompt's last token if it is text, else None: the output then starts a new text."""
     if not token_ids or token_ids[-1] in tokenizer.special_ids:
         return None
     known = tokenizer.token_bytes(token_ids[-1], None) is not None

@@ -1,4 +1,4 @@
-"""Owns a model's tokenizer: text and chats to token ids, and back."""
+"""Encodes texts and chats to token ids, and decodes them."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from mindbatch.prompts.tokenizer_files import load_tokenizer_files
 from mindbatch.prompts.tokenizer_folder import library_errors_as
 
 PLAIN, PARSE = "plain", "parse"
-"""Meanings of the text of a control token in a prompt: text, or that token."""
+"""Whether the text of a control token in a prompt stays text or becomes the token."""
 
 _END_TOKENS = 64
-"""Tokens at the end of a prompt that show whether it leaves a tag open."""
+"""Tokens at the end of a prompt that are decoded to find an open tag."""
 _MANY_TOKENS = 1 << 12
 
 
 class Tokenizer:
-    """A model folder's tokenizer. Control tokens are those marked special; in data their text is only text.
+    """A model folder's tokenizer. Control tokens are those marked special; in data their text stays text.
 
-    Safe to use from several threads.
+    Thread-safe.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Tokenizer:
         self._chat = ChatTemplates(loaded.templates, loaded.named_tokens, chat_limits)
         special = {i: t.content for i, t in self._backend.get_added_tokens_decoder().items() if t.special}
         self._special = special
-        # The unknown token stands for whatever the vocabulary lacks: it commands nothing, data may yield it.
+        # Data may contain the unknown token, which has no control function.
         self._commanding = special.keys() - {loaded.unk_token_id}
         self._control = ControlText(special.values())
         unlike_text = special.keys() - ({loaded.unk_token_id} - {loaded.bos_token_id, loaded.eos_token_id})
@@ -76,21 +76,23 @@ class Tokenizer:
     def load(
         cls, folder: Path, chat_limits: ChatLimits | None = None, *, special_tokens: str = PLAIN
     ) -> Tokenizer | None:
-        """The tokenizer of a model folder, or None when the folder holds no tokenizer file.
+        """Loads the tokenizer of a model folder; returns None if the folder has no tokenizer file.
 
         Reads tokenizer.json, vocab.json + merges.txt or tokenizer.model, as transformers does, offline and
-        without running code from the folder. special_tokens: PARSE reads those that a text spells out.
+        without running code from the folder.
+
+        special_tokens: PARSE makes tokens of the control tokens that a text spells out.
 
         Raises:
-            CheckpointError: one line: a damaged file, or a tokenizer that needs the folder's own code.
+            CheckpointError: a file is damaged, or the tokenizer needs the folder's own code.
         """
         loaded = load_tokenizer_files(Path(folder))
         return None if loaded is None else cls(loaded, chat_limits, special_tokens=special_tokens)
 
     def refuse_placeholders(self, ids: Iterable[tuple[int, str]]) -> None:
-        """Refuses texts that spell out these tokens from now on, each with the name of what it is.
+        """Refuses texts that spell out these tokens from now on. ids: token ids with their names in messages.
 
-        Elsewhere such a text stands for an image, sound or video, and none of that can be given here.
+        In multimodal models these tokens are replaced by an image, sound or video, which is not supported.
         """
         added = self._backend.get_added_tokens_decoder()
         self._placeholders = {added[token].content: name for token, name in ids if token in added}
@@ -101,41 +103,41 @@ class Tokenizer:
         return max(self.vocabulary().values(), default=-1) + 1
 
     def vocabulary(self) -> dict[str, int]:
-        """The id of each token, added tokens included, by the tokenizer's own name of it."""
+        """Returns the ids of all tokens, added tokens included, by the tokenizer's names."""
         return dict(self._backend.get_vocab(with_added_tokens=True))
 
     @cached_property
     def token_bytes(self) -> TokenBytes:
-        """(token id, previous token id or None) -> the bytes it adds to a text, or None for an unknown id."""
+        """Maps (token id, previous token id or None) to the bytes it adds to a text; see `TokenBytes`."""
         return token_bytes_of(self._backend)
 
     @cached_property
     def output_start(self) -> tuple[int, ...]:
-        """Tokens behind every text, for an output to follow it; empty where BOS begins texts."""
-        bare, whole = (self.encode("a", add_special_tokens=added) for added in (False, True))
-        ends = self.bos_token_id is not None and whole[-1:] == [self.bos_token_id]
-        return tuple(whole[len(bare) :]) if ends else ()
+        """Tokens after every text before its output; empty if texts start with BOS."""
+        bare, full = (self.encode("a", add_special_tokens=added) for added in (False, True))
+        ends = self.bos_token_id is not None and full[-1:] == [self.bos_token_id]
+        return tuple(full[len(bare) :]) if ends else ()
 
     @cached_property
     def _text_start(self) -> list[int]:
         """Tokens before every text, often BOS."""
-        bare, whole = (self._encode_text("a", added, False).ids for added in (False, True))
-        places = range(len(whole) - len(bare) + 1)
-        return whole[: next((i for i in places if whole[i : i + len(bare)] == bare), 0)]
+        bare, full = (self._encode_text("a", added, False).ids for added in (False, True))
+        starts = range(len(full) - len(bare) + 1)
+        return full[: next((i for i in starts if full[i : i + len(bare)] == bare), 0)]
 
     def take_note(self) -> str | None:
-        """A line about texts since the last call whose control tokens were taken as plain text, if any."""
+        """Returns a note on the texts since the last call whose control tokens stayed plain text, or None."""
         count, self._num_unparsed = self._num_unparsed, 0
         if not count:
             return None
         return (
-            f"{counted(count, 'prompt')} {'spells' if count == 1 else 'spell'} out control tokens, taken as "
+            f"{counted(count, 'prompt')} {'spells' if count == 1 else 'spell'} out control tokens, kept as "
             "plain text; model.special_tokens=parse reads them, as in prompts rendered by a chat template"
         )
 
     @property
     def special_tokens(self) -> dict[int, str]:
-        """The text of each special token, by id."""
+        """The texts of the special tokens by id."""
         return dict(self._special)
 
     @property
@@ -144,7 +146,7 @@ class Tokenizer:
 
     @property
     def chat_template(self) -> str | None:
-        return self._chat.usual
+        return self._chat.default
 
     @property
     def tool_template(self) -> str | None:
@@ -152,8 +154,9 @@ class Tokenizer:
         return self._chat.with_tools
 
     def try_chat(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str | None:
-        """The text of a conversation with tools, its control tokens spelt out; None where the template
-        refuses it. Raises TemplateLimit."""
+        """Renders a conversation with tools, its control tokens spelt out; None if the template refuses it.
+
+        Raises TemplateLimit."""
         try:
             return self._rendered(messages, {"tools": tools}, False, None)
         except TemplateLimit:
@@ -168,13 +171,13 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         date: str | None = None,
     ) -> str:
-        """One conversation through the model's chat template, its control tokens spelt out: unlike in what
-        `encode_chat` gives they are then no different from the same text in a message. date: see there.
+        """Renders a conversation with its control tokens spelt out. Unlike in `encode_chat`, they cannot be
+        told from the same text in a message. date: see there.
 
         Raises:
-            PromptError: no template, malformed messages, or the template failed or refused them.
+            PromptError: there is no template, messages are malformed, or the template failed or refused them.
         """
-        conversation = self._chat.fitted(checked_conversation(messages))
+        conversation = self._chat.adapted(checked_conversation(messages))
         return self._rendered(conversation, {}, add_generation_prompt, date)
 
     def encode(
@@ -183,25 +186,26 @@ class Tokenizer:
         *,
         add_special_tokens: bool = True,
         allow_special: bool | None = None,
-        most_tokens: int | None = None,
+        max_tokens: int | None = None,
     ) -> list[int]:
-        """Token ids of a text, with what the model expects around it (often BOS) unless told otherwise.
+        """Encodes a text, by default with the special tokens that the model expects around it (often BOS).
 
-        The text of a special token becomes that token only with `allow_special`; None: as `load` was told. A
-        text that spells out what stands before every text is whole then, and gets nothing around it.
+        allow_special: makes tokens of the special tokens that the text spells out; None: as set in `load`.
+            A text that spells out the special tokens before every text then gets none around it.
 
         Raises:
-            PromptError: the text holds a lone surrogate, or is so long that it has more than `most_tokens`.
+            PromptError: the text has a lone surrogate, or is so long that it has more than `max_tokens`.
         """
-        self._refuse_longer(text, most_tokens)
+        self._refuse_longer(text, max_tokens)
         if allow_special is None:
             self._count_unparsed(text)
         return self._encode_text(text, add_special_tokens, allow_special).ids
 
     def encode_continued(self, text: str, continuation: str) -> tuple[list[int], int]:
-        """Token ids of a text with its continuation, encoded as one, and how many of them, the last ones,
-        reach beyond the text. What the model expects behind a text is left out. Raises as `encode`."""
-        if text != self._continued:  # not one of several continuations
+        """Encodes a text and its continuation as one; also returns how many tokens reach beyond the text.
+
+        Special tokens after the text are left out. Raises as `encode`."""
+        if text != self._continued:  # count once for several continuations
             self._count_unparsed(text)
         self._continued = text
         return self._encode_text(text + continuation).split(len(continuation))
@@ -212,20 +216,22 @@ class Tokenizer:
         *,
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
-        most_tokens: int | None = None,
+        max_tokens: int | None = None,
         date: str | None = None,
     ) -> list[int]:
-        """Token ids of one conversation through the model's chat template, which writes its own BOS.
+        """Renders and encodes a conversation by the chat template, which writes its own BOS.
 
         The template's control tokens are tokens; their text inside messages and `variables` (tools,
-        documents...) stays text. date: what the template's clock says, as YYYY-MM-DD; None is today.
+        documents...) stays text.
+
+        date: the date of the template's clock, as YYYY-MM-DD; None is today.
 
         Raises:
-            PromptError: no template, malformed messages, the template failed or refused them, or its text is
-                so long that it has more than `most_tokens`.
+            PromptError: there is no template, messages are malformed, the template failed or refused them,
+                or its text is so long that it has more than `max_tokens`.
         """
         return self._encode_messages(
-            messages, variables, add_generation_prompt, most_tokens=most_tokens, date=date
+            messages, variables, add_generation_prompt, max_tokens=max_tokens, date=date
         ).ids
 
     def encode_chat_continued(
@@ -235,32 +241,33 @@ class Tokenizer:
         variables: Mapping[str, Any] | None = None,
         date: str | None = None,
     ) -> tuple[list[int], int]:
-        """Encodes and raises as `encode_continued` a conversation with the generation prompt and a text."""
+        """Encodes a conversation with the generation prompt and a continuation, as `encode_continued`."""
         encoded = self._encode_messages(messages, variables, True, continuation, date=date)
         return encoded.split(len(continuation))
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of the tokens, exactly as encoded: spaces are never "cleaned up", whatever
-        tokenizer_config.json says. Ids that the tokenizer does not know add nothing."""
+        """Decodes tokens without "cleaning up" spaces, whatever tokenizer_config.json says.
+
+        Unknown ids are ignored."""
         with self._lock:
             if len(token_ids) < _MANY_TOKENS:
                 text: str = self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
-            else:  # alone this one lets other threads run meanwhile
+            else:  # only decode_batch releases the interpreter lock
                 [text] = self._backend.decode_batch(
                     [list(token_ids)], skip_special_tokens=skip_special_tokens
                 )
         return text
 
     def end_of(self, token_ids: Sequence[int]) -> str:
-        """The last text of a prompt, its control tokens spelt out."""
+        """Decodes the end of a prompt, its control tokens spelt out."""
         return self.decode(token_ids[-_END_TOKENS:], skip_special_tokens=False)
 
     def close(self) -> None:
         self._chat.close()
 
-    def _refuse_longer(self, text: str, most_tokens: int | None) -> None:
+    def _refuse_longer(self, text: str, max_tokens: int | None) -> None:
         refuse_longer(
-            text, most_tokens, self._longest_entry, lambda part: len(self._encoding(part, plain=False))
+            text, max_tokens, self._longest_entry, lambda part: len(self._encoding(part, plain=False))
         )
 
     def _refuse_placeholder_in(self, text: str) -> None:
@@ -268,7 +275,7 @@ class Tokenizer:
             if token in text:
                 raise PromptError(
                     f"the text has {shown(token)}, the {name} of the model, which marks an image, sound or "
-                    "video; prompts of text alone are computed"
+                    "video; only text prompts are supported"
                 )
 
     @cached_property
@@ -305,23 +312,23 @@ class Tokenizer:
         variables: Mapping[str, Any] | None,
         add_generation_prompt: bool,
         continuation: str = "",
-        most_tokens: int | None = None,
+        max_tokens: int | None = None,
         date: str | None = None,
     ) -> Encoded:
         template_variables = {**(variables or {})}
         has_tools = template_variables.get("tools") is not None
         conversation = checked_conversation(messages)
-        # Before it is written down for the template's process, and read there.
-        refuse_longer_conversation([conversation, template_variables], most_tokens)
-        # Before control texts are sought: the text of arguments may spell them with JSON's escapes.
-        conversation = self._chat.fitted(conversation, has_tools=has_tools)
+        # Before the conversation is serialised for the template's process.
+        refuse_longer_conversation([conversation, template_variables], max_tokens)
+        # Before the search for control texts, which JSON text of arguments may escape.
+        conversation = self._chat.adapted(conversation, has_tools=has_tools)
         data = [[{**message, "role": ""} for message in conversation], template_variables, continuation]
         if not self._control.endangers(data):
             text = (
                 self._rendered(conversation, template_variables, add_generation_prompt, date) + continuation
             )
             self._refuse_placeholder_in(text)
-            self._refuse_longer(text, most_tokens)
+            self._refuse_longer(text, max_tokens)
             encoding = self._encoding(text, plain=False)
             return Encoded(list(encoding.ids), encoding, text)
         gap, slot = absent_characters(strings_in(data), 2)
@@ -331,7 +338,7 @@ class Tokenizer:
         )
         text += self._control.broken(continuation, gap)
         self._refuse_placeholder_in(text.replace(gap, ""))
-        self._refuse_longer(text.replace(gap, ""), most_tokens)
+        self._refuse_longer(text.replace(gap, ""), max_tokens)
         return self._encode_marked(text, gap, slot)
 
     def _rendered(
@@ -343,8 +350,10 @@ class Tokenizer:
         return text
 
     def _encode_marked(self, text: str, gap: str, slot: str) -> Encoded:
-        """Encodes rendered text in which `gap` keeps control texts of the data from matching: what still
-        matches is the template's own. A slot takes its place, so the text beside it is encoded as before."""
+        """Encodes rendered text in which `gap` keeps control texts of the data from matching.
+
+        Control texts that still match are the template's. They are replaced by slots, so that the text around
+        them is encoded as before."""
         spans = control_spans(self._encoding(text, plain=False), text, self._special)
         ends = [0, *(end for _, end, _ in spans)]
         starts = [*(start for start, _, _ in spans), len(text)]
@@ -366,7 +375,7 @@ class Tokenizer:
             return encoding_of(self._backend, text)
 
     def _plain_encoder(self, gap: str, slot: str) -> PlainEncoder:
-        """Made for these two marks; kept, because they are nearly always the same."""
+        """Returns the encoder for these two marks, which is cached because they rarely change."""
         with self._lock:
             if self._plain is None or (self._plain.gap, self._plain.slot) != (gap, slot):
                 with library_errors_as(PromptError, CANNOT_ENCODE):

@@ -1,4 +1,4 @@
-"""Finds and loads a model folder's tokenizer: from tokenizer.json alone, or as transformers does, offline."""
+"""Loads a model folder's tokenizer from tokenizer.json alone, or as transformers does, offline."""
 
 import json
 import logging
@@ -31,7 +31,7 @@ from mindbatch.prompts.tokenizer_rules import entry_errors
 _TEMPLATE = "chat_template.jinja"
 _BYTE_PAIRS = ("vocab.json", "merges.txt", TOKENIZER)
 _END = "<|endoftext|>"
-# By class, without the suffix Fast: the files that transformers opens, and its tokens where none are given.
+# By class without the suffix Fast: the files that transformers opens, and its default tokens.
 _CLASSES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "PreTrainedTokenizer": ((TOKENIZER,), {}),
     "GPT2Tokenizer": (_BYTE_PAIRS, dict.fromkeys(("unk_token", "bos_token", "eos_token"), _END)),
@@ -50,17 +50,17 @@ _ALLOWED = {
     "split_special_tokens",
     "tokenizer_class",
 }
-# Files that add to the settings, or replace them.
+# Files that extend or replace the settings.
 _FURTHER = ("added_tokens.json", "special_tokens_map.json", "additional_chat_templates")
 
 
 def load_plain(folder: Path, settings: Mapping[str, Any]) -> LoadedTokenizer | None:
-    """The folder's tokenizer as transformers would load it; None: only transformers knows how.
+    """Loads the folder's tokenizer as transformers would; returns None if only transformers can load it.
 
-    settings: of tokenizer_config.json.
+    settings: the content of tokenizer_config.json.
 
     Raises:
-        CheckpointError: files that are links out of the folder, pipes, too large or damaged.
+        CheckpointError: a file is a link out of the folder, a pipe, too large or damaged.
     """
     name = settings.get("tokenizer_class")
     known = _CLASSES.get(name.removesuffix("Fast")) if isinstance(name, str) else None
@@ -82,7 +82,7 @@ def load_plain(folder: Path, settings: Mapping[str, Any]) -> LoadedTokenizer | N
 
 
 def _read(data: bytes) -> Backend | None:
-    """None for a damaged file: transformers says what is wrong with it."""
+    """Reads tokenizer.json; returns None if it is damaged, for transformers to report the error."""
     try:
         return Backend.from_buffer(data)
     except BaseException as error:  # tokenizers raises nothing more special
@@ -92,7 +92,7 @@ def _read(data: bytes) -> Backend | None:
 
 
 def _named_tokens(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The texts of the tokens that have a name; None where one is no token."""
+    """Returns the texts of the named tokens; None if one of them is not a token."""
     named: dict[str, Any] = {}
     for name in _TOKENS:
         if settings.get(name) is not None:
@@ -112,7 +112,7 @@ def _text(token: Any) -> str | None:
 
 
 def _is_complete(backend: Backend, settings: Mapping[str, Any], named: Mapping[str, Any]) -> bool:
-    """True if the file has everything that the settings say, so that nothing is added to it."""
+    """True if tokenizer.json has all tokens and flags of the settings."""
     added = backend.get_added_tokens_decoder()
     special = {token.content for token in added.values() if token.special}
     single = {text for name, text in named.items() if name != _SEVERAL}
@@ -128,13 +128,13 @@ def _pre_tokenizer(backend: Backend) -> dict[str, Any]:
         return {}
     try:
         state: dict[str, Any] = json.loads(backend.pre_tokenizer.__getstate__())
-    except Exception:  # as transformers: one that cannot be written down has nothing to change
+    except Exception:  # as in transformers: one that cannot be serialised is left unchanged
         return {}
     return state
 
 
 def _has_added(listed: Any, added: Mapping[int, AddedToken]) -> bool:
-    """True if all tokens that are listed by number are in the file, with the same flags."""
+    """True if all tokens that the settings list by id are in the file with the same flags."""
     try:
         tokens = {int(number): AddedToken(**token) for number, token in listed.items()}
     except (AttributeError, TypeError, ValueError):
@@ -142,7 +142,7 @@ def _has_added(listed: Any, added: Mapping[int, AddedToken]) -> bool:
     return all(number in added and repr(added[number]) == repr(token) for number, token in tokens.items())
 
 
-# What a vocabulary file alone says about its tokenizer, for a folder that names neither class nor model type.
+# The class by vocabulary file, for a folder that names neither class nor model type.
 _CLASS_OF_FILE = {
     TOKENIZER: "PreTrainedTokenizerFast",
     "merges.txt": "GPT2TokenizerFast",
@@ -159,12 +159,12 @@ _OTHER_VOCABULARIES = (
 
 
 def load_tokenizer_files(folder: Path) -> LoadedTokenizer | None:
-    """The folder's tokenizer, or None when it holds no tokenizer file.
+    """Loads the folder's tokenizer; returns None if it has no tokenizer file.
 
-    Code in the folder (`auto_map`, *.py) is never executed and nothing is fetched from a network.
+    Code in the folder (`auto_map`, *.py) is never executed, and nothing is fetched from a network.
 
     Raises:
-        CheckpointError: one line: a damaged file, or a tokenizer that needs the folder's own code.
+        CheckpointError: a file is damaged, or the tokenizer needs the folder's own code.
     """
     present = [name for name in (*_CLASS_OF_FILE, *_OTHER_VOCABULARIES) if has_file(folder, name)]
     if not present and not has_file(folder, SETTINGS):
@@ -173,7 +173,7 @@ def load_tokenizer_files(folder: Path) -> LoadedTokenizer | None:
     if (loaded := load_plain(folder, settings)) is not None:
         return loaded
     from mindbatch.prompts.glm_tokenizer import (
-        load_glm,  # most folders have a whole tokenizer.json
+        load_glm,  # not imported for the usual complete tokenizer.json
         load_ice,
     )
     from mindbatch.prompts.pangu_tokenizer import load_pangu
@@ -195,7 +195,7 @@ def _load(folder: Path, settings: dict[str, Any], model: dict[str, Any], present
     remote = _remote_class(settings) or _remote_class(model)
     if not present and remote is None:
         raise CheckpointError(
-            f"{folder / SETTINGS}: no vocabulary beside it; one of {', '.join(_CLASS_OF_FILE)} is needed"
+            f"{folder / SETTINGS}: no vocabulary in the folder; must have one of {', '.join(_CLASS_OF_FILE)}"
         )
     cls = _named_class(named)
     if cls is not None:
@@ -204,7 +204,7 @@ def _load(folder: Path, settings: dict[str, Any], model: dict[str, Any], present
     if remote is not None and (guess is None or not present):
         raise CheckpointError(
             f"{folder}: the tokenizer class {remote} exists only as code (auto_map), which is never run; "
-            f"a tokenizer that transformers knows is needed"
+            f"must be a class of transformers"
         )
     known = next((_named_class(_CLASS_OF_FILE[name]) for name in present if name in _CLASS_OF_FILE), None)
     if named is not None and TOKENIZER not in present:
@@ -213,19 +213,19 @@ def _load(folder: Path, settings: dict[str, Any], model: dict[str, Any], present
         )
     if guess is None and known is None:
         raise CheckpointError(
-            f"{folder}: {', '.join(present)} alone does not say what tokenizer it belongs to"
+            f"{folder}: {', '.join(present)} alone does not determine the tokenizer's class"
         )
     return _guessed(guess, known, folder, present)
 
 
 def _guessed(guess: Any, known: Any, folder: Path, present: list[str]) -> Any:
-    """A class guessed from the model type may not add tokens that a complete tokenizer.json lacks: their ids
-    would lie outside the model's vocabulary."""
+    """Loads the class guessed from the model type, unless it adds tokens to a complete tokenizer.json, whose
+    ids would be outside the model's vocabulary."""
     tokenizer = _instance(guess or known, folder)
     if guess is None or TOKENIZER not in present:
         return tokenizer
-    as_it_stands = _instance(known, folder)
-    return as_it_stands if len(tokenizer) > len(as_it_stands) else tokenizer
+    unchanged = _instance(known, folder)
+    return unchanged if len(tokenizer) > len(unchanged) else tokenizer
 
 
 def _instance(cls: Any, folder: Path) -> Any:
@@ -233,18 +233,20 @@ def _instance(cls: Any, folder: Path) -> Any:
         drop_unknown_flags(copy / TOKENIZER)
         try:
             return cls.from_pretrained(str(copy), local_files_only=True, trust_remote_code=False)
-        except BaseException as error:  # of transformers, tokenizers or sentencepiece, about a damaged file
+        except (
+            BaseException
+        ) as error:  # transformers, tokenizers and SentencePiece raise many types for a damaged file
             if not isinstance(error, Exception) and not is_panic(error):
                 raise
             reason = one_line(error).replace(str(copy), str(folder))
-            place = folder / TOKENIZER if is_panic(error) and has_file(folder, TOKENIZER) else folder
+            path = folder / TOKENIZER if is_panic(error) and has_file(folder, TOKENIZER) else folder
             raise CheckpointError(
-                f"{place}: the tokenizer cannot be loaded as {cls.__name__}: {reason}"
+                f"{path}: the tokenizer cannot be loaded as {cls.__name__}: {reason}"
             ) from error
 
 
 def _named_class(name: object) -> Any:
-    """transformers' fast class of this name, with or without the suffix, or None."""
+    """Returns transformers' fast class of this name, with or without the suffix, or None."""
     from transformers import PreTrainedTokenizerFast
     from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
@@ -263,7 +265,7 @@ def _class_of_model_type(model_type: object) -> Any:
 
 
 def _remote_class(config: Mapping[str, Any]) -> str | None:
-    """The tokenizer that an `auto_map` names; its older form is a bare list."""
+    """Returns the tokenizer that `auto_map` names, or None; in older files `auto_map` is a list."""
     entry = config.get("auto_map")
     if isinstance(entry, Mapping):
         entry = entry.get("AutoTokenizer")
@@ -274,7 +276,7 @@ def _remote_class(config: Mapping[str, Any]) -> str | None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps transformers' advice (no torch found, legacy behaviour...) away from the user during a load."""
+    """Suppresses transformers' warnings (no torch found, legacy behaviour...) during a load."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

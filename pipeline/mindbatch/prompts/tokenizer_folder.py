@@ -1,7 +1,7 @@
-"""Files of a model folder that its tokenizer is made of, and a copy that holds these and nothing else.
+"""Checks the files of a model folder's tokenizer, and copies them for transformers.
 
-transformers takes file names, and addresses, from tokenizer_config.json and special_tokens_map.json. It is
-given a folder of our own: files that were opened and checked here, and of the settings only known ones.
+transformers reads file names and addresses from tokenizer_config.json and special_tokens_map.json. So it gets
+a temporary folder with the checked files only, and with known settings only.
 """
 
 import json
@@ -32,7 +32,7 @@ _MAX_TEMPLATE_BYTES = 1 << 20
 _MAX_TEMPLATES = 100
 _MAX_VOCABULARY_BYTES = 256 << 20  # a million tokens with their merges
 
-# What the fast classes of transformers 4.57 take, but for names of files and what is made of other objects.
+# Arguments of transformers 4.57's fast classes, except file names and arguments built from other objects.
 # fmt: off
 _TOKENS = frozenset({
     "additional_special_tokens", "bos_token", "cls_token", "eos_token", "eot_token", "extra_special_tokens",
@@ -54,7 +54,7 @@ _FLAGS = frozenset({"__type", "content", "lstrip", "normalized", "rstrip", "sing
 
 
 def read_json_file(folder: Path, name: str) -> dict[str, Any]:
-    """The object in a file of the folder, {} when there is none. CheckpointError when it is not in order."""
+    """Reads a JSON object from a file of the folder, {} if it does not exist. Raises CheckpointError."""
     if not has_file(folder, name):
         return {}
     path, data = folder / name, read_bounded(file_in(folder, name), _MAX_SETTINGS_BYTES)
@@ -64,9 +64,10 @@ def read_json_file(folder: Path, name: str) -> dict[str, Any]:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json in the form of transformers 4, {} when there is none; errors: `read_json_file`.
+    """Reads tokenizer_config.json in the form of transformers 4; raises as `read_json_file`.
 
-    Since 5.0 further special tokens are in another key, and what a class does is all in tokenizer.json.
+    Since transformers 5.0, additional special tokens have another key, and tokenizer.json has all behaviour
+    of a class.
     """
     settings = read_json_file(folder, SETTINGS)
     if isinstance(further := settings.get("extra_special_tokens"), list):
@@ -80,11 +81,11 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def _plain_tokens(folder: Path) -> set[str]:
-    """Texts of the added tokens that tokenizer.json has as ordinary ones: a list beside it changes none."""
+    """Returns the texts of added tokens that tokenizer.json, which overrides the settings, has as plain."""
     if not has_file(folder, TOKENIZER):
         return set()
-    whole = _object_in(read_bounded(file_in(folder, TOKENIZER), _MAX_VOCABULARY_BYTES), folder / TOKENIZER)
-    added = whole.get("added_tokens")
+    content = _object_in(read_bounded(file_in(folder, TOKENIZER), _MAX_VOCABULARY_BYTES), folder / TOKENIZER)
+    added = content.get("added_tokens")
     entries = [entry for entry in added if isinstance(entry, dict)] if isinstance(added, list) else []
     return {str(entry.get("content")) for entry in entries if entry.get("special") is False}
 
@@ -94,14 +95,12 @@ def text_of(token: Any) -> Any:
 
 
 def refuse_damaged(folder: Path, name: str) -> None:
-    """CheckpointError that names a vocabulary in JSON which is none, or plainly not a whole tokenizer."""
+    """Raises CheckpointError if a vocabulary in JSON is malformed or not a complete tokenizer."""
     if not has_file(folder, name):
         return
     data = read_bounded(file_in(folder, name), _MAX_VOCABULARY_BYTES)
     if parts_error(data) is None and not isinstance(_object_in(data, folder / name).get("model"), dict):
-        raise CheckpointError(
-            f"{folder / name}: has no object 'model'; must be the file of a whole tokenizer"
-        )
+        raise CheckpointError(f"{folder / name}: has no object 'model'; must be a complete tokenizer")
 
 
 def _object_in(data: bytes, path: Path) -> dict[str, Any]:
@@ -115,9 +114,9 @@ def _object_in(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def checked_files(folder: Path, vocabulary: Iterable[str]) -> dict[str, bytes]:
-    """By name, the files of the tokenizer in `folder`; settings with known keys only.
+    """Returns the content of the tokenizer's files by name; settings have known keys only.
 
-    vocabulary: the names that the class gives its files; absent ones are passed over.
+    vocabulary: the file names of the tokenizer's class, some of which may not exist.
 
     Raises:
         CheckpointError: lists the files that are links out of the folder, pipes, too large or damaged.
@@ -146,7 +145,7 @@ def checked_files(folder: Path, vocabulary: Iterable[str]) -> dict[str, bytes]:
 
 @contextmanager
 def checked_copy(folder: Path, vocabulary: Iterable[str]) -> Iterator[Path]:
-    """A folder with `checked_files`, for the time of the block: all that transformers may know."""
+    """Writes `checked_files` to a temporary folder for transformers, until the block ends."""
     with TemporaryFolder() as copy:
         for name, data in checked_files(folder, vocabulary).items():
             path = copy / name
@@ -173,19 +172,19 @@ def _encoded(content: Mapping[str, Any], known: frozenset[str] | None, path: Pat
             case token:
                 kept[key] = _with_known_flags(token)
     texts = [text for key in kept.keys() & (_TOKENS | _BY_NAME) for text in _texts(kept[key])]
-    texts += kept if known is None else ()  # ids by the tokens themselves
+    texts += kept if known is None else ()  # the keys of added_tokens.json are tokens
     if errors := token_errors(texts):
         raise CheckpointError(f"{path}: {error}" for error in errors)
     return json.dumps(kept).encode()
 
 
 def drop_unknown_flags(path: Path) -> None:
-    """Drops unknown flags of the added tokens in a tokenizer.json, if any: their names would be printed."""
+    """Removes unknown flags of the added tokens in a tokenizer.json, whose names `tokenizers` would print."""
     try:
         content = json.loads(path.read_bytes())
         tokens = content["added_tokens"]
         known = [{key: token[key] for key in token if key in _FLAGS or key == "id"} for token in tokens]
-    except (OSError, ValueError, RecursionError, LookupError, TypeError):  # transformers says what is wrong
+    except (OSError, ValueError, RecursionError, LookupError, TypeError):  # transformers reports the error
         return
     if known != tokens:
         path.write_text(json.dumps(content | {"added_tokens": known}), encoding="utf-8")
@@ -201,14 +200,14 @@ def _texts(tokens: Any) -> Iterator[str]:
 
 
 def _with_known_flags(token: Any) -> Any:
-    """A token without the flags that tokenizers does not know: it prints their names, whatever they hold."""
+    """Returns a token without unknown flags, whose names `tokenizers` would print."""
     if not isinstance(token, dict):
         return token
     return {name: flag for name, flag in token.items() if name in _FLAGS}
 
 
 def _template_names(folder: Path) -> list[str]:
-    """The files of chat templates, from the folder on."""
+    """Returns the paths of the chat templates, relative to the folder."""
     names = [_TEMPLATE] if has_file(folder, _TEMPLATE) else []
     if (folder / _TEMPLATES).is_dir():
         templates = [name for name in file_names(folder / _TEMPLATES) if name.endswith(".jinja")]
@@ -222,7 +221,7 @@ def _template_names(folder: Path) -> list[str]:
 
 @contextmanager
 def library_errors_as(kind: type[MindBatchError], where: object) -> Iterator[None]:
-    """Turns what `tokenizers` raises, panics too, into an error of one line that begins with `where`."""
+    """Turns exceptions and panics of `tokenizers` into an error of one line that starts with `where`."""
     try:
         yield
     except BaseException as error:  # the library raises nothing more special

@@ -1,7 +1,7 @@
-"""Bounds what a tokenizer.json may cost: how far its parts make a text grow, and the sizes of what it holds.
+"""Bounds the costs of a tokenizer.json: how much its parts make a text grow, and the sizes of its content.
 
-A file whose parts are of known kinds is judged by these rules alone. One with regular expressions that may
-take long, or written in an uncommon form, is tried besides in a limited process: see `tokenizer_probe`.
+These rules suffice for a file whose parts are of known kinds. A file with regular expressions that may be
+slow, or in an uncommon form, is also tested in a limited process: see `tokenizer_probe`.
 """
 
 import base64
@@ -17,13 +17,13 @@ import orjson
 from mindbatch.io.amounts import counted
 from mindbatch.prompts.expression_costs import is_simple, shortest_match
 
-MOST_GROWTH = 64
-"""Characters that one character may become. Unicode's own forms (NFKC) make 18 of one."""
-_MOST_PARTS = 100
-_MOST_TOKEN_CHARACTERS = 1000
-_MOST_TOKEN_SQUARES = 1 << 27  # beginnings and ends of all control tokens are looked for in texts
-_MOST_ENTRY_CHARACTERS = 4096
-_MOST_WORD_CHARACTERS = 500  # WordPiece looks for each part of a word, in a time that grows with its cube
+MAX_GROWTH = 64
+"""Characters that one character may become; NFKC makes up to 18."""
+_MAX_PARTS = 100
+_MAX_TOKEN_CHARACTERS = 1000
+_MAX_TOKEN_SQUARES = 1 << 27  # texts are searched for starts and ends of all control tokens
+_MAX_ENTRY_CHARACTERS = 4096
+_MAX_WORD_CHARACTERS = 500  # WordPiece takes time cubic in a word's length
 
 PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _LISTS = {
@@ -36,11 +36,11 @@ _GROWING = {"BertNormalizer": 3, "ByteLevel": 4}
 
 
 class UnknownForm(Exception):
-    """A part that is not written as `tokenizers` itself writes it."""
+    """Raised for a part that is not in the form that `tokenizers` writes."""
 
 
 def content_of(data: bytes) -> dict[str, Any] | None:
-    """The object in the bytes of a tokenizer.json; None for a damaged one: whoever loads it says how."""
+    """Parses a tokenizer.json; returns None if it is damaged, for its loader to report."""
     try:
         with _no_collection():
             content = orjson.loads(data)
@@ -54,8 +54,7 @@ def content_of(data: bytes) -> dict[str, Any] | None:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Keeps Python from looking for garbage among hundreds of thousands of new lists, which takes as long
-    again as making them."""
+    """Disables the garbage collector, which would double the time to make hundreds of thousands of lists."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -66,17 +65,17 @@ def _no_collection() -> Iterator[None]:
 
 
 def cost_errors(content: dict[str, Any]) -> list[str]:
-    """Lists what the parts of a tokenizer.json and their sizes may not be.
+    """Lists the parts of a tokenizer.json that exceed a limit.
 
     Raises:
-        UnknownForm: a part is not written in the usual form.
+        UnknownForm: a part is not in the form that `tokenizers` writes.
     """
     errors = []
     for name in ("normalizer", "pre_tokenizer", "decoder"):
         errors += _too_many(name, len([*_parts(content.get(name), name)]), "part")
-        if (grown := growth_of(content, name)) > MOST_GROWTH:
+        if (grown := growth_of(content, name)) > MAX_GROWTH:
             errors.append(
-                f"{name}: makes up to {grown:,.0f} characters of one; at most {MOST_GROWTH} are allowed"
+                f"{name}: turns one character into up to {grown:,.0f}; at most {MAX_GROWTH} are allowed"
             )
     added = content.get("added_tokens")
     tokens = [token.get("content") for token in added or () if isinstance(token, dict)]
@@ -89,43 +88,43 @@ def cost_errors(content: dict[str, Any]) -> list[str]:
 
 
 def growth_of(content: dict[str, Any], name: str) -> float:
-    """Characters that the normalizer, pre-tokenizer or decoder makes of one, at most. Raises UnknownForm."""
+    """Returns the maximum of characters that a part makes of one character. Raises UnknownForm."""
     growth = _decoded_growth if name == "decoder" else _growth
     return prod(map(growth, _parts(content.get(name), name)))
 
 
 def token_errors(texts: Iterable[Any]) -> list[str]:
-    """Lists why tokens, by their texts, take too long to be looked for."""
+    """Lists errors of tokens whose texts are too long to search for."""
     lengths = [len(text) for text in texts if isinstance(text, str)]
-    if (longest := max(lengths, default=0)) > _MOST_TOKEN_CHARACTERS:
-        return [f"a token of {longest} characters; at most {_MOST_TOKEN_CHARACTERS} are allowed"]
-    if sum(length**2 for length in lengths) > _MOST_TOKEN_SQUARES:
-        return [f"{counted(len(lengths), 'token')} with {sum(lengths):,} characters, too many to look for"]
+    if (longest := max(lengths, default=0)) > _MAX_TOKEN_CHARACTERS:
+        return [f"a token of {longest} characters; at most {_MAX_TOKEN_CHARACTERS} are allowed"]
+    if sum(length**2 for length in lengths) > _MAX_TOKEN_SQUARES:
+        return [f"{counted(len(lengths), 'token')} with {sum(lengths):,} characters, too many to search for"]
     return []
 
 
 def entry_errors(entries: Iterable[Any]) -> list[str]:
-    """Lists why a vocabulary cannot be used: an entry may be a large output."""
+    """Lists errors of a vocabulary with an entry that is too long, since outputs consist of entries."""
     longest = max((len(entry) for entry in entries if isinstance(entry, str)), default=0)
-    if longest <= _MOST_ENTRY_CHARACTERS:
+    if longest <= _MAX_ENTRY_CHARACTERS:
         return []
-    return [f"vocab: an entry of {longest} characters; at most {_MOST_ENTRY_CHARACTERS} are allowed"]
+    return [f"vocab: an entry of {longest} characters; at most {_MAX_ENTRY_CHARACTERS} are allowed"]
 
 
 def longest_replacement(charsmap: bytes) -> int:
-    """Characters of the longest text in a precompiled table, behind its trie."""
+    """Returns the length of the longest replacement in a precompiled table, after its trie."""
     size = int.from_bytes(charsmap[:4], "little")
     return max(len(text.decode("utf-8", "replace")) for text in charsmap[4 + size :].split(b"\0"))
 
 
 def regexes_to_try(content: dict[str, Any]) -> list[str]:
-    """The regular expressions that are not surely matched in a time that follows from the text's length."""
+    """Returns the regular expressions that are not known to take linear time."""
     patterns = (_pattern(part).get("Regex") for name in PARTS for part in _parts(content.get(name), name))
     return [pattern for pattern in patterns if pattern is not None and not is_simple(pattern)]
 
 
 def _parts(value: Any, name: str) -> Iterator[dict[str, Any]]:
-    """The parts of a part, in their order. Raises UnknownForm."""
+    """Yields the parts of a sequence in order. Raises UnknownForm."""
     pending = [value] if value is not None else []
     while pending:
         part = pending.pop(0)
@@ -140,7 +139,7 @@ def _parts(value: Any, name: str) -> Iterator[dict[str, Any]]:
 
 
 def _pattern(part: dict[str, Any]) -> dict[str, str]:
-    """The pattern of a part: String or Regex with its text; nothing where it has none."""
+    """Returns the pattern of a part as {"String": text} or {"Regex": text}, or {} if it has none."""
     if part["type"] not in ("Replace", "Split"):
         return {}
     match part.get("pattern"):
@@ -152,7 +151,7 @@ def _pattern(part: dict[str, Any]) -> dict[str, str]:
 
 
 def _growth(part: dict[str, Any]) -> float:
-    """Characters that a part of a normalizer or pre-tokenizer makes of one, at most."""
+    """Returns the maximum of characters that a normalizer or pre-tokenizer makes of one character."""
     match part:
         case {"type": "Replace", "content": str(text)}:
             return _replaced_growth(_pattern(part), text)
@@ -175,7 +174,7 @@ def _decoded_growth(part: dict[str, Any]) -> float:
 
 
 def _replaced_growth(pattern: dict[str, str], text: str) -> float:
-    """One that matches where nothing is puts the text between all characters."""
+    """Returns the growth of a replacement; an empty match inserts the text between all characters."""
     shortest = len(pattern["String"]) if "String" in pattern else shortest_match(pattern["Regex"])
     return max(1.0, len(text) / shortest) if shortest else 1.0 + len(text)
 
@@ -183,16 +182,16 @@ def _replaced_growth(pattern: dict[str, str], text: str) -> float:
 def _decoded_table(table: str) -> bytes:
     try:
         return base64.b64decode(table)
-    except ValueError:  # whoever uses it refuses it
+    except ValueError:  # its reader refuses it
         return b""
 
 
-def _too_many(name: str, count: int, noun: str, most: int = _MOST_PARTS) -> list[str]:
-    return [f"{name}: {counted(count, noun)}; at most {most} are allowed"] if count > most else []
+def _too_many(name: str, count: int, noun: str, max_count: int = _MAX_PARTS) -> list[str]:
+    return [f"{name}: {counted(count, noun)}; at most {max_count} are allowed"] if count > max_count else []
 
 
 def _post_processor_errors(value: Any) -> list[str]:
-    """Refuses a template that repeats the text, or puts much beside it."""
+    """Lists errors of templates that repeat the text or add too many tokens."""
     parts = [*_parts(value, "post_processor")]
     errors = _too_many("post_processor", len(parts), "part")
     for template in (part for part in parts if part["type"] == "TemplateProcessing"):
@@ -216,8 +215,8 @@ def _model_errors(model: Any) -> Iterator[str]:
     entries = vocab if isinstance(vocab, dict) else [pair[0] for pair in vocab or () if pair]
     yield from entry_errors(entries)
     for key in ("continuing_subword_prefix", "end_of_word_suffix"):
-        if isinstance(text := model.get(key), str) and len(text) > _MOST_PARTS:
-            yield f"{key}: {counted(len(text), 'character')}; at most {_MOST_PARTS} are allowed"
-    most = model.get("max_input_chars_per_word", 0)
-    if isinstance(most, int) and most > _MOST_WORD_CHARACTERS:
-        yield f"max_input_chars_per_word={most}; at most {_MOST_WORD_CHARACTERS} are allowed"
+        if isinstance(text := model.get(key), str) and len(text) > _MAX_PARTS:
+            yield f"{key}: {counted(len(text), 'character')}; at most {_MAX_PARTS} are allowed"
+    max_chars = model.get("max_input_chars_per_word", 0)
+    if isinstance(max_chars, int) and max_chars > _MAX_WORD_CHARACTERS:
+        yield f"max_input_chars_per_word={max_chars}; at most {_MAX_WORD_CHARACTERS} are allowed"

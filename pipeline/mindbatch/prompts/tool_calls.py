@@ -1,4 +1,4 @@
-"""Calls in a conversation's messages: checked, and their arguments as an object or as the text of one."""
+"""Checks the tool calls of messages, and converts their arguments between objects and JSON text."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _NONE = ("", "null")
 
 
 def checked_calls(calls: object, where: str, errors: list[str]) -> list[Any]:
-    """A copy of the calls without members that are null; what else they hold stays as it is.
+    """Copies the calls without members that are null; other members stay unchanged.
 
-    errors: gets a line for each call that is none, or has arguments that are no object.
+    errors: gets a line for each call that is malformed or whose arguments are not an object.
     """
     if not isinstance(calls, list | tuple):
-        errors.append(f'{where}={shown(calls)}: must be a list of calls like {{"function": {{...}}}}')
+        errors.append(f'{where}={shown(calls)}: must be a list of calls such as {{"function": {{...}}}}')
         return []
-    return [_checked_call(call, f"{where}[{place}]", errors) for place, call in enumerate(calls)]
+    return [_checked_call(call, f"{where}[{index}]", errors) for index, call in enumerate(calls)]
 
 
 def without_nulls(members: Mapping[Any, Any]) -> dict[Any, Any]:
-    """A copy without members that are null, which say no more than absent ones and are text to templates."""
+    """Copies a mapping without null members, which mean the same as absent ones but are text to templates."""
     return {name: value for name, value in members.items() if value is not None}
 
 
@@ -54,7 +54,7 @@ def _checked_call(call: object, where: str, errors: list[str]) -> Any:
 
 
 def _object(arguments: object) -> Mapping[str, Any]:
-    """The arguments of a call as an object. Raises JsonError where they are none and no text of one."""
+    """Returns the arguments of a call as an object. Raises JsonError if they are not one."""
     if arguments is None or (isinstance(arguments, str) and arguments.strip() in _NONE):
         return {}
     parsed = _JSON.parse(arguments) if isinstance(arguments, str) else arguments
@@ -64,7 +64,7 @@ def _object(arguments: object) -> Mapping[str, Any]:
 
 
 def with_arguments(call: Any, *, as_text: bool) -> Any:
-    """A call that was checked, with its arguments as JSON text or else as an object."""
+    """Returns a checked call with its arguments as JSON text or as an object."""
     if _FUNCTION in call:
         return {**call, _FUNCTION: _with_arguments(call[_FUNCTION], as_text)}
     return _with_arguments(call, as_text) if _ARGUMENTS in call else call

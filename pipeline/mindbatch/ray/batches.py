@@ -1,4 +1,4 @@
-"""Batches of Ray Data, as rows to be run and as a table of results."""
+"""Reads the rows of Ray Data's batches, and writes tables of results."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args, get_type_hints
@@ -17,51 +17,51 @@ from mindbatch.run.result_rows import FinishedRow, OutputOptions, json_text
 
 _SOURCE = "batch"
 ERROR = "error"
-"""The column that says why a row has no result."""
-_WHOLE = {
+"""The column with the error of a row without a result."""
+_INTEGERS = {
     name for name, hint in get_type_hints(DecodingParams).items() if float not in (hint, *get_args(hint))
 }
-"""Decoding parameters that are no fractions."""
+"""Decoding parameters that are integers."""
 
 
 Columns = Mapping[str, Any]
-"""The columns of a batch by name: Arrow's arrays where Arrow has a type for what they hold, else lists."""
+"""The columns of a batch by name, as Arrow arrays if Arrow has a type for their values, else as lists."""
 
 
 def records(columns: Columns, decoding_column: str | None) -> Iterator[Record]:
-    """Yields the rows, numbered from 1; decoding_column: as in `data`."""
+    """Yields the rows, numbered from 1. decoding_column: see the section `data`."""
     values = {name: _values(column) for name, column in columns.items()}
     if decoding_column in values:
-        values[decoding_column] = [_with_whole_numbers(value) for value in values[decoding_column]]
+        values[decoding_column] = [_with_integers(value) for value in values[decoding_column]]
     for number, cells in enumerate(zip(*values.values(), strict=True), start=1):
         usable_cells, unusable = split(dict(zip(values, cells, strict=True)))
         yield Record(_SOURCE, number, usable_cells, unusable=unusable, fills_absent=True)
 
 
-def carried(columns: Columns, names: Sequence[str]) -> dict[str, pa.Array]:
-    """The columns of these names, with their types; as JSON texts where Arrow has no type for them.
+def extra_columns(columns: Columns, names: Sequence[str]) -> dict[str, pa.Array]:
+    """Returns the columns of these names as Arrow arrays; values without an Arrow type become JSON texts.
 
     Raises:
-        ConfigError: there are no such columns.
+        ConfigError: a column does not exist.
     """
-    whole = Record(_SOURCE, 0, dict.fromkeys(columns))
+    record = Record(_SOURCE, 0, dict.fromkeys(columns))
     if missing := [name for name in names if name not in columns]:
-        raise ConfigError([f"output.columns: {missing_column(name, whole)}" for name in missing])
+        raise ConfigError([f"output.columns: {missing_column(name, record)}" for name in missing])
     return {name: _array(columns[name]) for name in names}
 
 
 def result_table(
-    rows: Sequence[FinishedRow | RowFailure], options: OutputOptions, carried: Mapping[str, pa.Array]
+    rows: Sequence[FinishedRow | RowFailure], options: OutputOptions, extra: Mapping[str, pa.Array]
 ) -> pa.Table:
-    """A row for each row: the columns of a Parquet result file, and `error`, null where there is a result.
+    """Makes a table of the rows' results with the columns of a Parquet result file and `error`.
 
-    carried: columns that stand beside the results.
+    extra: further columns of the table.
     """
     fields = [field.with_nullable(True) for field in schema(options, {})]
-    of_results = pa.schema([*fields, pa.field(ERROR, pa.string())])
-    table = pa.Table.from_pylist([_cells(row, options) for row in rows], of_results)
-    for place, (name, array) in enumerate(carried.items(), start=1):
-        table = table.add_column(place, name, array)
+    result_schema = pa.schema([*fields, pa.field(ERROR, pa.string())])
+    table = pa.Table.from_pylist([_cells(row, options) for row in rows], result_schema)
+    for index, (name, array) in enumerate(extra.items(), start=1):
+        table = table.add_column(index, name, array)
     return table
 
 
@@ -72,10 +72,10 @@ def _cells(row: FinishedRow | RowFailure, options: OutputOptions) -> dict[str, A
 
 
 def columns_of(batch: Any) -> Columns:
-    """The columns of a batch in whichever of Ray's formats it came.
+    """Returns the columns of a batch in any of Ray's formats.
 
     Raises:
-        ConfigError: it is none of NumPy, pandas and PyArrow, or has two columns of one name.
+        ConfigError: it is not in NumPy's, pandas' or PyArrow's format, or has duplicate columns.
     """
     if isinstance(batch, pa.Table):
         names, columns = batch.column_names, batch.columns
@@ -89,7 +89,7 @@ def columns_of(batch: Any) -> Columns:
 
 
 def _pandas_columns(batch: Any) -> tuple[list[str], list[Any]]:
-    import pandas as pd  # Ray Data has it, and pyarrow gets along without it
+    import pandas as pd  # installed with Ray Data, but not with pyarrow
 
     if not isinstance(batch, pd.DataFrame):
         kind = type(batch).__name__
@@ -98,7 +98,7 @@ def _pandas_columns(batch: Any) -> tuple[list[str], list[Any]]:
 
 
 def _as_arrow(column: Any) -> Any:
-    """An Arrow array, or the plain values; what pandas and NumPy have for null is null."""
+    """Converts a column to an Arrow array, or else to plain values; pandas' and NumPy's nulls become null."""
     if not isinstance(column, (pa.Array, pa.ChunkedArray)):
         try:
             column = pa.array(column, from_pandas=True)
@@ -110,19 +110,19 @@ def _as_arrow(column: Any) -> Any:
 
 
 def _values(column: Any) -> list[Any]:
-    """The cells as JSON has them."""
+    """Returns the cells as JSON values."""
     if isinstance(column, list):
         return [usable(value) for value in column]
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     return [value for chunk in chunks for value in column_values(chunk)]
 
 
-def _with_whole_numbers(parameters: Any) -> Any:
-    """NumPy and pandas make 3.0 of a 3 where other rows have no such parameter."""
+def _with_integers(parameters: Any) -> Any:
+    """Restores integers, which NumPy and pandas turn into floats if other rows lack the parameter."""
     if not isinstance(parameters, dict):
         return parameters
     return {
-        name: int(value) if isinstance(value, float) and value.is_integer() and name in _WHOLE else value
+        name: int(value) if isinstance(value, float) and value.is_integer() and name in _INTEGERS else value
         for name, value in parameters.items()
     }
 
@@ -137,7 +137,7 @@ def _array(column: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Python's own lists and numbers for NumPy's, at any depth."""
+    """Converts NumPy's arrays and numbers to Python's, at any depth."""
     if isinstance(value, (np.ndarray, np.generic)):
         value = value.tolist()
     if isinstance(value, (list, tuple)):

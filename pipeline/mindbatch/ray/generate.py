@@ -1,4 +1,4 @@
-"""Generate: a model as a callable class for the batches of a Ray Data pipeline."""
+"""Provides a model as a callable class for `Dataset.map_batches` of Ray Data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NAMESPACE = b"mindbatch"
 
 
 class Generate:
-    """Continues the prompt of every row of a batch: for `map_batches` of Ray Data.
+    """Generates outputs for the rows of a batch in `Dataset.map_batches` of Ray Data.
 
         dataset.map_batches(
             Generate,
@@ -47,24 +47,24 @@ class Generate:
             compute=ray.data.ActorPoolStrategy(size=4),
         )
 
-    Each actor loads the model once, in a process of its own. A batch may come as NumPy, pandas or PyArrow;
-    the result is a PyArrow table with a row for each of its rows, in their order: the columns of the Parquet
-    result files of `mindbatch batch`, and `error`, which says why a row has no result. A row has the same
-    result there and here, in whatever batch it comes, for its key fixes its random numbers.
+    Each actor loads the model once, in a process of its own. Batches may be in NumPy's, pandas' or PyArrow's
+    format. The result is a PyArrow table with a row for each row, in the same order: the columns of the
+    Parquet result files of `mindbatch batch`, and `error` for rows without a result. The result of a row is
+    the same as that of `mindbatch batch`, in any batch, because its key determines its random numbers.
 
     Args:
-        path: as of `LLM`, on each node.
-        data: how a row becomes a prompt: the keys of the section `data` but those that choose rows.
-            key_column must be given. `date`, where it is not, is one for all actors of a job.
-        decoding: the decoding parameters; a column of `data` may say more for single rows.
-        output: `columns` to stand beside the results, `token_ids`, `prompt`.
-        options: the keywords of `LLM`; batch_size is of sequences in a step.
-            num_threads is the number of CPUs that Ray gives the actor unless it is said.
+        path: see `LLM`; it must exist on each node.
+        data: the keys of the section `data`, except those that choose rows; key_column is required. The
+            default of `date` is the same for all actors of a job.
+        decoding: the decoding parameters, which a column of `data` may override for single rows.
+        output: the keys `columns` (columns of the batch to keep), `token_ids` and `prompt`.
+        options: the keywords of `LLM`; batch_size is the number of sequences in a step. The default of
+            num_threads is the number of CPUs that Ray assigns to the actor.
 
     Raises:
-        TypeError: an option that there is not.
-        ConfigError: every error in the others, before the model is loaded.
-        CheckpointError: the folder is damaged or does not hold a supported model.
+        TypeError: an option does not exist.
+        ConfigError: all errors in the other arguments, before the model is loaded.
+        CheckpointError: the folder is damaged or does not have a supported model.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Generate:
         config = settings_of(path, data, decoding, output, options)
         self._params = DecodingParams(**vars(config.decoding))
         self._columns: Sequence[str] = config.output.columns
-        self._written = OutputOptions(
+        self._output_options = OutputOptions(
             prompt=config.output.prompt,
             token_ids=config.output.token_ids,
             adapter=bool(config.lora.names),
@@ -88,59 +88,64 @@ class Generate:
         self._maker = RowMaker(config.data, self._params, is_openai=False, lora=config.lora)
         self._date = config.data.date or _job_date()
         self._llm = _loaded(config)
-        if asked := always_chats(config.data):
-            self._llm.refuse_chats(asked)
+        if setting := always_chats(config.data):
+            self._llm.refuse_chats(setting)
 
     def __call__(self, batch: Any) -> pa.Table:
-        """The results of a batch.
+        """Generates the results of a batch.
 
         Raises:
-            ConfigError: the batch has not the columns that were asked for, or is in none of Ray's formats.
+            ConfigError: the batch lacks requested columns, or is not in one of Ray's formats.
         """
-        from mindbatch.ray.batches import carried, columns_of, records, result_table  # pyarrow takes long
+        from mindbatch.ray.batches import (  # importing pyarrow is slow
+            columns_of,
+            extra_columns,
+            records,
+            result_table,
+        )
 
         columns = columns_of(batch)
-        extra_columns = carried(columns, self._columns)
+        kept_columns = extra_columns(columns, self._columns)
         rows = [
             self._maker.make(record.line, record) for record in records(columns, self._data.decoding_column)
         ]
         if missing := self._maker.missing_columns():
             raise ConfigError(missing)
-        return result_table(self._outcomes(rows), self._written, extra_columns)
+        return result_table(self._outcomes(rows), self._output_options, kept_columns)
 
     def close(self) -> None:
-        """Lets go of the model and ends the processes of templates; an actor's end does it, too."""
+        """Frees the model and ends the processes of templates, as does the end of the actor."""
         self._maker.close()
         self._llm.close()
 
     def _outcomes(self, rows: Sequence[DataRow | RowFailure]) -> list[FinishedRow | RowFailure]:
         finished: dict[int, FinishedRow | RowFailure] = {}
         waiting: dict[int, DataRow] = {}
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             if isinstance(row, DataRow):
-                waiting[place] = row
+                waiting[index] = row
             else:
-                finished[place] = row
+                finished[index] = row
         while waiting:
-            # An output names its row by its key: of several rows with one key only one runs at a time.
-            places: dict[str, int] = {}
-            for place, row in waiting.items():
-                places.setdefault(row.key, place)
-            chosen = {key: waiting.pop(place) for key, place in places.items()}
+            # Outputs are identified by keys, so rows with equal keys run one after another.
+            indices: dict[str, int] = {}
+            for index, row in waiting.items():
+                indices.setdefault(row.key, index)
+            chosen = {key: waiting.pop(index) for key, index in indices.items()}
             for output in self._outputs(chosen.values()):
-                finished[places[output.key]] = _outcome(chosen[output.key], output)
-        return [finished[place] for place in sorted(finished)]
+                finished[indices[output.key]] = _outcome(chosen[output.key], output)
+        return [finished[index] for index in sorted(finished)]
 
     def _outputs(self, rows: Iterable[DataRow]) -> Iterator[RequestOutput]:
-        asked = ((row.prompt(self._date), row.params(self._params)) for row in rows)
-        with closing(self._llm.steps(asked)) as steps:
+        requests = ((row.prompt(self._date), row.params(self._params)) for row in rows)
+        with closing(self._llm.steps(requests)) as steps:
             for step in steps:
                 yield from step.finished
 
 
 def _loaded(config: BatchConfig) -> LLM:
-    """The model, in a process of its own: Ray's have imported another protobuf than MindSpore can use, and
-    their signals are Ray's."""
+    """Loads the model in a process of its own, because Ray's process has imported a protobuf that MindSpore
+    cannot use, and handles signals itself."""
     from mindbatch.replicas.load import load_replicas
 
     prepare_environment(config.runtime.verbose, config.runtime.num_threads)
@@ -148,8 +153,7 @@ def _loaded(config: BatchConfig) -> LLM:
 
 
 def _job_date() -> str:
-    """The day on which the first actor of this job asked for it, however late others are made; today outside
-    of a job."""
+    """Returns the day on which the first actor of this job called it, or today outside of a job."""
     ray: Any = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return today()
@@ -169,7 +173,7 @@ def _outcome(row: DataRow, output: RequestOutput) -> FinishedRow | RowFailure:
     return RowFailure(row.key, row.source, row.line, body["stage"], body["reason"])
 
 
-_OF_THE_DATASET = (
+_DATASET_KEYS = (
     "path",
     "format",
     "limit",
@@ -179,10 +183,10 @@ _OF_THE_DATASET = (
     "max_errors",
     "max_line_bytes",
 )
-_OF_FILES = ("dir", "format", "on_mismatch")
+_FILE_KEYS = ("dir", "format", "on_mismatch")
 _NO_KEY = (
-    "data.key_column: must be given: the column that names a row, different in every row; Ray deals rows out "
-    "in no fixed order, and the key fixes a row's random numbers"
+    "data.key_column: must be given: a column with unique keys; Ray distributes rows in no fixed "
+    "order, and the key determines a row's random numbers"
 )
 
 
@@ -193,17 +197,19 @@ def settings_of(
     output: Mapping[str, Any] | None,
     options: Mapping[str, Any],
 ) -> BatchConfig:
-    """The configuration of a run over the rows that Ray brings; path, options: as of `LLM`.
+    """Makes the configuration of a run over Ray's rows. path, options: see `LLM`.
 
     Raises:
-        TypeError: an option that there is not.
-        ConfigError: every error in the rest, a line each.
+        TypeError: an option does not exist.
+        ConfigError: all other errors, one line each.
     """
     config = BatchConfig()
     errors = [
-        *_section_errors("data", DataConfig, data, dict.fromkeys(_OF_THE_DATASET, "the dataset says that")),
+        *_section_errors("data", DataConfig, data, dict.fromkeys(_DATASET_KEYS, "the dataset sets it")),
         *_section_errors("decoding", DecodingConfig, decoding, {}),
-        *_section_errors("output", BatchOutputConfig, output, dict.fromkeys(_OF_FILES, "no file is written")),
+        *_section_errors(
+            "output", BatchOutputConfig, output, dict.fromkeys(_FILE_KEYS, "no file is written")
+        ),
     ]
     try:
         loaded = options_of(path, options)
@@ -223,7 +229,7 @@ def settings_of(
 
 
 def _section_errors(name: str, schema: type, section: object, refused: Mapping[str, str]) -> Iterator[str]:
-    """Errors of what was given for a section, by the types of its keys; refused: keys that have no effect."""
+    """Yields errors of a section's keys and values. refused: reasons why keys have no effect."""
     if section is None:
         return
     if not isinstance(section, Mapping):
@@ -231,13 +237,13 @@ def _section_errors(name: str, schema: type, section: object, refused: Mapping[s
         return
     keys = {name: key for name, key in schema_keys(schema).keys.items() if name not in refused}
     for key, value in section.items():
-        place = f"{name}.{key}"
+        full_name = f"{name}.{key}"
         if key in refused:
-            yield f"{place}: has no effect with Ray Data: {refused[key]}; remove it"
+            yield f"{full_name}: has no effect with Ray Data: {refused[key]}; remove it"
         elif key not in keys:
-            yield f"{place}: unknown key{did_you_mean(str(key), keys)}"
+            yield f"{full_name}: unknown key{did_you_mean(str(key), keys)}"
         elif error := keys[key].error(value):
-            yield f"{place}={shown(value)}: {error}"
+            yield f"{full_name}={shown(value)}: {error}"
 
 
 def _row_errors(config: BatchConfig) -> Iterable[str]:
@@ -246,6 +252,6 @@ def _row_errors(config: BatchConfig) -> Iterable[str]:
     if config.data.key_column is None:
         yield _NO_KEY
     if str(config.decoding.seed) == RANDOM:
-        yield "decoding.seed=random: each actor would draw its own; give a number"
+        yield "decoding.seed=random: each actor would draw its own; use a number"
     if ERROR in config.output.columns:
-        yield f"output.columns: {ERROR}: results have a field of that name already"
+        yield f"output.columns: {ERROR}: results already have a field of that name"

@@ -32,7 +32,7 @@ def parser_of(row: DataRow, options: OutputOptions) -> MessageParser | None:
         format = forced_call(format)
     if format is None or "messages" not in row.content:
         return None
-    in_reasoning = bool(format.reasoning_opening) and format.begins_in_reasoning(options.prompt_end(row))
+    in_reasoning = bool(format.reasoning_opening) and format.starts_in_reasoning(options.prompt_end(row))
     has_one_call = bool(row.extra.get("has_one_call"))
     tools = row.content.get("tools") or ()
     return format.parser(in_reasoning=in_reasoning, tools=tools, has_one_call=has_one_call)
@@ -57,7 +57,7 @@ def chat_message(
     parser = parser_of(row, options)
     if parser is None:
         return message, reason
-    parsed = ParsedMessage.of_pieces(parser.push(generation["text"]) + parser.finish())
+    parsed = ParsedMessage.from_pieces(parser.push(generation["text"]) + parser.finish())
     message["content"] = parsed.content
     if parsed.reasoning is not None:
         message["reasoning_content"] = parsed.reasoning

@@ -1,1 +1,1 @@
-"""Owns the HTTP server: OpenAI's API over one engine, and batches that are runs."""
+"""The HTTP server: OpenAI's API over one engine, and batches that are runs."""

@@ -1,4 +1,4 @@
-"""/v1/files and /v1/batches."""
+"""Serves /v1/files and /v1/batches."""
 
 import asyncio
 import os
@@ -23,18 +23,18 @@ from mindbatch.server.records import BatchRecord, FileRecord, Record, Records, w
 from mindbatch.server.requests import JSON, ApiError, Result, bad_request, json_body, refuse_unknown
 
 _BATCH_KEYS = ("input_file_id", "endpoint", "completion_window", "metadata")
-_MOST_METADATA = 16
+_MAX_METADATA = 16
 _LONGEST_METADATA = (64, 512)
 _CHUNK = 1 << 16
 _LARGEST_PAGE = 4 << 20
 
 
 def batches_of(request: Request) -> Batches:
-    """The server's batches; an ApiError where it keeps none."""
+    """Returns the server's batches. Raises ApiError if server.batches_dir is not set."""
     batches: Batches | None = request.app.state.service.batches
     if batches is None:
         raise ApiError(
-            404, "this server keeps no files and batches: it needs server.batches_dir", "no_batches"
+            404, "files and batches need server.batches_dir, which this server does not set", "no_batches"
         )
     return batches
 
@@ -47,7 +47,7 @@ async def upload(request: Request) -> Response:
         if purpose != "batch":
             raise bad_request(f"purpose={shown(purpose)}: must be batch", "purpose")
         if not isinstance(file, UploadFile):
-            raise bad_request("file: missing; a file of requests, a line each", "file")
+            raise bad_request("file: missing; must be a file with a request on each line", "file")
         name = file.filename or "file"
         if error := unicode_error(name):
             raise bad_request(f"file: its name {error}", "file")
@@ -57,7 +57,7 @@ async def upload(request: Request) -> Response:
 
 @asynccontextmanager
 async def _form(request: Request) -> AsyncIterator[FormData]:
-    """The form of an upload, with its file until the block ends; an ApiError where there is no room."""
+    """Reads the form of an upload; closes its file after the block. Raises ApiError if the disk is full."""
     try:
         form = await request.form(max_files=1, max_fields=4)
     except OSError as error:
@@ -87,7 +87,7 @@ async def read_file(request: Request) -> Response:
 
 async def file_content(request: Request) -> Response:
     record, path = await _file(request)
-    try:  # before an answer is begun: it may have been removed, or be removed while it is read
+    try:  # before the answer starts: the file may be removed at any time
         file = await asyncio.to_thread(_opened, path)
     except FileNotFoundError:
         raise _no_file(record.id) from None
@@ -125,7 +125,7 @@ async def _file(request: Request) -> tuple[FileRecord, Path]:
 
 
 def _no_file(name: str) -> ApiError:
-    return ApiError(404, f"file {shown(name)}: there is none", "file_not_found", "file_id")
+    return ApiError(404, f"file {shown(name)}: does not exist", "file_not_found", "file_id")
 
 
 async def create_batch(request: Request) -> Response:
@@ -137,15 +137,13 @@ async def create_batch(request: Request) -> Response:
         errors.append(f"endpoint={shown(endpoint)}: must be one of {', '.join(ENDPOINTS)}")
     seconds = window_seconds(window)
     if "completion_window" in body and seconds is None:
-        errors.append(f"completion_window={shown(window)}: must be a time like 24h, 30m or 7d")
+        errors.append(f"completion_window={shown(window)}: must be a duration such as 24h, 30m or 7d")
     errors += _metadata_errors(metadata)
     if errors or seconds is None:
         raise bad_request(errors)
     name = body["input_file_id"]
     if not isinstance(name, str) or batches.files.find(name) is None:
-        raise ApiError(
-            404, f"input_file_id={shown(name)}: there is no such file", "file_not_found", "input_file_id"
-        )
+        raise ApiError(404, f"input_file_id={shown(name)}: does not exist", "file_not_found", "input_file_id")
     record = await _stored(batches.create, name, endpoint, window, seconds, metadata)
     return JSONResponse(record.object())
 
@@ -154,13 +152,13 @@ def _metadata_errors(metadata: Any) -> list[str]:
     if metadata is None:
         return []
     if not isinstance(metadata, Mapping) or not all(isinstance(value, str) for value in metadata.values()):
-        return [f"metadata={shown(metadata)}: must be an object of texts"]
+        return [f"metadata={shown(metadata)}: must be an object of strings"]
     key_length, value_length = _LONGEST_METADATA
-    fits = all(len(key) <= key_length and len(value) <= value_length for key, value in metadata.items())
-    if len(metadata) <= _MOST_METADATA and fits:
+    is_allowed = all(len(key) <= key_length and len(value) <= value_length for key, value in metadata.items())
+    if len(metadata) <= _MAX_METADATA and is_allowed:
         return []
     return [
-        f"metadata: at most {_MOST_METADATA} keys of {key_length} characters, with values of {value_length}"
+        f"metadata: at most {_MAX_METADATA} keys of {key_length} characters, with values of {value_length}"
     ]
 
 
@@ -177,7 +175,7 @@ async def read_batch(request: Request) -> Response:
 async def cancel_batch(request: Request) -> Response:
     record = await _batch(request)
     if record.has_ended:
-        raise ApiError(409, f"batch {record.id}: has ended already ({record.status})", "batch_ended")
+        raise ApiError(409, f"batch {record.id}: has already ended ({record.status})", "batch_ended")
     await _stored(batches_of(request).cancel, record)
     return JSONResponse(record.object())
 
@@ -186,12 +184,12 @@ async def _batch(request: Request) -> BatchRecord:
     name = request.path_params["name"]
     record = batches_of(request).records.find(name)
     if record is None:
-        raise ApiError(404, f"batch {shown(name)}: there is none", "batch_not_found", "batch_id")
+        raise ApiError(404, f"batch {shown(name)}: does not exist", "batch_not_found", "batch_id")
     return record
 
 
 async def _stored(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Calls what writes to the disk, in a thread; an ApiError where there is no room."""
+    """Calls a function that writes to the disk in a thread. Raises ApiError if the disk is full."""
     try:
         return await asyncio.to_thread(function, *arguments)
     except StorageError as error:
@@ -204,16 +202,18 @@ def _query(request: Request, known: Sequence[str]) -> dict[str, str]:
     return query
 
 
-def _page(records: Records[Record], items: list[Record], query: Mapping[str, str], most: int) -> Response:
-    """A part of a list: `limit` of it (20), after the one that is named; fewer where these would be large."""
-    limit = query.get("limit", str(min(20, most)))
-    if not (limit.isascii() and limit.isdecimal() and len(limit) <= 6 and 1 <= int(limit) <= most):
-        raise bad_request(f"limit={shown(limit)}: must be from 1 to {most}", "limit")
+def _page(
+    records: Records[Record], items: list[Record], query: Mapping[str, str], max_limit: int
+) -> Response:
+    """Returns up to `limit` (20) objects after the one named, but at most about _LARGEST_PAGE bytes."""
+    limit = query.get("limit", str(min(20, max_limit)))
+    if not (limit.isascii() and limit.isdecimal() and len(limit) <= 6 and 1 <= int(limit) <= max_limit):
+        raise bad_request(f"limit={shown(limit)}: must be from 1 to {max_limit}", "limit")
     if (after := query.get("after")) is not None:
-        places = [place for place, item in enumerate(items) if item.id == after]
-        if not places:
+        index = next((index for index, item in enumerate(items) if item.id == after), None)
+        if index is None:
             raise bad_request(f"after={shown(after)}: not in this list", "after")
-        items = items[places[0] + 1 :]
+        items = items[index + 1 :]
     objects: list[bytes] = []
     left = _LARGEST_PAGE
     for item in items[: int(limit)]:

@@ -1,4 +1,4 @@
-"""The rows of a server's batches: checked as requests are, run in what those leave free in the engine."""
+"""Runs the rows of batches in the engine's capacity that online requests do not use."""
 
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -21,10 +21,10 @@ from mindbatch.prompts.prompt_lines import EMPTY_LINE
 from mindbatch.prompts.prompts import Prompt
 from mindbatch.server.schema import ServeConfig
 
-_SECONDS_BETWEEN_LOOKS = 0.1
-"""A batch that waits for its rows looks so often whether it is to end."""
+_POLL_SECONDS = 0.1
+"""Interval at which a batch that waits for its rows checks whether it must end."""
 _ROWS_AT_ONCE = 256
-NEVER_TRIED = {
+NOT_RUN = {
     "cancelled": "the batch was cancelled before this request was done",
     "expired": "the completion window ended before this request was done",
     "failed": "the batch failed before this request was done",
@@ -33,17 +33,19 @@ Rows = Iterable[tuple[Prompt, DecodingParams]]
 
 
 class Interrupted(MindBatchError):
-    """The run of a batch is left: the server ends, and it goes on another time, or it has failed already."""
+    """Raised to leave the run of a batch: the server ends and resumes it later, or the batch has failed."""
 
 
 class BackgroundRows:
     """A `run.generation.Generator` over the server's model.
 
-    The engine's thread computes; that of the batch waits: a request from outside would have to wait for a
-    step of each that computes.
+    The steps are computed by the engine's thread while the batch's thread waits. If each batch computed
+    steps, an online request would have to wait for one step of each.
 
-    share: unfinished rows that the batch may have in the engine. ending: why the rows are to end, or None;
-    those that are left when the batch is cancelled, or its time is over, are errors that say so.
+    Args:
+        share: returns the number of unfinished rows that the batch may have in the engine.
+        ending: returns why the batch must end, or None. If it is cancelled or has expired, its remaining
+            rows become errors with that reason.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class BackgroundRows:
 
     @property
     def statistics(self) -> EngineStatistics:
-        """The engine's load, and the tokens of these rows."""
+        """Statistics of the engine, with the token counts of these rows."""
         return replace(self._llm.statistics, **self._tokens)
 
     def take_notes(self) -> list[str]:
@@ -72,32 +74,32 @@ class BackgroundRows:
         inbox = Inbox(filled.set, with_events=False)
         with closing(self._llm.call(inbox, in_background=True)) as call:
             while self._ending() is None:
-                taken = [*islice(source, max(0, self._share() - call.num_unfinished))]
-                unfinished |= dict.fromkeys(row.key for row, _ in taken)
-                finished = self._add(call, taken) if taken else []
+                added = [*islice(source, max(0, self._share() - call.num_unfinished))]
+                unfinished |= dict.fromkeys(row.key for row, _ in added)
+                finished = self._add(call, added) if added else []
                 if not (finished or call.num_unfinished):
                     return
                 if not (finished or inbox):
-                    filled.wait(_SECONDS_BETWEEN_LOOKS)
+                    filled.wait(_POLL_SECONDS)
                 filled.clear()
                 finished += call.next().finished if inbox else []
                 for output in finished:
                     del unfinished[output.key]
                     self._count(output)
                 yield StepResult([], finished)
-        yield from self._left(chain(unfinished, (row.key for row, _ in source)))
+        yield from self._failed(chain(unfinished, (row.key for row, _ in source)))
 
     def _add(self, call: Call, rows: Rows) -> list[RequestOutput]:
-        """Puts rows to the engine; returns those that it refuses."""
+        """Adds rows to the engine; returns the outputs of those that it refuses."""
         requests = [self._llm.request(row, params) for row, params in rows]
         return self._engine.ask(lambda llm: call.add(requests)).result()
 
-    def _left(self, keys: Iterator[str]) -> Iterator[StepResult]:
+    def _failed(self, keys: Iterator[str]) -> Iterator[StepResult]:
         stage = self._ending() or ""
-        if stage not in NEVER_TRIED:
+        if stage not in NOT_RUN:
             raise Interrupted("the server ends")
-        while some := [*islice(keys, _ROWS_AT_ONCE)]:
-            yield StepResult([], [RequestOutput.failed(key, NEVER_TRIED[stage], stage=stage) for key in some])
+        while chunk := [*islice(keys, _ROWS_AT_ONCE)]:
+            yield StepResult([], [RequestOutput.failed(key, NOT_RUN[stage], stage=stage) for key in chunk])
 
     def _count(self, output: RequestOutput) -> None:
         self._tokens["prompt_tokens"] += len(output.prompt_token_ids)
@@ -106,14 +108,14 @@ class BackgroundRows:
 
 
 def line_errors(item: DataRow | RowFailure, endpoint: str, config: ServeConfig) -> Iterator[dict[str, Any]]:
-    """Yields OpenAI's error objects for a line that is no request of its batch's endpoint, or not of this
-    server: for another model, or more choices than it gives."""
+    """Yields OpenAI's error objects for an invalid line: not a request, or for another endpoint, an unknown
+    model, or too many choices."""
     if isinstance(item, RowFailure):
-        if item.reason != EMPTY_LINE:  # an error of a row, but no reason to leave the others
+        if item.reason != EMPTY_LINE:  # an error of the row, which does not fail the batch
             yield line_error("invalid_request", item.reason, item.line)
         return
     if item.extra["endpoint"] != endpoint:
-        message = f"url={item.extra['endpoint']}: the batch's is {endpoint}"
+        message = f"url={item.extra['endpoint']}: must be the batch's endpoint, {endpoint}"
         yield line_error("mismatched_endpoint", message, item.line)
     for error in (model_error(item.extra.get("model"), config), count_error(item, config)):
         if error is not None:
@@ -121,15 +123,15 @@ def line_errors(item: DataRow | RowFailure, endpoint: str, config: ServeConfig) 
 
 
 def model_error(model: str | None, config: ServeConfig) -> str | None:
-    """Explains why a request cannot have a model of that name; None if it can."""
+    """Returns the error of a model's name in a request, or None."""
     names = [config.name, *config.lora.names]
     if model is None or model in names:
         return None
-    return f"model={shown(model)}: not served here; there are {', '.join(names)}{did_you_mean(model, names)}"
+    return f"model={shown(model)}: not served here; allowed: {', '.join(names)}{did_you_mean(model, names)}"
 
 
 def count_error(row: DataRow, config: ServeConfig) -> str | None:
-    """Explains why a request cannot have so many choices; None if it can."""
+    """Returns the error of a request's number of choices, or None."""
     if (count := row.overrides.get("num_return_sequences", 1)) > config.server.max_n:
         return f"n={count}: at most {config.server.max_n} choices"
     return None

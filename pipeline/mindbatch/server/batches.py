@@ -1,4 +1,4 @@
-"""Batches: each is a run in a folder of its own, resumed when the server starts, ended or cancelled."""
+"""Runs each batch in a folder of its own; resumes, expires, cancels and removes batches."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ from mindbatch.server.records import (
 from mindbatch.server.requests import ApiError
 from mindbatch.server.schema import ServeConfig
 
-MOST_ERRORS = 1000
-"""Errors of a file that are told one by one; the others are counted."""
-_MOST_TRIES = 3
-"""Times that a batch is begun in one process of the server, where it is not the batch that fails."""
+MAX_ERRORS = 1000
+"""Errors of a file that are listed; the others are counted."""
+_MAX_TRIES = 3
+"""Attempts to run a batch in one process of the server if the errors are not the batch's own."""
 _REMOVED_AT_ONCE = 20
-_SECONDS_UNTIL_ROOM = 60.0
-"""A batch that cannot write waits so long before it tries again: somebody may make room on the disk."""
+_RETRY_SECONDS = 60.0
+"""Pause of a batch after a full disk or a lack of descriptors."""
 _SECTIONS = ("model", "decoding", "lora", "parallel", "launch", "runtime")
 _remembered = cache(file_digest)  # the weights are the same for all batches
 
 
 class Batches:
-    """The files and batches of one folder, which is this server's alone; and the threads that run them.
+    """Owns the files and batches of one folder, and the threads that run the batches.
 
-    The methods may be called by any thread. Raises ConfigError when another server has the folder.
+    The methods are thread-safe. Raises ConfigError if another server uses the folder.
     """
 
     def __init__(self, config: ServeConfig, opened: OpenedFolder, llm: LLM, engine: AsyncLLM) -> None:
@@ -82,19 +82,19 @@ class Batches:
         self._pool = ThreadPoolExecutor(config.server.max_batches, "batch")
 
     def start(self) -> None:
-        """Goes on with the batches that have not ended."""
+        """Resumes the batches that have not ended."""
         for record in self.records.all():
             if not record.has_ended:
                 self._submit(record)
 
     def stop(self) -> None:
-        """Ends the threads; what was finished is committed, and the batches go on another time."""
+        """Ends the threads; finished rows are committed, and the next start resumes the batches."""
         self.interrupt()
         self._pool.shutdown(cancel_futures=True)
         self._lock.close()
 
     def interrupt(self) -> None:
-        """Has the batches end, to go on another time; one that is created now begins then."""
+        """Makes the batches end; the next start resumes them, and runs those created from now on."""
         with self.changing:
             self._is_ending = True
             for running in self._running.values():
@@ -103,24 +103,28 @@ class Batches:
     def create(
         self, input_file_id: str, endpoint: str, window: str, seconds: int, metadata: dict[str, str] | None
     ) -> BatchRecord:
-        """Begins a batch; its file's lines are checked first. Raises StorageError."""
+        """Creates and submits a batch, which checks the lines of its file first. Raises StorageError."""
         if len(self._running) >= self.config.server.max_files:
             raise ApiError(
-                429, f"{len(self._running)} batches have not ended, the most at a time", "too_many_batches"
+                429,
+                f"{len(self._running)} batches have not ended; no more are accepted at a time",
+                "too_many_batches",
             )
-        begun = int(time.time())
+        created = int(time.time())
         record = BatchRecord(
-            new_id("batch_"), endpoint, input_file_id, window, begun, begun + seconds, metadata
+            new_id("batch_"), endpoint, input_file_id, window, created, created + seconds, metadata
         )
         with self.changing:
             if self.files.find(input_file_id) is None:
-                raise ApiError(404, f"file {input_file_id}: there is none", "file_not_found", "input_file_id")
+                raise ApiError(
+                    404, f"file {input_file_id}: does not exist", "file_not_found", "input_file_id"
+                )
             self.records.keep(record)
             self._submit(record)
         return record
 
     def cancel(self, record: BatchRecord) -> None:
-        """Has a batch end; what is done until then has its results."""
+        """Makes a batch end; rows that finish until then have their results."""
         with self.changing:
             if record.has_ended or record.status == "cancelling":
                 return
@@ -133,18 +137,18 @@ class Batches:
         return dict(Counter(record.status for record in self.records.all()))
 
     def user_of(self, file_id: str) -> str | None:
-        """A batch that is not done with a file."""
+        """Returns the id of an unfinished batch of the file, or None."""
         unfinished = (record for record in self.records.all() if not record.has_ended)
         return next((record.id for record in unfinished if record.input_file_id == file_id), None)
 
     def all_files(self) -> list[FileRecord]:
-        """The files that clients have brought and batches have written, in the order of their making."""
+        """Returns the uploaded files and the results of batches, in the order of their creation."""
         names = [record.result_id(kind) for record in self.records.all() for kind in (RESULTS, ERRORS)]
         written = [file[0] for name in names if name and (file := self.file(name))]
         return sorted([*self.files.all(), *written], key=lambda file: file.created_at)
 
     def file(self, name: str) -> tuple[FileRecord, Path] | None:
-        """A file that a client has brought or a batch has written, and where it lies."""
+        """Returns an uploaded file or a result of a batch, with its path."""
         if (record := self.files.find(name)) is not None:
             return (record, path) if is_own(path := self.files.content(name)) else None
         batch_id, kind = result_of(name)
@@ -159,12 +163,12 @@ class Batches:
         return FileRecord(name, f"{batch.id}_{kind}.jsonl", size, ended, "batch_output"), path
 
     def delete_file(self, name: str) -> None:
-        """Removes a file; an ApiError while a batch needs it."""
+        """Removes a file. Raises ApiError while a batch needs it."""
         batch_id, kind = result_of(name)
         if not kind:
             with self.changing:
                 if (user := self.user_of(name)) is not None:
-                    message = f"file {name}: {user} runs its lines; cancel that first"
+                    message = f"file {name}: used by {user}; cancel that batch first"
                     raise ApiError(409, message, "file_in_use")
                 self.files.delete(name)
             return
@@ -183,7 +187,7 @@ class Batches:
                     running.end("expired")
 
     def remove_old(self) -> None:
-        """Removes what has been kept for server.keep_days; leaves the rest when the server ends."""
+        """Removes files and ended batches older than server.keep_days, until the server ends."""
         if (days := self.config.server.keep_days) is None:
             return
         time_limit = time.time() - days * 86400
@@ -194,15 +198,15 @@ class Batches:
         ]
         for records, names in ((self.files, files), (self.records, ended)):
             for first in range(0, len(names), _REMOVED_AT_ONCE):
-                with self.changing:  # a batch that is made now has its file, or finds none
+                with self.changing:  # a batch that is created meanwhile has its file, or gets an error
                     if self._is_ending:
                         return
                     users = {work.record.input_file_id for work in self._running.values()}
-                    some = names[first : first + _REMOVED_AT_ONCE]
-                    records.delete(*(name for name in some if name not in users))
+                    chunk = names[first : first + _REMOVED_AT_ONCE]
+                    records.delete(*(name for name in chunk if name not in users))
 
     def share(self) -> int:
-        """Rows that a batch may have in the engine: twice its part of the places, so that all are filled."""
+        """Returns the number of rows that a batch may have in the engine: twice its share of a step."""
         running = [work.has_rows for work in [*self._running.values()]]
         return max(2, 2 * self.llm.settings.batch_size // max(1, sum(running)))
 
@@ -221,7 +225,7 @@ class Batches:
 
 
 class BatchWork:
-    """The life of a batch in a thread of its own: checked, run, finished; its failures are its own."""
+    """Checks, runs and finishes a batch in a thread of its own."""
 
     def __init__(self, record: BatchRecord, batches: Batches) -> None:
         self.record, self._batches = record, batches
@@ -230,26 +234,28 @@ class BatchWork:
         self.has_rows = False  # in the engine
         self._before = RowCounts(0, 0, 0)  # of earlier sessions
         self._ending: str | None = None
-        self._woken = threading.Event()
+        self._wake_up = threading.Event()
         if record.status == "cancelling":
             self.end("cancelled")
         elif record.expires_at <= time.time():
             self.end("expired")
 
     def end(self, reason: str) -> None:
-        """Has it end: "cancelled", "expired" or, to go on another time, "interrupted"."""
+        """Makes the batch end as "cancelled", "expired" or, to be resumed later, "interrupted"."""
         self._ending = self._ending or reason
-        self._woken.set()
+        self._wake_up.set()
 
     def run(self) -> None:
-        """Runs it to its end, or until the server ends."""
+        """Runs the batch until it or the server ends."""
         tries = 0
-        while tries <= _MOST_TRIES:
+        while tries <= _MAX_TRIES:
             try:
-                if tries < _MOST_TRIES:
+                if tries < _MAX_TRIES:
                     self._try()
                 else:
-                    self._fail([line_error("server_error", "the server could not run it; its log says why")])
+                    self._fail(
+                        [line_error("server_error", "the server could not run the batch; see its log")]
+                    )
                 return
             except Interrupted:
                 return
@@ -257,38 +263,38 @@ class BatchWork:
                 if self._batches.engine.is_closed:
                     return
                 if isinstance(error, StorageError) or passing_error(error) is not None:
-                    self._wait_for_room(error)
+                    self._wait_for_resources(error)
                     if self._ending == "interrupted":
                         return
                     continue
                 tries += 1
                 lines = [error] if isinstance(error, MindBatchError) else traceback.format_exception(error)
                 text = " ".join(map(str, lines))
-                say(f"{self.record.id}: ended ({tries} of {_MOST_TRIES} times): {text}")
+                say(f"{self.record.id}: ended ({tries} of {_MAX_TRIES} times): {text}")
 
-    def _wait_for_room(self, error: Exception) -> None:
-        """Waits until somebody may have made room, or ended what takes all descriptors."""
+    def _wait_for_resources(self, error: Exception) -> None:
+        """Waits _RETRY_SECONDS, in which space or descriptors may become free."""
         reason = "; ".join(error.lines) if isinstance(error, MindBatchError) else str(error)
         say(f"{self.record.id}: waits: {reason}")
-        self._woken.clear()
-        if self._ending != "interrupted":  # before it was cleared
-            self._woken.wait(_SECONDS_UNTIL_ROOM)
+        self._wake_up.clear()
+        if self._ending != "interrupted":  # set before the event was cleared
+            self._wake_up.wait(_RETRY_SECONDS)
 
     def _try(self) -> None:
         try:
-            if self.record.has_ended:  # which could not be written down
+            if self.record.has_ended:  # but its record could not be written
                 self._batches.records.keep(self.record)
             elif is_own(self._data):
                 self._generate()
             else:
-                raise ConfigError(f"{self.record.input_file_id}: its content is gone")
+                raise ConfigError(f"{self.record.input_file_id}: its content does not exist")
         except (ConfigError, CheckpointError) as error:
             if passing_error(error) is not None:
                 raise
-            self._fail([line_error("invalid_batch", problem) for problem in error.lines[:MOST_ERRORS]])
+            self._fail([line_error("invalid_batch", problem) for problem in error.lines[:MAX_ERRORS]])
 
     def _checked(self, items: Items) -> Items:
-        """Passes the lines of the file on to the run, and counts them; a batch with wrong ones has failed."""
+        """Passes the rows of the file to the run and counts them; the batch fails if a line is invalid."""
         record, num_errors = self.record, 0
         errors: list[dict[str, Any]] = []
         is_new = record.status == "validating"
@@ -297,12 +303,12 @@ class BatchWork:
                 raise Interrupted("the server ends")
             if is_new and self._ending is None:
                 record.total = number
-                wrong = [*line_errors(item, record.endpoint, self._batches.config)]
-                num_errors += len(wrong)
-                errors += bounded_errors(wrong[: MOST_ERRORS - len(errors)], 0)
+                found_errors = [*line_errors(item, record.endpoint, self._batches.config)]
+                num_errors += len(found_errors)
+                errors += bounded_errors(found_errors[: MAX_ERRORS - len(errors)], 0)
             yield item
         if errors or not (record.total or self._ending):
-            self._fail(errors or [line_error("empty_file", "the file holds no request")], num_errors)
+            self._fail(errors or [line_error("empty_file", "the file has no request")], num_errors)
             raise Interrupted("the batch has failed")
         with self._batches.changing:
             if record.status == "validating":
@@ -320,7 +326,7 @@ class BatchWork:
             batches.records.keep(record)
 
     def _run(self, config: BatchConfig, fields: Mapping[str, Any]) -> None:
-        """Runs what is left, writes the results and counts them. fields: see `BatchJob`."""
+        """Runs the unfinished rows, writes and counts the results. fields: see `BatchJob`."""
         batches = self._batches
         BatchJob(
             config,
@@ -351,7 +357,7 @@ class BatchWork:
         self.record.failed = self._before.failed + tally.failed
 
     def _fail(self, errors: list[dict[str, Any]], count: int = 0) -> None:
-        """Ends it for good, with the results of the rows that were finished. count: of all errors."""
+        """Ends the batch as failed, with the results of its finished rows. count: number of all errors."""
         self._keep_finished()
         with self._batches.changing:
             self.record.errors = bounded_errors(errors, count or len(errors))
@@ -359,8 +365,8 @@ class BatchWork:
             self._batches.records.keep(self.record)
 
     def _keep_finished(self) -> None:
-        """Writes the results of finished rows as those of a batch that was cancelled, or, where its lines
-        are no more what they were, from the ledger alone."""
+        """Writes the results of finished rows as for a cancelled batch; from the ledger alone if the file has
+        changed."""
         folder = RunFolder(self._folder)
         if not folder.holds_a_run or folder.is_without_rows:
             return
@@ -379,7 +385,7 @@ class BatchWork:
 
 
 def run_config(config: ServeConfig, data: Path, folder: Path) -> BatchConfig:
-    """The configuration with which `mindbatch batch` would run a file into a folder."""
+    """Returns the configuration with which `mindbatch batch` would run a file into a folder."""
     run = BatchConfig(
         **{name: copy(getattr(config, name)) for name in _SECTIONS},
         data=DataConfig(path=str(data), format="openai", max_errors=LARGEST_COUNT),

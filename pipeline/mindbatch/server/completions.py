@@ -1,4 +1,4 @@
-"""Completions, embeddings, scores and tokens: a body is a line of a batch, with what only a server can do."""
+"""Serves completions, embeddings, scores and tokens; a body is checked like a line of a batch."""
 
 import asyncio
 import base64
@@ -26,7 +26,7 @@ from mindbatch.server.records import new_id
 from mindbatch.server.requests import ApiError, bad_request, json_body, refuse_unknown, while_connected
 from mindbatch.server.service import Service
 
-MOST_PROMPTS = 1024
+MAX_PROMPTS = 1024
 
 
 async def chat_completions(request: Request) -> Response:
@@ -43,10 +43,10 @@ async def _answer(request: Request, endpoint: str) -> Response:
     stream, with_usage, always = _stream_options(body)
     echo = flag(body, "echo") if endpoint == COMPLETION else False
     if stream and echo:
-        raise bad_request("echo=true: not with stream=true; leave one out", "echo")
+        raise bad_request("echo=true: not with stream=true; remove one", "echo")
     prompts = [body] if endpoint == CHAT else one_prompt_each(body, "prompt")
     if body.get("prompt_logprobs") is not None and (stream or echo or len(prompts) > 1):
-        message = "prompt_logprobs: are of one prompt, without stream and echo; leave it out"
+        message = "prompt_logprobs: needs one prompt, without stream and echo; remove it"
         raise bad_request(message, "prompt_logprobs")
     rows = await service.rows(endpoint, prompts)
     generation = OnlineRequest(service, [_scoring(row) for row in rows] if echo else rows, echo)
@@ -56,8 +56,8 @@ async def _answer(request: Request, endpoint: str) -> Response:
 
 
 def _stream_options(body: dict[str, Any]) -> tuple[bool, bool, bool]:
-    """Takes out what a body says of a stream: if there is one, if it ends with the usage, and if each chunk
-    has that, as vLLM's may."""
+    """Removes the options of a stream from a body: stream, include_usage and vLLM's
+    continuous_usage_stats."""
     stream = flag(body, "stream")
     options = body.pop("stream_options", None) or {}
     if not isinstance(options, Mapping):
@@ -70,7 +70,7 @@ def _stream_options(body: dict[str, Any]) -> tuple[bool, bool, bool]:
 
 
 def flag(body: dict[str, Any], name: str) -> bool:
-    """Takes out a key that is true, false or null."""
+    """Removes a key from the body and returns its value, which must be true, false or null."""
     value = body.pop(name, None)
     if not isinstance(value, bool | None):
         raise bad_request(f"{name}={shown(value)}: must be true or false", name)
@@ -78,30 +78,30 @@ def flag(body: dict[str, Any], name: str) -> bool:
 
 
 def one_prompt_each(body: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """A body for each prompt, under its name there: a text or token ids, or a list of such."""
+    """Splits a body with a list of texts or of token ids under `name` into one body per prompt."""
     prompt = body.get(name)
     several = isinstance(prompt, list) and len(prompt) > 0 and not isinstance(prompt[0], int)
     if not several:
         return [body]
     assert isinstance(prompt, list)
-    if len(prompt) > MOST_PROMPTS:
-        raise bad_request(f"{name}: holds {len(prompt)}; at most {MOST_PROMPTS}", name)
-    return [{**body, name: one} for one in prompt]
+    if len(prompt) > MAX_PROMPTS:
+        raise bad_request(f"{name}: has {len(prompt)} prompts; at most {MAX_PROMPTS}", name)
+    return [{**body, name: item} for item in prompt]
 
 
 def _scoring(row: DataRow) -> DataRow:
-    """A row whose prompt is scored as its output is, if that is."""
+    """Requests log-probabilities of the prompt if those of the output are requested."""
     count = row.overrides.get("logprobs")
     return row if count is None else replace(row, overrides={**row.overrides, "prompt_logprobs": count})
 
 
 def json_response(content: Mapping[str, Any]) -> Response:
-    """A JSON answer, whose numbers and texts are written as in a batch's results."""
+    """Makes a JSON answer, with numbers and texts written as in the results of batches."""
     return Response(sse(content)[len(b"data: ") : -2], media_type="application/json")
 
 
 async def streamed(service: Service, events: AsyncGenerator[bytes, None]) -> Response:
-    """A stream of server-sent events, from when the first is there: a refusal has a status of its own."""
+    """Starts a stream once its first event exists, so that an error before it has its own status."""
     try:
         first = await anext(events)
     except StopAsyncIteration:
@@ -125,8 +125,8 @@ async def _rest(
         except MindBatchError as error:
             if not service.is_draining:
                 say(f"a stream ended: {error}")
-            why = "the server ends" if service.is_draining else "the engine has failed"
-            yield sse(ApiError(503, why, "server_error").body)
+            reason = "the server ends" if service.is_draining else "the engine has failed"
+            yield sse(ApiError(503, reason, "server_error").body)
 
 
 async def models(request: Request) -> Response:
@@ -142,7 +142,9 @@ async def model(request: Request) -> Response:
 
 
 def _model(name: str, service: Service) -> dict[str, Any]:
-    is_adapter = (service.config.lora.adapters or {}).get(name) is not None  # null: the model without one
+    is_adapter = (service.config.lora.adapters or {}).get(
+        name
+    ) is not None  # null: the model without an adapter
     parent = service.model_name if is_adapter and name != service.model_name else None
     return {
         "id": name,
@@ -155,7 +157,7 @@ def _model(name: str, service: Service) -> dict[str, Any]:
 
 
 async def tokenize(request: Request) -> Response:
-    """Token ids of a text, or of a conversation through the chat template."""
+    """Returns the token ids of a text, or of a conversation by the chat template."""
     service: Service = request.app.state.service
     body = await json_body(request)
     known = ("model", "prompt", "messages", "tools", "chat_template_kwargs", "add_special_tokens")
@@ -167,7 +169,7 @@ async def tokenize(request: Request) -> Response:
     elif isinstance(body.get("prompt"), str):
         [row] = await service.rows(COMPLETION, [body])
     else:
-        raise bad_request("prompt: must be a text, or messages a conversation", "prompt")
+        raise bad_request("prompt: must be a text; or set messages", "prompt")
     ids = await service.tokens(row, add_special)
     return JSONResponse({"count": len(ids), "max_model_len": service.llm.seq_length, "tokens": ids})
 
@@ -192,7 +194,7 @@ _FORMATS = ("float", "base64")
 
 
 async def embeddings(request: Request) -> Response:
-    """Vectors of length 1; `encoding_format` base64 is their float32 numbers, the lowest byte first."""
+    """Returns vectors of length 1; `encoding_format` base64 encodes their float32 values, little-endian."""
     service: Service = request.app.state.service
     body = await json_body(request)
     if (form := body.pop("encoding_format", None) or "float") not in _FORMATS:
@@ -210,20 +212,20 @@ def _vectors_as(form: str, answer: dict[str, Any]) -> Response:
 
 
 async def score(request: Request) -> Response:
-    """Cosines of text_1, or of each of as many as text_2 has, with each of text_2."""
+    """Returns the cosines of text_1 with each of text_2, or pairwise if text_1 has as many texts."""
     service: Service = request.app.state.service
     body = await json_body(request)
     refuse_unknown(body, ("model", "text_1", "text_2"))
     first, second = (_texts(body, name) for name in ("text_1", "text_2"))
     if len(first) not in (1, len(second)):
-        raise bad_request(f"text_1: has {len(first)} texts and text_2 {len(second)}; one, or as many")
-    asked = {"input": [*first, *second], "model": body.get("model")}
-    answer = await while_connected(request, _embedded(service, asked))
+        raise bad_request(f"text_1: has {len(first)} texts and text_2 {len(second)}; must be 1 or equal")
+    request_body = {"input": [*first, *second], "model": body.get("model")}
+    answer = await while_connected(request, _embedded(service, request_body))
     return await asyncio.to_thread(_scored, answer, len(first), service.started)
 
 
 def _scored(answer: dict[str, Any], count: int, created: int) -> Response:
-    """The cosines of the vectors after the first `count` with these."""
+    """Returns the cosines of the first `count` vectors with the vectors after them."""
     vectors = np.asarray([item["embedding"] for item in answer["data"]], np.float64)
     cosines = (vectors[:count] * vectors[count:]).sum(axis=1)
     scores = [
@@ -234,12 +236,12 @@ def _scored(answer: dict[str, Any], count: int, created: int) -> Response:
 
 async def _embedded(service: Service, body: dict[str, Any]) -> dict[str, Any]:
     rows = await service.rows(EMBEDDINGS, one_prompt_each(body, "input"))
-    asked = OnlineRequest(service, rows)
-    outputs = await asked.outputs()
+    online = OnlineRequest(service, rows)
+    outputs = await online.outputs()
 
     def listed() -> dict[str, Any]:
         results = [FinishedRow(row, result_body(output)) for row, output in zip(rows, outputs, strict=True)]
-        return embedding_list(results, asked.options)
+        return embedding_list(results, online.options)
 
     return await asyncio.to_thread(listed)
 

@@ -1,4 +1,4 @@
-"""Connections of the server: fewer than descriptors, of which its work needs some; idle ones give way."""
+"""Bounds the server's connections below its file descriptors; closes idle ones to accept new ones."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 IS_ADMITTED = "mindbatch.is_admitted"
-"""Key of a scope whose request had a right to ask."""
-_MOST_DESCRIPTORS = 1 << 16
-MOST_ACCEPTED_AT_ONCE = 64
-_SHARE_THAT_GIVES_WAY = 8
+"""Key of the scope of a request that the guard has admitted."""
+_MAX_DESCRIPTORS = 1 << 16
+MAX_ACCEPTED_AT_ONCE = 64
+_CLOSED_SHARE = 8
+"""One in so many connections is closed at a time."""
 _READ_BYTES, _CHUNKED_READ_BYTES = 1 << 16, 1 << 12
-"""Bytes that are read from a connection before others have their turn: chunks may have a byte each."""
+"""Bytes read from a connection before other connections are read; a chunk may have a single byte."""
 
 
 def allow_descriptors() -> int:
-    """Raises this process's limit of open files as far as it may; returns the connections that it leaves."""
+    """Raises this process's limit of open files; returns the number of connections it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limits = [limit for limit in (hard, _MOST_DESCRIPTORS) if limit != resource.RLIM_INFINITY]
+    limits = [limit for limit in (hard, _MAX_DESCRIPTORS) if limit != resource.RLIM_INFINITY]
     if soft == resource.RLIM_INFINITY:
-        soft = _MOST_DESCRIPTORS
-    elif (most := min(limits)) > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        soft = most
+        soft = _MAX_DESCRIPTORS
+    elif (limit := min(limits)) > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        soft = limit
     return max(1, soft // 2)
 
 
 class Connection(H11Protocol):
-    """One connection. was_admitted: a request of it had a right to ask."""
+    """One connection; `was_admitted` once the guard has admitted a request of it."""
 
     was_admitted = False
 
@@ -57,7 +58,7 @@ class Connection(H11Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """True while an answer is being made or sent."""
+        """True while an answer is computed or sent."""
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
@@ -66,29 +67,29 @@ class Connection(H11Protocol):
 
 
 class Listener(socket.socket):
-    """A listening socket that has so many connections at most.
+    """A listening socket with at most `max_connections` connections.
 
-    When there are more, those are shut down that are not busy, first those that were never admitted, of these
-    the oldest: connections before their first request, and before TLS is agreed on, are such. Where all are
-    busy it accepts none for a second.
+    At the limit it closes idle connections, first those that were never admitted (also those before their
+    first request or during the TLS handshake), the oldest first. If all are busy, it accepts none for a
+    second.
     """
 
-    most = _MOST_DESCRIPTORS
+    max_connections = _MAX_DESCRIPTORS
     connections: Iterable[Any] = ()
-    """Of the server's protocol."""
+    """Connections that uvicorn knows."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._accepted: dict[int, socket.socket] = {}  # by descriptor, in the order of their coming
+        self._accepted: dict[int, socket.socket] = {}  # by descriptor, the oldest first
 
-    def listen(self, backlog: int = MOST_ACCEPTED_AT_ONCE) -> None:
+    def listen(self, backlog: int = MAX_ACCEPTED_AT_ONCE) -> None:
         super().listen(socket.SOMAXCONN)  # the loop accepts `backlog` at once; others wait in the system
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Raises OSError as where there is no descriptor, after which the loop waits for a second."""
-        if len(self._accepted) >= self.most:
+        """Raises OSError at the limit, as if descriptors were lacking; the loop then waits for a second."""
+        if len(self._accepted) >= self.max_connections:
             self._forget_closed()
-        if len(self._accepted) >= self.most:
+        if len(self._accepted) >= self.max_connections:
             self._shut_down_idle()
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         accepted, address = super().accept()
@@ -97,14 +98,14 @@ class Listener(socket.socket):
         return accepted, address
 
     def _forget_closed(self) -> None:
-        self._accepted = {number: one for number, one in self._accepted.items() if one.fileno() == number}
+        self._accepted = {number: item for number, item in self._accepted.items() if item.fileno() == number}
 
     def _shut_down_idle(self) -> None:
         known = {connection.descriptor: connection for connection in [*self.connections]}
         idle = [number for number in self._accepted if number not in known or not known[number].is_busy]
         idle.sort(key=lambda number: number in known and known[number].was_admitted)
-        for number in idle[: max(1, self.most // _SHARE_THAT_GIVES_WAY)]:
+        for number in idle[: max(1, self.max_connections // _CLOSED_SHARE)]:
             try:
                 self._accepted[number].shutdown(socket.SHUT_RDWR)
-            except OSError:  # gone already
+            except OSError:  # closed by the client
                 continue

@@ -1,4 +1,4 @@
-"""Results of a batch that cannot go on, from its ledger alone: its lines may be gone, or other ones now."""
+"""Writes the results of a failed batch from its ledger alone: its file may be deleted or changed."""
 
 from typing import Any
 
@@ -18,9 +18,9 @@ from mindbatch.run.result_rows import FinishedRow
 def write_finished(
     folder: RunFolder, config: BatchConfig, tokenizer: Tokenizer | None, endpoint: str
 ) -> RowCounts:
-    """Writes the results of the rows that the ledger has, in the order in which they were finished.
+    """Writes the results of the rows in the ledger, in the order in which they were finished.
 
-    What a message says besides its text stays text: the chats themselves are not known here.
+    Tool calls and reasoning stay text, because the chats are not known here.
 
     Raises:
         StorageError: a file cannot be read or written.
@@ -32,10 +32,10 @@ def write_finished(
     done = failed = 0
     with claimed(folder, storage):
         ledger = Ledger(folder, record.fingerprint, storage)
-        last = {entry.key: place for entry, place in ledger.recover()}
+        offsets = {entry.key: offset for entry, offset in ledger.recover()}
         with open_outputs("openai", folder, options, storage) as (add, add_error):
-            for line, place in enumerate(last.values(), start=1):
-                entry = ledger.read(place)
+            for line, offset in enumerate(offsets.values(), start=1):
+                entry = ledger.read(offset)
                 if entry.kind == "result":
                     extra = {"endpoint": endpoint, "model": None}
                     content: dict[str, Any] = {"messages": []} if endpoint == CHAT else {}

@@ -1,4 +1,4 @@
-"""One request's generation: its rows in the engine, its answer as a whole or as chunks of a stream."""
+"""Generates the answer of one request, as one object or as the chunks of a stream."""
 
 from __future__ import annotations
 
@@ -38,13 +38,16 @@ from mindbatch.server.requests import ApiError
 from mindbatch.server.service import Service
 
 Item = StreamEvent | RequestOutput
-_MOST_WAITING = 2_000_000
-"""Log-probabilities of a stream that wait for a client to read: some 200 MB."""
+_MAX_WAITING = 2_000_000
+"""Log-probabilities of a stream that may wait for a slow client: about 200 MB."""
 
 
 @dataclass
 class OnlineRequest:
-    """The rows of one request, which are alike but for their prompts. echo: completions repeat the prompt."""
+    """The rows of one request, which differ in their prompts only.
+
+    echo: completions repeat the prompt.
+    """
 
     service: Service
     rows: list[DataRow]
@@ -60,17 +63,17 @@ class OnlineRequest:
         return self.rows[0].extra.get("endpoint") == CHAT
 
     async def items(self, *, with_events: bool = True) -> AsyncGenerator[Item, None]:
-        """Yields events and outputs of the engine; the keys are the positions of the rows.
+        """Yields events and outputs of the engine, whose keys are the positions of the rows.
 
         Raises:
-            ApiError: a prompt cannot be run, or cannot go on.
+            ApiError: a prompt is refused, or its generation fails.
         """
-        service, begun, first = self.service, time.perf_counter(), True
+        service, started, is_first = self.service, time.perf_counter(), True
         params = await asyncio.to_thread(service.params, self.rows[0])
         run = await service.engine.submit(
             ((row.prompt(today()), params) for row in self.rows),
             with_events=with_events,
-            max_waiting=_MOST_WAITING if with_events else None,
+            max_waiting=_MAX_WAITING if with_events else None,
         )
         refuse(run.refused)
         if not with_events:
@@ -82,9 +85,9 @@ class OnlineRequest:
         self.options = replace(self.options, prompt_end=lambda row: ends[row.key])
         async with aclosing(run) as items:
             async for item in items:
-                if first and isinstance(item, StreamEvent):
-                    service.metrics.first_token(time.perf_counter() - begun)
-                    first = False
+                if is_first and isinstance(item, StreamEvent):
+                    service.metrics.first_token(time.perf_counter() - started)
+                    is_first = False
                 if isinstance(item, StreamEvent):
                     tokens.generated += len(item.token_ids)
                 elif not with_events:
@@ -101,29 +104,29 @@ class OnlineRequest:
         return tokenizer.end_of(token_ids) if tokenizer and thinks else ""
 
     async def outputs(self) -> list[RequestOutput]:
-        """The results, in the order of the rows."""
+        """Returns the outputs in the order of the rows."""
         async with aclosing(self.items(with_events=False)) as items:
             outputs = [item async for item in items if isinstance(item, RequestOutput)]
         return sorted(outputs, key=lambda output: int(output.key))
 
     async def answer(self) -> Response:
-        """The completion object; with several prompts the choices of all.
+        """Returns the completion object, with the choices of all prompts.
 
         Raises:
-            ApiError: as of `items`, and where it is too large.
+            ApiError: see `items`; or the answer is too large.
         """
         head: dict[str, Any] = {}
         choices, tokens = Choices(), [0, 0]
 
         def add(output: RequestOutput) -> None:
-            """Writes a row's part at once: what it is made of takes many times as much memory."""
-            place = int(output.key)
-            answer = self.completion_of(self.rows[place], output)
-            choices.add(place, answer.pop("choices"))
+            """Serialises a row's choices at once, because the output takes many times as much memory."""
+            position = int(output.key)
+            answer = self.completion_of(self.rows[position], output)
+            choices.add(position, answer.pop("choices"))
             used = answer.pop("usage")
             tokens[0] += used["prompt_tokens"]
             tokens[1] += used["completion_tokens"]
-            if place == 0:
+            if position == 0:
                 head.update(answer)
 
         async with aclosing(self.items(with_events=False)) as items:
@@ -143,7 +146,7 @@ class OnlineRequest:
         return answer
 
     def _echoed(self, row: DataRow, output: RequestOutput, generation: Mapping[str, Any]) -> dict[str, Any]:
-        """Text and log-probabilities of a completion with its prompt before it."""
+        """Returns text and log-probabilities of the prompt and its completion together."""
         whole = {
             "token_ids": [*output.prompt_token_ids, *generation["token_ids"]],
             "logprobs": None
@@ -164,16 +167,16 @@ class OnlineRequest:
 
 
 def refuse(outputs: Iterable[RequestOutput]) -> None:
-    """Raises an ApiError with the errors of results that have any."""
+    """Raises an ApiError with the errors of outputs that failed."""
     errors = [output.error.removeprefix("request:1: ") for output in outputs if output.error is not None]
     if errors:
         raise ApiError(400, errors, error_code(PROMPT_STAGE, "; ".join(errors)))
 
 
 class Stream:
-    """The chunks of a generation's answer, as server-sent events.
+    """Writes the chunks of an answer as server-sent events.
 
-    with_usage: a last chunk has the usage; always: each one has that until then.
+    with_usage: a last chunk has the usage. always: every chunk has the usage so far.
     """
 
     def __init__(self, generation: OnlineRequest, *, with_usage: bool, always: bool = False) -> None:
@@ -184,7 +187,7 @@ class Stream:
         self._choices: dict[int, _Choice] = {}
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """The lines of the stream; an ApiError before the first one."""
+        """Yields the lines of the stream. Raises ApiError before the first line."""
         async with aclosing(self._generation.items()) as items:
             async for item in items:
                 if isinstance(item, StreamEvent):
@@ -199,11 +202,11 @@ class Stream:
         yield b"data: [DONE]\n\n"
 
     def _choice(self, key: str, index: int) -> _Choice:
-        place = int(key) * self._num_choices + index
-        if place not in self._choices:
+        position = int(key) * self._num_choices + index
+        if position not in self._choices:
             row = self._generation.rows[int(key)]
-            self._choices[place] = _Choice(self._generation, row, index, place)
-        return self._choices[place]
+            self._choices[position] = _Choice(self._generation, row, index, position)
+        return self._choices[position]
 
     def _finish(self, output: RequestOutput) -> Iterable[dict[str, Any]]:
         for completed in output.outputs:
@@ -221,29 +224,29 @@ class Stream:
             "choices": choices,
         }
         if self._with_usage or self._always:
-            is_told = self._always or not choices
-            chunk["usage"] = usage(generation.prompt_tokens, self._num_generated) if is_told else None
+            has_usage = self._always or not choices
+            chunk["usage"] = usage(generation.prompt_tokens, self._num_generated) if has_usage else None
         return sse(chunk)
 
 
 class _Choice:
-    """One choice of a stream: the text that has come, cut into what a client is told of."""
+    """Turns the text of one choice into chunks: role, content, reasoning and tool calls."""
 
-    def __init__(self, generation: OnlineRequest, row: DataRow, index: int, place: int) -> None:
-        self._generation, self._row, self._index, self._place = generation, row, index, place
+    def __init__(self, generation: OnlineRequest, row: DataRow, index: int, position: int) -> None:
+        self._generation, self._row, self._index, self._position = generation, row, index, position
         self._parser: MessageParser | None = parser_of(row, generation.options)
         self._num_calls = 0
         self._notes: list[str] = []
-        self._is_begun = False
-        self._untold: dict[str, list[Any]] = {"token_ids": [], "logprobs": []}
-        self._previous: int | None = None  # the token before these
+        self._has_role = False
+        self._unsent: dict[str, list[Any]] = {"token_ids": [], "logprobs": []}
+        self._previous: int | None = None  # the token before the unsent ones
         self._offset = len(row.content.get("text") or "")
 
     def added(self, event: StreamEvent) -> Iterable[dict[str, Any]]:
-        """Chunks for text that has become certain, with the log-probabilities of the tokens until there."""
+        """Returns chunks for the event's text, with the log-probabilities of the tokens up to it."""
         if event.logprobs is not None:
-            self._untold["token_ids"] += event.token_ids
-            self._untold["logprobs"] += event.logprobs
+            self._unsent["token_ids"] += event.token_ids
+            self._unsent["logprobs"] += event.logprobs
         text = event.text
         if not self._generation.is_chat:
             return [self._chunk(self._logprobs(), text=text)] if text else []
@@ -253,39 +256,39 @@ class _Choice:
         chunks = [self._chunk(delta=delta) for delta in map(self._delta_of, pieces) if delta]
         if chunks:
             chunks[-1]["logprobs"] = self._logprobs()
-        return self._begun(chunks)
+        return self._with_role(chunks)
 
     def finished(self, reason: str) -> Iterable[dict[str, Any]]:
-        """The last chunks; the last of all tells why something that looks like a call stayed text."""
+        """Returns the last chunks; the final one notes why text that looks like a call stayed text."""
         logprobs = self._logprobs()
         if not self._generation.is_chat:
             return [self._chunk(logprobs, reason, text="")]
-        left = [] if self._parser is None else self._parser.finish()
-        chunks = [self._chunk(delta=delta) for delta in map(self._delta_of, left) if delta]
+        pieces = [] if self._parser is None else self._parser.finish()
+        chunks = [self._chunk(delta=delta) for delta in map(self._delta_of, pieces) if delta]
         self._notes += notes_at_end(self._parser)
         last = {"parse_errors": self._notes} if self._notes else {}
         reason = reason_with_calls(reason) if self._num_calls else reason
-        return self._begun([*chunks, self._chunk(logprobs, reason, delta=last)])
+        return self._with_role([*chunks, self._chunk(logprobs, reason, delta=last)])
 
     def _logprobs(self) -> dict[str, Any] | None:
-        """Takes the log-probabilities that no chunk has told yet; None if there are none."""
-        untold, service = self._untold, self._generation.service
-        if not untold["token_ids"]:
+        """Takes the log-probabilities that have not been sent yet; None if there are none."""
+        unsent, service = self._unsent, self._generation.service
+        if not unsent["token_ids"]:
             return None
         if self._generation.is_chat:
             count = self._row.overrides.get("logprobs", self._generation.options.logprobs) or 0
-            part = chat_logprobs(untold, count, service.token_bytes, self._previous)
+            part = chat_logprobs(unsent, count, service.token_bytes, self._previous)
         else:
-            part = completion_logprobs(untold, self._offset, service.token_bytes, self._previous)
+            part = completion_logprobs(unsent, self._offset, service.token_bytes, self._previous)
             assert part is not None
             self._offset = part["text_offset"][-1] + len(part["tokens"][-1])
-        self._previous = untold["token_ids"][-1]
-        self._untold = {"token_ids": [], "logprobs": []}
+        self._previous = unsent["token_ids"][-1]
+        self._unsent = {"token_ids": [], "logprobs": []}
         return part
 
-    def _begun(self, chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if chunks and not self._is_begun:
-            self._is_begun = True
+    def _with_role(self, chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if chunks and not self._has_role:
+            self._has_role = True
             return [self._chunk(delta={"role": "assistant", "content": ""}), *chunks]
         return chunks
 
@@ -295,19 +298,19 @@ class _Choice:
         if isinstance(piece, Reasoning):
             return {"reasoning_content": piece.text}
         if isinstance(piece, ToolCall):
-            place, self._num_calls = self._num_calls, self._num_calls + 1
-            name = call_id(self._row, self._index, place, self._generation.options)
-            return {"tool_calls": [{"index": place, **tool_call(piece, name)}]}
+            index, self._num_calls = self._num_calls, self._num_calls + 1
+            name = call_id(self._row, self._index, index, self._generation.options)
+            return {"tool_calls": [{"index": index, **tool_call(piece, name)}]}
         self._notes.append(piece.reason)
         return {}
 
     def _chunk(
         self, logprobs: dict[str, Any] | None = None, reason: str | None = None, **content: Any
     ) -> dict[str, Any]:
-        return {"index": self._place, **content, "logprobs": logprobs, "finish_reason": reason}
+        return {"index": self._position, **content, "logprobs": logprobs, "finish_reason": reason}
 
 
 def sse(content: Mapping[str, Any], event: str = "") -> bytes:
-    """A server-sent event. event: its name, if it has one."""
+    """Encodes a server-sent event, with the name `event` unless that is empty."""
     name = f"event: {event}\n".encode() if event else b""
     return name + b"data: " + orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS) + b"\n\n"

@@ -1,4 +1,4 @@
-"""Stands before every route: who may ask, how much at a time, how large, how long; and the log."""
+"""Guards all routes: authentication, origins, limits of number, size and time; writes the log."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from mindbatch.server.service import Service
 
 OPEN_ROUTES = ("/health",)
 _UPLOAD = "/v1/files"
-_FORM_BYTES = 1 << 16  # of a form around its file
-_SLOWEST = 1024
-"""Bytes of a body that must come in each second."""
+_FORM_BYTES = 1 << 16  # of a form without its file
+_MIN_BYTES_PER_SECOND = 1024
+"""Slowest rate at which a body may arrive."""
 _RETRY_SECONDS = "5"
-_MOST_READERS = 4
-"""Times `server.max_requests`: requests at a time with those that only read."""
+_MAX_WITH_READERS = 4
+"""Limit of concurrent requests including GET requests, as a multiple of `server.max_requests`."""
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 
 class Guard:
-    """An ASGI application around the routes. One request never brings down, or keeps, another."""
+    """An ASGI application around the routes, which isolates each request from the errors of others."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service = app, service
@@ -61,7 +61,7 @@ class Guard:
             limit = self._server.request_seconds
             await exchange.refuse(ApiError(503, f"took longer than {limit} seconds", "timeout"))
         except ClientDisconnect:
-            exchange.status = exchange.status or 499  # as web servers write it in their logs
+            exchange.status = exchange.status or 499  # as web servers log it
         except ApiError as error:
             await exchange.refuse(error)
         except Exception as error:
@@ -74,22 +74,22 @@ class Guard:
                 say(f"{exchange.line}: {exchange.status or 'no answer'}{exchange.tokens}")
 
     async def _failed(self, exchange: _Exchange, error: Exception) -> None:
-        """Answers to what is not the request's fault; the log has a traceback where it is the program's."""
+        """Answers an error that the request did not cause; a bug gets a traceback in the log."""
         if (passing := passing_error(error)) is not None:
             say(f"{exchange.line}: {error}")
             is_full = passing.errno in (errno.ENOSPC, errno.EDQUOT)
             refusal = ApiError(
                 507 if is_full else 503,
-                f"the server lacks what it needs ({reason_of(passing)}); try again later",
+                f"the server lacks resources ({reason_of(passing)}); try again later",
                 "insufficient_storage" if is_full else "server_error",
                 headers={"retry-after": _RETRY_SECONDS},
             )
         elif isinstance(error, MindBatchError):
             say(f"{exchange.line}: {error}")
-            refusal = ApiError(503, "the engine cannot take it now", "server_error")
+            refusal = ApiError(503, "the engine cannot run it now", "server_error")
         else:
             say(f"{exchange.line}: {' '.join(traceback.format_exception(error))}")
-            refusal = ApiError(500, "the server has failed; its log says why", "server_error")
+            refusal = ApiError(500, "internal error; see the server's log", "server_error")
         await exchange.refuse(refusal)
 
     def _admit(self, exchange: _Exchange) -> None:
@@ -111,7 +111,7 @@ class Guard:
                 "invalid_api_key",
                 headers={"www-authenticate": f'{challenge} realm="mindbatch"'},
             )
-        if self._service.num_active > _MOST_READERS * self._server.max_requests:
+        if self._service.num_active > _MAX_WITH_READERS * self._server.max_requests:
             self._refuse_more()
         if exchange.method == "GET":
             return
@@ -123,13 +123,13 @@ class Guard:
     def _refuse_more(self) -> NoReturn:
         raise ApiError(
             429,
-            f"{self._server.max_requests} requests are being answered, the most at a time; try again",
+            f"{self._server.max_requests} requests are running, the maximum; try again",
             "too_many_requests",
             headers={"retry-after": "1"},
         )
 
     def _refuse_other_hosts(self, host: str) -> None:
-        """A page may have its own name lead to this machine: its requests still say the name."""
+        """Refuses requests for other host names, which DNS rebinding lets pages of other sites send."""
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         if name and name.lower().rstrip(".") not in (*_LOCAL_NAMES, self._server.host):
             raise ApiError(
@@ -137,7 +137,7 @@ class Guard:
             )
 
     def _refuse_other_pages(self, exchange: _Exchange) -> None:
-        """A browser says from which page a request comes, and sends what it knows of a key along."""
+        """Refuses requests from pages of other sites, with which browsers send a stored key."""
         headers = exchange.headers
         origin = headers.get("origin")
         if exchange.method == "GET" or (origin or "") in self._server.cors_origins:
@@ -147,9 +147,9 @@ class Guard:
             raise ApiError(403, "pages of other sites may not call this server", "cross_site")
 
     def _has_key(self, authorization: str) -> bool:
-        """In a time that does not depend on how much of a key is right."""
+        """Compares the keys in constant time."""
         scheme, _, credentials = authorization.partition(" ")
-        key = credentials.strip().encode("latin-1")  # as it came
+        key = credentials.strip().encode("latin-1")  # the bytes as they were sent
         if scheme.lower() == "basic":
             try:
                 key = base64.b64decode(key, validate=True).partition(b":")[2]
@@ -157,32 +157,34 @@ class Guard:
                 return False
         elif scheme.lower() != "bearer":
             return False
-        return sum(hmac.compare_digest(key, right) for right in self._keys) > 0
+        return sum(hmac.compare_digest(key, allowed) for allowed in self._keys) > 0
 
     def _bounded(self, exchange: _Exchange, receive: Receive) -> Receive:
-        """Receives the body as long as it is not too large and does not stop."""
+        """Wraps `receive` to raise ApiError if the body is too large or too slow."""
         is_upload = exchange.path == _UPLOAD
-        most, key = (self._max_file, "max_file") if is_upload else (self._max_body, "max_body")
+        max_bytes, key = (self._max_file, "max_file") if is_upload else (self._max_body, "max_body")
         too_large = ApiError(413, f"larger than server.{key}={getattr(self._server, key)}", "too_large")
         length = exchange.headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > most:
+        if not length.isdecimal() or int(length) > max_bytes:
             raise too_large
-        received, is_whole, begun = 0, False, time.monotonic()
+        received, is_complete, started = 0, False, time.monotonic()
 
         async def bounded() -> Message:
-            nonlocal received, is_whole
-            if is_whole:
-                return await receive()  # a client that goes away is waited for
+            nonlocal received, is_complete
+            if is_complete:
+                return await receive()  # waits until the client disconnects
             limit = self._server.read_seconds
-            left = begun + limit + received / _SLOWEST - time.monotonic()
+            seconds_left = started + limit + received / _MIN_BYTES_PER_SECOND - time.monotonic()
             try:
-                message = await asyncio.wait_for(receive(), min(limit, max(left, 0)))
+                message = await asyncio.wait_for(receive(), min(limit, max(seconds_left, 0)))
             except asyncio.TimeoutError:
-                slow = f"nothing more came within {limit} seconds, or less than {_SLOWEST} bytes in each"
+                slow = (
+                    f"no data within {limit} seconds, or less than {_MIN_BYTES_PER_SECOND} bytes per second"
+                )
                 raise ApiError(408, slow, "timeout") from None
             received += len(message.get("body", b""))
-            is_whole = not message.get("more_body", False)
-            if received > most:
+            is_complete = not message.get("more_body", False)
+            if received > max_bytes:
                 raise too_large
             return message
 
@@ -195,13 +197,13 @@ class _Exchange:
         self.method, self.path = scope["method"], scope["path"]
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self.status = 0
-        self._begun = time.perf_counter()
+        self._started = time.perf_counter()
         self.id = uuid.uuid4().hex
         self.tokens = request_tokens.begin()
 
     @property
     def line(self) -> str:
-        seconds = time.perf_counter() - self._begun
+        seconds = time.perf_counter() - self._started
         return f"{printable(self.method, 20)} {printable(self.path, 200)} ({self.id}, {seconds:.3f} s)"
 
     async def send(self, message: Message) -> None:
@@ -211,11 +213,11 @@ class _Exchange:
         await self._send(message)
 
     async def refuse(self, error: ApiError) -> None:
-        """Answers with an error, unless an answer has begun."""
+        """Answers with an error, unless an answer was started."""
         if self.status:
             return
-        await error.response({"type": "http"}, _nothing, self.send)
+        await error.response({"type": "http"}, _disconnected, self.send)
 
 
-async def _nothing() -> Message:
+async def _disconnected() -> Message:
     return {"type": "http.disconnect"}

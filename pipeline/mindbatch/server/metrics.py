@@ -1,4 +1,4 @@
-"""Counts of the server for Prometheus; the names are vLLM's where they mean the same."""
+"""Exports the server's metrics for Prometheus, under vLLM's names where the meaning is the same."""
 
 from collections.abc import Iterator
 
@@ -12,14 +12,14 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _OF_ENGINE = {
     "vllm:num_requests_running": ("running_sequences", "Sequences that are generating."),
-    "vllm:num_requests_waiting": ("waiting_requests", "Requests that wait for a place."),
+    "vllm:num_requests_waiting": ("waiting_requests", "Requests that wait to be scheduled."),
     "vllm:kv_cache_usage_perc": ("cache_use", "Share of the cache blocks in use; 1 is all."),
 }
 _TOTALS = {
     "vllm:prompt_tokens": ("prompt_tokens", "Tokens of the prompts admitted."),
-    "vllm:prefix_cache_hits": ("cached_prompt_tokens", "Those of them found in the cache."),
+    "vllm:prefix_cache_hits": ("cached_prompt_tokens", "Prompt tokens found in the prefix cache."),
     "vllm:generation_tokens": ("generated_tokens", "Tokens generated."),
-    "vllm:num_preemptions": ("num_preemptions", "Sequences that had to give up their place."),
+    "vllm:num_preemptions": ("num_preemptions", "Sequences that were pre-empted."),
 }
 
 
@@ -36,7 +36,7 @@ class Metrics:
         )
         self._success = Counter(
             "vllm:request_success",
-            "Outputs that have ended, by why.",
+            "Finished outputs by reason.",
             ("model_name", "finished_reason"),
             registry=self._registry,
         )
@@ -60,7 +60,7 @@ class Metrics:
             self._success.labels(self._model_name, completion.finish_reason).inc()
 
     def answered(self, route: str, status: int) -> None:
-        """Counts an answer. route: its pattern, not what a client has made of it."""
+        """Counts an answer by the pattern of its route, not by the path that a client sent."""
         self._answers.labels(route, str(status)).inc()
 
     def page(self, statistics: EngineStatistics, batches: dict[str, int]) -> bytes:
@@ -68,7 +68,7 @@ class Metrics:
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """The counts that others keep, for Prometheus's registry."""
+        """Yields the metrics of engine and batches to Prometheus's registry."""
         for family, counts in ((GaugeMetricFamily, _OF_ENGINE), (CounterMetricFamily, _TOTALS)):
             for name, (field, text) in counts.items():
                 metric = family(name, text, labels=("model_name",))

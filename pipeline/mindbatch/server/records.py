@@ -1,4 +1,4 @@
-"""Files of clients, and the records of files and batches: small JSON files, each written whole."""
+"""Stores uploaded files, and the records of files and batches as JSON files written atomically."""
 
 import re
 import secrets
@@ -27,8 +27,8 @@ _ID = re.compile(r"(?:file-|batch_)[0-9a-f]{24}")
 _RESULT_ID = re.compile(rf"file-([0-9a-f]{{24}})-({RESULTS}|{ERRORS})")
 _LARGEST_RECORD = 64 << 20
 _LONGEST_ERROR = 1000
-_MOST_ERROR_CHARACTERS = 200_000
-"""Of all errors of a batch."""
+_MAX_ERROR_CHARACTERS = 200_000
+"""Length of all error messages of a batch together."""
 LONGEST_NAME = 255
 _CHUNK = 1 << 20
 _WINDOW = re.compile(r"([1-9][0-9]{0,5})([smhd])")
@@ -36,30 +36,30 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def new_id(prefix: str) -> str:
-    """An identifier of 96 random bits."""
+    """Makes an identifier of 96 random bits."""
     return prefix + secrets.token_hex(12)
 
 
 def is_id(name: str) -> bool:
-    """True for an identifier of a file or batch of ours, which is safe as the name of a file."""
+    """True for an identifier that `new_id` can make, which is safe as a file name."""
     return _ID.fullmatch(name) is not None
 
 
 def result_of(name: str) -> tuple[str, str]:
-    """The batch, and which of its files, that the identifier of a result file names; empty for others."""
+    """Splits the identifier of a result file into batch and kind; both are empty for other identifiers."""
     match = _RESULT_ID.fullmatch(name)
     return ("", "") if match is None else (f"batch_{match[1]}", match[2])
 
 
 def window_seconds(text: object) -> int | None:
-    """The length of a completion window like 24h; None if it is none."""
+    """Parses a completion window such as 24h; returns None for anything else."""
     match = _WINDOW.fullmatch(text) if isinstance(text, str) else None
     return None if match is None else int(match[1]) * _UNITS[match[2]]
 
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A file that a client has brought, or that a batch has written."""
+    """An uploaded file, or a result of a batch."""
 
     id: str
     filename: str
@@ -76,9 +76,10 @@ class FileRecord:
 
 @dataclass
 class BatchRecord:
-    """A batch. The times are seconds since 1970.
+    """A batch, whose times are seconds since 1970.
 
-    errors: why it failed, those of its lines or others, until they are on the disk; num_errors: those there.
+    `errors` has the errors of a failed batch until they are written to the disk, `num_errors` their number
+    there.
     """
 
     id: str
@@ -108,12 +109,12 @@ class BatchRecord:
         return self.status in FINAL
 
     def enter(self, status: str) -> None:
-        """Takes on a status, at this moment."""
+        """Sets the status and its time."""
         self.status = status
         setattr(self, f"{status}_at", int(time.time()))
 
     def result_id(self, kind: str) -> str | None:
-        """The identifier of its output or error file, once it is there."""
+        """Returns the identifier of the output or error file if it exists."""
         count = self.completed if kind == RESULTS else self.failed
         if not self.has_ended or kind in self.removed or not count:
             return None
@@ -125,7 +126,7 @@ class BatchRecord:
         return content
 
     def object(self, errors: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-        """OpenAI's object for it; `errors` are those on the disk."""
+        """Returns OpenAI's object with the errors read from the disk."""
         content = self.content()
         counts = {name: content.pop(name) for name in ("total", "completed", "failed")}
         del content["removed"], content["num_errors"]
@@ -140,12 +141,12 @@ class BatchRecord:
 
 
 def bounded_errors(errors: Sequence[Mapping[str, Any]], count: int) -> list[dict[str, Any]]:
-    """As many of the errors of a batch as are told, their messages cut short, and how many more there are.
+    """Shortens and bounds the errors of a batch; a last one has the number of the others.
 
-    count: of them all.
+    count: the number of all errors.
     """
     bounded: list[dict[str, Any]] = []
-    left = _MOST_ERROR_CHARACTERS
+    left = _MAX_ERROR_CHARACTERS
     for error in errors:
         message = str(error.get("message"))
         if len(message) > _LONGEST_ERROR:
@@ -164,10 +165,10 @@ Record = TypeVar("Record", FileRecord, BatchRecord)
 
 
 class Records(Generic[Record]):
-    """The records of one kind, in one folder; the methods may be called by any thread."""
+    """Keeps the records of one kind in a folder; the methods are thread-safe."""
 
     def __init__(self, folder: Path, kind: type[Record], storage: Storage) -> None:
-        """Reads them; one that is damaged is named and left out. Raises StorageError."""
+        """Reads the records; skips a damaged one with a message. Raises StorageError."""
         make_folder(folder)
         remove_leftovers(folder, storage, lambda name: True)
         self.folder, self._storage = folder, storage
@@ -180,28 +181,28 @@ class Records(Generic[Record]):
         return self._records.get(name)
 
     def all(self) -> list[Record]:
-        """The records, in the order of their making."""
+        """Returns the records in the order of their creation."""
         return list(self._records.values())
 
     def keep(self, record: Record) -> None:
-        """Writes a record that is new or has changed; raises StorageError."""
+        """Writes a new or changed record. Raises StorageError."""
         write_whole(self.path(record.id, ".json"), orjson.dumps(record.content()) + b"\n", self._storage)
         self._records[record.id] = record
 
     def delete(self, *names: str) -> None:
-        """Removes records, and then what goes with them; raises OSError."""
+        """Removes records and then their content. Raises OSError."""
         for name in names:
             self._records.pop(name, None)
             self.path(name, ".json").unlink(missing_ok=True)
-        self._storage.sync_folder(self.folder)  # no record is left without its content
+        self._storage.sync_folder(self.folder)  # so that a crash leaves no record without its content
         for name in names:
             self._remove_content(name)
 
     def _remove_content(self, name: str) -> None:
-        """Removes what belongs to a record that is gone."""
+        """Removes the content of a record that was removed."""
 
     def object(self, record: Record) -> dict[str, Any]:
-        """OpenAI's object for a record; may read the disk. Raises StorageError."""
+        """Returns OpenAI's object for a record, which may read the disk. Raises StorageError."""
         return record.object()
 
     def path(self, name: str, suffix: str = "") -> Path:
@@ -220,12 +221,12 @@ def _read(path: Path, kind: type[Record]) -> Record | None:
         is_sound = False
     if is_sound:
         return record
-    say(f"{path}: damaged; left out")
+    say(f"{path}: damaged; ignored")
     return None
 
 
 def own_size(path: Path) -> int | None:
-    """Bytes of a file of ours; None where there is none, or a link, which could lead anywhere."""
+    """Returns the size of a regular file; None if it does not exist or is a link."""
     try:
         status = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -238,12 +239,12 @@ def is_own(path: Path) -> bool:
 
 
 class BatchRecords(Records[BatchRecord]):
-    """Records of batches, and beside them the errors of those that failed, which are not kept in memory."""
+    """Keeps records of batches, and the errors of failed ones in files of their own, not in memory."""
 
     def __init__(self, folder: Path, storage: Storage) -> None:
         super().__init__(folder, BatchRecord, storage)
         for record in self.all():
-            if record.errors:  # as they were kept before
+            if record.errors:  # written by an earlier version
                 record.errors = bounded_errors(record.errors, len(record.errors))
                 with suppress(StorageError):
                     self.keep(record)
@@ -260,7 +261,7 @@ class BatchRecords(Records[BatchRecord]):
         shutil.rmtree(self.path(name), ignore_errors=True)
 
     def object(self, record: BatchRecord) -> dict[str, Any]:
-        record = copy(record)  # of one moment: it may fail meanwhile, and its errors go to the disk
+        record = copy(record)  # a snapshot: the batch may fail meanwhile, which moves its errors to the disk
         errors: list[dict[str, Any]] = record.errors
         if record.num_errors:
             path = self._errors(record.id)
@@ -269,7 +270,7 @@ class BatchRecords(Records[BatchRecord]):
             except (OSError, ValueError) as error:
                 if (passing := passing_error(error)) is not None:
                     raise StorageError.reading(path, passing) from error
-                errors = [{"code": "server_error", "message": "its errors cannot be read any more"}]
+                errors = [{"code": "server_error", "message": "the errors cannot be read"}]
         return record.object(errors)
 
     def _errors(self, name: str) -> Path:
@@ -277,9 +278,9 @@ class BatchRecords(Records[BatchRecord]):
 
 
 class Files(Records[FileRecord]):
-    """Files that clients bring for their batches, under names of ours.
+    """Keeps uploaded files under generated names.
 
-    A file is there once its record is; what was cut off goes at the next start.
+    A file exists once its record does; an interrupted upload is removed at the next start.
     """
 
     def __init__(self, folder: Path, storage: Storage, max_files: int) -> None:
@@ -290,9 +291,9 @@ class Files(Records[FileRecord]):
                 path.unlink()
 
     def add(self, content: BinaryIO, filename: str) -> FileRecord:
-        """Keeps a file. Raises an ApiError where there are too many, StorageError where there is no room."""
+        """Stores a file. Raises ApiError if there are too many, StorageError if it cannot be written."""
         if (count := len(self._records)) >= self._max_files:
-            message = f"there are {count} files, the most that are kept; delete some"
+            message = f"there are {count} files, the maximum; delete some"
             raise ApiError(400, message, "too_many_files")
         name, size = new_id("file-"), 0
         with WholeFile(self.content(name), self._storage) as file:

@@ -1,4 +1,4 @@
-"""Tokens of the request that is being answered, for its line in the log: counted where they come about."""
+"""Counts the tokens of the current request for its line in the log."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ _counted: ContextVar[RequestTokens] = ContextVar("request_tokens")
 
 
 def begin() -> RequestTokens:
-    """Counts anew, for the request of this task and of those that it starts."""
+    """Starts new counts for the request of this task and the tasks that it starts."""
     tokens = RequestTokens()
     _counted.set(tokens)
     return tokens
 
 
 def counted() -> RequestTokens:
-    """The counts of this task's request; of nobody's where it is none."""
+    """Returns the counts of this task's request; unused ones outside a request."""
     return _counted.get(RequestTokens())

@@ -1,4 +1,4 @@
-"""Requests: JSON bodies within bounds, work that ends when its client has gone, errors in OpenAI's form."""
+"""Reads bounded JSON bodies, cancels work of disconnected clients, and writes errors in OpenAI's form."""
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
@@ -16,19 +16,19 @@ Result = TypeVar("Result")
 JSON = "application/json"
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 LONGEST_MESSAGE = 4000
-MOST_ERRORS = 20
-"""Errors of one kind that are told; comparing each name with all that are known takes long."""
+MAX_ERRORS = 20
+"""Errors of one kind that are listed; finding the most similar known name for each is slow."""
 
-MOST_CONTAINERS = 50_000
-"""Lists and objects of a body: messages, their parts, prompts of token ids, tools and what these hold."""
-MOST_KEYS = 200
-"""Keys of a body; some requests are made anew for each of their prompts."""
-_MOST_TEXTS = 200_000
-"""Keys and texts of a body; an object of a million keys holds the interpreter for half a second."""
+MAX_CONTAINERS = 50_000
+"""Lists and objects in a body: messages, their parts, prompts of token ids, tools and their content."""
+MAX_KEYS = 200
+"""Keys of a body, which is copied for each prompt."""
+_MAX_TEXTS = 200_000
+"""Keys and texts in a body; parsing an object of a million keys blocks the interpreter for 0.5 s."""
 
 
 class ApiError(Exception):
-    """A request that is refused. message: what was found, and what is allowed."""
+    """Raised to refuse a request. message: the error, and what is allowed."""
 
     def __init__(
         self,
@@ -57,59 +57,62 @@ def bad_request(message: str | Sequence[str], param: str | None = None) -> ApiEr
     return ApiError(400, message, "invalid_request", param)
 
 
-def refuse_unknown(content: Mapping[str, Any], known: Sequence[str], where: str = "") -> None:
-    """Raises an ApiError that names every key which is not known, and the near one."""
+def refuse_unknown(content: Mapping[str, Any], known: Sequence[str], prefix: str = "") -> None:
+    """Raises an ApiError that names all unknown keys and the most similar known ones.
+
+    prefix: precedes the names of the keys in the message.
+    """
     unknown = [name for name in content if name not in known]
-    lines = [f"{where}{shown(name)}: unknown{did_you_mean(name, known)}" for name in unknown[:MOST_ERRORS]]
+    lines = [f"{prefix}{shown(name)}: unknown{did_you_mean(name, known)}" for name in unknown[:MAX_ERRORS]]
     if unknown:
         more = len(unknown) - len(lines)
         raise bad_request(lines + [f"and {more} more"] * (more > 0))
 
 
 async def json_body(request: Request) -> dict[str, Any]:
-    """The JSON object that a request brings; raises an ApiError that says why it is none."""
+    """Reads the JSON object of a request. Raises ApiError if it is invalid."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != JSON:  # a form that a browser sends for another site is none
+    if kind != JSON:  # a form that a browser sends for another site has another type
         raise ApiError(415, f"content-type {kind or '(none)'}: must be {JSON}", "unsupported_media_type")
     return await asyncio.to_thread(_object_in, await request.body())
 
 
 def _object_in(data: bytes) -> dict[str, Any]:
-    data = data.strip(b" \t\r\n")  # which JSON's reader takes long for
+    data = data.strip(b" \t\r\n")  # which the JSON reader is slow to skip
     try:
-        if problem := parts_error(data, MOST_CONTAINERS, _MOST_TEXTS):
+        if problem := parts_error(data, MAX_CONTAINERS, _MAX_TEXTS):
             raise JsonError(problem)
         content = parse_row(data.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise bad_request(f"the body is no UTF-8 text (byte {error.start})") from None
+        raise bad_request(f"the body is not UTF-8 (byte {error.start})") from None
     except JsonError as problem:
         raise bad_request(
             f"the body is {problem}" if str(problem).startswith("not ") else f"the body: {problem}"
         ) from None
-    if len(content) > MOST_KEYS:
-        raise bad_request(f"the body has {len(content)} keys; at most {MOST_KEYS}")
+    if len(content) > MAX_KEYS:
+        raise bad_request(f"the body has {len(content)} keys; at most {MAX_KEYS}")
     return content
 
 
-def refuse_longer(content: Mapping[str, Any], name: str, most: int) -> None:
-    """Raises an ApiError where a list of the body, or of an object within, has more than so many items."""
-    if isinstance(items := content.get(name), list) and len(items) > most:
-        raise bad_request(f"{name}: holds {len(items)}; at most {most}", name)
+def refuse_longer(content: Mapping[str, Any], name: str, max_items: int) -> None:
+    """Raises an ApiError if the list under `name` has more than `max_items` items."""
+    if isinstance(items := content.get(name), list) and len(items) > max_items:
+        raise bad_request(f"{name}: has {len(items)} items; at most {max_items}", name)
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """Awaits the work, which is cancelled when the client has gone (ClientDisconnect)."""
+    """Awaits the work; cancels it and raises ClientDisconnect if the client disconnects."""
     task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnected(request))
+    disconnected = asyncio.ensure_future(_disconnected(request))
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, disconnected), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise ClientDisconnect
         return task.result()
     finally:
-        for one in (task, gone):
-            one.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        task.cancel()
+        disconnected.cancel()
+        await asyncio.gather(task, disconnected, return_exceptions=True)
 
 
 async def _disconnected(request: Request) -> None:

@@ -1,6 +1,6 @@
-"""/v1/responses: text and function calls, and conversations that go on within this process.
+"""Serves /v1/responses: text, function calls, and conversations kept within this process.
 
-Its input becomes the body of a chat; what a chat has too is checked with its row.
+The input is translated to the body of a chat; keys that a chat shares are checked with its row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mindbatch.dataset.openai_request import CHAT
 from mindbatch.engine.request import RequestOutput, StreamEvent, num_generated_tokens, result_body
 from mindbatch.io.error_lines import did_you_mean, shown
 from mindbatch.message_formats.call_text import Content, Piece, Reasoning, ToolCall, Unparsed
-from mindbatch.prompts.messages import MOST_MESSAGES, MOST_TOOLS
+from mindbatch.prompts.messages import MAX_MESSAGES, MAX_TOOLS
 from mindbatch.run.openai_response import notes_at_end, parser_of
 from mindbatch.server.completions import flag, json_response, streamed
 from mindbatch.server.generation import OnlineRequest, sse
@@ -36,7 +36,7 @@ _LOGPROBS: dict[str, dict[str, Any]] = {"message": {"logprobs": []}, "reasoning"
 
 @dataclass
 class _Answer:
-    """A response in the making. messages: the conversation before it, without instructions."""
+    """Generates one response. messages: the conversation before it, without instructions."""
 
     name: str
     generation: OnlineRequest
@@ -46,12 +46,12 @@ class _Answer:
     reasoning_tokens: int = 0
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """The events of the stream; the last one has the whole response."""
-        items, output, parser, is_begun = _OutputItems(), None, None, False
+        """Yields the events of the stream; the last one has the complete response."""
+        items, output, parser, has_started = _OutputItems(), None, None, False
         async with aclosing(self.generation.items()) as arriving:
             async for item in arriving:
-                if not is_begun:  # the prompt was accepted, and how it ends is known
-                    is_begun, parser = True, parser_of(self.generation.rows[0], self.generation.options)
+                if not has_started:  # the prompt was accepted, and its end is known to the parser
+                    has_started, parser = True, parser_of(self.generation.rows[0], self.generation.options)
                     for kind in ("created", "in_progress"):
                         yield items.event(kind, response=self._object(items, None))
                 if isinstance(item, StreamEvent):
@@ -112,9 +112,9 @@ _REPEATED = (
     *("instructions", "max_output_tokens", "metadata", "previous_response_id", "reasoning", "temperature"),
     *("top_p", "user"),
 )
-"""Keys of a request that its response has as they were."""
-_MOST_REPEATED_BYTES = 8 << 20
-"""Of these and others: a response is written several times while it is made."""
+"""Keys of a request that its response repeats."""
+_MAX_REPEATED_BYTES = 8 << 20
+"""Size of repeated keys; a response is written several times during its stream."""
 
 
 def _status(output: RequestOutput | None) -> str:
@@ -136,7 +136,7 @@ def _usage(output: RequestOutput, reasoning_tokens: int) -> dict[str, Any]:
 
 
 class _OutputItems:
-    """The items of one response, in the order in which their pieces come."""
+    """Collects the output items of one response in the order of their pieces."""
 
     def __init__(self) -> None:
         self.items: list[dict[str, Any]] = []
@@ -145,11 +145,11 @@ class _OutputItems:
         self._open: str | None = None
 
     def event(self, kind: str, **fields: Any) -> Event:
-        """An event with its number in the stream."""
+        """Makes an event with its number in the stream."""
         return {"type": f"response.{kind}", "sequence_number": next(self._numbers), **fields}
 
     def add(self, piece: Piece) -> Iterator[Event]:
-        """Takes a piece; yields what it brings about. A note on text that is no call brings no event."""
+        """Adds a piece and yields its events; a note on text that is not a call has none."""
         if isinstance(piece, Unparsed):
             self.notes.append(piece.reason)
         elif isinstance(piece, ToolCall):
@@ -162,17 +162,17 @@ class _OutputItems:
                 yield from self._begin(kind)
             part = self.items[-1]["content"][0]
             part["text"] += piece.text
-            yield self.event(f"{_PARTS[kind]}.delta", **self._place(), delta=piece.text, **_LOGPROBS[kind])
+            yield self.event(f"{_PARTS[kind]}.delta", **self._location(), delta=piece.text, **_LOGPROBS[kind])
 
     def close(self, status: str = "completed") -> Iterator[Event]:
-        """Ends the item that text was added to, if there is one."""
+        """Ends the open item, if there is one."""
         if (kind := self._open) is None:
             return
         self._open = None
         item = self.items[-1]
         part = item["content"][0]
-        yield self.event(f"{_PARTS[kind]}.done", **self._place(), text=part["text"], **_LOGPROBS[kind])
-        yield self.event("content_part.done", **self._place(), part=part)
+        yield self.event(f"{_PARTS[kind]}.done", **self._location(), text=part["text"], **_LOGPROBS[kind])
+        yield self.event("content_part.done", **self._location(), part=part)
         item["status"] = status
         yield self._item("done")
 
@@ -185,7 +185,7 @@ class _OutputItems:
         yield self._item("added")
         part: dict[str, Any] = {"type": _PARTS[kind], "text": ""}
         item["content"] = [part | ({"annotations": [], "logprobs": []} if kind == "message" else {})]
-        yield self.event("content_part.added", **self._place(), part=item["content"][0])
+        yield self.event("content_part.added", **self._location(), part=item["content"][0])
 
     def _call(self, call: ToolCall) -> Iterator[Event]:
         item = {
@@ -198,16 +198,16 @@ class _OutputItems:
         }
         self.items.append(item)
         yield self._item("added")
-        place = {"item_id": item["id"], "output_index": len(self.items) - 1}
-        yield self.event("function_call_arguments.delta", **place, delta=call.arguments)
-        yield self.event("function_call_arguments.done", **place, name=call.name, arguments=call.arguments)
+        location = {"item_id": item["id"], "output_index": len(self.items) - 1}
+        yield self.event("function_call_arguments.delta", **location, delta=call.arguments)
+        yield self.event("function_call_arguments.done", **location, name=call.name, arguments=call.arguments)
         item |= {"arguments": call.arguments, "status": "completed"}
         yield self._item("done")
 
-    def _item(self, what: str) -> Event:
-        return self.event(f"output_item.{what}", output_index=len(self.items) - 1, item=dict(self.items[-1]))
+    def _item(self, stage: str) -> Event:
+        return self.event(f"output_item.{stage}", output_index=len(self.items) - 1, item=dict(self.items[-1]))
 
-    def _place(self) -> dict[str, Any]:
+    def _location(self) -> dict[str, Any]:
         return {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1, "content_index": 0}
 
     def messages(self) -> list[dict[str, Any]]:
@@ -238,11 +238,9 @@ async def create(request: Request) -> Response:
 
 def _chat_of(service: Service, body: dict[str, Any]) -> dict[str, Any]:
     repeated = {name: body.get(name) for name in (*_REPEATED, "tool_choice", "tools", "text")}
-    if (size := len(orjson.dumps(repeated))) > _MOST_REPEATED_BYTES:
+    if (size := len(orjson.dumps(repeated))) > _MAX_REPEATED_BYTES:
         names = ", ".join(name for name, value in repeated.items() if value is not None)
-        raise bad_request(
-            f"{names}: {size} bytes, which the response repeats; at most {_MOST_REPEATED_BYTES}"
-        )
+        raise bad_request(f"{names}: {size} bytes, repeated in the response; at most {_MAX_REPEATED_BYTES}")
     previous = body.get("previous_response_id")
     return chat_body(body, [] if previous is None else service.conversations.find(previous))
 
@@ -256,26 +254,28 @@ _WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     "background": (False,),
     "top_logprobs": (0,),
     "prompt_logprobs": (),
-    "include": ([], ["reasoning.encrypted_content"]),  # there is none of that
+    "include": ([], ["reasoning.encrypted_content"]),  # reasoning is never encrypted
     **dict.fromkeys(("context_management", "stream_options", "max_tool_calls", "conversation", "prompt"), ()),
     "reasoning.summary": (),
 }
-"""Keys that are known, and the values besides null with which leaving them out changes nothing."""
+"""Unsupported keys, and the values besides null that mean the same as leaving them out."""
 
 
 def chat_body(body: Mapping[str, Any], earlier: list[dict[str, Any]]) -> dict[str, Any]:
-    """The body of a chat completion that stands for one of a response; `earlier`: messages before its own.
+    """Translates the body of a response to the body of a chat completion.
+
+    earlier: the messages before those of the body.
 
     Raises:
-        ApiError: for what is no part of a chat's body; errors of a chat's body are found with its row.
+        ApiError: a key that a chat does not have is invalid; other errors are found with the chat's row.
     """
-    refuse_longer(body, "input", MOST_MESSAGES)
-    refuse_longer(body, "tools", MOST_TOOLS)
+    refuse_longer(body, "input", MAX_MESSAGES)
+    refuse_longer(body, "tools", MAX_TOOLS)
     text = _settings(body, "text", ("format", "verbosity"))
     reasoning = _settings(body, "reasoning", ("effort", "summary"))
     values = {**body, "reasoning.summary": reasoning.get("summary")}
     errors = [
-        f"{name}={shown(values[name])}: not supported; leave it out"
+        f"{name}={shown(values[name])}: not supported; remove it"
         for name, harmless in _WITHOUT_EFFECT.items()
         if values.get(name) not in (None, *harmless)
     ]
@@ -314,12 +314,12 @@ def _messages(items: Any) -> list[dict[str, Any]]:
     if not isinstance(items, list) or not items:
         raise bad_request(f"input={shown(items)}: must be a text or a list of items", "input")
     messages: list[dict[str, Any]] = []
-    for place, item in enumerate(items):
-        _add_item(item, f"input[{place}]", messages)
+    for index, item in enumerate(items):
+        _add_item(item, f"input[{index}]", messages)
     return messages
 
 
-def _add_item(item: Any, where: str, messages: list[dict[str, Any]]) -> None:
+def _add_item(item: Any, key: str, messages: list[dict[str, Any]]) -> None:
     kind = item.get("type", "message") if isinstance(item, Mapping) else None
     if kind == "message":
         messages.append({"role": item.get("role"), "content": _content(item.get("content"))})
@@ -330,10 +330,10 @@ def _add_item(item: Any, where: str, messages: list[dict[str, Any]]) -> None:
         if not messages or messages[-1]["role"] != "assistant":
             messages.append({"role": "assistant"})
         messages[-1].setdefault("tool_calls", []).append(_chat_call(item))
-    elif kind != "reasoning":  # that of earlier turns is not shown to models again
-        near = did_you_mean(kind, _ITEM_TYPES) if isinstance(kind, str) else ""
+    elif kind != "reasoning":  # models do not get the reasoning of earlier turns
+        hint = did_you_mean(kind, _ITEM_TYPES) if isinstance(kind, str) else ""
         excerpt = f".type={shown(kind)}" if isinstance(item, Mapping) else f"={shown(item)}"
-        raise bad_request(f"{where}{excerpt}: must be one of {', '.join(_ITEM_TYPES)}{near}")
+        raise bad_request(f"{key}{excerpt}: must be one of {', '.join(_ITEM_TYPES)}{hint}")
 
 
 def _chat_call(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -342,7 +342,7 @@ def _chat_call(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _content(content: Any) -> Any:
-    """Parts of text as those of a chat, which refuses all others."""
+    """Translates parts of text to those of a chat, which refuses all other parts."""
     if not isinstance(content, list):
         return content
     return [
@@ -354,13 +354,13 @@ def _content(content: Any) -> Any:
 
 
 def _tools(tools: Any) -> list[dict[str, Any]]:
-    """Tools as those of a chat, which may be of any kind."""
+    """Translates tools to those of a chat; only functions are supported."""
     if not isinstance(tools, list):
         raise bad_request(f"tools={shown(tools)}: must be a list of functions", "tools")
     functions = []
-    for place, tool in enumerate(tools):
+    for index, tool in enumerate(tools):
         if not isinstance(tool, Mapping) or tool.get("type") != "function" or not tool.get("name"):
-            raise bad_request(f"tools[{place}]={shown(tool)}: must be a function with a name; no other tools")
+            raise bad_request(f"tools[{index}]={shown(tool)}: must be a function with a name")
         names = ("name", "description", "parameters")
         function = {name: tool[name] for name in names if tool.get(name) is not None}
         functions.append({"type": "function", "function": function})
@@ -368,7 +368,7 @@ def _tools(tools: Any) -> list[dict[str, Any]]:
 
 
 def _response_format(form: Any) -> Any:
-    """The format of the text, whose schema stands within a field of its own in a chat."""
+    """Translates the format of the text to that of a chat, which nests the schema."""
     if not isinstance(form, Mapping) or form.get("type") != "json_schema":
         return form
     schema = {name: value for name, value in form.items() if name != "type"}

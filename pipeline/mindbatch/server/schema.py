@@ -1,4 +1,4 @@
-"""The keys of `mindbatch serve`, and what they may be together."""
+"""Declares and checks the keys of `mindbatch serve`."""
 
 import ipaddress
 import ssl
@@ -21,51 +21,49 @@ _SHORTEST_KEY = 16
 
 @dataclass
 class ServerConfig:
-    """Address of the server, who may ask, and how much."""
+    """Address, access and limits of the server."""
 
-    host: str = option("127.0.0.1", "address to listen on; one that others reach needs a key")
-    port: int = option(8000, "port to listen on; 0 takes a free one, which is said", kind.count(0, 65535))
+    host: str = option("127.0.0.1", "address to bind; one that other machines reach needs a key")
+    port: int = option(8000, "port to bind; 0 takes a free one, which is printed", kind.count(0, 65535))
     api_key: str | None = option(
-        None, "key that every request but /health must bring; best written as ${oc.env:NAME}"
+        None, "key that every request but /health must have; best written as ${oc.env:NAME}"
     )
-    api_key_file: str | None = option(None, "file with such a key on each line", is_path=True)
+    api_key_file: str | None = option(None, "file with an allowed key on each line", is_path=True)
     model_name: str | None = option(None, "name of the model in requests; null: that of its folder")
     batches_dir: str | None = option(
         None,
-        "folder of files and batches, which a server that starts there goes on with; null: none",
+        "folder of files and batches, which a restarted server resumes; null: none",
         is_path=True,
     )
     message_format: str = option(
         "auto",
-        "how the model writes reasoning and tool calls; auto goes by its chat template",
+        "how the model writes reasoning and tool calls; auto: read from its chat template",
         kind.choice(*MESSAGE_FORMATS),
     )
     max_body: str = option("64MiB", "largest body of a request, but for files")
     max_file: str = option("512MiB", "largest file")
-    max_files: int = option(10_000, "most files that are kept at a time", kind.count(1))
-    max_requests: int = option(256, "most requests at a time; more are told to come again", kind.count(1))
-    max_n: int = option(16, "most choices that a request may ask for", kind.count(1))
-    max_batches: int = option(4, "most batches that run at a time; others wait", kind.count(1))
-    request_seconds: int = option(3600, "longest that a request may take", kind.count(1))
-    read_seconds: int = option(60, "longest wait for the next part of a request", kind.count(1))
-    drain_seconds: int = option(
-        30, "time that requests have to finish when the server is told to end", kind.count()
-    )
+    max_files: int = option(10_000, "maximum number of files", kind.count(1))
+    max_requests: int = option(256, "maximum of concurrent requests; others get status 429", kind.count(1))
+    max_n: int = option(16, "maximum of choices in a request", kind.count(1))
+    max_batches: int = option(4, "maximum of batches that run at a time; others wait", kind.count(1))
+    request_seconds: int = option(3600, "maximum seconds of a request", kind.count(1))
+    read_seconds: int = option(60, "maximum seconds between parts of a request", kind.count(1))
+    drain_seconds: int = option(30, "seconds that requests have to finish when the server ends", kind.count())
     private: bool = private_option()
     keep_days: int | None = option(
-        None, "days after which files, and batches that have ended, are removed; null: never", kind.count(1)
+        None, "days after which files and ended batches are removed; null: never", kind.count(1)
     )
     cors_origins: Any = option(
         (),
-        "pages of which origins may call from a browser",
+        "origins whose pages may call the server from a browser",
         kind.texts("origins", "[https://example.org]"),
     )
-    ssl_certfile: str | None = option(None, "certificate, for TLS", is_path=True)
+    ssl_certfile: str | None = option(None, "certificate for TLS", is_path=True)
     ssl_keyfile: str | None = option(None, "its private key", is_path=True)
 
     @property
     def is_local(self) -> bool:
-        """True if only programs of this machine reach it."""
+        """True if only this machine can reach the server."""
         if self.host == "localhost":
             return True
         try:
@@ -78,7 +76,7 @@ class ServerConfig:
         return self.api_key is not None or self.api_key_file is not None
 
     def read_keys(self) -> list[bytes]:
-        """The keys, any of which a request may bring."""
+        """Returns the allowed keys."""
         lines = [] if self.api_key is None else [self.api_key]
         if self.api_key_file is not None:
             lines += Path(self.api_key_file).read_text(encoding="utf-8").split("\n")
@@ -87,7 +85,7 @@ class ServerConfig:
 
 @dataclass
 class ServeConfig(ModelTaskConfig):
-    """The keys of `mindbatch serve`. `decoding` is what requests get that say nothing else."""
+    """The keys of `mindbatch serve`; `decoding` has the defaults of requests."""
 
     records_seed: ClassVar[bool] = True
 
@@ -131,7 +129,7 @@ def _server_errors(server: ServerConfig) -> Iterator[str]:
         except ValueError as error:
             yield f"server.{name}={shown(getattr(server, name))}: {error}"
     if (server.ssl_certfile is None) != (server.ssl_keyfile is None):
-        yield "server.ssl_certfile, server.ssl_keyfile: TLS needs both; give both or neither"
+        yield "server.ssl_certfile, server.ssl_keyfile: TLS needs both; set both or neither"
     elif server.ssl_certfile is not None:
         try:
             ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
@@ -139,16 +137,16 @@ def _server_errors(server: ServerConfig) -> Iterator[str]:
             )
         except (OSError, ssl.SSLError) as error:
             reason = getattr(error, "reason", None) or error
-            yield f"server.ssl_certfile, server.ssl_keyfile: are no certificate and its key ({reason})"
+            yield f"server.ssl_certfile, server.ssl_keyfile: not a certificate and its key ({reason})"
     yield from _key_errors(server)
 
 
 def _key_errors(server: ServerConfig) -> Iterator[str]:
-    """Yields errors of keys, none of which shows one."""
+    """Yields errors of the API keys, without their values."""
     if not server.has_key:
         if not server.is_local:
             yield (
-                f"server.host={shown(server.host)}: others reach it there; needs server.api_key or "
+                f"server.host={shown(server.host)}: other machines can reach it; needs server.api_key or "
                 "server.api_key_file, or server.host=127.0.0.1"
             )
         return
@@ -158,6 +156,6 @@ def _key_errors(server: ServerConfig) -> Iterator[str]:
         yield f"server.api_key_file={server.api_key_file}: cannot be read as text with a key on each line"
         return
     if not keys:
-        yield "server.api_key, server.api_key_file: hold no key"
+        yield "server.api_key, server.api_key_file: have no key"
     if any(len(key) < _SHORTEST_KEY for key in keys):
         yield f"server.api_key, server.api_key_file: a key must have at least {_SHORTEST_KEY} characters"

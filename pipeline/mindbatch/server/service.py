@@ -1,4 +1,4 @@
-"""Owns what every route of the server uses: engine, names of models, settings, counts."""
+"""Holds the state that all routes of the server use: engine, names of models, settings, metrics."""
 
 import asyncio
 import threading
@@ -34,27 +34,27 @@ from mindbatch.server.metrics import Metrics
 from mindbatch.server.requests import ApiError, bad_request
 from mindbatch.server.schema import ServeConfig
 
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 
 
 class Conversations:
-    """The messages up to each response, the oldest forgotten first."""
+    """Keeps the messages up to each response, within a number of bytes; drops the oldest first."""
 
-    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
+    def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
         self._messages: OrderedDict[str, bytes] = OrderedDict()
-        self._num_bytes, self._most_bytes = 0, most_bytes
+        self._num_bytes, self._max_bytes = 0, max_bytes
 
     def keep(self, name: str, messages: list[dict[str, Any]]) -> None:
         content = self._messages[name] = orjson.dumps(messages)
         self._num_bytes += len(content)
-        while self._num_bytes > self._most_bytes:
+        while self._num_bytes > self._max_bytes:
             self._num_bytes -= len(self._messages.popitem(last=False)[1])
 
     def find(self, name: object) -> list[dict[str, Any]]:
-        """The messages up to a response; an ApiError where they are not known."""
+        """Returns the messages up to a response. Raises ApiError if they are not kept."""
         content = self._messages.get(name) if isinstance(name, str) else None
         if content is None:
-            message = f"previous_response_id={shown(name)}: not known to this process of the server"
+            message = f"previous_response_id={shown(name)}: not known to this server process"
             raise ApiError(404, message, "response_not_found", "previous_response_id")
         messages: list[dict[str, Any]] = orjson.loads(content)
         return messages
@@ -62,10 +62,10 @@ class Conversations:
 
 @dataclass
 class Service:
-    """The parts of a server that runs.
+    """The state of a running server.
 
-    format: how the model writes reasoning and tool calls; None where it writes plain text.
-    is_draining: it has been told to end.
+    format: the form of the model's reasoning and tool calls; None if it writes plain text.
+    is_draining: the server is ending and accepts no new requests.
     """
 
     config: ServeConfig
@@ -81,19 +81,19 @@ class Service:
     def __post_init__(self) -> None:
         decoding = DecodingParams(**vars(self.config.decoding))
         self._params = decoding
-        self.fingerprint = f"fp_{self.started:x}"  # of this process of the server, in answers
+        self.fingerprint = f"fp_{self.started:x}"  # identifies this process in answers
         self.conversations = Conversations()
-        self._has_told = False  # that calls stay text
+        self._has_noted_calls = False
         self.model_name = self.config.name
         tokenizer = self.llm.tokenizer
         self.token_bytes = None if tokenizer is None else tokenizer.token_bytes
         self._embeddings = folder_embeddings(Path(self.config.model.checkpoint_name_or_path or ""))
         say(*self._embeddings.errors, *self._embeddings.notes(decoding.pooling))
-        self._makers = threading.local()  # what makes rows remembers what it has checked
+        self._makers = threading.local()  # a RowMaker caches its checks and is not thread-safe
 
     @property
     def _maker(self) -> RowMaker:
-        """Maker of rows for this thread alone: no request waits for another one's."""
+        """The RowMaker of this thread, so that no request waits for another one's checks."""
         if not hasattr(self._makers, "maker"):
             self._makers.maker = RowMaker(
                 DataConfig(format="openai"),
@@ -117,34 +117,34 @@ class Service:
         )
 
     def check_model(self, model: object) -> None:
-        """Raises an ApiError for a name that is neither the model's nor an adapter's."""
+        """Raises an ApiError unless the name is the model's or an adapter's."""
         if not isinstance(model, str | None):
             raise bad_request(f"model={shown(model)}: must be a text", "model")
         if error := model_error(model, self.config):
             raise ApiError(404, error, "model_not_found", "model")
 
     async def rows(self, endpoint: str, bodies: Sequence[dict[str, Any]]) -> list[DataRow]:
-        """The rows that the bodies of one request stand for; other requests go on meanwhile.
+        """Makes the rows of a request's bodies in a thread.
 
         Raises:
-            ApiError: naming every error.
+            ApiError: a body is invalid; the message has all errors.
         """
 
-        def made() -> list[DataRow]:
-            rows = [self._row(endpoint, body, str(place)) for place, body in enumerate(bodies)]
-            self._tell_of_calls()
+        def make() -> list[DataRow]:
+            rows = [self._row(endpoint, body, str(index)) for index, body in enumerate(bodies)]
+            self._note_calls()
             return rows
 
-        return await asyncio.to_thread(made)
+        return await asyncio.to_thread(make)
 
-    def _tell_of_calls(self) -> None:
-        """Says once that calls stay text, when the first request offers tools."""
-        if self.format is None and self._maker.has_offered_tools and not self._has_told:
-            self._has_told = True
+    def _note_calls(self) -> None:
+        """Prints once, when the first request offers tools, that calls stay text."""
+        if self.format is None and self._maker.has_offered_tools and not self._has_noted_calls:
+            self._has_noted_calls = True
             say(*calls_stay_text("server", self.config.server.message_format))
 
     def _row(self, endpoint: str, body: dict[str, Any], key: str) -> DataRow:
-        """The row that a request's body stands for; checked as a line of a batch is."""
+        """Makes the row of a request's body, which is checked like a line of a batch."""
         self.check_model(body.get("model"))
         columns = {"custom_id": key, "method": "POST", "url": endpoint, "body": body}
         item = self._maker.make(0, Record("request", 1, columns))
@@ -157,16 +157,16 @@ class Service:
     @property
     def tokenizer(self) -> Tokenizer:
         if self.llm.tokenizer is None:
-            raise bad_request("the model has no tokenizer: give and take token ids")
+            raise bad_request("the model has no tokenizer: use token ids")
         return self.llm.tokenizer
 
     async def tokens(self, row: DataRow, add_special_tokens: bool = True) -> list[int]:
-        tokenizer, prompt, most = self.tokenizer, row.prompt(today()), self.llm.seq_length
+        tokenizer, prompt, max_tokens = self.tokenizer, row.prompt(today()), self.llm.seq_length
 
         def encode() -> list[int]:
             if prompt.text is not None and not add_special_tokens:
-                return tokenizer.encode(prompt.text, add_special_tokens=False, most_tokens=most)
-            return [*token_ids_of(prompt, tokenizer, most)]
+                return tokenizer.encode(prompt.text, add_special_tokens=False, max_tokens=max_tokens)
+            return [*token_ids_of(prompt, tokenizer, max_tokens)]
 
         try:
             return await asyncio.to_thread(encode)
@@ -178,8 +178,10 @@ class Service:
         return count
 
     def params(self, row: DataRow) -> DecodingParams:
-        """The parameters of a request's rows, whose check takes long where they are long; without a seed of
-        the request's own, other draws each time."""
+        """Returns the parameters of a request's rows; sampling without a seed gets a random one.
+
+        Checking long parameters is slow.
+        """
         params = row.params(self._params)
         if params.do_sample and "seed" not in row.overrides:
             params = replace(params, seed=drawn_seed())

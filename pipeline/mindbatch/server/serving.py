@@ -1,4 +1,4 @@
-"""The task `mindbatch serve`: its routes, and its life: it listens, answers, drains when told to end."""
+"""Runs the task `mindbatch serve`: binds the socket, serves the routes, drains at the end."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ from mindbatch.run.identity import replica_of
 from mindbatch.run.result_files import message_format
 from mindbatch.server import batch_routes, completions, responses
 from mindbatch.server.batches import Batches
-from mindbatch.server.connections import MOST_ACCEPTED_AT_ONCE, Connection, Listener, allow_descriptors
+from mindbatch.server.connections import MAX_ACCEPTED_AT_ONCE, Connection, Listener, allow_descriptors
 from mindbatch.server.guard import Guard
 from mindbatch.server.metrics import CONTENT_TYPE, Metrics
 from mindbatch.server.requests import ApiError
@@ -37,42 +37,43 @@ from mindbatch.server.service import Service
 
 _LARGEST_HEAD = 64 << 10
 _SECONDS_BETWEEN_REMOVALS = 3600
-_SECONDS_TO_SAY_SO = 5
+_SECONDS_FOR_ERRORS = 5
+"""Time in which requests that were ended get their error."""
 _LINGER_SECONDS = 2
-"""Time for the rest of a request that was answered before it was whole."""
+"""Time for the rest of a request that was answered before it was complete."""
 
 
 def bound_socket(config: ServeConfig) -> Listener:
-    """A socket with the address that is asked for, on which nothing listens yet.
+    """Binds a socket to the configured address, without listening yet.
 
     Raises:
-        ConfigError: it is taken, or not of this machine.
+        ConfigError: the address is in use, or not of this machine.
     """
     host, port = config.server.host, config.server.port
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # Without the protocol's number asyncio leaves TCP to wait for more to send: 40 ms an answer.
+        # Without the protocol's number asyncio does not set TCP_NODELAY, which costs 40 ms an answer.
         bound = Listener(family, kind, protocol)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(
-            f"server.host={host}, server.port={port}: cannot be used ({reason}); give another port, or 0"
+            f"server.host={host}, server.port={port}: cannot be used ({reason}); use another port, or 0"
         ) from error
     return bound
 
 
 def run(config: ServeConfig) -> int:
-    for key in config.server.read_keys():  # no message, log or record has one
+    for key in config.server.read_keys():  # from messages, logs and records
         hide(key.decode(), "server.api_key")
     bound = bound_socket(config)
-    bound.most = allow_descriptors()
+    bound.max_connections = allow_descriptors()
     opened = open_model(config.model, replica_of(config.parallel).part_of(0))
     with LoadingLine() as line:
         llm = LLM.from_config(config, line, opened=opened)
     if config.decoding.max_length is None and config.decoding.max_new_tokens is None:
-        # Clients expect answers as long as the model gives them.
+        # OpenAI's clients expect no limit but the model's.
         vars(config.decoding).update(max_length=llm.max_sequence_tokens)
     return asyncio.run(_serve(config, llm, opened, bound))
 
@@ -86,11 +87,11 @@ async def _serve(config: ServeConfig, llm: LLM, opened: OpenedFolder, bound: Lis
         bound.connections = server.server_state.connections
         if batches is not None:
             await asyncio.to_thread(batches.start)
-        looking = asyncio.create_task(_look_after(batches))
+        maintenance = asyncio.create_task(_maintain(batches))
         try:
             await server.serve([bound])
         finally:
-            looking.cancel()
+            maintenance.cancel()
             if batches is not None:
                 await asyncio.to_thread(batches.stop)
     return EXIT_DONE
@@ -98,14 +99,14 @@ async def _serve(config: ServeConfig, llm: LLM, opened: OpenedFolder, bound: Lis
 
 def _uvicorn_config(config: ServeConfig, service: Service) -> uvicorn.Config:
     server = config.server
-    # Their words on clients are no news; errors are said by the guard.
+    # Their messages are about clients; the guard logs errors.
     for name in ("uvicorn", "asyncio", "python_multipart"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
     return uvicorn.Config(
         application(service),
         http=Connection,
-        backlog=MOST_ACCEPTED_AT_ONCE,
+        backlog=MAX_ACCEPTED_AT_ONCE,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -120,11 +121,11 @@ def _uvicorn_config(config: ServeConfig, service: Service) -> uvicorn.Config:
     )
 
 
-async def _look_after(batches: Batches | None) -> None:
-    """Each second ends what has expired; each hour removes what is old."""
+async def _maintain(batches: Batches | None) -> None:
+    """Ends expired batches each second, and removes old files and batches each hour."""
     seconds = 0
     while batches is not None:
-        try:  # in threads: both wait for who writes a record
+        try:  # in threads: both wait while a record is written
             await asyncio.to_thread(batches.end_expired)
             if seconds % _SECONDS_BETWEEN_REMOVALS == 0:
                 await asyncio.to_thread(batches.remove_old)
@@ -135,13 +136,15 @@ async def _look_after(batches: Batches | None) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Drains when it is told to end: what runs is finished, what comes is refused; told twice, it ends."""
+    """Drains at the first signal: finishes running requests and refuses new ones; ends at the second."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
         self._last_moment: float | None = None
-        self._idle: dict[H11Protocol, tuple[object, float]] = {}  # what was asked last, and since when
+        self._idle: dict[
+            H11Protocol, tuple[object, float]
+        ] = {}  # the last request of a connection, and since when
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -157,20 +160,20 @@ class _Server(uvicorn.Server):
         self._service.is_draining = True
 
     def _end_idle(self) -> None:
-        """Ends connections on which no whole head comes in time, whatever comes in its place."""
+        """Ends connections that do not send a complete head in time."""
         now, before, self._idle = time.monotonic(), self._idle, {}
         for connection in [*self.server_state.connections]:
             assert isinstance(connection, H11Protocol)
             request = connection.cycle
             if request is not None and not request.response_complete:
                 continue  # the guard bounds it
-            last, since = before.get(connection, (request, now))
-            since = since if last is request else now
+            last_request, since = before.get(connection, (request, now))
+            since = since if last_request is request else now
             self._idle[connection] = request, since
             is_spent = connection.conn.their_state is h11.SEND_BODY
             limit = _LINGER_SECONDS if is_spent else self._service.config.server.read_seconds
             if now - since > 2 * limit:
-                connection.transport.abort()  # it does not read what it was answered
+                connection.transport.abort()  # the client does not read the answer
             elif now - since > limit:
                 connection.transport.close()
 
@@ -181,13 +184,13 @@ class _Server(uvicorn.Server):
                 await asyncio.to_thread(self._service.batches.interrupt)
             seconds_late = time.monotonic() - self._last_moment
             if seconds_late > 0 and self._service.num_active:
-                await self._service.engine.close()  # what runs ends with an error that says so
-            self.should_exit = seconds_late > _SECONDS_TO_SAY_SO or self._service.num_active == 0
+                await self._service.engine.close()  # running requests get an error
+            self.should_exit = seconds_late > _SECONDS_FOR_ERRORS or self._service.num_active == 0
         return await super().on_tick(counter)
 
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
-"""Content policy of the page: nothing from elsewhere."""
+"""Content security policy of the page: only its own content."""
 
 
 def application(service: Service) -> Starlette:
@@ -231,10 +234,10 @@ async def _refused(request: Request, error: ApiError) -> Response:
 
 
 async def _unknown(request: Request, error: HTTPException) -> Response:
-    """Answers to what Starlette refuses: a path or a method without a route, a form that is none."""
+    """Answers what Starlette refuses: a path or method without a route, an invalid form."""
     if error.status_code in (404, 405):
-        what = f"{request.method} {request.url.path}: no such route; docs/server.md lists them"
-        return ApiError(error.status_code, what, "no_such_route", headers=error.headers).response
+        message = f"{request.method} {request.url.path}: no such route; docs/server.md lists them"
+        return ApiError(error.status_code, message, "no_such_route", headers=error.headers).response
     return ApiError(error.status_code, error.detail, "invalid_request").response
 
 

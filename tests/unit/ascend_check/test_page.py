@@ -32,7 +32,7 @@ def test_what_a_failed_job_said_is_below_the_table() -> None:
     log = ("rank_0.log: no device", "```\033[2J")
     text = page([Result("devices", "two of them", "", FAILED, "exit code 1", log)], simulated=False)
     assert "| devices | two of them |  | failed | exit code 1 |\n" in text
-    assert "What devices, two of them, said:\n\n    rank_0.log: no device\n    ```\\x1b[2J\n" in text
+    assert "Log of devices, two of them:\n\n    rank_0.log: no device\n    ```\\x1b[2J\n" in text
 
 
 @pytest.mark.parametrize(("outcome", "code"), [(COMPILED, 0), (FAILED, 1)])
@@ -102,7 +102,7 @@ def test_the_first_other_token_is_named_with_the_logs(
     (tmp_path / "logs/rank_1.log").write_text("a line\n")
     found = two_devices.judged(tmp_path)
     assert found.outcome == FAILED
-    assert found.detail == f"{prompt!r}: token {place} of 24 is another than on a CPU"
+    assert found.detail == f"{prompt!r}: token {place} of 24 differs from a CPU"
     assert found.log == ("rank_1.log: a line",)
 
 

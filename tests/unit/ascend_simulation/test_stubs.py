@@ -15,9 +15,9 @@ from mindbatch.ascend_simulation.stubs import (
     PACKAGES,
     AscendPlugin,
     looked_up,
+    needed_functions,
     plugin_in,
     stub_libraries,
-    wanted_functions,
 )
 from mindbatch.io.errors import BackendError
 
@@ -53,17 +53,17 @@ def plugin(tmp_path: Path) -> AscendPlugin:
 
 
 def test_what_neither_mindspore_nor_the_system_has_is_wanted(plugin: AscendPlugin) -> None:
-    assert wanted_functions(plugin) == ["HcclSend", "aclInit", "aclrtLookedUp"]
+    assert needed_functions(plugin) == ["HcclSend", "aclInit", "aclrtLookedUp"]
 
 
 def test_libraries_for_another_processor_want_nothing(plugin: AscendPlugin) -> None:
     foreign = plugin.folder / "plugin/ascend/libfor_the_npu.so"
     compiled("int of_the_npu(void); int f(void) { return of_the_npu(); }", foreign)
-    assert "of_the_npu" in wanted_functions(plugin)
+    assert "of_the_npu" in needed_functions(plugin)
     content = bytearray(foreign.read_bytes())
     content[18:20] = b"\xb7\0"  # AArch64, in an ELF header
     foreign.write_bytes(content)
-    assert "of_the_npu" not in wanted_functions(plugin)
+    assert "of_the_npu" not in needed_functions(plugin)
 
 
 def test_names_that_only_begin_like_those_of_cann_are_not_looked_up(tmp_path: Path) -> None:
@@ -149,6 +149,6 @@ def test_a_mindspore_without_the_plugin_is_told(tmp_path: Path) -> None:
 def test_another_version_is_refused_with_those_that_are_allowed(plugin: AscendPlugin) -> None:
     with pytest.raises(
         BackendError,
-        match=r"^MindSpore 2.8.0: Ascend is simulated with 2.9.0 or 2.10.0 only; .*pip install mindspore==",
+        match=r"^MindSpore 2.8.0: the simulation of Ascend needs 2.9.0 or 2.10.0; .*pip install mindspore==",
     ):
         plugin_in(plugin.folder.parent, "2.8.0")

@@ -89,7 +89,7 @@ def test_types_are_not_mixed_but_for_the_correction_of_routers(tmp_path: Path) -
     norm = "model.norm.weight"
     (line,) = faults(write(tmp_path, settings, **halves | {norm: np.zeros(64, np.float32)}))
     assert line.startswith("tensors of several types: F16 (")
-    assert line.endswith(f"F32 ({norm!r}); model.provider=mindformers takes weights of one type")
+    assert line.endswith(f"F32 ({norm!r}); model.provider=mindformers needs weights of one type")
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_from_a_whole_file(place, capsys):
     assert f"2 ranks in {place / 'new'}" in capsys.readouterr().out
     assert f"source_strategy={place / 'two.ckpt'}" in reshard_command(place / "new")
     assert transform(place, "full.ckpt", "new", "", "two.ckpt") == 0
-    assert "Was made already" in capsys.readouterr().out
+    assert "Already exists" in capsys.readouterr().out
 
 
 def test_none_is_the_word_for_a_checkpoint_that_is_not_cut(place):
@@ -132,7 +132,7 @@ def test_every_fault_in_the_flags_is_told(place, capsys):
     )  # fmt: skip
     failed(transform(place, "two", "new", "", ""), 2, capsys, "one of them must be given")
     both = [f"--src_ckpt_dir={place}", f"--src_checkpoint={place}", "--dst_strategy=x"]
-    failed(transform_ckpt.main(both), 2, capsys, "must be of one kind")
+    failed(transform_ckpt.main(both), 2, capsys, "only one kind of flags is allowed")
     with pytest.raises(SystemExit):
         transform_ckpt.main(["--src_ckpt_d=x"])  # no flag is abbreviated
 
@@ -167,7 +167,7 @@ def test_one_rank_that_is_the_whole_needs_no_strategy(place):
 def test_nothing_is_written_over(place, capsys, tool):
     (place / "new").mkdir()
     (place / "new/mine").write_text("kept")
-    failed(tool(place, "two", "new", "two.ckpt", "four.ckpt"), 2, capsys, "give another folder")
+    failed(tool(place, "two", "new", "two.ckpt", "four.ckpt"), 2, capsys, "another folder")
     assert [path.name for path in (place / "new").iterdir()] == ["mine"]
 
 
@@ -178,7 +178,7 @@ def test_an_interrupt_is_one_line(place, capsys, monkeypatch, tool, module):
 
     monkeypatch.setattr(module, "open_transform", interrupted)
     code = tool(place, "two", "new", "two.ckpt", "four.ckpt")
-    message = f"{module.__name__}.py: interrupted; the same command goes on\n"
+    message = f"{module.__name__}.py: interrupted; the same command resumes\n"
     assert (code, capsys.readouterr().err) == (130, message)
 
 

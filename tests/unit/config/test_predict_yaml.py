@@ -8,7 +8,7 @@ import pytest
 
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.predict_yaml.apply import TABLE, Applied, apply_table
-from mindbatch.config.predict_yaml.conversions import Sets
+from mindbatch.config.predict_yaml.conversions import MapsTo
 from mindbatch.config.predict_yaml.tables import UNREAD
 from mindbatch.config.schema import schema_keys
 from mindbatch.io.errors import ConfigError
@@ -33,10 +33,12 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def applied(tmp_path: Path, text: str, above: dict[str, object] | None = None, strategy: str = "") -> Applied:
+def applied(
+    tmp_path: Path, text: str, overrides: dict[str, object] | None = None, strategy: str = ""
+) -> Applied:
     file = tmp_path / "p.yaml"
     file.write_text(text.replace("FOLDER", str(tmp_path / "model")))
-    return apply_table(file, KEYS, above, strategy)
+    return apply_table(file, KEYS, overrides, strategy)
 
 
 def values(result: Applied) -> dict[str, object]:
@@ -48,13 +50,13 @@ def reasons(result: Applied) -> dict[str, str]:
     return {key: why for why, keys in result.unused.items() for key in keys}
 
 
-def faults(tmp_path: Path, text: str, above: dict[str, object] | None = None) -> list[str]:
-    lines = applied(tmp_path, text, above).errors
+def faults(tmp_path: Path, text: str, overrides: dict[str, object] | None = None) -> list[str]:
+    lines = applied(tmp_path, text, overrides).errors
     return [line.removeprefix(f"{tmp_path}/p.yaml, ") for line in lines]
 
 
 @pytest.mark.parametrize(
-    ("text", "above", "told"),
+    ("text", "overrides", "dtype"),
     [
         ("seed: 1", {}, ", in float32"),
         ("seed: 1", {"model.dtype": "bfloat16"}, ""),
@@ -64,12 +66,12 @@ def faults(tmp_path: Path, text: str, above: dict[str, object] | None = None) ->
         ("context: {device_target: GPU}", {}, None),
     ],
 )
-def test_without_a_device_it_is_told_where_the_model_runs(
-    text: str, above: dict[str, object], told: str | None, tmp_path: Path
+def test_without_a_device_a_note_names_the_cpu(
+    text: str, overrides: dict[str, object], dtype: str | None, tmp_path: Path
 ) -> None:
-    told_in = f"the model runs on a CPU{told}; runtime=ascend is for NPUs"
-    note = f"{tmp_path}/p.yaml: no context.device_target: {told_in}"
-    assert applied(tmp_path, text, above).notes == ([] if told is None else [note])
+    message = f"the model runs on a CPU{dtype}; set runtime=ascend for NPUs"
+    note = f"{tmp_path}/p.yaml: no context.device_target: {message}"
+    assert applied(tmp_path, text, overrides).notes == ([] if dtype is None else [note])
 
 
 def test_greedy_decoding_as_top_k_is_no_news(tmp_path: Path) -> None:
@@ -98,9 +100,12 @@ def test_a_yaml_of_the_newer_form(tmp_path: Path, folder: Path) -> None:
     }
     why = reasons(result)
     assert why["parallel_config.model_parallel"] == "use_parallel is not True"
-    assert why["generation_config.max_length"] == "max_new_tokens goes before it"
-    assert why["model.model_config.compute_dtype"] == "on a CPU everything is computed in float32"
-    assert why["model.model_config.num_blocks"] == "the cache is given in bytes: runtime.cache_memory"
+    assert why["generation_config.max_length"] == "max_new_tokens overrides it"
+    assert (
+        why["model.model_config.compute_dtype"]
+        == "on a CPU a YAML's half types are not used; set model.dtype"
+    )
+    assert why["model.model_config.num_blocks"] == "runtime.cache_memory sets the size of the cache"
 
 
 def test_a_yaml_of_the_older_form(tmp_path: Path, folder: Path) -> None:
@@ -126,20 +131,16 @@ def test_a_yaml_of_the_older_form(tmp_path: Path, folder: Path) -> None:
     }
     why = reasons(result)
     assert why["model.model_config.top_k"] == "nothing is sampled without do_sample: True"
-    assert why["model.model_config.checkpoint_name_or_path"] == "load_checkpoint goes before it"
-    assert why["model.model_config.auto_map"] == "code that is named in a file is never run"
+    assert why["model.model_config.checkpoint_name_or_path"] == "load_checkpoint overrides it"
+    assert why["model.model_config.auto_map"] == "code named in a file is never run"
     assert why["train_dataset"] == why["optimizer"] == "of training"
     assert "num_layers" not in str(why), "config.json says the same"
 
 
-def test_each_of_our_keys_in_the_table_is_a_key() -> None:
-    ours = {entry.ours for entry in TABLE.values() if isinstance(entry, Sets)}
-    known = (
-        schema_keys(BatchConfig).keys.keys()
-        | schema_keys(LayoutTaskConfig).keys.keys()
-        | {"runtime.device_memory"}
-    )  # the second: not yet
-    assert ours <= known
+def test_targets_of_the_table_are_keys() -> None:
+    targets = {entry.target for entry in TABLE.values() if isinstance(entry, MapsTo)}
+    of_tasks = (schema_keys(task).keys.keys() for task in (BatchConfig, LayoutTaskConfig))
+    assert targets <= {"runtime.device_memory"}.union(*of_tasks)  # the first: not yet
 
 
 def test_the_yamls_that_mindformers_ships_are_known() -> None:
@@ -175,38 +176,44 @@ def test_where_a_value_comes_from_is_told(tmp_path: Path, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("run_mode: train", "run_mode=train: only predict YAMLs are taken"),
+        ("run_mode: train", "run_mode=train: only predict YAMLs are supported"),
         ("use_legacy: 'no'", "use_legacy=no: must be True or False"),
-        ("register_path: ./mine", "register_path=./mine: code that is named in a file is never run"),
-        ("trust_remote_code: True", "trust_remote_code=true: code that is named in a file is never run"),
-        ("model: {arch: {auto_register: a.B}}", "model.arch.auto_register=a.B: code that is named in"),
+        ("register_path: ./mine", "register_path=./mine: code named in a file is never run"),
+        ("trust_remote_code: True", "trust_remote_code=true: code named in a file is never run"),
+        ("model: {arch: {auto_register: a.B}}", "model.arch.auto_register=a.B: code named in"),
         (
             "model: {model_config: {pet_config: {pet_type: lora}}}",
-            "model.model_config.pet_config.pet_type=lora: the adapter is looked for in load_checkpoint, its",
+            "model.model_config.pet_config.pet_type=lora: needs the adapter in load_checkpoint",
         ),
-        ("model: {model_config: {quant_config: {a: b}}}", "model.model_config.quant_config: quantised"),
+        (
+            "model: {model_config: {quant_config: {a: b}}}",
+            "model.model_config.quant_config: config.json",
+        ),
         (
             "model: {model_config: {compute_dtype: int8}}",
             "model.model_config.compute_dtype=int8: must be one",
         ),
-        ("model: {arch: {type: BloomLMHeadModel}}", "model.arch.type=BloomLMHeadModel: is not run; of"),
+        ("model: {arch: {type: BloomLMHeadModel}}", "model.arch.type=BloomLMHeadModel: not supported"),
         (
             "model: {arch: {type: Mine}}",
-            "model.arch.type=Mine: is not run; of the older form LlamaForCausalLM, ",
+            "model.arch.type=Mine: not supported; allowed with use_legacy: True: LlamaForCausalLM, ",
         ),
-        ("model: {arch: {type: [a]}}", "model.arch.type=[a]: is not run"),
-        ("load_checkpoint: not_load_any_ckpt", "load_checkpoint=not_load_any_ckpt: a model is not run"),
-        ("load_checkpoint: /x/llama2_7b.ckpt", "load_checkpoint=/x/llama2_7b.ckpt: weights of MindFormers"),
-        ("only_save_strategy: True", "only_save_strategy=true: strategy files are made by mindbatch layout"),
-        ("src_strategy_path_or_dir: s", "src_strategy_path_or_dir=s: a checkpoint that is cut"),
-        ("input_data: hello", "input_data=hello: give prompts, prompts_file or data.path"),
+        ("model: {arch: {type: [a]}}", "model.arch.type=[a]: not supported"),
+        (
+            "load_checkpoint: not_load_any_ckpt",
+            "load_checkpoint=not_load_any_ckpt: a model needs",
+        ),
+        ("load_checkpoint: /x/llama2_7b.ckpt", "load_checkpoint=/x/llama2_7b.ckpt: convert weights"),
+        ("only_save_strategy: True", "only_save_strategy=true: to write strategy files: mindbatch layout"),
+        ("src_strategy_path_or_dir: s", "src_strategy_path_or_dir=s: merge a sharded checkpoint"),
+        ("input_data: hello", "input_data=hello: use prompts, prompts_file or data.path"),
         ("trainer: {type: ImageTrainer}", "trainer.type=ImageTrainer: only CausalLanguageModelingTrainer"),
-        ("parallel_config: {expert_parallel: 2}", "parallel_config.expert_parallel=2: experts are cut"),
+        ("parallel_config: {expert_parallel: 2}", "parallel_config.expert_parallel=2: experts are sharded"),
         ("moe_config: {expert_num: 8}", "moe_config.expert_num=8: models with experts run with"),
-        ("context: {device_target: Ascend, device_id: 3}", "context.device_id=3: no key chooses the device"),
-        ("context: 3", "context=3: must hold keys"),
-        ("output_dir: ${oc.env:HOME}", "output_dir: ${...} is not replaced here; write the value itself"),
-        ("context.mode: 0", "context.mode: unknown key; keys are nested, not dotted"),
+        ("context: {device_target: Ascend, device_id: 3}", "context.device_id=3: the first visible device"),
+        ("context: 3", "context=3: must be a section of keys"),
+        ("output_dir: ${oc.env:HOME}", "output_dir: ${...} is not resolved here; write the value itself"),
+        ("context.mode: 0", "context.mode: unknown key; write nested keys, not dotted ones"),
         ("run_mod: predict", "run_mod=predict: unknown key; did you mean run_mode?"),
         ("model: {model_config: {top_kk: 1}}", "model.model_config.top_kk=1: unknown key; did you mean"),
         ("model: {top_k: 1}", "model.top_k=1: unknown key; did you mean generation_config.top_k?"),
@@ -218,7 +225,7 @@ def test_what_cannot_be_done_is_refused(line: str, expected: str, tmp_path: Path
     assert found[0].startswith(f"line 1: {expected}")
 
 
-def test_keys_that_nobody_knows_are_named_without_effect(tmp_path: Path, folder: Path) -> None:
+def test_unknown_keys_have_no_effect_and_are_named(tmp_path: Path, folder: Path) -> None:
     """So are those of the network that config.json does not have."""
     text = "load_checkpoint: FOLDER\nquite_another_thing: {a: 1}\ncontext: {of_tomorrow: 1}\n"
     text += "model: {model_config: {pet_config: {rank: 3}, use_flash_attention: True, hidden_dropout: 0.1}}"
@@ -227,10 +234,10 @@ def test_keys_that_nobody_knows_are_named_without_effect(tmp_path: Path, folder:
     assert result.errors == []
     assert reasons(result) == {
         "quite_another_thing": "not used here",
-        "context.of_tomorrow": "a setting of MindSpore's that MindBatch makes itself",
-        "model.model_config.pet_config.rank": "the adapter's own files say it",
+        "context.of_tomorrow": "a setting of MindSpore that MindBatch sets itself",
+        "model.model_config.pet_config.rank": "it is read from the adapter's files",
         "model.model_config.hidden_dropout": "of training",
-        "model.model_config.use_flash_attention": "config.json, which counts, has no such key",
+        "model.model_config.use_flash_attention": "config.json, which is used, has no such key",
     }
 
 
@@ -249,12 +256,12 @@ def test_a_description_of_another_model_is_refused(tmp_path: Path, folder: Path)
     text = OLDER.replace("num_layers: 2", "num_layers: 3").replace("theta: 10000.0", "theta: 500000.0")
     names = [line.partition(": ")[2].partition("=")[0] for line in faults(tmp_path, text)]
     assert names == [f"model.model_config.{name}" for name in ("num_layers", "theta")]
-    assert "config.json of the model's folder says num_hidden_layers=2" in faults(tmp_path, text)[0]
+    assert "config.json of the model's folder has num_hidden_layers=2" in faults(tmp_path, text)[0]
 
 
 def test_without_the_folder_there_is_nothing_to_compare(tmp_path: Path) -> None:
     result = applied(tmp_path, OLDER.replace("num_layers: 2", "num_layers: 3"))
-    assert reasons(result)["model.model_config.num_layers"] == "config.json of the model's folder says it"
+    assert reasons(result)["model.model_config.num_layers"] == "config.json of the model's folder sets it"
     assert result.errors == []
 
 
@@ -263,7 +270,7 @@ def test_what_is_called_otherwise_is_the_same(tmp_path: Path, folder: Path) -> N
     text = "load_checkpoint: FOLDER\nmodel: {model_config: {hidden_act: gelu, num_heads: 4}}"
     assert values(applied(tmp_path, text))["model.checkpoint_name_or_path"] == str(folder)
     assert faults(tmp_path, text.replace("gelu", "relu"))[0].endswith(
-        "config.json of the model's folder says activation_function=gelu_new, and that counts; remove it"
+        "config.json of the model's folder has activation_function=gelu_new, which is used; remove it"
     )
 
 
@@ -272,7 +279,7 @@ def test_what_config_json_leaves_open(tmp_path: Path, folder: Path) -> None:
     keys = "intermediate_size: 256, rope_ratio: 3"
     text = f"load_checkpoint: FOLDER\nmodel: {{model_config: {{{keys}}}}}"
     result = applied(tmp_path, text)
-    why = "config.json, which counts, has no such key"
+    why = "config.json, which is used, has no such key"
     names = ("intermediate_size", "rope_ratio")
     assert reasons(result) == {f"model.model_config.{name}": why for name in names}
     assert result.errors == []
@@ -321,20 +328,20 @@ def test_who_runs_the_model(text: str, expected: str, tmp_path: Path) -> None:
     assert values(applied(tmp_path, text))["model.provider"] == expected
 
 
-def test_what_is_given_goes_before_the_yaml(tmp_path: Path, folder: Path) -> None:
+def test_settings_override_the_yaml(tmp_path: Path, folder: Path) -> None:
     result = applied(tmp_path, MCORE, {"decoding.seed": 3, "decoding.max_new_tokens": 4})
     assert not {"decoding.seed", "decoding.max_new_tokens", "decoding.max_length"} & {*result.settings}
-    assert reasons(result)["seed"] == "decoding.seed is given"
+    assert reasons(result)["seed"] == "decoding.seed overrides it"
 
 
-def test_what_is_given_saves_what_would_be_refused(tmp_path: Path) -> None:
+def test_overridden_values_are_not_refused(tmp_path: Path) -> None:
     text = "load_checkpoint: llama.ckpt\nmodel: {model_config: {compute_dtype: int8}}\n"
     text += "src_strategy_path_or_dir: strategy\n"
     assert len(faults(tmp_path, text)) == 3
     assert faults(tmp_path, text, {"model.checkpoint_name_or_path": "x", "model.dtype": "float32"}) == []
 
 
-def test_a_given_strategy_leaves_no_part_of_the_yamls(tmp_path: Path, folder: Path) -> None:
+def test_a_strategy_overrides_the_yamls(tmp_path: Path, folder: Path) -> None:
     chosen = {"do_sample", "temperature", "top_k", "top_p"}
     for result in (
         applied(tmp_path, MCORE, {"decoding.do_sample": False}, "decoding=greedy"),
@@ -345,5 +352,5 @@ def test_a_given_strategy_leaves_no_part_of_the_yamls(tmp_path: Path, folder: Pa
         assert {f"generation_config.{name}" for name in chosen} <= {*reasons(result)}
 
 
-def test_sections_that_are_not_read_are_named_in_one_place() -> None:
+def test_sections_that_are_not_read_have_no_entries() -> None:
     assert not {*UNREAD} & {*TABLE}

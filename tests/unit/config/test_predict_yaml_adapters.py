@@ -23,10 +23,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def applied(pet: dict[str, object], top: str = "", above: dict[str, object] | None = None) -> Applied:
+def applied(pet: dict[str, object], top: str = "", overrides: dict[str, object] | None = None) -> Applied:
     file = Path("p.yaml")
     file.write_text(f"{top}model: {{model_config: {json.dumps({'pet_config': pet, 'num_layers': 2})}}}\n")
-    return apply_table(file, KEYS, above)
+    return apply_table(file, KEYS, overrides)
 
 
 def of_interest(result: Applied) -> dict[str, object]:
@@ -54,8 +54,8 @@ def test_the_adapter_of_lora_is_every_row_s() -> None:
     }
     why = reasons(result)
     assert {why[name] for name in training} == {"of training"}
-    assert why["target_modules"] == why["exclude_layers"] == "the adapter's own files say it"
-    assert why["compute_dtype"] == "the adapter's own files say it"
+    assert why["target_modules"] == why["exclude_layers"] == "it is read from the adapter's files"
+    assert why["compute_dtype"] == "it is read from the adapter's files"
 
 
 def test_without_both_numbers_the_adapter_must_say_its_scaling() -> None:
@@ -72,25 +72,25 @@ def test_the_list_of_slora() -> None:
         "lora.adapters": "./loras",
         "lora.default": "law",
     }
-    assert reasons(result)["lora_rank"] == "the adapter's own files say it"
+    assert reasons(result)["lora_rank"] == "it is read from the adapter's files"
 
 
-def test_what_is_given_goes_before_it() -> None:
-    above = {"lora.adapters": {"law": "law"}}
-    result = applied({"pet_type": "lora", "lora_rank": 8}, ADAPTER, above)
+def test_settings_override_it() -> None:
+    overrides = {"lora.adapters": {"law": "law"}}
+    result = applied({"pet_type": "lora", "lora_rank": 8}, ADAPTER, overrides)
     assert of_interest(result) == {"model.checkpoint_name_or_path": "model"}
-    assert reasons(result)["load_checkpoint"] == reasons(result)["pet_type"] == "lora.adapters is given"
+    assert reasons(result)["load_checkpoint"] == reasons(result)["pet_type"] == "lora.adapters overrides it"
 
 
 @pytest.mark.parametrize(
     ("pet", "top", "fault"),
     [
         ({"pet_type": "ptuning2"}, "", "pet_type=ptuning2: only lora and slora are supported"),
-        ({"pet_type": "lora"}, "load_checkpoint: model\n", "pet_type=lora: the adapter is looked for in"),
+        ({"pet_type": "lora"}, "load_checkpoint: model\n", "pet_type=lora: needs the adapter in"),
         (
             {"pet_type": "lora"},
             "load_checkpoint: model\npretrained_model_dir: ./model\n",
-            "a checkpoint of both is merged by tools/transform_ckpt_lora.py, or give lora.adapters='{NAME: ",
+            "merge a checkpoint of both with tools/transform_ckpt_lora.py, or use lora.adapters='{NAME: ",
         ),
         ({"pet_type": "lora", "lora_rank": 0}, ADAPTER, "lora_rank=0: must be a number above 0"),
         ({"pet_type": "lora", "lora_alpha": True}, ADAPTER, "lora_alpha=true: must be a number above 0"),
@@ -102,14 +102,14 @@ def test_what_is_given_goes_before_it() -> None:
         (
             {"pet_type": "lora", "adapter_path": "x"},
             ADAPTER,
-            "adapter_path=x: is of pet_type: slora; for one",
+            "adapter_path=x: needs pet_type: slora; for one",
         ),
         (
             {"pet_type": "slora", "adapter_path": "x", "lora_extra_vocab_size": 5},
             "",
-            "lora_extra_vocab_size=5: tokens that are added are not supported; set it to 0",
+            "lora_extra_vocab_size=5: added tokens are not supported; set it to 0",
         ),
-        ({}, "adapter_id: law\n", "adapter_id=law: there are no adapters without adapter_path in pet_config"),
+        ({}, "adapter_id: law\n", "adapter_id=law: needs adapter_path in pet_config"),
     ],
 )
 def test_what_is_refused(pet: dict[str, object], top: str, fault: str) -> None:

@@ -38,10 +38,10 @@ def test_its_values_are_the_configurations(here: Path) -> None:
     assert config.model.mindformers_yaml is None
     assert config.model.checkpoint_name_or_path == "model"
     (note,) = [note for note in config.notes if "no effect" in note]
-    assert note.endswith(" keys of training, logs or MindSpore's own settings (--print-config says which)")
+    assert note.endswith(" keys of training, logs or MindSpore's own settings (listed by --print-config)")
 
 
-def test_the_command_line_files_and_options_go_before_it(here: Path) -> None:
+def test_the_command_line_files_and_options_override_it(here: Path) -> None:
     (here / "mine.yaml").write_text("model: {seq_length: 9, mindformers_yaml: older.yaml}\n")
     (here / "own/model").mkdir(parents=True)
     (here / "own/model/eight.yaml").write_text("batch_size: 8\n")

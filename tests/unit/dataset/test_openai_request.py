@@ -453,7 +453,7 @@ BAD_BODY: list[tuple[dict[str, Any], str]] = [
     ({"chat_template_kwargs": [1]}, "body.chat_template_kwargs=[1]: must be a mapping"),
     (
         {"chat_template_kwargs": {"messages": []}},
-        "body.chat_template_kwargs.messages: no variable of a template",
+        "body.chat_template_kwargs.messages: not a variable of a template",
     ),
     ({"presence_penalty": 2.5}, "body.presence_penalty=2.5: must be from -2 to 2"),
     ({"logit_bias": {"x": 5}}, "body.logit_bias={x: 5}: must be a mapping from token ids"),

@@ -129,7 +129,7 @@ BAD_PROMPTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "huge id": ({"prompt": [1, 2**70]}, {}, "cannot be kept as JSON"),
     "ids in a chat": ({"prompt": [1]}, {"chat": True}, "token ids cannot be a chat message"),
     "role": ({"messages": [{"role": "bot", "content": ""}]}, {}, "messages[0].role='bot': must be one of"),
-    "no messages": ({"talk": []}, {"messages_column": "talk"}, "talk: holds no message"),
+    "no messages": ({"talk": []}, {"messages_column": "talk"}, "talk: empty; must have a message"),
     "text for messages": ({"talk": "hi"}, {"messages_column": "talk"}, "talk: found 'hi'; must be a list"),
     "odd turns": (
         {"conversations": [{"from": "bot", "value": "x"}, {"from": "human"}]},
@@ -141,9 +141,9 @@ BAD_PROMPTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "variables": (
         {"messages": [HI], "chat_template_kwargs": {"tools": []}},
         {},
-        "chat_template_kwargs.tools: no variable of a template",
+        "chat_template_kwargs.tools: not a variable of a template",
     ),
-    "two system messages": ({"messages": [SYSTEM, HI]}, {"system": "x"}, "a system message is there already"),
+    "two system messages": ({"messages": [SYSTEM, HI]}, {"system": "x"}, "a system message already exists"),
 }
 
 

@@ -114,7 +114,7 @@ def test_missing_columns(template: str, columns: dict[str, Any], said: str):
 
 
 FAULTS: list[tuple[str, dict[str, Any], str]] = [
-    ("{{ a }}", {"a": None}, "a value is null; write {{ name or '' }} where that may be"),
+    ("{{ a }}", {"a": None}, "a value is null; write {{ name or '' }} to allow it"),
     ("{{ a.b }}", {"a": {}}, "'dict object' has no attribute 'b'"),
     ("{{ a + 1 }}", {"a": "x"}, "TypeError"),
     ("{{ raise_exception('no answer in ' ~ a) }}", {"a": 5}, "data.template: no answer in 5"),
@@ -162,7 +162,7 @@ def test_a_giant_or_nested_column():
     deep: Any = 1
     for _ in range(20_000):  # beyond what any library in the process may have raised the limit to
         deep = [deep]
-    assert "no plain JSON" in refused("{{ a }}", a=deep).reason
+    assert "not plain JSON" in refused("{{ a }}", a=deep).reason
 
 
 BROKEN: dict[str, tuple[str, str]] = {
@@ -202,7 +202,7 @@ def test_three_timeouts_in_a_row_are_the_templates_fault(monkeypatch: pytest.Mon
         assert isinstance(item, DataRow if ends == "now" else RowFailure)
     with pytest.raises(
         ConfigError,
-        match="^data.template: stopped: no result after 30 s of processor time, for 3 rows in a row$",
+        match="^data.template: stopped: no result after 30 s of processor time, for 3 consecutive rows$",
     ):
         maker.make(0, Record("rows.jsonl", 1, {"ends": "never"}))
     maker.close()

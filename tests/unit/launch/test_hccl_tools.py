@@ -78,7 +78,7 @@ def test_a_range_may_cross_four(tool: Tool) -> None:
     done = tool.run("--server_ip=a", "--device_num", "[3,6)")
     assert [device for _, device, _ in entries(tool.tables()["hccl_3p_345_a.json"])] == ["3", "4", "5"]
     assert done.returncode == 0
-    assert "where these are groups of their own, both must be whole" in done.stderr
+    assert "servers in which these are groups need complete groups" in done.stderr
 
 
 def test_visible_devices_are_asked_for_by_their_physical_ids(tool: Tool) -> None:
@@ -114,7 +114,7 @@ def test_every_fault_in_the_flags_is_a_line(tool: Tool) -> None:
     assert (done.returncode, done.stdout, tool.tables()) == (2, "", {})
     assert done.stderr.splitlines() == [
         "hccl_tools.py: --device_num [0,16): must be within [0,8); "
-        "give --device_num_per_node 16 for a server with more",
+        "set --device_num_per_node 16 for a larger server",
         "hccl_tools.py: --visible_devices 1,1: device 1 appears twice",
         "hccl_tools.py: --server_ip ../x: must have no spaces, slashes or control characters",
     ]

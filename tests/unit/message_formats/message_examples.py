@@ -32,7 +32,7 @@ ANY_TOOLS: list[Any] = [{}]
 def parsed(
     name: str, text: str, *, in_reasoning: bool = False, tools: Sequence[Any] = ANY_TOOLS
 ) -> ParsedMessage:
-    return ParsedMessage.of_pieces(pieces_of(name, [text], in_reasoning=in_reasoning, tools=tools))
+    return ParsedMessage.from_pieces(pieces_of(name, [text], in_reasoning=in_reasoning, tools=tools))
 
 
 def pieces_of(
@@ -54,7 +54,7 @@ def parsed_cut(
     """The message of a text that is pushed in parts, from each cut to the next."""
     ends = [0, *sorted(cuts), len(text)]
     parts = (text[start:end] for start, end in pairwise(ends))
-    return ParsedMessage.of_pieces(pieces_of(name, parts, in_reasoning=in_reasoning, tools=tools))
+    return ParsedMessage.from_pieces(pieces_of(name, parts, in_reasoning=in_reasoning, tools=tools))
 
 
 EXAMPLES = [

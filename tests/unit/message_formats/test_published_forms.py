@@ -83,58 +83,62 @@ DEEP = "[" * 200 + "]" * 200
 # Format, text that is no call and a part of the note.
 DAMAGED = [
     ("hermes", "<tool_call>", "ends"),
-    ("hermes", "<tool_call></tool_call>", "no JSON"),
-    ("hermes", "<tool_call>f()</tool_call>", "no JSON"),
-    ("hermes", '<tool_call>["f", {}]</tool_call>', "no JSON"),
+    ("hermes", "<tool_call></tool_call>", "expected JSON"),
+    ("hermes", "<tool_call>f()</tool_call>", "expected JSON"),
+    ("hermes", '<tool_call>["f", {}]</tool_call>', "not a JSON object"),
     ("hermes", '<tool_call>{"name": "f" "arguments": {}}</tool_call>', "Expecting ',' delimiter"),
     ("hermes", "<tool_call>{'name': 'f', 'arguments': {}}</tool_call>", "within its JSON"),
     ("hermes", '<tool_call>{"name": "f", "arguments": {}}', "ends before </tool_call>"),
-    ("hermes", '<tool_call>{"name": "f", "arguments": {}}</tool', "no </tool_call>"),
-    ("hermes", '<tool_call>{"name": "f", "arguments": {}}}</tool_call>', "no </tool_call>"),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {}}</tool', "expected </tool_call>"),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {}}}</tool_call>', "expected </tool_call>"),
     ("hermes", '<tool_call>{"name": "f", "arguments": {"a": "b', "ends within its JSON"),
     ("hermes", '<tool_call>{"name": "f", "arguments": {"a": "b}}\n</tool_call>', "within its JSON"),
     ("hermes", '<tool_call>{"arguments": {}}</tool_call>', "no name"),
     ("hermes", '<tool_call>{"name": " ", "arguments": {}}</tool_call>', "no name"),
     ("hermes", '<tool_call>{"name": 1, "arguments": {}}</tool_call>', "no name"),
     ("hermes", '<tool_call>{"name": "f"}</tool_call>', "no arguments"),
-    ("hermes", '<tool_call>{"name": "f", "arguments": [1]}</tool_call>', "no JSON object"),
-    ("hermes", '<tool_call>{"name": "f", "arguments": "{}"}</tool_call>', "no JSON object"),
+    ("hermes", '<tool_call>{"name": "f", "arguments": [1]}</tool_call>', "not a JSON object"),
+    ("hermes", '<tool_call>{"name": "f", "arguments": "{}"}</tool_call>', "not a JSON object"),
     ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1, "a": 2}}</tool_call>', "appears twice"),
     ("hermes", '<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>', "no number of JSON"),
     ("hermes", '<tool_call>{"name": "f", "arguments": {"a": "\\ud800"}}</tool_call>', "surrogate"),
     ("hermes", f'<tool_call>{{"name": "f", "arguments": {{"a": {DEEP}}}}}</tool_call>', "too deeply"),
-    ("qwen3_coder", "<tool_call>\n</tool_call>", "no <function="),
+    ("qwen3_coder", "<tool_call>\n</tool_call>", "expected <function="),
     ("qwen3_coder", "<tool_call>\n<function=>\n</function>\n</tool_call>", "no name"),
-    ("qwen3_coder", "<tool_call>\n<function=f\n</function>\n</tool_call>", "no >"),
+    ("qwen3_coder", "<tool_call>\n<function=f\n</function>\n</tool_call>", "expected >"),
     ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=a>\n1\n</function>", "ends before </parameter>"),
     (
         "qwen3_coder",
         "<tool_call><function=f><parameter=a>1</parameter><parameter=a>2</parameter></function></tool_call>",
-        "comes twice",
+        "duplicate argument",
     ),
     ("glm4", "<tool_call>\n</tool_call>", "no name"),
-    ("glm4", "<tool_call>f\n<arg_key>a</arg_key>\n</tool_call>", "no <arg_value>"),
+    ("glm4", "<tool_call>f\n<arg_key>a</arg_key>\n</tool_call>", "expected <arg_value>"),
     ("glm4", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>", "ends before </tool_call>"),
-    ("deepseek", "<｜tool▁calls▁begin｜>none", "no <｜tool▁call▁begin｜>"),
-    ("deepseek", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n{}<｜tool▁call▁end｜>", "no ```json"),
+    ("deepseek", "<｜tool▁calls▁begin｜>none", "expected <｜tool▁call▁begin｜>"),
+    ("deepseek", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n{}<｜tool▁call▁end｜>", "expected ```json"),
     ("deepseek", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}", "ends before <｜tool▁call▁end｜>"),
     ("deepseek", "<｜tool▁call▁begin｜><｜tool▁sep｜>{}<｜tool▁call▁end｜>", "no name"),
     ("llama3", '{"name": "f"}', "no parameters"),
     ("llama3", '{"name": "f", "parameters": {}, "arguments": {}}', "parameters and arguments"),
     ("llama3", '{"name": "f", "parameters": {}} is the call', "text follows"),
-    ("llama3", '<|python_tag|>brave_search.call(query="tides")', "no JSON"),
+    ("llama3", '<|python_tag|>brave_search.call(query="tides")', "expected JSON"),
     ("mistral", "[TOOL_CALLS]", "ends before"),
     ("mistral", "[TOOL_CALLS][]", "empty"),
-    ("mistral", "[TOOL_CALLS][1]", "no JSON object"),
+    ("mistral", "[TOOL_CALLS][1]", "not a JSON object"),
     ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": {}}, {"name": "g"}]', "no arguments"),
     ("mistral", '[TOOL_CALLS]f[ARGS]{"a": 1', "ends within its JSON"),
     ("mistral", "[TOOL_CALLS][ARGS]{}", "Expecting value"),
     ("mistral", "[TOOL_CALLS] {}", "no name"),
     ("gpt_oss", "<|channel|>commentary to=functions.f<|message|>{} done", "text follows"),
     ("gpt_oss", "<|channel|>commentary to=functions.<|message|>{}", "no name"),
-    ("gpt_oss", "<|channel|>analysis to=browser.search<|message|>{}", "browser.search is no tool"),
-    ("gpt_oss", "<|start|>functions.f to=assistant<|channel|>commentary<|message|>{}", "no message of the"),
-    ("gpt_oss", "<|channel|>thoughts<|message|>hm", "its channel is none"),
+    ("gpt_oss", "<|channel|>analysis to=browser.search<|message|>{}", "browser.search is not an offered"),
+    (
+        "gpt_oss",
+        "<|start|>functions.f to=assistant<|channel|>commentary<|message|>{}",
+        "not a message of the",
+    ),
+    ("gpt_oss", "<|channel|>thoughts<|message|>hm", "its channel must be"),
     ("gpt_oss", "<|channel|>analysis<|channel|>final<|message|>hm", "ends its header"),
 ]
 
@@ -184,7 +188,7 @@ def test_markers_that_are_special_tokens_are_kept_as_text_and_so_are_the_ends() 
     special = hermes.with_special_tokens(["<tool_call>", "</s>"], ["</s>"])
     assert special.needs_special_tokens
     parser = special.parser(in_reasoning=False, tools=ANY_TOOLS)
-    message = ParsedMessage.of_pieces(parser.push(f"Hi {ONE}</s>") + parser.finish())
+    message = ParsedMessage.from_pieces(parser.push(f"Hi {ONE}</s>") + parser.finish())
     assert (message.content, len(message.tool_calls)) == ("Hi ", 1)
     assert FORMATS["llama3"].with_special_tokens([], ["<end>"]).end_tokens[-1] == "<end>"
 
@@ -290,10 +294,10 @@ def test_a_format_is_told_by_its_template(name: str | None, template: str) -> No
         ("llama3", "", False),
     ],
 )
-def test_a_prompt_that_ends_in_an_open_tag_begins_in_reasoning(
+def test_a_prompt_that_ends_in_an_open_tag_starts_in_reasoning(
     name: str, prompt_end: str, expected: bool
 ) -> None:
-    assert FORMATS[name].begins_in_reasoning(prompt_end) is expected
+    assert FORMATS[name].starts_in_reasoning(prompt_end) is expected
 
 
 def test_each_format_has_its_own_name_and_flags() -> None:

@@ -117,7 +117,7 @@ def shared() -> ChatTemplates:
 def rendered(template: str, messages: Any = None, **variables: Any) -> str:
     chat = ChatTemplates({"default": template}, NAMED, ChatLimits())
     try:
-        return chat.render(chat.fitted(messages or TALK), variables=variables)
+        return chat.render(chat.adapted(messages or TALK), variables=variables)
     finally:
         chat.close()
 
@@ -302,7 +302,7 @@ def test_threads_get_their_own_answers(shared: ChatTemplates):
 
 
 def test_named_templates_without_default():
-    with pytest.raises(PromptError, match="none is named default; found a, rag"):
+    with pytest.raises(PromptError, match="no template is named default, only a, rag"):
         ChatTemplates({"rag": "x", "a": "y"}).render(TALK)
 
 
@@ -332,5 +332,5 @@ def test_a_template_that_never_ends_costs_three_rows(monkeypatch: pytest.MonkeyP
     for _ in range(2):
         with pytest.raises(PromptError, match="stopped: no result after 5 s of processor time$"):
             chat.render(TALK)
-    with pytest.raises(ConfigError, match="^chat template: stopped: .*, for 3 rows in a row$"):
+    with pytest.raises(ConfigError, match="^chat template: stopped: .*, for 3 consecutive rows$"):
         chat.render(TALK)

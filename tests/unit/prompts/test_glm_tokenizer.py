@@ -204,7 +204,7 @@ def test_damaged_sentencepiece_models(content: bytes, fault: str, tmp_path: Path
         (b"AA== 0\nAQ== 2\n", "line 2: rank 2; must be 1"),
         (b"AA== 0\n*** 1\n", r"line 2: must be a token in base64 and its rank, found b'\*\*\* 1'"),
         (b"AA== 0 1\n", "line 1: must be a token in base64 and its rank"),
-        (b"AA== 0\nAA== 1\n", "a token is there twice"),
+        (b"AA== 0\nAA== 1\n", "a token is duplicated"),
         (b"AA== 0\n", "no token for the byte"),
     ],
 )
@@ -216,10 +216,10 @@ def test_damaged_ranks(content: bytes, fault: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("listed", "fault"),
     [
-        ({"9000": {"content": "<sop>"}}, r"has 1 tokens from \[9000\] on; must be the numbers behind those"),
+        ({"9000": {"content": "<sop>"}}, r"has 1 tokens from \[9000\] on; must be the ids after those"),
         ({"x": {"content": "<sop>"}}, "must have a token with its flags for each number"),
         (None, "must have a token with its flags for each number"),
-        ({}, r"no token \[gMASK\] and <sop>, with which every text begins"),
+        ({}, r"no token \[gMASK\] and <sop>, with which every text starts"),
     ],
 )
 def test_command_tokens_that_are_not_behind_the_others(listed: Any, fault: str, tmp_path: Path) -> None:

@@ -315,7 +315,7 @@ def test_unknown_flags_of_added_tokens_are_dropped_in_silence(
 
 
 FALSE = (0xFFFFFFF0).to_bytes(4, "little") + bytes(64)
-REASON = "precompiled_charsmap: says that 4,294,967,280 bytes follow; there are 64"
+REASON = "precompiled_charsmap: declares 4,294,967,280 bytes, but has 64"
 
 
 def pieces(model: bytes, charsmap: bytes = FALSE) -> bytes:

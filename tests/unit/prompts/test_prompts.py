@@ -65,7 +65,7 @@ def test_json_lines(tmp_path: Path):
     said = reasons(found)
     assert "found an object with [question, answer]; must have one of prompt, messages" in said["6"]
     assert "mindbatch batch" in said["6"]
-    assert "not valid JSON: Expecting value at character 0; a line must be a text in quotes" in said["7"]
+    assert "not valid JSON: Expecting value at character 0; a line must be a quoted text" in said["7"]
     assert "found 5; must be a text" in said["8"]
     assert said["9"] == "the line is empty"
     assert "appears twice" in said["10"]
@@ -86,7 +86,7 @@ def test_a_file_of_which_no_line_can_be_run_is_refused(tmp_path: Path):
 def test_a_file_of_ever_more_bad_lines_is_read_no_further(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prompts, "MOST_ERRORS", 3)
+    monkeypatch.setattr(prompts, "MAX_ERRORS", 3)
     path = tmp_path / "p.txt"
     path.write_text("a\n\n\n\nb\n")
     assert len(read_prompts(prompts_file=path).errors) == 3
@@ -94,8 +94,8 @@ def test_a_file_of_ever_more_bad_lines_is_read_no_further(
     with pytest.raises(ConfigError) as caught:
         read_prompts(prompts_file=path)
     assert caught.value.lines == (
-        f"prompts_file={path}: more than 3 lines cannot be run ({path}:6: the line is empty); with mindbatch "
-        "batch, data.max_errors says how many may be errors",
+        f"prompts_file={path}: more than 3 lines are invalid ({path}:6: the line is empty); mindbatch batch "
+        "allows more with data.max_errors",
     )
 
 
@@ -107,7 +107,7 @@ def test_a_line_of_json_has_one_prompt(tmp_path: Path):
     found = read_prompts(prompts_file=path)
     assert [prompt.text for prompt in found.prompts] == ["a"]
     said = reasons(found)
-    assert said["0"].startswith("prompt and text: only one of them can be the prompt; leave out the others")
+    assert said["0"].startswith("prompt and text: only one of them can be the prompt; remove the others")
     assert said["2"].startswith("messages and text: only one")
 
 
@@ -185,12 +185,12 @@ def test_bad_messages_are_row_errors():
     assert "messages[1][0].role='bot'" in said["1"]
     assert "messages[1][0].content=1" in said["1"]
     assert "messages[2]" in said["2"]
-    assert "holds no message" in said["3"]
+    assert "empty; must have a message" in said["3"]
 
 
 def test_two_system_messages_are_refused():
     rows = read_prompts(messages=[SYSTEM, HI], system="be brief")
-    assert "a system message is there already" in reasons(rows)["0"]
+    assert "a system message already exists" in reasons(rows)["0"]
 
 
 USAGE: dict[str, tuple[dict[str, Any], str]] = {
@@ -198,7 +198,7 @@ USAGE: dict[str, tuple[dict[str, Any], str]] = {
     "two": ({"prompts": "a", "messages": [HI]}, "prompts and messages given; exactly one of"),
     "number": ({"prompts": 5}, "prompts=5: must be a text"),
     "mapping": ({"prompts": {"a": 1}}, "prompts=.*must be a text"),
-    "empty list": ({"prompts": []}, "holds no prompt"),
+    "empty list": ({"prompts": []}, "empty; must have a prompt"),
     "flat ids": ({"prompts": [1, 2]}, r"write \[\[1, 2\]\]"),
     "system alone": ({"prompts": "a", "system": "x"}, "system has no effect without chat=true"),
     "tools alone": ({"prompts": "a", "tools": [{"name": "f"}]}, "tools has no effect without chat=true"),
@@ -206,7 +206,7 @@ USAGE: dict[str, tuple[dict[str, Any], str]] = {
     "variables": ({"messages": [HI], "chat_template_kwargs": 1}, "chat_template_kwargs=1: must be a mapping"),
     "empty system": ({"prompts": "a", "chat": True, "system": ""}, "system is empty"),
     "messages text": ({"messages": "hi"}, "messages='hi': must be a list"),
-    "no messages": ({"messages": []}, "holds no message"),
+    "no messages": ({"messages": []}, "empty; must have a message"),
     "empty file": ({"prompts_file": "-", "stdin": io.BytesIO()}, "standard input is empty"),
     "no file": ({"prompts_file": "no/such"}, "prompts_file=no/such: cannot be read: No such file"),
     "folder": ({"prompts_file": "/"}, "cannot be read: Is a directory"),
@@ -255,7 +255,7 @@ def test_other_fields_are_kept_and_the_given_messages_untouched():
 BAD = {
     "no list": ("hello", "messages: found 'hello'; must be a list"),
     "one message": ({"role": "user", "content": "x"}, "must be a list of messages"),
-    "empty": ([], "holds no message"),
+    "empty": ([], "empty; must have a message"),
     "no mapping": (["x"], r"messages\[0\]: found 'x'"),
     "no role": ([{"content": "x"}], r"messages\[0\].role: missing; must be one of system,"),
     "misspelt role": ([{"role": "asistant", "content": "x"}], "did you mean assistant"),

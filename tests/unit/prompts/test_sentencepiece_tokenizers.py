@@ -115,9 +115,9 @@ def test_chats_are_what_the_published_class_makes_of_them(pair: Pair) -> None:
 @pytest.mark.parametrize(
     ("roles", "fault"),
     [
-        (["system", "user"], "messages must be of user and assistant in turn"),
-        (["user", "user"], "messages must be of user and assistant in turn"),
-        (["user", "assistant"], "the last message must be of the user"),
+        (["system", "user"], "messages must alternate between user and assistant"),
+        (["user", "user"], "messages must alternate between user and assistant"),
+        (["user", "assistant"], "the last message must be from the user"),
     ],
 )
 def test_chats_of_another_form_are_refused(pair: Pair, roles: list[str], fault: str) -> None:
@@ -222,7 +222,7 @@ def test_a_folder_is_known_by_its_class_or_by_its_configuration(tmp_path: Path) 
     (folder / "config.json").write_text(json.dumps({"model_type": "gpt_pangu"}))
     assert loaded(folder).encode("天气") == expected
     (folder / "config.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="vocab.model alone does not say what tokenizer it belongs to"):
+    with pytest.raises(CheckpointError, match="vocab.model alone does not determine the tokenizer's class"):
         Tokenizer.load(folder)
 
 
@@ -239,9 +239,9 @@ def test_a_folder_is_known_by_its_class_or_by_its_configuration(tmp_path: Path) 
         ({"split_by_whitespace": False}, r"pieces of several words=\d+; allowed: 0"),
         (
             {"model_type": "unigram", "control_symbols": "<eot>,world"},
-            "other pieces that a word may hold=1; allowed: 0",
+            "other pieces that a word may contain=1; allowed: 0",
         ),
-        ({"user_defined_symbols": "\u2582,天气"}, "other pieces that a word may hold=1; allowed: 0"),
+        ({"user_defined_symbols": "\u2582,天气"}, "other pieces that a word may contain=1; allowed: 0"),
     ],
 )
 def test_other_models_of_pangu_are_refused(changes: dict[str, Any], fault: str, tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_other_models_of_pangu_are_refused(changes: dict[str, Any], fault: str, 
         (b"\xff\xff", "vocab.model: not a sentencepiece model"),
         (
             pangu_tokenizers.model_file().replace(b"world", b"w\xff\xffld", 1),
-            "not a sentencepiece model|pieces that are no text=1",
+            "not a sentencepiece model|pieces that are not text=1",
         ),
         (piece_added("天" * 1001), "pieces of over 1000 characters=1; allowed: 0"),
     ],

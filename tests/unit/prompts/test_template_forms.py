@@ -59,7 +59,7 @@ def conversation(arguments: Any, content: Any = ABSENT, **members: Any) -> list[
 
 def ours(template: str, messages: list[dict[str, Any]]) -> str:
     chat = ChatTemplates({"default": template})
-    fitted = chat.fitted(checked_conversation(messages), has_tools=True)
+    fitted = chat.adapted(checked_conversation(messages), has_tools=True)
     try:
         return chat.render(fitted, variables={"tools": [TOOL]})
     finally:

@@ -198,7 +198,7 @@ TOKENIZERS = {
 @given(text=st.text() | st.text("he lo\u0301\u1f82a\u0313\n<|im_end|>", max_size=200))
 def test_no_text_that_has_few_enough_tokens_is_refused(name: str, text: str) -> None:
     tokenizer = TOKENIZERS[name]
-    tokenizer.encode(text, most_tokens=len(tokenizer.encode(text)))
+    tokenizer.encode(text, max_tokens=len(tokenizer.encode(text)))
 
 
 def test_a_text_that_is_far_too_long_is_never_encoded(load: object, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +206,7 @@ def test_a_text_that_is_far_too_long_is_never_encoded(load: object, monkeypatch:
     monkeypatch.setattr(tokenizer, "_encoding", None)
     prompt = Prompt(key="0", source="", text="hello " * 100_000)
     with pytest.raises(
-        PromptError, match="^the text has 600000 characters, far more than 64 tokens, the most"
+        PromptError, match="^the text has 600000 characters, far more than 64 tokens, the maximum"
     ):
         token_ids_of(prompt, tokenizer, 64)
 
@@ -216,7 +216,7 @@ def test_white_space_is_no_way_around_the_bound(load: object, monkeypatch: pytes
     tokenizer: Tokenizer = load(byte_level())  # type: ignore[operator]
     monkeypatch.setattr(tokenizer, "_encoding", None)
     with pytest.raises(PromptError, match="^the text has 40000000 characters, far more than 64 tokens"):
-        tokenizer.encode(" " * 40_000_000, most_tokens=64)
+        tokenizer.encode(" " * 40_000_000, max_tokens=64)
 
 
 def test_of_a_long_text_parts_are_counted_until_there_are_too_many(
@@ -232,10 +232,10 @@ def test_of_a_long_text_parts_are_counted_until_there_are_too_many(
 
     monkeypatch.setattr(tokenizer, "_encoding", counted)
     with pytest.raises(PromptError, match="^the text has 600000 characters, far more than 20000 tokens"):
-        tokenizer.encode("hello " * 100_000, most_tokens=20_000)
+        tokenizer.encode("hello " * 100_000, max_tokens=20_000)
     assert sum(lengths) <= 1 << 18
     text = "hello " * 50_000
-    assert tokenizer.encode(text, most_tokens=100_000) == tokenizer.encode(text)
+    assert tokenizer.encode(text, max_tokens=100_000) == tokenizer.encode(text)
 
 
 class PanicException(BaseException):
@@ -245,7 +245,7 @@ class PanicException(BaseException):
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (PanicException("index\nout of range"), "failed on it: index out of range"),
+        (PanicException("index\nout of range"), "failed: index out of range"),
         (RecursionError(), "too deeply"),
     ],
 )

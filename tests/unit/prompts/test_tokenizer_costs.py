@@ -18,7 +18,7 @@ from mindbatch.io.errors import CheckpointError, PromptError
 from mindbatch.prompts import tokenizer_probe
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.prompts.tokenizer_folder import library_errors_as
-from mindbatch.prompts.tokenizer_rules import MOST_GROWTH, growth_of
+from mindbatch.prompts.tokenizer_rules import MAX_GROWTH, growth_of
 
 Content = dict[str, Any]
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -66,34 +66,43 @@ def token(length: int) -> Content:
 COSTLY: dict[str, tuple[Content, str]] = {
     "normalizers": (
         {"normalizer": sequence("normalizers", *CHAIN)},
-        "normalizer: makes up to 1,000,000,000,000 characters of one; at most 64 are allowed",
+        "normalizer: turns one character into up to 1,000,000,000,000; at most 64 are allowed",
     ),
     "normalizers within": (
         {"normalizer": sequence("normalizers", sequence("normalizers", *CHAIN[:1]), CHAIN[1])},
-        "normalizer: makes up to 1,000,000 characters of one",
+        "normalizer: turns one character into up to 1,000,000",
     ),
-    "an empty pattern": ({"normalizer": replaced("", "x" * 64)}, "normalizer: makes up to 65 characters"),
+    "an empty pattern": (
+        {"normalizer": replaced("", "x" * 64)},
+        "normalizer: turns one character into up to 65",
+    ),
     "a set within a set": (
         {"normalizer": replaced("[[a]" + "b" * 99 + "]", "x" * 99, "Regex")},
-        "makes up to 100 characters",
+        "turns one character into up to 100",
     ),
-    "an empty match": ({"normalizer": replaced("y*", "x" * 99, "Regex")}, "makes up to 100 characters"),
-    "a prefix": ({"normalizer": {"type": "Prepend", "prepend": "x" * 99}}, "makes up to 100 characters"),
+    "an empty match": (
+        {"normalizer": replaced("y*", "x" * 99, "Regex")},
+        "turns one character into up to 100",
+    ),
+    "a prefix": (
+        {"normalizer": {"type": "Prepend", "prepend": "x" * 99}},
+        "turns one character into up to 100",
+    ),
     "a table": (
         {"normalizer": {"type": "Precompiled", "precompiled_charsmap": TABLE}},
-        "precompiled_charsmap: makes up to 10,000 characters of one",
+        "precompiled_charsmap: turns one character into up to 10,000",
     ),
     "bytes of bytes": (
         {"pre_tokenizer": sequence("pretokenizers", *[{"type": "ByteLevel", "add_prefix_space": False}] * 9)},
-        "pre_tokenizer: makes up to 262,144 characters of one",
+        "pre_tokenizer: turns one character into up to 262,144",
     ),
     "decoders": (
         {"decoder": sequence("decoders", *CHAIN[:3])},
-        "decoder: makes up to 1,000,000,000 characters of one",
+        "decoder: turns one character into up to 1,000,000,000",
     ),
     "spaces": (
         {"decoder": sequence("decoders", *[{"type": "BPEDecoder", "suffix": ""}] * 20)},
-        "decoder: makes up to 1,048,576 characters of one",
+        "decoder: turns one character into up to 1,048,576",
     ),
     "many parts": (
         {"normalizer": sequence("normalizers", *[{"type": "NFC"}] * 200)},
@@ -117,7 +126,7 @@ COSTLY: dict[str, tuple[Content, str]] = {
     ),
     "many long tokens": (
         {"added_tokens": [token(1000)] * 140},
-        "added_tokens: 140 tokens with 140,000 characters, too many to look for",
+        "added_tokens: 140 tokens with 140,000 characters, too many to search for",
     ),
     "a long entry": (
         {"model": {"type": "BPE", "vocab": {"x" * 5000: 0}, "merges": []}},
@@ -140,7 +149,7 @@ COSTLY: dict[str, tuple[Content, str]] = {
     ),
     "no type": (
         {"normalizer": {"normalizers": [{"pattern": {"String": "a"}, "content": "b" * 1000}]}},
-        "normalizer: makes up to 1,000 characters of one",
+        "normalizer: turns one character into up to 1,000",
     ),
     "cubic": ({"pre_tokenizer": split(r"\s*\s*x")}, "its expressions take"),
     "exponential": ({"pre_tokenizer": split(r"(a+)+$")}, "retry-limit-in-match over"),
@@ -283,7 +292,7 @@ def test_no_text_grows_further_than_the_rules_say(
     """Beside that a part may add to a text, once, what it makes of a character."""
     change = {"normalizer": sequence("normalizers", *normalizers), "decoder": sequence("decoders", *decoders)}
     of_normalizer, of_decoder = (growth_of(change, name) for name in ("normalizer", "decoder"))
-    if max(of_normalizer, of_decoder) > 10 * MOST_GROWTH:
+    if max(of_normalizer, of_decoder) > 10 * MAX_GROWTH:
         return
     backend = Backend.from_file(str(write(tmp_path, change, sentencepiece_like)))
     parts = 1 + len(normalizers)
@@ -307,7 +316,7 @@ def test_dropout_is_off_and_told(tmp_path: Path) -> None:
     assert {tuple(tokenizer.encode(text)) for _ in range(20)} == {
         tuple(byte_level_ids(tmp_path / "plain", text))
     }
-    assert tokenizer.warnings == (f"{tmp_path}: the tokenizer's dropout=0.5 is for training, and off",)
+    assert tokenizer.warnings == (f"{tmp_path}: the tokenizer's dropout=0.5 is for training; it is disabled",)
     write(tmp_path, {"model": {**model, "dropout": 0.0}})
     assert tokenizer_of(tmp_path).warnings == ()
 

@@ -214,7 +214,7 @@ def test_published_llama_tokenizer():
     [
         ("[[[", "not readable as JSON: Expecting value: line 1 column 4 (char 3)"),
         ("[]", "found list; must be a JSON object"),
-        ("{}", "has no object 'model'; must be the file of a whole tokenizer"),
+        ("{}", "has no object 'model'; must be a complete tokenizer"),
     ],
 )
 @pytest.mark.parametrize("named", ["GPT2Tokenizer", "PreTrainedTokenizerFast", "LlamaTokenizer"])
@@ -232,7 +232,9 @@ def test_a_damaged_tokenizer_json_is_named_without_transformers(
 )
 def test_settings_without_a_vocabulary_are_no_tokenizer(settings: dict[str, Any], tmp_path: Path) -> None:
     write_json(tmp_path / "tokenizer_config.json", settings)
-    assert error_of(tmp_path).startswith(f"{tmp_path}/tokenizer_config.json: no vocabulary beside it; one of")
+    assert error_of(tmp_path).startswith(
+        f"{tmp_path}/tokenizer_config.json: no vocabulary in the folder; must have one of"
+    )
 
 
 def test_an_ordinary_token_stays_one_though_a_list_of_transformers_5_names_it(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_every_fault_is_said_before_a_model_is_loaded() -> None:
             batch_size=0,
         )
     assert [fault.partition(";")[0].partition(" (")[0] for fault in raised.value.lines] == [
-        "data.limit: has no effect with Ray Data: the dataset says that",
+        "data.limit: has no effect with Ray Data: the dataset sets it",
         "data.prompt_colum: unknown key",
         "data.chat=1: must be true or false",
         "decoding.tempratur: unknown key",
@@ -200,7 +200,7 @@ def test_every_fault_is_said_before_a_model_is_loaded() -> None:
         ({"data": DATA, "decoding": {"top_p": 9.0}}, "decoding.top_p=9.0: must be above 0"),
         ({"data": {**DATA, "template": "{{ q }}"}}, "data.prompt_column, data.template: a prompt comes from"),
         ({"data": {**DATA, "template_file": "none.txt"}}, "data.template_file=none.txt: no such file"),
-        ({"data": DATA, "output": {"columns": ["error"]}}, "output.columns: error: results have a field"),
+        ({"data": DATA, "output": {"columns": ["error"]}}, "output.columns: error: results already have"),
         ({"data": DATA, "output": {"columns": ["prompt"]}}, "output.columns: prompt: results have a field"),
     ],
 )
@@ -217,7 +217,7 @@ def test_an_option_that_there_is_not() -> None:
 
 def test_no_seed_is_drawn() -> None:
     with pytest.raises(
-        ConfigError, match="decoding.seed=random: each actor would draw its own; give a number"
+        ConfigError, match="decoding.seed=random: each actor would draw its own; use a number"
     ):
         Generate(MODEL, data=DATA, decoding={"do_sample": True, "seed": "random"})
 

@@ -133,10 +133,10 @@ def test_a_batch_that_comes_while_the_server_ends_begins_with_the_next(
 def test_bounds(tmp_path: Path) -> None:
     kept = batches(tmp_path)
     first, *_ = (kept.files.add(io.BytesIO(b"{}\n"), "a") for _ in range(3))
-    with pytest.raises(ApiError, match="there are 3 files, the most that are kept"):
+    with pytest.raises(ApiError, match="there are 3 files, the maximum"):
         kept.files.add(io.BytesIO(b"{}\n"), "a")
     batch_of(kept, first.id, "in_progress")
-    with pytest.raises(ApiError, match="runs its lines; cancel that first"):
+    with pytest.raises(ApiError, match="cancel that batch first"):
         kept.delete_file(first.id)
     with pytest.raises(ConfigError, match="another run is writing here"):
         batches(tmp_path)
@@ -172,7 +172,7 @@ def test_a_file_that_is_removed_while_it_is_asked_for(
     assert (b"content-length", b"150000") in sent[0]["headers"]
     assert b"".join(message["body"] for message in sent[1:]) == b"{}\n" * 50_000
     monkeypatch.setattr(kept, "file", lambda name: (file, path))  # it was there a moment ago
-    with pytest.raises(ApiError, match=f"file .*{file.id}.*: there is none") as caught:
+    with pytest.raises(ApiError, match=f"file .*{file.id}.*: does not exist") as caught:
         asyncio.run(file_content(request_of(kept, file.id)))
     assert caught.value.status == 404
     kept.stop()
@@ -195,7 +195,7 @@ def test_a_batch_comes_back_as_it_was(tmp_path: Path) -> None:
     assert records.object(again)["errors"] == {"object": "list", "data": [{"line": 1}]}
     (tmp_path / f"{BATCH}.errors").write_text("[{")
     [error] = records.object(again)["errors"]["data"]
-    assert error["message"] == "its errors cannot be read any more"
+    assert error["message"] == "the errors cannot be read"
     records.delete(BATCH)
     assert list(tmp_path.iterdir()) == []
 
@@ -296,7 +296,7 @@ def test_a_damaged_one_is_named_and_left_out(
     path = tmp_path / f"{BATCH}.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
     assert Records(tmp_path, BatchRecord, Storage()).all() == []
-    assert f"{path}: damaged; left out" in capsys.readouterr().err
+    assert f"{path}: damaged; ignored" in capsys.readouterr().err
 
 
 def test_names_are_ours_or_none() -> None:
@@ -386,7 +386,7 @@ def work(
     monkeypatch.setattr(batch_module, "fingerprint_fields", lambda *arguments: {})
     monkeypatch.setattr(batch_module, "BatchJob", lambda *arguments, **options: SimpleNamespace(run=run))
     monkeypatch.setattr(batch_module, "rows_of", lambda folder: SimpleNamespace(total=3, done=2, failed=1))
-    monkeypatch.setattr(batch_module, "_SECONDS_UNTIL_ROOM", 0.01)
+    monkeypatch.setattr(batch_module, "_RETRY_SECONDS", 0.01)
     batches: Any = SimpleNamespace(
         config=None,
         opened=None,
@@ -414,7 +414,7 @@ def test_a_server_that_ends_does_not_wait_for_room(
     written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = work([FULL, None], written, tmp_path, monkeypatch)
-    monkeypatch.setattr(batch_module, "_SECONDS_UNTIL_ROOM", 600.0)
+    monkeypatch.setattr(batch_module, "_RETRY_SECONDS", 600.0)
     batch.end("interrupted")
     batch.run()
     assert written == []
@@ -455,7 +455,7 @@ def test_a_server_that_ends_leaves_its_batches(
 def test_a_thousand_wrong_lines_are_told_and_the_others_counted(
     written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for count, told in ((1202, "and 202 more lines with errors"), (0, "the file holds no request")):
+    for count, told in ((1202, "and 202 more lines with errors"), (0, "the file has no request")):
         batch = work([], written, tmp_path, monkeypatch)
         batch.record.status, batch.record.total = "validating", 0
         lines = (RowFailure(None, "rows.jsonl", number, "row", "no") for number in range(count))
@@ -508,4 +508,4 @@ def test_a_file_whose_content_is_gone_ends_its_batch(
     (tmp_path / "rows.jsonl").unlink()
     batch.run()
     assert batch.record.status == "failed"
-    assert batch.record.errors[0]["message"].endswith(": its content is gone")
+    assert batch.record.errors[0]["message"].endswith(": its content does not exist")

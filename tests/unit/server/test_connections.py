@@ -17,7 +17,7 @@ def listener() -> Iterator[Listener]:
     with Listener() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
-        listening.most = 16
+        listening.max_connections = 16
         listening.settimeout(10)
         yield listening
 

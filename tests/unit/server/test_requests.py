@@ -6,8 +6,8 @@ import pytest
 
 from mindbatch.io.errors import PromptError
 from mindbatch.io.strict_json import parts_error, value_errors
-from mindbatch.prompts.messages import MOST_MESSAGES, MOST_TOOLS, NO_OPTIONS, checked_conversation
-from mindbatch.server.requests import MOST_CONTAINERS, MOST_KEYS, ApiError, _object_in
+from mindbatch.prompts.messages import MAX_MESSAGES, MAX_TOOLS, NO_OPTIONS, checked_conversation
+from mindbatch.server.requests import MAX_CONTAINERS, MAX_KEYS, ApiError, _object_in
 from mindbatch.server.responses import chat_body
 
 MESSAGE = {"role": "user", "content": "a"}
@@ -31,20 +31,20 @@ def test_bodies_of_too_many_parts(body: bytes, error: str) -> None:
 def test_marks_in_texts_are_no_parts() -> None:
     text = b'[{,\\"\\\\' * 400_000
     assert _object_in(b'{"prompt": "' + text + b'"}')["prompt"] == '[{,"\\' * 400_000
-    assert parts_error(b'"' + text + b'"', MOST_CONTAINERS, 1) is None
-    assert parts_error(b'"' + text + b'"' + b"[" * 50_001, MOST_CONTAINERS) is not None
-    assert len(_object_in(b"{" + b",".join(b'"%d":1' % n for n in range(MOST_KEYS)) + b"}")) == MOST_KEYS
+    assert parts_error(b'"' + text + b'"', MAX_CONTAINERS, 1) is None
+    assert parts_error(b'"' + text + b'"' + b"[" * 50_001, MAX_CONTAINERS) is not None
+    assert len(_object_in(b"{" + b",".join(b'"%d":1' % n for n in range(MAX_KEYS)) + b"}")) == MAX_KEYS
 
 
 def test_conversations_and_tools_have_an_end() -> None:
-    with pytest.raises(PromptError, match="messages: holds 20001 messages; at most 20000"):
-        checked_conversation([MESSAGE] * (MOST_MESSAGES + 1))
-    with pytest.raises(PromptError, match="holds 20001 parts"):
-        checked_conversation([{**MESSAGE, "content": [1] * (MOST_MESSAGES + 1)}])
-    with pytest.raises(PromptError, match="tools: holds 2001; at most 2000"):
-        NO_OPTIONS.of_row([{"a": 1}] * (MOST_TOOLS + 1), None, "tools", "kwargs")
-    for name, item, count in (("input", MESSAGE, MOST_MESSAGES), ("tools", {}, MOST_TOOLS)):
-        with pytest.raises(ApiError, match=f"{name}: holds {count + 1}; at most {count}"):
+    with pytest.raises(PromptError, match="messages: has 20001 messages; at most 20000"):
+        checked_conversation([MESSAGE] * (MAX_MESSAGES + 1))
+    with pytest.raises(PromptError, match="has 20001 parts"):
+        checked_conversation([{**MESSAGE, "content": [1] * (MAX_MESSAGES + 1)}])
+    with pytest.raises(PromptError, match="tools: has 2001 tools; at most 2000"):
+        NO_OPTIONS.of_row([{"a": 1}] * (MAX_TOOLS + 1), None, "tools", "kwargs")
+    for name, item, count in (("input", MESSAGE, MAX_MESSAGES), ("tools", {}, MAX_TOOLS)):
+        with pytest.raises(ApiError, match=f"{name}: has {count + 1} items; at most {count}"):
             chat_body({"input": "a", name: [item] * (count + 1)}, [])
 
 

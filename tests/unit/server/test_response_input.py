@@ -65,7 +65,7 @@ def test_items_and_settings_become_a_chats() -> None:
         ({"tools": [{"type": "web_search"}]}, "tools[0]={type: web_search}: must be a function with a name"),
         (
             {"background": True, "reasoning": {"summary": "auto"}},
-            "background=true: not supported; leave it out; reasoning.summary='auto': not supported; leave it",
+            "background=true: not supported; remove it; reasoning.summary='auto': not supported; remove it",
         ),
     ],
 )
@@ -114,5 +114,5 @@ def test_a_history_is_the_same_in_every_door() -> None:
 )
 def test_what_a_response_repeats_is_bounded(part: dict[str, Any]) -> None:
     service: Any = None
-    with pytest.raises(ApiError, match=f"{[*part][0]}: 9000.* bytes, which the response repeats"):
+    with pytest.raises(ApiError, match=f"{[*part][0]}: 9000.* bytes, repeated in the response"):
         _chat_of(service, {"input": "a", **part})

@@ -1,1 +1,1 @@
-"""MindFormers 1.9's inference models: described, built, loaded, and run by the engine's steps."""
+"""Describes, builds, loads and runs the inference models of MindFormers 1.9."""

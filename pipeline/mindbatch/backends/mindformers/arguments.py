@@ -1,4 +1,4 @@
-"""Arguments of MindFormers' configuration classes, by family, and what these do not compute."""
+"""Makes the arguments of MindFormers' configuration classes, and refuses what these do not support."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ _YARN_KEYS = {*YARN_DEFAULTS, *LATENT_SCALES, "type", "rope_type", "factor", _OR
 
 
 def of_qwen(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
-    """Qwen2, and TeleChat3: Llama's sizes, without windows."""
+    """Makes the arguments of Qwen2 and TeleChat3: Llama's sizes, without sliding windows."""
     if any(arch.windows):
         reader.error("use_sliding_window", f"{NOT_COMPUTED}; allowed: false, or model.provider=native")
     return _grouped(reader, arch) | _scaling(reader, arch)
@@ -34,23 +34,23 @@ def of_qwen3_moe(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
 
 
 def of_glm4(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
-    """Half of each head is rotated."""
+    """Makes the arguments of GLM-4, which rotates half of each head."""
     if reader.number("partial_rotary_factor") != 0.5:
         reader.error("partial_rotary_factor", f"{NOT_COMPUTED}; allowed: 0.5")
     return _partly_rotated(reader, arch)
 
 
 def of_glm4_moe(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
-    """A part of each head is rotated; experts behind the first layers."""
+    """Makes the arguments of GLM-4 MoE: a part of each head is rotated; experts follow dense layers."""
     return _partly_rotated(reader, arch) | _shared_experts(reader, arch) | {"use_qk_norm": arch.qk_norm}
 
 
 def of_deepseek_v3(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
-    """Latent attention, whose queries must be compressed; experts behind the first layers."""
+    """Makes the arguments of DeepSeek-V3: latent attention with compressed queries, and experts."""
     _never(reader, "attention_bias", "tie_word_embeddings")
     reader.needs("rope_interleave", [True])
     latent = arch.latent
-    assert latent is not None, "every deepseek describes it"
+    assert latent is not None, "every DeepSeek-V3 has it"
     if not latent.query_rank:
         reader.error("q_lora_rank", "MindFormers 1.9 does not load queries that are not compressed")
     arguments = _sizes(reader, arch) | _shared_experts(reader, arch) | _latent_scaling(reader, arch)
@@ -65,7 +65,7 @@ def of_deepseek_v3(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
 
 
 def of_telechat2(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
-    """A class with names of its own."""
+    """Makes the arguments of TeleChat2, whose class has names of its own."""
     return {
         "vocab_size": arch.vocab_size,
         "hidden_size": arch.hidden_size,
@@ -108,14 +108,14 @@ def _partly_rotated(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
 
 
 def _never(reader: ConfigReader, *keys: str) -> None:
-    """Refuses keys that ask for something that MindFormers passes over in silence."""
+    """Refuses keys that MindFormers would ignore silently."""
     for key in keys:
         if reader.value(key):
             reader.error(key, f"{NOT_COMPUTED}; allowed: false, null")
 
 
 def _scaling(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
-    """The argument rope_scaling: {} where positions are rotated as they are."""
+    """Makes the argument rope_scaling, or {} if positions are not scaled."""
     rope_scaling = reader.value("rope_scaling")
     if not isinstance(rope_scaling, Mapping):
         return {}
@@ -142,7 +142,7 @@ def _scaling(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
 
 
 def _latent_scaling(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
-    """MindFormers takes YaRN with a factor of 40 where nothing else is said."""
+    """Makes the arguments of scaling, explicitly: MindFormers' default is YaRN with factor 40."""
     arguments = _scaling(reader, arch)
     if not arguments:
         return {"rotary_scaling_factor": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}
@@ -154,7 +154,7 @@ def _latent_scaling(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
 
 def _experts(reader: ConfigReader, arch: Architecture, count_key: str) -> dict[str, Any]:
     experts = arch.experts
-    assert experts is not None, "a family of mixtures"
+    assert experts is not None, "the family has experts"
     routing = experts.routing
     if routing.chosen < 2:
         reader.error("num_experts_per_tok", f"must be from 2 to {count_key}={routing.experts}")
@@ -167,7 +167,7 @@ def _experts(reader: ConfigReader, arch: Architecture, count_key: str) -> dict[s
 
 
 def _shared_experts(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
-    """Experts of which some are shared and the rest chosen by groups."""
+    """Makes the arguments of shared experts and of routed experts chosen by groups."""
     arguments = _experts(reader, arch, "n_routed_experts")
     experts = arch.experts
     assert experts is not None

@@ -1,4 +1,4 @@
-"""The families of models that MindFormers 1.9 runs: the table, what classes are given, how models are cut."""
+"""Lists the model families that MindFormers 1.9 runs, their classes, and how they are divided over ranks."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,13 +25,15 @@ NOT_ON_ASCEND = (
 
 @dataclass(frozen=True)
 class Family:
-    """Models of one model_type, which is a native one, too.
+    """A family of models of one model_type, which is also a native one.
 
     package, stem: mindformers.models.{package} has modules modeling_{stem}_infer and configuration_{stem}.
-    network, configuration: their classes Inference{network}ForCausalLM and {configuration}Config.
-    arguments: of that configuration; what MindFormers does not compute is left in the reader as an error.
-    names: of tensors that MindFormers' own list of names lacks, as (part of Hugging Face's, part of its own).
-    layers_key: of config.json, which says the number of layers.
+    network, configuration: the stems of their classes Inference{network}ForCausalLM and
+        {configuration}Config.
+    arguments: makes the arguments of that configuration; adds errors to the reader for settings that
+        MindFormers does not support.
+    names: replacements in tensor names that MindFormers' own list lacks, from Hugging Face's to its own.
+    layers_key: the key of config.json with the number of layers.
     """
 
     package: str
@@ -45,29 +47,26 @@ class Family:
 
 @dataclass(frozen=True)
 class MindFormersSpec(ModelSpec):
-    """A model as our own layers have it, and the arguments of MindFormers' configuration class.
-
-    Those say nothing of the types to compute in. What MindFormers' operators take is left to them.
-    """
+    """A ModelSpec with the arguments of MindFormers' configuration class, except the number types."""
 
     arguments: Mapping[str, Any]
 
     @property
     def max_positions(self) -> int:
-        """Positions of the table of rotations, and no more than the model is said to have."""
-        most, scaling = super().max_positions, self.arguments.get("rope_scaling")
+        """The positions that MindFormers' table of rotations covers, at most those of config.json."""
+        declared, scaling = super().max_positions, self.arguments.get("rope_scaling")
         if scaling is None:
-            return most
-        return min(most, int(scaling["factor"] * scaling["original_max_position_embeddings"]))
+            return declared
+        return min(declared, int(scaling["factor"] * scaling["original_max_position_embeddings"]))
 
     @property
     def rank_parameters(self) -> tuple[int, ...]:
-        """At least so many."""
+        """A lower bound of the parameters of each rank."""
         return (self.num_parameters // self.shard.size,)
 
     @property
     def head_dim(self) -> int:
-        """0 for latent attention."""
+        """The size of a head; 0 for latent attention."""
         return 0 if self.architecture.latent is not None else super().head_dim
 
     @property
@@ -86,13 +85,13 @@ def describe(
     ignore: IgnoredKeys = NONE_IGNORED,
     shard: TensorSlice = WHOLE,
 ) -> MindFormersSpec:
-    """The model that a Hugging Face configuration asks for.
+    """Describes the model of a Hugging Face configuration.
 
-    ignore: keys that the user takes to be without effect. shard: the rank.
+    ignore: keys that the user declares to have no effect. shard: the rank.
 
     Raises:
-        CheckpointError: a family that MindFormers does not run, or every key that is wrong, not understood or
-            not computed by it.
+        CheckpointError: MindFormers does not run the family, or keys are invalid, unknown or not supported by
+            it.
     """
     family = family_of(config, source, ignore)
     raise_if_any([f"{source}: {key}: code is never run; remove it" for key in _CODE if config.get(key)])
@@ -105,21 +104,21 @@ def describe(
 
 
 def family_of(config: Mapping[str, Any], source: str, ignore: IgnoredKeys = NONE_IGNORED) -> Family:
-    """The family of a configuration. CheckpointError says what would run a model of another one."""
+    """Returns the family of a configuration. Raises CheckpointError, with advice, if it is not supported."""
     reason = foreign_model(config, ignore.names)
     if reason is not None:
         raise CheckpointError(f"{source}: {reason}")
     model_type = config.get("model_type")
     if model_type in FAMILIES:
         return FAMILIES[str(model_type)]
-    way_out = (
+    advice = (
         "model.provider=native runs it"
         if model_type in MODEL_TYPES
         else f"neither does model.provider=native, which runs {', '.join(MODEL_TYPES)}"
     )
     raise CheckpointError(
         f"{source}: model type {model_type!r}: {PROVIDER} does not run it; allowed: {', '.join(FAMILIES)}; "
-        f"{way_out}"
+        f"{advice}"
     )
 
 
@@ -147,10 +146,11 @@ _DENSE_LAYERS = "first_k_dense_replace"
 def layer_sample(
     arch: Architecture, config: Mapping[str, Any], *, all_layers: bool = False
 ) -> tuple[dict[int, int], Mapping[str, Any]]:
-    """Layers that stand for all, each with how many it stands for; and the config with these layers only.
+    """Chooses representative layers; returns their counts and the config with these layers only.
 
-    They are the first layer, and the first with experts where that is another: all are like one of them.
-    config: the content of config.json that `arch` was described from. all_layers: each stands for itself.
+    They are the first layer and the first layer with experts, to one of which each other layer is equal.
+
+    config: the content of config.json that `arch` describes. all_layers: keeps all layers.
     """
     count = arch.num_layers
     if all_layers:
@@ -175,7 +175,7 @@ def stages_error(stages: int) -> str:
 
 
 def division_errors(arch: Architecture, size: int) -> Iterator[str]:
-    """Yields why a model cannot be divided over so many ranks: all that does not divide, and what would."""
+    """Yields an error if so many ranks do not divide the model's sizes, with the numbers that do."""
     undivided = _undivided(arch, size)
     if undivided:
         numbers = ", ".join(f"{name}={number}" for name, number in undivided.items())
@@ -186,7 +186,7 @@ def division_errors(arch: Architecture, size: int) -> Iterator[str]:
 
 
 def _undivided(arch: Architecture, size: int) -> Mapping[str, int]:
-    """Sizes that so many ranks cannot share, by their keys in config.json; the vocabulary is not padded."""
+    """Returns the sizes that the ranks do not divide, by key of config.json; the vocabulary is not padded."""
     numbers = {
         "num_attention_heads": arch.heads,
         "intermediate_size": arch.intermediate_size,

@@ -1,4 +1,4 @@
-"""The C++ CPU kernels in MindSpore's graphs: what MindFormers' networks compute with on a CPU."""
+"""Makes the C++ CPU kernels callable from MindSpore's graphs, for MindFormers' networks on a CPU."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,23 +18,23 @@ from mindbatch.parallel.topology import TensorSlice
 
 
 class GraphKernels(NativeStorage, MindSporeKernels):
-    """Cells call the library's functions from within a graph."""
+    """Kernels whose cells call the C++ library's functions from within a graph."""
 
     def __init__(self, native: NativeKernels) -> None:
-        """Has all that `native` has: the library, its groups of ranks, the types of weights and cache."""
+        """Shares the state of `native`: the library, its groups of ranks, the types of weights and cache."""
         vars(self).update(vars(native))
 
     def cell(self, operation: str, **settings: Any) -> nn.Cell:
-        """Makes the cell of an operation. Ranks that share no memory of a host meet through MindSpore."""
+        """Makes the cell of an operation. Ranks without shared memory use MindSpore's collectives."""
         shard = settings.get("shard")
         if isinstance(shard, TensorSlice) and shard not in self.meetings.slices:
             return all_reduce(**settings) if operation == "all_reduce" else all_gather(**settings)
         function = self.functions.function(operation, **settings)
         declared, numbers = OPERATIONS[operation], function.settings
-        more = [] if numbers is None else [constant(numbers, numbers.dtype)]
+        extra_inputs = [] if numbers is None else [constant(numbers, numbers.dtype)]
 
         def shape(*shapes: Any) -> Any:
-            widths = declared.widths(shapes[: len(shapes) - len(more)], settings)
+            widths = declared.widths(shapes[: len(shapes) - len(extra_inputs)], settings)
             outputs = tuple([shapes[0][0], width] for width in widths)
             return outputs if len(outputs) > 1 else outputs[0]
 
@@ -42,10 +42,10 @@ class GraphKernels(NativeStorage, MindSporeKernels):
             return mindspore.float32
 
         operator = ops.Custom(f"{self.library.path}:{function.name}", shape, dtype, "aot")
-        return GraphCell(operator, more)
+        return GraphCell(operator, extra_inputs)
 
     def step_graph(self, cell: nn.Cell, geometry: CacheGeometry, *, adapted: bool = False) -> nn.Cell:
-        """Takes the fields of `kernels.step.Batch`; attention gets those after the positions."""
+        """Makes the graph of a step; its inputs are the fields of `kernels.step.Batch`."""
         step = "(slots, rows, block_tables, lengths)"
         result = f"return self.cell(ids, positions, {step}, adapters)"
         return outermost_cell(Batch._fields[:6], result, adapted=adapted, cell=cell)
@@ -63,7 +63,7 @@ class GraphKernels(NativeStorage, MindSporeKernels):
 
 
 class GraphCell(nn.Cell):
-    """Cell of a library function, whose last input is its settings where it has some."""
+    """A cell of a library function, whose settings, if any, are its last input."""
 
     def __init__(self, operator: ops.Custom, settings: Sequence[Tensor]) -> None:
         super().__init__()
@@ -74,10 +74,10 @@ class GraphCell(nn.Cell):
 
 
 def compiled(kernels: Kernels) -> MindSporeKernels:
-    """Turns kernels into cells that MindSpore compiles.
+    """Returns kernels whose cells MindSpore compiles.
 
     Raises:
-        ConfigError: not those of C++ or of an NPU.
+        ConfigError: the kernels are neither those of C++ nor of an NPU.
     """
     if isinstance(kernels, MindSporeKernels):
         return kernels

@@ -1,4 +1,4 @@
-"""MindFormers imported without hyper_parallel, which only training needs, and networks made in silence."""
+"""Imports MindFormers without hyper_parallel, which only training needs, and silences its output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mindbatch.config.machine import HYPER_PARALLEL, is_installed
 
 
 class _Absent(type):
-    """The class of whatever is imported from it: what is defined for training may name, call or extend it."""
+    """The metaclass of names imported from hyper_parallel, which training code may call or extend."""
 
     def __call__(cls, *arguments: Any, **keywords: Any) -> _Absent:
         return cls
@@ -24,7 +24,7 @@ class _Absent(type):
     def __getattr__(cls, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise ImportError(f"{HYPER_PARALLEL} is not installed, and {cls.__name__} is a part of it")
+        raise ImportError(f"{HYPER_PARALLEL} is not installed, but {cls.__name__} needs it")
 
 
 class _Module(ModuleType):
@@ -43,11 +43,11 @@ class _Finder(MetaPathFinder, Loader):
         return _Module(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing: names are made when they are asked for."""
+        """Does nothing: `_Module` makes names when they are looked up."""
 
 
 def stand_in_for_hyper_parallel() -> None:
-    """Lets MindFormers 2.0 be imported where hyper_parallel is absent; inference uses nothing of it."""
+    """Makes MindFormers 2.0 importable without hyper_parallel, which inference does not use."""
     if not is_installed(HYPER_PARALLEL):
         sys.meta_path.append(_Finder())
 
@@ -57,7 +57,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Turns standard output, where MindFormers prints tables, into a record of the log, shown if verbose."""
+    """Redirects standard output, where MindFormers prints tables, to the log."""
     printed = StringIO()
     try:
         with redirect_stdout(printed):

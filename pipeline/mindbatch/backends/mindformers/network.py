@@ -1,8 +1,8 @@
-"""Building MindFormers' inference network of a description, for the CPU or for Ascend; no weights are needed.
+"""Builds MindFormers' inference network of a spec for the CPU or for Ascend, without weights.
 
-The network is a step's decoder and its head. It takes what the project's own networks take: ids and positions
-[T], and what the kernels' outermost cell hands to attention. Stand-ins are put into a network that was built;
-MindFormers' own modules stay as they are.
+The network is a step's decoder and its head, with the inputs of the project's own networks: ids and positions
+[T], and the inputs of attention. Modules without a kernel for the device are replaced in the built network;
+MindFormers' classes are not changed.
 """
 
 from collections.abc import Sequence
@@ -38,25 +38,25 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.model import AdapterBank, Model
 from mindbatch.parallel.topology import TensorSlice
 
-ASCEND_LATENT_RANK = 512  # PagedAttention's mla_v_dim as MindFormers 1.9 sets it, whatever the model has
+ASCEND_LATENT_RANK = 512  # PagedAttention's mla_v_dim, which MindFormers 1.9 sets for all models
 
 
 class CpuDecoder(nn.Cell):
-    """Hidden states [T, hidden] of a step; attention holds the caches and reads the step as it is.
+    """Computes the hidden states [T, hidden] of a step; the attention cells have the caches.
 
-    slots: what keeps those of the tokens' adapters; None without any.
+    slots: stores the adapter slots of the tokens; None without adapters.
     """
 
     def __init__(self, network: nn.Cell, slots: StepSlots | None = None) -> None:
         super().__init__(auto_prefix=False)
         self.network = network
-        self.keep_slots = slots
+        self.store_slots = slots
 
     def construct(
         self, ids: Tensor, positions: Tensor, step: tuple[Tensor, ...], adapters: tuple[Tensor, ...]
     ) -> Tensor:
-        if self.keep_slots is not None:
-            ids = ops.depend(ids, self.keep_slots(adapters))
+        if self.store_slots is not None:
+            ids = ops.depend(ids, self.store_slots(adapters))
         slots, rows, block_tables, lengths = step
         return self.network(
             input_ids=ids,
@@ -70,7 +70,7 @@ class CpuDecoder(nn.Cell):
 
 
 class AscendDecoder(nn.Cell):
-    """Decoder for PagedAttention: every token is a sequence of one query, with a block table of its own."""
+    """A decoder for PagedAttention: each token is a sequence of one query with its own block table."""
 
     def __init__(self, network: nn.Cell, cache: PagedCache) -> None:
         super().__init__(auto_prefix=False)
@@ -96,23 +96,23 @@ class AscendDecoder(nn.Cell):
 
 
 class HeadCell(nn.Cell):
-    """Logits of hidden states [S, hidden]. slots: see `CpuDecoder`."""
+    """Computes the logits of hidden states [S, hidden]. slots: see `CpuDecoder`."""
 
     def __init__(self, head: nn.Cell, slots: StepSlots | None = None) -> None:
         super().__init__(auto_prefix=False)
         self.head = head
-        self.keep_slots = slots
+        self.store_slots = slots
 
     def construct(self, hidden: Tensor, adapters: tuple[Tensor, ...] = ()) -> Tensor:
-        if self.keep_slots is not None:
-            hidden = ops.depend(hidden, self.keep_slots(adapters))
+        if self.store_slots is not None:
+            hidden = ops.depend(hidden, self.store_slots(adapters))
         return self.head(hidden)
 
 
 def build_network(spec: MindFormersSpec, kernels: MindSporeKernels) -> nn.Cell:
-    """MindFormers' own network, of one rank; `model` gives hidden states, `model.output_layer` their logits.
+    """Builds a rank's network of MindFormers: `model` has hidden states, `model.output_layer` logits.
 
-    kernels: of the device. With several ranks `mindspore.communication.init` must have been called before.
+    kernels: the kernels of the device. With several ranks, call `mindspore.communication.init` first.
 
     Raises:
         ConfigError: MindFormers cannot run such a model on this device.
@@ -121,27 +121,27 @@ def build_network(spec: MindFormersSpec, kernels: MindSporeKernels) -> nn.Cell:
         _refuse_for_ascend(spec.architecture)
     configuration, kind = _classes(FAMILIES[spec.model_type])
     _enter_group(spec.shard, kernels.device_target)
-    _forget_rotations()
+    _clear_rotations()
     with quietly():
         network = kind(configuration(**spec.arguments, **_types(kernels)))
     network.set_train(False)
-    network.add_flags_custom_mcore(is_prefill=False)  # cos and sin by position, attention over the cache
+    network.add_flags_custom_mcore(is_prefill=False)  # look up cos and sin by position, attend to the cache
     network.model.return_hidden_states = True
-    network.model.move_lens_to_cpu = False  # only fused operators of quantised models take them there
+    network.model.move_lens_to_cpu = False  # only fused operators of quantised models need them there
     return network
 
 
 def import_network(model_type: str) -> None:
-    """Imports MindFormers' network of a family: some seconds, once for all processes that are forked then."""
+    """Imports MindFormers' network of a family, which takes seconds, before processes are forked."""
     _classes(FAMILIES[model_type])
 
 
 def _classes(family: Family) -> tuple[Any, Any]:
     prepare_for_mindformers()
     stand_in_for_hyper_parallel()
-    place = f"mindformers.models.{family.package}"
-    configuration = import_module(f"{place}.configuration_{family.stem}")
-    modeling = import_module(f"{place}.modeling_{family.stem}_infer")
+    package = f"mindformers.models.{family.package}"
+    configuration = import_module(f"{package}.configuration_{family.stem}")
+    modeling = import_module(f"{package}.modeling_{family.stem}_infer")
     return (
         getattr(configuration, f"{family.configuration}Config"),
         getattr(modeling, f"Inference{family.network}ForCausalLM"),
@@ -149,7 +149,7 @@ def _classes(family: Family) -> tuple[Any, Any]:
 
 
 def _types(kernels: MindSporeKernels) -> dict[str, str]:
-    """Number types of what is computed: softmax, norms, rotations and routing as the weights on a CPU."""
+    """Returns the number types of the network; norms, softmax and routing are computed in float32."""
     kind = kernels.float_type.name
     computed = dict.fromkeys(("compute_dtype", "params_dtype", "rotary_dtype"), kind)
     exact = dict.fromkeys(("layernorm_compute_dtype", "softmax_compute_dtype", "moe_router_dtype"), "float32")
@@ -165,10 +165,10 @@ def _refuse_for_ascend(arch: Architecture) -> None:
 
 
 def _enter_group(shard: TensorSlice, device_target: str) -> None:
-    """Sets MindFormers' groups of ranks up, one set in a process; `mindspore.communication.init` was called.
+    """Sets up MindFormers' groups of ranks once a process, after `mindspore.communication.init`.
 
-    On a CPU the group of a slice that is the whole world is MindSpore's world group: MindFormers gathers
-    logits, and there is no gather in other groups.
+    On a CPU a tensor-parallel group of all ranks must be MindSpore's world group, because MindFormers gathers
+    logits and other groups have no gather.
     """
     if shard.size == 1:
         return
@@ -185,8 +185,8 @@ def _enter_group(shard: TensorSlice, device_target: str) -> None:
         parallel_state._TENSOR_MODEL_PARALLEL_GROUP = parallel_state._WORLD_GROUP
 
 
-def _forget_rotations() -> None:
-    """MindFormers finds tables of rotations by sizes alone: those of a model scaled otherwise would serve."""
+def _clear_rotations() -> None:
+    """Clears MindFormers' cache of rotations, whose keys do not include the scaling of positions."""
     from mindformers.parallel_core.inference.base_models.common.embeddings import rope_utils
 
     rope_utils._ROPE_DICT.clear()
@@ -206,22 +206,22 @@ def assemble(
     geometry: CacheGeometry,
     bank: AdapterBank | None = None,
 ) -> Model:
-    """The step of a network that `build_network` made, with a cache of its own, and adapters beside it."""
+    """Makes a Model of a network from `build_network`, with its cache and adapters."""
     shapes = [_attention_shape(layer.self_attention, arch) for layer in network.model.decoder.layers]
     cache = allocate(shapes, geometry, kernels)
     adapters = None if bank is None else StepAdapters(bank.parameters, StepSlots())
     slots = None if adapters is None else adapters.slots
     decoder: nn.Cell
     if kernels.device_target == "CPU":
-        put_in_for_cpu(network, shapes, cache.layers, kernels, adapters, tied=arch.tied)
+        replace_for_cpu(network, shapes, cache.layers, kernels, adapters, tied=arch.tied)
         decoder = CpuDecoder(network.model, slots)
     else:
-        put_in_for_ascend(network)
+        replace_for_ascend(network)
         decoder = AscendDecoder(network.model, cache)
-    whole = Network(decoder, HeadCell(network.model.output_layer, slots))
+    parts = Network(decoder, HeadCell(network.model.output_layer, slots))
     return Model(
         arch.vocab_size,
-        lambda: whole,
+        lambda: parts,
         cache,
         kernels.for_single_tokens(),
         shapes[0],
@@ -233,22 +233,22 @@ def assemble(
 Caches = Sequence[tuple[Parameter, ...]]
 
 
-def put_in_for_ascend(network: nn.Cell) -> None:
-    """Replaces what MindSpore does not compile for Ascend in simulation; all else runs there unchanged.
+def replace_for_ascend(network: nn.Cell) -> None:
+    """Replaces modules that MindSpore does not compile for Ascend in simulation; the others stay unchanged.
 
-    FusedAddTopKDiv has a kernel in MindSpore's plugin of internal kernels alone, and StridedSlice attributes
-    that are objects of CANN.
+    FusedAddTopKDiv has a kernel in MindSpore's plugin of internal kernels only, and StridedSlice has
+    attributes that are objects of CANN.
     """
     from mindformers.parallel_core.inference.transformer.moe import router as routers
 
     for _, module in network.cells_and_names():
         if isinstance(module, routers.TopKRouter) and module.config.moe_router_fusion:
-            _put_in_routing(module)
+            _replace_routing(module)
     for layer in network.model.decoder.layers:
-        _put_in_partial_rotary(layer.self_attention)
+        _replace_partial_rotary(layer.self_attention)
 
 
-def put_in_for_cpu(
+def replace_for_cpu(
     network: nn.Cell,
     shapes: Sequence[AttentionShape],
     caches: Caches,
@@ -257,9 +257,9 @@ def put_in_for_cpu(
     *,
     tied: bool,
 ) -> None:
-    """Replaces what has no CPU kernel in each module of a loaded network, and its linear layers.
+    """Replaces the modules of a loaded network that have no CPU kernel, and its linear layers.
 
-    shapes, caches: of its layers. tied: the head is the embedding.
+    shapes, caches: the attention shape and the cache of each layer. tied: the head is the embedding.
     """
     from mindformers.parallel_core.inference.base_models.common.embeddings import rotary_pos_embedding
     from mindformers.parallel_core.inference.tensor_parallel import grouped_layers, layers
@@ -274,7 +274,7 @@ def put_in_for_cpu(
             is_interleaved = module.rotary_embedding_op.cos_format == INTERLEAVED
             module.rotary_embedding_op = ApplyRotary(module.dim, is_interleaved)
         elif isinstance(module, routers.TopKRouter):
-            _put_in_routing(module)
+            _replace_routing(module)
             module.matmul = linear.RouterProduct(linear.linear_of(module, kernels))
         elif isinstance(module, moe_layer.MoELayer):
             module.token_dispatcher.token_dispatch = TokenDispatch(module.token_dispatcher.num_experts)
@@ -282,26 +282,26 @@ def put_in_for_cpu(
         elif isinstance(module, grouped_layers.GroupedLinearBase):
             module.quant_method.matmul = GroupedMatmul()
     if adapters is not None:
-        linear.put_in_adapted(network, adapters, kernels)
+        linear.replace_adapted(network, adapters, kernels)
     for _, module in list(network.cells_and_names()):
-        linear.put_in(module, layers.LinearBase, kernels)
-    linear.put_in_embedding(network.model, kernels, adapters, tied=tied)
+        linear.replace_linear(module, layers.LinearBase, kernels)
+    linear.replace_embedding(network.model, kernels, adapters, tied=tied)
     for layer, shape, cache in zip(network.model.decoder.layers, shapes, caches, strict=True):
-        _put_in_partial_rotary(layer.self_attention)
-        _put_in_attention(layer.self_attention, shape, cache, kernels)
+        _replace_partial_rotary(layer.self_attention)
+        _replace_attention(layer.self_attention, shape, cache, kernels)
 
 
-def _put_in_routing(router: Any) -> None:
+def _replace_routing(router: Any) -> None:
     object.__setattr__(router, "routing", TopKRouting(router))
 
 
-def _put_in_partial_rotary(attention: Any) -> None:
-    """Replaces the RotaryEmbedding of an Attention, if it rotates a part of each head."""
+def _replace_partial_rotary(attention: Any) -> None:
+    """Replaces the RotaryEmbedding of an attention module that rotates a part of each head."""
     if attention.rotary_emb.rotary_percent < 1:
         attention.rotary_emb = PartialRotary(attention.rotary_emb)
 
 
-def _put_in_attention(
+def _replace_attention(
     module: Any, shape: AttentionShape, cache: tuple[Parameter, ...], kernels: MindSporeKernels
 ) -> None:
     from mindformers.parallel_core.inference.transformer.multi_latent_attention import MLASelfAttention

@@ -1,6 +1,6 @@
-"""The provider `mindformers`: Hugging Face folders that MindFormers' own networks compute.
+"""Implements the provider `mindformers`: Hugging Face folders run by MindFormers' own networks.
 
-A folder is checked as a whole before anything of MindFormers is imported.
+A folder is checked completely before MindFormers is imported.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from mindbatch.models.registry import tied_tensors, unused_tensors
 from mindbatch.models.tensor_spec import TensorSpec, source_shapes
 from mindbatch.parallel.topology import RankPart
 
-if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
+if TYPE_CHECKING:  # MindSpore is imported when a model is loaded
     from mindbatch.kernels.interface import Kernels
     from mindbatch.kernels.shapes import CacheGeometry
     from mindbatch.models.model import Model
@@ -51,11 +51,11 @@ def open_folder(
     if part.stages > 1:
         raise ConfigError(stages_error(part.stages))
     source, config = str(home / CONFIG_NAME), read_config(home)
-    family_of(config, source, ignore)  # before the weights: those of others may be of any form
+    family_of(config, source, ignore)  # before the weights, whose form other families determine
     if model_type not in ("auto", config["model_type"]):
         raise ConfigError(
-            f"model.type={model_type}: {source} says model_type={config['model_type']!r}, which alone "
-            f"{PROVIDER} goes by; allowed: auto, {config['model_type']}"
+            f"model.type={model_type}: {source} says model_type={config['model_type']!r}, the only one "
+            f"that {PROVIDER} uses; allowed: auto, {config['model_type']}"
         )
     spec = describe(config, source, ignore=ignore, shard=part.shard)
     if errors := [*division_errors(spec.architecture, part.shard.size)]:
@@ -72,25 +72,25 @@ def open_folder(
 
 
 def _dtype_errors(folder: ModelFolder) -> Iterator[str]:
-    """The router's correction is float32 in every checkpoint; all else is of one type."""
+    """Yields an error if tensors differ in type, except the router's correction, which is always float32."""
     first: dict[str, str] = {}
     for name in folder.names:
         if not name.endswith(ExpertNames.correction):
             first.setdefault(folder.info(name).dtype, name)
     if len(first) > 1:
         types = ", ".join(f"{dtype} ({shown(name)})" for dtype, name in sorted(first.items()))
-        yield f"{folder.path}: tensors of several types: {types}; {PROVIDER} takes weights of one type"
+        yield f"{folder.path}: tensors of several types: {types}; {PROVIDER} needs weights of one type"
 
 
 def fit_adapters(
     spec: ModelSpec, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
 ) -> FittedAdapters:
     fitted = fit_beside(adapter_specs(spec), adapters, _base_tensors(spec), max_loaded)
-    largest = max(map(_places(spec, fitted).numbers, fitted.adapters.values()))
+    largest = max(map(_rank_adapters(spec, fitted).numbers, fitted.adapters.values()))
     return replace(fitted, slot_numbers=(largest,))
 
 
-def _places(spec: ModelSpec, adapters: FittedAdapters) -> AdapterPlaces:
+def _rank_adapters(spec: ModelSpec, adapters: FittedAdapters) -> AdapterPlaces:
     return rank_places(adapter_specs(spec), adapters, spec.shard, spec.stage)
 
 
@@ -100,7 +100,7 @@ def merge(spec: ModelSpec, folder: ModelFolder, adapter: LoraAdapter) -> MergedW
 
 
 def _base_tensors(spec: ModelSpec) -> BaseTensors:
-    """The model as adapters meet it: no weight of it is stored [inputs, outputs]."""
+    """Describes the base model to adapters; none of its weights is stored as [inputs, outputs]."""
     shapes = source_shapes(spec.parameters)
     return BaseTensors(shapes, prefix_renames("model.", shapes), (), tied_tensors(spec.architecture))
 
@@ -116,7 +116,7 @@ def load(
     assert isinstance(spec, MindFormersSpec)
     if adapters is not None and kernels.device_target == "Ascend":
         raise ConfigError(NOT_ON_ASCEND)
-    with interruptible():  # tables are computed, and MindSpore then takes SIGINT for itself
+    with interruptible():  # computing tables makes MindSpore handle SIGINT itself
         from mindbatch.backends.mindformers.graph_kernels import compiled
 
         kernels = compiled(kernels)
@@ -128,7 +128,7 @@ def load(
     load_weights(network, spec.architecture, weights, kernels, progress)
     bank = None
     if adapters is not None:
-        bank = AdapterBank(adapters, _places(spec, adapters), (weights, str), kernels)
+        bank = AdapterBank(adapters, _rank_adapters(spec, adapters), (weights, str), kernels)
     return assemble(network, spec.architecture, kernels, geometry, bank)
 
 
@@ -136,9 +136,10 @@ _ADAPTED = re.compile(r"(embedding|head|layers\.\d+\.(attention\.(qkv|output)|ml
 
 
 def adapter_specs(spec: ModelSpec) -> list[TensorSpec]:
-    """The linear layers, the token embedding and the head; of no router, no experts, no compressed vectors.
+    """Returns the tensors that adapters may change: linear layers, the token embedding and the head.
 
-    Not of keys and values that the checkpoint has in one tensor either: MindFormers divides it by heads.
+    Routers, experts, compressed vectors, and a fused tensor of keys and values, which MindFormers divides by
+    heads, are not among them.
     """
     return [
         parameter

@@ -1,4 +1,4 @@
-"""Giving MindFormers' network its weights: by its own loader, from files that our reader has checked."""
+"""Loads the weights of MindFormers' network with its own loader, from files that our reader has checked."""
 
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
@@ -20,9 +20,9 @@ KEY_VALUE = ".key_value."
 
 
 class StoredSlice:
-    """One tensor of the folder as MindFormers' loaders read it: what safetensors' get_slice returns.
+    """One tensor of the folder with the interface of safetensors' get_slice, which MindFormers' loaders use.
 
-    was_read: whether a loader has taken anything of it.
+    `was_read` is True once a loader has read some of it.
     """
 
     def __init__(self, folder: StoredWeights, name: str, kernels: Kernels) -> None:
@@ -35,7 +35,7 @@ class StoredSlice:
         return [*self._folder.info(self._name).shape]
 
     def __getitem__(self, key: Any) -> Array:
-        """A part of the values, verified against the tensor's digest, in the type that the network keeps."""
+        """Reads a part of the values, verified by the tensor's digest, in the network's type."""
         self.was_read = True
         values: FloatArray = self._folder.floats(self._name)
         part: Array = values[key].astype(self._dtype, copy=False)
@@ -43,7 +43,7 @@ class StoredSlice:
 
 
 class HeadHalves:
-    """Keys or values out of a tensor [kv_heads x (key, value) x head_dim, hidden]; read as a `StoredSlice`.
+    """The keys or values of a tensor [kv_heads x (key, value) x head_dim, hidden], read as a `StoredSlice`.
 
     half: 0 for keys, 1 for values.
     """
@@ -58,8 +58,8 @@ class HeadHalves:
         return [rows // 2, *others]
 
     def __getitem__(self, key: Any) -> Array:
-        whole = self._fused[:]
-        halves = whole.reshape(self._heads, 2, -1, *whole.shape[1:])
+        fused = self._fused[:]
+        halves = fused.reshape(self._heads, 2, -1, *fused.shape[1:])
         half: Array = halves[:, self._half].reshape(self.get_shape())[key]
         return half
 
@@ -71,11 +71,11 @@ def load_weights(
     kernels: Kernels,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Loads every tensor of the model; `progress` is called with (tensors done, tensors in all).
+    """Loads the tensors of the model; `progress` is called with (tensors done, number of tensors).
 
     Raises:
-        CheckpointError: a tensor that is damaged, that MindFormers did not take, or a parameter of its
-            network that none was loaded into, by name.
+        CheckpointError: a tensor is damaged or was not read by MindFormers, or a parameter of its network
+            was not loaded.
     """
     unused = unused_tensors(arch)
     names = [name for name in folder.names if not any(fnmatchcase(name, pattern) for pattern in unused)]
@@ -90,7 +90,7 @@ def load_weights(
 
     loaded = network.model.load_weights(tensors(), network.generate_mapping(), is_hf_weight=True)
     errors = [
-        f"tensor {shown(name)} was not taken by MindFormers' {arch.model_type}"
+        f"tensor {shown(name)} was not read by MindFormers' {arch.model_type}"
         for name, stored in slices.items()
         if not stored.was_read
     ]
@@ -100,14 +100,14 @@ def load_weights(
         for name in sorted(parameters)
     ]
     raise_if_any(errors, str(folder.path))
-    with interruptible():  # products are computed, see `interrupts.py`
+    with interruptible():  # computing products makes MindSpore handle SIGINT itself
         network.process_weights_after_loading(network.model)
 
 
 def _parts(
     name: str, stored: StoredSlice, arch: Architecture
 ) -> Iterator[tuple[str, StoredSlice | HeadHalves]]:
-    """The tensors that MindFormers loads from one of the checkpoint, by the checkpoint's kind of names."""
+    """Yields the tensors that MindFormers loads from one tensor, with the checkpoint's names."""
     if KEY_VALUE in name:
         for half, part in enumerate((".key.", ".value.")):
             yield name.replace(KEY_VALUE, part), HeadHalves(stored, arch.kv_heads, half)
@@ -116,10 +116,10 @@ def _parts(
 
 
 def translation(network: nn.Cell, arch: Architecture) -> Callable[[str], str]:
-    """From Hugging Face's names to those of the network, by its own list of replaced parts.
+    """Returns the translation of Hugging Face's names to the network's, by its own list of replacements.
 
-    The list has parts for layers that predict further tokens, of one number of layers, which would rename an
-    ordinary layer of a deeper model: `model.layers.61.` of DeepSeek-V3.
+    The list also renames layers for multi-token prediction by number (`model.layers.61.` of DeepSeek-V3),
+    which may be ordinary layers of a deeper model. These replacements are dropped.
     """
     pairs = [
         pair
@@ -128,8 +128,8 @@ def translation(network: nn.Cell, arch: Architecture) -> Callable[[str], str]:
     ]
 
     def translated(name: str) -> str:
-        for theirs, own in pairs:
-            name = name.replace(theirs, own)
+        for old, new in pairs:
+            name = name.replace(old, new)
         return name
 
     return translated

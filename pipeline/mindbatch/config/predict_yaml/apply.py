@@ -1,10 +1,10 @@
-"""A predict YAML as the lowest layer of a configuration: its settings, and its keys without effect."""
+"""Turns a predict YAML into the lowest layer of a configuration, and lists its keys without effect."""
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from mindbatch.config.error_log import ErrorLog, shown
 from mindbatch.config.layers import PREDICT_YAML, Assignment
@@ -14,13 +14,15 @@ from mindbatch.config.predict_yaml.conversions import (
     CHECKPOINT,
     CPU,
     DEVICE_TARGET,
-    Agreed,
+    KEPT,
     Entry,
-    Facts,
-    InPlaceOf,
-    Sets,
-    Unfit,
-    WithoutEffect,
+    MapsTo,
+    Outcome,
+    PredictYaml,
+    Redirect,
+    Verdict,
+    no_effect,
+    rejected,
 )
 from mindbatch.config.predict_yaml.tables import IDLE, IDLE_MODEL, IDLE_PET, MODEL, PET, RUN, UNREAD
 from mindbatch.config.saved import resolved_text
@@ -33,50 +35,52 @@ from mindbatch.io.errors import ConfigError
 PROVIDER = "model.provider"
 
 TABLE: dict[str, Entry] = RUN | MODEL | PET
-"""By dotted key. Where several set one key of ours, the first that is given does."""
+"""The entries by dotted key. If several set the same key of MindBatch, the first one that is given does."""
 
 _IDLE = IDLE | IDLE_MODEL | IDLE_PET
 _MISSPELT = 0.87
-"""How much alike a key and one of the table must be: idle keys of MindFormers are up to 0.865."""
+"""Similarity from which a key is a misspelling: MindFormers' own keys without effect reach 0.865."""
 
 SECTIONS = frozenset(name.rsplit(".", depth)[0] for name in TABLE for depth in range(1, name.count(".") + 1))
-"""Keys that hold keys."""
-_PLACES = {name: place for place, name in enumerate(TABLE)}
-"""The order of application; keys that are not in the table come last, as in the file."""
+"""Keys whose values are sections."""
+_ORDER = {name: index for index, name in enumerate(TABLE)}
+"""The order of application; keys that are not in the table come last, in the order of the file."""
 
 
 @dataclass
 class Applied:
+    """The settings and messages that a predict YAML results in."""
+
     path: Path
     lines: dict[str, int]
-    """By dotted key of the YAML."""
+    """Line numbers by dotted key of the YAML."""
 
     settings: dict[str, Assignment] = field(default_factory=dict)
-    """By our key; the source of each names file, line and key of the YAML."""
+    """Settings by key of MindBatch; their sources name file, line and key of the YAML."""
 
     set_by: dict[str, str] = field(default_factory=dict)
-    """The YAML's key by ours."""
+    """The YAML's keys by the keys of MindBatch that they set."""
 
     unused: dict[str, list[str]] = field(default_factory=dict)
-    """The YAML's keys without effect, by the reason."""
+    """The YAML's keys without effect, by reason."""
 
     errors: list[str] = field(default_factory=list)
 
     doubtful: set[str] = field(default_factory=set)
-    """Our keys for which a value was refused."""
+    """MindBatch's keys for which a value was rejected."""
 
     device_note: str | None = None
-    """Note on where the model runs, if neither the YAML nor anything that overrides it says so."""
+    """A note on the device, if neither the YAML nor anything that overrides it chooses one."""
 
     @property
     def details(self) -> list[str]:
-        """A line for each reason, with the keys that have no effect for it."""
+        """The notes in full: a line per reason, with its keys without effect."""
         unused = [f"{self.path}: no effect ({why}): {', '.join(keys)}" for why, keys in self.unused.items()]
         return [*unused, *filter(None, [self.device_note])]
 
     @property
     def notes(self) -> list[str]:
-        """A line for all keys without effect: those that no run has a use for are counted."""
+        """A line on the keys without effect; keys of training, logs and MindSpore are only counted."""
         parts, num_idle = [], 0
         for why, keys in self.unused.items():
             named = [key for key in keys if key in TABLE or not key.startswith((*_IDLE,))]
@@ -84,107 +88,135 @@ class Applied:
             parts += [f"{', '.join(named)} ({why})"] if named else []
         if num_idle:
             idle = counted(num_idle, "key")
-            parts.append(f"{idle} of training, logs or MindSpore's own settings (--print-config says which)")
+            parts.append(f"{idle} of training, logs or MindSpore's own settings (listed by --print-config)")
         unused = [f"{self.path}: no effect: {', '.join(parts)}"] if parts else []
         return [*unused, *filter(None, [self.device_note])]
 
-    def place(self, key: str) -> str:
+    def location(self, key: str) -> str:
         """Locates `key`: `predict.yaml, line 3: seed`."""
         line = f", line {self.lines[key]}" if key in self.lines else ""
         return f"{self.path}{line}: {key}"
 
 
 def apply_table(
-    path: Path, keys: SchemaKeys, above: Mapping[str, Any] | None = None, strategy: str = ""
+    path: Path, keys: SchemaKeys, overrides: Mapping[str, Any] | None = None, strategy: str = ""
 ) -> Applied:
-    """Reads the predict YAML `path` and looks each of its keys up.
+    """Reads the predict YAML `path` and applies the table to its keys.
 
-    keys: of the task. above: values by our key that go before the YAML's. strategy: as of Facts.
-    Raises ConfigError when the file cannot be read as plain YAML.
+    Args:
+        keys: the task's keys.
+        overrides: values by key of MindBatch that override the YAML's.
+        strategy: see `PredictYaml`.
+
+    Raises:
+        ConfigError: the file cannot be read as plain YAML.
     """
     content, lines = read_with_lines(path, UNREAD)
     applied = Applied(path, lines)
-    values = {name: value for name, value in _flat(content, "", applied) if _is_plain(name, value, applied)}
-    facts = Facts(values, above or {}, strategy)
-    for name in sorted(values, key=lambda name: _PLACES.get(name, len(_PLACES))):
-        _look_up(name, values[name], facts, keys, applied)
-    if DEVICE_TARGET not in {*facts.above, *applied.settings, *applied.doubtful} and facts.device == CPU:
-        rounds = facts.above.keys() & {"model.dtype", "model.quantization"}
+    values = {
+        name: value for name, value in _flattened(content, "", applied) if _is_plain(name, value, applied)
+    }
+    predict_yaml = PredictYaml(values, overrides or {}, strategy)
+    for name in sorted(values, key=lambda name: _ORDER.get(name, len(_ORDER))):
+        _look_up(name, values[name], predict_yaml, keys, applied)
+    if (
+        DEVICE_TARGET not in {*predict_yaml.overrides, *applied.settings, *applied.doubtful}
+        and predict_yaml.device == CPU
+    ):
+        chooses_type = predict_yaml.overrides.keys() & {"model.dtype", "model.quantization"}
         applied.device_note = (
-            f"{path}: no context.device_target: the model runs on a CPU{'' if rounds else ', in float32'}; "
-            "runtime=ascend is for NPUs"
+            f"{path}: no context.device_target: the model runs on a CPU"
+            f"{'' if chooses_type else ', in float32'}; set runtime=ascend for NPUs"
         )
-    if PROVIDER not in applied.settings and PROVIDER not in facts.above:
-        provider = "mindformers" if facts.is_mcore else "native"
+    if PROVIDER not in applied.settings and PROVIDER not in predict_yaml.overrides:
+        provider = "mindformers" if predict_yaml.is_mcore else "native"
         applied.settings[PROVIDER] = Assignment(PROVIDER, provider, f"{path}: ")
     return applied
 
 
-def _flat(content: Mapping[str, Any], prefix: str, applied: Applied) -> Iterator[tuple[str, Any]]:
-    """Each key that is not a section, dotted, with its value."""
+def _flattened(content: Mapping[str, Any], prefix: str, applied: Applied) -> Iterator[tuple[str, Any]]:
+    """Yields the dotted keys that are not sections, with their values."""
     for leaf, value in content.items():
         name = prefix + leaf
         if "." in leaf:
-            applied.errors.append(f"{applied.place(name)}: unknown key; keys are nested, not dotted")
+            applied.errors.append(
+                f"{applied.location(name)}: unknown key; write nested keys, not dotted ones"
+            )
         elif name not in SECTIONS or value is None:
             yield name, value
         elif isinstance(value, dict):
-            yield from _flat(value, f"{name}.", applied)
+            yield from _flattened(value, f"{name}.", applied)
         else:
-            applied.errors.append(f"{applied.place(name)}={shown(value)}: must hold keys")
+            applied.errors.append(f"{applied.location(name)}={shown(value)}: must be a section of keys")
 
 
 def _is_plain(name: str, value: Any, applied: Applied) -> bool:
-    """Checks that the value has no reference in it, which would be replaced in a configuration."""
+    """Checks that the value has no interpolation, which a configuration would resolve."""
     if "${" not in str(value):
         return True
-    applied.errors.append(f"{applied.place(name)}: ${{...}} is not replaced here; write the value itself")
+    applied.errors.append(f"{applied.location(name)}: ${{...}} is not resolved here; write the value itself")
     return False
 
 
-def _look_up(name: str, value: Any, facts: Facts, keys: SchemaKeys, applied: Applied) -> None:
-    try:
-        if name in SECTIONS:
-            raise Agreed
-        if name not in TABLE:
-            _pass_over(name, value, facts)
-        key, converted = _converted(TABLE[name], value, facts, keys)
-        _set(key, converted, name, facts, applied)
-    except Agreed:
-        pass
-    except WithoutEffect as reason:
-        applied.unused.setdefault(str(reason), []).append(name)
-    except Unfit as reason:
-        written = "" if isinstance(value, dict) else f"={shown(value)}"
-        applied.errors.append(f"{applied.place(name)}{written}: {reason}")
-        if isinstance(entry := TABLE.get(name), Sets):
-            applied.doubtful.add(entry.ours)
+def _look_up(name: str, value: Any, predict_yaml: PredictYaml, keys: SchemaKeys, applied: Applied) -> None:
+    """Applies the key `name`: sets a key, notes that it has no effect, or adds an error."""
+    verdict = _verdict(name, value, predict_yaml, keys, applied)
+    if verdict.outcome is Outcome.NO_EFFECT:
+        applied.unused.setdefault(verdict.reason, []).append(name)
+    elif verdict.outcome is Outcome.REJECTED:
+        text = "" if isinstance(value, dict) else f"={shown(value)}"
+        applied.errors.append(f"{applied.location(name)}{text}: {verdict.reason}")
+        if isinstance(entry := TABLE.get(name), MapsTo):
+            applied.doubtful.add(entry.target)
 
 
-def _pass_over(name: str, value: Any, facts: Facts) -> NoReturn:
-    """Raises what becomes of a key without an entry: one that describes the network must agree with
-    config.json, one much like a key with an entry was meant to be that, and any other has no effect."""
-    idle = next((prefix for prefix in _IDLE if name.startswith(prefix)), None)
+def _verdict(name: str, value: Any, predict_yaml: PredictYaml, keys: SchemaKeys, applied: Applied) -> Verdict:
+    """Sets what `name` maps to; returns KEPT where it does, or where there is nothing to report."""
+    if name in SECTIONS:
+        return KEPT
+    if name not in TABLE:
+        return _without_entry(name, value, predict_yaml)
+    entry = TABLE[name]
+    if not isinstance(entry, MapsTo):
+        return entry(value, predict_yaml)
+    if entry.target not in keys.keys:
+        return no_effect(entry.absent)
+    if entry.target in predict_yaml.overrides:
+        return no_effect(f"{entry.target} overrides it")
+    converted = entry.convert(value, predict_yaml)
+    if isinstance(converted, Verdict):
+        return converted
+    redirect = converted if isinstance(converted, Redirect) else Redirect(entry.target, converted)
+    return _set(redirect, name, predict_yaml, applied)
+
+
+def _without_entry(name: str, value: Any, predict_yaml: PredictYaml) -> Verdict:
+    """Judges a key that the table does not have.
+
+    A key that describes the model must agree with config.json, a key similar to one of the table is a
+    misspelling, and any other key has no effect.
+    """
+    prefix = next((prefix for prefix in _IDLE if name.startswith(prefix)), None)
     leaf = name.removeprefix(to.MODEL_CONFIG)
-    describes_network = idle is None and leaf != name
-    if describes_network and (entry := config_entry(leaf, facts.model_config)):
+    describes_model = prefix is None and leaf != name
+    if describes_model and (entry := config_entry(leaf, predict_yaml.model_config)):
         if agrees(value, *entry):
-            raise Agreed
-        theirs = f"{entry[0]}={shown(entry[1])}"
-        raise Unfit(f"config.json of the model's folder says {theirs}, and that counts; remove it")
-    if idle != name and leaf not in ALIASES and (near := _near(name, is_anywhere=idle is None)):
-        raise Unfit(f"unknown key{near}")
-    if idle is not None:
-        raise WithoutEffect(_IDLE[idle])
-    if not describes_network:
-        raise WithoutEffect("not used here")
-    if facts.model_config is None:
-        raise WithoutEffect("config.json of the model's folder says it")
-    raise WithoutEffect("config.json, which counts, has no such key")
+            return KEPT
+        used = f"{entry[0]}={shown(entry[1])}"
+        return rejected(f"config.json of the model's folder has {used}, which is used; remove it")
+    if prefix != name and leaf not in ALIASES and (near := _near(name, is_anywhere=prefix is None)):
+        return rejected(f"unknown key{near}")
+    if prefix is not None:
+        return no_effect(_IDLE[prefix])
+    if not describes_model:
+        return no_effect("not used here")
+    if predict_yaml.model_config is None:
+        return no_effect("config.json of the model's folder sets it")
+    return no_effect("config.json, which is used, has no such key")
 
 
 def _near(name: str, *, is_anywhere: bool) -> str:
-    """`; did you mean KEY?` with a key of the table, or nothing. is_anywhere: also one of another section."""
+    """Suggests a similar key of the table, from any section with `is_anywhere`, as `; did you mean KEY?`."""
     section, _, leaf = name.rpartition(".")
     siblings = {key.rpartition(".")[2]: key for key in TABLE if key.rpartition(".")[0] == section}
     everywhere = {key.rpartition(".")[2]: key for key in reversed(TABLE)} if is_anywhere else {}
@@ -193,46 +225,36 @@ def _near(name: str, *, is_anywhere: bool) -> str:
     return did_you_mean(leaf, siblings, _MISSPELT, siblings.__getitem__)
 
 
-def _converted(entry: Entry, value: Any, facts: Facts, keys: SchemaKeys) -> tuple[str, Any]:
-    """Our key and its value. Raises Agreed, WithoutEffect or Unfit."""
-    if not isinstance(entry, Sets):
-        entry(value, facts)
-    if entry.ours not in keys.keys:
-        raise WithoutEffect(entry.absent)
-    if entry.ours in facts.above:
-        raise WithoutEffect(f"{entry.ours} is given")
-    converted = entry.convert(value, facts)
-    return (converted.key, converted.value) if isinstance(converted, InPlaceOf) else (entry.ours, converted)
-
-
-def _set(key: str, value: Any, name: str, facts: Facts, applied: Applied) -> None:
-    """Sets our `key` for the YAML's `name`, unless something goes before it. Raises Agreed, WithoutEffect."""
-    if key in facts.above:
-        raise WithoutEffect(f"{key} is given")
+def _set(redirect: Redirect, name: str, predict_yaml: PredictYaml, applied: Applied) -> Verdict:
+    """Sets a key of MindBatch for the YAML's `name`, unless something overrides it."""
+    key = redirect.key
+    if key in predict_yaml.overrides:
+        return no_effect(f"{key} overrides it")
     if key in applied.settings:
-        first = applied.set_by[key]
-        raise Agreed if applied.settings[key].value == value else WithoutEffect(f"{first} goes before it")
-    applied.settings[key] = Assignment(key, value, f"{applied.place(name)} -> ")
+        is_same = applied.settings[key].value == redirect.value
+        return KEPT if is_same else no_effect(f"{applied.set_by[key]} overrides it")
+    applied.settings[key] = Assignment(key, redirect.value, f"{applied.location(name)} -> ")
     applied.set_by[key] = name
+    return KEPT
 
 
 def predict_layer(
-    written: object, above: Mapping[str, Any], strategy: str, keys: SchemaKeys, log: ErrorLog
+    value: object, overrides: Mapping[str, Any], strategy: str, keys: SchemaKeys, log: ErrorLog
 ) -> tuple[list[Assignment], list[str], list[str]]:
-    """The settings of the predict YAML that `written` names, and its `notes` and `details`.
+    """Returns the settings of the predict YAML whose path is `value`, its `notes` and its `details`.
 
-    above, strategy: as of `apply_table`. Its errors go to `log`.
+    Its errors go to `log`. overrides, strategy: see `apply_table`.
     """
     try:
         applied = apply_table(
-            resolve_path(resolved_text(written, "a predict YAML of MindFormers")), keys, above, strategy
+            resolve_path(resolved_text(value, "a predict YAML of MindFormers")), keys, overrides, strategy
         )
     except ConfigError as error:
         for line in error.lines:
             log.add(line, CHECKPOINT)
         return [], [], []
     except ValueError as error:
-        log.add(f"{PREDICT_YAML}={shown(written, LONGEST_SHOWN)}: {error}", CHECKPOINT)
+        log.add(f"{PREDICT_YAML}={shown(value, LONGEST_SHOWN)}: {error}", CHECKPOINT)
         return [], [], []
     for line in applied.errors:
         log.add(line, *applied.doubtful)
@@ -240,7 +262,7 @@ def predict_layer(
     return settings, applied.notes, applied.details
 
 
-# Keys that describe the model are compared with config.json of its folder, which is what counts here.
+# Keys that describe the model are only compared with config.json of its folder, which the loader reads.
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer")
 _HEADS = ("num_attention_heads", "num_heads", "n_head")
 _GROUPS = ("num_key_value_heads", "multi_query_group_num", *_HEADS)
@@ -276,25 +298,25 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "qk_head_dim": ("qk_nope_head_dim",),
     "qk_pos_emb_head_dim": ("qk_rope_head_dim",),
 }
-"""What config.json calls a key of the network, where not only by the key's own name."""
+"""Names in config.json of the model's keys whose own name is not the only one there."""
 _ALIKE = {"gelu": ("gelu_new", "gelu_pytorch_tanh"), "fast_gelu": ("quick_gelu",), "silu": ("swish",)}
 
 
 def config_entry(leaf: str, config: Mapping[str, Any] | None) -> tuple[str, Any] | None:
-    """Name and value in config.json of the key `leaf` of the network; None where it says nothing of it."""
+    """Returns name and value in config.json of the model's key `leaf`; None where it has none."""
     names = ALIASES.get(leaf, (leaf,))
     return next(((name, config[name]) for name in names if config and config.get(name) is not None), None)
 
 
-def agrees(value: Any, name: str, counting: Any) -> bool:
-    """True if the value of a predict YAML means what config.json says under `name`."""
+def agrees(value: Any, name: str, configured: Any) -> bool:
+    """True if the value of a predict YAML means the same as config.json's value `configured` of `name`."""
     if name == "rope_scaling" and not isinstance(value, Mapping):
         value = {"factor": value}
-    return _is_same(value, counting) or counting in _ALIKE.get(str(value), ())
+    return _is_same(value, configured) or configured in _ALIKE.get(str(value), ())
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Equal, mappings in all parts of the first; a number is also one where YAML has a text, as 1e-5 is."""
+    """Compares mappings by the first one's keys, and numbers also if YAML reads them as texts (1e-5)."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return all(_is_same(part, other.get(name)) for name, part in one.items())
     try:

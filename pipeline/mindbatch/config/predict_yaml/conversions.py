@@ -1,9 +1,10 @@
-"""Entries of the tables of predict YAML keys, and conversions where values do not mean the same here."""
+"""Converts values of a predict YAML to those of MindBatch's keys, or says why a key sets nothing."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, TypeGuard
 
 from mindbatch.config.paths import resolve_path
 from mindbatch.hub.models import cached_model
@@ -13,7 +14,7 @@ from mindbatch.models.config_forms import older_form
 from mindbatch.models.registry import other_keys
 
 NOTHING: tuple[Any, ...] = (None, "", "None", False)
-"""Values that ask for nothing."""
+"""Values that mean "not set"."""
 
 LARGEST_CONFIG = 1 << 20
 _READER = StrictReader(max_depth=32)
@@ -26,82 +27,99 @@ WEIGHTS = ("load_checkpoint", "pretrained_model_dir", f"{MODEL_CONFIG}checkpoint
 
 
 @dataclass(frozen=True)
-class Facts:
+class PredictYaml:
+    """The values of a predict YAML, and the settings that override them."""
+
     values: Mapping[str, Any]
     """Values of the YAML, by dotted key."""
 
-    above: Mapping[str, Any]
-    """Values by our key that go before the YAML's: of the command line, --config and chosen options."""
+    overrides: Mapping[str, Any]
+    """Values of MindBatch's keys from the command line, --config and chosen options."""
 
     strategy: str = ""
-    """Setting given for how tokens are chosen, `decoding=top_p` for one; empty: the YAML says how."""
+    """A setting that chooses the decoding strategy, such as `decoding=top_p`; empty: the YAML chooses it."""
 
     def value(self, *keys: str) -> Any:
-        """The value of the first of the keys that asks for something, or None."""
+        """Returns the value of the first of the keys that is set, or None."""
         values = (self.values[key] for key in keys if self.values.get(key) not in NOTHING)
         return next(values, None)
 
     @property
     def device(self) -> str:
-        """runtime.device_target of the result."""
-        written = self.above.get(DEVICE_TARGET, self.values.get("context.device_target"))
+        """The resulting runtime.device_target."""
+        written = self.overrides.get(DEVICE_TARGET, self.values.get("context.device_target"))
         return written if isinstance(written, str) else CPU
 
     @cached_property
     def model_config(self) -> Mapping[str, Any] | None:
-        """config.json of the model's folder; None where it is not there."""
+        """The content of config.json in the model's folder; None if it does not exist."""
         weights = self.value(*(key for key in WEIGHTS if self.adapter is None or key != "load_checkpoint"))
-        return folder_config(self.above.get(CHECKPOINT, weights))
+        return folder_config(self.overrides.get(CHECKPOINT, weights))
 
     @cached_property
     def adapter(self) -> str | None:
-        """load_checkpoint, where that is a LoRA adapter (pet_config) of the model in pretrained_model_dir."""
+        """The value of load_checkpoint if it is a LoRA adapter for the model in pretrained_model_dir."""
         path, model = self.value("load_checkpoint"), self.value("pretrained_model_dir")
-        is_asked = self.value(f"{PET_CONFIG}pet_type") == "lora" and CHECKPOINT not in self.above
-        if not is_asked or None in (path, model) or path == model:
+        is_set = self.value(f"{PET_CONFIG}pet_type") == "lora" and CHECKPOINT not in self.overrides
+        if not is_set or None in (path, model) or path == model:
             return None
         return None if folder_config(path) is not None else str(path)
 
     @property
     def is_mcore(self) -> bool:
-        """True if the YAML is of the newer form: it says so, or names no class and gives a folder."""
+        """True if use_legacy is False, or if the YAML sets pretrained_model_dir and no model class."""
         if "use_legacy" in self.values:
             return self.values["use_legacy"] is False
         named = self.value("model.arch.type", f"{MODEL_CONFIG}type")
         return named is None and self.value("pretrained_model_dir") is not None
 
 
-class WithoutEffect(Exception):
-    """Raised where a key's value has no effect here, with the reason in a few words."""
+class Outcome(Enum):
+    """The ways in which a key of a predict YAML can set nothing."""
 
-
-class Agreed(Exception):
-    """A key says what is so anyway, or asks for nothing: there is nothing to report."""
-
-
-class Unfit(Exception):
-    """Raised where a key's value is refused, with the reason and what to do."""
+    KEPT = "its value is the default or is in effect already; nothing is reported"
+    NO_EFFECT = "its value has no effect in MindBatch"
+    REJECTED = "its value is an error"
 
 
 @dataclass(frozen=True)
-class InPlaceOf:
+class Verdict:
+    """An outcome, with the reason as it is reported."""
+
+    outcome: Outcome
+    reason: str = ""
+
+
+KEPT = Verdict(Outcome.KEPT)
+
+
+def no_effect(reason: str) -> Verdict:
+    return Verdict(Outcome.NO_EFFECT, reason)
+
+
+def rejected(reason: str) -> Verdict:
+    return Verdict(Outcome.REJECTED, reason)
+
+
+@dataclass(frozen=True)
+class Redirect:
     """Returned by a conversion that sets another key than the entry's."""
 
     key: str
     value: Any
 
 
-Conversion = Callable[[Any, Facts], Any]
-"""From the YAML's value to that of our key. Raises Agreed, WithoutEffect or Unfit."""
+Conversion = Callable[[Any, PredictYaml], Any]
+"""Converts the YAML's value to one of MindBatch's key, or returns a Redirect or a Verdict."""
 
-Check = Callable[[Any, Facts], NoReturn]
-"""Sets nothing. Raises Agreed, WithoutEffect or Unfit."""
+Check = Callable[[Any, PredictYaml], Verdict]
+"""Checks the value of a key that sets nothing."""
 
 
 def folder_config(folder: object) -> Mapping[str, Any] | None:
-    """config.json of a model's folder, or of one in the hub's local cache; None where it cannot be read.
+    """Reads config.json of a model's folder, or of one in the hub's local cache.
 
-    What is wrong with it is reported when the model is read.
+    Returns None where it cannot be read: its errors are reported when the model is loaded.
     """
     if not isinstance(folder, str) or not folder:
         return None
@@ -116,26 +134,28 @@ def folder_config(folder: object) -> Mapping[str, Any] | None:
     return older_form(content, other_keys(content.get("model_type"))).content
 
 
-def as_it_is(value: Any, facts: Facts) -> Any:
-    """The value; one that asks for nothing leaves our key alone."""
+def unchanged(value: Any, predict_yaml: PredictYaml) -> Any:
+    """Returns the value unchanged, unless it is not set."""
     if value is None or value == "None":
-        raise Agreed
+        return KEPT
     return value
 
 
 @dataclass(frozen=True)
-class Sets:
-    ours: str
-    convert: Conversion = as_it_is
+class MapsTo:
+    """The entry of a key that sets one of MindBatch's."""
+
+    target: str
+    convert: Conversion = unchanged
     absent: str = "the task has no such key"
-    """Why it has no effect for a task without the key."""
+    """The reason why the key has no effect in a task without the target key."""
 
 
-Entry = Sets | Check
+Entry = MapsTo | Check
 
 
 PET_NAME = "pet_config"
-"""The name in lora.adapters of the one adapter of `pet_type: lora`."""
+"""The name that the adapter of `pet_type: lora` gets in lora.adapters."""
 
 FLOAT_TYPES = ("float32", "float16", "bfloat16")
 HALF_TYPES = FLOAT_TYPES[1:]
@@ -149,160 +169,172 @@ NATIVE_CLASSES = (
     "GLMChatModel",
     "PanguAlphaHeadModel",
 )
-"""Classes of the older form whose Hugging Face folders provider native runs."""
+"""Classes of YAMLs with use_legacy: True whose Hugging Face folders provider native runs."""
 NO_WEIGHTS = "not_load_any_ckpt"
 
 
-def provider(value: Any, facts: Facts) -> str:
+def provider(value: Any, predict_yaml: PredictYaml) -> str | Verdict:
     if not isinstance(value, bool):
-        raise Unfit("must be True or False")
+        return rejected("must be True or False")
     return "native" if value else "mindformers"
 
 
-def float_type(value: Any, facts: Facts) -> str:
-    """A type of weights and arithmetic, by its name in MindSpore, too."""
+def float_type(value: Any, predict_yaml: PredictYaml) -> str | Verdict:
+    """Reads a type of weights and arithmetic: `bfloat16` or MindSpore's `mstype.bfloat16`."""
     name = str(value).removeprefix("mstype.").removeprefix("ms.")
     if name not in FLOAT_TYPES:
-        raise Unfit(f"must be one of {', '.join(FLOAT_TYPES)}")
-    if facts.device == CPU and name in HALF_TYPES:
-        raise WithoutEffect("on a CPU everything is computed in float32")
+        return rejected(f"must be one of {', '.join(FLOAT_TYPES)}")
+    if predict_yaml.device == CPU and name in HALF_TYPES:
+        return no_effect("on a CPU a YAML's half types are not used; set model.dtype")
     return name
 
 
-def weights_folder(value: Any, facts: Facts) -> str | InPlaceOf:
-    """From load_checkpoint, which goes before the YAML's other folders, or is an adapter."""
-    if facts.adapter is not None and value == facts.adapter:
-        return InPlaceOf("lora.adapters", {PET_NAME: _with_scaling(facts)})
+def weights_folder(value: Any, predict_yaml: PredictYaml) -> str | Redirect | Verdict:
+    """Reads a folder of weights; load_checkpoint may be an adapter instead."""
+    if predict_yaml.adapter is not None and value == predict_yaml.adapter:
+        return Redirect("lora.adapters", {PET_NAME: _with_scaling(predict_yaml)})
     if value == NO_WEIGHTS:
-        raise Unfit("a model is not run without its weights; give their folder")
+        return rejected("a model needs its weights; set their folder")
     if value in NOTHING:
-        raise Agreed
+        return KEPT
     if str(value).endswith(".ckpt"):
-        raise Unfit(
-            "weights of MindFormers are made a Hugging Face folder first: mindbatch reshard source=FILE "
-            "source_config=FOLDER target.dir=NEW_FOLDER, of a FOLDER with the model's config.json"
+        return rejected(
+            "convert weights of MindFormers to a Hugging Face folder first: mindbatch reshard source=FILE "
+            "source_config=FOLDER target.dir=NEW_FOLDER, where FOLDER has the model's config.json"
         )
     return str(value)
 
 
-def _with_scaling(facts: Facts) -> Any:
-    """The adapter's path, with lora_alpha / lora_rank where the YAML says both."""
-    rank, alpha = (facts.values.get(f"{PET_CONFIG}{name}") for name in ("lora_rank", "lora_alpha"))
+def _with_scaling(predict_yaml: PredictYaml) -> Any:
+    """Adds the scaling lora_alpha / lora_rank to the adapter's path if the YAML sets both."""
+    rank, alpha = (predict_yaml.values.get(f"{PET_CONFIG}{name}") for name in ("lora_rank", "lora_alpha"))
     if is_positive(rank) and is_positive(alpha):
-        return {"path": facts.adapter, "scaling": alpha / rank}
-    return facts.adapter
+        return {"path": predict_yaml.adapter, "scaling": alpha / rank}
+    return predict_yaml.adapter
 
 
 def is_positive(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
-def model_folder(value: Any, facts: Facts) -> str | InPlaceOf:
-    """From pretrained_model_dir: the model's folder; the tokenizer's where the weights are elsewhere."""
+def model_folder(value: Any, predict_yaml: PredictYaml) -> str | Redirect | Verdict:
+    """Reads the model's folder, which is the tokenizer's folder if load_checkpoint has the weights."""
     if value in NOTHING:
-        raise Agreed
-    weights = facts.value("load_checkpoint")
-    if weights is None or weights == facts.adapter:
+        return KEPT
+    weights = predict_yaml.value("load_checkpoint")
+    if weights is None or weights == predict_yaml.adapter:
         return str(value)
     if weights == value:
-        raise Agreed
+        return KEPT
     one, other = folder_config(weights), folder_config(value)
     if one is not None and other is not None and one != other:
-        raise Unfit("its config.json is not that of load_checkpoint, which counts; make them the same")
-    return InPlaceOf("model.tokenizer", str(value))
+        return rejected(
+            "its config.json differs from that of load_checkpoint, which is used; make them equal"
+        )
+    return Redirect("model.tokenizer", str(value))
 
 
-def source_strategy(value: Any, facts: Facts) -> NoReturn:
-    """Rejects the strategy that a checkpoint was sharded by, unless it has no effect."""
+def source_strategy(value: Any, predict_yaml: PredictYaml) -> Verdict:
+    """Rejects the strategy by which a checkpoint was sharded, unless another checkpoint is used."""
     if value in NOTHING:
-        raise Agreed
-    if CHECKPOINT in facts.above:
-        raise WithoutEffect(f"{CHECKPOINT} is given")
-    raise Unfit(
-        "a checkpoint that is cut is made whole first: mindbatch reshard source=... source_strategy=..."
-    )
+        return KEPT
+    if CHECKPOINT in predict_yaml.overrides:
+        return no_effect(f"{CHECKPOINT} overrides it")
+    return rejected("merge a sharded checkpoint first: mindbatch reshard source=... source_strategy=...")
 
 
-def folder_of_file(value: Any, facts: Facts) -> str:
-    """The folder of a file of a tokenizer: ours are read as a folder."""
+def folder_of_file(value: Any, predict_yaml: PredictYaml) -> str | Verdict:
+    """Returns the folder of a tokenizer's file, since model.tokenizer is a folder."""
     if value in NOTHING:
-        raise Agreed
+        return KEPT
     return str(value).rpartition("/")[0] or "."
 
 
-def of_all_ranks(value: Any, facts: Facts) -> Any:
-    """A number of ranks, which MindFormers reads with use_parallel: True only."""
-    if not facts.value("use_parallel") and value != 1:
-        raise WithoutEffect("use_parallel is not True")
+def num_ranks(value: Any, predict_yaml: PredictYaml) -> Any:
+    """Reads a number of ranks, which MindFormers uses with use_parallel: True only."""
+    if not predict_yaml.value("use_parallel") and value != 1:
+        return no_effect("use_parallel is not True")
     return value
 
 
-def samples(value: Any, facts: Facts) -> Any:
-    """do_sample, unless something given says how tokens are chosen."""
-    if facts.strategy:
-        raise WithoutEffect(f"{facts.strategy} says how tokens are chosen")
-    return value
+def strategy_choice(value: Any, predict_yaml: PredictYaml) -> Any:
+    """Reads a value that chooses the decoding strategy, unless a setting overrides it."""
+    return _overridden_strategy(predict_yaml) if predict_yaml.strategy else value
 
 
-def of_sampling(value: Any, facts: Facts) -> Any:
-    """Checks a value that narrows or warms the choice, which needs do_sample: True."""
-    if facts.strategy:
-        raise WithoutEffect(f"{facts.strategy} says how tokens are chosen")
-    asked = next((facts.values[key] for key in _both("do_sample") if key in facts.values), None)
-    if asked is not True or facts.above.get("decoding.do_sample", True) is not True:
-        if value in (None, 1):  # of top_k what greedy decoding does, of the others nothing
-            raise Agreed
-        raise WithoutEffect("nothing is sampled without do_sample: True")
+def _overridden_strategy(predict_yaml: PredictYaml) -> Verdict:
+    return no_effect(f"{predict_yaml.strategy} overrides it")
+
+
+def sampling_value(value: Any, predict_yaml: PredictYaml) -> Any:
+    """Reads temperature, top_k or top_p, which need do_sample: True."""
+    if predict_yaml.strategy:
+        return _overridden_strategy(predict_yaml)
+    values = predict_yaml.values
+    do_sample = next((values[key] for key in _both("do_sample") if key in values), None)
+    if do_sample is not True or predict_yaml.overrides.get("decoding.do_sample", True) is not True:
+        if value in (None, 1):  # top_k=1 is greedy decoding; 1 is the neutral value of the others
+            return KEPT
+        return no_effect("nothing is sampled without do_sample: True")
     if value is None:
-        raise Agreed
+        return KEPT
     return value
 
 
-def longest(value: Any, facts: Facts) -> Any:
-    """max_length or max_decode_length: of prompt and output; max_new_tokens goes before them."""
+def max_length(value: Any, predict_yaml: PredictYaml) -> Any:
+    """Reads the length of prompt and output, which max_new_tokens overrides."""
     if value is None:
-        raise Agreed
-    if facts.value(*_both("max_new_tokens")) is not None or "decoding.max_new_tokens" in facts.above:
-        raise WithoutEffect("max_new_tokens goes before it")
+        return KEPT
+    if (
+        predict_yaml.value(*_both("max_new_tokens")) is not None
+        or "decoding.max_new_tokens" in predict_yaml.overrides
+    ):
+        return no_effect("max_new_tokens overrides it")
     return value
 
 
-def device_memory(value: Any, facts: Facts) -> Any:
-    if facts.device == CPU:
-        raise WithoutEffect("on a CPU the cache takes runtime.cache_memory")
+def device_memory(value: Any, predict_yaml: PredictYaml) -> Any:
+    if predict_yaml.device == CPU:
+        return no_effect("on a CPU runtime.cache_memory sets the size of the cache")
     return value
 
 
-def device_id(value: Any, facts: Facts) -> NoReturn:
-    """Rejects the key, for which there is none here: the first visible device is taken."""
+def device_id(value: Any, predict_yaml: PredictYaml) -> Verdict:
+    """Rejects any device but the first visible one, which is always used."""
     if value in (0, None, "0"):
-        raise Agreed
-    if facts.device == CPU:
-        raise WithoutEffect("a CPU has one device")
-    raise Unfit(f"no key chooses the device; set it to 0 and ASCEND_RT_VISIBLE_DEVICES={value}")
+        return KEPT
+    if predict_yaml.device == CPU:
+        return no_effect("a CPU has one device")
+    return rejected(f"the first visible device is used; set it to 0 and ASCEND_RT_VISIBLE_DEVICES={value}")
 
 
-def model_class(value: Any, facts: Facts) -> NoReturn:
-    """A class of MindFormers; provider native runs the folders of a few."""
-    if facts.is_mcore or facts.above.get("model.provider") == "mindformers":
-        raise WithoutEffect("config.json says which model it is")
+def model_class(value: Any, predict_yaml: PredictYaml) -> Verdict:
+    """Checks the class of MindFormers' model: provider native runs the folders of some classes."""
+    if predict_yaml.is_mcore or predict_yaml.overrides.get("model.provider") == "mindformers":
+        return no_effect("config.json has the type of the model")
     if value in NATIVE_CLASSES:
-        raise Agreed
-    raise Unfit(f"is not run; of the older form {', '.join(NATIVE_CLASSES)} are, as Hugging Face folders")
+        return KEPT
+    return rejected(
+        f"not supported; allowed with use_legacy: True: {', '.join(NATIVE_CLASSES)}, as Hugging Face folders"
+    )
 
 
-def only(allowed: tuple[Any, ...], refusal: str) -> Check:
-    def check(value: Any, facts: Facts) -> NoReturn:
-        raise Agreed if value in allowed else Unfit(refusal)
+def only(allowed: tuple[Any, ...], reason: str) -> Check:
+    """Makes a check that rejects all values but those allowed."""
+
+    def check(value: Any, predict_yaml: PredictYaml) -> Verdict:
+        return KEPT if value in allowed else rejected(reason)
 
     return check
 
 
-def unless_asked(refusal: str) -> Check:
-    def check(value: Any, facts: Facts) -> NoReturn:
+def not_set(reason: str) -> Check:
+    """Makes a check that rejects a key that is set."""
+
+    def check(value: Any, predict_yaml: PredictYaml) -> Verdict:
         if value in NOTHING or value in ([], {}):
-            raise Agreed
-        raise Unfit(refusal)
+            return KEPT
+        return rejected(reason)
 
     return check
 

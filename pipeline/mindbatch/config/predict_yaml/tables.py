@@ -1,28 +1,29 @@
-"""The tables of the keys of a predict YAML: files, ranks, device, training; the model; its adapter."""
+"""Lists the keys of predict YAMLs: what each one sets, requires, or why it has no effect."""
 
-from typing import Any, NoReturn
+from typing import Any
 
 from mindbatch.config.predict_yaml import conversions as to
 from mindbatch.config.predict_yaml.conversions import (
+    KEPT,
     NOTHING,
     PET_CONFIG,
     PET_NAME,
-    Agreed,
     Entry,
-    Facts,
-    Sets,
-    Unfit,
-    WithoutEffect,
+    MapsTo,
+    PredictYaml,
+    Verdict,
     is_positive,
+    no_effect,
     only,
+    rejected,
 )
 
 TRAINING = "of training"
-STRATEGIES = "layers are cut by their own rules"
-LOADING = "a folder of weights is cut as it is loaded"
-WHICH_MODEL = "config.json says which model it is"
-NO_CODE = "code that is named in a file is never run"
-TOKENIZER = "the tokenizer's folder says it"
+STRATEGIES = "each layer type has one way of sharding"
+LOADING = "weights are sharded as they are loaded"
+WHICH_MODEL = "config.json has the type of the model"
+NO_CODE = "code named in a file is never run"
+TOKENIZER = "it is read from the tokenizer's folder"
 
 UNREAD = dict.fromkeys(
     ("callbacks", "eval_callbacks", "eval_dataset", "eval_dataset_task", "lr_schedule", "metric")
@@ -30,113 +31,113 @@ UNREAD = dict.fromkeys(
     + ("swap_config", "train_dataset", "train_dataset_task"),
     TRAINING,
 )
-"""Sections at the top that have no effect, whatever they hold."""
+"""Top-level sections that are not read."""
 
 RUN: dict[str, Entry] = {
-    "run_mode": to.only(("predict",), "only predict YAMLs are taken"),
-    "use_legacy": Sets("model.provider", to.provider),
-    "load_checkpoint": Sets("model.checkpoint_name_or_path", to.weights_folder),
-    "pretrained_model_dir": Sets("model.checkpoint_name_or_path", to.model_folder),
+    "run_mode": to.only(("predict",), "only predict YAMLs are supported"),
+    "use_legacy": MapsTo("model.provider", to.provider),
+    "load_checkpoint": MapsTo("model.checkpoint_name_or_path", to.weights_folder),
+    "pretrained_model_dir": MapsTo("model.checkpoint_name_or_path", to.model_folder),
     "load_ckpt_format": to.only(("safetensors", "ckpt", None, ""), "must be safetensors or ckpt"),
     "src_strategy_path_or_dir": to.source_strategy,
-    "only_save_strategy": to.unless_asked(
-        "strategy files are made by mindbatch layout model.provider=mindformers layout.dir=DIR"
+    "only_save_strategy": to.not_set(
+        "to write strategy files: mindbatch layout model.provider=mindformers layout.dir=DIR"
     ),
-    "input_data": to.unless_asked("give prompts, prompts_file or data.path"),
-    "predict_batch_size": Sets("model.batch_size"),
-    "register_path": to.unless_asked(NO_CODE),
-    "trust_remote_code": to.unless_asked(NO_CODE),
-    "seed": Sets("decoding.seed"),
+    "input_data": to.not_set("use prompts, prompts_file or data.path instead"),
+    "predict_batch_size": MapsTo("model.batch_size"),
+    "register_path": to.not_set(NO_CODE),
+    "trust_remote_code": to.not_set(NO_CODE),
+    "seed": MapsTo("decoding.seed"),
     "trainer.type": to.only(
-        ("CausalLanguageModelingTrainer",), "only CausalLanguageModelingTrainer: models of text"
+        ("CausalLanguageModelingTrainer",), "only CausalLanguageModelingTrainer is supported"
     ),
     "use_parallel": to.only((True, False, None), "must be True or False"),
-    "parallel_config.data_parallel": Sets("parallel.data_parallel", to.of_all_ranks),
-    "parallel_config.model_parallel": Sets("parallel.model_parallel", to.of_all_ranks),
-    "parallel_config.pipeline_stage": Sets("parallel.pipeline_stage", to.of_all_ranks),
+    "parallel_config.data_parallel": MapsTo("parallel.data_parallel", to.num_ranks),
+    "parallel_config.model_parallel": MapsTo("parallel.model_parallel", to.num_ranks),
+    "parallel_config.pipeline_stage": MapsTo("parallel.pipeline_stage", to.num_ranks),
     "parallel_config.expert_parallel": to.only(
-        (1, None), "experts are cut by model_parallel only; set it to 1"
+        (1, None), "experts are sharded by model_parallel only; set it to 1"
     ),
-    "parallel_config.context_parallel": to.only((1, None), "sequences are not cut; set it to 1"),
-    "parallel_config.vocab_emb_dp": Sets("layout.vocab_emb_dp", absent=STRATEGIES),
-    "parallel.strategy_ckpt_load_file": to.unless_asked(
-        "layers are cut by their own rules, and no strategy is read; remove it"
+    "parallel_config.context_parallel": to.only((1, None), "sequences are not sharded; set it to 1"),
+    "parallel_config.vocab_emb_dp": MapsTo("layout.vocab_emb_dp", absent=STRATEGIES),
+    "parallel.strategy_ckpt_load_file": to.not_set(
+        "strategies are not read: each layer type has one way of sharding; remove it"
     ),
     "moe_config.expert_num": to.only(
         (1, None), "models with experts run with use_legacy: False, from their config.json"
     ),
-    "context.device_target": Sets("runtime.device_target"),
+    "context.device_target": MapsTo("runtime.device_target"),
     "context.device_id": to.device_id,
-    "context.max_device_memory": Sets(
+    "context.max_device_memory": MapsTo(
         "runtime.device_memory",
         to.device_memory,
-        "the cache takes runtime.cache_memory, and weights what they need",
+        "runtime.cache_memory sets the size of the cache",
     ),
-    "context.runtime_num_threads": Sets("runtime.num_threads"),
+    "context.runtime_num_threads": MapsTo("runtime.num_threads"),
     "context.mode": to.only((0, 1, "0", "1", "GRAPH_MODE", "PYNATIVE_MODE"), "must be 0 or 1"),
 }
 
 IDLE: dict[str, str] = UNREAD | {
-    "output_dir": "logs and strategy files are not written; results go to output.dir",
+    "output_dir": "there are no logs and strategy files; output.dir is for results",
     "auto_trans_ckpt": LOADING,
     "transform_process_num": LOADING,
     "auto_map": NO_CODE,
-    "profile": "nothing is profiled",
+    "profile": "profiling is not supported",
     "trainer.": WHICH_MODEL,
     "parallel_config.": TRAINING,
     "parallel.": STRATEGIES,
-    "moe_config.": "no experts beside config.json's",
-    "context.": "a setting of MindSpore's that MindBatch makes itself",
+    "moe_config.": "config.json describes the experts",
+    "context.": "a setting of MindSpore that MindBatch sets itself",
     "processor.auto_register": NO_CODE,
     "processor.tokenizer.auto_": NO_CODE,
     "processor.": TOKENIZER,
 }
-"""By what the names begin with, why keys without an entry have no effect; the first that fits counts."""
+"""Reasons why keys without an entry have no effect, by prefix of the key; the first match is used."""
 
 
-PRECISION = "kernels choose it beside model.dtype"
-QUANTISED = "quantised models are not supported; give the folder unquantised"
-LOOKAHEAD = "use decoding.prompt_lookup_num_tokens in its place"
-LONGEST = "model.seq_length is the longest prompt and output"
-ONE_FORM = "no folder's network is so; remove it"
+PRECISION = "the kernels choose it by model.dtype"
+QUANTISED = "config.json describes how a folder is quantised (docs/models.md#quantised-folders); remove it"
+LOOKAHEAD = "use decoding.prompt_lookup_num_tokens instead"
+LONGEST = "model.seq_length bounds prompt and output"
+ONE_FORM = "no supported model has it; remove it"
 
 GENERATION: dict[str, Entry] = {
-    "do_sample": Sets("decoding.do_sample", to.samples),
-    "temperature": Sets("decoding.temperature", to.of_sampling),
-    "top_k": Sets("decoding.top_k", to.of_sampling),
-    "top_p": Sets("decoding.top_p", to.of_sampling),
-    "repetition_penalty": Sets("decoding.repetition_penalty"),
-    "encoder_repetition_penalty": Sets("decoding.encoder_repetition_penalty"),
-    "renormalize_logits": Sets("decoding.renormalize_logits"),
-    "num_beams": Sets("decoding.num_beams", to.samples),
-    "max_new_tokens": Sets("decoding.max_new_tokens"),
-    "max_length": Sets("decoding.max_length", to.longest),
-    "max_decode_length": Sets("decoding.max_length", to.longest),
-    "min_length": Sets("decoding.min_length"),
-    "min_new_tokens": Sets("decoding.min_new_tokens"),
-    "eos_token_id": Sets("decoding.eos_token_id"),
-    "parallel_decoding": to.unless_asked(LOOKAHEAD),
-    "parallel_decoding_params": to.unless_asked(LOOKAHEAD),
+    "do_sample": MapsTo("decoding.do_sample", to.strategy_choice),
+    "temperature": MapsTo("decoding.temperature", to.sampling_value),
+    "top_k": MapsTo("decoding.top_k", to.sampling_value),
+    "top_p": MapsTo("decoding.top_p", to.sampling_value),
+    "repetition_penalty": MapsTo("decoding.repetition_penalty"),
+    "encoder_repetition_penalty": MapsTo("decoding.encoder_repetition_penalty"),
+    "renormalize_logits": MapsTo("decoding.renormalize_logits"),
+    "num_beams": MapsTo("decoding.num_beams", to.strategy_choice),
+    "max_new_tokens": MapsTo("decoding.max_new_tokens"),
+    "max_length": MapsTo("decoding.max_length", to.max_length),
+    "max_decode_length": MapsTo("decoding.max_length", to.max_length),
+    "min_length": MapsTo("decoding.min_length"),
+    "min_new_tokens": MapsTo("decoding.min_new_tokens"),
+    "eos_token_id": MapsTo("decoding.eos_token_id"),
+    "parallel_decoding": to.not_set(LOOKAHEAD),
+    "parallel_decoding_params": to.not_set(LOOKAHEAD),
 }
 
 NETWORK: dict[str, Entry] = {
-    "batch_size": Sets("model.batch_size"),
-    "seq_length": Sets("model.seq_length"),
-    "use_past": Sets("model.use_past"),
-    "block_size": Sets("runtime.block_size"),
-    "compute_dtype": Sets("model.dtype", to.float_type),
-    "params_dtype": Sets("model.dtype", to.float_type),
-    "param_init_type": Sets("model.dtype", to.float_type),
-    "checkpoint_name_or_path": Sets("model.checkpoint_name_or_path", to.weights_folder),
-    "qkv_concat": Sets("layout.qkv_concat", absent="a choice of kernels that changes no result"),
-    "quant_config": to.unless_asked(QUANTISED),
-    "quantization_config": to.unless_asked(QUANTISED),
+    "batch_size": MapsTo("model.batch_size"),
+    "seq_length": MapsTo("model.seq_length"),
+    "use_past": MapsTo("model.use_past"),
+    "block_size": MapsTo("runtime.block_size"),
+    "compute_dtype": MapsTo("model.dtype", to.float_type),
+    "params_dtype": MapsTo("model.dtype", to.float_type),
+    "param_init_type": MapsTo("model.dtype", to.float_type),
+    "checkpoint_name_or_path": MapsTo("model.checkpoint_name_or_path", to.weights_folder),
+    "qkv_concat": MapsTo("layout.qkv_concat", absent="it chooses a kernel and changes no result"),
+    "quant_config": to.not_set(QUANTISED),
+    "quantization_config": to.not_set(QUANTISED),
     "quantization_bit": to.only((0, None), QUANTISED),
-    "llm_backend": to.unless_asked("only the models of provider native or mindformers are run"),
-    "return_hidden_states": to.unless_asked("only text is given"),
-    "pre_seq_len": to.unless_asked("prefix tuning is not supported"),
-    "prefix_projection": to.unless_asked("prefix tuning is not supported"),
-    "auto_register": to.unless_asked(NO_CODE),
+    "llm_backend": to.not_set("only models of provider native or mindformers are supported"),
+    "return_hidden_states": to.not_set("only text is returned"),
+    "pre_seq_len": to.not_set("prefix tuning is not supported"),
+    "prefix_projection": to.not_set("prefix tuning is not supported"),
+    "auto_register": to.not_set(NO_CODE),
     "hidden_size_per_attention_head": to.only((None,), ONE_FORM),
     "activation_func": to.only(("GELU",), ONE_FORM),
     "layernorm_order": to.only(("post",), ONE_FORM),
@@ -148,21 +149,21 @@ NETWORK: dict[str, Entry] = {
 
 MODEL: dict[str, Entry] = {
     "model.arch.type": to.model_class,
-    "model.arch.auto_register": to.unless_asked(NO_CODE),
-    "model.trust_remote_code": to.unless_asked(NO_CODE),
+    "model.arch.auto_register": to.not_set(NO_CODE),
+    "model.trust_remote_code": to.not_set(NO_CODE),
     **{f"{to.GENERATION_CONFIG}{name}": entry for name, entry in GENERATION.items()},
     **{f"{to.MODEL_CONFIG}{name}": entry for name, entry in (GENERATION | NETWORK).items()},
-    "processor.tokenizer.trust_remote_code": to.unless_asked(NO_CODE),
-    "processor.tokenizer.vocab_file": Sets("model.tokenizer", to.folder_of_file),
-    "processor.tokenizer.tokenizer_file": Sets("model.tokenizer", to.folder_of_file),
-    "processor.tokenizer.merges_file": Sets("model.tokenizer", to.folder_of_file),
+    "processor.tokenizer.trust_remote_code": to.not_set(NO_CODE),
+    "processor.tokenizer.vocab_file": MapsTo("model.tokenizer", to.folder_of_file),
+    "processor.tokenizer.tokenizer_file": MapsTo("model.tokenizer", to.folder_of_file),
+    "processor.tokenizer.merges_file": MapsTo("model.tokenizer", to.folder_of_file),
 }
 
 IDLE_GENERATION: dict[str, str] = {
     "pad_token_id": "nothing is padded",
     "bos_token_id": TOKENIZER,
-    "return_dict_in_generate": "output.format and decoding.logprobs say it",
-    "output_": "output.format and decoding.logprobs say it",
+    "return_dict_in_generate": "output.format and decoding.logprobs set it",
+    "output_": "output.format and decoding.logprobs set it",
 }
 
 IDLE_MODEL: dict[str, str] = {
@@ -172,8 +173,8 @@ IDLE_MODEL: dict[str, str] = {
         f"{to.MODEL_CONFIG}{name}": why
         for name, why in {
             **IDLE_GENERATION,
-            "num_blocks": "the cache is given in bytes: runtime.cache_memory",
-            "pretrained_model_dir": "pretrained_model_dir at the top says it",
+            "num_blocks": "runtime.cache_memory sets the size of the cache",
+            "pretrained_model_dir": "pretrained_model_dir is read at the top level",
             "auto_map": NO_CODE,
             "max_position_embedding": LONGEST,
             "n_positions": LONGEST,
@@ -187,69 +188,70 @@ IDLE_MODEL: dict[str, str] = {
         }.items()
     },
 }
-"""As `IDLE`: among keys of the network those that config.json may have with another value."""
+"""Extends `IDLE` by keys of the model; its values may differ from those in config.json."""
 
 
 LORA, SLORA = "lora", "slora"
-GIVE_IT = "lora.adapters='{NAME: PATH}' lora.default=NAME"
-OF_ADAPTER = "the adapter's own files say it"
+ADAPTER_KEYS = "lora.adapters='{NAME: PATH}' lora.default=NAME"
+OF_ADAPTER = "it is read from the adapter's files"
 
 
-def _pet_type(value: Any, facts: Facts) -> str:
-    """lora: the one adapter is every row's; slora has a list, and adapter_id names one."""
+def _pet_type(value: Any, predict_yaml: PredictYaml) -> str | Verdict:
+    """Makes the adapter of `pet_type: lora` the default; adapter_id names one of slora's list."""
     if value == SLORA or value in NOTHING:
-        raise Agreed
+        return KEPT
     if value != LORA:
-        raise Unfit(f"only {LORA} and {SLORA} are supported")
-    if "lora.adapters" in facts.above:
-        raise WithoutEffect("lora.adapters is given")
-    if facts.adapter is None:
-        raise Unfit(
-            "the adapter is looked for in load_checkpoint, its model in pretrained_model_dir; a checkpoint "
-            f"of both is merged by tools/transform_ckpt_lora.py, or give {GIVE_IT}"
+        return rejected(f"only {LORA} and {SLORA} are supported")
+    if "lora.adapters" in predict_yaml.overrides:
+        return no_effect("lora.adapters overrides it")
+    if predict_yaml.adapter is None:
+        return rejected(
+            "needs the adapter in load_checkpoint and its model in pretrained_model_dir; merge a checkpoint "
+            f"of both with tools/transform_ckpt_lora.py, or use {ADAPTER_KEYS}"
         )
     return PET_NAME
 
 
-def _adapter_path(value: Any, facts: Facts) -> str:
+def _adapter_path(value: Any, predict_yaml: PredictYaml) -> str | Verdict:
     if value in NOTHING:
-        raise Agreed
-    if facts.value(f"{PET_CONFIG}pet_type") != SLORA:
-        raise Unfit(f"is of pet_type: {SLORA}; for one adapter give {GIVE_IT}")
+        return KEPT
+    if predict_yaml.value(f"{PET_CONFIG}pet_type") != SLORA:
+        return rejected(f"needs pet_type: {SLORA}; for one adapter use {ADAPTER_KEYS}")
     return str(value)
 
 
-def _adapter_id(value: Any, facts: Facts) -> str:
+def _adapter_id(value: Any, predict_yaml: PredictYaml) -> str | Verdict:
     if value in NOTHING:
-        raise Agreed
-    if facts.value(f"{PET_CONFIG}adapter_path") is None and "lora.adapters" not in facts.above:
-        raise Unfit(f"there are no adapters without adapter_path in pet_config; give {GIVE_IT}")
+        return KEPT
+    if (
+        predict_yaml.value(f"{PET_CONFIG}adapter_path") is None
+        and "lora.adapters" not in predict_yaml.overrides
+    ):
+        return rejected(f"needs adapter_path in pet_config; or use {ADAPTER_KEYS}")
     return str(value)
 
 
-def _scaling_part(value: Any, facts: Facts) -> NoReturn:
-    """lora_rank and lora_alpha: of lora their quotient goes with the adapter; slora's have their own."""
-    if facts.value(f"{PET_CONFIG}pet_type") != LORA:
-        raise WithoutEffect(OF_ADAPTER)
+def _scaling_part(value: Any, predict_yaml: PredictYaml) -> Verdict:
+    """Checks lora_rank or lora_alpha, whose quotient is the scaling of the adapter of `pet_type: lora`."""
+    if predict_yaml.value(f"{PET_CONFIG}pet_type") != LORA:
+        return no_effect(OF_ADAPTER)
     if not (value is None or is_positive(value)):
-        raise Unfit("must be a number above 0")
-    raise Agreed
+        return rejected("must be a number above 0")
+    return KEPT
 
 
 PET: dict[str, Entry] = {
-    "adapter_id": Sets("lora.default", _adapter_id),
-    f"{PET_CONFIG}pet_type": Sets("lora.default", _pet_type),
-    f"{PET_CONFIG}adapter_path": Sets("lora.adapters", _adapter_path),
+    "adapter_id": MapsTo("lora.default", _adapter_id),
+    f"{PET_CONFIG}pet_type": MapsTo("lora.default", _pet_type),
+    f"{PET_CONFIG}adapter_path": MapsTo("lora.adapters", _adapter_path),
     f"{PET_CONFIG}lora_rank": _scaling_part,
     f"{PET_CONFIG}lora_alpha": _scaling_part,
-    f"{PET_CONFIG}lora_extra_vocab_size": only(
-        (0, None), "tokens that are added are not supported; set it to 0"
-    ),
+    f"{PET_CONFIG}lora_extra_vocab_size": only((0, None), "added tokens are not supported; set it to 0"),
 }
 
 IDLE_PET: dict[str, str] = {
-    f"{PET_CONFIG}lora_num": "lora.max_loaded says how many are in memory",
+    f"{PET_CONFIG}lora_num": "lora.max_loaded bounds the adapters in memory",
     **dict.fromkeys((f"{PET_CONFIG}lora_", f"{PET_CONFIG}freeze_"), TRAINING),
     PET_CONFIG: OF_ADAPTER,
 }
-"""As `IDLE`."""
+"""Extends `IDLE` by keys of pet_config."""

@@ -1,4 +1,4 @@
-"""For norms, attention and rotary embeddings: by our kernels, or MindSpore's plain operators."""
+"""Replaces norms, attention and rotary embeddings by our kernels or MindSpore's plain operators."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.shapes import AttentionShape
 
-INTERLEAVED = 3  # RotaryPosEmbMode: pairs of neighbours; the other one pairs the halves of a head
+INTERLEAVED = 3  # RotaryPosEmbMode with pairs of neighbours; the other mode pairs the halves of a head
 
 
 class KernelRmsNorm(nn.Cell):
-    """RmsNorm: (x [..., width], weight [width]) -> (x / rms(x) * weight,)."""
+    """Replaces RmsNorm: (x [..., width], weight [width]) -> (x / rms(x) * weight,)."""
 
     def __init__(self, epsilon: float, kernels: MindSporeKernels) -> None:
         super().__init__(auto_prefix=False)
@@ -24,9 +24,9 @@ class KernelRmsNorm(nn.Cell):
 
 
 class ApplyRotary(nn.Cell):
-    """ApplyRotaryPosEmb: queries and keys [T, heads * size] rotated by cos, sin [T, size] (Su et al., 2021).
+    """Replaces ApplyRotaryPosEmb on a CPU.
 
-    For a CPU; on Ascend that operator stays.
+    Rotates queries and keys [T, heads * size] by cos and sin [T, size] (Su et al., 2021).
     """
 
     def __init__(self, size: int, is_interleaved: bool) -> None:
@@ -34,8 +34,8 @@ class ApplyRotary(nn.Cell):
         self.size = size
         self.is_interleaved = is_interleaved
 
-    def _turned(self, x: Tensor) -> Tensor:
-        """Every pair (a, b) as (-b, a)."""
+    def _rotated_pairs(self, x: Tensor) -> Tensor:
+        """Maps each pair (a, b) to (-b, a)."""
         half = self.size // 2
         if self.is_interleaved:
             pairs = x.reshape((x.shape[0], -1, half, 2))
@@ -44,7 +44,7 @@ class ApplyRotary(nn.Cell):
 
     def _rotate(self, flat: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         x = flat.reshape((flat.shape[0], -1, self.size))
-        rotated = x * cos.expand_dims(1) + self._turned(x) * sin.expand_dims(1)
+        rotated = x * cos.expand_dims(1) + self._rotated_pairs(x) * sin.expand_dims(1)
         return rotated.reshape(flat.shape)
 
     def construct(
@@ -54,7 +54,7 @@ class ApplyRotary(nn.Cell):
 
 
 class PartialRotary(nn.Cell):
-    """A RotaryEmbedding that rotates the first `dim` numbers of each head, without StridedSlice."""
+    """Replaces a RotaryEmbedding of the first `dim` numbers of each head; avoids StridedSlice."""
 
     def __init__(self, module: Any) -> None:
         super().__init__(auto_prefix=False)
@@ -62,7 +62,7 @@ class PartialRotary(nn.Cell):
         self.head_dim, self.dim = module.kv_channels, module.dim
 
     def _parts(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        """[T, heads * head_dim] -> [T, heads * dim], which is rotated, and the rest [T, heads, ...]."""
+        """Splits [T, heads * head_dim] into the rotated [T, heads * dim] and the rest [T, heads, ...]."""
         by_head = flat.reshape((flat.shape[0], -1, self.head_dim))
         rotated, rest = ops.function.array_func.split_ext(by_head, (self.dim, self.head_dim - self.dim), -1)
         return rotated.reshape((flat.shape[0], -1)), rest
@@ -81,12 +81,13 @@ class PartialRotary(nn.Cell):
 
 
 class KernelAttention(nn.Cell):
-    """ReshapeAndCache and PagedAttention of one layer, over a cache that it holds itself.
+    """Replaces ReshapeAndCache and PagedAttention of one layer, with a cache of its own.
 
-    Called as FlashAttention is, by the same names. Two inputs are those of `engine.batch.Batch` in place of
-    MindFormers': batch_valid_length is what each token sees, q_seq_lens its row of block_tables.
+    The inputs are those of FlashAttention. Two have the meaning of `engine.batch.Batch`:
+    batch_valid_length is the context length of each token, q_seq_lens its row of block_tables.
 
-    rank: of latent attention, whose values are so many first numbers of what is cached; 0 for all.
+    rank: the size of latent attention's values, which are the first numbers of the cached vectors; 0 for
+        other attention.
     """
 
     def __init__(
@@ -129,9 +130,9 @@ class KernelAttention(nn.Cell):
 
 
 class LatentTensors(nn.Cell):
-    """MLASelfAttention's queries over the compressed vectors, and what a token caches, as key and as value.
+    """Computes MLASelfAttention's queries and the vectors to cache, as key and as value.
 
-    It stands for get_query_key_value_tensors, which would write the cache itself.
+    Replaces get_query_key_value_tensors, which would write the cache itself.
     """
 
     def __init__(self, module: Any) -> None:

@@ -1,19 +1,19 @@
-"""For `transformer.moe` and grouped linear layers: from MindSpore's plain operators."""
+"""Replaces `transformer.moe` and grouped linear layers by MindSpore's plain operators."""
 
 from typing import Any
 
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-LEAST = 1e-20  # MindFormers adds it to the sum that it divides by
+EPSILON = 1e-20  # MindFormers adds it to the sum that it divides by
 
 
 class TopKRouting(nn.Cell):
-    """Logits [T, experts] -> weights [T, k] and experts [T, k] of each token.
+    """Computes weights [T, k] and experts [T, k] of each token from logits [T, experts].
 
-    For TopkExt, FusedAddTopKDiv and scatter on a CPU, for FusedAddTopKDiv alone on Ascend.
+    Replaces TopkExt, FusedAddTopKDiv and scatter on a CPU, and only FusedAddTopKDiv on Ascend.
 
-    With groups, only the experts of the best `taken_groups` may be chosen, a group being rated by the sum of
+    With groups, experts are chosen from the `taken_groups` best groups. The score of a group is the sum of
     its best k / taken_groups scores (DeepSeek-V3, 2024).
     """
 
@@ -29,7 +29,7 @@ class TopKRouting(nn.Cell):
         self.scale = config.moe_router_topk_scaling_factor or 1.0
 
     def _within_groups(self, scores: Tensor) -> Tensor:
-        """The scores, 0 in the groups that are not taken."""
+        """Sets the scores of groups that are not chosen to 0."""
         grouped = scores.reshape((-1, self.groups, self.num_experts // self.groups))
         best, _ = ops.topk(grouped, self.k // self.taken_groups)
         _, taken = ops.topk(best.sum(-1), self.taken_groups)
@@ -45,15 +45,15 @@ class TopKRouting(nn.Cell):
         _, chosen = ops.topk(rated, self.k)
         weights = ops.gather_elements(scores, 1, chosen)
         if self.is_normed:
-            weights = weights / (weights.sum(-1, keepdims=True) + LEAST)
+            weights = weights / (weights.sum(-1, keepdims=True) + EPSILON)
         return weights * self.scale, chosen.astype(mstype.int32)
 
 
 class TokenDispatch(nn.Cell):
-    """MoeInitRoutingV2: sorts the choices of tokens by expert.
+    """Replaces MoeInitRoutingV2: sorts tokens by their chosen experts.
 
-    Tokens [T, width] and their experts [T, k] -> rows [T * k, width] in order of expert, how many each expert
-    has, and where among them each choice of each token stands.
+    Maps tokens [T, width] and their experts [T, k] to rows [T * k, width] in order of expert, the number of
+    rows of each expert, and the row index of each choice of each token.
     """
 
     def __init__(self, num_experts: int) -> None:
@@ -63,27 +63,27 @@ class TokenDispatch(nn.Cell):
     def construct(self, hidden_states: Tensor, routing_map: Tensor) -> Any:
         chosen = routing_map.reshape(-1)
         counts = ops.one_hot(chosen, self.num_experts, 1, 0).sum(0)
-        place = ops.arange(chosen.shape[0]).astype(mstype.float32)
+        index = ops.arange(chosen.shape[0]).astype(mstype.float32)
         by_expert = chosen.astype(mstype.float32) * chosen.shape[0]  # exact: far below 2 ** 24
-        order = ops.argsort(by_expert + place)
+        order = ops.argsort(by_expert + index)
         rows = ops.gather(hidden_states, order // routing_map.shape[1], 0)
         return rows, counts.astype(mstype.int64), (ops.argsort(order.astype(mstype.float32)),)
 
 
 class TokenCombine(nn.Cell):
-    """MoeTokenUnpermute: sorted rows [T * k, width], weights [T, k] -> weighted sums of rows [T, width]."""
+    """Replaces MoeTokenUnpermute: sums sorted rows [T * k, width] with weights [T, k] to [T, width]."""
 
-    def construct(self, hidden_states: Tensor, expert_weight: Tensor, places: Tensor) -> Tensor:
-        rows = ops.gather(hidden_states, places, 0)
+    def construct(self, hidden_states: Tensor, expert_weight: Tensor, row_indices: Tensor) -> Tensor:
+        rows = ops.gather(hidden_states, row_indices, 0)
         by_token = rows.reshape((*expert_weight.shape, hidden_states.shape[1]))
         return (by_token * expert_weight.expand_dims(-1)).sum(1)
 
 
 class GroupedMatmul(nn.Cell):
-    """GroupedMatmulV4: rows [n, inputs] by expert, times that expert of [experts, inputs, outputs].
+    """Replaces GroupedMatmulV4: multiplies rows [n, inputs] by their expert of [experts, inputs, outputs].
 
-    Every expert computes all rows, those of others as zeros: graphs have static shapes. The time is that of
-    as many products as there are experts.
+    Each expert computes all rows, with zeros for those of others, because graphs have static shapes. So the
+    time is that of one product per expert.
     """
 
     def __init__(self) -> None:
@@ -108,6 +108,6 @@ class GroupedMatmul(nn.Cell):
         x, weight = rows[0], weights[0]
         counts = group_list.astype(mstype.int32).expand_dims(1)
         ends = ops.cumsum(counts, 0)
-        place = ops.arange(x.shape[0]).astype(mstype.int32).expand_dims(0)
-        is_own = ops.logical_and(place >= ends - counts, place < ends).astype(x.dtype)
-        return (self.matmul(is_own.expand_dims(-1) * x.expand_dims(0), weight).sum(0),)
+        row = ops.arange(x.shape[0]).astype(mstype.int32).expand_dims(0)
+        mask = ops.logical_and(row >= ends - counts, row < ends).astype(x.dtype)
+        return (self.matmul(mask.expand_dims(-1) * x.expand_dims(0), weight).sum(0),)

@@ -1,7 +1,7 @@
-"""For `tensor_parallel.layers`: products by our kernels, with adapters beside them.
+"""Replaces `tensor_parallel.layers` by our kernels, with adapters.
 
-MindSpore's MatMul has a CPU kernel, but the last digits of what it gives for a row depend on how many rows
-there are. With ours a row's result is the same in any batch, so that a resumed run equals an unbroken one.
+MindSpore's MatMul has a CPU kernel, but the last digits of a row's result depend on the number of rows. With
+our kernels a row's result is the same in any batch, so that a resumed run equals an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ from mindbatch.models.adapter_weights import EMBEDDING
 from mindbatch.parallel.context import Identity
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
-MOST_TOKENS = 1 << 18
-"""Most tokens of a step, padding included: the size of the tensor that keeps their slots."""
+MAX_TOKENS = 1 << 18
+"""Maximum of tokens in a step, padding included: the size of the tensor of their slots."""
 
 
 class StepSlots(nn.Cell):
-    """Keeps the slots of a step's tokens where the adapted layers of the same graph read them.
+    """Stores the slots of a step's tokens for the adapted layers of the same graph.
 
-    MindFormers' modules hand on hidden states and nothing else. Each graph writes before it reads, so
-    nothing is left of the one before.
+    MindFormers' modules pass on hidden states only. Each graph writes the slots before it reads them.
     """
 
     def __init__(self) -> None:
         super().__init__(auto_prefix=False)
-        zeros = Tensor(np.zeros(MOST_TOKENS, np.int32))
+        zeros = Tensor(np.zeros(MAX_TOKENS, np.int32))
         self.kept = Parameter(zeros, name="adapters.slots", requires_grad=False)
         self.padding = zeros
 
@@ -41,30 +40,27 @@ class StepSlots(nn.Cell):
 
 
 class StepAdapters(NamedTuple):
-    """Adapter parameters by the names of `adapter_specs`, and where a step's slots are kept."""
+    """Adapter parameters by the names of `adapter_specs`, and the store of a step's slots."""
 
     parameters: Mapping[str, AdaptedParameter]
     slots: StepSlots
 
     def of(self, name: str) -> AdaptedLayer | None:
-        """The adapter parameters of a layer; None where no adapter adds anything to it."""
+        """Returns the adapter parameters of a layer; None if no adapter changes it."""
         parameters = self.parameters.get(name)
         return None if parameters is None else AdaptedLayer(*parameters, self.slots.kept)
 
 
 class AdaptedLayer(NamedTuple):
-    """Adapter parameters of one layer (`AdaptedParameter`), and the slots of the step's tokens."""
+    """The adapter parameters of one layer (`AdaptedParameter`), and the slots of the step's tokens."""
 
     stored: tuple[Parameter, ...]
     shape: AdaptedShape
     slots: Parameter
 
 
-def linear_places(network: Any) -> Iterator[tuple[str, Any, str]]:
-    """Yields each linear layer by its name of `adapter_specs`, then its owner and the attribute there.
-
-    Experts are left out.
-    """
+def linear_layers(network: Any) -> Iterator[tuple[str, Any, str]]:
+    """Yields the linear layers except experts: the name in `adapter_specs`, the owner and its attribute."""
     yield "head.weight", network.model, "output_layer"
     for index, layer in enumerate(network.model.decoder.layers):
         for name, owner, attribute in (
@@ -78,23 +74,23 @@ def linear_places(network: Any) -> Iterator[tuple[str, Any, str]]:
 
 
 class WithAdapters(nn.Cell):
-    """A cell of an adapted operation, which takes x [T, ...] and weights here, and does what adapters do."""
+    """Calls the cell of an adapted operation on x [T, ...] and weights with the slots and adapters."""
 
     def __init__(self, cell: nn.Cell, adapted: AdaptedLayer) -> None:
         super().__init__(auto_prefix=False)
         self.cell, self.stored, self.slots = cell, adapted.stored, adapted.slots
 
     def construct(self, x: Tensor, *weights: Tensor) -> Tensor:
-        # Read before x is there, slots are what was kept before the graph was compiled, whenever it runs
-        # first (MindSpore 2.9).
+        # The dependency on x is needed: MindSpore 2.9 may otherwise read the slots before they are written.
         slots = ops.depend(self.slots, x)[: x.shape[0]]
         return self.cell(x, *weights, slots, *self.stored)
 
 
 class KernelLinear(nn.Cell):
-    """x [T, inputs] -> x W^T + b [T, outputs], and what ranks do then: add their products, or gather them.
+    """Computes x W^T + b [T, outputs] of x [T, inputs], and then the collective of the ranks, if any.
 
-    bias: one of zero, [1], for none. adapted: what adapters add to the product.
+    bias: the bias, or kernels.absent(). collective: adds or gathers the ranks' products. adapted: the
+        adapter parameters of the layer.
     """
 
     def __init__(
@@ -103,7 +99,7 @@ class KernelLinear(nn.Cell):
         weight: Parameter,
         bias: Tensor,
         kernels: MindSporeKernels,
-        meet: nn.Cell | None = None,
+        collective: nn.Cell | None = None,
         adapted: AdaptedLayer | None = None,
     ) -> None:
         super().__init__(auto_prefix=False)
@@ -115,14 +111,17 @@ class KernelLinear(nn.Cell):
             )
         self.weight = weight
         self.bias = bias
-        self.meet = meet or Identity()
+        self.collective = collective or Identity()
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.meet(self.product(x, self.weight, self.bias))
+        return self.collective(self.product(x, self.weight, self.bias))
 
 
 class KernelEmbedding(nn.Cell):
-    """ids [T] -> rows [T, width] of a matrix; each rank has `shape` of them. adapted: what adapters add."""
+    """Looks up the rows [T, width] of ids [T] in a matrix, of which each rank has `shape`.
+
+    adapted: the adapter parameters of the embedding.
+    """
 
     def __init__(
         self,
@@ -149,7 +148,7 @@ class KernelEmbedding(nn.Cell):
 
 
 class RouterProduct(nn.Cell):
-    """The product of a router, whose weight it holds itself."""
+    """Computes the product of a router with its own weight."""
 
     def __init__(self, linear: KernelLinear) -> None:
         super().__init__(auto_prefix=False)
@@ -160,23 +159,23 @@ class RouterProduct(nn.Cell):
 
 
 def linear_of(module: Any, kernels: MindSporeKernels, adapted: AdaptedLayer | None = None) -> KernelLinear:
-    """Replaces a module of MindFormers by one of the same product, with what adapters add."""
+    """Makes a layer with the product of a module of MindFormers and its adapters."""
     from mindformers.parallel_core.inference.tensor_parallel.layers import RowParallelLinear
 
     outputs, shard = module.weight.shape[0], _shard_of(module)
     is_row = isinstance(module, RowParallelLinear)
     has_bias = getattr(module, "bias", None) is not None and not (is_row and shard.rank > 0)
     bias = constant(module.bias.asnumpy(), kernels.dtype) if has_bias else kernels.absent()
-    meet = None
+    collective = None
     if is_row and not module.delay_allreduce and not module.skip_bias_add:
-        meet = kernels.cell("all_reduce", shard=shard)
+        collective = kernels.cell("all_reduce", shard=shard)
     elif getattr(module, "gather_output", False):
-        meet = kernels.cell("all_gather", shard=shard, total=outputs * shard.size)
-    return KernelLinear(outputs, _weight_of(module, kernels), bias, kernels, meet, adapted)
+        collective = kernels.cell("all_gather", shard=shard, total=outputs * shard.size)
+    return KernelLinear(outputs, _weight_of(module, kernels), bias, kernels, collective, adapted)
 
 
 def _weight_of(module: Any, kernels: MindSporeKernels) -> Parameter:
-    """The matrix [outputs, inputs] of a module in the layout of the kernels."""
+    """Packs the matrix [outputs, inputs] of a module in the layout of the kernels."""
     weight = module.weight.asnumpy()
     array = kernels.packed_zeros(*weight.shape)
     kernels.pack(array, 0, weight)
@@ -188,25 +187,25 @@ def _shard_of(module: Any) -> TensorSlice:
     return WHOLE if group is None else TensorSlice(group.rank, group.size)
 
 
-def put_in(module: nn.Cell, kind: type, kernels: MindSporeKernels) -> None:
-    """Replaces the linear layers that a module holds, of a kind."""
+def replace_linear(module: nn.Cell, kind: type, kernels: MindSporeKernels) -> None:
+    """Replaces the linear layers of a type in a module."""
     for name, child in list(module.name_cells().items()):
         if isinstance(child, kind):
             setattr(module, name, linear_of(child, kernels))
 
 
-def put_in_adapted(network: Any, adapters: StepAdapters, kernels: MindSporeKernels) -> None:
-    for name, owner, attribute in linear_places(network):
+def replace_adapted(network: Any, adapters: StepAdapters, kernels: MindSporeKernels) -> None:
+    for name, owner, attribute in linear_layers(network):
         if (adapted := adapters.of(name)) is not None:
             setattr(owner, attribute, linear_of(getattr(owner, attribute), kernels, adapted))
 
 
-def put_in_embedding(
+def replace_embedding(
     model: Any, kernels: MindSporeKernels, adapters: StepAdapters | None, *, tied: bool
 ) -> None:
-    """Replaces the embedding of a tied model, which then reads the head's matrix, and one with adapters.
+    """Replaces the embedding of a tied model, or one with adapters.
 
-    tied: the head has been replaced before: nothing is held twice.
+    tied: the embedding uses the head's matrix, which must have been replaced before.
     """
     embedding = model.embedding.word_embeddings
     adapted = None if adapters is None else adapters.of(EMBEDDING)
