@@ -199,7 +199,7 @@ def test_calibrating_takes_the_rate_of_the_rows(
         llm: str, rows: list[Any], params: Any, check: Any, max_batched_tokens: int, date: str | None
     ) -> Calibration:
         seen.extend([llm, *(row.line for row in rows)])
-        return Calibration(seconds=0.5, generated=4, most_tokens=10, total_tokens=4)
+        return Calibration(seconds=0.5, generated=4, max_tokens=10, total_tokens=4)
 
     monkeypatch.setattr(batch, "calibrate", calibrate)
     monkeypatch.setattr(LLM, "from_config", lambda config: "the model")
