@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 _ROWS_AT_ONCE = 8
 _MANY_REFUSED = 20
 _ITEMS_AT_ONCE = 8
-Commands = SimpleQueue[Callable[[LLM | BaseException], None] | None]
+LLMCommands = SimpleQueue[Callable[[LLM | BaseException], None] | None]
 
 
 class AsyncLLM:
@@ -56,7 +56,7 @@ class AsyncLLM:
         return async_llm
 
     def _begin(self, load: Callable[[], LLM]) -> None:
-        self._commands: Commands = SimpleQueue()
+        self._commands: LLMCommands = SimpleQueue()
         # Held while a command is put: none may come after the None that ends the thread.
         self._putting = threading.Lock()
         self._signals = ExitStack()
@@ -211,7 +211,7 @@ def _answer(function: Callable[[LLM], Result], answer: Future[Result], llm: LLM 
         answer.set_exception(error)
 
 
-def _serve(load: Callable[[], LLM], commands: Commands) -> None:
+def _serve(load: Callable[[], LLM], commands: LLMCommands) -> None:
     """Runs the engine's thread: commands first, then a step if there is work, until the command None."""
     llm: LLM | BaseException
     try:
@@ -231,7 +231,7 @@ def _serve(load: Callable[[], LLM], commands: Commands) -> None:
         llm.close()
 
 
-def _stop(thread: threading.Thread, commands: Commands, putting: threading.Lock) -> None:
+def _stop(thread: threading.Thread, commands: LLMCommands, putting: threading.Lock) -> None:
     with putting:  # `alive` is False already
         commands.put(None)
     if thread.ident is not None:

@@ -5,7 +5,7 @@ import builtins
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -139,6 +139,7 @@ PROSE = {
     r"who listens": "the process at HOST:PORT",
 }
 COMMENT = re.compile(r"(?:^|\s)#\s*(.*)")
+TYPE_NAME = re.compile(r"[A-Z][a-z]\w*")
 ASKING = re.compile(r"(See|What|Whether|Of|Where)\b")
 # Names that have such a word, and why.
 KEPT_NAMES = {
@@ -165,18 +166,13 @@ class Text(NamedTuple):
 
 
 @cache
-def modules(root: Path = PACKAGE) -> dict[str, tuple[str, ast.Module]]:
-    """Returns source and tree of the modules below a folder, by their path in it."""
+def modules() -> dict[str, tuple[str, ast.Module]]:
+    """Returns source and tree of the modules of the package, by their path in it."""
     sources = {
-        path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in root.rglob("*.py")
+        path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8")
+        for path in PACKAGE.rglob("*.py")
     }
     return {path: (source, ast.parse(source)) for path, source in sorted(sources.items())}
-
-
-@cache
-def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
-    """Returns the nodes of a tree, which is walked once."""
-    return tuple(ast.walk(tree))
 
 
 def enforced() -> Iterator[tuple[str, str, ast.Module]]:
@@ -189,16 +185,22 @@ def enforced() -> Iterator[tuple[str, str, ast.Module]]:
 
 def bound_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yields line and name of all that is bound: variables, parameters, fields, functions and classes."""
-    for node in nodes(tree):
-        match node:
-            case ast.Name(id=str(name), ctx=ast.Store()) | ast.Attribute(attr=str(name), ctx=ast.Store()):
-                yield node.lineno, name
-            case ast.FunctionDef(name=str(name)) | ast.AsyncFunctionDef(name=str(name)):
-                yield node.lineno, name
-            case ast.ClassDef(name=str(name)) | ast.ExceptHandler(name=str(name)) | ast.arg(arg=str(name)):
-                yield node.lineno, name
-            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.alias(asname=str(name)):
-                yield node.lineno, name
+    for node in ast.walk(tree):
+        yield from names_of(node)
+
+
+def names_of(node: ast.AST) -> list[tuple[int, str]]:
+    """Returns line and name of what a node binds."""
+    match node:
+        case ast.Name(id=str(name), ctx=ast.Store()) | ast.Attribute(attr=str(name), ctx=ast.Store()):
+            return [(node.lineno, name)]
+        case ast.FunctionDef(name=str(name)) | ast.AsyncFunctionDef(name=str(name)):
+            return [(node.lineno, name)]
+        case ast.ClassDef(name=str(name)) | ast.ExceptHandler(name=str(name)) | ast.arg(arg=str(name)):
+            return [(node.lineno, name)]
+        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.alias(asname=str(name)):
+            return [(node.lineno, name)]
+    return []
 
 
 def words(name: str) -> list[str]:
@@ -223,7 +225,7 @@ def better_name(name: str) -> str | None:
 
 def docstrings(tree: ast.AST) -> Iterator[Text]:
     """Yields the docstrings of modules, classes and functions."""
-    for node in nodes(tree):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
             text := ast.get_docstring(node)
         ):
@@ -239,7 +241,7 @@ def comments(source: str) -> Iterator[Text]:
 
 def strings(tree: ast.AST) -> Iterator[Text]:
     """Yields the texts in the code: messages, docstrings and what explains a constant."""
-    for node in nodes(tree):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield Text(node.lineno, node.value)
 
@@ -247,7 +249,7 @@ def strings(tree: ast.AST) -> Iterator[Text]:
 def explanations(source: str, tree: ast.AST) -> Iterator[Text]:
     """Yields comments, docstrings and the texts below constants and fields."""
     yield from comments(source)
-    for node in nodes(tree):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield Text(node.lineno, str(node.value.value))
 
@@ -263,7 +265,7 @@ def prose_errors(path: str, texts: Iterator[Text]) -> list[str]:
 
 
 def class_names(tree: ast.AST) -> Iterator[str]:
-    return (node.name for node in nodes(tree) if isinstance(node, ast.ClassDef))
+    return (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
 
 
 def test_names_are_words_of_the_field() -> None:
@@ -301,6 +303,23 @@ def test_no_docstring_begins_with_a_question() -> None:
         for line, text in docstrings(tree)
         if ASKING.match(text)
     ]
+
+
+def test_a_type_name_stands_for_one_thing() -> None:
+    """Names of classes, and of types that are assigned at the top of a module."""
+    meanings: dict[str, set[str]] = {}
+    for path, _, tree in enforced():
+        for node in tree.body:
+            match node:
+                case ast.ClassDef(name=name):
+                    meanings.setdefault(name, set()).add(path)
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if TYPE_NAME.fullmatch(name):
+                    if not ast.unparse(value).startswith("TypeVar("):
+                        meanings.setdefault(name, set()).add(ast.unparse(value))
+    ambiguous = {
+        name: uses for name, uses in meanings.items() if len(uses) > 1 and name not in SHARED_CLASSES
+    }
+    assert not ambiguous
 
 
 def test_a_class_name_stands_for_one_thing() -> None:
@@ -373,37 +392,68 @@ def own_files() -> frozenset[str]:
     return frozenset("/".join(path[start:]) for path in parts for start in range(len(path)))
 
 
+class Project(NamedTuple):
+    """Names and prose of the package and the tests.
+
+    used: names that code binds or uses, and the words of its short strings, as keys of JSON.
+    members: members of modules, packages and classes, by all tails of their dotted names.
+    prose: comments, docstrings and explanations, each with its location.
+    """
+
+    used: set[str]
+    members: dict[str, set[str]]
+    prose: list[tuple[str, str]]
+
+
 @cache
-def members() -> dict[str, frozenset[str]]:
-    """Returns the members of the project's modules, packages and classes, by all tails of their names."""
-    members_of: dict[str, set[str]] = {}
-    for root, path, tree in own_modules():
-        parts = [*root.relative_to(ROOT).parts, *Path(path).with_suffix("").parts]
-        if parts[-1] == "__init__":
-            parts.pop()
-        of_module = {*scope(tree)}
-        for start in range(len(parts)):
-            members_of.setdefault(".".join(parts[start:]), set()).update(of_module)
-            for stop in range(start + 1, len(parts)):
-                members_of.setdefault(".".join(parts[start:stop]), set()).add(parts[stop])
-        for node in nodes(tree):
-            if isinstance(node, ast.ClassDef):
-                members_of.setdefault(node.name, set()).update(scope(node))
-    return {name: frozenset(names) for name, names in members_of.items()}
-
-
-def own_modules() -> Iterator[tuple[Path, str, ast.Module]]:
-    """Yields the modules of the package and of the tests but this one, which has names that do not exist."""
+def project() -> Project:
+    """Reads the package and the tests, without this module, whose names in prose do not exist."""
+    result = Project(set(), {}, [])
     for root in (PACKAGE, ROOT / "tests"):
-        yield from (
-            (root, path, tree) for path, (_, tree) in modules(root).items() if root / path != Path(__file__)
-        )
+        for file in sorted({*root.rglob("*.py")} - {Path(__file__)}):
+            source, path = file.read_text(encoding="utf-8"), file.relative_to(root)
+            tree = ast.parse(source)  # not kept: all trees together take half a gigabyte
+            nodes = [*ast.walk(tree)]
+            result.used.update(path.with_suffix("").parts, *map(used_names, nodes))
+            parts = [*root.relative_to(ROOT).parts, *path.with_suffix("").parts]
+            add_members(result.members, parts[:-1] if parts[-1] == "__init__" else parts, nodes)
+            result.prose.extend(
+                (f"{root.name}/{path}:{line}", text) for line, text in explanations(source, tree)
+            )
+    return result
 
 
-def scope(node: ast.Module | ast.ClassDef) -> Iterator[str]:
-    """Yields the names that are bound or imported in a module or class, and the bases of classes."""
-    yield from (name for _, name in bound_names(node))
-    for below in nodes(node):
+def used_names(node: ast.AST) -> Iterable[str]:
+    match node:
+        case ast.Attribute(attr=name) | ast.Name(id=name) | ast.arg(arg=name) | ast.keyword(arg=str(name)):
+            return [name]
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.alias(name=name):
+            return name.split(".")
+        case ast.Constant(value=str(text)) if len(text) < 60:
+            return re.findall(r"\w+", text)
+        case ast.Constant(value=bytes(data)):
+            return re.findall(r"\w+", data.decode("latin-1"))
+    return []
+
+
+def add_members(members: dict[str, set[str]], parts: list[str], nodes: list[ast.AST]) -> None:
+    """Adds the members of a module, which `parts` name, of its packages and of its classes."""
+    of_module = {*scope(nodes)}
+    for start in range(len(parts)):
+        members.setdefault(".".join(parts[start:]), set()).update(of_module)
+        for stop in range(start + 1, len(parts)):
+            members.setdefault(".".join(parts[start:stop]), set()).add(parts[stop])
+    for node in nodes:
+        if isinstance(node, ast.ClassDef):
+            members.setdefault(node.name, set()).update(scope(ast.walk(node)))
+
+
+def scope(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yields the names that nodes of a module or class bind or import, and the bases of classes."""
+    for below in nodes:
+        yield from (name for _, name in names_of(below))
         if isinstance(below, ast.Import | ast.ImportFrom):
             yield from (alias.name for alias in below.names)
         elif isinstance(below, ast.ClassDef):
@@ -412,32 +462,9 @@ def scope(node: ast.Module | ast.ClassDef) -> Iterator[str]:
 
 def has_member(owner: str, name: str) -> bool:
     """True if a module or class has a member, or a class one of its bases."""
-    names = members().get(owner, frozenset())
+    names = project().members.get(owner, set())
     bases = [base for base in names if base[:1].isupper() and base != owner] if owner[:1].isupper() else []
     return name in names or any(has_member(base, name) for base in bases)
-
-
-@cache
-def used_names() -> frozenset[str]:
-    """Returns the names that code binds or uses, and the words of its short strings, as keys of JSON."""
-    names: set[str] = set()
-    for _, path, tree in own_modules():
-        names |= {*Path(path).with_suffix("").parts}
-        for node in nodes(tree):
-            match node:
-                case ast.Attribute(attr=name) | ast.Name(id=name) | ast.arg(arg=name):
-                    names.add(name)
-                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                    names.add(name)
-                case ast.keyword(arg=str(name)):
-                    names.add(name)
-                case ast.alias(name=name):
-                    names |= {*name.split(".")}
-                case ast.Constant(value=str(text)) if len(text) < 60:
-                    names |= {*re.findall(r"\w+", text)}
-                case ast.Constant(value=bytes(text)):
-                    names |= {*re.findall(r"\w+", text.decode("latin-1"))}
-    return frozenset(names)
 
 
 @cache
@@ -446,7 +473,7 @@ def field_names() -> frozenset[str]:
     return frozenset(
         statement.target.id
         for _, tree in modules().values()
-        for node in nodes(tree)
+        for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
         for statement in node.body
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
@@ -459,14 +486,14 @@ def exists(name: str) -> bool:
     if first in FOREIGN or name in FOREIGN_NAMES or OTHER_FILE.fullmatch(name) or name in own_files():
         return True
     if not rest:
-        return name in used_names()
+        return name in project().used
     if field_names().issuperset(parts):
         return True
     for count in range(len(parts) - 1, 0, -1):
         owner = ".".join(parts[:count])
-        if owner in members():
-            return has_member(owner, parts[count]) and used_names().issuperset(parts[count:])
-    return used_names().issuperset(parts)
+        if owner in project().members:
+            return has_member(owner, parts[count]) and project().used.issuperset(parts[count:])
+    return project().used.issuperset(parts)
 
 
 def missing_names(text: str) -> Iterator[str]:
@@ -480,12 +507,7 @@ def missing_names(text: str) -> Iterator[str]:
 
 
 def test_names_in_prose_exist() -> None:
-    errors = [
-        f"{root.name}/{path}:{line}: {name}"
-        for root, path, tree in own_modules()
-        for line, text in explanations(modules(root)[path][0], tree)
-        for name in missing_names(text)
-    ]
+    errors = [f"{where}: {name}" for where, text in project().prose for name in missing_names(text)]
     assert not errors, "\n".join(errors)
 
 

@@ -22,7 +22,7 @@ from mindbatch.prompts.chat import ChatLimits
 from mindbatch.prompts.messages import chat_options
 from mindbatch.prompts.prompts import Prompt
 
-Stage = Literal["read", "row", "prompt", "cancelled", "expired", "failed"]
+RowStage = Literal["read", "row", "prompt", "cancelled", "expired", "failed"]
 
 _DIGEST_BYTES = 16
 _LONGEST_ERROR = 500
@@ -85,7 +85,7 @@ class RowFailure:
     key: str | None
     source: str
     line: int
-    stage: Stage
+    stage: RowStage
     reason: str
 
     @property
@@ -173,7 +173,7 @@ class RowMaker:
         draft = RowDraft()
         overrides = self._filled(position, record, draft)
         if draft.row_errors or draft.prompt_errors or draft.key is None:
-            stage: Stage = "row" if draft.row_errors else "prompt"
+            stage: RowStage = "row" if draft.row_errors else "prompt"
             reason = _joined(draft.row_errors + draft.prompt_errors)
             return RowFailure(draft.key, record.file, record.line, stage, reason)
         if draft.content.get("tools") and not draft.extra.get("call_is_forced"):

@@ -51,7 +51,7 @@ def canonical_schema(value: object) -> str:
 _REASON_CHARACTERS = 300
 
 
-Kind = Literal["regex", "json_schema"]
+GrammarKind = Literal["regex", "json_schema"]
 """The parameter that a grammar is given as."""
 
 
@@ -59,7 +59,7 @@ Kind = Literal["regex", "json_schema"]
 class Grammar:
     """A regular expression or schema: `source`, of the parameter `kind`."""
 
-    kind: Kind
+    kind: GrammarKind
     source: str
 
     @property
@@ -75,7 +75,7 @@ def grammar_of(regex: str | None, json_schema: str | None) -> Grammar | None:
     return None if json_schema is None else Grammar("json_schema", json_schema)
 
 
-def refuse_unreadable(kind: Kind, source: str) -> None:
+def refuse_unreadable(kind: GrammarKind, source: str) -> None:
     """ValueError, in one line, for what is no regular expression or no schema; nothing is compiled."""
     try:
         if kind == "regex":

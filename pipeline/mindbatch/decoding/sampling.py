@@ -13,7 +13,7 @@ from mindbatch.decoding.row import RawScores, Row
 from mindbatch.decoding.softmax import Summary
 from mindbatch.decoding.strategy import Branch, Decision, DecodingStrategy, GroupView, Hypothesis, guarded
 
-Tokens = list[int] | Exception
+DrawnTokens = list[int] | Exception
 """A token for each uniform number of a row, one if it is greedy; or why there are none."""
 _TOGETHER = 64
 """Rows whose changed scores, copies of V numbers each, are kept at a time."""
@@ -54,7 +54,7 @@ class SamplingStrategy(DecodingStrategy):
 
 
 def _decide(
-    raw: RawScores, first: int, samples: Sequence[Sequence[int]], tokens: Sequence[Tokens]
+    raw: RawScores, first: int, samples: Sequence[Sequence[int]], tokens: Sequence[DrawnTokens]
 ) -> Decision:
     """Decides for a request whose logits begin at row `first`, from the samples and tokens of its rows."""
     branches: list[Branch] = []
@@ -71,7 +71,7 @@ def _tokens(
     logits: NDArray[np.float32],
     summary: Summary,
     uniforms: Sequence[NDArray[np.float64]],
-) -> tuple[NDArray[np.int64], NDArray[np.float64], list[Tokens]]:
+) -> tuple[NDArray[np.int64], NDArray[np.float64], list[DrawnTokens]]:
     """Returns the likeliest tokens and normalisers of `RawScores`, and the next tokens of each row."""
     parts, tokens = [], []
     for start in range(0, len(rows), _TOGETHER):
@@ -86,7 +86,9 @@ def _tokens(
     return np.concatenate(likeliest), np.concatenate(normalisers), tokens
 
 
-def _choice(row: Row, logits: NDArray[np.float32], uniforms: NDArray[np.float64]) -> Draw | Tokens | None:
+def _choice(
+    row: Row, logits: NDArray[np.float32], uniforms: NDArray[np.float64]
+) -> Draw | DrawnTokens | None:
     """Returns the row's next tokens, or the draw that chooses them; None for its likeliest token."""
     try:
         scores = adjust(logits, row)

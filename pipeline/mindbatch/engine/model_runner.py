@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # MindSpore
     from mindbatch.engine.step_graphs import OnCompile
 
 
-Guard = Callable[[str], AbstractContextManager[None]]
+MemoryGuard = Callable[[str], AbstractContextManager[None]]
 
 
 class StepNetwork(Protocol):
@@ -41,7 +41,7 @@ class ModelRunner:
         model: Model,
         settings: EngineSettings,
         on_compile: OnCompile = lambda rows: None,
-        guard: Guard = lambda action: nullcontext(),
+        guard: MemoryGuard = lambda action: nullcontext(),
     ) -> None:
         """`on_compile`: see `CompiledCell`. guard: context of an action that may run out of memory."""
         self.vocab_size = model.vocab_size

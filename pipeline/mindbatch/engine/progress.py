@@ -11,12 +11,12 @@ from mindbatch.io.amounts import counted, duration, per_second
 from mindbatch.io.moving_bar import MovingBar
 from mindbatch.io.screen_text import show
 
-Item = StreamEvent | RequestOutput
+RunItem = StreamEvent | RequestOutput
 
 
 def with_progress(
-    items: Iterable[Item], prompts: int, *, shown: bool, alone: bool
-) -> Generator[Item, None, None]:
+    items: Iterable[RunItem], prompts: int, *, shown: bool, alone: bool
+) -> Generator[RunItem, None, None]:
     """Yields the items and counts finished prompts and tokens; prints the counts at the end if `shown`.
 
     alone: nothing else writes to the terminal meanwhile, so that a progress bar is shown until the end.

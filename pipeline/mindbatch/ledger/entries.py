@@ -6,7 +6,7 @@ from typing import Any, Literal
 import orjson
 import xxhash
 
-Kind = Literal["result", "error"]
+EntryKind = Literal["result", "error"]
 
 _CHECK = b',"check":"'
 _END = b'"}\n'
@@ -19,7 +19,7 @@ class Entry:
 
     key: str
     row: str
-    kind: Kind
+    kind: EntryKind
     body: dict[str, Any]
 
 

@@ -17,7 +17,7 @@ from mindbatch.io.errors import ConfigError
 from mindbatch.io.interrupts import interruptible
 from mindbatch.io.screen_text import without_hidden
 from mindbatch.io.storage import Storage, StorageError
-from mindbatch.ledger.entries import Entry, Kind
+from mindbatch.ledger.entries import Entry, EntryKind
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord, changes, read_manifest
@@ -209,7 +209,7 @@ def entry_of(output: RequestOutput, row: DataRow) -> Entry:
     return Entry(output.key, row.digest, *outcome_of(output, row.location))
 
 
-def outcome_of(output: RequestOutput, source: str) -> tuple[Kind, dict[str, Any]]:
+def outcome_of(output: RequestOutput, source: str) -> tuple[EntryKind, dict[str, Any]]:
     """Returns kind and content of a row's result. Neither depends on when or with what it was computed."""
     if output.error is not None:
         reason = without_hidden(output.error.removeprefix(f"{source}: "))

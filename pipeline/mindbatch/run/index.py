@@ -13,7 +13,7 @@ from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.storage import StorageError
-from mindbatch.ledger.entries import Entry, Kind
+from mindbatch.ledger.entries import Entry, EntryKind
 from mindbatch.ledger.ledger import EntryLocation
 
 MAX_NAMED = 10
@@ -124,7 +124,7 @@ class RowIndex(Closing):
         """Rows, the unusable ones included."""
         return self._number("SELECT count(*) FROM rows")
 
-    def count(self, kind: Kind | None) -> int:
+    def count(self, kind: EntryKind | None) -> int:
         """Returns the number of rows with a result or an error in the ledger; None counts the pending
         ones."""
         return self._number("SELECT count(*) FROM rows WHERE row IS NOT NULL AND kind IS ?", (kind,))
@@ -186,7 +186,7 @@ class RowIndex(Closing):
         self._do("DROP TABLE seen")
         return status
 
-    def mark(self, key: str, kind: Kind, location: EntryLocation) -> None:
+    def mark(self, key: str, kind: EntryKind, location: EntryLocation) -> None:
         self._do(
             "UPDATE rows SET kind = ?, session = ?, start = ?, length = ? WHERE key = ?",
             (kind, location.session, location.offset, location.length, key),

@@ -17,7 +17,7 @@ from mindbatch.fields import kinds as kind
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.io.regular_file import open_regular
 from mindbatch.io.screen_text import printable, say, show, show_json
-from mindbatch.ledger.entries import Kind
+from mindbatch.ledger.entries import EntryKind
 from mindbatch.ledger.ledger import EntryLocation, Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord, changes
@@ -145,7 +145,7 @@ class RowOutcome(NamedTuple):
     key: str
     run: int
     row: str | None
-    kind: Kind
+    kind: EntryKind
     session: int
     start: int
     length: int

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mindbatch.engine.progress import Item, with_progress
+from mindbatch.engine.progress import RunItem, with_progress
 from mindbatch.engine.request import RequestOutput, StreamEvent
 from mindbatch.io.moving_bar import CLEARED, LoadingLine
 from mindbatch.io.storage import Storage
@@ -152,7 +152,7 @@ def test_the_closing_line_has_the_counts(capsys: pytest.CaptureFixture[str]) -> 
 def test_silent_unless_shown_and_after_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     work(shown=False)
 
-    def failing() -> Iterator[Item]:
+    def failing() -> Iterator[RunItem]:
         yield ITEMS[0]
         raise KeyboardInterrupt
 

@@ -19,7 +19,13 @@ from mindbatch.decoding.json_schema.numbers import (
 from mindbatch.decoding.json_schema.patterns import search_regex
 from mindbatch.decoding.json_schema.terminals import Leaf, all_of, regex
 from mindbatch.decoding.json_schema.texts import NO_STRING, any_string, one_of, quoted, string_leaf
-from mindbatch.decoding.json_schema.unique_items import MAX_STEPS, UNLISTED, Key, UniqueArray, listed_values
+from mindbatch.decoding.json_schema.unique_items import (
+    MAX_STEPS,
+    UNLISTED,
+    ItemKey,
+    UniqueArray,
+    listed_values,
+)
 from mindbatch.decoding.json_schema.values import ArrayValue, ObjectValue, Property, Value
 from mindbatch.io.error_lines import nearest, shown
 from mindbatch.io.json_pointer import escaped
@@ -106,7 +112,7 @@ class TypedValues:
     def _unique(self, array: ArrayValue, pointer: str) -> UniqueArray:
         if array.prefix:
             raise SchemaError(pointer, UNLISTED)
-        members: dict[Key, list[Leaf]] = {}
+        members: dict[ItemKey, list[Leaf]] = {}
         for branch in [] if array.items is None else self._branches.of(array.items):
             schemas = [self._document.subschemas[number] for number in branch]
             types = _allowed_types(schemas)

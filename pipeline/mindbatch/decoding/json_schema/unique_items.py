@@ -16,7 +16,7 @@ UNLISTED = (
     "uniqueItems is supported where items are of an enum, of booleans or of integers between bounds, and "
     "have no prefixItems; maxItems is for others"
 )
-Key = tuple[str, Any]
+ItemKey = tuple[str, Any]
 """A type and a value of it: two items are equal where theirs are."""
 
 
@@ -49,13 +49,13 @@ class UniqueArray:
 
 def listed_values(
     types: Iterable[str], strings: Sequence[str] | None, numbers: NumberSet
-) -> list[tuple[Key, dict[Any, Any]]] | None:
+) -> list[tuple[ItemKey, dict[Any, Any]]] | None:
     """Returns the values of some types, each with the keywords that allow it alone; None where they are not
     listed.
 
     strings: those of an enum, or None.
     """
-    values_alone: list[tuple[Key, dict[Any, Any]]] = []
+    values_alone: list[tuple[ItemKey, dict[Any, Any]]] = []
     listed: dict[str, Sequence[Any] | None] = {
         "null": (None,),
         "boolean": (True, False),
