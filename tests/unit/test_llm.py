@@ -167,7 +167,7 @@ def test_token_ids_without_a_tokenizer() -> None:
     assert result.outputs[0].text == ""
     for prompt in ("hello", CHAT):
         with pytest.raises(
-            PromptError, match=r"^prompts\[0\]: the model's folder has no tokenizer; give lists"
+            PromptError, match=r"^prompts\[0\]: the model's folder has no tokenizer; use lists"
         ):
             llm.generate(prompt)
     with pytest.raises(ConfigError, match="no tokenizer"):

@@ -432,7 +432,7 @@ BAD_BODY: list[tuple[dict[str, Any], str]] = [
     ),
     ({"structured_outputs": {"regex": "("}}, "body.structured_outputs.regex='(': "),
     ({"temprature": 1}, "body.temprature: unknown; did you mean temperature?"),
-    ({"tools": ["f"]}, "body.tools=[f]: must be a list of JSON objects like"),
+    ({"tools": ["f"]}, "body.tools=[f]: must be a list of JSON objects such as"),
     ({"tool_choice": "any"}, "body.tool_choice='any': must be auto, none, required or"),
     (
         {"tool_choice": "required"},

@@ -15,9 +15,9 @@ from mindbatch.config.predict_yaml.conversions import (
     CPU,
     DEVICE_TARGET,
     KEPT,
+    Effect,
     Entry,
     MapsTo,
-    Outcome,
     PredictYaml,
     Redirect,
     Verdict,
@@ -161,9 +161,9 @@ def _is_plain(name: str, value: Any, applied: Applied) -> bool:
 def _look_up(name: str, value: Any, predict_yaml: PredictYaml, keys: SchemaKeys, applied: Applied) -> None:
     """Applies the key `name`: sets a key, notes that it has no effect, or adds an error."""
     verdict = _verdict(name, value, predict_yaml, keys, applied)
-    if verdict.outcome is Outcome.NO_EFFECT:
+    if verdict.effect is Effect.NO_EFFECT:
         applied.unused.setdefault(verdict.reason, []).append(name)
-    elif verdict.outcome is Outcome.REJECTED:
+    elif verdict.effect is Effect.REJECTED:
         text = "" if isinstance(value, dict) else f"={shown(value)}"
         applied.errors.append(f"{applied.location(name)}{text}: {verdict.reason}")
         if isinstance(entry := TABLE.get(name), MapsTo):

@@ -74,8 +74,8 @@ class PredictYaml:
         return named is None and self.value("pretrained_model_dir") is not None
 
 
-class Outcome(Enum):
-    """The ways in which a key of a predict YAML can set nothing."""
+class Effect(Enum):
+    """Lists the ways in which a key of a predict YAML can set nothing."""
 
     KEPT = "its value is the default or is in effect already; nothing is reported"
     NO_EFFECT = "its value has no effect in MindBatch"
@@ -84,21 +84,21 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """An outcome, with the reason as it is reported."""
+    """States which effect a key has, and the reason as it is reported."""
 
-    outcome: Outcome
+    effect: Effect
     reason: str = ""
 
 
-KEPT = Verdict(Outcome.KEPT)
+KEPT = Verdict(Effect.KEPT)
 
 
 def no_effect(reason: str) -> Verdict:
-    return Verdict(Outcome.NO_EFFECT, reason)
+    return Verdict(Effect.NO_EFFECT, reason)
 
 
 def rejected(reason: str) -> Verdict:
-    return Verdict(Outcome.REJECTED, reason)
+    return Verdict(Effect.REJECTED, reason)
 
 
 @dataclass(frozen=True)
