@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mindbatch.checkpoint.formats.floats import array_type, converted, widen
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
+from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.native_weights import PANEL, NativeWeights
 
@@ -26,14 +27,20 @@ def kind(request: pytest.FixtureRequest) -> NumberType:
     return found
 
 
-def call(name: str, arrays: Sequence[NDArray[Any]]) -> None:
-    """An entry point, as MindSpore calls it."""
+def call(
+    kind: NumberType, operation: str, inputs: Sequence[NDArray[Any]], y: Floats, **settings: Any
+) -> None:
+    """Calls the function of an operation over weights of a kind, as MindSpore does."""
+    function = NativeKernels(native_library(), kind).functions.function(operation, **settings)
+    assert function.settings is not None
+    arrays = [*inputs, function.settings, y]
     count = len(arrays)
     shapes = [(ctypes.c_int64 * each.ndim)(*each.shape) for each in arrays]
     data = (ctypes.c_void_p * count)(*[each.ctypes.data for each in arrays])
     sizes = (ctypes.c_int * count)(*[each.ndim for each in arrays])
     pointers = (ctypes.c_void_p * count)(*map(ctypes.addressof, shapes))
-    assert getattr(native_library().handle, name)(count, data, sizes, pointers, None, None, None) == 0
+    entry_point = getattr(native_library().handle, function.name)
+    assert entry_point(count, data, sizes, pointers, None, None, None) == 0
 
 
 def packed(weight: Floats, kind: NumberType) -> NDArray[Any]:
@@ -46,7 +53,7 @@ def packed(weight: Floats, kind: NumberType) -> NDArray[Any]:
 
 def product(x: Floats, weight: NDArray[Any], bias: Floats, kind: NumberType) -> Floats:
     y = np.empty((len(x), len(bias)), np.float32)
-    call(f"mb_linear_{kind.name}", [x, weight, bias, y])
+    call(kind, "linear", [x, weight, bias], y, outputs=len(bias))
     return y
 
 
@@ -148,7 +155,7 @@ def test_an_embedding_reads_the_rows_of_the_packed_matrix(kind: NumberType) -> N
     ids = np.array([0, 96, 5, 32, -1, 10_000], np.int32)
     for _ in every_variant():
         y = np.empty((len(ids), 20), np.float32)
-        call(f"mb_embed_{kind.name}", [ids, packed(weight, kind), y])
+        call(kind, "embedding", [ids, packed(weight, kind)], y, width=20)
         rows = bfloat16(weight) if kind == BFLOAT16 else np.multiply(*int8(weight))
         np.testing.assert_allclose(y[:4], rows[ids[:4]], rtol=1e-6)
         assert not y[4:].any()

@@ -105,8 +105,8 @@ class MpiProcessGroups:
         self.functions = {
             "mb_all_reduce": self._function(_sum),
             "mb_all_gather": self._function(_gather),
-            "mb_hand_over": self._function(_hand_over),
-            "mb_take_over": self._function(_take_over),
+            "mb_send_hidden": self._function(_hand_over),
+            "mb_receive_hidden": self._function(_take_over),
         }
         signal.signal(signal.SIGTERM, partial(_leave, MPI.Finalize))
         outlive_parent()  # which ends its threads before its processes
@@ -122,8 +122,8 @@ class MpiProcessGroups:
 
         def call(count: int, operands: Any, dimensions: Any, shapes: Any, *_: Any) -> int:
             try:
-                number = ctypes.c_int32.from_address(operands[1]).value
-                take_part(self._meetings[number], *(_floats(operands[i], shapes[i]) for i in (0, 2)))
+                settings = (ctypes.c_int32 * shapes[1][0]).from_address(operands[1])
+                take_part(self._meetings[settings[-1]], *(_floats(operands[i], shapes[i]) for i in (0, 2)))
             except Exception as error:  # goes through C++, which knows numbers only
                 say(f"MPI: {error}")
                 return _FAILED

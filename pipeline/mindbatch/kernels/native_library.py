@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # commands that only ask for it load no NumPy
     FloatArray = npt.NDArray[np.float32]
 
 VARIANTS = ("amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "portable")
-INTERFACE = 17  # mb_interface() in csrc/mindspore_ops.cpp
+INTERFACE = 18  # mb_interface() in csrc/mindspore_ops.cpp
 
 _PRODUCTS = {
     "avx512_vnni": ("float32", "int8"),

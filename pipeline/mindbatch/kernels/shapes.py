@@ -5,6 +5,21 @@ from __future__ import annotations
 import math
 from ctypes import c_float
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Annotates a setting that is one of some names; C++ has an enum of them."""
+
+    enum: str
+    names: tuple[str, ...]
+
+
+Activation = Annotated[
+    str, OneOf("Activation", ("gelu_tanh", "gelu", "silu", "relu", "quick_gelu", "sigmoid", "identity"))
+]
+"""Name of a function of single numbers."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +69,7 @@ class ExpertsShape:
 
     routing: Routing
     inner: int
-    activation: str
+    activation: Activation
     has_biases: bool = False
     limit: float = 0.0
     weighs_inputs: bool = False

@@ -43,16 +43,17 @@ struct Between {
     const Ints tables(name + ".tables", {step.table_rows, step.columns}, step.tables);
     const Ints lengths(name + ".lengths", tokens, step.lengths), begins(name + ".firsts", tokens, firsts);
     const Ints places(name + ".positions", tokens, positions);
-    std::vector<int32_t> numbers = {static_cast<int32_t>(a.heads), static_cast<int32_t>(a.head_dim), bits_of(0.3f)};
-    if (kind == Seeing::kCross) numbers.push_back(static_cast<int32_t>(a.window));
-    const Ints settings(name + ".settings", {static_cast<int64_t>(numbers.size())}, numbers);
+    const mindbatch::AttentionShape shape = shape_of(a);
+    const Ints settings = kind == Seeing::kWrite   ? words_of(name + ".settings", mindbatch::WriteCacheSettings{shape})
+                          : kind == Seeing::kCross ? words_of(name + ".settings", mindbatch::CrossAttentionSettings{shape})
+                                                   : words_of(name + ".settings", mindbatch::DistanceAttentionSettings{shape, false});
     const Floats& x = attention.qkv;
     if (kind == Seeing::kWrite)
       return call(rounded ? mb_write_cache_bfloat16 : mb_write_cache, {x, keys, values, slots, settings});
     if (kind == Seeing::kCross)
       return call(rounded ? mb_cross_attention_bfloat16 : mb_cross_attention,
                   {x, keys, values, rows, tables, lengths, settings, out});
-    return call(rounded ? mb_relative_attention_bfloat16 : mb_relative_attention,
+    return call(rounded ? mb_distance_attention_bfloat16 : mb_distance_attention,
                 {x, keys, values, slots, rows, tables, lengths, begins, places, bias, settings, out});
   }
   int run() const { return run(false, attention.keys, attention.values, attention.out); }

@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 
+#include "settings.h"
+
 namespace mindbatch {
 
 // Outputs of a linear layer are packed in panels of this many columns; part of the weights' layout.
@@ -32,8 +34,6 @@ struct NormArgs {
   int64_t rows, width;
   float epsilon;
 };
-
-enum Activation : int32_t { kGeluTanh = 0, kGelu = 1, kSilu = 2, kRelu = 3, kQuickGelu = 4, kSigmoid = 5, kIdentity = 6 };
 
 struct ActivationArgs {
   const float* x;  // [rows, width], or [rows, 2 * width] (gate, then up) when gated

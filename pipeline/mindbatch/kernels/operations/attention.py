@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mindbatch.kernels.arrays import Array, FloatArray
+from mindbatch.kernels.arrays import Array, CacheArray, FloatArray, PackedWeight
 from mindbatch.kernels.operations.dense import capped
 from mindbatch.kernels.recording import operation
 from mindbatch.kernels.shapes import AttentionShape, HeadProductsShape
@@ -23,8 +23,8 @@ def _heads(x: Any, *others: Any, shape: AttentionShape, **settings: Any) -> int:
 @operation(_heads)
 def attention(
     qkv: FloatArray,
-    keys: Array,
-    values: Array,
+    keys: CacheArray,
+    values: CacheArray,
     slots: IntArray,
     rows: IntArray,
     tables: IntArray,
@@ -49,8 +49,8 @@ def attention(
 @operation(_heads)
 def distance_attention(
     qkv: FloatArray,
-    keys: Array,
-    values: Array,
+    keys: CacheArray,
+    values: CacheArray,
     slots: IntArray,
     rows: IntArray,
     tables: IntArray,
@@ -84,8 +84,8 @@ def distance_attention(
 @operation(_heads)
 def cross_attention(
     queries: FloatArray,
-    keys: Array,
-    values: Array,
+    keys: CacheArray,
+    values: CacheArray,
     rows: IntArray,
     tables: IntArray,
     lengths: IntArray,
@@ -116,8 +116,8 @@ def cross_attention(
 def write_cache(
     x: FloatArray,
     keys_values: FloatArray,
-    keys: Array,
-    values: Array,
+    keys: CacheArray,
+    values: CacheArray,
     slots: IntArray,
     *,
     shape: AttentionShape,
@@ -196,7 +196,7 @@ def _nearest_bfloat16(x: FloatArray) -> FloatArray:
 
 
 @operation(lambda x, matrices, shape: shape.heads * shape.outputs)
-def head_products(x: FloatArray, matrices: Array, *, shape: HeadProductsShape) -> FloatArray:
+def head_products(x: FloatArray, matrices: PackedWeight, *, shape: HeadProductsShape) -> FloatArray:
     """x [T, width], packed stack of [outputs, inputs] for each head -> [T, heads * outputs]."""
     heads = x[:, : shape.heads * shape.stride].reshape(len(x), shape.heads, shape.stride)
     heads = heads[..., shape.first : shape.first + shape.inputs]

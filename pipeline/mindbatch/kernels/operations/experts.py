@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mindbatch.kernels.arrays import Array, FloatArray
+from mindbatch.kernels.arrays import Array, FloatArray, PackedWeight
 from mindbatch.kernels.operations.dense import activation
 from mindbatch.kernels.recording import operation
 from mindbatch.kernels.shapes import ExpertsShape, Routing
@@ -23,8 +23,8 @@ def experts(
     x: FloatArray,
     router: Array,
     correction: Array | None,
-    up: Array,
-    down: Array,
+    up: PackedWeight,
+    down: PackedWeight,
     router_bias: Array | None = None,
     up_bias: Array | None = None,
     down_bias: Array | None = None,

@@ -13,7 +13,7 @@ import numpy as np
 from mindbatch.kernels.arrays import Array, FloatArray
 from mindbatch.kernels.operations.dense import activated, group_norm
 from mindbatch.kernels.recording import operation
-from mindbatch.kernels.shapes import STATE_PANEL, ConvolutionShape, DeltaShape
+from mindbatch.kernels.shapes import STATE_PANEL, Activation, ConvolutionShape, DeltaShape
 from mindbatch.kernels.step import IntArray
 
 
@@ -128,7 +128,7 @@ def gated(
     gate: FloatArray,
     weight: Array | None,
     *,
-    kind: str,
+    kind: Activation,
     width: int,
     first: int,
     epsilon: float,

@@ -23,7 +23,7 @@ def _angles(positions: Sequence[int], inverse_frequencies: Sequence[float], scal
 
 @operation(_angles)
 def rotary_angles(
-    positions: IntArray, *, inverse_frequencies: Sequence[float], scale: float
+    positions: IntArray, *, inverse_frequencies: tuple[float, ...], scale: float
 ) -> tuple[FloatArray, FloatArray]:
     """positions [T] or [T, P] -> cos, sin [T, rotary_dim / 2], times the scale.
 
