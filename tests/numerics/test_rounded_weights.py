@@ -190,11 +190,11 @@ def nearest_int8(weight: Floats) -> NDArray[np.int8]:
     return rounded.astype(np.int8)
 
 
-@pytest.mark.parametrize("turned", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("is_transposed", [False, True], ids=["rows", "columns"])
 @pytest.mark.parametrize(("outputs", "inputs"), [(96, 128), (70, 75), (33, 64), (5, 3)])
-def test_what_is_packed_is_what_numpy_rounds(outputs: int, inputs: int, turned: bool) -> None:
+def test_what_is_packed_is_what_numpy_rounds(outputs: int, inputs: int, is_transposed: bool) -> None:
     """In every instruction set; whole panels are packed otherwise than what is left over."""
-    stored = numbers(inputs, outputs).T if turned else numbers(outputs, inputs + 9)[:, 4:-5]
+    stored = numbers(inputs, outputs).T if is_transposed else numbers(outputs, inputs + 9)[:, 4:-5]
     stored[0, 0], stored[2, 1], stored[3, 2] = np.nan, -np.inf, 0
     weight = np.ascontiguousarray(stored)
     narrow = laid_out(nearest_bfloat16(weight), -(-inputs // 32) * 32)
@@ -234,14 +234,16 @@ def pack_all(library: NativeLibrary, kind: NumberType, rows: NDArray) -> tuple[b
 @pytest.mark.parametrize("kind", [FLOAT32, BFLOAT16, INT8], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("dtype", STORED)
 @pytest.mark.parametrize("shape", PACKED_SHAPES, ids=str)
-@pytest.mark.parametrize("is_turned", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("is_transposed", [False, True], ids=["rows", "columns"])
 def test_the_stored_type_makes_no_difference(
-    library: NativeLibrary, kind: NumberType, shape: tuple[int, int], dtype: str, is_turned: bool
+    library: NativeLibrary, kind: NumberType, shape: tuple[int, int], dtype: str, is_transposed: bool
 ) -> None:
-    drawn = np.random.default_rng(7).standard_normal(shape[::-1] if is_turned else shape).astype(np.float32)
+    drawn = (
+        np.random.default_rng(7).standard_normal(shape[::-1] if is_transposed else shape).astype(np.float32)
+    )
     stored = converted(drawn, "F32", dtype)[0].view(array_type(dtype))
     values = wide(stored, dtype)
-    if is_turned:  # as GPT-2's matrices are stored; and columns of a wider one
+    if is_transposed:  # as GPT-2's matrices are stored; and columns of a wider one
         stored, values = np.hstack([stored, stored])[:, : stored.shape[1]].T, values.T
     expected = None
     for variant in library.variants:
@@ -251,14 +253,14 @@ def test_the_stored_type_makes_no_difference(
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F16"])
-@pytest.mark.parametrize("is_turned", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("is_transposed", [False, True], ids=["rows", "columns"])
 def test_every_number_of_16_bits_is_widened_as_numpy_does(
-    library: NativeLibrary, dtype: str, is_turned: bool
+    library: NativeLibrary, dtype: str, is_transposed: bool
 ) -> None:
     """Float32 weights hold them as they are: subnormal ones, infinities and both zeros, too."""
     every = np.arange(1 << 16, dtype=np.uint16).view(array_type(dtype)).reshape(1024, 64)
     values = wide(every, dtype)
-    rows = np.asfortranarray(every) if is_turned else every
+    rows = np.asfortranarray(every) if is_transposed else every
     for variant in library.variants:
         library.set_variant(variant)
         found = np.frombuffer(pack_all(library, FLOAT32, rows)[0], np.float32)

@@ -137,7 +137,6 @@ MINDSPORE = {
     "kernels/ascend/*",
     "kernels/mindspore_kernels.py",
     "parallel/context.py",
-    "parallel/hand_over.py",
     "backends/*",
 }
 MINDSPORE_FREE = {

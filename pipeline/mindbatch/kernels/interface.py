@@ -151,14 +151,14 @@ class Kernels(ABC):
             ConfigError: this machine does not have it.
         """
 
-    def meet(self, topology: Topology, rank: int, secret: bytes | None) -> None:  # noqa: B027 - by default it cannot
-        """Lets a local rank meet the others otherwise than through MindSpore, if it can; before any model.
+    def join_process_groups(self, topology: Topology, rank: int, secret: bytes | None) -> None:  # noqa: B027
+        """Connects a local rank with the others without MindSpore, if these kernels can; before any model.
 
-        secret: known to these ranks, all on this host, and to nobody else; None for ranks on several hosts,
-            which are a part of the world of MPI that mpirun has made.
+        secret: a secret that only these ranks know, all on this host; None for ranks on several hosts, which
+            are a part of the world of MPI that mpirun has made.
 
         Raises:
-            MindBatchError: the other ranks have not come, or MPI cannot be used here.
+            MindBatchError: other ranks did not join in time, or MPI cannot be used here.
         """
 
     def for_single_tokens(self) -> Kernels:
@@ -177,7 +177,7 @@ class ProgramKernels(Kernels):
 
     @abstractmethod
     def can_run(self, shard: TensorSlice, stage: Stage) -> bool:
-        """True if a rank can do what its model has it do with others. It is asked after `meet`."""
+        """True if a rank has joined the process groups that its part of a model needs."""
 
     @abstractmethod
     def lowered(self, recording: Recording) -> Recording:

@@ -9,11 +9,11 @@ import numpy as np
 from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks
 from mindbatch.kernels.arrays import Array, CacheArray, FloatArray, PackedWeight
 from mindbatch.kernels.interface import Kernels, ProgramKernels
-from mindbatch.kernels.meetings import ProcessGroups
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, FloatType, NumberType, padded_head
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.native_program import NativeProgram, OutputMemory
 from mindbatch.kernels.native_weights import PANEL, NativeAdapters, NativeWeights
+from mindbatch.kernels.process_groups import ProcessGroups
 from mindbatch.kernels.recording import OPERATIONS, RecordedCall, Recording
 from mindbatch.kernels.settings import Struct, Words, encoded, input_types, settings_layout, with_extras
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, CacheShapes
@@ -21,7 +21,7 @@ from mindbatch.parallel.topology import Stage, TensorSlice, Topology
 
 
 class NativeStorage(Kernels):
-    """How the functions of csrc/ take weights, caches and adapters, whoever calls them."""
+    """Keeps weights, caches and adapters as the functions of csrc/ take them, in a program or in a graph."""
 
     name = "native"
     packs_any_float = True
@@ -32,15 +32,17 @@ class NativeStorage(Kernels):
         """weights, cache: what matrices, and keys and values, are kept in; all else is float32."""
         self.library = library
         self._cache_type = cache
-        self.meetings = ProcessGroups(library)
+        self.process_groups = ProcessGroups(library)
         self._weights = NativeWeights(weights, library)
         of_cache = "" if cache == FLOAT32 else f"_{cache.name}"
         is_rounded = weights in (BFLOAT16, INT8)
-        self.functions = NativeFunctions(self.meetings, self._weights.suffix, of_cache, is_rounded=is_rounded)
+        self.functions = NativeFunctions(
+            self.process_groups, self._weights.suffix, of_cache, is_rounded=is_rounded
+        )
 
-    def meet(self, topology: Topology, rank: int, secret: bytes | None) -> None:
+    def join_process_groups(self, topology: Topology, rank: int, secret: bytes | None) -> None:
         """Joins the other ranks in memory that they share, or through MPI."""
-        self.meetings.enter(topology, rank, secret)
+        self.process_groups.join(topology, rank, secret)
 
     @property
     def cache_type(self) -> FloatType:
@@ -87,10 +89,10 @@ class NativeKernels(NativeStorage, ProgramKernels):
     """Kernels of csrc/; rows of a batch never influence one another's arithmetic."""
 
     def can_run(self, shard: TensorSlice, stage: Stage) -> bool:
-        return self.meetings.suffice(shard, stage)
+        return self.process_groups.suffice(shard, stage)
 
     def program(self, recording: Recording, outputs: Sequence[OutputMemory] | None = None) -> NativeProgram:
-        return NativeProgram(recording, self.library, outputs, self.meetings.functions)
+        return NativeProgram(recording, self.library, outputs, self.process_groups.functions)
 
     def lowered(self, recording: Recording) -> Recording:
         return self.functions.lowered(recording)
@@ -104,9 +106,9 @@ EXTRAS: Mapping[str, Mapping[str, Any]] = {
     "send_hidden": _GROUP,
     "receive_hidden": _GROUP,
 }
-"""By operation, what the library takes behind its settings, which is not the operation's but these kernels'.
+"""Settings that the library takes behind an operation's own: they depend on the process and its kernels.
 
-is_rounded: products may be computed in bfloat16. group: number of the ranks' group in this process.
+is_rounded: products may be computed in bfloat16. group: the number of a process group.
 """
 _NO_VECTOR = np.zeros(1, np.float32)
 """Placeholder that functions take for a vector that a model does not have."""
@@ -128,9 +130,9 @@ class NativeFunction(NamedTuple):
 class NativeFunctions:
     """The library's function for each operation: mb_, its name, and the type of its weights or caches."""
 
-    def __init__(self, meetings: ProcessGroups, weights: str, cache: str, *, is_rounded: bool) -> None:
+    def __init__(self, groups: ProcessGroups, weights: str, cache: str, *, is_rounded: bool) -> None:
         """weights, cache: how names of functions over them end. is_rounded: see `EXTRAS`."""
-        self._meetings, self._is_rounded = meetings, is_rounded
+        self._groups, self._is_rounded = groups, is_rounded
         self._endings = {PackedWeight: weights, CacheArray: cache}
         self._functions: dict[tuple[Any, ...], NativeFunction] = {}
 
@@ -165,9 +167,9 @@ class NativeFunctions:
             case "attention":
                 return {"is_rounded": self._is_rounded}
             case "all_reduce" | "all_gather":
-                return {"group": self._meetings.slices[settings["shard"]]}
+                return {"group": self._groups.slices[settings["shard"]]}
             case "send_hidden":
-                return {"group": self._meetings.hand_overs[settings["stage"]]}
+                return {"group": self._groups.stage_links[settings["stage"]]}
             case "receive_hidden":
-                return {"group": self._meetings.hand_overs[settings["stage"] - 1]}
+                return {"group": self._groups.stage_links[settings["stage"] - 1]}
         return {}

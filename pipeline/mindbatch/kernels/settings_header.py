@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from zlib import crc32
 
 from mindbatch.kernels import operations
 from mindbatch.kernels.native import operation_layout
@@ -23,6 +24,9 @@ _TOP = """\
 #include "words.h"
 
 namespace mindbatch {
+
+// Of all that follows; a library with another one was built from other settings (kernels/native_library.py).
+constexpr uint32_t kSettingsDigest = {digest}u;
 """
 
 
@@ -46,7 +50,8 @@ def header() -> str:
     names = [part.enum if isinstance(part, OneOf) else part.name for part in (*shared, *layouts)]
     assert len({*names}) == len(names), "one name, one layout"
     texts = [_enum(part) if isinstance(part, OneOf) else _struct(part) for part in (*shared, *layouts)]
-    return "\n".join([_TOP, *texts, "}  // namespace mindbatch\n"])
+    structs = "\n".join([*texts, "}  // namespace mindbatch\n"])
+    return f"{_TOP.replace('{digest}', str(crc32(structs.encode())))}\n{structs}"
 
 
 def _named_parts(struct: Struct) -> Iterator[OneOf | Struct]:

@@ -31,7 +31,7 @@ class AttentionShape:
     scale: the factor on query-key products.
     softcap: scores become softcap * tanh(score / softcap); with 0 they stay.
     alibi: what is added to the products then, of the heads of this rank.
-    has_sinks: each head has a logit that stands in its softmax beside the scores, and adds no value.
+    has_sinks: the softmax of each head has one more logit, which adds no value.
     """
 
     heads: int
@@ -63,7 +63,7 @@ class ExpertsShape:
     has_biases: vectors are added to the router's logits and to both products, or scale the experts' weights.
     has_logits: the router's logits are computed before, of something else than the experts take in.
     limit: above 0, gates are at most it and ups within it on both sides, and an up counts as 1 + up; gates
-        and ups take turns in the first product then.
+        and ups are interleaved in the first product then.
     weighs_inputs: a row's weights are factors of what its experts take in, not of what they give.
     """
 

@@ -135,7 +135,7 @@ class Recurrence:
 class Encoder:
     """Encoder of an encoder-decoder, whose heads and widths are the decoder's.
 
-    buckets, farthest: of relative positions, see `kernels.distances`.
+    buckets, farthest: of relative positions, see `layers.attention.distance_buckets`.
     is_gated: of the MLPs, the decoder's too.
     start_id: the token that every output begins with, and that is not part of it.
     """

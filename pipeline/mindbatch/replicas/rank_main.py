@@ -111,7 +111,7 @@ def load_rank(
             join_group(topology, rank)
         if meeting is not None or (topology.world_size > 1 and not has_world):
             notice("waiting for the other ranks")
-            kernels.meet(topology, rank, meeting)
+            kernels.join_process_groups(topology, rank, meeting)
             notice("loading weights 0%")
 
     leads = rank == topology.leader_of(0)

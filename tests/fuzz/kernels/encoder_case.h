@@ -7,14 +7,14 @@ enum class Seeing { kEncoder, kDecoder, kCross, kWrite };
 // One of the three functions over a step; its buffers have its name.
 struct Between {
   Seeing kind;
-  int64_t farthest;
+  int64_t max_distance;
   std::vector<int32_t> firsts, positions;
   Attention attention;
   Floats bias;
 
-  Between(Random& random, Seeing kind, const AttentionCase& a, const Step& step, int64_t farthest)
-      : kind(kind), farthest(farthest), attention(random, a, step, name_of(kind)),
-        bias(drawn(random, "relative.bias", {a.heads, 2 * farthest + 1})) {
+  Between(Random& random, Seeing kind, const AttentionCase& a, const Step& step, int64_t max_distance)
+      : kind(kind), max_distance(max_distance), attention(random, a, step, name_of(kind)),
+        bias(drawn(random, "distance.bias", {a.heads, 2 * max_distance + 1})) {
     Step& own = attention.step;
     for (size_t t = 0; t < own.slots.size(); t++) {
       const bool padding = own.lengths[t] == 0;
@@ -30,7 +30,7 @@ struct Between {
   }
 
   static std::string name_of(Seeing kind) {
-    return kind == Seeing::kCross ? "cross" : kind == Seeing::kWrite ? "write" : "relative";
+    return kind == Seeing::kCross ? "cross" : kind == Seeing::kWrite ? "write" : "distance";
   }
 
   template <class Cache>
@@ -60,8 +60,8 @@ struct Between {
 
   double bias_of(int64_t token, int64_t head, int64_t position) const {
     if (kind == Seeing::kCross) return 0;
-    const int64_t distance = std::clamp(position - positions[token], -farthest, farthest);
-    return bias.values[head * (2 * farthest + 1) + farthest + distance];
+    const int64_t distance = std::clamp(position - positions[token], -max_distance, max_distance);
+    return bias.values[head * (2 * max_distance + 1) + max_distance + distance];
   }
 
   void check() {

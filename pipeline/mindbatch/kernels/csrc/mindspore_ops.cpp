@@ -4,8 +4,8 @@
 #include <cstring>
 #include <unordered_map>
 
-#include "meeting.h"
 #include "operators.h"
+#include "process_group.h"
 #include "thread_pool.h"
 
 namespace mindbatch {
@@ -85,8 +85,9 @@ ActivationArgs activation_arguments(void** params, int64_t** shapes, const Activ
 
 using namespace mindbatch;
 
-// Which entry points there are, and what they take: INTERFACE of kernels/native_library.py.
+// Which entry points there are, and what they take: INTERFACE of kernels/native_library.py, and settings of operations.
 MB_EXPORT int mb_interface() { return 18; }
+MB_EXPORT uint32_t mb_settings_digest() { return kSettingsDigest; }
 
 MB_EXPORT void mb_set_num_threads(int count) { set_num_threads(count); }
 MB_EXPORT int mb_num_threads() { return num_threads(); }
@@ -154,7 +155,7 @@ MB_OP(mb_attention) { return attend(count, params, shapes, false); }
 MB_OP(mb_attention_bfloat16) { return attend(count, params, shapes, true); }
 
 // The attention of encoder-decoders, where a token sees positions [first, length) with a bias by distance:
-// qkv, key cache, value cache, slots, rows, block tables, lengths, firsts, positions, bias [heads, 2 * farthest + 1],
+// qkv, key cache, value cache, slots, rows, block tables, lengths, firsts, positions, bias [heads, 2 * max_distance + 1],
 // settings -> out [tokens, heads * head_dim]
 static int attend_between(int count, void** params, int64_t** shapes, bool rounded_cache) {
   PoolLock lock;
@@ -278,34 +279,34 @@ MB_OP(mb_capped) {
   return 0;
 }
 
-// Bytes that `size` ranks share, and entering a meeting of theirs: its number here, or -1.
-MB_EXPORT int64_t mb_meeting_bytes(int size) { return meeting_bytes(size); }
-MB_EXPORT int mb_join_meeting(int file, int rank, int size) { return join_meeting(file, rank, size); }
+// Bytes that `size` ranks share, and joining a group of them: its number in this process, or -1.
+MB_EXPORT int64_t mb_process_group_bytes(int size) { return process_group_bytes(size); }
+MB_EXPORT int mb_join_process_group(int file, int rank, int size) { return join_process_group(file, rank, size); }
 
 // x [rows, width], settings -> its sum over the ranks of the group
 MB_OP(mb_all_reduce) {
-  const bool met = meeting_sum(settings_of<AllReduceSettings>(count, params).group, floats(params[0]), static_cast<float*>(params[2]),
-                               shapes[0][0] * shapes[0][1]);
-  return met ? 0 : kOutside;
+  const bool done = sum_over_group(settings_of<AllReduceSettings>(count, params).group, floats(params[0]), static_cast<float*>(params[2]),
+                                  shapes[0][0] * shapes[0][1]);
+  return done ? 0 : kOutside;
 }
 
 // x [rows, width], settings -> [rows, total], total at most ranks * width
 MB_OP(mb_all_gather) {
-  const bool met = meeting_gather(settings_of<AllGatherSettings>(count, params).group, floats(params[0]), static_cast<float*>(params[2]), shapes[0][0],
+  const bool done = gather_over_group(settings_of<AllGatherSettings>(count, params).group, floats(params[0]), static_cast<float*>(params[2]), shapes[0][0],
                                   shapes[0][1], shapes[2][1]);
-  return met ? 0 : kOutside;
+  return done ? 0 : kOutside;
 }
 
 // x [rows, width], settings -> x, which the other rank of the group receives
 MB_OP(mb_send_hidden) {
   const int64_t size = shapes[0][0] * shapes[0][1];
-  const bool met = hand_over(settings_of<SendHiddenSettings>(count, params).group, floats(params[0]), size);
+  const bool done = send_to_peer(settings_of<SendHiddenSettings>(count, params).group, floats(params[0]), size);
   std::memcpy(params[2], params[0], static_cast<size_t>(size) * sizeof(float));
-  return met ? 0 : kOutside;
+  return done ? 0 : kOutside;
 }
 
 // ids [rows], settings -> [rows, width], which the other rank of the group sends
 MB_OP(mb_receive_hidden) {
-  const bool met = take_over(settings_of<ReceiveHiddenSettings>(count, params).group, static_cast<float*>(params[2]), shapes[2][0] * shapes[2][1]);
-  return met ? 0 : kOutside;
+  const bool done = receive_from_peer(settings_of<ReceiveHiddenSettings>(count, params).group, static_cast<float*>(params[2]), shapes[2][0] * shapes[2][1]);
+  return done ? 0 : kOutside;
 }

@@ -5,6 +5,9 @@
 
 namespace mindbatch {
 
+// Of all that follows; a library with another one was built from other settings (kernels/native_library.py).
+constexpr uint32_t kSettingsDigest = 323715506u;
+
 enum Activation : int32_t { kGeluTanh, kGelu, kSilu, kRelu, kQuickGelu, kSigmoid, kIdentity };
 
 struct AdaptedShape {

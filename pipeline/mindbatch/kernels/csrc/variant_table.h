@@ -84,8 +84,8 @@ struct AttentionArgs {
   // Of encoder-decoders, or null:
   const int32_t* firsts;       // [tokens]: the first position that the token sees, in place of a window
   const int32_t* positions;    // [tokens]: its own, for distance_bias
-  const float* distance_bias;  // [heads, 2 * farthest + 1]: added to a score by key - own position, from -farthest on
-  int64_t farthest;            // what lies further away has the bias of the farthest
+  const float* distance_bias;  // [heads, 2 * max_distance + 1]: added to a score by key - own position, from -max_distance on
+  int64_t max_distance;            // keys further away have the bias of the last
   const float* sinks = nullptr;  // [heads], or null: a logit of each head's softmax that has no value
 };
 

@@ -64,20 +64,20 @@ def distance_attention(
 ) -> FloatArray:
     """Attention of tokens that see the positions [first, length), with a bias by distance.
 
-    A score gets the bias [heads, 2 * farthest + 1] of key - own position, counted from -farthest on.
+    A score gets the bias [heads, 2 * max_distance + 1] of key - own position, counted from -max_distance on.
     within_step: the step has all tokens of its rows, which see each other.
     """
     heads = qkv.reshape(len(qkv), 3, shape.heads, shape.head_dim)
     _write(keys, heads[:, 1], slots)
     _write(values, heads[:, 2], slots)
-    y, farthest = np.zeros_like(heads[:, 0]), bias.shape[1] // 2
+    y, max_distance = np.zeros_like(heads[:, 0]), bias.shape[1] // 2
     for tokens, table in _sequences(rows, tables, lengths):
-        places = np.arange(lengths[tokens].max())
-        scores = _products(heads[tokens, 0], _positions(keys, table, len(places)), shape)
-        distances = np.clip(places - positions[tokens][:, None], -farthest, farthest) + farthest
-        visible = (places < lengths[tokens][:, None]) & (places >= firsts[tokens][:, None])
+        keys_at = np.arange(lengths[tokens].max())
+        scores = _products(heads[tokens, 0], _positions(keys, table, len(keys_at)), shape)
+        distances = np.clip(keys_at - positions[tokens][:, None], -max_distance, max_distance) + max_distance
+        visible = (keys_at < lengths[tokens][:, None]) & (keys_at >= firsts[tokens][:, None])
         scores = scores + bias[:, distances].swapaxes(0, 1)
-        y[tokens] = _weighed(scores, visible, _positions(values, table, len(places)))
+        y[tokens] = _weighed(scores, visible, _positions(values, table, len(keys_at)))
     return y.reshape(len(qkv), -1)
 
 

@@ -201,13 +201,13 @@ def all_gather(x: FloatArray, *, shard: TensorSlice, total: int) -> FloatArray:
 
 @operation()
 def send_hidden(x: FloatArray, *, stage: int, tensor_rank: int) -> FloatArray:
-    """x [T, width], handed over by a rank of a stage to its fellow of the next one."""
+    """Sends x [T, width] from a rank of a stage to its peer in the next one, and gives x."""
     return _alone(x)
 
 
 @operation(lambda ids, stage, tensor_rank, width: width)
 def receive_hidden(ids: IntArray, *, stage: int, tensor_rank: int, width: int) -> FloatArray:
-    """ids [T] -> [T, width], what the fellow of the stage before hands over."""
+    """Receives the hidden states [T, width] of ids [T] from the peer in the stage before."""
     return _alone(ids)
 
 
