@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,11 +82,7 @@ _SECONDS_TO_LEAVE = 2
 
 
 class MpiProcessGroups:
-    """Process groups that were joined through MPI.
-
-    functions: functions that replace the library's of the same names (csrc/mindspore_ops.cpp) in a program.
-        They give the same bits: sums are added in the order of ranks.
-    """
+    """Process groups that were joined through MPI."""
 
     def __init__(self, rank: int) -> None:
         """Connects to the world of mpirun, which has the ranks of all replicas in their order.
@@ -107,12 +103,6 @@ class MpiProcessGroups:
             raise BackendError(f"mpi4py uses {name} here, which is not that of mpirun; allowed: Open MPI's")
         self._first = self._world.rank - rank
         self._groups: list[MPI.Intracomm] = []
-        self.functions = {
-            "mb_all_reduce": self._function(_sum),
-            "mb_all_gather": self._function(_gather),
-            "mb_send_hidden": self._function(_send),
-            "mb_receive_hidden": self._function(_receive),
-        }
         signal.signal(signal.SIGTERM, partial(_leave, MPI.Finalize))
         outlive_parent()  # which ends its threads before its processes
 
@@ -121,6 +111,19 @@ class MpiProcessGroups:
         members = self._world.group.Incl([self._first + rank for rank in ranks])
         self._groups.append(self._world.Create_group(members))
         return len(self._groups) - 1
+
+    @cached_property
+    def functions(self) -> Mapping[str, Any]:
+        """Functions that replace the library's of the same names (csrc/mindspore_ops.cpp) in a program.
+
+        They give the same bits: sums are added in the order of ranks.
+        """
+        return {
+            "mb_all_reduce": self._function(_sum),
+            "mb_all_gather": self._function(_gather),
+            "mb_send_hidden": self._function(_send),
+            "mb_receive_hidden": self._function(_receive),
+        }
 
     def _function(self, collective: Callable[[MPI.Intracomm, FloatArray, FloatArray], None]) -> Any:
         """Wraps `collective(group, x, y)` as a function of the library, whose operands are x, settings and y.
