@@ -34,8 +34,8 @@ BUFFERS = {
     "rotary": "qkv cos sin query_norm key_norm settings out",
     "activation": "x settings y",
     "xielu": "x positive negative settings y",
-    "adapters": "x weights bias slots arena table widths y",
-    "adapted_embed": "ids weights slots arena table sizes y",
+    "adapters": "x weights bias slots arena table settings y",
+    "adapted_embed": "ids weights slots arena table settings y",
     "experts": "x router correction up down router_bias up_bias down_bias scale logits settings y",
     "angles": "positions settings cos sin",
     "rows": "numbers table y",
@@ -48,7 +48,7 @@ BUFFERS = {
     "choice": "logits scores places normalisers tokens",
     "program": "ids first local table factor rows scaled y",
     "attention": "qkv keys values slots rows tables lengths sinks settings out bfloat16_keys bfloat16_values",
-    "relative": "qkv keys values slots rows tables lengths firsts positions bias settings out "
+    "distance": "qkv keys values slots rows tables lengths firsts positions bias settings out "
     "bfloat16_keys bfloat16_values",
     "cross": "qkv keys values rows tables lengths settings out bfloat16_keys bfloat16_values",
     "write": "qkv keys values slots settings bfloat16_keys bfloat16_values",
@@ -65,8 +65,8 @@ ONE_OF_EACH = (
     "rotary.cos",
     "activation.y",
     "attention.values",
-    "relative.bias",
-    "relative.firsts",
+    "distance.bias",
+    "distance.firsts",
     "cross.lengths",
     "write.bfloat16_values",
     "adapters.arena",
@@ -152,7 +152,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "recurrent_ops",
             "routing",
             "packing",
-            "meeting",
+            "process_group",
             "instruction_sets",
             "step_ops",
             "program",
@@ -214,14 +214,14 @@ def test_the_thread_pool_has_no_race(tmp_path: Path) -> None:
 
 def test_layers_of_experts_have_no_race(tmp_path: Path) -> None:
     _need(THREADS, tmp_path)
-    ours = ("variant_portable", "experts", "routing", "mindspore_ops", "meeting", "thread_pool")
+    ours = ("variant_portable", "experts", "routing", "mindspore_ops", "process_group", "thread_pool")
     sources = [DRIVER / "expert_threads.cpp", *(SOURCES / f"{name}.cpp" for name in ours)]
     _compile(sources, tmp_path / "experts", THREADS)
     _must_have_no_race(tmp_path / "experts", "every row is right\n")
 
 
 @pytest.mark.parametrize("flags", [MEMORY, THREADS], ids=["memory", "threads"])
-def test_ranks_meet_without_a_race(flags: list[str], tmp_path: Path) -> None:
+def test_process_groups_have_no_race(flags: list[str], tmp_path: Path) -> None:
     _need(flags, tmp_path)
     _compile([DRIVER / "ranks.cpp"], tmp_path / "ranks", flags)
     environment = {**os.environ, "TSAN_OPTIONS": "exitcode=66", "ASAN_OPTIONS": "detect_leaks=0"}

@@ -162,7 +162,7 @@ ALWAYS = {"qwen3 mp=8": job("qwen3", 8, [7])}
 WINDOWED = "gemma3_text, a window"
 """Its graphs are the same whatever a step holds: PagedAttention with masks."""
 OF_STAGES = "qwen3 mp=2 pp=3"
-HAND_OVERS = {0: 1, 3: 2, 5: 1}
+STAGE_LINKS = {0: 1, 3: 2, 5: 1}
 """A rank of each of three stages: with how many other stages it meets."""
 LIKE_LLAMA = {"minimind", "mistral", "seed_oss", "smollm3", "telechat3"}
 """Their graphs are Llama's: `test_these_types_have_the_graphs_of_llama`."""
@@ -170,7 +170,7 @@ SWEEP = {
     f"{each} mp={size}": job(each, size, first_and_last(size))
     for each in sorted({*CONFIGS} - LIKE_LLAMA)
     for size in (1, 2, 8)
-} | {WINDOWED: windowed_job(), OF_STAGES: job("qwen3", 2, [*HAND_OVERS], stages=3)}
+} | {WINDOWED: windowed_job(), OF_STAGES: job("qwen3", 2, [*STAGE_LINKS], stages=3)}
 
 
 @pytest.fixture(
@@ -246,17 +246,17 @@ def test_a_window_is_in_the_masks_of_every_graph(compiled: Compiled) -> None:
         assert kernels["LessEqual"] == 1
 
 
-def test_stages_are_compiled_with_what_they_hand_over(compiled: Compiled) -> None:
+def test_stages_are_compiled_with_what_they_send(compiled: Compiled) -> None:
     if all(name != OF_STAGES for name, _ in compiled):
         pytest.skip("in the sweep")
-    for rank, meetings in HAND_OVERS.items():
+    for rank, links in STAGE_LINKS.items():
         graphs = {graph["kind"]: graph for graph in compiled[OF_STAGES, rank]}
         assert [graph for graph in graphs.values() if "rule" in graph] == []
         assert {*graphs} == {DECODE, PROMPT, CHUNK, COPY} | ({HEAD} if rank == 5 else set())
         slices = 2 + (rank == 0)  # attention, MLP, and the embedding of the first stage
         for kind, fused in FUSED.items():
             assert fused <= {*graphs[kind]["kernels"]}
-            assert graphs[kind]["kernels"]["AllReduce"] == slices + meetings
+            assert graphs[kind]["kernels"]["AllReduce"] == slices + links
 
 
 def test_float32_is_refused_by_the_operator_and_its_layer(compiled: Compiled) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -225,11 +226,15 @@ def test_memory_is_used_again(library: NativeLibrary) -> None:
     assert plan_buffers(recording).row_bytes == 2 * 64
 
 
+@pytest.mark.parametrize("other", ["entry points", "settings"])
 def test_a_library_of_other_sources_is_refused(
-    library: NativeLibrary, monkeypatch: pytest.MonkeyPatch
+    other: str, library: NativeLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be called with what it does not take."""
-    monkeypatch.setattr(native_library, "INTERFACE", native_library.INTERFACE + 1)
+    if other == "settings":
+        monkeypatch.setattr(Path, "read_text", lambda *_, **__: "constexpr uint32_t kSettingsDigest = 1u;")
+    else:
+        monkeypatch.setattr(native_library, "INTERFACE", native_library.INTERFACE + 1)
     find_library.cache_clear()
     with pytest.raises(ConfigError, match="built from other sources"):
         find_library()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mindbatch.checkpoint.formats.floats import array_type, converted, widen
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
+from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.native_weights import PANEL, NativeWeights
 
@@ -26,14 +27,20 @@ def kind(request: pytest.FixtureRequest) -> NumberType:
     return found
 
 
-def call(name: str, arrays: Sequence[NDArray[Any]]) -> None:
-    """An entry point, as MindSpore calls it."""
+def call(
+    kind: NumberType, operation: str, inputs: Sequence[NDArray[Any]], y: Floats, **settings: Any
+) -> None:
+    """Calls the function of an operation over weights of a kind, as MindSpore does."""
+    function = NativeKernels(native_library(), kind).functions.function(operation, **settings)
+    assert function.settings is not None
+    arrays = [*inputs, function.settings, y]
     count = len(arrays)
     shapes = [(ctypes.c_int64 * each.ndim)(*each.shape) for each in arrays]
     data = (ctypes.c_void_p * count)(*[each.ctypes.data for each in arrays])
     sizes = (ctypes.c_int * count)(*[each.ndim for each in arrays])
     pointers = (ctypes.c_void_p * count)(*map(ctypes.addressof, shapes))
-    assert getattr(native_library().handle, name)(count, data, sizes, pointers, None, None, None) == 0
+    entry_point = getattr(native_library().handle, function.name)
+    assert entry_point(count, data, sizes, pointers, None, None, None) == 0
 
 
 def packed(weight: Floats, kind: NumberType) -> NDArray[Any]:
@@ -46,7 +53,7 @@ def packed(weight: Floats, kind: NumberType) -> NDArray[Any]:
 
 def product(x: Floats, weight: NDArray[Any], bias: Floats, kind: NumberType) -> Floats:
     y = np.empty((len(x), len(bias)), np.float32)
-    call(f"mb_linear_{kind.name}", [x, weight, bias, y])
+    call(kind, "linear", [x, weight, bias], y, outputs=len(bias))
     return y
 
 
@@ -148,7 +155,7 @@ def test_an_embedding_reads_the_rows_of_the_packed_matrix(kind: NumberType) -> N
     ids = np.array([0, 96, 5, 32, -1, 10_000], np.int32)
     for _ in every_variant():
         y = np.empty((len(ids), 20), np.float32)
-        call(f"mb_embed_{kind.name}", [ids, packed(weight, kind), y])
+        call(kind, "embedding", [ids, packed(weight, kind)], y, width=20)
         rows = bfloat16(weight) if kind == BFLOAT16 else np.multiply(*int8(weight))
         np.testing.assert_allclose(y[:4], rows[ids[:4]], rtol=1e-6)
         assert not y[4:].any()
@@ -183,11 +190,11 @@ def nearest_int8(weight: Floats) -> NDArray[np.int8]:
     return rounded.astype(np.int8)
 
 
-@pytest.mark.parametrize("turned", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("is_transposed", [False, True], ids=["rows", "columns"])
 @pytest.mark.parametrize(("outputs", "inputs"), [(96, 128), (70, 75), (33, 64), (5, 3)])
-def test_what_is_packed_is_what_numpy_rounds(outputs: int, inputs: int, turned: bool) -> None:
+def test_what_is_packed_is_what_numpy_rounds(outputs: int, inputs: int, is_transposed: bool) -> None:
     """In every instruction set; whole panels are packed otherwise than what is left over."""
-    stored = numbers(inputs, outputs).T if turned else numbers(outputs, inputs + 9)[:, 4:-5]
+    stored = numbers(inputs, outputs).T if is_transposed else numbers(outputs, inputs + 9)[:, 4:-5]
     stored[0, 0], stored[2, 1], stored[3, 2] = np.nan, -np.inf, 0
     weight = np.ascontiguousarray(stored)
     narrow = laid_out(nearest_bfloat16(weight), -(-inputs // 32) * 32)
@@ -227,14 +234,16 @@ def pack_all(library: NativeLibrary, kind: NumberType, rows: NDArray) -> tuple[b
 @pytest.mark.parametrize("kind", [FLOAT32, BFLOAT16, INT8], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("dtype", STORED)
 @pytest.mark.parametrize("shape", PACKED_SHAPES, ids=str)
-@pytest.mark.parametrize("is_turned", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("is_transposed", [False, True], ids=["rows", "columns"])
 def test_the_stored_type_makes_no_difference(
-    library: NativeLibrary, kind: NumberType, shape: tuple[int, int], dtype: str, is_turned: bool
+    library: NativeLibrary, kind: NumberType, shape: tuple[int, int], dtype: str, is_transposed: bool
 ) -> None:
-    drawn = np.random.default_rng(7).standard_normal(shape[::-1] if is_turned else shape).astype(np.float32)
+    drawn = (
+        np.random.default_rng(7).standard_normal(shape[::-1] if is_transposed else shape).astype(np.float32)
+    )
     stored = converted(drawn, "F32", dtype)[0].view(array_type(dtype))
     values = wide(stored, dtype)
-    if is_turned:  # as GPT-2's matrices are stored; and columns of a wider one
+    if is_transposed:  # as GPT-2's matrices are stored; and columns of a wider one
         stored, values = np.hstack([stored, stored])[:, : stored.shape[1]].T, values.T
     expected = None
     for variant in library.variants:
@@ -244,14 +253,14 @@ def test_the_stored_type_makes_no_difference(
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F16"])
-@pytest.mark.parametrize("is_turned", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("is_transposed", [False, True], ids=["rows", "columns"])
 def test_every_number_of_16_bits_is_widened_as_numpy_does(
-    library: NativeLibrary, dtype: str, is_turned: bool
+    library: NativeLibrary, dtype: str, is_transposed: bool
 ) -> None:
     """Float32 weights hold them as they are: subnormal ones, infinities and both zeros, too."""
     every = np.arange(1 << 16, dtype=np.uint16).view(array_type(dtype)).reshape(1024, 64)
     values = wide(every, dtype)
-    rows = np.asfortranarray(every) if is_turned else every
+    rows = np.asfortranarray(every) if is_transposed else every
     for variant in library.variants:
         library.set_variant(variant)
         found = np.frombuffer(pack_all(library, FLOAT32, rows)[0], np.float32)

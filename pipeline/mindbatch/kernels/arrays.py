@@ -3,7 +3,7 @@
 import math
 import mmap
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,10 @@ Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
 KernelParameter = Any
 """A weight or a cache as kernels keep it: an array, or a parameter or tensor of MindSpore over one."""
+PackedWeight = Annotated[Array, "packed weight"]
+"""An operation's input for which the C++ library has a function for each type of weights."""
+CacheArray = Annotated[Array, "cache"]
+"""The same for each type of caches."""
 Copy = Callable[[Sequence[tuple[int, int]]], None]
 """Copies rows of several arrays by (source, target)."""
 

@@ -24,11 +24,11 @@ def choose_kernels(
     """The kernels for a device. "auto" takes the fastest that are there.
 
     num_threads: of the native kernels; None is one for each core.
-    dtype, quantization, cache_dtype: as these keys of `model` ask for them.
+    dtype, quantization, cache_dtype: as these keys of `model` name them.
     instruction_set: of the native kernels; "auto" leaves it as it is in this process, at first the best one.
 
     Raises:
-        ConfigError: the name is unknown or not one of the device's, native kernels are asked for and were not
+        ConfigError: the name is unknown or not one of the device's, native kernels are requested and were not
             built, or the kernels do not compute in the dtype or keep weights or the cache so, or the machine
             does not have the instruction set.
     """

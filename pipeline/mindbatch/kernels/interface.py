@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class Kernels(ABC):
-    """A way to compute what models are made of: see `mindbatch.kernels.operations`.
+    """Computes the operations of models (`mindbatch.kernels.operations`) on a device.
 
     A "packed" weight is a linear layer's [outputs, inputs] matrix in the layout that suits these kernels.
 
-    float_type: of vectors and hidden states. What is read from a checkpoint and what leaves the model
-        is float32, which holds the values of every stored type.
-    graph: the kind of step (`StepShape.graph`) that is computed.
+    float_type: the type of vectors and hidden states. Numbers from a checkpoint and results of a model are
+        float32, which holds the values of every stored type.
+    graph: the kind of step (`StepShape.graph`) that these kernels compute.
     packs_any_float: `pack` takes float32, float16 and bfloat16's bits (uint16), not its own dtype only.
     """
 
@@ -57,41 +57,41 @@ class Kernels(ABC):
         return self.float_type
 
     def as_parameter(self, name: str, array: Array) -> KernelParameter:
-        """A weight or a cache, as these kernels take it: over the array's own memory.
+        """Makes a kernel parameter of a weight or a cache, over the array's own memory.
 
-        name: in a model's description.
+        name: the parameter's name in a model's description.
         """
         return array
 
     def add_offset(self, vector: KernelParameter, offset: float) -> KernelParameter:
-        """vector + offset in float32, where the vector is a kernel parameter."""
+        """Computes vector + offset in float32 for a vector that is a kernel parameter."""
         return self.fixed(self.floats(vector) + np.float32(offset))
 
     def floats(self, weight: KernelParameter) -> FloatArray:
-        """The numbers of a weight that is not packed."""
+        """Returns the numbers of a weight that is not packed."""
         return np.asarray(weight, np.float32)
 
     def fixed(self, numbers: FloatArray) -> KernelParameter:
-        """Numbers that were made of weights, as kernels take them."""
+        """Makes a kernel parameter of numbers that were computed from weights."""
         return numbers
 
     def zeros(self, width: int) -> KernelParameter:
-        """A vector [width] of zeros, of `float_type`."""
+        """Makes a vector [width] of zeros of `float_type`."""
         return np.zeros(width, self.dtype)
 
     @abstractmethod
     def packed_zeros(self, outputs: int, inputs: int) -> Array:
-        """Memory for a packed weight, which `pack` fills."""
+        """Allocates a packed weight, which `pack` fills."""
 
     def packed_stack(self, matrices: int, outputs: int, inputs: int) -> Array:
-        """Memory for so many packed matrices of one size, which `pack` fills one after another.
+        """Allocates packed matrices of one size, which `pack` fills one after another.
 
         Each begins `stacked_outputs(outputs)` outputs behind the one before.
         """
         return self.packed_zeros(matrices * self.stacked_outputs(outputs), inputs)
 
     def stacked_outputs(self, outputs: int) -> int:
-        """Outputs from one matrix of a packed stack to the next, of matrices with so many each."""
+        """Counts outputs from one matrix of a packed stack to the next, for matrices of so many outputs."""
         return outputs
 
     @abstractmethod
@@ -102,7 +102,7 @@ class Kernels(ABC):
         """
 
     def pack_integers(self, packed: Array, first_output: int, numbers: Array, scales: FloatArray) -> None:
-        """Packs int8 [n, inputs] with a scale [n] for each output, as they are; of `keeps_integers`."""
+        """Packs int8 [n, inputs] with a scale [n] for each output, unchanged; only if `keeps_integers`."""
         raise NotImplementedError
 
     @property
@@ -114,82 +114,82 @@ class Kernels(ABC):
     def adapter_store(
         self, shapes: Mapping[str, AdaptedShape], adapters: Sequence[Ranks], slots: int
     ) -> AdapterStore:
-        """Memory for so many of the adapters at a time.
+        """Allocates memory for so many of the adapters at a time.
 
-        shapes: of the parameters that they add to, by name.
+        shapes: the shapes of the adapted parameters, by name.
         """
 
     @abstractmethod
     def cache_shapes(self, shape: AttentionShape, geometry: CacheGeometry) -> CacheShapes:
-        """Shapes of one layer's key and value cache."""
+        """Returns the shapes of one layer's key and value cache."""
 
     def block_copies(
         self, arrays: Sequence[Array], parameters: Sequence[KernelParameter], padding: int
     ) -> Copy:
-        """Makes what copies blocks of caches, where they are; see `PagedCache.copy_blocks`.
+        """Returns a function that copies blocks of caches on the device; see `PagedCache.copy_blocks`.
 
-        arrays, parameters: the caches as they were made, and as they were then taken. padding: the block that
-        nothing is read from.
+        arrays: the caches. parameters: the kernel parameters over them.
+        padding: the block that is never read.
         """
         return partial(copy_rows, arrays)
 
     def table_width(self, needed: int, maximum: int) -> int:
-        """Columns of block_tables for a step whose longest sequence has `needed` blocks.
+        """Returns the columns of block_tables for a step whose longest sequence has `needed` blocks.
 
         A program takes tables of any width, a graph is compiled for one.
         """
         return needed
 
     def graph_inputs(self, batch: Batch, shape: StepShape, geometry: CacheGeometry) -> Sequence[IntArray]:
-        """Inputs of a step, of a batch that is laid out in `shape.tokens` tokens."""
+        """Returns the inputs of a step for a batch that is laid out in `shape.tokens` tokens."""
         return batch.arrays()
 
     def set_up(self) -> None:  # noqa: B027 - by default there is nothing to do
         """Prepares the device; before any model is made.
 
         Raises:
-            ConfigError: this machine does not have it.
+            ConfigError: this machine does not have the device.
         """
 
-    def meet(self, topology: Topology, rank: int, secret: bytes | None) -> None:  # noqa: B027 - by default it cannot
-        """Lets a local rank meet the others otherwise than through MindSpore, if it can; before any model.
+    def join_process_groups(self, topology: Topology, rank: int, secret: bytes | None) -> None:  # noqa: B027
+        """Connects a local rank with the others without MindSpore, if these kernels can; before any model.
 
-        secret: known to these ranks, all on this host, and to nobody else; None for ranks on several hosts,
-            which are a part of the world of MPI that mpirun has made.
+        secret: a secret that only these ranks know, all on this host; None for ranks on several hosts, which
+            are a part of the world of MPI that mpirun has made.
 
         Raises:
-            MindBatchError: the other ranks have not come, or MPI cannot be used here.
+            MindBatchError: other ranks did not join in time, or MPI cannot be used here.
         """
 
     def for_single_tokens(self) -> Kernels:
-        """The kernels for a model whose one graph takes every token as a sequence of its own."""
+        """Returns kernels for a model whose one graph takes every token as a sequence of its own."""
         return self
 
 
 class Runnable(Protocol):
     def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """The outputs [rows, ...], which nobody else has, for inputs of which the first has so many rows."""
+        """Computes new arrays [rows, ...] of the outputs; the first input has as many rows."""
         ...
 
 
 class ProgramKernels(Kernels):
-    """Kernels that run recordings: any number of tokens, and nothing is compiled."""
+    """Runs recordings for any number of tokens, without compiling anything."""
 
     @abstractmethod
     def can_run(self, shard: TensorSlice, stage: Stage) -> bool:
-        """True if a rank can do what its model has it do with others. It is asked after `meet`."""
+        """True if a rank has joined the process groups that its part of a model needs."""
 
     @abstractmethod
     def lowered(self, recording: Recording) -> Recording:
-        """The recording as calls of what these kernels have."""
+        """Turns a recording into calls of these kernels' functions."""
 
     @abstractmethod
     def program(self, recording: Recording, outputs: Sequence[OutputMemory] | None = None) -> Runnable:
-        """Program of a lowered recording. outputs: memory of what it gives, shared with other programs."""
+        """Makes a program of a lowered recording. outputs: memory that other programs share with it."""
 
 
 LayerCache = AttentionShape | Sequence[ConvolutionShape | DeltaShape]
-"""What a layer has a cache for: the keys and values of its heads, or states."""
+"""The cache of a layer: keys and values of its heads, or states."""
 
 
 class PagedCache:
@@ -197,7 +197,7 @@ class PagedCache:
 
     A recurrent layer has tensors of states instead, float32 [num_states, ...].
 
-    layers: the tensors of each layer. nbytes: of all of them, the padding block included.
+    layers: the tensors of each layer. nbytes: the bytes of all tensors, the padding block included.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class PagedCache:
         copy: Copy,
         states: Sequence[Array] = (),
     ) -> None:
-        """copy: of blocks. states: the tensors of recurrent layers."""
+        """copy: copies blocks. states: the tensors of recurrent layers."""
         self.geometry, self.layers, self.nbytes = geometry, list(layers), nbytes
         self._copy, self._states = copy, states
 
@@ -225,7 +225,7 @@ class PagedCache:
 
 
 def allocate(caches: Sequence[LayerCache], geometry: CacheGeometry, kernels: Kernels) -> PagedCache:
-    """A cache of zeros, held as the kernels need it. caches: by layer."""
+    """Allocates a cache of zeros in the layout of the kernels. caches: the cache of each layer."""
     blocks, states = list[Array](), list[Array]()
     parameters, layers = list[KernelParameter](), list[tuple[KernelParameter, ...]]()
     for layer, cache in enumerate(caches):

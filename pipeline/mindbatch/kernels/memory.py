@@ -51,7 +51,7 @@ def dtype_error(dtype: str, device_target: str) -> str | None:
 
 
 def quantization_error(quantization: str | None, dtype: str, device_target: str) -> str | None:
-    """Reason why the device's kernels do not keep weights so; None if they do, or nothing is asked."""
+    """Reason why the device's kernels do not keep weights so; None if they do, or none is requested."""
     if quantization is None:
         return None
     if quantization not in [allowed.name for allowed in QUANTIZATIONS[device_target]]:

@@ -91,7 +91,7 @@ class MindSporeKernels(Kernels):
 
         spans: positions (first, one past the last) of each sequence in the step.
         pad: from a number of tokens to the bucket that holds them.
-        capacity: tokens that a block table has room for. attention: of a layer with the narrowest window.
+        capacity: tokens that a block table can address. attention: of a layer with the narrowest window.
         """
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # commands that only ask for it load no NumPy
     FloatArray = npt.NDArray[np.float32]
 
 VARIANTS = ("amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "portable")
-INTERFACE = 17  # mb_interface() in csrc/mindspore_ops.cpp
+INTERFACE = 18  # mb_interface() in csrc/mindspore_ops.cpp
 
 _PRODUCTS = {
     "avx512_vnni": ("float32", "int8"),
@@ -65,14 +65,14 @@ class NativeLibrary:
         run: Callable[[Any], int] = self.handle.mb_run_program
         return run
 
-    def meeting_bytes(self, size: int) -> int:
-        """Bytes of memory in which so many ranks meet."""
-        return int(self.handle.mb_meeting_bytes(size))
+    def process_group_bytes(self, size: int) -> int:
+        """Returns the bytes of memory that so many ranks share."""
+        return int(self.handle.mb_process_group_bytes(size))
 
-    def join_meeting(self, file: int, rank: int, size: int) -> int:
-        """Maps an open file of `meeting_bytes`; the number that the meeting has in this process."""
-        number = int(self.handle.mb_join_meeting(file, rank, size))
-        assert number >= 0, "too many meetings, or no memory for one more"
+    def join_process_group(self, file: int, rank: int, size: int) -> int:
+        """Maps an open file of `process_group_bytes`; returns the number of the group in this process."""
+        number = int(self.handle.mb_join_process_group(file, rank, size))
+        assert number >= 0, "too many process groups, or no memory for one more"
         return number
 
     def pack(self, kind: int, stored: int, rows: Array, packed: Array, first_output: int) -> int:
@@ -82,14 +82,14 @@ class NativeLibrary:
         return int(self.handle.mb_pack(kind, stored, addresses[0], *sizes, addresses[1], first_output))
 
     def likeliest(
-        self, scores: FloatArray, summary: FloatArray | None, places: Array, normalisers: Array
+        self, scores: FloatArray, summary: FloatArray | None, likeliest: Array, normalisers: Array
     ) -> None:
-        """Writes what `decoding.softmax.likeliest_and_normalisers` gives of scores [n, V] in one piece.
+        """Writes what `decoding.softmax.likeliest_and_normalisers` gives of contiguous scores [n, V].
 
         summary: [n, 2, panels], what is known of the scores (csrc/summary.h), if it is.
-        places, normalisers: [n], int64 and float64.
+        likeliest, normalisers: [n], int64 and float64.
         """
-        score_addresses, result_addresses = _addresses(scores, summary), _addresses(places, normalisers)
+        score_addresses, result_addresses = _addresses(scores, summary), _addresses(likeliest, normalisers)
         self.handle.mb_likeliest(*score_addresses, *scores.shape, *result_addresses)
 
     def choose(
@@ -100,7 +100,7 @@ class NativeLibrary:
         rules: Array,
         uniforms: Array,
         firsts: Array,
-        places: Array,
+        likeliest: Array,
         normalisers: Array,
         tokens: Array,
     ) -> None:
@@ -111,7 +111,7 @@ class NativeLibrary:
         firsts[i + 1]. tokens: [m], int64; -1 where a score is NaN or infinity, or all are minus infinity.
         """
         inputs = _addresses(logits, summary, changed, rules, uniforms, firsts)
-        self.handle.mb_choose(*inputs, *logits.shape, *_addresses(places, normalisers, tokens))
+        self.handle.mb_choose(*inputs, *logits.shape, *_addresses(likeliest, normalisers, tokens))
 
     def philox(self, counters: Array, keys: Array, words: Array) -> None:
         """Writes `decoding.draws.philox4x32` of counters [4, S] and keys [2, S] to words [4, S]; uint64."""
@@ -166,13 +166,13 @@ def _open(path: Path) -> ctypes.CDLL:
             f"the C++ kernels cannot be loaded ({error}); {rebuild_hint()}; runtime.kernels=reference does "
             "without"
         ) from error
-    if not hasattr(handle, "mb_interface") or handle.mb_interface() != INTERFACE:
+    if not _is_current(handle):
         raise ConfigError(
             f"{path}: the C++ kernels were built from other sources than those beside them; "
             f"{rebuild_hint()} again; runtime.kernels=reference does without"
         )
     handle.mb_run_program.restype = ctypes.c_int64
-    handle.mb_meeting_bytes.restype = ctypes.c_int64
+    handle.mb_process_group_bytes.restype = ctypes.c_int64
     handle.mb_variant.restype = ctypes.c_char_p
     handle.mb_set_variant.argtypes = [ctypes.c_char_p]
     handle.mb_set_num_threads.argtypes = [ctypes.c_int]
@@ -186,6 +186,15 @@ def _open(path: Path) -> ctypes.CDLL:
     handle.mb_philox.argtypes = [pointer, pointer, number, pointer]
     handle.mb_philox.restype = None
     return handle
+
+
+def _is_current(handle: ctypes.CDLL) -> bool:
+    """True if a library has the entry points that this module calls, and the settings of csrc/settings.h."""
+    if not hasattr(handle, "mb_interface") or handle.mb_interface() != INTERFACE:
+        return False
+    handle.mb_settings_digest.restype = ctypes.c_uint32
+    digest = f" kSettingsDigest = {handle.mb_settings_digest()}u;"
+    return digest in Path(__file__).with_name("csrc").joinpath("settings.h").read_text(encoding="utf-8")
 
 
 def library_text(*, computes: bool = True) -> str:

@@ -26,7 +26,8 @@ def fused(recording: Recording) -> Recording:
     """The recording, with one call for each norm or activation and the product behind it.
 
     So its rows are not written to memory and read again, and threads wait for one another once less. A row's
-    bits are the same. What others read too, or is asked of the recording, is computed by a call of its own.
+    bits are the same. An output that others read too, or that the recording gives, is computed by a call of
+    its own.
     """
     return replace(recording, calls=[*_fused_calls(recording)])
 
@@ -97,7 +98,7 @@ class _Use:
     last: int
     size: int
 
-    def meets(self, other: _Use) -> bool:
+    def overlaps(self, other: _Use) -> bool:
         return self.first <= other.last and other.first <= self.last
 
 
@@ -107,17 +108,17 @@ def row_bytes(symbol: Symbol) -> int:
 
 
 def plan_buffers(recording: Recording) -> Buffers:
-    """A place for each symbol that calls write, but for the recording's outputs: the lowest that is free."""
-    placed: list[tuple[int, _Use]] = []
+    """Assigns the lowest free offset to each symbol that calls write, but for the recording's outputs."""
+    assigned: list[tuple[int, _Use]] = []
     for use in _uses(recording):
         offset = 0
         # From the lowest on, so that one pass finds the first gap that is wide enough.
-        for taken, other in sorted(placed, key=lambda placed_use: placed_use[0]):
-            if use.meets(other) and taken < offset + use.size:
+        for taken, other in sorted(assigned, key=lambda pair: pair[0]):
+            if use.overlaps(other) and taken < offset + use.size:
                 offset = max(offset, taken + other.size)
-        placed.append((offset, use))
-    total = max((offset + use.size for offset, use in placed), default=0)
-    return Buffers({use.symbol: offset for offset, use in placed}, total)
+        assigned.append((offset, use))
+    total = max((offset + use.size for offset, use in assigned), default=0)
+    return Buffers({use.symbol: offset for offset, use in assigned}, total)
 
 
 def _uses(recording: Recording) -> Iterator[_Use]:
@@ -172,7 +173,7 @@ class ArrayTable:
         """offsets: see `Buffers`. memory: of each output."""
         self._memory = memory
         symbols = [*recording.inputs, *recording.outputs, *offsets]
-        assert len({*symbols}) == len(symbols), "what a program is asked for, its own calls must write"
+        assert len({*symbols}) == len(symbols), "a program's own calls must write its outputs"
         every = [array for call in recording.calls for array in call.inputs if isinstance(array, np.ndarray)]
         self._same = {id(array): array for array in every}  # and kept alive
         self._numbers = {identity: number for number, identity in enumerate([*map(id, symbols), *self._same])}
@@ -184,7 +185,7 @@ class ArrayTable:
         self._inputs, self._outputs = slice(0, inputs), slice(inputs, arguments)
         self._written, self._buffers = slice(inputs, len(symbols)), slice(arguments, len(symbols))
         self._input_shapes: list[tuple[int, ...]] = [()] * inputs
-        self._placed = (0, 0)
+        self._step = (0, 0)
         self._offsets = np.array([*offsets.values()], np.uintp)
         self.addresses[len(symbols) :] = [array.ctypes.data for array in self._same.values()]
 
@@ -196,7 +197,7 @@ class ArrayTable:
         """Arrays for what a step of so many rows gives; nobody else has them."""
         return [memory.array(rows) for memory in self._memory]
 
-    def place(self, inputs: Sequence[Array], memory: int, rows: int) -> None:
+    def set_step(self, inputs: Sequence[Array], memory: int, rows: int) -> None:
         """Sets what differs between steps, and from the step before. memory: where the buffers begin.
 
         Outputs are those that `outputs` gave last.
@@ -208,8 +209,8 @@ class ArrayTable:
                 self.shapes[number, : array.ndim] = array.shape
         self.addresses[self._inputs] = [array.ctypes.data for array in inputs]
         self.addresses[self._outputs] = [output.address for output in self._memory]
-        if self._placed != (memory, rows):
-            self._placed = memory, rows
+        if self._step != (memory, rows):
+            self._step = memory, rows
             self.addresses[self._buffers] = self._offsets * np.uintp(rows) + np.uintp(memory)
             self.shapes[self._written, 0] = rows
 
@@ -236,7 +237,7 @@ class NativeProgram:
     ) -> None:
         """outputs: memory of what it gives, where it shares that with other programs.
 
-        functions: ctypes' `EntryPoint`s of csrc/program.h in place of the library's of these names.
+        functions: ctypes' `EntryPoint`s of csrc/program.h that replace the library's of these names.
         """
         recording = fused(recording)
         self._functions = [call.operation for call in recording.calls]
@@ -266,7 +267,7 @@ class NativeProgram:
         outputs = self._table.outputs(rows)
         if rows == 0:
             return outputs
-        self._table.place(inputs, self._memory_for(rows), rows)
+        self._table.set_step(inputs, self._memory_for(rows), rows)
         if failed := self._run(ctypes.byref(self._calls)):
             raise RuntimeError(f"{self._functions[failed - 1]} failed in a step of {rows} tokens")
         return outputs

@@ -53,7 +53,8 @@ class RecordedCall:
 class Recording:
     """Calls in their order.
 
-    inputs: what each step brings. outputs: what is asked of it. layer: of calls to come, see `RecordedCall`.
+    inputs: what each step brings. outputs: what the recording gives.
+    layer: the layer of calls to come, see `RecordedCall`.
     """
 
     inputs: list[Symbol] = field(default_factory=list)
@@ -84,8 +85,9 @@ class Recording:
 class Operation:
     """A function of a step's arrays, declared once: by what it gives in NumPy.
 
-    Called with arrays it is that function; called with symbols it is recorded, and whoever runs the recording
+    Called with arrays it is that function; called with symbols it is recorded, and what runs the recording
     has functions of the same name: NumPy's, those of the C++ library, or operators of MindSpore.
+    Its settings are the function's keyword-only parameters: see `mindbatch.kernels.settings`.
     """
 
     def __init__(

@@ -1,22 +1,37 @@
-"""The sizes that layers and kernels agree on: of attention, experts, products of heads, the cache."""
+"""Shapes that operations take as settings: attention, experts, products of heads, the cache."""
 
 from __future__ import annotations
 
 import math
 from ctypes import c_float
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Annotates a setting that is one of some names; C++ has an enum of them."""
+
+    enum: str
+    names: tuple[str, ...]
+
+
+Activation = Annotated[
+    str, OneOf("Activation", ("gelu_tanh", "gelu", "silu", "relu", "quick_gelu", "sigmoid", "identity"))
+]
+"""Name of a function of single numbers."""
 
 
 @dataclass(frozen=True)
 class AttentionShape:
     """The slice of attention that one rank computes.
 
-    window: number of latest positions a token sees, its own included; 0 for all.
-    is_chunked: windows do not slide: they begin at its multiples, and a token sees those of its own.
+    window: the number of latest positions that a token sees, its own included; 0 for all.
+    is_chunked: windows do not slide but begin at multiples of `window`, and a token sees those of its own.
     scale: the factor on query-key products.
     softcap: scores become softcap * tanh(score / softcap); with 0 they stay.
-    alibi: what is added to the products then, of the heads of this rank.
-    has_sinks: each head has a logit that stands in its softmax beside the scores, and adds no value.
+    alibi: the biases by position that are added to the scores of this rank's heads, if any.
+    has_sinks: the softmax of each head has one more logit, which adds no value.
     """
 
     heads: int
@@ -44,17 +59,17 @@ class AttentionShape:
 class ExpertsShape:
     """The slice of a layer of experts that one rank computes.
 
-    inner: width of each expert on this rank, between its two products. activation: of the gate.
+    inner: the width of each expert on this rank, between its two products. activation: the gate's.
     has_biases: vectors are added to the router's logits and to both products, or scale the experts' weights.
-    has_logits: the router's logits are computed before, of something else than the experts take in.
+    has_logits: the router's logits are an input, computed of something else than the experts' input.
     limit: above 0, gates are at most it and ups within it on both sides, and an up counts as 1 + up; gates
-        and ups take turns in the first product then.
-    weighs_inputs: a row's weights are factors of what its experts take in, not of what they give.
+        and ups are interleaved in the first product then.
+    weighs_inputs: a row's weights multiply the inputs of its experts, not their outputs.
     """
 
     routing: Routing
     inner: int
-    activation: str
+    activation: Activation
     has_biases: bool = False
     limit: float = 0.0
     weighs_inputs: bool = False
@@ -79,7 +94,7 @@ class HeadProductsShape:
 class ConvolutionShape:
     """The channels of a causal convolution that one rank computes, each with weights of its own.
 
-    kernel: inputs that an output is made of. is_activated: it is the SiLU of that.
+    kernel: the number of inputs of an output. is_activated: a SiLU follows.
     """
 
     channels: int
@@ -88,7 +103,7 @@ class ConvolutionShape:
 
     @property
     def state(self) -> tuple[int, ...]:
-        """Shape of what is kept of a sequence: its latest inputs, which later outputs are made of."""
+        """Shape of a sequence's state: its latest inputs, which later outputs need."""
         return self.kernel - 1, self.channels
 
 
@@ -107,12 +122,12 @@ class DeltaShape:
 
     @property
     def state(self) -> tuple[int, ...]:
-        """Shape of what is kept of a sequence: of each value head [key_dim, value_dim], in panels."""
+        """Shape of a sequence's state: a matrix [key_dim, value_dim] for each value head, in panels."""
         return self.value_heads, -(-self.value_dim // STATE_PANEL) * self.key_dim, STATE_PANEL
 
 
 CacheShapes = tuple[tuple[int, ...], tuple[int, ...]]
-"""Of one layer's key and value cache; the first dimension is the block."""
+"""Shapes of one layer's key and value cache; the first dimension is the block."""
 
 
 @dataclass(frozen=True)

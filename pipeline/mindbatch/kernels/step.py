@@ -114,8 +114,8 @@ def encoder_and_decoder(step: Sequence[IntArray]) -> tuple[Batch, Batch, IntArra
     encoded, decoded = np.flatnonzero(positions < inputs), np.flatnonzero(positions >= inputs)
 
     def part(tokens: IntArray, lengths: IntArray, firsts: IntArray) -> Batch:
-        own, places = (ids[tokens], positions[tokens]), (slots[tokens], rows[tokens])
-        return Batch(*own, *places, tables, lengths, firsts, adapters[0][tokens] if adapters else None)
+        own, cached = (ids[tokens], positions[tokens]), (slots[tokens], rows[tokens])
+        return Batch(*own, *cached, tables, lengths, firsts, adapters[0][tokens] if adapters else None)
 
     seen = inputs[encoded]
     return (

@@ -34,7 +34,7 @@ def cut_recording(step: Recording, lengths: Symbol) -> tuple[Recording, Recordin
     inputs behind that; it may read caches that the first has written.
     """
     over_sequences = (*ATTENTION, *RECURRENT)
-    last = max(place for place, call in enumerate(step.calls) if call.operation.startswith(over_sequences))
+    last = max(index for index, call in enumerate(step.calls) if call.operation.startswith(over_sequences))
     before = Recording([*step.inputs], step.calls[:last])
     seen = before.input((), lengths.dtype)
     sequence_call = step.calls[last]
@@ -73,7 +73,7 @@ class LastRows:
         if wanted is not None:
             seen = np.zeros_like(lengths)
             seen[wanted] = lengths[wanted]
-        states = [*self._before.run([*step, seen]), *(step[place] for place in self._inputs)]
+        states = [*self._before.run([*step, seen]), *(step[index] for index in self._inputs)]
         if wanted is not None:
             marked = zip(states, self._are_tables, strict=True)
             states = [array if is_table else array[wanted] for array, is_table in marked]
@@ -102,7 +102,7 @@ class StepRecordings:
 class StepPrograms:
     """Computes a model's steps of any number of tokens, without padding.
 
-    Of a pipeline stage before the last, which has no head, the values are what it hands over.
+    A pipeline stage before the last has no head: its values are the hidden states that it sends.
     """
 
     _head: Runnable

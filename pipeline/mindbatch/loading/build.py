@@ -19,7 +19,7 @@ from mindbatch.kernels.choice import kernel_notes, kernels_in_use
 from mindbatch.loading.memory_check import MemoryDemand, naming_exhaustion, refuse_beyond_memory
 from mindbatch.loading.prepared_adapters import NO_ADAPTERS, PreparedAdapters
 from mindbatch.loading.providers import assistant_settings, provider_of
-from mindbatch.parallel.topology import RankPlace
+from mindbatch.parallel.topology import RankCoordinates
 from mindbatch.prompts.token_bytes import IncrementalDetokenizer
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
@@ -80,7 +80,7 @@ def load_engine(setup: EngineSetup, notice: Notice = lambda text: None) -> Loade
 
 
 def _demand_of(setup: EngineSetup) -> MemoryDemand:
-    return MemoryDemand.of(setup, [RankPlace(0, setup.spec.stage.index, 0)])
+    return MemoryDemand.of(setup, [RankCoordinates(0, setup.spec.stage.index, 0)])
 
 
 def load_runners(

@@ -15,7 +15,7 @@ from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.loading.setup import EngineSetup
 
 if TYPE_CHECKING:
-    from mindbatch.parallel.topology import RankPlace
+    from mindbatch.parallel.topology import RankCoordinates
 
 _MIB = 1 << 20
 _SMALLER = {BFLOAT16: "model.dtype=bfloat16", INT8: "model.quantization=int8"}
@@ -34,7 +34,7 @@ class MemoryDemand:
     replicas: int = 1
 
     @classmethod
-    def of(cls, setup: EngineSetup, places: Sequence[RankPlace]) -> MemoryDemand:
+    def of(cls, setup: EngineSetup, places: Sequence[RankCoordinates]) -> MemoryDemand:
         """Demand of the ranks at these places, all on one machine, each with the setup's part of memory."""
         return cls(setup, [place.stage for place in places], len({place.replica for place in places}))
 

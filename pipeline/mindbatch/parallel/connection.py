@@ -18,10 +18,10 @@ import numpy.typing as npt
 from mindbatch.io.errors import MindBatchError
 
 HANDSHAKE_SECONDS = 30
-"""A peer may be on a machine that has much else to do."""
+"""A peer may be on a busy machine."""
 _PAUSE_SECONDS = 0.1
-MOST_HANDSHAKES = 128
-"""At the same time: a foreign program that opens connections must not make threads without end."""
+MAX_HANDSHAKES = 128
+"""Handshakes at a time: a foreign program that opens connections must not make threads without end."""
 
 
 def is_authenticated(stream: socket.socket, key: bytes, *, listens: bool) -> bool:
@@ -52,14 +52,14 @@ def set_timeout(stream: socket.socket, option: int, seconds: int) -> None:
 class AuthenticatingListener:
     """Takes connections whose peers prove a key.
 
-    Handshakes are done side by side. Of too many the oldest is ended: one that was begun long ago is of
-    somebody who says nothing, and whoever holds connections keeps nobody else out.
+    Handshakes run in parallel. If there are too many, the oldest is ended: a program that opens connections
+    and proves nothing cannot keep the ranks out.
     """
 
     def __init__(
         self, listening: socket.socket, key: bytes, on_stream: Callable[[socket.socket], None]
     ) -> None:
-        """on_stream: called, in a thread of its own, with each stream whose peer has proved the key."""
+        """on_stream: called in a new thread for each stream whose peer has proved the key."""
         self._listening, self._key, self._on_stream = listening, key, on_stream
         self._closed = threading.Event()
         self._handshakes: list[socket.socket] = []  # the oldest first
@@ -84,7 +84,7 @@ class AuthenticatingListener:
                     return
                 continue
             with self._changing:
-                if len(self._handshakes) == MOST_HANDSHAKES:
+                if len(self._handshakes) == MAX_HANDSHAKES:
                     _shut(self._handshakes.pop(0))
                 self._handshakes.append(stream)
             threading.Thread(target=self._take, args=(stream,), name="job peer", daemon=True).start()
@@ -111,11 +111,11 @@ def _shut(stream: socket.socket) -> None:
 Array = npt.NDArray[Any]
 Address = tuple[str, int]
 
-MOST_MESSAGE_BYTES = 1 << 30
+MAX_MESSAGE_BYTES = 1 << 30
 _TRIES = 3
-"""A loaded machine may be slow to prove the key, and who holds many connections may have ours ended once."""
+"""A loaded machine may be slow to prove the key, and a flood of connections may have ours ended once."""
 _SEND_SECONDS = 60
-"""A peer that takes nothing for so long is stopped or cut off."""
+"""A peer that receives nothing for so long is stopped or cut off."""
 _DTYPES = ("bool", "int32", "int64", "float16", "float32", "float64", "uint8", "uint16")
 _HEAD = struct.Struct("<I")
 
@@ -133,7 +133,7 @@ class MessageError(MindBatchError):
 
 
 def encoded(kind: str, fields: Mapping[str, Any], arrays: Sequence[Array] = ()) -> bytes:
-    """A message as bytes: the length of a JSON header, the header, the arrays' bytes.
+    """Encodes a message: the length of a JSON header, the header, the arrays' bytes.
 
     Python's own JSON: it keeps infinite numbers, whole numbers of any size and texts that are no Unicode.
     """
@@ -143,10 +143,10 @@ def encoded(kind: str, fields: Mapping[str, Any], arrays: Sequence[Array] = ()) 
 
 
 def decoded(content: bytes) -> Message:
-    """The message in some bytes.
+    """Decodes a message.
 
     Raises:
-        MessageError: they hold none.
+        MessageError: the bytes are not a message.
     """
     try:
         [length] = _HEAD.unpack_from(content)
@@ -165,7 +165,7 @@ def decoded(content: bytes) -> Message:
 
 
 def _array(content: bytes, start: int, dtype: str, shape: Sequence[int]) -> tuple[Array, int]:
-    """The array that begins at `start`, which shares the memory of `content`, and where it ends."""
+    """Returns the array that begins at `start`, over the memory of `content`, and the offset of its end."""
     if dtype not in _DTYPES or any(not isinstance(size, int) or size < 0 for size in shape):
         raise ValueError(f"an array of {dtype} {shape}")
     count = math.prod(shape)
@@ -184,7 +184,7 @@ class MessageConnection:
         """Sends a message.
 
         Raises:
-            OSError: the peer has gone, or has taken nothing for a minute.
+            OSError: the peer has ended, or has received nothing for a minute.
         """
         self.send_encoded(encoded(kind, fields, arrays))
 
@@ -197,10 +197,10 @@ class MessageConnection:
         """Waits for the next message.
 
         Raises:
-            EOFError, OSError: the peer has gone.
-            MessageError: what came is no message.
+            EOFError, OSError: the peer has ended.
+            MessageError: the bytes are not a message.
         """
-        return decoded(self._connection.recv_bytes(MOST_MESSAGE_BYTES))
+        return decoded(self._connection.recv_bytes(MAX_MESSAGE_BYTES))
 
     def close(self) -> None:
         """Ends the connection; a thread that receives notices it, and so does the peer.
@@ -213,21 +213,21 @@ class MessageConnection:
 
 
 def connect(address: Address, key: bytes) -> MessageConnection:
-    """A connection to a process of the same job.
+    """Connects to a process of the same job.
 
     Raises:
-        OSError: nobody listens there, or is not of this job.
+        OSError: no process listens there, or one that is not of this job.
     """
     for _ in range(_TRIES):
         stream = socket.create_connection(address, HANDSHAKE_SECONDS)
         if is_authenticated(stream, key, listens=False):
             return _message_connection(stream)
         stream.close()
-    raise ConnectionError(f"{address[0]}:{address[1]}: who listens there is not of this job")
+    raise ConnectionError(f"the process at {address[0]}:{address[1]} is not of this job")
 
 
 def _message_connection(stream: socket.socket) -> MessageConnection:
-    """The connection over a stream both of whose ends have proved the key."""
+    """Makes a connection of a stream both of whose ends have proved the key."""
     set_timeout(stream, socket.SO_SNDTIMEO, _SEND_SECONDS)
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # What was sent and is not acknowledged for so long ends the connection: a host that was cut off.
@@ -236,9 +236,9 @@ def _message_connection(stream: socket.socket) -> MessageConnection:
 
 
 class JobListener(AuthenticatingListener):
-    """Takes the connections of a job's processes; whoever does not know the job's key gets nothing.
+    """Takes connections of a job's processes, which must prove the job's key.
 
-    on_connection: called, in a thread of its own, with each connection whose peer has proved the key.
+    on_connection: called in a new thread for each connection whose peer has proved the key.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class JobListener(AuthenticatingListener):
         on_connection: Callable[[MessageConnection], None],
         port: int = 0,
     ) -> None:
-        """`port`: 0 is a free one. Raises OSError where the address cannot be listened on."""
+        """Begins to listen; port 0 is a free one. Raises OSError where the address cannot be listened on."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, port), family=family)
         self.address: Address = listening.getsockname()[:2]

@@ -8,7 +8,7 @@ from mindspore import Tensor, mint, nn, ops
 from mindspore.communication import GlobalComm, create_group, get_group_size, get_rank, init
 
 from mindbatch.io.errors import ConfigError
-from mindbatch.parallel.topology import TensorSlice, Topology, hand_over_group
+from mindbatch.parallel.topology import TensorSlice, Topology, stage_link
 
 
 class Identity(nn.Cell):
@@ -33,7 +33,7 @@ class AllGatherLast(nn.Cell):
 
 
 def model_group_name(first_rank: int) -> str:
-    """The group in which the slices of a model meet whose first rank, in MindSpore's world, is this one."""
+    """Names the group of a model's slices whose first rank, in MindSpore's world, is this one."""
     return f"model_parallel_group_{first_rank}"
 
 
@@ -58,14 +58,14 @@ def _group_of(shard: TensorSlice) -> str:
 
 
 class SendHidden(nn.Cell):
-    """Hand-over of a stage's last hidden states; the output is what the next stage receives."""
+    """Sends a stage's last hidden states; the output is what the next stage receives."""
 
     def __init__(self, stage: int, tensor_rank: int) -> None:
         super().__init__(auto_prefix=False)
-        self.meet = ops.AllReduce(ops.ReduceOp.SUM, hand_over_group(stage, tensor_rank))
+        self.reduce = ops.AllReduce(ops.ReduceOp.SUM, stage_link(stage, tensor_rank))
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.meet(x)
+        return self.reduce(x)
 
 
 class ReceiveHidden(nn.Cell):
@@ -73,12 +73,12 @@ class ReceiveHidden(nn.Cell):
 
     def __init__(self, stage: int, tensor_rank: int, width: int, dtype: Any) -> None:
         super().__init__(auto_prefix=False)
-        self.meet = ops.AllReduce(ops.ReduceOp.SUM, hand_over_group(stage - 1, tensor_rank))
+        self.reduce = ops.AllReduce(ops.ReduceOp.SUM, stage_link(stage - 1, tensor_rank))
         self.width = width
         self.dtype = dtype
 
     def construct(self, ids: Tensor) -> Tensor:
-        return self.meet(ops.zeros((ids.shape[0], self.width), self.dtype))
+        return self.reduce(ops.zeros((ids.shape[0], self.width), self.dtype))
 
 
 def initialise(device_target: str) -> None:
@@ -111,7 +111,7 @@ def initialise(device_target: str) -> None:
 
 
 def join_group(topology: Topology, rank: int) -> None:
-    """Enters the groups in which the slices and the stages of a model meet; after `initialise`."""
+    """Joins MindSpore's groups of the slices and the stages of a model; after `initialise`."""
     if topology.world_size == 1:
         return
     init()
@@ -119,8 +119,8 @@ def join_group(topology: Topology, rank: int) -> None:
     if 1 < size < topology.world_size:
         first = rank - rank % size
         create_group(model_group_name(first), [*range(first, first + size)])
-    # Every stage enters the group with the stage before first, so that none waits for another in a circle.
-    for name, ranks in topology.hand_over_groups(rank):
+    # Every stage joins the group with the stage before first, so that none waits for another in a circle.
+    for name, ranks in topology.stage_links(rank):
         create_group(name, ranks)
 
 

@@ -1,4 +1,4 @@
-"""A file in memory that the ranks of one host share: its first rank makes it, and hands it to the others."""
+"""A file in memory that ranks of one host share: the first rank makes it and sends it to the others."""
 
 import hashlib
 import os
@@ -13,22 +13,22 @@ from mindbatch.parallel.connection import AuthenticatingListener, is_authenticat
 from mindbatch.parallel.topology import TensorSlice
 
 SECONDS = 1800.0
-"""In which all ranks are expected. Whoever watches them knows long before whether one hangs."""
+"""Time limit for all ranks. The process that watches them notices much earlier that one hangs."""
 _BETWEEN_TRIES = 0.02
 _RANK = struct.Struct("<I")
 
 
 def shared_file(secret: bytes, name: str, shard: TensorSlice, nbytes: int) -> int:
-    """The open file, filled with zeros, that all ranks of a slice get; nothing of it is in any folder.
+    """Opens the same file, filled with zeros, in all ranks of a slice; it is in no folder.
 
-    secret: known to the ranks of a replica alone, which prove it to each other before they get or count
-    anything. name: of the slice among those of the replica.
+    secret: a secret that only the ranks of a replica know, and prove before they get the file or are counted.
+    name: the name of the slice among those of the replica.
 
     Raises:
-        MindBatchError: the other ranks have not come.
+        MindBatchError: other ranks have not joined in time.
     """
     address = address_of(secret, name)
-    return _hand_out(address, secret, shard, nbytes) if shard.rank == 0 else _fetch(address, secret, shard)
+    return _serve(address, secret, shard, nbytes) if shard.rank == 0 else _fetch(address, secret, shard)
 
 
 def address_of(secret: bytes, name: str) -> str:
@@ -36,12 +36,12 @@ def address_of(secret: bytes, name: str) -> str:
     return f"\0mindbatch-{hashlib.sha256(secret + name.encode()).hexdigest()[:32]}"
 
 
-def _hand_out(address: str, secret: bytes, shard: TensorSlice, nbytes: int) -> int:
+def _serve(address: str, secret: bytes, shard: TensorSlice, nbytes: int) -> int:
     file = os.memfd_create("mindbatch", os.MFD_CLOEXEC)
     os.ftruncate(file, nbytes)
     served, changed = {shard.rank}, threading.Condition()
 
-    def serve(stream: socket.socket) -> None:
+    def send(stream: socket.socket) -> None:
         with stream, suppress(OSError, struct.error):
             socket.send_fds(stream, [b"\0"], [file])
             [rank] = _RANK.unpack(stream.recv(_RANK.size))  # it has the file
@@ -52,11 +52,11 @@ def _hand_out(address: str, secret: bytes, shard: TensorSlice, nbytes: int) -> i
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind(address)
     listening.listen()
-    listener = AuthenticatingListener(listening, secret, serve)
+    listener = AuthenticatingListener(listening, secret, send)
     try:
         with changed:
             if not changed.wait_for(lambda: len(served) == shard.size, SECONDS):
-                raise _lonely(shard)
+                raise _missing_ranks(shard)
     finally:
         listener.close()
     return file
@@ -65,7 +65,7 @@ def _hand_out(address: str, secret: bytes, shard: TensorSlice, nbytes: int) -> i
 def _fetch(address: str, secret: bytes, shard: TensorSlice) -> int:
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
-        # Nobody listens yet, many wait to be accepted, or a loaded machine was slow to prove the key.
+        # The first rank does not listen yet, many ranks wait to be accepted, or a loaded machine was slow.
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream, suppress(OSError):
             set_timeout(stream, socket.SO_SNDTIMEO, 1)
             stream.connect(address)
@@ -75,10 +75,10 @@ def _fetch(address: str, secret: bytes, shard: TensorSlice) -> int:
                 stream.sendall(_RANK.pack(shard.rank))
                 return files[0]
         time.sleep(_BETWEEN_TRIES)
-    raise _lonely(shard)
+    raise _missing_ranks(shard)
 
 
-def _lonely(shard: TensorSlice) -> MindBatchError:
+def _missing_ranks(shard: TensorSlice) -> MindBatchError:
     return MindBatchError(
-        f"tensor rank {shard.rank} of {shard.size}: the others have not come within {SECONDS:.0f} seconds"
+        f"tensor rank {shard.rank} of {shard.size}: other ranks have not joined within {SECONDS:.0f} seconds"
     )

@@ -1,4 +1,4 @@
-"""Place of a process among dp x pp x mp others, and the layers, and shards of them, that are its own."""
+"""Coordinates of a process among dp x pp x mp others, and the layers and shards that it holds."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -33,7 +33,7 @@ class TensorSlice:
 WHOLE = TensorSlice()
 
 
-class RankPlace(NamedTuple):
+class RankCoordinates(NamedTuple):
     """A rank's replica, its stage there, and its rank among the tensor-parallel ones."""
 
     replica: int
@@ -86,10 +86,10 @@ class Topology:
     def world_size(self) -> int:
         return self.data_parallel * self.replica_size
 
-    def coordinates(self, rank: int) -> RankPlace:
+    def coordinates(self, rank: int) -> RankCoordinates:
         """Splits a global rank into replica, stage and tensor-parallel rank."""
         replica, local = divmod(rank, self.replica_size)
-        return RankPlace(replica, *divmod(local, self.model_parallel))
+        return RankCoordinates(replica, *divmod(local, self.model_parallel))
 
     def ranks_of(self, replica: int) -> range:
         """The global ranks of a replica, in order of their local ranks."""
@@ -106,20 +106,20 @@ class Topology:
         stage = self.coordinates(rank).stage
         return RankPart(self.slice_of(rank), stage, self.pipeline_stage, self.device_map)
 
-    def hand_over_groups(self, rank: int) -> list[tuple[str, list[int]]]:
-        """The groups of a local rank and who meets there: with the stage before, then the one after."""
+    def stage_links(self, rank: int) -> list[tuple[str, list[int]]]:
+        """Names and ranks of a local rank's groups with its peers: the stage before, then the one after."""
         _, stage, tensor_rank = self.coordinates(rank)
         senders = [sender for sender in (stage - 1, stage) if 0 <= sender < self.pipeline_stage - 1]
         firsts = [sender * self.model_parallel + tensor_rank for sender in senders]
         return [
-            (hand_over_group(sender, tensor_rank), [first, first + self.model_parallel])
+            (stage_link(sender, tensor_rank), [first, first + self.model_parallel])
             for sender, first in zip(senders, firsts, strict=True)
         ]
 
 
-def hand_over_group(sender: int, tensor_rank: int) -> str:
-    """The name of the group in which a rank of a stage hands over to its fellow of the next one."""
-    return f"hand_over_{sender}_{tensor_rank}"
+def stage_link(sender: int, tensor_rank: int) -> str:
+    """Names the group in which a rank of a stage sends to its peer in the next one."""
+    return f"stage_link_{sender}_{tensor_rank}"
 
 
 @dataclass(frozen=True)

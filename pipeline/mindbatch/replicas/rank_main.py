@@ -112,7 +112,7 @@ def load_rank(
             join_group(topology, rank)
         if secret is not None or (topology.world_size > 1 and not has_world):
             notice("waiting for the other ranks")
-            kernels.meet(topology, rank, secret)
+            kernels.join_process_groups(topology, rank, secret)
             notice("loading weights 0%")
 
     leads = rank == topology.leader_of(0)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from mindbatch.dataset.rows import RowFailure
 from mindbatch.loading.memory_check import MemoryDemand
 from mindbatch.loading.setup import EngineSetup
-from mindbatch.parallel.topology import RankPlace, Topology
+from mindbatch.parallel.topology import RankCoordinates, Topology
 from mindbatch.run.calibration import Calibration
 from mindbatch.run.index import RowIndex
 from mindbatch.run.survey import RowCheck
@@ -141,7 +141,7 @@ class RankMemory:
     """Memory demand of a job's ranks. demand_at: returns the demand of ranks on one machine."""
 
     topology: Topology
-    demand_at: Callable[[Sequence[RankPlace]], MemoryDemand]
+    demand_at: Callable[[Sequence[RankCoordinates]], MemoryDemand]
 
     def demand(self, ranks: Iterable[int]) -> MemoryDemand:
         return self.demand_at([self.topology.coordinates(rank) for rank in ranks])

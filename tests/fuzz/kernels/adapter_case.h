@@ -51,8 +51,9 @@ struct AdapterLayer {
     const auto slot_count = static_cast<int64_t>(a.ranks.size()) + 1;
     const Ints its_slots("adapters.slots", {static_cast<int64_t>(slots.size())}, slots);
     const Ints its_table("adapters.table", {slot_count, parts, kFields}, table);
-    const Ints widths("adapters.widths", {parts}, a.widths);
-    return call(mb_adapted_linear, {x, weights, bias, its_slots, arena, its_table, widths, y});
+    const mindbatch::AdaptedLinearSettings of_layer = {columns, {a.depth, numbers_of(a.widths), false, false}};
+    const Ints settings = words_of("adapters.settings", of_layer);
+    return call(mb_adapted_linear, {x, weights, bias, its_slots, arena, its_table, settings, y});
   }
 
   double at(int32_t first, int64_t outputs_before, int64_t inputs, int64_t input) const {
@@ -117,11 +118,14 @@ inline void adapted_embed_case(Random& random, int32_t vocabulary, int32_t depth
   const std::vector<int32_t> its_slots = {1, 1, 1, 2, 0, 1, 2, 2, 2};
   const auto rows = static_cast<int64_t>(tokens.size());
   const Ints ids("adapted_embed.ids", {rows}, tokens), slots("adapted_embed.slots", {rows}, its_slots);
-  const Ints table("adapted_embed.table", {3, 1, kFields}, fields), sizes("adapted_embed.sizes", {2}, {depth, vocabulary});
+  const Ints table("adapted_embed.table", {3, 1, kFields}, fields);
+  const std::vector<int32_t> widths = {depth};
+  const mindbatch::AdaptedEmbeddingSettings of_layer = {{vocabulary, numbers_of(widths), true, true}};
+  const Ints settings = words_of("adapted_embed.settings", of_layer);
   const Floats weights = drawn(random, "adapted_embed.weights", {panels(vocabulary), depth, kPanelWidth});
   const Floats arena = drawn(random, "adapted_embed.arena", {third + whole_size, kArenaPanel});
   const Floats y = empty("adapted_embed.y", {rows, depth});
-  require(call(mb_adapted_embed, {ids, weights, slots, arena, table, sizes, y}) == 0, "failed");
+  require(call(mb_adapted_embedding, {ids, weights, slots, arena, table, settings, y}) == 0, "failed");
   std::vector<double> expected;
   for (size_t row = 0; row < tokens.size(); row++)
     for (int64_t k = 0; k < depth; k++) {

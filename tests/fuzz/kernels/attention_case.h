@@ -19,6 +19,10 @@ struct AttentionCase {
   bool has_sinks = false;
 };
 
+inline mindbatch::AttentionShape shape_of(const AttentionCase& a) {
+  return {a.heads, a.kv_heads, a.head_dim, 0.3f, std::abs(a.window), {}, a.softcap, a.has_sinks, a.window < 0};
+}
+
 // The arrays of a step; table entries that no token may look at are poison, too.
 struct Step {
   std::vector<int32_t> slots, rows, tables, lengths;
@@ -103,19 +107,17 @@ struct Attention {
     const Ints slots("attention.slots", {tokens}, step.slots), rows("attention.rows", {tokens}, step.rows);
     const Ints tables("attention.tables", {step.table_rows, step.columns}, step.tables);
     const Ints lengths("attention.lengths", {tokens}, step.lengths);
-    std::vector<int32_t> settings_of = {static_cast<int32_t>(a.heads), static_cast<int32_t>(a.head_dim),
-                                        static_cast<int32_t>(a.window), bits_of(0.3f), bits_of(a.softcap), a.rounds};
-    if (a.alibi) {
-      settings_of.insert(settings_of.end(), {a.alibi == 2, bits_of(0.7f)});
-      for (int64_t h = 0; h < a.heads; h++) settings_of.push_back(bits_of(slope_of(h)));
+    std::vector<float> slopes, sinks_of;
+    for (int64_t h = 0; h < a.heads; h++) {
+      slopes.push_back(slope_of(h));
+      sinks_of.push_back(sink_of(h));
     }
-    const Ints settings("attention.settings", {static_cast<int64_t>(settings_of.size())}, settings_of);
+    mindbatch::AttentionShape shape = shape_of(a);
+    if (a.alibi) shape.alibi = {numbers_of(slopes), 0.7f, a.alibi == 2};
+    const Ints settings = words_of("attention.settings", mindbatch::AttentionSettings{shape, a.rounds});
     if (!a.has_sinks) return call(attend, {qkv, keys, values, slots, rows, tables, lengths, settings, out});
-    std::vector<float> sinks_of;
-    for (int64_t h = 0; h < a.heads; h++) sinks_of.push_back(sink_of(h));
     const Floats sinks("attention.sinks", {a.heads}, sinks_of);
-    const Operator with_sinks = attend == mb_attention ? mb_attention_with_sinks : mb_attention_with_sinks_bfloat16;
-    return call(with_sinks, {qkv, keys, values, slots, rows, tables, lengths, sinks, settings, out});
+    return call(attend, {qkv, keys, values, slots, rows, tables, lengths, sinks, settings, out});
   }
 
   static float sink_of(int64_t head) { return static_cast<float>(head % 5) * 0.75f - 1; }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "program.h"
+#include "settings.h"
 
 using Shape = std::vector<int64_t>;
 
@@ -79,6 +80,44 @@ inline Floats empty(const std::string& name, const Shape& shape) {
 inline float from_bits(int32_t bits) { float value; std::memcpy(&value, &bits, 4); return value; }
 inline int32_t bits_of(float value) { int32_t bits; std::memcpy(&bits, &value, 4); return bits; }
 
+// Writes a struct of settings.h to words, as kernels/settings.py does.
+struct WordWriter {
+  std::vector<int32_t> words;
+
+  template <class... Parts>
+  void operator()(Parts&... parts) { (write(parts), ...); }
+
+  template <class T>
+  void write(T& part) {
+    if constexpr (std::is_class_v<T>) part.visit(*this);
+    else words.push_back(static_cast<int32_t>(part));
+  }
+  void write(float& part) { words.push_back(bits_of(part)); }
+  template <class T>
+  void write(mindbatch::Numbers<T>& part) {
+    words.push_back(static_cast<int32_t>(part.count));
+    for (int64_t i = 0; i < part.count; i++) {
+      T number = part[i];
+      write(number);
+    }
+  }
+  template <class T>
+  void write(std::optional<T>& part) {
+    words.push_back(part.has_value());
+    if (part) write(*part);
+  }
+};
+
+template <class Settings>
+Ints words_of(const std::string& name, Settings settings) {
+  WordWriter writer;
+  settings.visit(writer);
+  return Ints(name, {static_cast<int64_t>(writer.words.size())}, writer.words);
+}
+
+template <class T>
+mindbatch::Numbers<T> numbers_of(const std::vector<T>& values) { return {values.data(), static_cast<int64_t>(values.size())}; }
+
 struct Tensor {
   void* data;
   Shape shape;
@@ -125,17 +164,14 @@ int mb_head_products(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_columns(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_latent_heads(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_adapted_linear(int, void**, int*, int64_t**, const char**, void*, void*);
-int mb_adapted_embed(int, void**, int*, int64_t**, const char**, void*, void*);
-int mb_embed(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_adapted_embedding(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_embedding(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_xielu(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_capped(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_attention(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_attention_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);
-int mb_attention_with_sinks(int, void**, int*, int64_t**, const char**, void*, void*);
-int mb_attention_with_sinks_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);
-int mb_experts_with_biases(int, void**, int*, int64_t**, const char**, void*, void*);
-int mb_relative_attention(int, void**, int*, int64_t**, const char**, void*, void*);
-int mb_relative_attention_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_distance_attention(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_distance_attention_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_cross_attention(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_cross_attention_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_write_cache(int, void**, int*, int64_t**, const char**, void*, void*);
@@ -161,8 +197,8 @@ int mb_activation_linear_bfloat16(int, void**, int*, int64_t**, const char**, vo
 int mb_norm_linear_int8(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_add_norm_linear_int8(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_activation_linear_int8(int, void**, int*, int64_t**, const char**, void*, void*);
-int mb_embed_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);
-int mb_embed_int8(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_embedding_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_embedding_int8(int, void**, int*, int64_t**, const char**, void*, void*);
 int64_t mb_pack(int, int, const char*, int64_t, int64_t, int64_t, int64_t, char*, int64_t);
 void mb_likeliest(const float*, const float*, int64_t, int64_t, int64_t*, double*);
 void mb_choose(const float*, const float*, const float* const*, const void*, const double*, const int64_t*, int64_t, int64_t,

@@ -13,7 +13,8 @@ inline double packed(const Floats& weights, int64_t depth, int64_t column, int64
 inline void head_case(const Floats& x, const Floats& weights, const Floats& bias, const Floats& expected) {
   const int64_t rows = expected.shape[0], columns = expected.shape[1];
   const Floats y = empty("head.y", {rows, columns}), summary = empty("head.summary", {rows, 2, panels(columns)});
-  require(call(mb_head, {x, weights, bias, y, summary}) == 0, "failed");
+  const Ints settings = words_of("head.settings", mindbatch::LinearSettings{columns});
+  require(call(mb_head, {x, weights, bias, settings, y, summary}) == 0, "failed");
   require(std::equal(y.memory, y.memory + rows * columns, expected.memory), "a head's product is another");
   std::vector<int64_t> places[2];
   std::vector<double> normalisers[2];
@@ -31,7 +32,8 @@ inline void linear_case(Random& random, int64_t rows, int64_t depth, int64_t col
   const Floats weights = drawn(random, "linear.weights", {panels(columns), depth, kPanelWidth});
   const Floats bias = drawn(random, "linear.bias", {biased ? columns : 1});  // one element: no bias
   const Floats y = empty("linear.y", {rows, columns});
-  require(call(mb_linear, {x, weights, bias, y}) == 0, "failed");
+  const Ints settings = words_of("linear.settings", mindbatch::LinearSettings{columns});
+  require(call(mb_linear, {x, weights, bias, settings, y}) == 0, "failed");
   std::vector<double> expected;
   for (int64_t r = 0; r < rows; r++)
     for (int64_t c = 0; c < columns; c++) {
@@ -51,7 +53,8 @@ inline void embed_case(Random& random, int64_t vocabulary, int64_t depth) {
   const Ints ids("embed.ids", {static_cast<int64_t>(values.size())}, values);
   const Floats weights = drawn(random, "embed.weights", {panels(vocabulary), depth, kPanelWidth});
   const Floats y = empty("embed.y", {static_cast<int64_t>(values.size()), depth});
-  require(call(mb_embed, {ids, weights, y}) == 0, "failed");
+  const Ints settings = words_of("embed.settings", mindbatch::EmbeddingSettings{depth});
+  require(call(mb_embedding, {ids, weights, settings, y}) == 0, "failed");
   std::vector<double> expected;
   for (const int32_t id : values)
     for (int64_t k = 0; k < depth; k++)
@@ -75,7 +78,7 @@ inline void norm_case(Random& random, int64_t rows, int64_t width, bool centred,
   const Floats residual = drawn(random, "norm.residual", absent ? Shape{1} : Shape{rows, width});
   const Floats weight = drawn(random, "norm.weight", {width});
   const Floats bias = drawn(random, "norm.bias", {centred ? width : 1});
-  const Floats settings("norm.settings", {1}, {1e-2f});
+  const Ints settings = words_of("norm.settings", mindbatch::NormSettings{1e-2f, centred});
   const Floats y = empty("norm.y", {rows, width}), sum = empty("norm.sum", {rows, width});
   const int failed = added ? call(mb_add_norm, {x, residual, weight, bias, settings, y, sum})
                            : call(mb_norm, {x, weight, bias, settings, y});
@@ -93,7 +96,8 @@ inline void norm_case(Random& random, int64_t rows, int64_t width, bool centred,
 inline void group_norm_case(Random& random, int64_t rows, int64_t groups, int64_t size) {
   running = "group norm " + std::to_string(groups) + "x" + std::to_string(size);
   const Floats x = drawn(random, "group_norm.x", {rows, groups * size}), weight = drawn(random, "group_norm.weight", {size}),
-               settings("group_norm.settings", {1}, {1e-2f}), y = empty("group_norm.y", {rows, groups * size});
+               y = empty("group_norm.y", {rows, groups * size});
+  const Ints settings = words_of("group_norm.settings", mindbatch::GroupNormSettings{1e-2f});
   require(call(mb_group_norm, {x, weight, settings, y}) == 0, "failed");
   std::vector<double> values(x.values.begin(), x.values.end()), expected(values.size());
   for (int64_t i = 0; i < rows * groups; i++)
@@ -111,7 +115,7 @@ inline void tempered_case(Random& random, int64_t tokens, int64_t width, int64_t
   const Floats qkv = drawn(random, "tempered.qkv", {tokens, width}), y = empty("tempered.y", {tokens, width});
   const Ints positions("tempered.positions", {tokens}, places);
   const auto settings = [](int64_t query) {
-    return Floats("tempered.settings", {3}, {static_cast<float>(query), 16, 0.5f});
+    return words_of("tempered.settings", mindbatch::TemperedSettings{{query, 1, 1}, 16, 0.5f});
   };
   require(call(mb_tempered, {qkv, positions, settings(query), y}) == 0, "failed");
   std::vector<double> expected;
@@ -134,9 +138,8 @@ inline void rotary_case(Random& random, int64_t tokens, int64_t heads, int64_t k
   const Floats sine = drawn(random, "rotary.sin", {tokens, half});
   const Floats query_norm = drawn(random, "rotary.query_norm", {normed ? query_width : 1});
   const Floats key_norm = drawn(random, "rotary.key_norm", {normed ? key_width : 1});
-  const Ints settings("rotary.settings", {5},
-                      {static_cast<int32_t>(heads), static_cast<int32_t>(kv_heads),
-                       static_cast<int32_t>(head_dim), bits_of(1e-2f), pairs});
+  const mindbatch::RotarySettings of_heads = {{heads, kv_heads, head_dim}, 1e-2f, pairs == 1, pairs == 2};
+  const Ints settings = words_of("rotary.settings", of_heads);
   const Floats out = empty("rotary.out", {tokens, width});
   require(call(mb_rotary, {qkv, cosine, sine, query_norm, key_norm, settings, out}) == 0, "failed");
   std::vector<double> expected(qkv.values.begin(), qkv.values.end());
@@ -178,7 +181,8 @@ inline void cap_case(Random& random, int64_t rows, int64_t width) {
   running = "cap " + std::to_string(rows) + "x" + std::to_string(width);
   std::vector<float> values = numbers(random, rows * width);
   for (size_t i = 0; i < values.size(); i += 3) values[i] *= 50;
-  const Floats x("cap.x", {rows, width}, values), settings("cap.settings", {1}, {2.5f});
+  const Floats x("cap.x", {rows, width}, values);
+  const Ints settings = words_of("cap.settings", mindbatch::CappedSettings{2.5f});
   const Floats y = empty("cap.y", {rows, width});
   require(call(mb_capped, {x, settings, y}) == 0, "failed");
   std::vector<double> expected;
@@ -191,7 +195,8 @@ inline void xielu_case(Random& random, int64_t rows, int64_t width) {
   running = "xielu " + std::to_string(rows) + "x" + std::to_string(width);
   std::vector<float> values = numbers(random, rows * width);
   for (size_t i = 0; i < values.size(); i += 3) values[i] *= 50;
-  const Floats x("xielu.x", {rows, width}, values), settings("xielu.settings", {2}, {0.5f, -1e-6f});
+  const Floats x("xielu.x", {rows, width}, values);
+  const Ints settings = words_of("xielu.settings", mindbatch::XieluSettings{0.5f, -1e-6f});
   const Floats positive("xielu.positive", {1}, {0.3f}), negative("xielu.negative", {1}, {-2.0f});
   const Floats y = empty("xielu.y", {rows, width});
   require(call(mb_xielu, {x, positive, negative, settings, y}) == 0, "failed");
@@ -207,7 +212,8 @@ inline void activation_case(Random& random, int64_t rows, int64_t width, int32_t
   std::vector<float> values = numbers(random, rows * width * (gated ? 2 : 1));
   for (size_t i = 0; i < values.size(); i += 3) values[i] *= 50;
   const Floats x("activation.x", {rows, width * (gated ? 2 : 1)}, values);
-  const Ints settings("activation.settings", {2}, {kind, gated});
+  const mindbatch::ActivationSettings of_kind = {static_cast<mindbatch::Activation>(kind), gated};
+  const Ints settings = words_of("activation.settings", of_kind);
   const Floats y = empty("activation.y", {rows, width});
   require(call(mb_activation, {x, settings, y}) == 0, "failed");
   std::vector<double> expected;

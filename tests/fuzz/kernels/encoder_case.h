@@ -7,14 +7,14 @@ enum class Seeing { kEncoder, kDecoder, kCross, kWrite };
 // One of the three functions over a step; its buffers have its name.
 struct Between {
   Seeing kind;
-  int64_t farthest;
+  int64_t max_distance;
   std::vector<int32_t> firsts, positions;
   Attention attention;
   Floats bias;
 
-  Between(Random& random, Seeing kind, const AttentionCase& a, const Step& step, int64_t farthest)
-      : kind(kind), farthest(farthest), attention(random, a, step, name_of(kind)),
-        bias(drawn(random, "relative.bias", {a.heads, 2 * farthest + 1})) {
+  Between(Random& random, Seeing kind, const AttentionCase& a, const Step& step, int64_t max_distance)
+      : kind(kind), max_distance(max_distance), attention(random, a, step, name_of(kind)),
+        bias(drawn(random, "distance.bias", {a.heads, 2 * max_distance + 1})) {
     Step& own = attention.step;
     for (size_t t = 0; t < own.slots.size(); t++) {
       const bool padding = own.lengths[t] == 0;
@@ -30,7 +30,7 @@ struct Between {
   }
 
   static std::string name_of(Seeing kind) {
-    return kind == Seeing::kCross ? "cross" : kind == Seeing::kWrite ? "write" : "relative";
+    return kind == Seeing::kCross ? "cross" : kind == Seeing::kWrite ? "write" : "distance";
   }
 
   template <class Cache>
@@ -43,24 +43,25 @@ struct Between {
     const Ints tables(name + ".tables", {step.table_rows, step.columns}, step.tables);
     const Ints lengths(name + ".lengths", tokens, step.lengths), begins(name + ".firsts", tokens, firsts);
     const Ints places(name + ".positions", tokens, positions);
-    std::vector<int32_t> numbers = {static_cast<int32_t>(a.heads), static_cast<int32_t>(a.head_dim), bits_of(0.3f)};
-    if (kind == Seeing::kCross) numbers.push_back(static_cast<int32_t>(a.window));
-    const Ints settings(name + ".settings", {static_cast<int64_t>(numbers.size())}, numbers);
+    const mindbatch::AttentionShape shape = shape_of(a);
+    const Ints settings = kind == Seeing::kWrite   ? words_of(name + ".settings", mindbatch::WriteCacheSettings{shape})
+                          : kind == Seeing::kCross ? words_of(name + ".settings", mindbatch::CrossAttentionSettings{shape})
+                                                   : words_of(name + ".settings", mindbatch::DistanceAttentionSettings{shape, false});
     const Floats& x = attention.qkv;
     if (kind == Seeing::kWrite)
       return call(rounded ? mb_write_cache_bfloat16 : mb_write_cache, {x, keys, values, slots, settings});
     if (kind == Seeing::kCross)
       return call(rounded ? mb_cross_attention_bfloat16 : mb_cross_attention,
                   {x, keys, values, rows, tables, lengths, settings, out});
-    return call(rounded ? mb_relative_attention_bfloat16 : mb_relative_attention,
+    return call(rounded ? mb_distance_attention_bfloat16 : mb_distance_attention,
                 {x, keys, values, slots, rows, tables, lengths, begins, places, bias, settings, out});
   }
   int run() const { return run(false, attention.keys, attention.values, attention.out); }
 
   double bias_of(int64_t token, int64_t head, int64_t position) const {
     if (kind == Seeing::kCross) return 0;
-    const int64_t distance = std::clamp(position - positions[token], -farthest, farthest);
-    return bias.values[head * (2 * farthest + 1) + farthest + distance];
+    const int64_t distance = std::clamp(position - positions[token], -max_distance, max_distance);
+    return bias.values[head * (2 * max_distance + 1) + max_distance + distance];
   }
 
   void check() {

@@ -29,14 +29,13 @@ struct ExpertLayer {
 
   bool is_grouped() const { return a.groups > 1; }
 
-  std::vector<int32_t> settings() const {
-    const auto groups = static_cast<int32_t>(a.groups);
-    return {static_cast<int32_t>(a.inner), 2, static_cast<int32_t>(a.chosen), is_grouped(), 1, groups, (groups + 1) / 2, 1,
-            bits_of(1.5f), bits_of(a.limit), a.weighs_inputs, a.has_logits};
+  mindbatch::ExpertsShape shape() const {
+    const mindbatch::Routing routing = {a.experts, a.chosen, is_grouped(), true, 1.5f, a.groups, (a.groups + 1) / 2, 1};
+    return {routing, a.inner, mindbatch::kSilu, a.limit > 0, a.limit, a.weighs_inputs, a.has_logits};
   }
 
-  int run(const Floats& x, const std::vector<int32_t>& its, const Floats& y) const {
-    const Ints settings("experts.settings", {12}, its);
+  int run(const Floats& x, const mindbatch::ExpertsShape& shape, const Floats& y) const {
+    const Ints settings = words_of("experts.settings", mindbatch::ExpertsSettings{shape});
     if (!a.has_logits) return run(x, router, settings, y);
     const Floats logits = empty("experts.logits", {x.shape[0], a.experts});
     require(call(mb_router_logits, {x, router, logits}) == 0, "the router failed");
@@ -46,7 +45,7 @@ struct ExpertLayer {
   // scorer: the router, or its logits.
   int run(const Floats& x, const Floats& scorer, const Ints& settings, const Floats& y) const {
     if (a.limit > 0)
-      return call(mb_experts_with_biases,
+      return call(mb_experts,
                   {x, scorer, correction, up, down, router_bias, up_bias, down_bias, scale, settings, y});
     return call(mb_experts, {x, scorer, correction, up, down, settings, y});
   }
@@ -134,19 +133,21 @@ inline void expert_case(Random& random, const ExpertCase& a) {
   running = "experts " + std::to_string(a.rows) + "x" + std::to_string(a.hidden) + "x" + std::to_string(a.inner);
   const ExpertLayer layer(random, a);
   const Floats x = drawn(random, "experts.x", {a.rows, a.hidden}), y = empty("experts.y", {a.rows, a.hidden});
-  require(layer.run(x, layer.settings(), y) == 0, "failed");
+  require(layer.run(x, layer.shape(), y) == 0, "failed");
   for (int64_t r = 0; r < a.rows; r++) {
     const float* its = &x.values[r * a.hidden];
     const Floats one("experts.one_x", {1, a.hidden}, std::vector<float>(its, its + a.hidden));
     const Floats found = empty("experts.one_y", {1, a.hidden});
-    require(layer.run(one, layer.settings(), found) == 0, "failed");
+    require(layer.run(one, layer.shape(), found) == 0, "failed");
     require(std::memcmp(found.memory, y.memory + r * a.hidden, static_cast<size_t>(a.hidden) * 4) == 0,
             "a row alone has other bits");
     layer.check(its, found);
   }
-  for (const auto& [place, value] : std::vector<std::pair<size_t, int64_t>>{{2, a.experts + 1}, {2, 0}, {5, a.experts + 1}}) {
-    std::vector<int32_t> wrong = layer.settings();
-    wrong[place] = static_cast<int32_t>(value);
+  using mindbatch::Routing;
+  for (const auto& [part, value] : std::vector<std::pair<int64_t Routing::*, int64_t>>{
+           {&Routing::chosen, a.experts + 1}, {&Routing::chosen, 0}, {&Routing::groups, a.experts + 1}, {&Routing::experts, a.experts + 1}}) {
+    mindbatch::ExpertsShape wrong = layer.shape();
+    wrong.routing.*part = value;
     require(layer.run(x, wrong, y) != 0, "settings that contradict each other are taken");
   }
 }

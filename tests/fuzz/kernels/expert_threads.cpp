@@ -21,13 +21,13 @@ void caller(uint64_t seed, bool races) {
     const ExpertLayer layer(random, each);
     const Floats x = drawn(random, "experts.x", {each.rows, each.hidden}), y = empty("experts.y", {each.rows, each.hidden});
     std::thread racer([&] { if (races) x.memory[0] = 0; });
-    require(layer.run(x, layer.settings(), y) == 0, "failed");
+    require(layer.run(x, layer.shape(), y) == 0, "failed");
     racer.join();
     for (int64_t r = 0; r < each.rows && !races; r++) {
       const float* its = &x.values[r * each.hidden];
       const Floats one("experts.one_x", {1, each.hidden}, std::vector<float>(its, its + each.hidden));
       const Floats found = empty("experts.one_y", {1, each.hidden});
-      require(layer.run(one, layer.settings(), found) == 0, "failed");
+      require(layer.run(one, layer.shape(), found) == 0, "failed");
       require(std::memcmp(found.memory, y.memory + r * each.hidden, static_cast<size_t>(each.hidden) * 4) == 0,
               "a row alone has other bits");
     }

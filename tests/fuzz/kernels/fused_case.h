@@ -25,18 +25,20 @@ void fused_norm_case(Random& random, const FusedProducts& products, const Weight
   const Floats residual = drawn(random, "fused.residual", absent ? Shape{1} : Shape{rows, depth});
   const Floats weight = drawn(random, "fused.weight", {depth});
   const Floats norm_bias = drawn(random, "fused.norm_bias", {centred ? depth : 1});
-  const Floats settings("fused.settings", {1}, {1e-2f}), bias = drawn(random, "fused.bias", {columns});
+  const Floats bias = drawn(random, "fused.bias", {columns});
+  const Ints settings = words_of("fused.settings", mindbatch::NormSettings{1e-2f, centred});
+  const Ints of_product = words_of("fused.of_product", mindbatch::LinearSettings{columns});
   const Floats normed = empty("the norm", {rows, depth}), expected = empty("the product of both", {rows, columns});
   const Floats expected_sum = empty("the norm's sum", {rows, depth});
   const Floats sum = empty("fused.sum", {rows, depth}), y = empty("fused.y", {rows, columns});
   call(mb_norm, {x, weight, norm_bias, settings, normed});
-  call(products.linear, {normed, weights, bias, expected});
-  require(call(products.norm_linear, {x, weight, norm_bias, settings, weights, bias, y}) == 0, "failed");
+  call(products.linear, {normed, weights, bias, of_product, expected});
+  require(call(products.norm_linear, {x, weight, norm_bias, settings, weights, bias, of_product, y}) == 0, "failed");
   require_same(y, expected);
   call(mb_add_norm, {x, residual, weight, norm_bias, settings, normed, expected_sum});
-  call(products.linear, {normed, weights, bias, expected});
-  require(call(products.add_norm_linear, {x, residual, weight, norm_bias, settings, weights, bias, sum, y}) == 0,
-          "failed");
+  call(products.linear, {normed, weights, bias, of_product, expected});
+  require(call(products.add_norm_linear,
+               {x, residual, weight, norm_bias, settings, weights, bias, of_product, sum, y}) == 0, "failed");
   require_same(y, expected);
   require_same(sum, expected_sum);
 }
@@ -45,12 +47,13 @@ template <class Weights>
 void fused_activation_case(Random& random, const FusedProducts& products, const Weights& weights, int64_t rows,
                            int64_t depth, int64_t columns, int32_t kind, bool gated, bool emulated) {
   const Floats x = drawn(random, "fused.activated", {rows, gated ? 2 * depth : depth});
-  const Ints settings("fused.kind", {2}, {kind, gated});
+  const Ints settings = words_of("fused.kind", mindbatch::ActivationSettings{static_cast<mindbatch::Activation>(kind), gated});
+  const Ints of_product = words_of("fused.of_product", mindbatch::LinearSettings{columns});
   const Floats bias = drawn(random, "fused.bias", {columns}), active = empty("the activation", {rows, depth});
   const Floats expected = empty("the product of both", {rows, columns}), y = empty("fused.y", {rows, columns});
   call(mb_activation, {x, settings, active});
-  call(products.linear, {active, weights, bias, expected});
-  require(call(products.activation_linear, {x, settings, weights, bias, y}) == 0, "failed");
+  call(products.linear, {active, weights, bias, of_product, expected});
+  require(call(products.activation_linear, {x, settings, weights, bias, of_product, y}) == 0, "failed");
   if (!emulated) require_same(y, expected);
 }
 

@@ -14,9 +14,7 @@ inline void head_case(Random& random, const HeadCase& a) {
   const Floats x = drawn(random, "heads.x", {a.rows, width}),
                weights = drawn(random, "heads.weights", {a.heads, panels(a.outputs), a.inputs, kPanelWidth});
   const auto settings = [&](int64_t first) {
-    std::vector<int32_t> its;
-    for (const int64_t each : {a.heads, a.stride, first, a.inputs, a.outputs}) its.push_back(static_cast<int32_t>(each));
-    return Ints("heads.settings", {5}, its);
+    return words_of("heads.settings", mindbatch::HeadProductsSettings{{a.heads, a.stride, first, a.inputs, a.outputs}});
   };
   const Floats y = empty("heads.y", {a.rows, a.heads * a.outputs});
   require(call(mb_head_products, {x, weights, settings(a.first), y}) == 0, "failed");
@@ -42,7 +40,9 @@ inline void latent_heads_case(Random& random, int64_t tokens, int64_t heads, int
                keys = drawn(random, "latent.keys", {tokens, rank + rope}),
                latents = drawn(random, "latent.latents", {tokens, rank}),
                qkv = empty("latent.qkv", {tokens, (heads + 2) * size});
-  const auto settings = [](int64_t its) { return Ints("latent.settings", {1}, {static_cast<int32_t>(its)}); };
+  const auto settings = [&](int64_t rope) {
+    return words_of("latent.settings", mindbatch::LatentHeadsSettings{heads, rope});
+  };
   require(call(mb_latent_heads, {queries, absorbed, keys, latents, settings(rope), qkv}) == 0, "failed");
   std::vector<double> expected;
   for (int64_t t = 0; t < tokens; t++)
@@ -57,12 +57,13 @@ inline void latent_heads_case(Random& random, int64_t tokens, int64_t heads, int
   require(call(mb_latent_heads, {queries, absorbed, keys, latents, settings(rank + rope + 1), qkv}) != 0,
           "more is rotated than there is");
   const Floats y = empty("latent.columns", {tokens, rank});
-  require(call(mb_columns, {keys, settings(rope), y}) == 0, "failed");
+  const auto from = [&](int64_t first) { return words_of("columns.settings", mindbatch::ColumnsSettings{first, rank}); };
+  require(call(mb_columns, {keys, from(rope), y}) == 0, "failed");
   std::vector<double> columns;
   for (int64_t t = 0; t < tokens; t++)
     for (int64_t i = 0; i < rank; i++) columns.push_back(keys.values[t * (rank + rope) + rope + i]);
   compare(y, columns);
-  require(call(mb_columns, {keys, settings(rope + 1), y}) != 0, "reads behind a row");
+  require(call(mb_columns, {keys, from(rope + 1), y}) != 0, "reads behind a row");
 }
 
 inline void latent_cases(Random& random) {

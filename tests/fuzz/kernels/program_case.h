@@ -15,15 +15,19 @@ inline void angles_case(Random& random, int64_t tokens, int64_t pairs, int64_t e
   running = "angles " + std::to_string(tokens) + "x" + std::to_string(each) + "x" + std::to_string(pairs);
   const std::vector<int64_t> shape = each == 1 ? std::vector<int64_t>{tokens} : std::vector<int64_t>{tokens, each};
   const Ints positions("angles.positions", shape, drawn_ints(random, tokens * each, 0, 100000));
-  const Floats settings = drawn(random, "angles.settings", {pairs + 1}), cosines = empty("angles.cos", {tokens, each * pairs});
+  const std::vector<float> frequencies = numbers(random, pairs);
+  const float scale = numbers(random, 1)[0];
+  const mindbatch::RotaryAnglesSettings of_pairs = {numbers_of(frequencies), scale};
+  const Ints settings = words_of("angles.settings", of_pairs);
+  const Floats cosines = empty("angles.cos", {tokens, each * pairs});
   const Floats sines = empty("angles.sin", {tokens, each * pairs});
   require(call(mb_rotary_angles, {positions, settings, cosines, sines}) == 0, "failed");
   std::vector<double> expected[2];
   for (int64_t t = 0; t < tokens * each; t++)
     for (int64_t i = 0; i < pairs; i++) {
-      const double angle = static_cast<float>(positions.values[t]) * settings.values[i];
-      expected[0].push_back(std::cos(angle) * settings.values[pairs]);
-      expected[1].push_back(std::sin(angle) * settings.values[pairs]);
+      const double angle = static_cast<float>(positions.values[t]) * frequencies[i];
+      expected[0].push_back(std::cos(angle) * scale);
+      expected[1].push_back(std::sin(angle) * scale);
     }
   compare(cosines, expected[0]);
   compare(sines, expected[1]);
@@ -54,9 +58,12 @@ inline void rows_case(Random& random, int64_t tokens, int64_t rows, int64_t widt
 inline void program_case(Random& random, int64_t tokens, int64_t width, bool fails) {
   running = "program " + std::to_string(tokens) + "x" + std::to_string(width);
   const Ints ids("program.ids", {tokens}, drawn_ints(random, tokens, 5, 9));
-  const Ints settings("program.first", {1}, {fails ? 6 : 5});  // an id of 5 becomes -1 where it fails
+  const int64_t lowest = fails ? 6 : 5;
+  const Ints settings = words_of("program.first", mindbatch::IdsFromSettings{lowest});  // an id of 5 becomes -1 where it fails
   const Ints local("program.local", {tokens}, std::vector<int32_t>(static_cast<size_t>(tokens)));
-  const Floats table = drawn(random, "program.table", {5, width}), factor = drawn(random, "program.factor", {1});
+  const Floats table = drawn(random, "program.table", {5, width});
+  const float by = numbers(random, 1)[0];
+  const Ints factor = words_of("program.factor", mindbatch::ScaledSettings{by});
   const Floats rows = empty("program.rows", {tokens, width}), scaled = empty("program.scaled", {tokens, width});
   const Floats y = empty("program.y", {tokens, width});
   const std::vector<Tensor> arrays = {ids, settings, local, table, factor, rows, scaled, y};
@@ -75,10 +82,10 @@ inline void program_case(Random& random, int64_t tokens, int64_t width, bool fai
   bool outside = false;
   std::vector<double> expected;
   for (const int32_t id : ids.values) {
-    outside |= id < settings.values[0];
+    outside |= id < lowest;
     for (int64_t i = 0; i < width && !outside; i++) {
-      const double x = table.values[(id - settings.values[0]) * width + i];
-      expected.push_back(x * factor.values[0] + x);
+      const double x = table.values[(id - lowest) * width + i];
+      expected.push_back(x * by + x);
     }
   }
   const int64_t failed = mb_run_program(&program);

@@ -49,7 +49,7 @@ inline void convolution_case(Random& random, const std::vector<Tokens>& sequence
                y = empty("convolution.y", {step.tokens, channels});
   const Ints rows = step.of("convolution.rows", step.rows), positions = step.of("convolution.positions", step.positions),
              states = step.of("convolution.states", step.states), wrong = step.of("convolution.wrong", step.outside()),
-             settings("convolution.settings", {1}, {is_activated});
+             settings = words_of("convolution.settings", mindbatch::CausalConvolutionSettings{{channels, kernel, is_activated}});
   require(call(mb_causal_convolution, {x, weights, bias, state, rows, positions, wrong, settings, y}) != 0,
           "a slot outside is taken");
   require(state.unchanged(), "a state is written though a slot is outside");
@@ -124,11 +124,10 @@ inline void delta_case(Random& random, const std::vector<Tokens>& sequences, con
                y = empty("delta.y", {step.tokens, heads * a.value_dim});
   const Ints rows = step.of("delta.rows", step.rows), positions = step.of("delta.positions", step.positions),
              states = step.of("delta.states", step.states), wrong = step.of("delta.wrong", step.outside());
-  std::vector<int32_t> sizes;
-  for (const int64_t each : {a.key_heads, heads, a.key_dim, a.value_dim}) sizes.push_back(static_cast<int32_t>(each));
-  const Ints settings("delta.settings", {4}, sizes);
-  sizes[2]++;
-  const Ints longer("delta.longer", {4}, sizes);
+  mindbatch::GatedDeltaSettings sizes = {{a.key_heads, heads, a.key_dim, a.value_dim}};
+  const Ints settings = words_of("delta.settings", sizes);
+  sizes.shape.key_dim++;
+  const Ints longer = words_of("delta.longer", sizes);
   require(call(mb_gated_delta, {qkv, gates, decay, bias, state, rows, positions, wrong, settings, y}) != 0,
           "a slot outside is taken");
   require(call(mb_gated_delta, {qkv, gates, decay, bias, state, rows, positions, states, longer, y}) != 0,
@@ -161,7 +160,7 @@ inline void gated_case(Random& random, int64_t rows, int64_t width, int64_t firs
   const Floats x = drawn(random, "gated.x", {rows, width + more}), gate = drawn(random, "gated.gate", {rows, first + width}),
                weight = drawn(random, "gated.weight", {norm_width ? norm_width : 1}), y = empty("gated.y", {rows, width});
   const auto settings = [&](int64_t from) {
-    return Ints("gated.settings", {3}, {kind, static_cast<int32_t>(from), bits_of(1e-5f)});
+    return words_of("gated.settings", mindbatch::GatedSettings{static_cast<mindbatch::Activation>(kind), width, from, 1e-5f});
   };
   require(call(mb_gated, {x, gate, weight, settings(first), y}) == 0, "failed");
   std::vector<double> expected;

@@ -9,8 +9,8 @@ struct Kind {
   Operator linear, embed;
 };
 inline const std::vector<Kind> kKinds = {
-    {"bfloat16", 1, 32, 2, 0, mb_linear_bfloat16, mb_embed_bfloat16},
-    {"int8", 2, 64, 1, 256, mb_linear_int8, mb_embed_int8},
+    {"bfloat16", 1, 32, 2, 0, mb_linear_bfloat16, mb_embedding_bfloat16},
+    {"int8", 2, 64, 1, 256, mb_linear_int8, mb_embedding_int8},
 };
 
 // The kinds of numbers that files store: mb_pack's `stored`.
@@ -90,7 +90,8 @@ inline void rounded_linear_case(Random& random, const Kind& kind, int64_t rows, 
   const Floats x = drawn(random, kind.name + ".x", {rows, depth});
   const Floats bias = drawn(random, kind.name + ".bias", {biased ? columns : 1});
   const Floats y = empty(kind.name + ".y", {rows, columns});
-  require(call(kind.linear, {x, weights.bytes, bias, y}) == 0, "failed");
+  const Ints settings = words_of(kind.name + ".settings", mindbatch::LinearSettings{columns});
+  require(call(kind.linear, {x, weights.bytes, bias, settings, y}) == 0, "failed");
   for (int64_t r = 0; r < rows; r++) {
     double largest = 0;
     for (int64_t k = 0; k < depth; k++) largest = std::max(largest, std::fabs(double{x.values[r * depth + k]}));
@@ -113,7 +114,8 @@ inline void rounded_embed_case(Random& random, const Kind& kind, int64_t vocabul
   const std::vector<int32_t> values = {0, last, -1, INT32_MAX, INT32_MIN, last / 2};
   const Ints ids("embed.ids", {static_cast<int64_t>(values.size())}, values);
   const Floats y = empty(kind.name + ".rows_of", {static_cast<int64_t>(values.size()), depth});
-  require(call(kind.embed, {ids, weights.bytes, y}) == 0, "failed");
+  const Ints settings = words_of(kind.name + ".settings", mindbatch::EmbeddingSettings{depth});
+  require(call(kind.embed, {ids, weights.bytes, settings, y}) == 0, "failed");
   std::vector<double> expected;
   for (const int32_t id : values)
     for (int64_t k = 0; k < depth; k++) expected.push_back(id < 0 || id > last ? 0 : weights.at(id, k));

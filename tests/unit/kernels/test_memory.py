@@ -89,7 +89,7 @@ def test_a_rank_has_the_slopes_of_its_heads() -> None:
     assert {(part.factor, part.is_rounded) for part in parts} == {(0.5, True)}
 
 
-PROGRAM = Path(__file__).parents[2] / "processes/meeting_ranks.py"
+PROGRAM = Path(__file__).parents[2] / "processes/process_group_ranks.py"
 
 
 @pytest.mark.fast_cases(1)

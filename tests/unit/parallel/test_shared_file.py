@@ -113,12 +113,12 @@ def test_a_rank_takes_nothing_from_somebody_else(
         with foreign.accept()[0] as stream:
             socket.send_fds(stream, [struct.pack("!i", 4) + b"#CHA"], [file.fileno()])
             assert stream.recv(4096) == b""
-        with pytest.raises(MindBatchError, match="tensor rank 1 of 2: the others have not come"):
+        with pytest.raises(MindBatchError, match="tensor rank 1 of 2: other ranks have not joined"):
             fetched.result(LONGEST)
 
 
 def test_a_rank_that_stays_alone_ends(threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_files, "SECONDS", 0.3)
     for each in taking_part(threads, 0) + taking_part(threads, 1):
-        with pytest.raises(MindBatchError, match="the others have not come within 0 seconds"):
+        with pytest.raises(MindBatchError, match="other ranks have not joined within 0 seconds"):
             each.result(LONGEST)

@@ -61,12 +61,12 @@ def test_stages_share_the_layers_evenly_and_in_order(layers: int, stages: int) -
     assert sizes[0] - sizes[-1] <= 1
 
 
-def test_both_ends_of_a_hand_over_name_the_same_group() -> None:
+def test_both_ends_of_a_stage_link_name_the_same_group() -> None:
     topology = Topology(model_parallel=2, pipeline_stage=3)
-    groups = [dict(topology.hand_over_groups(rank)) for rank in range(6)]
-    assert groups[0] == {"hand_over_0_0": [0, 2]}
-    assert groups[3] == {"hand_over_0_1": [1, 3], "hand_over_1_1": [3, 5]}
-    assert [*groups[3]] == ["hand_over_0_1", "hand_over_1_1"]  # the stage before first
+    groups = [dict(topology.stage_links(rank)) for rank in range(6)]
+    assert groups[0] == {"stage_link_0_0": [0, 2]}
+    assert groups[3] == {"stage_link_0_1": [1, 3], "stage_link_1_1": [3, 5]}
+    assert [*groups[3]] == ["stage_link_0_1", "stage_link_1_1"]  # the stage before first
     for rank, found in enumerate(groups):
         assert all(rank in ranks and groups[ranks[0]][name] == ranks for name, ranks in found.items())
-    assert not Topology(model_parallel=4).hand_over_groups(2)
+    assert not Topology(model_parallel=4).stage_links(2)

@@ -27,7 +27,7 @@ class GraphKernels(NativeStorage, MindSporeKernels):
     def cell(self, operation: str, **settings: Any) -> nn.Cell:
         """Makes the cell of an operation. Ranks without shared memory use MindSpore's collectives."""
         shard = settings.get("shard")
-        if isinstance(shard, TensorSlice) and shard not in self.meetings.slices:
+        if isinstance(shard, TensorSlice) and shard not in self.process_groups.slices:
             return all_reduce(**settings) if operation == "all_reduce" else all_gather(**settings)
         function = self.functions.function(operation, **settings)
         declared, numbers = OPERATIONS[operation], function.settings

@@ -82,7 +82,7 @@ def _fixed_mask(graph: str, dtype: Any) -> Any:
 
 DECODER = ("ids", "positions", "step[0]", "step[1]", "step[2]", "step[3]", "adapters[0]")
 """The inputs of a step's recording as the outermost cell hands them on; attention takes all of `step`."""
-OF_PART = ("ids", "positions", *(f"step[{place}]" for place in range(5)), "adapters[0]")
+OF_PART = ("ids", "positions", *(f"step[{index}]" for index in range(5)), "adapters[0]")
 """The same of an encoder or its decoder."""
 HEAD = ("hidden", "adapters[0]")
 

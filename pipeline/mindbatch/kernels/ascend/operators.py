@@ -217,13 +217,13 @@ class ExpertsCell(nn.Cell):
             scaled = x.expand_dims(1) * ops.cast(weights, x.dtype).expand_dims(2)
             x, chosen = scaled.reshape(-1, x.shape[1]), chosen.reshape(-1, 1)
             weights = ops.ones_like(weights).reshape(-1, 1)
-        rows, places, counts, _ = self.sort(x, chosen, 0, 0, self.experts, 0, _COUNTS, True)
+        rows, positions, counts, _ = self.sort(x, chosen, 0, 0, self.experts, 0, _COUNTS, True)
         counts = ops.cast(counts, mstype.int64)
         gate_up = self._biased(self._of_each(rows, up, counts), chosen, *biases[1:2])
         if self.limit > 0:
             gate_up = self._clamped(gate_up)
         outputs = self._biased(self._of_each(self.activation(gate_up), down, counts), chosen, *biases[2:3])
-        y = self.combine(outputs, places, ops.cast(weights, x.dtype), False, None)
+        y = self.combine(outputs, positions, ops.cast(weights, x.dtype), False, None)
         return y.reshape(-1, self.chosen, y.shape[1]).sum(1) if self.weighs_inputs else y
 
     def _biased(self, rows: Tensor, chosen: Tensor, *bias: Tensor) -> Tensor:

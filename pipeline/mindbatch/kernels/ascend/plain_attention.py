@@ -38,10 +38,10 @@ class StepAttention(nn.Cell):
 
 
 def biases(table: Tensor, distances: Tensor) -> Tensor:
-    """[heads, 2 * farthest + 1] by distances [a, b] of key and query: [heads, a, b]."""
-    farthest = table.shape[1] // 2
-    places = ops.clamp(distances, -farthest, farthest) + farthest
-    return ops.gather(table, places.reshape(-1), 1).reshape(table.shape[0], *distances.shape)
+    """[heads, 2 * max_distance + 1] by distances [a, b] of key and query: [heads, a, b]."""
+    max_distance = table.shape[1] // 2
+    columns = ops.clamp(distances, -max_distance, max_distance) + max_distance
+    return ops.gather(table, columns.reshape(-1), 1).reshape(table.shape[0], *distances.shape)
 
 
 NEVER = -3.0e38  # a score that exp turns into 0
@@ -139,9 +139,9 @@ class DistanceAttentionCell(GatheredAttention):
         query, keys, values = self.write(query, key, value, key_cache, value_cache, slots)
         tables = ops.gather(block_tables, rows, 0)
         scores = self.products(query, ops.gather(keys, tables, 0))
-        places = ops.arange(scores.shape[2]).expand_dims(0)
-        scores = scores + biases(bias, places - positions.expand_dims(1)).swapaxes(0, 1)
-        is_seen = ops.logical_and(places < lengths.expand_dims(1), places >= firsts.expand_dims(1))
+        keys_at = ops.arange(scores.shape[2]).expand_dims(0)
+        scores = scores + biases(bias, keys_at - positions.expand_dims(1)).swapaxes(0, 1)
+        is_seen = ops.logical_and(keys_at < lengths.expand_dims(1), keys_at >= firsts.expand_dims(1))
         return ops.cast(self.weighed(scores, is_seen, ops.gather(values, tables, 0)), qkv.dtype)
 
 

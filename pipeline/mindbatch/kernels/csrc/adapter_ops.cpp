@@ -125,12 +125,13 @@ void add_tokens(const Adapters& adapters, Groups& found, const int32_t* ids, flo
 }
 
 // x [rows, depth], packed weights [panels, ...], bias [columns] or [1], slots [rows], arena [panels, kAdapterPanel],
-// table [slots, parts, fields of AdapterPart], widths [parts] -> y [rows, columns]
+// table [slots, parts, fields of AdapterPart], settings -> y [rows, columns]
 // Fails, with nothing written, when a slot or an adapter is outside.
-int adapted_linear(void** params, int64_t** shapes, int* ndims, WeightKind kind) {
+int adapted_linear(int count, void** params, int64_t** shapes, int* ndims, WeightKind kind) {
   PoolLock lock;
+  const AdaptedShape shape = settings_of<AdaptedLinearSettings>(count, params).shape;
   const int64_t rows = shapes[0][0], depth = shapes[0][1], columns = shapes[7][1];
-  const Adapters adapters = {floats(params[4]), static_cast<const AdapterPart*>(params[5]), ints(params[6]),
+  const Adapters adapters = {floats(params[4]), static_cast<const AdapterPart*>(params[5]), shape.widths.data,
                              shapes[4][0], shapes[5][0], shapes[5][1]};
   Groups found;
   const int64_t whole = shapes[1][0] * depth * (kPanel / kAdapterPanel);
@@ -149,12 +150,13 @@ int adapted_linear(void** params, int64_t** shapes, int* ndims, WeightKind kind)
 }
 
 // ids [tokens], packed weights [panels, ...], slots [tokens], arena, table [slots, 1, fields of AdapterPart],
-// sizes [depth, vocabulary] -> y [tokens, depth]
+// settings -> y [tokens, depth]
 // Fails, with nothing written, when a slot or an adapter is outside.
-int adapted_embed(void** params, int64_t** shapes, WeightKind kind) {
+int adapted_embedding(int count, void** params, int64_t** shapes, WeightKind kind) {
   PoolLock lock;
-  const int64_t tokens = shapes[0][0], depth = shapes[6][1], vocabulary = ints(params[5])[1];
-  const Adapters adapters = {floats(params[3]), static_cast<const AdapterPart*>(params[4]), ints(params[5]),
+  const AdaptedShape shape = settings_of<AdaptedEmbeddingSettings>(count, params).shape;
+  const int64_t tokens = shapes[0][0], depth = shapes[6][1], vocabulary = shape.inputs;
+  const Adapters adapters = {floats(params[3]), static_cast<const AdapterPart*>(params[4]), shape.widths.data,
                              shapes[3][0], shapes[4][0], 1};
   const int64_t whole = shapes[1][0] * depth * (kPanel / kAdapterPanel);
   int64_t largest = 0;
@@ -180,9 +182,9 @@ int adapted_embed(void** params, int64_t** shapes, WeightKind kind) {
 
 using namespace mindbatch;
 
-MB_OP(mb_adapted_linear) { return adapted_linear(params, shapes, ndims, kFloat32); }
-MB_OP(mb_adapted_linear_bfloat16) { return adapted_linear(params, shapes, ndims, kBfloat16); }
-MB_OP(mb_adapted_linear_int8) { return adapted_linear(params, shapes, ndims, kInt8); }
-MB_OP(mb_adapted_embed) { return adapted_embed(params, shapes, kFloat32); }
-MB_OP(mb_adapted_embed_bfloat16) { return adapted_embed(params, shapes, kBfloat16); }
-MB_OP(mb_adapted_embed_int8) { return adapted_embed(params, shapes, kInt8); }
+MB_OP(mb_adapted_linear) { return adapted_linear(count, params, shapes, ndims, kFloat32); }
+MB_OP(mb_adapted_linear_bfloat16) { return adapted_linear(count, params, shapes, ndims, kBfloat16); }
+MB_OP(mb_adapted_linear_int8) { return adapted_linear(count, params, shapes, ndims, kInt8); }
+MB_OP(mb_adapted_embedding) { return adapted_embedding(count, params, shapes, kFloat32); }
+MB_OP(mb_adapted_embedding_bfloat16) { return adapted_embedding(count, params, shapes, kBfloat16); }
+MB_OP(mb_adapted_embedding_int8) { return adapted_embedding(count, params, shapes, kInt8); }

@@ -125,10 +125,10 @@ __attribute__((noinline)) void add_alibi(const AttentionArgs& a, int64_t head, i
 // from `first`.
 inline void add_distance_bias(const AttentionArgs& a, int64_t head, int64_t own, int64_t first, int64_t begin,
                               int64_t end, float* scores) {
-  const float* biases = a.distance_bias + head * (2 * a.farthest + 1) + a.farthest;
+  const float* biases = a.distance_bias + head * (2 * a.max_distance + 1) + a.max_distance;
   for (int64_t i = begin; i < end; i++) {
     const int64_t distance = first + i - own;
-    scores[i] += biases[distance < -a.farthest ? -a.farthest : distance > a.farthest ? a.farthest : distance];
+    scores[i] += biases[distance < -a.max_distance ? -a.max_distance : distance > a.max_distance ? a.max_distance : distance];
   }
 }
 

@@ -155,15 +155,12 @@ bool is_possible(const Routing& its) {
   return its.group_best >= 1 && its.group_best <= its.experts / its.groups;
 }
 
-int experts_of_step(void** params, int64_t** shapes, int* ndims, WeightKind kind, bool has_biases) {
-  const int last = has_biases ? 9 : 5;
-  const auto bias = [&](int index) { return has_biases ? optional(params, shapes, ndims, index) : nullptr; };
-  const int32_t* settings = ints(params[last]);
-  const bool has_logits = settings[11] != 0;
-  const Routing routing = {shapes[1][has_logits ? 1 : 0], settings[2], settings[3] != 0, settings[4] != 0,
-                           settings[5], settings[6], settings[7], as_float(settings[8])};
-  if (!is_possible(routing)) return kOutside;
-  const int64_t rows = shapes[0][0], hidden = shapes[0][1], inner = settings[0];
+int experts_of_step(int count, void** params, int64_t** shapes, int* ndims, WeightKind kind) {
+  const ExpertsShape shape = settings_of<ExpertsSettings>(count, params).shape;
+  const auto bias = [&](int index) { return shape.has_biases ? optional(params, shapes, ndims, index) : nullptr; };
+  const Routing& routing = shape.routing;
+  if (routing.experts != shapes[1][shape.has_logits ? 1 : 0] || !is_possible(routing)) return kOutside;
+  const int64_t rows = shapes[0][0], hidden = shapes[0][1], inner = shape.inner;
   const ExpertWeights weights = {static_cast<const char*>(params[3]), static_cast<const char*>(params[4]), bias(6),
                                  bias(7), hidden, inner, kind};
   PoolLock lock;
@@ -173,7 +170,7 @@ int experts_of_step(void** params, int64_t** shapes, int* ndims, WeightKind kind
   const size_t logits = static_cast<size_t>(rows * routing.experts);
   memory.resize(std::max(memory.size(), logits + places * static_cast<size_t>(hidden + 3 * inner)));
   const float* x = floats(params[0]);
-  if (has_logits) std::memcpy(memory.data(), params[1], logits * sizeof(float));
+  if (shape.has_logits) std::memcpy(memory.data(), params[1], logits * sizeof(float));
   else table->router({x, floats(params[1]), memory.data(), rows, hidden, routing.experts});
   if (const float* added = bias(5))
     for (size_t i = 0; i < logits; i++) memory[i] += added[i % static_cast<size_t>(routing.experts)];
@@ -184,11 +181,10 @@ int experts_of_step(void** params, int64_t** shapes, int* ndims, WeightKind kind
   its.inner = its.up + places * static_cast<size_t>(2 * inner);
   if (const float* scale = bias(8))
     for (size_t i = 0; i < places; i++) groups.weights[i] *= scale[groups.experts[i]];
-  groups.weigh_inputs(settings[10] != 0);
-  compute_all(groups, weights, {static_cast<Activation>(settings[1]), as_float(settings[9])}, x, its);
-  table->weighted_sum({its.hidden, groups.weights.data(), groups.places.data(), static_cast<float*>(params[last + 1]),
-                       rows,
-                       routing.chosen, hidden});
+  groups.weigh_inputs(shape.weighs_inputs);
+  compute_all(groups, weights, {shape.activation, shape.limit}, x, its);
+  table->weighted_sum({its.hidden, groups.weights.data(), groups.places.data(), static_cast<float*>(params[count - 1]),
+                       rows, routing.chosen, hidden});
   return 0;
 }
 
@@ -199,17 +195,12 @@ using namespace mindbatch;
 
 // x [rows, hidden], router [experts, hidden] float32, correction [experts] or [1], packed up and down of all experts,
 // settings -> y [rows, hidden]
-// settings: int32 [inner, activation, chosen, sigmoid, normalised, groups, chosen groups, best of a group, bits of the
-// float scale, and of the float limit, whether weights are factors of inputs, and whether the logits [rows, experts] stand
-// in place of the router]. Fails when they contradict each other.
+// Where it has logits [rows, experts], they stand in place of the router. Fails when settings contradict each other.
 // Where there are biases, they stand before the settings: of the router [experts], of up [experts, 2 * inner] and of down
 // [experts, hidden], and what weights are multiplied with [experts], each or [1].
-#define MB_EXPERTS(suffix, kind)                                                                      \
-  MB_OP(mb_experts##suffix) { return experts_of_step(params, shapes, ndims, kind, false); }           \
-  MB_OP(mb_experts_with_biases##suffix) { return experts_of_step(params, shapes, ndims, kind, true); }
-MB_EXPERTS(, kFloat32)
-MB_EXPERTS(_bfloat16, kBfloat16)
-MB_EXPERTS(_int8, kInt8)
+MB_OP(mb_experts) { return experts_of_step(count, params, shapes, ndims, kFloat32); }
+MB_OP(mb_experts_bfloat16) { return experts_of_step(count, params, shapes, ndims, kBfloat16); }
+MB_OP(mb_experts_int8) { return experts_of_step(count, params, shapes, ndims, kInt8); }
 
 // x [rows, depth], router [experts, depth] -> logits [rows, experts]
 MB_OP(mb_router_logits) {

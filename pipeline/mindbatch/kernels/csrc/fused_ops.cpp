@@ -7,25 +7,28 @@ using namespace mindbatch;
 
 namespace {
 
-// x, weight, norm's bias or [1], settings, packed weights, bias or [1] -> y [rows, columns]; with a residual behind x,
-// and x + residual behind y, where it `adds`.
+// x, weight, norm's bias or [1], its settings, packed weights, bias or [1], the product's settings -> y [rows, columns];
+// with a residual behind x, and x + residual before y, where it `adds`.
 int norm_linear(void** params, int64_t** shapes, int* ndims, bool adds, WeightKind kind) {
   PoolLock lock;
   const int first = adds ? 5 : 4;
-  float* sum = adds ? static_cast<float*>(params[first + 2]) : nullptr;
-  const NormArgs norm = norm_arguments(params, shapes, ndims, adds, nullptr, sum);
-  LinearArgs arguments = linear_arguments(params, shapes, ndims, first, first + (adds ? 3 : 2), norm.width);
+  const void* settings = params[first - 1];
+  const float epsilon = adds ? read_settings<AddNormSettings>(settings).epsilon : read_settings<NormSettings>(settings).epsilon;
+  float* sum = adds ? static_cast<float*>(params[first + 3]) : nullptr;
+  const NormArgs norm = norm_arguments(params, shapes, ndims, adds, epsilon, nullptr, sum);
+  LinearArgs arguments = linear_arguments(params, shapes, ndims, first, first + (adds ? 4 : 3), norm.width);
   arguments.norm = &norm;
   linear_of_step(arguments, kind);
   return 0;
 }
 
-// x [rows, width or 2 * width], settings, packed weights, bias or [1] -> y [rows, columns]
+// x [rows, width or 2 * width], its settings, packed weights, bias or [1], the product's settings -> y [rows, columns]
 int activation_linear(void** params, int64_t** shapes, int* ndims, WeightKind kind) {
   PoolLock lock;
-  const int64_t width = shapes[0][1] / (ints(params[1])[1] ? 2 : 1);
-  const ActivationArgs activation = activation_arguments(params, shapes, nullptr, width);
-  LinearArgs arguments = linear_arguments(params, shapes, ndims, 2, 4, width);
+  const auto settings = read_settings<ActivationSettings>(params[1]);
+  const int64_t width = shapes[0][1] / (settings.gated ? 2 : 1);
+  const ActivationArgs activation = activation_arguments(params, shapes, settings, nullptr, width);
+  LinearArgs arguments = linear_arguments(params, shapes, ndims, 2, 5, width);
   arguments.activation = &activation;
   linear_of_step(arguments, kind);
   return 0;

@@ -39,9 +39,9 @@ struct HeadProducts {
 };
 
 // Each head on one thread; where there are few, one after another on all of them. A row's bits are the same.
-int head_products(void** params, int64_t** shapes, WeightKind kind) {
-  const int32_t* settings = ints(params[2]);
-  const HeadProducts its = {settings[0], settings[1], settings[2], settings[3], settings[4], shapes[0][0], shapes[0][1],
+int head_products(int count, void** params, int64_t** shapes, WeightKind kind) {
+  const HeadProductsShape shape = settings_of<HeadProductsSettings>(count, params).shape;
+  const HeadProducts its = {shape.heads, shape.stride, shape.first, shape.inputs, shape.outputs, shapes[0][0], shapes[0][1],
                             floats(params[0]), static_cast<const char*>(params[1]), static_cast<float*>(params[3]), kind};
   if (!its.is_possible()) return kOutside;
   PoolLock lock;
@@ -66,30 +66,30 @@ int head_products(void** params, int64_t** shapes, WeightKind kind) {
 using namespace mindbatch;
 
 // x [rows, width], packed stack [heads]([outputs, inputs]), settings -> y [rows, heads * outputs]
-// settings: int32 [heads, stride, first, inputs, outputs]: head h reads `inputs` numbers of a row from h * stride + first.
-// Fails when they are not within a row.
+// Head h reads `inputs` numbers of a row from h * stride + first. Fails when they are not within a row.
 #define MB_HEAD_PRODUCTS(name, kind) \
-  MB_OP(name) { return head_products(params, shapes, kind); }
+  MB_OP(name) { return head_products(count, params, shapes, kind); }
 MB_HEAD_PRODUCTS(mb_head_products, kFloat32)
 MB_HEAD_PRODUCTS(mb_head_products_bfloat16, kBfloat16)
 MB_HEAD_PRODUCTS(mb_head_products_int8, kInt8)
 
-// x [rows, width], settings int32 [first] -> y [rows, count]: the numbers of each row from `first` on
+// x [rows, width], settings -> y [rows, count]: the numbers of each row from `first` on
 MB_OP(mb_columns) {
-  const int64_t width = shapes[0][1], count = shapes[2][1], first = *ints(params[1]);
-  if (first < 0 || first + count > width) return kOutside;
+  const auto settings = settings_of<ColumnsSettings>(count, params);
+  const int64_t width = shapes[0][1], number = shapes[2][1], first = settings.first;
+  if (first < 0 || first + number > width) return kOutside;
   const float* x = floats(params[0]);
   float* y = static_cast<float*>(params[2]);
-  for_tokens(shapes[0][0], [=](int64_t t) { copy(y + t * count, x + t * width + first, count); });
+  for_tokens(shapes[0][0], [=](int64_t t) { copy(y + t * number, x + t * width + first, number); });
   return 0;
 }
 
 // queries [tokens, .. + heads * rope], absorbed [tokens, heads * rank], keys [tokens, .. + rope], latents [tokens, rank],
-// settings int32 [rope] -> qkv [tokens, (heads + 2) * (rope + rank)]: of each head what is rotated, then what meets the
+// settings -> qkv [tokens, (heads + 2) * (rope + rank)]: of each head what is rotated, then what meets the
 // latents; the one key, and the same once more as the value
 MB_OP(mb_latent_heads) {
   const int64_t tokens = shapes[0][0], width = shapes[0][1], key_width = shapes[2][1], rank = shapes[3][1];
-  const int64_t rope = *ints(params[4]), heads = shapes[1][1] / rank, size = rope + rank;
+  const int64_t rope = settings_of<LatentHeadsSettings>(count, params).rope, heads = shapes[1][1] / rank, size = rope + rank;
   if (rope < 1 || heads * rope > width || rope > key_width) return kOutside;
   const float *queries = floats(params[0]) + width - heads * rope, *absorbed = floats(params[1]);
   const float *keys = floats(params[2]) + key_width - rope, *latents = floats(params[3]);

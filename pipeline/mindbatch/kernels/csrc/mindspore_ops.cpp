@@ -4,8 +4,8 @@
 #include <cstring>
 #include <unordered_map>
 
-#include "meeting.h"
 #include "operators.h"
+#include "process_group.h"
 #include "thread_pool.h"
 
 namespace mindbatch {
@@ -26,6 +26,9 @@ void read_next_ahead(const LinearArgs& a, WeightKind kind) {
   const auto next = followers.find(a.weights);
   if (next != followers.end()) set_ahead(next->second.weights, next->second.panel_bytes, next->second.panels);
 }
+
+// The window as AttentionArgs has it.
+int64_t window_of(const AttentionShape& shape) { return shape.is_chunked ? -shape.window : shape.window; }
 
 // Whether a step reads and writes within its caches of `blocks` blocks and its table of `table_rows` rows. A block
 // id is looked at once for all tokens of a sequence, which follow one another: nothing beside attention itself.
@@ -66,33 +69,34 @@ void linear_of_step(const LinearArgs& arguments, WeightKind kind) {
   table->linear[kind](arguments);
 }
 
-NormArgs norm_arguments(void** params, int64_t** shapes, int* ndims, bool adds, float* y, float* sum) {
+NormArgs norm_arguments(void** params, int64_t** shapes, int* ndims, bool adds, float epsilon, float* y, float* sum) {
   const int weight = adds ? 2 : 1;
   const float* residual = adds && ndims[1] > 1 ? floats(params[1]) : nullptr;
   return {floats(params[0]), residual, floats(params[weight]), optional(params, shapes, ndims, weight + 1), y, sum,
-          shapes[0][0], shapes[0][1], *floats(params[weight + 2])};
+          shapes[0][0], shapes[0][1], epsilon};
 }
 
-ActivationArgs activation_arguments(void** params, int64_t** shapes, float* y, int64_t width) {
-  const int32_t* settings = ints(params[1]);
-  return {floats(params[0]), y, shapes[0][0], width, static_cast<Activation>(settings[0]), settings[1] != 0};
+ActivationArgs activation_arguments(void** params, int64_t** shapes, const ActivationSettings& settings, float* y,
+                                    int64_t width) {
+  return {floats(params[0]), y, shapes[0][0], width, settings.kind, settings.gated};
 }
 
 }  // namespace mindbatch
 
 using namespace mindbatch;
 
-// Which entry points there are, and what they take: INTERFACE of kernels/native_library.py.
-MB_EXPORT int mb_interface() { return 17; }
+// Which entry points there are, and what they take: INTERFACE of kernels/native_library.py, and settings of operations.
+MB_EXPORT int mb_interface() { return 18; }
+MB_EXPORT uint32_t mb_settings_digest() { return kSettingsDigest; }
 
 MB_EXPORT void mb_set_num_threads(int count) { set_num_threads(count); }
 MB_EXPORT int mb_num_threads() { return num_threads(); }
 
-// x [rows, depth], packed weights [panels, ...], bias [columns] or [1] -> y [rows, columns]
+// x [rows, depth], packed weights [panels, ...], bias [columns] or [1], settings -> y [rows, columns]
 #define MB_LINEAR(name, kind)                                                                       \
   MB_OP(name) {                                                                                     \
     PoolLock lock;                                                                                  \
-    LinearArgs arguments = linear_arguments(params, shapes, ndims, 1, 3, shapes[0][1]);             \
+    LinearArgs arguments = linear_arguments(params, shapes, ndims, 1, 4, shapes[0][1]);             \
     arguments.x = floats(params[0]);                                                                \
     linear_of_step(arguments, kind);                                                                \
     return 0;                                                                                       \
@@ -105,9 +109,9 @@ MB_LINEAR(mb_linear_int8, kInt8)
 #define MB_HEAD(name, kind)                                                                         \
   MB_OP(name) {                                                                                     \
     PoolLock lock;                                                                                  \
-    LinearArgs arguments = linear_arguments(params, shapes, ndims, 1, 3, shapes[0][1]);             \
+    LinearArgs arguments = linear_arguments(params, shapes, ndims, 1, 4, shapes[0][1]);             \
     arguments.x = floats(params[0]);                                                                \
-    arguments.summary = static_cast<float*>(params[4]);                                             \
+    arguments.summary = static_cast<float*>(params[5]);                                             \
     linear_of_step(arguments, kind);                                                                \
     return 0;                                                                                       \
   }
@@ -115,126 +119,121 @@ MB_HEAD(mb_head, kFloat32)
 MB_HEAD(mb_head_bfloat16, kBfloat16)
 MB_HEAD(mb_head_int8, kInt8)
 
-// ids [tokens], packed weights [panels, ...] -> y [tokens, depth]
-#define MB_EMBED(name, kind)                                                                        \
+// ids [tokens], packed weights [panels, ...], settings -> y [tokens, depth]
+#define MB_EMBEDDING(name, kind)                                                                        \
   MB_OP(name) {                                                                                     \
     PoolLock lock;                                                                                  \
-    table->embed[kind]({ints(params[0]), params[1], static_cast<float*>(params[2]), shapes[0][0],   \
-                        shapes[2][1], shapes[1][0] * kPanel});                                      \
+    table->embed[kind]({ints(params[0]), params[1], static_cast<float*>(params[3]), shapes[0][0],   \
+                        shapes[3][1], shapes[1][0] * kPanel});                                      \
     return 0;                                                                                       \
   }
-MB_EMBED(mb_embed, kFloat32)
-MB_EMBED(mb_embed_bfloat16, kBfloat16)
-MB_EMBED(mb_embed_int8, kInt8)
+MB_EMBEDDING(mb_embedding, kFloat32)
+MB_EMBEDDING(mb_embedding_bfloat16, kBfloat16)
+MB_EMBEDDING(mb_embedding_int8, kInt8)
 
 // qkv, key cache, value cache, slots, rows, block tables, lengths, settings -> out [tokens, heads * head_dim]
-// settings: int32 [heads, head_dim, window, bits of the float scale and of the float softcap, whether products may be
-// rounded], and with ALiBi:
-// rounded, bits of the float factor, and of each head's slope
 // Where it has sinks, they stand before the settings: float [heads].
 // Fails, with nothing written, when a slot, a block or a table row is outside.
-static int attend(void** params, int64_t** shapes, bool rounded_cache, bool has_sinks) {
+static int attend(int count, void** params, int64_t** shapes, bool rounded_cache) {
   PoolLock lock;
-  const int last = has_sinks ? 8 : 7;
-  const int32_t* settings = ints(params[last]);
-  const bool has_alibi = shapes[last][0] > 6;
+  const auto settings = settings_of<AttentionSettings>(count, params);
+  const AttentionShape& shape = settings.shape;
+  const Alibi* alibi = shape.alibi ? &*shape.alibi : nullptr;
   const AttentionArgs arguments = {
       floats(params[0]), params[1], params[2], ints(params[3]),
-      ints(params[4]), ints(params[5]), ints(params[6]), static_cast<float*>(params[last + 1]), shapes[0][0],
-      settings[0], shapes[1][1], settings[1], shapes[2][3], shapes[1][3], shapes[5][1], settings[2],
-      as_float(settings[3]), rounded_cache, as_float(settings[4]),
-      has_alibi ? floats(params[last]) + 8 : nullptr, has_alibi ? as_float(settings[7]) : 0,
-      has_alibi && settings[6] != 0, nullptr, nullptr, nullptr, 0, has_sinks ? floats(params[7]) : nullptr};
-  if (has_sinks && shapes[7][0] != arguments.heads) return kOutside;
+      ints(params[4]), ints(params[5]), ints(params[6]), static_cast<float*>(params[count - 1]), shapes[0][0],
+      shape.heads, shapes[1][1], shape.head_dim, shapes[2][3], shapes[1][3], shapes[5][1],
+      window_of(shape), shape.scale, rounded_cache, shape.softcap,
+      alibi ? alibi->slopes.data : nullptr, alibi ? alibi->factor : 0, alibi && alibi->is_rounded,
+      nullptr, nullptr, nullptr, 0, shape.has_sinks ? floats(params[7]) : nullptr};
+  if (shape.has_sinks && shapes[7][0] != shape.heads) return kOutside;
   if (!within_caches(arguments, shapes[1][0], shapes[5][0])) return kOutside;
-  (settings[5] ? table->rounded_attention : table->attention)(arguments);
+  (settings.is_rounded ? table->rounded_attention : table->attention)(arguments);
   return 0;
 }
-MB_OP(mb_attention) { return attend(params, shapes, false, false); }
-MB_OP(mb_attention_bfloat16) { return attend(params, shapes, true, false); }
-MB_OP(mb_attention_with_sinks) { return attend(params, shapes, false, true); }
-MB_OP(mb_attention_with_sinks_bfloat16) { return attend(params, shapes, true, true); }
+MB_OP(mb_attention) { return attend(count, params, shapes, false); }
+MB_OP(mb_attention_bfloat16) { return attend(count, params, shapes, true); }
 
 // The attention of encoder-decoders, where a token sees positions [first, length) with a bias by distance:
-// qkv, key cache, value cache, slots, rows, block tables, lengths, firsts, positions, bias [heads, 2 * farthest + 1],
+// qkv, key cache, value cache, slots, rows, block tables, lengths, firsts, positions, bias [heads, 2 * max_distance + 1],
 // settings -> out [tokens, heads * head_dim]
-// settings: int32 [heads, head_dim, bits of the float scale, and of queries across, the window]
-static int attend_between(void** params, int64_t** shapes, bool rounded_cache) {
+static int attend_between(int count, void** params, int64_t** shapes, bool rounded_cache) {
   PoolLock lock;
-  const int32_t* settings = ints(params[10]);
+  const AttentionShape shape = settings_of<DistanceAttentionSettings>(count, params).shape;
   const AttentionArgs arguments = {
       floats(params[0]), params[1], params[2], ints(params[3]),
       ints(params[4]), ints(params[5]), ints(params[6]), static_cast<float*>(params[11]), shapes[0][0],
-      settings[0], shapes[1][1], settings[1], shapes[2][3], shapes[1][3], shapes[5][1], 0,
-      as_float(settings[2]), rounded_cache, 0, nullptr, 0, false,
+      shape.heads, shapes[1][1], shape.head_dim, shapes[2][3], shapes[1][3], shapes[5][1], 0,
+      shape.scale, rounded_cache, 0, nullptr, 0, false,
       ints(params[7]), ints(params[8]), floats(params[9]), shapes[9][1] / 2};
   if (!within_caches(arguments, shapes[1][0], shapes[5][0])) return kOutside;
   table->attention(arguments);
   return 0;
 }
-MB_OP(mb_relative_attention) { return attend_between(params, shapes, false); }
-MB_OP(mb_relative_attention_bfloat16) { return attend_between(params, shapes, true); }
+MB_OP(mb_distance_attention) { return attend_between(count, params, shapes, false); }
+MB_OP(mb_distance_attention_bfloat16) { return attend_between(count, params, shapes, true); }
 
 // Queries that see the first `lengths` cached positions, within a window, and write none:
 // queries, key cache, value cache, rows, block tables, lengths, settings -> out [tokens, heads * head_dim]
-static int attend_across(void** params, int64_t** shapes, bool rounded_cache) {
+static int attend_across(int count, void** params, int64_t** shapes, bool rounded_cache) {
   PoolLock lock;
-  const int32_t* settings = ints(params[6]);
+  const AttentionShape shape = settings_of<CrossAttentionSettings>(count, params).shape;
   const AttentionArgs arguments = {
       floats(params[0]), params[1], params[2], nullptr,
       ints(params[3]), ints(params[4]), ints(params[5]), static_cast<float*>(params[7]), shapes[0][0],
-      settings[0], shapes[1][1], settings[1], shapes[2][3], shapes[1][3], shapes[4][1], settings[3],
-      as_float(settings[2]), rounded_cache, 0, nullptr, 0, false, nullptr, nullptr, nullptr, 0};
+      shape.heads, shapes[1][1], shape.head_dim, shapes[2][3], shapes[1][3], shapes[4][1], window_of(shape),
+      shape.scale, rounded_cache, 0, nullptr, 0, false, nullptr, nullptr, nullptr, 0};
   if (!within_caches(arguments, shapes[1][0], shapes[4][0])) return kOutside;
   table->attention(arguments);
   return 0;
 }
-MB_OP(mb_cross_attention) { return attend_across(params, shapes, false); }
-MB_OP(mb_cross_attention_bfloat16) { return attend_across(params, shapes, true); }
+MB_OP(mb_cross_attention) { return attend_across(count, params, shapes, false); }
+MB_OP(mb_cross_attention_bfloat16) { return attend_across(count, params, shapes, true); }
 
 // Keys and values that others attend to: kv, key cache, value cache, slots, settings -> kv as it is
-static int write_cached(void** params, int64_t** shapes, bool rounded_cache) {
+static int write_cached(int count, void** params, int64_t** shapes, bool rounded_cache) {
   PoolLock lock;
-  const int32_t* settings = ints(params[4]);
+  const AttentionShape shape = settings_of<WriteCacheSettings>(count, params, 0).shape;
   const AttentionArgs arguments = {
       floats(params[0]), params[1], params[2], ints(params[3]),
       nullptr, nullptr, nullptr, nullptr, shapes[0][0],
-      0, shapes[1][1], settings[1], shapes[2][3], shapes[1][3], 0, 0,
+      0, shapes[1][1], shape.head_dim, shapes[2][3], shapes[1][3], 0, 0,
       0, rounded_cache, 0, nullptr, 0, false, nullptr, nullptr, nullptr, 0};
   for (int64_t t = 0; t < arguments.tokens; t++)
     if (arguments.slots[t] >= shapes[1][0] * arguments.block_size) return kOutside;
   table->attention(arguments);
   return 0;
 }
-MB_OP(mb_write_cache) { return write_cached(params, shapes, false); }
-MB_OP(mb_write_cache_bfloat16) { return write_cached(params, shapes, true); }
+MB_OP(mb_write_cache) { return write_cached(count, params, shapes, false); }
+MB_OP(mb_write_cache_bfloat16) { return write_cached(count, params, shapes, true); }
 
 // qkv, cos, sin, query norm [of a head or of all] or [1], key norm or [1], settings -> qkv
-// settings: int32 [heads, kv_heads, head_dim, bits of the float epsilon, Pairs]
 MB_OP(mb_rotary) {
   PoolLock lock;
-  const int32_t* settings = ints(params[5]);
+  const auto settings = settings_of<RotarySettings>(count, params);
+  const AttentionShape& shape = settings.shape;
+  const Pairs pairs = settings.in_halves ? kInHalves : settings.is_interleaved ? kNeighbours : kApart;
   table->rotary({floats(params[0]), floats(params[1]), floats(params[2]), optional(params, shapes, ndims, 3),
-                 optional(params, shapes, ndims, 4), static_cast<float*>(params[6]), shapes[0][0], settings[0],
-                 settings[1], settings[2], shapes[1][1] * 2, shapes[3][0], shapes[4][0], as_float(settings[3]),
-                 settings[4]});
+                 optional(params, shapes, ndims, 4), static_cast<float*>(params[6]), shapes[0][0], shape.heads,
+                 shape.kv_heads, shape.head_dim, shapes[1][1] * 2, shapes[3][0], shapes[4][0], settings.epsilon, pairs});
   return 0;
 }
 
 // x [rows, width], weight [width], bias [width] or [1], settings -> y
 MB_OP(mb_norm) {
   PoolLock lock;
-  table->norm(norm_arguments(params, shapes, ndims, false, static_cast<float*>(params[4]), nullptr));
+  const float epsilon = settings_of<NormSettings>(count, params).epsilon;
+  table->norm(norm_arguments(params, shapes, ndims, false, epsilon, static_cast<float*>(params[4]), nullptr));
   return 0;
 }
 
-// x [rows, width], weight [a part of width], settings float [epsilon] -> y, each part of a row normed
+// x [rows, width], weight [a part of width], settings -> y, each part of a row normed
 MB_OP(mb_group_norm) {
   const int64_t width = shapes[0][1], size = shapes[1][0];
   if (width % size) return kOutside;
   PoolLock lock;
   table->norm({floats(params[0]), nullptr, floats(params[1]), nullptr, static_cast<float*>(params[3]), nullptr,
-               shapes[0][0] * (width / size), size, *floats(params[2])});
+               shapes[0][0] * (width / size), size, settings_of<GroupNormSettings>(count, params).epsilon});
   return 0;
 }
 
@@ -242,14 +241,16 @@ MB_OP(mb_group_norm) {
 MB_OP(mb_add_norm) {
   PoolLock lock;
   float *y = static_cast<float*>(params[5]), *sum = static_cast<float*>(params[6]);
-  table->norm(norm_arguments(params, shapes, ndims, true, y, sum));
+  const float epsilon = settings_of<AddNormSettings>(count, params, 2).epsilon;
+  table->norm(norm_arguments(params, shapes, ndims, true, epsilon, y, sum));
   return 0;
 }
 
-// x [rows, width or 2 * width], settings int32 [kind, gated] -> y [rows, width]
+// x [rows, width or 2 * width], settings -> y [rows, width]
 MB_OP(mb_activation) {
   PoolLock lock;
-  table->activation(activation_arguments(params, shapes, static_cast<float*>(params[2]), shapes[2][1]));
+  const auto settings = settings_of<ActivationSettings>(count, params);
+  table->activation(activation_arguments(params, shapes, settings, static_cast<float*>(params[2]), shapes[2][1]));
   return 0;
 }
 
@@ -270,41 +271,42 @@ MB_EXPORT void mb_choose(const float* scores, const float* summary, const float*
                  uniforms, firsts, tokens});
 }
 
-// x [rows, width], settings float [cap] -> cap * tanh(x / cap)
+// x [rows, width], settings -> cap * tanh(x / cap)
 MB_OP(mb_capped) {
   PoolLock lock;
-  table->cap({floats(params[0]), static_cast<float*>(params[2]), shapes[0][0] * shapes[0][1], *floats(params[1])});
+  const float cap = settings_of<CappedSettings>(count, params).cap;
+  table->cap({floats(params[0]), static_cast<float*>(params[2]), shapes[0][0] * shapes[0][1], cap});
   return 0;
 }
 
-// Bytes that `size` ranks share, and entering a meeting of theirs: its number here, or -1.
-MB_EXPORT int64_t mb_meeting_bytes(int size) { return meeting_bytes(size); }
-MB_EXPORT int mb_join_meeting(int file, int rank, int size) { return join_meeting(file, rank, size); }
+// Bytes that `size` ranks share, and joining a group of them: its number in this process, or -1.
+MB_EXPORT int64_t mb_process_group_bytes(int size) { return process_group_bytes(size); }
+MB_EXPORT int mb_join_process_group(int file, int rank, int size) { return join_process_group(file, rank, size); }
 
-// x [rows, width], settings int32 [meeting] -> its sum over the ranks of the meeting
+// x [rows, width], settings -> its sum over the ranks of the group
 MB_OP(mb_all_reduce) {
-  const bool met = meeting_sum(*ints(params[1]), floats(params[0]), static_cast<float*>(params[2]),
-                               shapes[0][0] * shapes[0][1]);
-  return met ? 0 : kOutside;
+  const bool done = sum_over_group(settings_of<AllReduceSettings>(count, params).group, floats(params[0]), static_cast<float*>(params[2]),
+                                  shapes[0][0] * shapes[0][1]);
+  return done ? 0 : kOutside;
 }
 
-// x [rows, width], settings int32 [meeting] -> [rows, total], total at most ranks * width
+// x [rows, width], settings -> [rows, total], total at most ranks * width
 MB_OP(mb_all_gather) {
-  const bool met = meeting_gather(*ints(params[1]), floats(params[0]), static_cast<float*>(params[2]), shapes[0][0],
+  const bool done = gather_over_group(settings_of<AllGatherSettings>(count, params).group, floats(params[0]), static_cast<float*>(params[2]), shapes[0][0],
                                   shapes[0][1], shapes[2][1]);
-  return met ? 0 : kOutside;
+  return done ? 0 : kOutside;
 }
 
-// x [rows, width], settings int32 [meeting] -> x, which the other rank of the meeting takes over
-MB_OP(mb_hand_over) {
-  const int64_t count = shapes[0][0] * shapes[0][1];
-  const bool met = hand_over(*ints(params[1]), floats(params[0]), count);
-  std::memcpy(params[2], params[0], static_cast<size_t>(count) * sizeof(float));
-  return met ? 0 : kOutside;
+// x [rows, width], settings -> x, which the other rank of the group receives
+MB_OP(mb_send_hidden) {
+  const int64_t size = shapes[0][0] * shapes[0][1];
+  const bool done = send_to_peer(settings_of<SendHiddenSettings>(count, params).group, floats(params[0]), size);
+  std::memcpy(params[2], params[0], static_cast<size_t>(size) * sizeof(float));
+  return done ? 0 : kOutside;
 }
 
-// ids [rows], settings int32 [meeting] -> [rows, width], which the other rank of the meeting hands over
-MB_OP(mb_take_over) {
-  const bool met = take_over(*ints(params[1]), static_cast<float*>(params[2]), shapes[2][0] * shapes[2][1]);
-  return met ? 0 : kOutside;
+// ids [rows], settings -> [rows, width], which the other rank of the group sends
+MB_OP(mb_receive_hidden) {
+  const bool done = receive_from_peer(settings_of<ReceiveHiddenSettings>(count, params).group, static_cast<float*>(params[2]), shapes[2][0] * shapes[2][1]);
+  return done ? 0 : kOutside;
 }

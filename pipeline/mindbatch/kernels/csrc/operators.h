@@ -5,11 +5,13 @@
 #pragma once
 #include <cstdint>
 
+#include "settings.h"
 #include "variant_table.h"
 
 #define MB_EXPORT extern "C" __attribute__((visibility("default")))
 #define MB_OP(name) \
-  MB_EXPORT int name(int, void** params, [[maybe_unused]] int* ndims, int64_t** shapes, const char**, void*, void*)
+  MB_EXPORT int name([[maybe_unused]] int count, void** params, [[maybe_unused]] int* ndims, int64_t** shapes, const char**, \
+                     void*, void*)
 
 namespace mindbatch {
 
@@ -21,21 +23,21 @@ extern const KernelTable* table;
 inline const float* floats(void* p) { return static_cast<const float*>(p); }
 inline const int32_t* ints(void* p) { return static_cast<const int32_t*>(p); }
 
-// A float that travels among integers by its bits.
-inline float as_float(int32_t bits) {
-  float value;
-  __builtin_memcpy(&value, &bits, 4);
-  return value;
+// The settings of a call with so many operands, which are its last input.
+template <class Settings>
+Settings settings_of(int count, void** params, int outputs = 1) {
+  return read_settings<Settings>(params[count - outputs - 1]);
 }
 
 // A tensor of one element stands for an absent optional input.
 const float* optional(void** params, int64_t** shapes, int* ndims, int index);
 
 // x [rows, width], residual like it, [1] or null -> a norm's arguments, which `y` and `sum` are written by.
-NormArgs norm_arguments(void** params, int64_t** shapes, int* ndims, bool adds, float* y, float* sum);
+NormArgs norm_arguments(void** params, int64_t** shapes, int* ndims, bool adds, float epsilon, float* y, float* sum);
 
-// x [rows, width or 2 * width], settings -> an activation's arguments
-ActivationArgs activation_arguments(void** params, int64_t** shapes, float* y, int64_t width);
+// x [rows, width or 2 * width] -> an activation's arguments
+ActivationArgs activation_arguments(void** params, int64_t** shapes, const ActivationSettings& settings, float* y,
+                                    int64_t width);
 
 // Packed weights [panels, ...] and bias [columns] or [1] from operand `first` on, y [rows, columns] -> a product's
 // arguments, but for its input.

@@ -44,7 +44,7 @@ struct StepStates {
 using namespace mindbatch;
 
 // x [tokens, at least channels], weights [kernel, channels], bias [channels] or [1], state [slots, kernel - 1, channels],
-// rows, positions, states, settings int32 [activated] -> y [tokens, channels]
+// rows, positions, states, settings -> y [tokens, channels]
 // Fails, with nothing written, when a slot is outside.
 MB_OP(mb_causal_convolution) {
   PoolLock lock;
@@ -54,22 +54,21 @@ MB_OP(mb_causal_convolution) {
   if (spans.empty() || channels > width || shapes[3][1] != kernel - 1 || shapes[3][2] != channels) return kOutside;
   table->convolution({floats(params[0]), floats(params[1]), optional(params, shapes, ndims, 2), step.state,
                       static_cast<float*>(params[8]), spans.data(), static_cast<int64_t>(spans.size()), width, channels,
-                      kernel, *ints(params[7]) != 0});
+                      kernel, settings_of<CausalConvolutionSettings>(count, params).shape.is_activated});
   return 0;
 }
 
 // qkv [tokens, 2 * key_heads * key_dim + value_heads * value_dim], gates [tokens, 2 * value_heads], decay [value_heads], bias
-// [value_heads], state [slots, value_heads, panels * key_dim, kStatePanel], rows, positions, states, settings int32
-// [key_heads, value_heads, key_dim, value_dim] -> y [tokens, value_heads * value_dim]
+// [value_heads], state [slots, value_heads, panels * key_dim, kStatePanel], rows, positions, states, settings -> y [tokens, value_heads * value_dim]
 // Fails, with nothing written, when a slot is outside.
 MB_OP(mb_gated_delta) {
   PoolLock lock;
   const StepStates step(params, shapes, 4);
   const auto& spans = step.spans();
-  const int32_t* sizes = ints(params[8]);
-  const int64_t heads = sizes[1], rows = (sizes[3] + kStatePanel - 1) / kStatePanel * int64_t{sizes[2]};
+  const DeltaShape shape = settings_of<GatedDeltaSettings>(count, params).shape;
+  const int64_t heads = shape.value_heads, rows = (shape.value_dim + kStatePanel - 1) / kStatePanel * shape.key_dim;
   if (spans.empty() || shapes[4][1] != heads || shapes[4][2] != rows || shapes[1][1] != 2 * heads) return kOutside;
-  if (shapes[0][1] != 2 * int64_t{sizes[0]} * sizes[2] + heads * sizes[3]) return kOutside;
+  if (shapes[0][1] != 2 * shape.key_heads * shape.key_dim + heads * shape.value_dim) return kOutside;
   const float *gates = floats(params[1]), *decay = floats(params[2]), *bias = floats(params[3]);
   static auto& factors = *new std::vector<float>;  // what a state shrinks by of each token and head, then beta
   factors.resize(static_cast<size_t>(2 * step.tokens * heads));
@@ -82,19 +81,18 @@ MB_OP(mb_gated_delta) {
       beta[t * heads + h] = static_cast<float>(1 / (1 + std::exp(-change)));
     }
   table->delta({floats(params[0]), shrink, beta, step.state, static_cast<float*>(params[9]), spans.data(),
-                static_cast<int64_t>(spans.size()), step.tokens, sizes[0], heads, sizes[2], sizes[3]});
+                static_cast<int64_t>(spans.size()), step.tokens, shape.key_heads, heads, shape.key_dim, shape.value_dim});
   return 0;
 }
 
-// x [rows, at least width], gate [rows, at least first + width], norm's weight [a part of width] or [1], settings int32
-// [Activation, first, bits of the float epsilon] -> y [rows, width]
+// x [rows, at least width], gate [rows, at least first + width], norm's weight [a part of width] or [1], settings -> y [rows, width]
 MB_OP(mb_gated) {
   PoolLock lock;
-  const int32_t* settings = ints(params[3]);
-  const int64_t width = shapes[4][1], first = settings[1];
+  const auto settings = settings_of<GatedSettings>(count, params);
+  const int64_t width = shapes[4][1], first = settings.first;
   if (width > shapes[0][1] || first < 0 || first + width > shapes[1][1] || width % shapes[2][0]) return kOutside;
   table->gated({floats(params[0]), floats(params[1]) + first, optional(params, shapes, ndims, 2),
                 static_cast<float*>(params[4]), shapes[0][0], width, shapes[0][1], shapes[1][1], shapes[2][0],
-                as_float(settings[2]), static_cast<Activation>(settings[0])});
+                settings.epsilon, settings.kind});
   return 0;
 }

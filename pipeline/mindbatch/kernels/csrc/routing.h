@@ -4,17 +4,9 @@
 #include <utility>
 #include <vector>
 
-namespace mindbatch {
+#include "settings.h"
 
-// The settings of mb_experts, and `Routing` of kernels/shapes.py.
-struct Routing {
-  int64_t experts, chosen;
-  bool is_sigmoid;     // scores are sigmoids of the logits, else their softmax over all experts
-  bool is_normalised;  // the weights of the chosen are divided by their sum
-  int64_t groups, chosen_groups;  // experts of other groups are never chosen; 1 and 1 where there are no groups
-  int64_t group_best;  // a group scores as much as so many of its best experts together
-  float scale;         // on the weights
-};
+namespace mindbatch {
 
 // Chooses experts for one row after another.
 class Router {

@@ -8,19 +8,21 @@
 
 using namespace mindbatch;
 
-// positions [tokens] or [tokens, p], settings float [n frequencies, scale] -> cos, sin [tokens, p * n]
+// positions [tokens] or [tokens, p], settings -> cos, sin [tokens, p * n frequencies]
 // Angles are float32 products, as models compute them; their cosines and sines are rounded once, from float64.
 MB_OP(mb_rotary_angles) {
   const int32_t* positions = ints(params[0]);
-  const int64_t count = shapes[1][0] - 1, each = ndims[0] > 1 ? shapes[0][1] : 1;
-  const float *frequencies = floats(params[1]), scale = frequencies[count];
+  const auto settings = settings_of<RotaryAnglesSettings>(count, params, 2);
+  const Numbers<float> frequencies = settings.inverse_frequencies;
+  const int64_t pairs = frequencies.count, each = ndims[0] > 1 ? shapes[0][1] : 1;
+  const float scale = settings.scale;
   float *cosines = static_cast<float*>(params[2]), *sines = static_cast<float*>(params[3]);
   for_tokens(shapes[0][0], [=](int64_t token) {
-    for (int64_t k = 0; k < each * count; k++) {
-      const int64_t t = token * each + k / count, i = k % count;
+    for (int64_t k = 0; k < each * pairs; k++) {
+      const int64_t t = token * each + k / pairs, i = k % pairs;
       const float angle = static_cast<float>(positions[t]) * frequencies[i];
-      cosines[t * count + i] = static_cast<float>(std::cos(double{angle})) * scale;
-      sines[t * count + i] = static_cast<float>(std::sin(double{angle})) * scale;
+      cosines[t * pairs + i] = static_cast<float>(std::cos(double{angle})) * scale;
+      sines[t * pairs + i] = static_cast<float>(std::sin(double{angle})) * scale;
     }
   });
   return 0;
@@ -41,17 +43,18 @@ MB_OP(mb_table_rows) {
   return 0;
 }
 
-// ids [tokens], settings int32 [first] -> ids - first
+// ids [tokens], settings -> ids - first
 MB_OP(mb_ids_from) {
+  const auto first = static_cast<int32_t>(settings_of<IdsFromSettings>(count, params).first);
   int32_t* y = static_cast<int32_t*>(params[2]);
-  for (int64_t t = 0; t < shapes[0][0]; t++) y[t] = ints(params[0])[t] - *ints(params[1]);
+  for (int64_t t = 0; t < shapes[0][0]; t++) y[t] = ints(params[0])[t] - first;
   return 0;
 }
 
-// x [tokens, width], settings float [factor] -> x * factor
+// x [tokens, width], settings -> x * factor
 MB_OP(mb_scaled) {
   const int64_t width = shapes[0][1];
-  const float *x = floats(params[0]), factor = *floats(params[1]);
+  const float *x = floats(params[0]), factor = settings_of<ScaledSettings>(count, params).factor;
   float* y = static_cast<float*>(params[2]);
   for_tokens(shapes[0][0], [=](int64_t t) {
     for (int64_t i = t * width; i < (t + 1) * width; i++) y[i] = x[i] * factor;
@@ -82,12 +85,13 @@ MB_OP(mb_joined) {
   return 0;
 }
 
-// qkv [tokens, width], positions [tokens], settings float [query width, floor, factor] -> qkv with the query times
+// qkv [tokens, width], positions [tokens], settings -> qkv with the query times
 // 1 + factor * log(1 + floor((position + 1) / floor))
 MB_OP(mb_tempered) {
   const int64_t width = shapes[0][1];
-  const float *qkv = floats(params[0]), *settings = floats(params[2]), step = settings[1], factor = settings[2];
-  const int64_t query = static_cast<int64_t>(settings[0]);
+  const auto settings = settings_of<TemperedSettings>(count, params);
+  const float *qkv = floats(params[0]), step = settings.floor, factor = settings.factor;
+  const int64_t query = settings.shape.heads * settings.shape.head_dim;
   if (query < 0 || query > width) return kOutside;
   const int32_t* positions = ints(params[1]);
   float* y = static_cast<float*>(params[3]);
@@ -100,10 +104,11 @@ MB_OP(mb_tempered) {
   return 0;
 }
 
-// qkv [tokens, query width + 2 * key width], settings int32 [query width, key width] -> [tokens, 2]: of each token the sums
+// qkv [tokens, query width + 2 * key width], settings -> [tokens, 2]: of each token the sums
 // of the squares of its query and of its key
 MB_OP(mb_square_sums) {
-  const int64_t width = shapes[0][1], query = ints(params[1])[0], key = ints(params[1])[1];
+  const AttentionShape shape = settings_of<SquareSumsSettings>(count, params).shape;
+  const int64_t width = shapes[0][1], query = shape.heads * shape.head_dim, key = shape.kv_heads * shape.head_dim;
   if (query < 0 || key < 0 || query + key > width) return kOutside;
   const float* qkv = floats(params[0]);
   float* sums = static_cast<float*>(params[2]);
@@ -119,19 +124,21 @@ MB_OP(mb_square_sums) {
   return 0;
 }
 
-// qkv [tokens, width], sums [tokens, 2], query norm, key norm, settings float [epsilon, numbers in each sum] -> qkv with query
+// qkv [tokens, width], sums [tokens, 2], query norm, key norm, settings -> qkv with query
 // and key divided by the roots of their mean squares, and times the norms
 MB_OP(mb_norm_by_sums) {
   const int64_t width = shapes[0][1], query = shapes[2][0], key = shapes[3][0];
-  if (query + key > width) return kOutside;
-  const float *qkv = floats(params[0]), *sums = floats(params[1]), *settings = floats(params[4]);
+  const auto settings = settings_of<NormBySumsSettings>(count, params);
+  if (query + key > width || settings.totals.count != 2) return kOutside;
+  const float *qkv = floats(params[0]), *sums = floats(params[1]), epsilon = settings.epsilon;
+  const auto of_queries = static_cast<float>(settings.totals[0]), of_keys = static_cast<float>(settings.totals[1]);
   const float *query_norm = floats(params[2]), *key_norm = floats(params[3]);
   float* out = static_cast<float*>(params[5]);
   for_tokens(shapes[0][0], [=](int64_t t) {
     const float *x = qkv + t * width, *sum = sums + 2 * t;
     float* y = out + t * width;
-    const float by_query = 1 / std::sqrt(sum[0] / settings[1] + settings[0]);
-    const float by_key = 1 / std::sqrt(sum[1] / settings[2] + settings[0]);
+    const float by_query = 1 / std::sqrt(sum[0] / of_queries + epsilon);
+    const float by_key = 1 / std::sqrt(sum[1] / of_keys + epsilon);
     for (int64_t i = 0; i < query; i++) y[i] = x[i] * by_query * query_norm[i];
     for (int64_t i = 0; i < key; i++) y[query + i] = x[query + i] * by_key * key_norm[i];
     std::memcpy(y + query + key, x + query + key, static_cast<size_t>(width - query - key) * sizeof(float));
@@ -168,11 +175,12 @@ inline float softplus(float x) { return x > 30 ? x : std::log1p(std::exp(x)); }
 
 }  // namespace
 
-// x [tokens, width], positive [1], negative [1], settings float [beta, epsilon] -> above 0 softplus(positive) x^2 + beta x,
+// x [tokens, width], positive [1], negative [1], settings -> above 0 softplus(positive) x^2 + beta x,
 // below (beta + softplus(negative)) (exp(min(x, epsilon)) - 1 - x) + beta x
 MB_OP(mb_xielu) {
   const int64_t width = shapes[0][1];
-  const float *x = floats(params[0]), beta = floats(params[3])[0], epsilon = floats(params[3])[1];
+  const auto settings = settings_of<XieluSettings>(count, params);
+  const float *x = floats(params[0]), beta = settings.beta, epsilon = settings.epsilon;
   const float above = softplus(*floats(params[1])), below = beta + softplus(*floats(params[2]));
   float* y = static_cast<float*>(params[4]);
   for_tokens(shapes[0][0], [=](int64_t t) {

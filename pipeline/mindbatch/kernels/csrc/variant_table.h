@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 
+#include "settings.h"
+
 namespace mindbatch {
 
 // Outputs of a linear layer are packed in panels of this many columns; part of the weights' layout.
@@ -32,8 +34,6 @@ struct NormArgs {
   int64_t rows, width;
   float epsilon;
 };
-
-enum Activation : int32_t { kGeluTanh = 0, kGelu = 1, kSilu = 2, kRelu = 3, kQuickGelu = 4, kSigmoid = 5, kIdentity = 6 };
 
 struct ActivationArgs {
   const float* x;  // [rows, width], or [rows, 2 * width] (gate, then up) when gated
@@ -84,8 +84,8 @@ struct AttentionArgs {
   // Of encoder-decoders, or null:
   const int32_t* firsts;       // [tokens]: the first position that the token sees, in place of a window
   const int32_t* positions;    // [tokens]: its own, for distance_bias
-  const float* distance_bias;  // [heads, 2 * farthest + 1]: added to a score by key - own position, from -farthest on
-  int64_t farthest;            // what lies further away has the bias of the farthest
+  const float* distance_bias;  // [heads, 2 * max_distance + 1]: added to a score by key - own position, from -max_distance on
+  int64_t max_distance;            // keys further away have the bias of the last
   const float* sinks = nullptr;  // [heads], or null: a logit of each head's softmax that has no value
 };
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mindbatch.kernels.arrays import Array, FloatArray
+from mindbatch.kernels.arrays import Array, CacheArray, FloatArray, PackedWeight
 from mindbatch.kernels.operations.dense import capped
 from mindbatch.kernels.recording import operation
 from mindbatch.kernels.shapes import AttentionShape, HeadProductsShape
@@ -23,8 +23,8 @@ def _heads(x: Any, *others: Any, shape: AttentionShape, **settings: Any) -> int:
 @operation(_heads)
 def attention(
     qkv: FloatArray,
-    keys: Array,
-    values: Array,
+    keys: CacheArray,
+    values: CacheArray,
     slots: IntArray,
     rows: IntArray,
     tables: IntArray,
@@ -49,8 +49,8 @@ def attention(
 @operation(_heads)
 def distance_attention(
     qkv: FloatArray,
-    keys: Array,
-    values: Array,
+    keys: CacheArray,
+    values: CacheArray,
     slots: IntArray,
     rows: IntArray,
     tables: IntArray,
@@ -64,28 +64,28 @@ def distance_attention(
 ) -> FloatArray:
     """Attention of tokens that see the positions [first, length), with a bias by distance.
 
-    A score gets the bias [heads, 2 * farthest + 1] of key - own position, counted from -farthest on.
+    A score gets the bias [heads, 2 * max_distance + 1] of key - own position, counted from -max_distance on.
     within_step: the step has all tokens of its rows, which see each other.
     """
     heads = qkv.reshape(len(qkv), 3, shape.heads, shape.head_dim)
     _write(keys, heads[:, 1], slots)
     _write(values, heads[:, 2], slots)
-    y, farthest = np.zeros_like(heads[:, 0]), bias.shape[1] // 2
+    y, max_distance = np.zeros_like(heads[:, 0]), bias.shape[1] // 2
     for tokens, table in _sequences(rows, tables, lengths):
-        places = np.arange(lengths[tokens].max())
-        scores = _products(heads[tokens, 0], _positions(keys, table, len(places)), shape)
-        distances = np.clip(places - positions[tokens][:, None], -farthest, farthest) + farthest
-        visible = (places < lengths[tokens][:, None]) & (places >= firsts[tokens][:, None])
+        keys_at = np.arange(lengths[tokens].max())
+        scores = _products(heads[tokens, 0], _positions(keys, table, len(keys_at)), shape)
+        distances = np.clip(keys_at - positions[tokens][:, None], -max_distance, max_distance) + max_distance
+        visible = (keys_at < lengths[tokens][:, None]) & (keys_at >= firsts[tokens][:, None])
         scores = scores + bias[:, distances].swapaxes(0, 1)
-        y[tokens] = _weighed(scores, visible, _positions(values, table, len(places)))
+        y[tokens] = _weighed(scores, visible, _positions(values, table, len(keys_at)))
     return y.reshape(len(qkv), -1)
 
 
 @operation(_heads)
 def cross_attention(
     queries: FloatArray,
-    keys: Array,
-    values: Array,
+    keys: CacheArray,
+    values: CacheArray,
     rows: IntArray,
     tables: IntArray,
     lengths: IntArray,
@@ -116,8 +116,8 @@ def cross_attention(
 def write_cache(
     x: FloatArray,
     keys_values: FloatArray,
-    keys: Array,
-    values: Array,
+    keys: CacheArray,
+    values: CacheArray,
     slots: IntArray,
     *,
     shape: AttentionShape,
@@ -196,7 +196,7 @@ def _nearest_bfloat16(x: FloatArray) -> FloatArray:
 
 
 @operation(lambda x, matrices, shape: shape.heads * shape.outputs)
-def head_products(x: FloatArray, matrices: Array, *, shape: HeadProductsShape) -> FloatArray:
+def head_products(x: FloatArray, matrices: PackedWeight, *, shape: HeadProductsShape) -> FloatArray:
     """x [T, width], packed stack of [outputs, inputs] for each head -> [T, heads * outputs]."""
     heads = x[:, : shape.heads * shape.stride].reshape(len(x), shape.heads, shape.stride)
     heads = heads[..., shape.first : shape.first + shape.inputs]

@@ -9,21 +9,22 @@ from typing import Any
 import numpy as np
 
 from mindbatch.kernels.adapters import AdaptedShape
-from mindbatch.kernels.arrays import Array, FloatArray
+from mindbatch.kernels.arrays import Array, FloatArray, PackedWeight
 from mindbatch.kernels.recording import operation
+from mindbatch.kernels.shapes import Activation
 from mindbatch.kernels.step import IntArray
 from mindbatch.parallel.topology import TensorSlice
 
 
 @operation(lambda x, weight, bias, outputs: outputs)
-def linear(x: FloatArray, weight: Array, bias: Array | None, *, outputs: int) -> FloatArray:
+def linear(x: FloatArray, weight: PackedWeight, bias: Array | None, *, outputs: int) -> FloatArray:
     """x W^T + b; packed weight [outputs, inputs], bias [outputs] or None -> [T, outputs]."""
     y: FloatArray = x @ weight.T
     return y if bias is None else y + bias
 
 
 @operation(lambda ids, weight, width: width)
-def embedding(ids: IntArray, weight: Array, *, width: int) -> FloatArray:
+def embedding(ids: IntArray, weight: PackedWeight, *, width: int) -> FloatArray:
     """ids [T], packed weight [vocabulary, width] -> [T, width]; zeros for ids of other ranks."""
     inside = (ids >= 0) & (ids < len(weight))
     rows: FloatArray = weight[np.where(inside, ids, 0)] * inside[:, None]
@@ -99,7 +100,7 @@ def add_norm(
 
 
 @operation(lambda x, kind, gated: x[1] // 2 if gated else x[1])
-def activation(x: FloatArray, *, kind: str, gated: bool) -> FloatArray:
+def activation(x: FloatArray, *, kind: Activation, gated: bool) -> FloatArray:
     """act(x), or act(gate) * up for x [T, 2 * width] with the gate first."""
     if not gated:
         return activated(x, kind)
@@ -144,7 +145,7 @@ _erf = np.vectorize(math.erf, otypes=[np.float64])
 @operation(lambda x, *others, outputs, shape: outputs)
 def adapted_linear(
     x: FloatArray,
-    weight: Array,
+    weight: PackedWeight,
     bias: Array | None,
     slots: IntArray,
     *stored: Array,
@@ -153,7 +154,7 @@ def adapted_linear(
 ) -> FloatArray:
     """`linear`, and of each token what the adapter in its slot does -> [T, outputs].
 
-    slots [T]: of each token's adapter. stored, the adapters of all slots: A [slots, rank,
+    slots [T]: of each token's adapter. stored, as `kernels.adapters.SlotArrays` keeps it: A [slots, rank,
     inputs], of an embedding [slots, tokens, rank]; B [slots, outputs, rank]; scale, offset [slots, outputs];
     and where any adapter has them whole weights [slots, outputs, inputs] ([slots, tokens, width]) with a mark
     [slots, 1].
@@ -170,7 +171,7 @@ def adapted_linear(
 
 @operation(lambda ids, *others, shape: shape.widths[0])
 def adapted_embedding(
-    ids: IntArray, weight: Array, slots: IntArray, *stored: Array, shape: AdaptedShape
+    ids: IntArray, weight: PackedWeight, slots: IntArray, *stored: Array, shape: AdaptedShape
 ) -> FloatArray:
     """`embedding` and what adapters do -> [T, width]; slots, stored: see `adapted_linear`."""
     y = embedding(ids, weight, width=shape.widths[0])
@@ -200,13 +201,13 @@ def all_gather(x: FloatArray, *, shard: TensorSlice, total: int) -> FloatArray:
 
 @operation()
 def send_hidden(x: FloatArray, *, stage: int, tensor_rank: int) -> FloatArray:
-    """x [T, width], handed over by a rank of a stage to its fellow of the next one."""
+    """Sends x [T, width] from a rank of a stage to its peer in the next one, and gives x."""
     return _alone(x)
 
 
 @operation(lambda ids, stage, tensor_rank, width: width)
 def receive_hidden(ids: IntArray, *, stage: int, tensor_rank: int, width: int) -> FloatArray:
-    """ids [T] -> [T, width], what the fellow of the stage before hands over."""
+    """Receives the hidden states [T, width] of ids [T] from the peer in the stage before."""
     return _alone(ids)
 
 

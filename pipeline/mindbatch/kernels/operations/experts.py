@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mindbatch.kernels.arrays import Array, FloatArray
+from mindbatch.kernels.arrays import Array, FloatArray, PackedWeight
 from mindbatch.kernels.operations.dense import activation
 from mindbatch.kernels.recording import operation
 from mindbatch.kernels.shapes import ExpertsShape, Routing
@@ -23,8 +23,8 @@ def experts(
     x: FloatArray,
     router: Array,
     correction: Array | None,
-    up: Array,
-    down: Array,
+    up: PackedWeight,
+    down: PackedWeight,
     router_bias: Array | None = None,
     up_bias: Array | None = None,
     down_bias: Array | None = None,
@@ -35,7 +35,7 @@ def experts(
     """router [experts, width], correction [experts] or None: float32 -> [T, width].
 
     up, down: packed stacks of [2 * inner, width], the gate first, and [width, inner] of each expert.
-    Where it has logits, they stand in place of the router.
+    Where the shape has logits, they replace the router.
     Biases, where the shape has some: [experts], [experts, 2 * inner], [experts, width], each or None; and
     expert_scale [experts] or None, which weights are multiplied with behind all else.
     The weighted outputs of a row's experts are added in the order of the experts.
@@ -48,8 +48,8 @@ def experts(
     ups = up.reshape(-1, 2 * shape.inner, x.shape[1])
     downs = down.reshape(-1, x.shape[1], shape.inner)
     for expert in np.unique(chosen):
-        rows, place = np.nonzero(chosen == expert)
-        factors = weights[rows, place][:, None]
+        rows, choices = np.nonzero(chosen == expert)
+        factors = weights[rows, choices][:, None]
         inputs = x[rows] * factors if shape.weighs_inputs else x[rows]
         gate_up = inputs @ ups[expert].T if up_bias is None else inputs @ ups[expert].T + up_bias[expert]
         if shape.limit:
@@ -61,7 +61,7 @@ def experts(
 
 
 def clamped(gate_up: FloatArray, limit: float) -> FloatArray:
-    """Gates and ups [T, 2 * inner] in turns -> the gates, then the ups, as `ExpertsShape.limit` says."""
+    """Interleaved gates and ups [T, 2 * inner] -> the gates, then the ups, as `ExpertsShape.limit` says."""
     gates, ups = np.minimum(gate_up[:, ::2], limit), np.clip(gate_up[:, 1::2], -limit, limit)
     return np.concatenate((gates, ups + np.float32(1)), 1).astype(np.float32)
 

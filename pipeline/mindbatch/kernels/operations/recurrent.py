@@ -13,7 +13,7 @@ import numpy as np
 from mindbatch.kernels.arrays import Array, FloatArray
 from mindbatch.kernels.operations.dense import activated, group_norm
 from mindbatch.kernels.recording import operation
-from mindbatch.kernels.shapes import STATE_PANEL, ConvolutionShape, DeltaShape
+from mindbatch.kernels.shapes import STATE_PANEL, Activation, ConvolutionShape, DeltaShape
 from mindbatch.kernels.step import IntArray
 
 
@@ -55,8 +55,8 @@ def causal_convolution(
         inputs = np.concatenate((before, x[tokens, : shape.channels]))
         count = len(inputs) - len(before)
         total = np.zeros((count, shape.channels), np.float32)
-        for place in range(shape.kernel):
-            total += inputs[place : place + count] * weight[place]
+        for tap in range(shape.kernel):
+            total += inputs[tap : tap + count] * weight[tap]
         y[tokens] = total if bias is None else total + bias
         state[slot] = inputs[kept : kept + len(before)]
     return activated(y, "silu") if shape.is_activated else y
@@ -93,13 +93,13 @@ def gated_delta(
     y = np.empty_like(value)
     for tokens, kept, slot, before in _spans(state, rows, positions, states):
         matrices = _matrices(before, shape)
-        for place, token in enumerate(range(tokens.start, tokens.stop)):
+        for index, token in enumerate(range(tokens.start, tokens.stop)):
             matrices = matrices * shrink[token][:, None, None]
             known = np.einsum("hk,hkv->hv", key[token], matrices)
             change = (value[token] - known) * beta[token][:, None]
             matrices = matrices + key[token][:, :, None] * change[:, None]
             y[token] = np.einsum("hk,hkv->hv", query[token], matrices)
-            if place + 1 == kept:
+            if index + 1 == kept:
                 state[slot] = _panels(matrices, shape)
     return y.reshape(len(qkv), -1)
 
@@ -128,7 +128,7 @@ def gated(
     gate: FloatArray,
     weight: Array | None,
     *,
-    kind: str,
+    kind: Activation,
     width: int,
     first: int,
     epsilon: float,

@@ -23,7 +23,7 @@ def _angles(positions: Sequence[int], inverse_frequencies: Sequence[float], scal
 
 @operation(_angles)
 def rotary_angles(
-    positions: IntArray, *, inverse_frequencies: Sequence[float], scale: float
+    positions: IntArray, *, inverse_frequencies: tuple[float, ...], scale: float
 ) -> tuple[FloatArray, FloatArray]:
     """positions [T] or [T, P] -> cos, sin [T, rotary_dim / 2], times the scale.
 
@@ -61,10 +61,10 @@ def rotary(
         x = x.reshape(len(qkv), parts[number].shape[1] // shape.head_dim, shape.head_dim)
         if in_halves:
             halves = zip(*(np.split(half_of, 2, -1) for half_of in (x, cos, sin)), strict=True)
-            turned = np.concatenate([_rotated(*half, is_interleaved=False) for half in halves], -1)
+            rotated = np.concatenate([_rotated(*half, is_interleaved=False) for half in halves], -1)
         else:
-            turned = _rotated(x, cos, sin, is_interleaved=is_interleaved)
-        parts[number] = turned.reshape(parts[number].shape)
+            rotated = _rotated(x, cos, sin, is_interleaved=is_interleaved)
+        parts[number] = rotated.reshape(parts[number].shape)
     return np.concatenate(parts, -1)
 
 
@@ -72,14 +72,14 @@ def _rotated(x: FloatArray, cos: FloatArray, sin: FloatArray, *, is_interleaved:
     """Heads [T, heads, head_dim], the first 2 * cos.shape[1] numbers of each rotated."""
     half = cos.shape[1]
     cos, sin = cos[:, None], sin[:, None]
-    places = (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
+    pairs = (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
     if not is_interleaved:
-        places = (slice(0, half), slice(half, 2 * half))
-    first, second = (x[..., place] for place in places)
-    turned = x.copy()
-    turned[..., places[0]] = first * cos - second * sin
-    turned[..., places[1]] = second * cos + first * sin
-    return turned
+        pairs = (slice(0, half), slice(half, 2 * half))
+    first, second = (x[..., numbers] for numbers in pairs)
+    rotated = x.copy()
+    rotated[..., pairs[0]] = first * cos - second * sin
+    rotated[..., pairs[1]] = second * cos + first * sin
+    return rotated
 
 
 @operation()
