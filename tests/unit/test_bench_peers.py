@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bench_peer import padded_batches
-from bench_peers_sides import SIDES, Bench, Side
-from bench_peers_table import Figures, Machine, bounds, cases_of, page, sizes_of
-from scaling_model import GIB, Device, Replica, described, table
+from bench.peers.peer import padded_batches
+from bench.peers.sides import SIDES, Bench, Side
+from bench.peers.table import Figures, Machine, bounds, cases_of, page, sizes_of
+from bench.processes.scaling import GIB, Device, Replica, described, table
 
 ROWS = [{"prompt": [1] * size, "answer_tokens": wanted} for size, wanted in ((3, 2), (1, 4), (2, 1))]
 
@@ -70,8 +70,8 @@ def test_padded_batches_are_sorted_and_each_row_gets_what_it_wanted() -> None:
 def test_a_side_without_its_environment_is_told(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "huggingface", {3: [ROWS]}, [], 1, tmp_path, 10)
     found = Figures()
-    bench.turn(Side("bench_peers_openvino.py", "int8", "openvino"), found, 0)
-    assert found.reason == f"no environment {tmp_path}/openvino (see make_peers.sh)"
+    bench.turn(Side("peers.openvino_side", "int8", "openvino"), found, 0)
+    assert found.reason == f"no environment {tmp_path}/openvino (see make_environments.sh)"
     assert not found.rounds
 
 
@@ -84,7 +84,7 @@ def test_every_peer_is_compared_with_a_side_of_ours() -> None:
 @pytest.mark.slow
 @pytest.mark.on_demand
 def test_ours_runs_through_every_case(tmp_path: Path) -> None:
-    from bench_peers import SHAPES
+    from bench.peers.peers import SHAPES
 
     write, shape = SHAPES["tiny"]
     (tmp_path / "huggingface").mkdir()

@@ -21,7 +21,7 @@ from mindbatch.parallel.topology import WHOLE
 FloatArray = npt.NDArray[np.float32]
 
 RECORDED = Path(__file__).parent / "recorded.npz"
-"""By tiny model the logits [tokens, vocabulary] of `runs.logits`; makers/record_ascend_check.py writes it."""
+"""By tiny model the logits [tokens, vocabulary] of `runs.logits`; record_ascend_check.py writes it."""
 _GROUPED: dict[str, Any] = {
     "vocab_size": 96,
     "hidden_size": 64,

@@ -52,7 +52,7 @@ def last_lines(folder: Path | None) -> Iterator[str]:
 
 
 RECORDED = Path(__file__).parent / "two_devices.json"
-"""By prompt the token ids that one process gives on a CPU; makers/record_ascend_check.py writes it."""
+"""By prompt the token ids that one process gives on a CPU; tests/makers/record_ascend_check.py writes it."""
 PROMPTS = ("An increasing sequence: one,", "A decreasing sequence: nine,", "three plus four is")
 TWO = "parallel.model_parallel=2"
 _NPU = "runtime.device_target=Ascend"
