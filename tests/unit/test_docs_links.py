@@ -57,7 +57,9 @@ def test_a_heading_that_is_linked_is_there_once(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_named_files_exist(page: Path) -> None:
-    named = re.findall(r"\b((?:tools|docs|examples|scripts|tests)/[\w/]+\.\w+)", page.read_text("utf-8"))
+    text = page.read_text("utf-8")
+    named = re.findall(r"\b((?:tools|docs|examples|scripts|tests)/[\w/]+\.\w+)", text)
+    named += [f"tests/makers/{maker}.py" for maker in re.findall(r"tests/makers (\w+_\w+)", text)]
     assert [name for name in named if not (CHECKOUT / name).exists()] == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -41,7 +42,7 @@ def make_rows(count: int, vocab_size: int, seed: int = 0, variant: int = 0) -> l
     ]
 
 
-def sorted_batches(rows: list[BenchRow], size: int) -> list[list[int]]:
-    """Positions of the rows in batches of `size`, sorted by the length of the prompt."""
-    order = sorted(range(len(rows)), key=lambda place: len(rows[place].prompt))
-    return [order[first : first + size] for first in range(0, size * -(-len(rows) // size), size)]
+def sorted_batches(lengths: Sequence[int], size: int) -> list[list[int]]:
+    """Returns the indices of rows in batches of `size`, sorted by the lengths of their prompts."""
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    return [order[first : first + size] for first in range(0, len(order), size)]

@@ -14,7 +14,6 @@ shown apart from the median of the others.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.child_process import Worker, has_modules
+from bench.command_line import parser_of
 from bench.random_model import GPT2_124M, write_random
 from bench.rows import BenchRow, make_rows, sorted_batches
 from mindbatch.tasks.doctor import processor
@@ -47,7 +47,7 @@ class Round:
 def run_round(workers: dict[str, Worker], rows: list[BenchRow]) -> Round:
     """All rows through each side: a batch of theirs, then as many tokens of ours, and so on."""
     found = Round()
-    batches = sorted_batches(rows, THEIR_BATCH)
+    batches = sorted_batches([len(row.prompt) for row in rows], THEIR_BATCH)
     wanted = sum(row.answer_tokens for row in rows)
     ours, theirs = workers["ours"], workers.get("transformers")
     ours.ask(rows=[row.to_json() for row in rows])
@@ -76,7 +76,7 @@ def run_padded(worker: Worker, rows: list[BenchRow], places: list[int], found: R
 def padding_shares(rows: list[BenchRow], size: int) -> dict[str, float]:
     """What sorted, padded batches compute beyond what was wanted, as shares of what they compute."""
     prompts = answers = 0
-    for places in sorted_batches(rows, size):
+    for places in sorted_batches([len(row.prompt) for row in rows], size):
         prompts += len(places) * max(len(rows[place].prompt) for place in places)
         answers += len(places) * max(rows[place].answer_tokens for place in places)
     wanted_prompts = sum(len(row.prompt) for row in rows)
@@ -180,15 +180,11 @@ def main() -> None:
 
 def parse_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, rounds=3, has_threads=True)
     parser.add_argument(
         "--torch-python", default=sys.executable, help="an interpreter with torch and transformers"
     )
     parser.add_argument("--prompts", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=3, help="rounds after the first one")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--batch-size", type=int, default=32, help="of ours: sequences that run together")
     parser.add_argument("--cache-memory", default="1GiB", help="of ours")
     parser.add_argument("--block-size", type=int, default=8, help="of ours: tokens in a block of the cache")

@@ -5,7 +5,6 @@ python tools/bench choices [--questions 8] [--examples 5] [--rounds 3]
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from bench.command_line import parser_of
 from bench.random_model import GPT2_124M, write_random
 from mindbatch import LLM
 
@@ -44,10 +44,9 @@ def scored(llm: LLM, prompts: list[list[int]], start: int) -> tuple[float, Score
 
 def main() -> None:
     """Prints the seconds of both ways and how far their scores are apart."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = parser_of(__doc__, rounds=3)
     parser.add_argument("--questions", type=int, default=8)
     parser.add_argument("--examples", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     with TemporaryDirectory() as folder:
         write_random(Path(folder))

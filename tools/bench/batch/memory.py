@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from bench.child_process import Worker
+from bench.command_line import parser_of
 
 ALLOWED = 0.05
 
@@ -39,9 +40,7 @@ def main() -> None:
 
 def parse_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000, 100_000])
     parser.add_argument(
         "--text", action="store_true", help="prompts are texts; transformers' share comes along"

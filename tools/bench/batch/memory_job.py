@@ -21,7 +21,7 @@ from mindbatch.config.paths import data_root
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.engine.step import Step
+from mindbatch.engine.step import Step, StepOutput
 from mindbatch.llm import LLM
 from mindbatch.loading.build import LoadedEngine
 from mindbatch.prompts.token_bytes import IncrementalDetokenizer
@@ -47,8 +47,8 @@ class StubRunner:
         return StubOutput(dict(zip(ends.tolist(), last, strict=True)))
 
 
-class StubOutput:
-    """Logits of the last token of each sequence, by its place in the step."""
+class StubOutput(StepOutput):
+    """Logits of the last token of each sequence, by its index in the step."""
 
     def __init__(self, last: dict[int, int]) -> None:
         self._last = last

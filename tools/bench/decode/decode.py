@@ -10,14 +10,13 @@ Ours is whole engine steps (schedule, run, choose); theirs is the model's forwar
 
 from __future__ import annotations
 
-import argparse
-import os
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 
 from bench.child_process import Worker, has_modules
+from bench.command_line import parser_of
 from bench.memory_bandwidth import read_bandwidth
 from bench.random_model import SHAPES, write_random
 from mindbatch.tasks.doctor import processor
@@ -56,15 +55,11 @@ def print_table(times: dict[str, dict[str, float]], bound: float) -> None:
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, rounds=5, has_threads=True)
     parser.add_argument(
         "--torch-python", default=sys.executable, help="an interpreter with torch and transformers"
     )
     parser.add_argument("--shapes", choices=SHAPES, default="gpt2")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -11,7 +11,6 @@ leave the caches, memory is what it waits for.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.command_line import parser_of
 from bench.random_model import write_random
 from mindbatch import LLM, DecodingParams
 from mindbatch.tasks.doctor import processor
@@ -69,13 +69,13 @@ def tokens_per_second(llm: LLM, batch: int) -> float:
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    for name, default in {"hidden": 512, "inner": 192, "layers": 4, "experts": 64, "chosen": 8}.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+    parser = parser_of(__doc__, rounds=5)
+    parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--inner", type=int, default=192, help="hidden size of each expert")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--experts", type=int, default=64)
+    parser.add_argument("--chosen", type=int, default=8, help="experts of each token")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dtype", default="float32")
     options = parser.parse_args()
     sizes = Sizes(options.hidden, options.inner, options.layers, options.experts, options.chosen)

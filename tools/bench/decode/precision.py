@@ -10,13 +10,12 @@ which the weights are read from memory, below which no step of a decoding batch 
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 import tempfile
 from pathlib import Path
 
 from bench.child_process import Worker
+from bench.command_line import parser_of
 from bench.decode.decode import CONTEXT, measure
 from bench.memory_bandwidth import read_bandwidth
 from bench.random_model import write_random
@@ -39,11 +38,7 @@ def print_table(times: dict[str, dict[str, float]], bounds: dict[str, float]) ->
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser = parser_of(__doc__, rounds=5, has_threads=True)
     parser.add_argument("--instruction-set", default="auto", help="see runtime.instruction_set")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

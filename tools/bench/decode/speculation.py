@@ -11,13 +11,13 @@ benchmark fails if they do.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.command_line import parser_of
 from mindbatch import DecodingParams
 from mindbatch.config.environment import prepare_environment
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
@@ -87,16 +87,12 @@ def main() -> None:
 
 def parse_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, rounds=5, has_threads=True)
     parser.add_argument("model", type=Path, help="folder of the large model")
     parser.add_argument("assistant", type=Path, help="folder of the small one")
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=128, help="new tokens of a request (%(default)s)")
     parser.add_argument("--assistant-tokens", type=int, default=5, help="of a draft (%(default)s)")
     parser.add_argument("--lookup-tokens", type=int, default=3, help="of a draft (%(default)s)")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     return parser.parse_args()
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.child_process import command
+from bench.command_line import parser_of
 from bench.random_model import SHAPES, write_random
 
 STORED = ("F32", "BF16", "F16")
@@ -51,14 +51,10 @@ def main() -> None:
 
 def parse_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, rounds=3, has_threads=True)
     parser.add_argument("--shapes", nargs="+", default=["gpt2", "qwen2.5"], choices=SHAPES)
     parser.add_argument("--stored", nargs="+", default=[*STORED], choices=STORED)
     parser.add_argument("--kept", nargs="+", default=[*KEPT], choices=KEPT)
-    parser.add_argument("--rounds", type=int, default=3, help="%(default)s")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="%(default)s")
     return parser.parse_args()
 
 

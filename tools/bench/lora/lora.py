@@ -10,9 +10,7 @@ PEFT computes a mixed batch (adapter_names=), or switches adapters and splits th
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -21,6 +19,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from bench.child_process import Worker, has_modules
+from bench.command_line import parser_of
 from bench.random_model import GPT2_124M, write_random
 from mindbatch.tasks.doctor import processor
 
@@ -62,14 +61,11 @@ def print_row(case: str, base: float, adapted: float, wanted: float | None = Non
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, has_threads=True)
     parser.add_argument("--peft-python", default=sys.executable, help="an interpreter with torch and peft")
     parser.add_argument("--folder", help="a folder that is there, in which model and adapters are kept")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(options.folder or name)

@@ -73,5 +73,5 @@ def convert(source: str, target: str, kind: str) -> None:
 
 
 def main() -> None:
-    """Answers requests until standard input ends."""
+    """See `run_peer`."""
     run_peer(load, convert)

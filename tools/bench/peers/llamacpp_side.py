@@ -12,10 +12,10 @@ import llama_cpp as llama
 import numpy as np
 
 from bench.gguf_file import write_gguf
-from bench.peers.peer import Rows, consecutive, run_peer, timed
+from bench.peers.peer import BATCHED_TOKENS, Rows, SteppedPeer, run_peer
 
-SEQUENCES, CACHED_TOKENS, BATCHED_TOKENS = 64, 64 * 384, 512
-"""Sequences at a time; tokens of the cache, which they share; tokens of a step."""
+SEQUENCES, CACHED_TOKENS = 64, 64 * 384
+"""Sequences at a time; tokens of the cache, which they share."""
 FILE = "model.gguf"
 
 
@@ -40,7 +40,7 @@ class Sequence:
         return self.cached >= len(self.prompt)
 
 
-class LlamaCpp:
+class LlamaCpp(SteppedPeer):
     """Steps of up to 512 tokens: one of each sequence that decodes, and prompts in what is left."""
 
     def __init__(self, path: Path, threads: int, kind: str) -> None:
@@ -63,38 +63,22 @@ class LlamaCpp:
 
     def generate(self, rows: Rows) -> list[list[int]]:
         """See `Peer`."""
-        sequences = self._add([(row["prompt"], row["answer_tokens"]) for row in rows])
-        self._finish()
+        sequences = self.add([(row["prompt"], row["answer_tokens"]) for row in rows])
+        self.finish()
         return [sequence.tokens for sequence in sequences]
 
-    def decode(self, batch: int, context: int, steps: int) -> list[float]:
-        """See `Peer`."""
-        chunks = -(-batch * context // BATCHED_TOKENS)
-        self._add([(prompt, steps + chunks + 8) for prompt in consecutive(batch, context)])
-        for _ in range(chunks + 2):
-            self._step()
-        found = [timed(self._step) for _ in range(steps)]
-        self._finish()
-        return found
-
-    def prefill(self, tokens: int, times: int) -> list[float]:
-        """See `Peer`."""
-        found = []
-        for _ in range(times):
-            self._add([(list(range(tokens)), 1)])
-            found.append(timed(self._finish))
-        return found
-
-    def _add(self, prompts: Iterable[tuple[list[int], int]]) -> list[Sequence]:
+    def add(self, prompts: Iterable[tuple[list[int], int]]) -> list[Sequence]:
+        """See `SteppedPeer`."""
         sequences = [Sequence(prompt, wanted) for prompt, wanted in prompts]
         self._waiting.extend(sequences)
         return sequences
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """See `SteppedPeer`."""
         while self._waiting or self._running:
-            self._step()
+            self.step()
 
-    def _step(self) -> None:
+    def step(self) -> None:
         free = sorted({*range(SEQUENCES)} - {sequence.place for sequence in self._running})
         while self._waiting and free:
             sequence = self._waiting.popleft()
@@ -163,5 +147,5 @@ def convert(source: str, target: str, kind: str) -> None:
 
 
 def main() -> None:
-    """Answers requests until standard input ends."""
+    """See `run_peer`."""
     run_peer(load, convert)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -10,9 +11,9 @@ import numpy as np
 import openvino
 import openvino_genai as genai
 
-from bench.peers.peer import Rows, consecutive, run_peer, timed
+from bench.peers.peer import BATCHED_TOKENS, Rows, SteppedPeer, run_peer
 
-CACHE_GIB, BATCHED_TOKENS = 1, 512
+CACHE_GIB = 1
 FLOAT32 = {"INFERENCE_PRECISION_HINT": "f32"}
 HINTS = {
     "float32": {**FLOAT32, "KV_CACHE_PRECISION": "f32"},
@@ -26,7 +27,7 @@ Keys and values are kept in float16 where nothing else is asked for, beside floa
 """
 
 
-class OpenVINO:
+class OpenVINO(SteppedPeer):
     """A pipeline with a cache of 1 GiB and steps of at most 512 tokens."""
 
     def __init__(self, pipeline: Any, facts: str) -> None:
@@ -36,29 +37,12 @@ class OpenVINO:
 
     def generate(self, rows: Rows) -> list[list[int]]:
         """See `Peer`."""
-        self._add([(row["prompt"], row["answer_tokens"]) for row in rows])
-        self._finish()
+        self.add([(row["prompt"], row["answer_tokens"]) for row in rows])
+        self.finish()
         return [handle.read_all()[0].generated_ids for handle in self._handles]
 
-    def decode(self, batch: int, context: int, steps: int) -> list[float]:
-        """See `Peer`."""
-        chunks = -(-batch * context // BATCHED_TOKENS)
-        self._add([(prompt, steps + chunks + 8) for prompt in consecutive(batch, context)])
-        for _ in range(chunks + 2):
-            self._pipeline.step()
-        found = [timed(self._pipeline.step) for _ in range(steps)]
-        self._finish()
-        return found
-
-    def prefill(self, tokens: int, times: int) -> list[float]:
-        """See `Peer`."""
-        found = []
-        for _ in range(times):
-            self._add([(list(range(tokens)), 1)])
-            found.append(timed(self._finish))
-        return found
-
-    def _add(self, prompts: list[tuple[list[int], int]]) -> None:
+    def add(self, prompts: Iterable[tuple[list[int], int]]) -> None:
+        """See `SteppedPeer`."""
         self._handles = []
         for ids, new_tokens in prompts:
             config = genai.GenerationConfig(max_new_tokens=new_tokens, ignore_eos=True)
@@ -66,7 +50,12 @@ class OpenVINO:
             self._handles.append(self._pipeline.add_request(self._next, tensor, config))
             self._next += 1
 
-    def _finish(self) -> None:
+    def step(self) -> None:
+        """See `SteppedPeer`."""
+        self._pipeline.step()
+
+    def finish(self) -> None:
+        """See `SteppedPeer`."""
         while self._pipeline.has_non_finished_requests():
             self._pipeline.step()
 
@@ -104,5 +93,5 @@ def _compress(folder: Path) -> None:
 
 
 def main() -> None:
-    """Answers requests until standard input ends."""
+    """See `run_peer`."""
     run_peer(load, convert)

@@ -61,5 +61,5 @@ def load(folder: str, kind: str, threads: int) -> Ours:
 
 
 def main() -> None:
-    """Answers requests until standard input ends."""
+    """See `run_peer`."""
     run_peer(load)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from bench.child_process import serve
 from bench.process_memory import memory_bytes
+from bench.rows import sorted_batches
 
 INSTRUCTIONS = "BENCH_INSTRUCTION_SET"
 """The environment variable by which our side is told its instruction set."""
+BATCHED_TOKENS = 512
+"""Tokens of a step of a `SteppedPeer`, at most."""
 Rows = Sequence[dict[str, Any]]
 """Each with `prompt` (token ids) and `answer_tokens` (how many are wanted): see rows.py."""
 
@@ -32,20 +36,52 @@ class Peer(Protocol):
         """Seconds from a prompt of so many tokens to the token after it."""
 
 
+class SteppedPeer(ABC):
+    """A peer whose engine is advanced step by step, with at most BATCHED_TOKENS tokens in a step."""
+
+    @abstractmethod
+    def add(self, prompts: Iterable[tuple[list[int], int]]) -> object:
+        """Queues prompts, each with the number of tokens that it wants."""
+
+    @abstractmethod
+    def step(self) -> None:
+        """Computes one step."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Steps until all queued prompts have their tokens."""
+
+    def decode(self, batch: int, context: int, steps: int) -> list[float]:
+        """See `Peer`."""
+        chunks = -(-batch * context // BATCHED_TOKENS)
+        self.add([(prompt, steps + chunks + 8) for prompt in consecutive(batch, context)])
+        for _ in range(chunks + 2):
+            self.step()
+        seconds = [timed(self.step) for _ in range(steps)]
+        self.finish()
+        return seconds
+
+    def prefill(self, tokens: int, times: int) -> list[float]:
+        """See `Peer`."""
+        seconds = []
+        for _ in range(times):
+            self.add([(list(range(tokens)), 1)])
+            seconds.append(timed(self.finish))
+        return seconds
+
+
 def padded_batches(
     rows: Rows, size: int, run: Callable[[list[int], int], list[list[int]]]
 ) -> list[list[int]]:
     """For what takes a batch at a time: rows sorted by their prompts, each batch until its longest answer.
 
-    run: (places of the rows, new tokens) -> their tokens.
+    run: (indices of the rows, new tokens) -> their tokens.
     """
-    order = sorted(range(len(rows)), key=lambda place: len(rows[place]["prompt"]))
     answers: list[list[int]] = [[] for _ in rows]
-    for first in range(0, len(order), size):
-        places = order[first : first + size]
-        longest = max(rows[place]["answer_tokens"] for place in places)
-        for place, tokens in zip(places, run(places, longest), strict=True):
-            answers[place] = tokens[: rows[place]["answer_tokens"]]
+    for batch in sorted_batches([len(row["prompt"]) for row in rows], size):
+        longest = max(rows[index]["answer_tokens"] for index in batch)
+        for index, tokens in zip(batch, run(batch, longest), strict=True):
+            answers[index] = tokens[: rows[index]["answer_tokens"]]
     return answers
 
 

@@ -20,6 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.command_line import parser_of
 from bench.memory_bandwidth import read_bandwidth
 from bench.peers.peer import INSTRUCTIONS, Rows
 from bench.peers.sides import SIDES, Bench
@@ -116,9 +117,7 @@ def main() -> None:
 
 def parse_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, rounds=3, has_threads=True)
     parser.add_argument("--shapes", nargs="+", choices=CONFIGS, default=["gpt2", "qwen2.5"])
     parser.add_argument(
         "--peers", nargs="+", default=[""], help=f"parts of the sides' names: {', '.join(SIDES)}"
@@ -133,13 +132,11 @@ def parse_options() -> argparse.Namespace:
         default=[],
         help="tokens: one sequence decodes behind so many, and a prompt has so many; 8192 for qwen2.5",
     )
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--environments", type=Path, default=Path("peers"), help="made by make_environments.sh"
     )
     parser.add_argument("--models", type=Path, help="where models are kept, converted ones too; else nowhere")
     parser.add_argument("--output", type=Path, help="file for the tables")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--instruction-set", default="auto", help="of ours: see runtime.instruction_set")
     parser.add_argument("--seconds", type=float, default=120, help="the longest turn of a side")
     parser.add_argument("--budget", type=float, default=90, help="seconds after which a peer begins no round")

@@ -102,10 +102,11 @@ class Bench:
 
     def turn(self, side: Side, figures: Figures, round_number: int) -> None:
         """One round of one side, in a new process; figures.reason says why it did not come to its end."""
-        touch_memory()
         with tempfile.TemporaryFile("w+") as errors:
             try:
-                self._measure(side, self._converted(side, errors), figures, round_number, errors)
+                folder = self._converted(side, errors)
+                touch_memory()
+                self._measure(side, folder, figures, round_number, errors)
             except (SystemExit, subprocess.SubprocessError) as error:
                 errors.seek(0)
                 lines = [line.strip() for line in errors if line.strip()]

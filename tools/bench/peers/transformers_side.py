@@ -57,5 +57,5 @@ def load(folder: str, kind: str, threads: int) -> Transformers:
 
 
 def main() -> None:
-    """Answers requests until standard input ends."""
+    """See `run_peer`."""
     run_peer(load)

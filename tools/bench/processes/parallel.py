@@ -14,7 +14,6 @@ seconds of a round: of this process, and of each rank.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import tempfile
@@ -22,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bench.command_line import parser_of
 from bench.process_memory import family
 from bench.random_model import write_random
 from mindbatch import LLM, DecodingParams
@@ -142,14 +142,11 @@ def print_table(found: dict[tuple[Mode, int], Found]) -> None:
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, rounds=3)
     modes = [Mode(2, 1, 1), Mode(1, 2, 1), Mode(1, 1, 2)]
     parser.add_argument("--modes", type=Mode.of, nargs="+", default=modes)
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--batch-size", type=int, help="of each replica, as model.batch_size says it")
-    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     print(f"{processor()}; GPT-2 124M shapes, float32, prompts of {CONTEXT} tokens, {NEW_TOKENS} new ones")
     with tempfile.TemporaryDirectory() as name:

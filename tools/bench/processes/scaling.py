@@ -8,13 +8,13 @@ docs/performance.md explains the model and what it assumes.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.command_line import parser_of
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import describe
@@ -150,7 +150,7 @@ def described(path: Path | None) -> Architecture:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--config", type=Path, help="config.json of a model")
     parser.add_argument("--devices", type=int, default=64)
     parser.add_argument("--batch", type=int, default=64, help="sequences of a replica, if they fit")

@@ -5,7 +5,6 @@ python tools/bench start [--rounds 3]
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.command_line import parser_of
 from bench.random_model import write_random
 from mindbatch import LLM
 from mindbatch.tasks.doctor import processor
@@ -51,10 +51,7 @@ def imports() -> None:
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = parser_of(__doc__, rounds=3)
     options = parser.parse_args()
     print(f"{processor()}; GPT-2 124M shapes, float32")
     with tempfile.TemporaryDirectory() as name:

@@ -17,6 +17,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
+from bench.command_line import parser_of
 from bench.reshard.llama_checkpoint import write_ckpt, write_llama, write_strategy
 from bench.reshard.methods import COPY, LIMITED, MINDSPORE, OURS_CKPT, Bench, Measured, differing
 from mindbatch.checkpoint.reshard.carry_out import worker_count
@@ -46,13 +47,10 @@ def main() -> None:
 
 def parse_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, rounds=5)
     parser.add_argument("--size", type=float, default=2.0, help="of the checkpoint in GB; %(default)s")
     parser.add_argument("--ways", type=int, default=8, help="ranks; %(default)s")
     parser.add_argument("--workers", type=int, default=worker_count(None, 1 << 40), help="threads")
-    parser.add_argument("--rounds", type=int, default=5, help="the medians are compared; %(default)s")
     parser.add_argument("--allowed", type=float, default=2.0, help="times the copy; %(default)s")
     parser.add_argument("--folder", type=Path, help="where to write; default: that of temporary files")
     parser.add_argument("--no-mindspore", dest="mindspore", action="store_false", help="leave it out")

@@ -9,19 +9,19 @@ those of our server.
 
 from __future__ import annotations
 
-import argparse
 import signal
 from pathlib import Path
 
 import xllamacpp
 
+from bench.command_line import parser_of
 from bench.gguf_file import write_gguf
 
 TOKENS_OF_A_USER = 384
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--users", type=int, default=8)
     parser.add_argument("--port", type=int, default=8081)

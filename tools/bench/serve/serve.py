@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.command_line import parser_of
 from bench.random_model import GPT2_124M, write_random
 from bench.rows import make_rows
 from mindbatch.tasks.doctor import processor
@@ -115,10 +116,9 @@ def run_batch(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = parser_of(__doc__, rounds=3)
     parser.add_argument("--users", type=int, nargs="+", default=[1, 8, 32, 64])
     parser.add_argument("--rows", type=int, default=192)
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--model", type=Path)
     parser.add_argument("--beside", type=int)

@@ -12,7 +12,6 @@ ones, the worst for top_p: it then keeps 60% of the tokens of each row. Medians 
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
@@ -20,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from bench.command_line import parser_of
 from bench.strategies.made_up_steps import Batch, Logits, flat_logits, peaked_logits, summary_of
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.registry import strategies, strategy_for
@@ -111,10 +111,7 @@ def print_row(case: Case, times: dict[str, list[float]]) -> bool:
 
 def main() -> int:
     """Runs the benchmark."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=41)
+    parser = parser_of(__doc__, rounds=41)
     parser.add_argument("--vocabulary", type=int, default=VOCABULARY, help="logits of each row")
     parser.add_argument("--only", default="", help="run the cases whose name contains this")
     parser.add_argument("--check", action="store_true", help="exit with code 1 if a target is missed")
@@ -143,7 +140,7 @@ def main() -> int:
             }
             shown = case if size == VOCABULARY else replace(case, target=None)
             met = print_row(shown, times) and met
-    unused = {*strategies()} - {strategy_for(case.params) for case in CASES}
+    unused = {*strategies().values()} - {strategy_for(case.params) for case in CASES}
     if unused:
         names = sorted(type(strategy).__name__ for strategy in unused)
         print(f"registered, but without a case here: {', '.join(names)}")

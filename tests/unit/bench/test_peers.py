@@ -1,6 +1,5 @@
-"""The tables of benchmarks: bounds, ratios and what is said of a side that does not run."""
+"""The peers benchmark: bounds, ratios, and the reason why a side did not run."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from bench.peers.peer import padded_batches
 from bench.peers.sides import SIDES, Bench, Side
 from bench.peers.table import Figures, Machine, bounds, cases_of, page, sizes_of
-from bench.processes.scaling import GIB, Device, Replica, described, table
 
 ROWS = [{"prompt": [1] * size, "answer_tokens": wanted} for size, wanted in ((3, 2), (1, 4), (2, 1))]
 
@@ -84,40 +82,13 @@ def test_every_peer_is_compared_with_a_side_of_ours() -> None:
 @pytest.mark.slow
 @pytest.mark.on_demand
 def test_ours_runs_through_every_case(tmp_path: Path) -> None:
-    from bench.peers.peers import SHAPES
+    from bench.peers.peers import TINY, write_random
 
-    write, shape = SHAPES["tiny"]
     (tmp_path / "huggingface").mkdir()
-    write(tmp_path / "huggingface", shape)
+    write_random(tmp_path / "huggingface", TINY)
     bench = Bench(tmp_path / "huggingface", {3: [ROWS, ROWS]}, [400], 1, tmp_path, 60)
     found = Figures()
     bench.turn(SIDES["ours int8"], found, 0)
     assert found.reason is None
     assert set(found.rounds) == set(cases_of([3], [400]))
     assert [len(answer) for answer in found.answers] == [2, 4, 1]
-
-
-NPU = Device(memory=60 * GIB, bandwidth=1e12, arithmetic=150e12, latency=20e-6, link=100e9, host=3e-3)
-
-
-def test_the_page_shows_what_the_command_prints() -> None:
-    page = Path(__file__).parents[2] / "docs" / "performance.md"
-    assert "\n".join(table(described(None), NPU, 64, 64, 1024)) in page.read_text("utf-8")
-
-
-def test_one_device_waits_for_nobody() -> None:
-    alone, two = (Replica(described(None), size, NPU) for size in (1, 2))
-    assert alone.step(8, 100).collectives == 0
-    assert two.step(8, 100).collectives > 161 * NPU.latency
-
-
-def test_weights_are_read_at_small_batches_and_computed_with_at_large_ones() -> None:
-    replica = Replica(described(None), 8, NPU)
-    assert replica.step(1, 100).weights == replica.weight_bytes / NPU.bandwidth == replica.step(2, 9).weights
-    assert replica.step(4000, 100).weights == pytest.approx(10 * replica.step(400, 100).weights)
-
-
-def test_what_does_not_hold_the_weights_holds_nothing() -> None:
-    small = replace(NPU, memory=16 * GIB)
-    assert Replica(described(None), 8, small).fitting(1) == 0
-    assert Replica(described(None), 16, small).fitting(1) > 0
