@@ -131,6 +131,8 @@ setup(
         "mindbatch.models": ["config_keys.json", "foreign_models.json"],
         "mindbatch.server": ["page.html"],
     },
+    # A checkout has the training of the shipped model, and no distribution does.
+    exclude_package_data={"mindbatch.examples": ["training/*"]},
     ext_modules=[KERNELS],
     cmdclass={"build_ext": BuildKernels},
 )

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("pipeline", "tests", "tools", "benchmarks", "makers", "configs", "examples", "docs", "scripts")
+COPIED = ("pipeline", "tests", "tools", "configs", "examples", "docs", "scripts")
 COPIED_FILES = ("pyproject.toml", "setup.py", "README.md")
 TESTS_FAILED = 1  # pytest's exit code; 2 and more: it could not run them
 MOST_SECONDS = 600

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from processor_cases import EOS_TOKEN_IDS, Case, allowed_tokens
 
 from goodness_of_fit import assert_distributed
 from mindbatch.decoding import DecodingParams
@@ -18,7 +19,6 @@ from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.softmax import softmax
 from mindbatch.decoding.strategy import GroupView
-from processor_cases import EOS_TOKEN_IDS, Case, allowed_tokens
 
 FIXTURES = Path(__file__).parent / "fixtures"
 CASES = ("small", "peaked", "flat", "tied")

@@ -1,6 +1,6 @@
 """Published models made small: the tokens and logits that transformers computes for the same folders.
 
-tests/published has their config.json files; makers/make_published_fixtures.py records what transformers
+tests/published has their config.json files; tests/makers/make_published_fixtures.py records what transformers
 saves, loads and computes of each.
 """
 
@@ -91,7 +91,7 @@ def test_they_may_lie_in_multimodal_folders(name: str, tensor: str, tmp_path: Pa
 
 
 def test_what_is_not_compared() -> None:
-    """A new file is compared once `makers/make_published_fixtures.py` has run."""
+    """A new file is compared once `tests/makers/make_published_fixtures.py` has run."""
     assert {name for name in published() if type_of(name) not in WITHOUT_A_CLASS} - FAILING.keys() == {
         *recorded()
     }

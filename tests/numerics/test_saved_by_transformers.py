@@ -35,7 +35,7 @@ def python(request: pytest.FixtureRequest) -> str:
 
 def test_models(python: str, tmp_path: Path) -> None:
     """The tokens that the release itself computes for what it has saved."""
-    subprocess.run([python, ROOT / "makers/make_saved_folders.py", tmp_path], check=True)
+    subprocess.run([python, ROOT / "tests/makers", "make_saved_folders", tmp_path], check=True)
     cases = json.loads((tmp_path / "tokens.json").read_text())
     assert len(cases) > 75
     differing = {}
@@ -70,7 +70,7 @@ def test_tokenizers(python: str, tmp_path: Path) -> None:
                 **settings,
             },
         )
-    subprocess.run([python, ROOT / "makers/save_tokenizers.py", source, target, texts], check=True)
+    subprocess.run([python, ROOT / "tests/makers", "save_tokenizers", source, target, texts], check=True)
     for kind, expected in json.loads((target / "ids.json").read_text()).items():
         ours = Tokenizer.load(target / kind)
         assert ours is not None

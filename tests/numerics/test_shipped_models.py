@@ -73,7 +73,7 @@ TABLE = "transformer.wpe.weight"
 NEAR, POSITIONS = 256, 2048
 
 # Of every tensor's name and bytes in the order of names, the position table cut to its first 256 rows: what
-# makers/train_tiny.py wrote, before makers/lengthen_tiny.py.
+# examples/training/train_tiny.py wrote, before examples/training/lengthen_tiny.py.
 FIRST_STAGE = "147f53adf8f86bfb6a369ddb12a50380eac3393a1ba644eacb3455d9349e24ce"
 
 

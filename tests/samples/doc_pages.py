@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-PAGES = (CHECKOUT / "README.md", CHECKOUT / "CHANGELOG.md", *sorted((CHECKOUT / "docs").glob("*.md")))
+_READMES = ("README.md", "CHANGELOG.md", "tools/bench/README.md", "tests/makers/README.md")
+PAGES = (*(CHECKOUT / name for name in _READMES), *sorted((CHECKOUT / "docs").glob("*.md")))
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`]+)`")
 _LINK = re.compile(r"\]\((?!https?:|mailto:)([^)\s]+)\)")

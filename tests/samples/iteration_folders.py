@@ -1,4 +1,4 @@
-"""Checkpoints 2.0 that MindFormers has written (makers/make_iteration_fixtures.py), and what they hold."""
+"""Checkpoints 2.0 that MindFormers has written (make_iteration_fixtures.py), and what they hold."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_types_of_models_are_all_named() -> None:
 @pytest.mark.parametrize("page", ["architecture.md", "design.md", "contributing.md"])
 def test_modules_that_the_map_names_exist(page: str) -> None:
     named = re.findall(r"`([\w/]+\.(?:py|cpp|h)|[a-z_/]+/)`", (CHECKOUT / "docs" / page).read_text("utf-8"))
-    folders = ("pipeline/mindbatch", "tests", "tools", "benchmarks", "makers", "configs", "examples")
+    folders = ("pipeline/mindbatch", "tests", "tools", "docs", "configs", "examples")
     there = {
         f"{path.as_posix()}{'/' * path.is_dir()}" for top in folders for path in (CHECKOUT / top).rglob("*")
     } | {f"{CHECKOUT.as_posix()}/{top}/" for top in folders}

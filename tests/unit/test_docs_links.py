@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-import docs_reference
-import docs_site
+import reference_pages
+import site_hooks
 from doc_pages import CHECKOUT, PAGES, anchors, links, prose
 from mindbatch import LLM
 from mindbatch.config.schema import schema_keys
@@ -16,7 +16,7 @@ from mindbatch.decoding.params import PARAMETERS
 from mindbatch.tasks.registry import TASKS
 
 SITE = yaml.safe_load((CHECKOUT / "mkdocs.yml").read_text("utf-8"))
-SECTIONS = list(docs_site.nav_sections(SITE["nav"]))
+SECTIONS = list(site_hooks.nav_sections(SITE["nav"]))
 MOST_BYTES_OF_THE_README = 12_000
 MOST_LINES_OF_THE_MAP = 150
 
@@ -57,39 +57,41 @@ def test_a_heading_that_is_linked_is_there_once(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_named_files_exist(page: Path) -> None:
-    named = re.findall(r"\b((?:tools|benchmarks|makers|scripts|tests)/[\w/]+\.\w+)", page.read_text("utf-8"))
+    text = page.read_text("utf-8")
+    named = re.findall(r"\b((?:tools|docs|examples|scripts|tests)/[\w/]+\.\w+)", text)
+    named += [f"tests/makers/{maker}.py" for maker in re.findall(r"tests/makers (\w+_\w+)", text)]
     assert [name for name in named if not (CHECKOUT / name).exists()] == []
 
 
 def test_the_site_has_every_page_and_a_line_for_each() -> None:
     in_nav = [page for _, pages in SECTIONS for page in pages]
     own = {page.name for page in PAGES if page.parent.name == "docs"}
-    assert sorted(in_nav) == sorted(own | docs_site.generated_pages().keys())
+    assert sorted(in_nav) == sorted(own | site_hooks.generated_pages().keys())
     assert SITE["extra"]["lines"].keys() == {*in_nav}
     assert all(len(line) < 150 for line in SITE["extra"]["lines"].values())
 
 
 def test_the_index_for_language_models_has_every_page() -> None:
-    index = docs_site.llms_txt(SITE["site_name"], SITE["site_description"], SECTIONS, SITE["extra"]["lines"])
+    index = site_hooks.llms_txt(SITE["site_name"], SITE["site_description"], SECTIONS, SITE["extra"]["lines"])
     assert index.startswith(f"# MindBatch\n\n> {SITE['site_description']}\n\n## ")
     assert {*re.findall(r"^- \[[^\]]+\]\((.+)\): \S", index, re.MULTILINE)} == SITE["extra"]["lines"].keys()
 
 
 def test_links_of_the_site_stay_within_it() -> None:
     pages = {page.name: page.read_text("utf-8") for page in PAGES if page.parent.name == "docs"}
-    pages |= docs_site.generated_pages()
+    pages |= site_hooks.generated_pages()
     for name, text in pages.items():
         folder = Path(name).parent
-        for target in re.findall(r"\]\((?!https?:)([^)#\s]+)[^)]*\)", docs_site.within_the_site(text)):
+        for target in re.findall(r"\]\((?!https?:)([^)#\s]+)[^)]*\)", site_hooks.within_the_site(text)):
             path = (CHECKOUT / "docs" / folder / target).resolve().relative_to(CHECKOUT / "docs")
             assert path.as_posix() in pages or (CHECKOUT / "docs" / path).is_file(), f"{name}: {target}"
 
 
 def test_links_are_mended_and_code_is_left_as_it_is() -> None:
     text = "[a](docs/batch.md#x) [b](LICENSE) ![c](docs/images/c.png) [d](https://x.y)\n```\n[e](f)\n```\n"
-    page = docs_site.from_the_root(text)
+    page = site_hooks.from_the_root(text)
     assert page == "[a](batch.md#x) [b](../LICENSE) ![c](images/c.png) [d](https://x.y)\n```\n[e](f)\n```\n"
-    assert docs_site.within_the_site(page).startswith("[a](batch.md#x) b ![c](images/c.png) [d]")
+    assert site_hooks.within_the_site(page).startswith("[a](batch.md#x) b ![c](images/c.png) [d]")
 
 
 def test_the_readme_and_the_map_stay_short() -> None:
@@ -126,7 +128,7 @@ def test_texts_name_extras_that_there_are() -> None:
     assert named <= {*EXTRAS}
 
 
-REFERENCE = docs_reference.pages()
+REFERENCE = reference_pages.pages()
 
 
 def test_every_key_of_every_task_is_there() -> None:

@@ -52,7 +52,7 @@ def last_lines(folder: Path | None) -> Iterator[str]:
 
 
 RECORDED = Path(__file__).parent / "two_devices.json"
-"""Token ids of one process on a CPU by prompt; makers/record_ascend_check.py writes them."""
+"""Token ids of one process on a CPU by prompt; tests/makers/record_ascend_check.py writes them."""
 PROMPTS = ("An increasing sequence: one,", "A decreasing sequence: nine,", "three plus four is")
 TWO = "parallel.model_parallel=2"
 _NPU = "runtime.device_target=Ascend"

@@ -20,7 +20,7 @@ from mindbatch.models.config_forms import NO_NAMES, older_form
 
 @lru_cache(maxsize=1)
 def config_keys() -> Mapping[str, Mapping[str, Any]]:
-    """config_keys.json, which makers/make_config_fixtures.py lays out: defaults, and keys without effect."""
+    """Reads config_keys.json, which make_config_fixtures.py writes: defaults, and keys without effect."""
     content: Mapping[str, Mapping[str, Any]] = json.loads(
         Path(__file__).with_name("config_keys.json").read_bytes()
     )

@@ -179,7 +179,7 @@ def test_the_width_of_every_strategy_is_looked_at() -> None:
 
 def test_the_page_has_the_table() -> None:
     page = decoding_table.PAGE.read_text()
-    assert decoding_table.with_table(page) == page, "run makers/decoding_table.py"
+    assert decoding_table.with_table(page) == page, "run docs/generator/decoding_table.py"
 
 
 SAMPLING = {"do_sample": True, "temperature": 0.6, "top_p": 0.9}

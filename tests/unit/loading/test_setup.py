@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench_model import GPT2_124M, write_random
+from bench.random_model import GPT2_124M, write_random
 from mindbatch.config.model_schema import DEFAULT_BATCH_SIZE, ModelConfig, RuntimeConfig
 from mindbatch.config.paths import data_root
 from mindbatch.decoding import DecodingParams

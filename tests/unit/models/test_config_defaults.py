@@ -1,6 +1,6 @@
 """An absent key is what the model's own configuration class takes (config_defaults.json).
 
-The file is made by makers/make_config_fixtures.py.
+The file is made by tests/makers/make_config_fixtures.py.
 """
 
 import json

@@ -26,11 +26,11 @@ def test_every_type_is_declared(model_type: str) -> None:
 
 def test_a_type_is_named_in_two_files_beside_its_module() -> None:
     """As docs/architecture.md counts what a type costs; tables of MindFormers', of wholes and of the formats
-    of messages aside."""
+    of messages aside, and the models that benchmarks measure."""
     package = Path(mindbatch.__file__).parent
     tools = Path(__file__).parents[3] / "tools"
     others = ("backends/mindformers/", "checkpoint/names/", "config/predict_yaml/", "models/config_forms.py")
-    others += ("message_formats/",)
+    others += ("message_formats/", "bench/", "meters/")
     modules = {f"models/{name}.py" for name in MODEL_TYPES}
     name = re.compile(rf'"({"|".join(MODEL_TYPES)})"')
     naming = {

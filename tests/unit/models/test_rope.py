@@ -1,4 +1,4 @@
-"""Rotary frequencies equal transformers' (rope.json is made by makers/make_model_fixtures.py)."""
+"""Rotary frequencies equal transformers' (rope.json is made by tests/makers/make_model_fixtures.py)."""
 
 import json
 from pathlib import Path

@@ -170,10 +170,10 @@ def test_without_a_terminal_there_is_a_line_every_30_seconds(capsys: pytest.Capt
     ]
 
 
-BENCHMARKS = Path(__file__).parents[4] / "benchmarks"
+TOOLS = Path(__file__).parents[4] / "tools"
 MERGE = """
 import sys
-from bench_tree_memory import PeakMemory
+from bench.process_memory import PeakMemory
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
 source, target, ways, workers, adapter = sys.argv[1:]
@@ -195,9 +195,9 @@ def peak_of(source: Path, target: Path, workers: int, *adapter: Path) -> int:
     A shell is between: the system counts the memory of the process that starts another to that one's peak.
     """
     shell = ["sh", "-c", '"$@"; exit $?', "sh"]
-    script = ["-c", MERGE] if adapter else ["bench_reshard_run.py"]
+    script = ["-c", MERGE] if adapter else ["bench", "reshard.our_job"]
     command = [*shell, sys.executable, *script, source, target, 4, workers, *adapter]
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=True, cwd=BENCHMARKS)
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=True, cwd=TOOLS)
     return int(done.stdout.split()[-1])
 
 

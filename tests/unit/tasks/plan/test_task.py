@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from bench_model import GPT2_124M, write_random
+from bench.random_model import GPT2_124M, write_random
 from mindbatch.config import machine
 from mindbatch.config.compose import compose_task
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig, RuntimeConfig
