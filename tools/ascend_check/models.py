@@ -21,7 +21,7 @@ from mindbatch.parallel.topology import WHOLE
 FloatArray = npt.NDArray[np.float32]
 
 RECORDED = Path(__file__).parent / "recorded.npz"
-"""Logits [tokens, vocabulary] of `runs.logits` by tiny model; tests/makers/record_ascend_check.py writes them."""
+"""Logits [tokens, vocabulary] of `runs.logits` by tiny model; record_ascend_check.py writes them."""
 _GROUPED: dict[str, Any] = {
     "vocab_size": 96,
     "hidden_size": 64,

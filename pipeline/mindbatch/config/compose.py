@@ -190,7 +190,7 @@ class Composition:
         config = self._typed(self.settings) if idle else config
         config.notes = (*self.predicted.notes, *idle, *self._escape_notes(config))
         config.variants = {name: self._section(settings) for name, settings in self.variants.items()}
-        self.log.add_consequences(config.settle_paths())
+        self.log.add_consequences(config.resolve_paths())
         if config.runs_model:
             self._fetch_models(cast("ModelTaskConfig", config))
             self._ask_model(cast("ModelTaskConfig", config))

@@ -7,7 +7,7 @@ from functools import partial
 from mindbatch.config.error_log import shown
 from mindbatch.config.machine import is_installed
 from mindbatch.config.model_schema import ModelConfig
-from mindbatch.config.paths import Check, folder_error, model_folder_error, settled
+from mindbatch.config.paths import Check, folder_error, model_folder_error
 from mindbatch.hub.models import MODEL_SCOPE, cached_model, fetch_model, fetched, is_name, is_revision
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.installation import missing
@@ -22,7 +22,7 @@ FOLDERS: Mapping[str, Check] = {
 NO_MODEL = "model.checkpoint_name_or_path: must be given: the folder of a model (model=tiny_gpt2 is shipped)"
 
 
-def settle_model_paths(model: ModelConfig) -> list[str]:
+def resolve_model_paths(model: ModelConfig) -> list[str]:
     """Replaces `shipped:`, ~ and names of models in the hub's cache by what they mean; returns the errors.
 
     What is `unfetched` stays as it is.
@@ -32,7 +32,7 @@ def settle_model_paths(model: ModelConfig) -> list[str]:
     for name, error_of in FOLDERS.items():
         if name not in left:
             text, key = getattr(model, name), f"model.{name}"
-            of_hub = partial(settled, is_model=True, revision=model.revision, hub=model.hub, is_fetched=True)
+            of_hub = partial(resolved, is_model=True, revision=model.revision, hub=model.hub, is_fetched=True)
             setattr(model, name, of_hub(key, text, error_of, errors))
     return errors
 
@@ -68,7 +68,7 @@ def fetch_models(model: ModelConfig) -> list[str]:
         except MindBatchError as error:
             raise type(error)(f"model.{name}={problem}" for problem in error.lines) from error
         setattr(model, name, str(folder))
-    return settle_model_paths(model)
+    return resolve_model_paths(model)
 
 
 def hub_errors(model: ModelConfig) -> Iterator[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from mindbatch.config.error_log import shown
 from mindbatch.config.machine import is_installed
 from mindbatch.config.model_schema import ParallelConfig
-from mindbatch.config.paths import input_file_error, run_folder_error, settled
+from mindbatch.config.paths import input_file_error, resolved, run_folder_error
 from mindbatch.config.schema import excludes, needs, option
 from mindbatch.fields import kinds as kind
 from mindbatch.io.installation import missing
@@ -101,11 +101,11 @@ def has_ranks(launch: LaunchConfig, parallel: ParallelConfig) -> bool:
     return world_size_of(parallel) > 1 or launch.launcher == "ray"
 
 
-def settle_launch_paths(launch: LaunchConfig, errors: list[str]) -> None:
+def resolve_launch_paths(launch: LaunchConfig, errors: list[str]) -> None:
     """Replaces ~ in the paths by what it means; what is wrong with them is appended to `errors`."""
     table_error = input_file_error("a rank table")
-    launch.rank_table = settled(given_as("rank_table"), launch.rank_table, table_error, errors)
-    launch.log_dir = settled(given_as("log_dir"), launch.log_dir, run_folder_error, errors)
+    launch.rank_table = resolved(given_as("rank_table"), launch.rank_table, table_error, errors)
+    launch.log_dir = resolved(given_as("log_dir"), launch.log_dir, run_folder_error, errors)
 
 
 def launch_errors(launch: LaunchConfig, parallel: ParallelConfig) -> Iterator[str]:

@@ -80,7 +80,7 @@ def options_of(path: str | Path | None, arguments: Mapping[str, Any]) -> ModelTa
     parallel = ParallelConfig(**values(_PARALLEL_KEYWORDS))
     lora = LoraConfig(**values(_LORA_KEYWORDS))
     config = ModelTaskConfig(model=model, runtime=runtime, parallel=parallel, lora=lora)
-    errors = config.settle_paths()
+    errors = config.resolve_paths()
     errors += config.read_values(_KEYS).values()
     if errors := errors or [*config.all_errors(_KEYS)]:
         raise ConfigError(errors)

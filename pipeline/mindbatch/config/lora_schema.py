@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mindbatch.config.error_log import shown
-from mindbatch.config.paths import adapter_error, checkpoint_error, settled
+from mindbatch.config.paths import adapter_error, checkpoint_error, resolved
 from mindbatch.config.schema import excludes, needs, option
 from mindbatch.fields import kinds as kind
 from mindbatch.fields.field import Need
@@ -85,7 +85,7 @@ class LoraConfig:
         return by_name
 
 
-def settle_lora_paths(lora: LoraConfig, errors: list[str]) -> None:
+def resolve_lora_paths(lora: LoraConfig, errors: list[str]) -> None:
     """Replaces a list of adapters by what it holds, and `shipped:` and ~ in paths by what they mean.
 
     The errors of all go to `errors`.
@@ -94,23 +94,23 @@ def settle_lora_paths(lora: LoraConfig, errors: list[str]) -> None:
         lora.adapters = _listed(str(lora.adapters), errors)
     if not isinstance(lora.adapters, Mapping):
         return
-    resolved: dict[Any, Any] = {}
+    folders: dict[Any, Any] = {}
     for name, value in lora.adapters.items():
         key = f"lora.adapters.{name if _name_error(name) is None else shown(name)}"
         if isinstance(value, str | Path):
-            resolved[name] = settled(key, str(value), adapter_error, errors)
+            folders[name] = resolved(key, str(value), adapter_error, errors)
         elif isinstance(value, Mapping) and isinstance(value.get("path"), str | Path):
-            path = settled(f"{key}.path", str(value["path"]), adapter_error, errors)
-            resolved[name] = {**value, "path": path}
+            path = resolved(f"{key}.path", str(value["path"]), adapter_error, errors)
+            folders[name] = {**value, "path": path}
         else:
-            resolved[name] = value
-    lora.adapters = resolved
+            folders[name] = value
+    lora.adapters = folders
 
 
 def _listed(text: str, errors: list[str]) -> Any:
     """The adapters of MindFormers' list; `text` itself where it cannot be read."""
     before = len(errors)
-    path = settled("lora.adapters", text, checkpoint_error, errors)
+    path = resolved("lora.adapters", text, checkpoint_error, errors)
     if path is None or len(errors) > before:
         return text
     try:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from mindbatch.config.error_log import shown
-from mindbatch.config.hub_models import hub_errors, settle_model_paths
-from mindbatch.config.launch_schema import LaunchConfig, launch_errors, settle_launch_paths, world_size_of
-from mindbatch.config.lora_schema import LoraConfig, lora_errors, settle_lora_paths
+from mindbatch.config.hub_models import hub_errors, resolve_model_paths
+from mindbatch.config.launch_schema import LaunchConfig, launch_errors, resolve_launch_paths, world_size_of
+from mindbatch.config.lora_schema import LoraConfig, lora_errors, resolve_lora_paths
 from mindbatch.config.machine import is_installed, parse_bytes
 from mindbatch.config.model_schema import (
     DecodingConfig,
@@ -98,10 +98,10 @@ class ModelTaskConfig(TaskConfig):
         for decoding in sections:
             vars(decoding).update(seed=seed)
 
-    def settle_paths(self) -> list[str]:
-        errors = settle_model_paths(self.model)
-        settle_lora_paths(self.lora, errors)
-        settle_launch_paths(self.launch, errors)
+    def resolve_paths(self) -> list[str]:
+        errors = resolve_model_paths(self.model)
+        resolve_lora_paths(self.lora, errors)
+        resolve_launch_paths(self.launch, errors)
         return errors
 
     def own_errors(self, keys: SchemaKeys) -> Iterable[str]:

@@ -99,7 +99,7 @@ Check = Callable[[Path], str | None]
 """The reason why a path cannot be used, or None when it can."""
 
 
-def settled(
+def resolved(
     key: str,
     text: str | None,
     error_of: Check,
@@ -134,11 +134,11 @@ def settled(
     return str(path)
 
 
-def settled_tools(key: str, tools: Any, errors: list[str]) -> Any:
+def resolved_tools(key: str, tools: Any, errors: list[str]) -> Any:
     """Tools that are given as a text are the path of a file."""
     if not isinstance(tools, str):
         return tools
-    return settled(key, tools, input_file_error("a JSON list of tools"), errors)
+    return resolved(key, tools, input_file_error("a JSON list of tools"), errors)
 
 
 def any_path(path: Path) -> None:

@@ -185,7 +185,7 @@ class TaskConfig:
         """True if the configuration began with one that was saved."""
         return self.continues_run
 
-    def settle_paths(self) -> list[str]:
+    def resolve_paths(self) -> list[str]:
         """Replaces `shipped:` and ~ in the paths by what they mean; returns their errors."""
         return []
 
@@ -219,7 +219,7 @@ class TaskConfig:
         return None if need is None else _without_effect(key.name, value, need, self)
 
     def all_errors(self, keys: "SchemaKeys") -> Iterator[str]:
-        """Yields the errors in the values besides those of each key's kind; the paths are settled."""
+        """Yields the errors in the values besides those of each key's kind; the paths are resolved."""
         yield from self.own_errors(keys)
         yield from self.need_errors(keys)
 

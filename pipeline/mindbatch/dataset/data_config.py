@@ -7,7 +7,7 @@ from typing import Any
 
 from mindbatch.config.error_log import shown
 from mindbatch.config.machine import parse_bytes
-from mindbatch.config.paths import STANDARD_INPUT, input_file_error, rows_error, settled, settled_tools
+from mindbatch.config.paths import STANDARD_INPUT, input_file_error, resolved, resolved_tools, rows_error
 from mindbatch.config.schema import excludes, needs, option
 from mindbatch.fields import kinds as kind
 from mindbatch.io.amounts import DAY_RULE, is_day
@@ -141,18 +141,18 @@ def resolve_data(data: DataConfig, errors: list[str], no_data: str = NO_DATA) ->
     resolve_prompt_files(data, errors)
     if isinstance(data.filter_keys, str):
         error_of = input_file_error("a key on each line")
-        data.filter_keys = settled("data.filter_keys", data.filter_keys, error_of, errors)
+        data.filter_keys = resolved("data.filter_keys", data.filter_keys, error_of, errors)
 
 
 def _resolved_rows(path: str, errors: list[str]) -> str | None:
-    return path if path == STANDARD_INPUT else settled("data.path", path, rows_error, errors)
+    return path if path == STANDARD_INPUT else resolved("data.path", path, rows_error, errors)
 
 
 def resolve_prompt_files(data: DataConfig, errors: list[str]) -> None:
     """Resolves the paths of the files from which prompts are made: the template and the tools."""
     error_of = input_file_error("the template")
-    data.template_file = settled("data.template_file", data.template_file, error_of, errors)
-    data.tools = settled_tools("data.tools", data.tools, errors)
+    data.template_file = resolved("data.template_file", data.template_file, error_of, errors)
+    data.tools = resolved_tools("data.tools", data.tools, errors)
 
 
 def data_errors(data: DataConfig) -> Iterator[str]:

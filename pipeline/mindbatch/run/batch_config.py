@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from mindbatch.config.error_log import shown
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.config.paths import folder_error, run_folder_error, settled
+from mindbatch.config.paths import folder_error, resolved, run_folder_error
 from mindbatch.config.schema import SchemaKeys, option, private_option, section
 from mindbatch.dataset.data_config import DataConfig, data_errors, resolve_data
 from mindbatch.engine.request import GENERATION_FIELDS
@@ -86,12 +86,12 @@ class BatchConfig(ModelTaskConfig):
         """The model's own name in OpenAI's requests and responses."""
         return self.output.model or Path(self.model.checkpoint_name_or_path or "").name
 
-    def settle_paths(self) -> list[str]:
-        errors = super().settle_paths()
+    def resolve_paths(self) -> list[str]:
+        errors = super().resolve_paths()
         resolve_data(self.data, errors)
         if self.output.dir is None:
             errors.append(NO_RUN_FOLDER)
-        self.output.dir = settled("output.dir", self.output.dir, self.folder_error, errors)
+        self.output.dir = resolved("output.dir", self.output.dir, self.folder_error, errors)
         return errors
 
     def folder_error(self, path: Path) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from mindbatch.config.error_log import shown
 from mindbatch.config.machine import is_installed, parse_bytes
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.config.paths import input_file_error, run_folder_error, settled
+from mindbatch.config.paths import input_file_error, resolved, run_folder_error
 from mindbatch.config.schema import SchemaKeys, option, private_option, section
 from mindbatch.fields import kinds as kind
 from mindbatch.io.installation import SERVER_PACKAGES, missing
@@ -99,16 +99,16 @@ class ServeConfig(ModelTaskConfig):
     def name(self) -> str:
         return self.server.model_name or Path(self.model.checkpoint_name_or_path or "").name
 
-    def settle_paths(self) -> list[str]:
-        errors, server = super().settle_paths(), self.server
-        server.batches_dir = settled("server.batches_dir", server.batches_dir, run_folder_error, errors)
+    def resolve_paths(self) -> list[str]:
+        errors, server = super().resolve_paths(), self.server
+        server.batches_dir = resolved("server.batches_dir", server.batches_dir, run_folder_error, errors)
         for name, holds in (
             ("api_key_file", "a key on each line"),
             ("ssl_certfile", "a certificate"),
             ("ssl_keyfile", "a private key"),
         ):
             error_of = input_file_error(holds)
-            setattr(server, name, settled(f"server.{name}", getattr(server, name), error_of, errors))
+            setattr(server, name, resolved(f"server.{name}", getattr(server, name), error_of, errors))
         return errors
 
     def run_errors(self, keys: SchemaKeys) -> Iterable[str]:

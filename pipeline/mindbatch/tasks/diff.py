@@ -11,7 +11,7 @@ from itertools import groupby, product, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from mindbatch.config.paths import folder_error, settled
+from mindbatch.config.paths import folder_error, resolved
 from mindbatch.config.schema import TaskConfig, option
 from mindbatch.fields import kinds as kind
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
@@ -53,11 +53,11 @@ class DiffConfig(TaskConfig):
     format: str = option("text", "text or json", kind.choice("text", "json"))
     verbose: bool = option(False, "show tracebacks")
 
-    def settle_paths(self) -> list[str]:
+    def resolve_paths(self) -> list[str]:
         missing = [name for name in self.positional if getattr(self, name) is None]
         errors = [NO_RUNS.format(", ".join(missing))] if missing else []
-        self.first = settled("first", self.first, folder_error, errors)
-        self.second = settled("second", self.second, folder_error, errors)
+        self.first = resolved("first", self.first, folder_error, errors)
+        self.second = resolved("second", self.second, folder_error, errors)
         return errors
 
 

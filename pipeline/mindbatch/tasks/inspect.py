@@ -24,7 +24,7 @@ from mindbatch.checkpoint.iterations.metadata import placements
 from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.config.paths import checkpoint_error, settled
+from mindbatch.config.paths import checkpoint_error, resolved
 from mindbatch.config.schema import TaskConfig, option
 from mindbatch.fields import kinds as kind
 from mindbatch.io.amounts import size
@@ -65,9 +65,9 @@ class InspectConfig(TaskConfig):
     format: str = option("text", "text or json", kind.choice("text", "json"))
     verbose: bool = option(False, "show tracebacks")
 
-    def settle_paths(self) -> list[str]:
+    def resolve_paths(self) -> list[str]:
         errors = [] if self.path is not None else [NO_CHECKPOINT]
-        self.path = settled("path", self.path, checkpoint_error, errors, is_model=True)
+        self.path = resolved("path", self.path, checkpoint_error, errors, is_model=True)
         return errors
 
 

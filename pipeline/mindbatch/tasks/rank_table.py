@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from mindbatch.config.paths import any_path, input_file_error, output_file_error, settled
+from mindbatch.config.paths import any_path, input_file_error, output_file_error, resolved
 from mindbatch.config.schema import SchemaKeys, TaskConfig, excludes, needs, option, section
 from mindbatch.fields import kinds as kind
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
@@ -127,15 +127,15 @@ class RankTableConfig(TaskConfig):
         needs=(_TO_WRITE,),
     )
 
-    def settle_paths(self) -> list[str]:
+    def resolve_paths(self) -> list[str]:
         errors: list[str] = []
         if isinstance(self.files, list | tuple):
             error_of = input_file_error("a rank table")
-            self.files = tuple(settled("files", str(file), error_of, errors) for file in self.files)
-        self.output.file = settled("output.file", self.output.file, output_file_error, errors)
+            self.files = tuple(resolved("files", str(file), error_of, errors) for file in self.files)
+        self.output.file = resolved("output.file", self.output.file, output_file_error, errors)
         if self.hccn_tool.startswith("~"):  # else it may be a name on the PATH
-            self.hccn_tool = settled("hccn_tool", self.hccn_tool, any_path, errors) or self.hccn_tool
-        self.hccn_conf = settled("hccn_conf", self.hccn_conf, any_path, errors) or self.hccn_conf
+            self.hccn_tool = resolved("hccn_tool", self.hccn_tool, any_path, errors) or self.hccn_tool
+        self.hccn_conf = resolved("hccn_conf", self.hccn_conf, any_path, errors) or self.hccn_conf
         return errors
 
     def own_errors(self, keys: SchemaKeys) -> Iterable[str]:

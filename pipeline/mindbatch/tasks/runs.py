@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import orjson
 
-from mindbatch.config.paths import folder_error, settled
+from mindbatch.config.paths import folder_error, resolved
 from mindbatch.config.schema import TaskConfig, option
 from mindbatch.fields import kinds as kind
 from mindbatch.io.amounts import per_second, table
@@ -43,9 +43,9 @@ class RunsConfig(TaskConfig):
     format: str = option("text", "text or json", kind.choice("text", "json"))
     verbose: bool = option(False, "show tracebacks")
 
-    def settle_paths(self) -> list[str]:
+    def resolve_paths(self) -> list[str]:
         errors: list[str] = []
-        self.folder = settled("folder", self.folder, folder_error, errors) or self.folder
+        self.folder = resolved("folder", self.folder, folder_error, errors) or self.folder
         return errors
 
 

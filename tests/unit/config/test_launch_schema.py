@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mindbatch.config.compose import compose_task
-from mindbatch.config.launch_schema import LaunchConfig, is_host, launch_errors, settle_launch_paths
+from mindbatch.config.launch_schema import LaunchConfig, is_host, launch_errors, resolve_launch_paths
 from mindbatch.config.model_schema import ParallelConfig
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.installation import missing
@@ -125,7 +125,7 @@ def test_paths_are_settled_with_their_faults(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     launch = LaunchConfig(rank_table=f"{tmp_path}/none.json", log_dir=f"{tmp_path}/file")
     faults: list[str] = []
-    settle_launch_paths(launch, faults)
+    resolve_launch_paths(launch, faults)
     assert faults == [
         f"launch.rank_table={tmp_path}/none.json: no such file",
         f"launch.log_dir={tmp_path}/file: is a file; give a folder",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.config.hub_models import settle_model_paths
+from mindbatch.config.hub_models import resolve_model_paths
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.io.errors import ConfigError
@@ -99,9 +99,9 @@ def entry(cache: Path, name: str, commit: str = "abcdef0123") -> Path:
     return snapshot
 
 
-def settled(name: str) -> tuple[str | None, str]:
+def resolved(name: str) -> tuple[str | None, str]:
     model = ModelConfig(checkpoint_name_or_path=name)
-    faults = settle_model_paths(model)
+    faults = resolve_model_paths(model)
     return model.checkpoint_name_or_path, "\n".join(faults)
 
 
@@ -116,22 +116,22 @@ def test_a_cached_model(name: str, variable: str, cache: Path, monkeypatch: pyte
         monkeypatch.setenv(variable, str(cache))
         cache = cache / "huggingface/hub"
     snapshot = entry(cache, name)
-    assert settled(name) == (str(snapshot), "")
+    assert resolved(name) == (str(snapshot), "")
     Path(name).mkdir(parents=True)  # a folder of that name goes before it
     (Path(name) / "config.json").touch()
-    assert settled(name) == (name, "")
+    assert resolved(name) == (name, "")
 
 
 def test_what_is_not_cached_is_told_how_to_get(cache: Path) -> None:
-    _, fault = settled("Qwen/Qwen2.5-0.5B")
+    _, fault = resolved("Qwen/Qwen2.5-0.5B")
     assert f"no such folder, nor is it in the hub cache {cache};" in fault
     assert "hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B" in fault
     Path("models").mkdir()
     for other in ("models/Qwen2.5", "modle", "/nowhere/Qwen2.5", "a/b/c"):
-        assert "hf download" not in settled(other)[1]
+        assert "hf download" not in resolved(other)[1]
 
 
 @pytest.mark.parametrize("commit", ["../../../../etc", "", "none0", "x" * 5000])
 def test_a_damaged_entry_is_not_used(commit: str, cache: Path) -> None:
     entry(cache, "Org/Name", commit)
-    assert "no such folder" in settled("Org/Name")[1]
+    assert "no such folder" in resolved("Org/Name")[1]

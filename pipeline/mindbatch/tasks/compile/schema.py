@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from mindbatch.config.error_log import shown
 from mindbatch.config.launch_schema import world_size_of
-from mindbatch.config.lora_schema import lora_errors, settle_lora_paths
+from mindbatch.config.lora_schema import lora_errors, resolve_lora_paths
 from mindbatch.config.machine import GIB, parse_bytes
 from mindbatch.config.model_schema import RuntimeConfig, batch_error
 from mindbatch.config.model_task import device_map_errors
@@ -60,9 +60,9 @@ class CompileConfig(LayoutTaskConfig):
     )
     runtime: CompileRuntimeConfig = section(CompileRuntimeConfig)
 
-    def settle_paths(self) -> list[str]:
-        errors = super().settle_paths()
-        settle_lora_paths(self.lora, errors)
+    def resolve_paths(self) -> list[str]:
+        errors = super().resolve_paths()
+        resolve_lora_paths(self.lora, errors)
         return errors
 
     def run_errors(self, keys: SchemaKeys) -> Iterable[str]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mindbatch.config.model_schema import RuntimeConfig
-from mindbatch.config.paths import new_folder_error, run_folder_error, settled
+from mindbatch.config.paths import new_folder_error, resolved, run_folder_error
 from mindbatch.config.schema import option, private_option, section
 from mindbatch.fields import kinds as kind
 from mindbatch.tasks.generate.schema import PromptTaskConfig
@@ -69,8 +69,8 @@ class CompareConfig(PromptTaskConfig):
     def is_private(self) -> bool:
         return self.output.private
 
-    def settle_paths(self) -> list[str]:
-        errors = super().settle_paths()
+    def resolve_paths(self) -> list[str]:
+        errors = super().resolve_paths()
         error_of = run_folder_error if self.output.overwrite else new_folder_error(*FILES)
-        self.output.dir = settled("output.dir", self.output.dir, error_of, errors)
+        self.output.dir = resolved("output.dir", self.output.dir, error_of, errors)
         return errors

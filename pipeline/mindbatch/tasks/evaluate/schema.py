@@ -14,8 +14,8 @@ from mindbatch.config.paths import (
     input_file_error,
     model_folder_error,
     output_file_error,
+    resolved,
     run_folder_error,
-    settled,
 )
 from mindbatch.config.schema import SchemaKeys, option, private_option, section
 from mindbatch.dataset.data_config import SOURCES, DataConfig, data_errors, resolve_data
@@ -87,23 +87,23 @@ class EvaluateConfig(ModelTaskConfig):
     def is_private(self) -> bool:
         return self.output.private
 
-    def settle_paths(self) -> list[str]:
-        errors = super().settle_paths()
+    def resolve_paths(self) -> list[str]:
+        errors = super().resolve_paths()
         if self.checkpoints:  # they need no model beside them
             errors = [error for error in errors if error != NO_MODEL]
         resolve_data(self.data, errors)
         if isinstance(self.checkpoints, Mapping):
             self.checkpoints = {
-                name: settled(f"checkpoints.{name}", folder, model_folder_error, errors, is_model=True)
+                name: resolved(f"checkpoints.{name}", folder, model_folder_error, errors, is_model=True)
                 if isinstance(folder, str)
                 else folder
                 for name, folder in self.checkpoints.items()
             }
-        self.report = settled("report", self.report, page_error, errors)
+        self.report = resolved("report", self.report, page_error, errors)
         task, error_of = self.task, input_file_error("rows to take examples from")
-        task.few_shot_path = settled("task.few_shot_path", task.few_shot_path, error_of, errors)
+        task.few_shot_path = resolved("task.few_shot_path", task.few_shot_path, error_of, errors)
         folder = self.output.dir or (str(Path(self.report).with_suffix("")) if self.report else "evaluation")
-        self.output.dir = settled("output.dir", folder, evaluation_folder_error, errors)
+        self.output.dir = resolved("output.dir", folder, evaluation_folder_error, errors)
         return errors
 
     @property

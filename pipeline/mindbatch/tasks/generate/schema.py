@@ -13,8 +13,8 @@ from mindbatch.config.paths import (
     new_files_error,
     output_file_error,
     prompts_file_error,
-    settled,
-    settled_tools,
+    resolved,
+    resolved_tools,
 )
 from mindbatch.config.schema import SchemaKeys, excludes, option, private_option, section
 from mindbatch.fields import kinds as kind
@@ -88,11 +88,11 @@ class PromptTaskConfig(ModelTaskConfig):
             date=self.date,
         )
 
-    def settle_paths(self) -> list[str]:
-        errors = super().settle_paths()
+    def resolve_paths(self) -> list[str]:
+        errors = super().resolve_paths()
         if self.prompts_file != STANDARD_INPUT:
-            self.prompts_file = settled("prompts_file", self.prompts_file, prompts_file_error, errors)
-        self.tools = settled_tools("tools", self.tools, errors)
+            self.prompts_file = resolved("prompts_file", self.prompts_file, prompts_file_error, errors)
+        self.tools = resolved_tools("tools", self.tools, errors)
         return errors
 
     def run_errors(self, keys: SchemaKeys) -> Iterable[str]:
@@ -152,10 +152,10 @@ class GenerateConfig(PromptTaskConfig):
     def given_inputs(self) -> list[str]:
         return super().given_inputs() + (["interactive"] if self.interactive else [])
 
-    def settle_paths(self) -> list[str]:
-        errors = super().settle_paths()
+    def resolve_paths(self) -> list[str]:
+        errors = super().resolve_paths()
         error_of = output_file_error if self.output.overwrite else new_files_error(SAVED_BESIDE)
-        self.output.file = settled("output.file", self.output.file, error_of, errors)
+        self.output.file = resolved("output.file", self.output.file, error_of, errors)
         return errors
 
     def run_errors(self, keys: SchemaKeys) -> Iterable[str]:

@@ -135,8 +135,8 @@ class LayoutJob:
 
     def as_json(self) -> dict[str, Any]:
         """The job as the worker reads it."""
-        settled = {"num_ranks": self.num_ranks, "leaders": self.leaders, "use_past": self.use_past}
-        return {**vars(self), "model": {**self.model}, **settled}
+        derived = {"num_ranks": self.num_ranks, "leaders": self.leaders, "use_past": self.use_past}
+        return {**vars(self), "model": {**self.model}, **derived}
 
 
 Parameter = Mapping[str, Any]

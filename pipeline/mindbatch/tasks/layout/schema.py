@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mindbatch.config.error_log import shown
-from mindbatch.config.hub_models import settle_model_paths
+from mindbatch.config.hub_models import resolve_model_paths
 from mindbatch.config.launch_schema import world_size_of
 from mindbatch.config.model_schema import ParallelConfig
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.config.paths import run_folder_error, settled
+from mindbatch.config.paths import resolved, run_folder_error
 from mindbatch.config.schema import SchemaKeys, needs, option, section
 from mindbatch.fields import kinds as kind
 from mindbatch.fields.field import Need
@@ -78,9 +78,9 @@ class LayoutTaskConfig(ModelTaskConfig):
         """True if the layout is MindSpore's own, of a model of MindFormers."""
         return self.model.provider == "mindformers"
 
-    def settle_paths(self) -> list[str]:
-        errors = settle_model_paths(self.model)
-        self.layout.dir = settled("layout.dir", self.layout.dir, run_folder_error, errors)
+    def resolve_paths(self) -> list[str]:
+        errors = resolve_model_paths(self.model)
+        self.layout.dir = resolved("layout.dir", self.layout.dir, run_folder_error, errors)
         return errors
 
     def package_errors(self) -> Iterable[str]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mindbatch.config.error_log import shown
-from mindbatch.config.hub_models import settle_model_paths
+from mindbatch.config.hub_models import resolve_model_paths
 from mindbatch.config.launch_schema import world_size_of
-from mindbatch.config.lora_schema import settle_lora_paths
-from mindbatch.config.paths import any_path, settled
+from mindbatch.config.lora_schema import resolve_lora_paths
+from mindbatch.config.paths import any_path, resolved
 from mindbatch.config.schema import SchemaKeys, option
 from mindbatch.dataset.data_config import NO_DATA, resolve_data
 from mindbatch.fields import kinds as kind
@@ -28,11 +28,11 @@ class PlanConfig(BatchConfig):
     calibrate: bool = option(False, "estimate the time by running a few of the rows, 10 s at most")
     report: str = option("text", "text or json", kind.choice("text", "json"))
 
-    def settle_paths(self) -> list[str]:
-        errors = settle_model_paths(self.model)
+    def resolve_paths(self) -> list[str]:
+        errors = resolve_model_paths(self.model)
         resolve_data(self.data, errors, f"{NO_DATA}; without data mindbatch layout says what ranks hold")
-        self.output.dir = settled("output.dir", self.output.dir, any_path, errors)  # nothing is written
-        settle_lora_paths(self.lora, errors)
+        self.output.dir = resolved("output.dir", self.output.dir, any_path, errors)  # nothing is written
+        resolve_lora_paths(self.lora, errors)
         return errors
 
     def package_errors(self) -> Iterable[str]:

@@ -12,8 +12,8 @@ from mindbatch.config.paths import (
     any_path,
     checkpoint_error,
     model_folder_error,
+    resolved,
     run_folder_error,
-    settled,
 )
 from mindbatch.config.schema import SchemaKeys, TaskConfig, excludes, needs, option, section
 from mindbatch.fields import kinds as kind
@@ -145,18 +145,18 @@ class ReshardConfig(TaskConfig):
     def compares_logits(self) -> bool:
         return bool(self.verify == "logits")
 
-    def settle_paths(self) -> list[str]:
+    def resolve_paths(self) -> list[str]:
         errors = [] if self.source is not None else [NO_SOURCE]
         if self.target.dir is None and not self.dry_run:
             errors.append(NO_TARGET)
-        self.source = settled("source", self.source, checkpoint_error, errors, is_model=True)
-        self.source_config = settled(
+        self.source = resolved("source", self.source, checkpoint_error, errors, is_model=True)
+        self.source_config = resolved(
             "source_config", self.source_config, model_folder_error, errors, is_model=True
         )
-        self.source_strategy = settled("source_strategy", self.source_strategy, checkpoint_error, errors)
-        self.lora.merge = settled("lora.merge", self.lora.merge, adapter_error, errors)
+        self.source_strategy = resolved("source_strategy", self.source_strategy, checkpoint_error, errors)
+        self.lora.merge = resolved("lora.merge", self.lora.merge, adapter_error, errors)
         error_of = any_path if self.dry_run else run_folder_error
-        self.target.dir = settled("target.dir", self.target.dir, error_of, errors)
+        self.target.dir = resolved("target.dir", self.target.dir, error_of, errors)
         return errors
 
     def own_errors(self, keys: SchemaKeys) -> Iterable[str]:
