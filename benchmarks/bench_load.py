@@ -102,11 +102,11 @@ def measured(folder: Path, kept: str, threads: int) -> list[float]:
 
 def load(folder: Path, kept: str, threads: int) -> None:
     """Loads the weights once, and prints the three figures."""
+    from mindbatch.backends.loader import load_weights
     from mindbatch.checkpoint.folders.model_folder import ModelFolder
     from mindbatch.kernels.choice import choose_kernels
-    from mindbatch.models.loader import load_weights
-    from mindbatch.models.model_spec import ModelSpec
-    from mindbatch.models.registry import describe
+    from mindbatch.model_spec.model_spec import ModelSpec
+    from mindbatch.model_spec.registry import describe
 
     dtype, quantization = KEPT[kept]
     kernels = choose_kernels("native", "CPU", threads, dtype, quantization)

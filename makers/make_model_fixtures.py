@@ -25,7 +25,7 @@ sys.path.insert(0, str(NUMERICS))
 
 from model_folders import FIXTURE, write_folder  # noqa: E402
 
-ROPE_FIXTURE = Path(__file__).parents[1] / "tests/unit/models/rope.json"
+ROPE_FIXTURE = Path(__file__).parents[1] / "tests/unit/config_json/rope.json"
 STEPS, PROMPTS, LONGEST = 64, 16, 30
 LEAST_GAP = 2e-3
 """Between the two largest logits at every greedy step: far above what float32 rounding can turn round."""

@@ -11,14 +11,14 @@ import pytest
 
 from ascend_check.models import CONFIGS
 from mindbatch.ascend_simulation.compilation import CHUNK, COPY, DECODE, HEAD, PROMPT
+from mindbatch.ascend_simulation.no_weights import NoWeights
 from mindbatch.ascend_simulation.process import simulate
+from mindbatch.backends import native
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.kernels.step_programs import StepRecordings
-from mindbatch.models import native
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.no_weights import NoWeights
-from mindbatch.models.registry import describe
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import describe
 from simulated_compilation import compile_job, compile_jobs, first_and_last
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("ascend_simulation")]

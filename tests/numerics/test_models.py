@@ -21,7 +21,7 @@ from recording import MAX_BATCHED_TOKENS, Logits, Run, load
 from rounding import bound_of
 
 from mindbatch import LLM, DecodingParams
-from mindbatch.models.registry import describe
+from mindbatch.model_spec.registry import describe
 
 STEPS = 64
 GREEDY = DecodingParams(max_new_tokens=STEPS)

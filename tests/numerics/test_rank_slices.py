@@ -9,16 +9,16 @@ from model_folders import dense_cases, descriptions, write_folder
 from numpy.typing import NDArray
 from placed_arrays import index
 
+from mindbatch.architecture.tensor_spec import Layout, TensorSpec, shard_specs, source_shapes
+from mindbatch.backends.loader import load_weights
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
 from mindbatch.checkpoint.placement.regions import Placement
 from mindbatch.kernels.choice import choose_kernels
-from mindbatch.models.described_folder import checkpoint_names
-from mindbatch.models.loader import load_weights
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import Layout, TensorSpec, shard_specs, source_shapes
+from mindbatch.model_spec.described_folder import checkpoint_names
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.parallel.topology import RankPart, TensorSlice
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run as run_reshard

@@ -16,17 +16,12 @@ PACKAGE = Path(__file__).parents[2] / "pipeline/mindbatch"
 
 # Which packages (and modules beside them) each may import besides its own; none imports cli, and io none.
 LOWEST = {"fields", "io"}
-# Modules that only declare: they stand below all that a model is made of, cut or read by.
-DECLARATIONS = {
-    "models.architecture",
-    "models.stage_cut",
-    "models.tensor_spec",
-    "kernels.memory",
-    "kernels.shapes",
-}
+# What only declares: it stands below all that a model is made of, cut or read by.
+DECLARATIONS = {"architecture", "kernels.memory", "kernels.shapes"}
 BELOW_ENGINE = {
+    "config_json",
     "decoding",
-    "cache",
+    "model_spec",
     "models",
     "checkpoint",
     "prompts",
@@ -43,19 +38,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "kernels.memory": LOWEST,
     "kernels.shapes": set(),
     "kernels.native_library": LOWEST,
-    "models.architecture": {"kernels.memory", "kernels.shapes"},
-    "models.stage_cut": {"models.tensor_spec", "parallel"},
-    "models.tensor_spec": {"parallel"},
+    "architecture": {"kernels.shapes", "parallel"},
     "kernels": {"parallel", "kernels.memory", "kernels.native_library", "kernels.shapes"} | LOWEST,
-    "layers": {"models.architecture", "models.tensor_spec", "kernels", "kernels.shapes", "parallel"} | LOWEST,
-    "cache": {"kernels", "kernels.shapes"} | LOWEST,
+    "layers": {"kernels", "parallel"} | DECLARATIONS | LOWEST,
     "checkpoint": {"parallel"} | DECLARATIONS | LOWEST,
     "decoding": {"kernels.native_library"} | LOWEST,
     "prompts": {"checkpoint"} | LOWEST,
-    "models": {"cache", "checkpoint", "decoding", "layers", "kernels", "parallel"} | DECLARATIONS | LOWEST,
+    "config_json": {"checkpoint", "decoding"} | DECLARATIONS | LOWEST,
+    "models": {"config_json", "layers", "kernels"} | DECLARATIONS | LOWEST,
+    "model_spec": {"checkpoint", "config_json", "kernels", "layers", "models", "parallel"}
+    | DECLARATIONS
+    | LOWEST,
     "hub": LOWEST,
-    "config": {"decoding", "hub", "models", "kernels.memory"} | LOWEST,
-    "engine": BELOW_ENGINE - {"checkpoint", "config", "layers"} | DECLARATIONS | LOWEST,
+    "config": {"config_json", "decoding", "hub", "model_spec", "kernels.memory"} | LOWEST,
+    "engine": {"backends", "decoding", "kernels", "parallel", "prompts"} | DECLARATIONS | LOWEST,
     "loading": BELOW_ENGINE | DECLARATIONS | {"backends", "engine"} | LOWEST,
     "streaming": FACADE | LOWEST,
     "llm_input": {"config", "decoding"} | LOWEST,
@@ -101,7 +97,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "backends",
         "kernels",
         "checkpoint",
-        "models",
+        "config_json",
+        "model_spec",
         "parallel",
     }
     | DECLARATIONS
@@ -138,7 +135,7 @@ MINDSPORE = {
     "kernels/mindspore_kernels.py",
     "parallel/context.py",
     "parallel/hand_over.py",
-    "backends/*",
+    "backends/mindformers/*",
 }
 MINDSPORE_FREE = {
     "kernels/ascend/step.py",
@@ -148,11 +145,11 @@ MINDSPORE_FREE = {
     "backends/mindformers/imports.py",
     "*/__init__.py",
 }
-TRANSFORMERS = {"prompts/tokenizer_files.py", "backends/*"}
+TRANSFORMERS = {"prompts/tokenizer_files.py", "backends/mindformers/*"}
 # By library: the modules that may import it, and those among them that may not.
 PLACES: dict[str, tuple[set[str], set[str]]] = {
     "mindspore": (MINDSPORE, MINDSPORE_FREE),
-    "mindformers": ({"ascend_simulation/layouts.py", "backends/*"}, set()),
+    "mindformers": ({"ascend_simulation/layouts.py", "backends/mindformers/*"}, set()),
     "transformers": (TRANSFORMERS, set()),
     "torch": (set(), set()),
     "pandas": ({"ray/batches.py"}, set()),
@@ -316,7 +313,7 @@ LIGHT = [
     "import mindbatch",
     "import mindbatch.cli",
     "import mindbatch.engine.engine",
-    "import mindbatch.models.registry, mindbatch.models.llama, mindbatch.models.gpt2",
+    "import mindbatch.model_spec.registry, mindbatch.models.llama, mindbatch.models.gpt2",
     "from mindbatch import LLM, DecodingParams",
     "import mindbatch.io.storage, mindbatch.ledger.ledger, mindbatch.ledger.run_record",
     "import mindbatch.dataset.dataset, mindbatch.dataset.rows",
@@ -332,7 +329,7 @@ LIGHT = [
     "import mindbatch.checkpoint.placement.proof, mindbatch.tasks.plan.ranks",
     "import mindbatch.tasks.plan.ranks",
     "import mindbatch.engine.model_runner, mindbatch.kernels.native, mindbatch.layers.decoder",
-    "import mindbatch.models.loader, mindbatch.models.adapter_weights, mindbatch.models.model",
+    "import mindbatch.backends.loader, mindbatch.backends.adapter_weights, mindbatch.backends.model",
 ]
 HEAVY = (
     "mindspore",

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import source_shapes
 from mindbatch.backends.mindformers import families
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.parallel.topology import WHOLE
 
 FloatArray = npt.NDArray[np.float32]

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from mindbatch.architecture.architecture import Architecture, Rotary
+from mindbatch.architecture.tensor_spec import Layout, Part, Sharding, fused
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.operations.attention import attention, cross_attention, distance_attention
 from mindbatch.kernels.operations.recurrent import causal_convolution, gated_delta
@@ -15,8 +17,6 @@ from mindbatch.kernels.shapes import AttentionShape, ConvolutionShape, DeltaShap
 from mindbatch.kernels.step import IntArray
 from mindbatch.layers.linear import bias_of, reduced
 from mindbatch.layers.rank import Module, Rank, Tokens, declared
-from mindbatch.models.architecture import Architecture, Rotary
-from mindbatch.models.tensor_spec import Layout, Part, Sharding, fused
 from mindbatch.parallel.topology import TensorSlice
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mindbatch.architecture.architecture import Architecture
 from mindbatch.kernels.operations.dense import capped, receive_hidden, send_hidden
 from mindbatch.kernels.recording import ROWS, Recording, Symbol, with_added_norms
 from mindbatch.layers.linear import Head, TokenEmbedding
 from mindbatch.layers.rank import Module, Rank, Tokens
-from mindbatch.models.architecture import Architecture
 
 if TYPE_CHECKING:  # programs, which a model that is only described does not need
     from mindbatch.kernels.step_programs import StepRecordings

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from mindbatch.architecture.tensor_spec import Layout, Part, Sharding
 from mindbatch.kernels.operations.attention import head_products
 from mindbatch.kernels.operations.dense import (
     adapted_embedding,
@@ -18,7 +19,6 @@ from mindbatch.kernels.operations.dense import (
 )
 from mindbatch.kernels.shapes import HeadProductsShape
 from mindbatch.layers.rank import Module, Rank, Tokens, declared
-from mindbatch.models.tensor_spec import Layout, Part, Sharding
 
 
 class Product:

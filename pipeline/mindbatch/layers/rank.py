@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mindbatch.architecture.architecture import Rotary
+from mindbatch.architecture.tensor_spec import Layout, Part, Sharding, TensorSpec
 from mindbatch.kernels.adapters import AdaptedParameter
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.operations.rotation import rotary_angles
 from mindbatch.kernels.recording import Symbol
-from mindbatch.models.architecture import Rotary
-from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
 from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
 
 

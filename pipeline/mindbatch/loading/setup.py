@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 from mindbatch.config.machine import parse_bytes
 from mindbatch.config.model_schema import DEFAULT_BATCH_SIZE, ModelConfig, RuntimeConfig
+from mindbatch.config_json.forms import placeholder_ids
 from mindbatch.engine.settings import EngineSettings, affordable_blocks, affordable_states
 from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.kernels.memory import NumberType, cache_type, kernel_dtype, weight_type
 from mindbatch.loading.prepared_adapters import NO_ADAPTERS, PreparedAdapters, prepare_adapters
 from mindbatch.loading.providers import OpenedFolder, find_assistant, open_model, provider_of
-from mindbatch.models.config_forms import placeholder_ids
 from mindbatch.parallel.topology import WHOLE_MODEL, RankPart
 from mindbatch.prompts.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from mindbatch.checkpoint.folders.model_folder import ModelFolder
     from mindbatch.config.lora_schema import LoraConfig
-    from mindbatch.models.model_spec import ModelSpec
+    from mindbatch.model_spec.model_spec import ModelSpec
 
 _STAGE_PROMPT_BYTES = 256
 """Prompt tokens of a stage's step times the bytes of a weight, on a CPU: where products are faster, reading

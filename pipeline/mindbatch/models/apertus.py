@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import Layout, Part
 from mindbatch.kernels.operations.dense import xielu
 from mindbatch.layers.linear import ColumnLinear, RowLinear
 from mindbatch.layers.rank import Module, Tokens, declared
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.tensor_spec import Layout, Part
 
 # Constants of transformers' XIELUActivation, saved with each layer and never trained.
 BETA, EPSILON = 0.5, -1e-6

@@ -4,13 +4,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import SizeKeys, read_sizes
 from mindbatch.kernels.shapes import Alibi, alibi_slopes
 from mindbatch.layers.linear import LayerNorm
 from mindbatch.layers.rank import Tokens
 from mindbatch.models import gpt_neox, llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import SizeKeys, read_sizes
 
 POSITIONS = 2048
 """Positions of training where `seq_length` does not say how many: ALiBi itself has no limit."""

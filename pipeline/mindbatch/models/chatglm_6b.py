@@ -10,13 +10,12 @@ from functools import partial
 
 import numpy as np
 
+from mindbatch.architecture.architecture import Architecture, BlockPositions2D, Rotary
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import plain_frequencies
+from mindbatch.config_json.sizes import SizeKeys, read_sizes
 from mindbatch.layers.linear import LayerNorm
-from mindbatch.models import gpt_neox, llama
-from mindbatch.models.architecture import Architecture, BlockPositions2D, Rotary
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.registry import ModelType
-from mindbatch.models.rope import plain_frequencies
-from mindbatch.models.sizes import SizeKeys, read_sizes
+from mindbatch.models import ModelType, gpt_neox, llama
 
 KEYS = SizeKeys(
     layers="num_layers",

@@ -4,16 +4,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from mindbatch.architecture.architecture import Architecture, Latent, Rotary
+from mindbatch.architecture.tensor_spec import Part
+from mindbatch.config_json import experts
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import read_rotary, yarn_scale
 from mindbatch.kernels.operations.attention import latent_heads
 from mindbatch.kernels.operations.dense import columns
 from mindbatch.layers.attention import PagedAttention, Rotation
 from mindbatch.layers.linear import ColumnLinear, ReplicatedLinear, RmsNorm, RowLinear, SplitLinear
 from mindbatch.layers.rank import Module, Tokens
-from mindbatch.models import experts, llama
-from mindbatch.models.architecture import Architecture, Latent, Rotary
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.rope import read_rotary, yarn_scale
-from mindbatch.models.tensor_spec import Part
+from mindbatch.models import llama, qwen3_moe
 
 NORM_EPSILON = 1e-6
 """Epsilon of the norms before queries and the latent, whatever rms_norm_eps says: their class's own."""
@@ -134,7 +135,7 @@ class Attention(Module):
         return self.q_b(self.q_norm(self.q_a(x_TH, tokens)), tokens)
 
 
-class Block(experts.Block):
+class Block(qwen3_moe.Block):
     attention_type = Attention
 
 

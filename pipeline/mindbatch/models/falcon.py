@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import Part, interleaved
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import read_rotary
+from mindbatch.config_json.sizes import SizeKeys, read_sizes
 from mindbatch.kernels.shapes import Alibi, alibi_slopes
 from mindbatch.layers.linear import LayerNorm
 from mindbatch.models import gpt_neox, llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.rope import read_rotary
-from mindbatch.models.sizes import SizeKeys, read_sizes
-from mindbatch.models.tensor_spec import Part, interleaved
 
 KEYS = SizeKeys(inner="ffn_hidden_size", inner_is_wide=True, activation="activation")
 ENDS = ("transformer.word_embeddings", "transformer.ln_f", "lm_head")

@@ -9,11 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from mindbatch.architecture.architecture import Architecture, Experts, HeadSizes, PerLayerInputs, Rotary
+from mindbatch.architecture.tensor_spec import Layout, Part
+from mindbatch.config_json.experts import read_count, read_routing
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import plain_frequencies, plain_rotary
+from mindbatch.config_json.sizes import FULL, SLIDING, kinds_of_layers
 from mindbatch.kernels.operations.dense import activation, columns, group_norm, joined
 from mindbatch.kernels.operations.dense import norm as plain_norm
 from mindbatch.kernels.operations.experts import router_logits
 from mindbatch.kernels.operations.recurrent import gated
 from mindbatch.layers.attention import PagedAttention, QueryRotation, Rotation, SharedAttention
+from mindbatch.layers.experts import Biases, Mixture, Router
 from mindbatch.layers.linear import (
     ColumnLinear,
     GroupNorm,
@@ -24,12 +31,6 @@ from mindbatch.layers.linear import (
 )
 from mindbatch.layers.rank import Module, Rank, Tokens, declared
 from mindbatch.models import gemma2, llama
-from mindbatch.models.architecture import Architecture, Experts, HeadSizes, PerLayerInputs, Rotary
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.experts import Biases, Mixture, Router, read_count, read_routing
-from mindbatch.models.rope import plain_frequencies, plain_rotary
-from mindbatch.models.sizes import FULL, SLIDING, kinds_of_layers
-from mindbatch.models.tensor_spec import Layout, Part
 
 PER_LAYER = "per_layer"
 

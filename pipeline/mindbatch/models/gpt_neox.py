@@ -3,15 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import Part, interleaved
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import plain_rotary, rotary_width
+from mindbatch.config_json.sizes import ACTIVATIONS, SizeKeys, read_sizes
 from mindbatch.layers.linear import LayerNorm, RmsNorm
 from mindbatch.layers.rank import Tokens
-from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.registry import ModelType
-from mindbatch.models.rope import plain_rotary, rotary_width
-from mindbatch.models.sizes import ACTIVATIONS, SizeKeys, read_sizes
-from mindbatch.models.tensor_spec import Part, interleaved
+from mindbatch.models import ModelType, llama
 
 NAMES = llama.LayerNames(
     "gpt_neox.layers", attention="attention", output="dense", up=("dense_h_to_4h",), down="dense_4h_to_h"

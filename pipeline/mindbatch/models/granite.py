@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.reader import ConfigReader
 from mindbatch.layers.rank import Tokens
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
 
 # Of transformers' GraniteConfig.
 FACTORS = ("embedding_multiplier", "logits_scaling", "residual_multiplier", "attention_multiplier")

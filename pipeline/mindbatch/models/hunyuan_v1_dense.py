@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
+from mindbatch.architecture.architecture import Architecture, Rotary
+from mindbatch.config_json.reader import ConfigReader, is_positive_float32
+from mindbatch.config_json.rope import plain_rotary, read_rotary
 from mindbatch.layers.attention import Rotation
 from mindbatch.layers.rank import Tokens
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture, Rotary
-from mindbatch.models.config_reader import ConfigReader, is_positive_float32
-from mindbatch.models.rope import plain_rotary, read_rotary
 
 # What published files say beside the factor alpha; it belongs to other scalings.
 _OF_OTHER_SCALINGS = {

@@ -7,15 +7,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from mindbatch.architecture.architecture import Architecture, Recurrence
+from mindbatch.architecture.tensor_spec import Part, fused
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import FULL, kinds_of_layers, layer_numbers, read_kernel, recurrent_layers
 from mindbatch.kernels.operations.recurrent import gated
 from mindbatch.layers.attention import CausalConvolution, channels
 from mindbatch.layers.linear import ColumnLinear, RowLinear
 from mindbatch.layers.rank import Module, Rank, Tokens
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture, Recurrence
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import FULL, kinds_of_layers, layer_numbers, read_kernel, recurrent_layers
-from mindbatch.models.tensor_spec import Part, fused
 
 CONVOLUTION = "conv"
 NAMES = llama.LayerNames(

@@ -9,17 +9,17 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import Part, fused
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import RotaryReader, read_rotary
+from mindbatch.config_json.sizes import SizeKeys, read_sizes
 from mindbatch.kernels.operations.dense import activation
 from mindbatch.layers.attention import PagedAttention, Rotation
 from mindbatch.layers.decoder import Decoder
 from mindbatch.layers.linear import ColumnLinear, Head, RmsNorm, RowLinear, TokenEmbedding
 from mindbatch.layers.rank import Module, Tokens
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.registry import ModelType
-from mindbatch.models.rope import RotaryReader, read_rotary
-from mindbatch.models.sizes import SizeKeys, read_sizes
-from mindbatch.models.tensor_spec import Part, fused
+from mindbatch.models import ModelType
 
 ENDS = ("model.embed_tokens", "model.norm", "lm_head")
 

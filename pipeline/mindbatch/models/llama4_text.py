@@ -6,11 +6,12 @@ Also the text part of llama4, whose images are not read. Of arrays: see `models.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from mindbatch.architecture.architecture import Architecture, Experts, Tempering
+from mindbatch.config_json import experts
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import FULL, kinds_of_layers, layer_numbers
 from mindbatch.layers.linear import UnitNorm
-from mindbatch.models import experts, llama
-from mindbatch.models.architecture import Architecture, Experts, Tempering
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import FULL, kinds_of_layers, layer_numbers
+from mindbatch.models import llama, qwen3_moe
 from mindbatch.models.smollm3 import rotated_layers
 
 CHUNKED = "chunked_attention"
@@ -76,9 +77,9 @@ class Attention(llama.Attention):
         self.q_norm = self.k_norm = UnitNorm(a.head_dim)
 
 
-class Block(experts.Block):
+class Block(qwen3_moe.Block):
     names, attention_type = llama.LayerNames(mlp="feed_forward"), Attention
-    expert_names = experts.ExpertNames(
+    expert_names = qwen3_moe.ExpertNames(
         "feed_forward", "feed_forward", "router.weight", shared="shared_expert", fused_is_transposed=True
     )
 

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import Part
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import SizeKeys, read_sizes
 from mindbatch.layers.decoder import Decoder
 from mindbatch.layers.linear import Head, LayerNorm, ReplicatedLinear, Table, TokenEmbedding
 from mindbatch.layers.rank import Tokens
 from mindbatch.models import gpt2, llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import SizeKeys, read_sizes
-from mindbatch.models.tensor_spec import Part
 
 FIRST_POSITION = 2
 """The row of the first token's position; nothing reads the rows before it."""

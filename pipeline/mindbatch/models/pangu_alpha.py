@@ -7,16 +7,16 @@ MindFormers 1.0's models/pangualpha and of modeling_gptpangu.py in the published
 from dataclasses import replace
 from typing import Any
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import Part
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import SizeKeys, read_sizes
 from mindbatch.kernels.operations.dense import joined
 from mindbatch.layers.attention import PagedAttention
 from mindbatch.layers.decoder import Decoder
 from mindbatch.layers.linear import ColumnLinear, Head, LayerNorm, RowLinear, Table, TokenEmbedding
 from mindbatch.layers.rank import Module, Tokens
 from mindbatch.models import gpt2, llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import SizeKeys, read_sizes
-from mindbatch.models.tensor_spec import Part
 
 KEYS = SizeKeys(layers="num_layers", heads="num_heads", inner_is_wide=True)
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from mindbatch.architecture.architecture import Architecture, Rotary
+from mindbatch.architecture.tensor_spec import Part
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import plain_frequencies, rotary_width
+from mindbatch.config_json.sizes import same_windows
 from mindbatch.models import glm, llama
-from mindbatch.models.architecture import Architecture, Rotary
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.rope import plain_frequencies, rotary_width
-from mindbatch.models.sizes import same_windows
-from mindbatch.models.tensor_spec import Part
 
 LONG = ("longrope", "su", "yarn")  # transformers takes the older names for the first
 LARGEST_FACTOR = 1e6

@@ -1,8 +1,8 @@
 """qwen2: Llama's shape with biases on query, key and value, and a window on the upper layers if asked."""
 
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import FULL, SLIDING, asked_window, windows_by_kind
 from mindbatch.models import llama
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import FULL, SLIDING, asked_window, windows_by_kind
 
 
 def read_windows(reader: ConfigReader) -> tuple[int, ...]:

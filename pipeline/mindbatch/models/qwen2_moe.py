@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from mindbatch.models import experts, llama, qwen3_moe
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import FULL, SLIDING, asked_window, windows_by_kind
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import FULL, SLIDING, asked_window, windows_by_kind
+from mindbatch.models import llama, qwen3_moe
 
-NAMES = experts.ExpertNames(shared="shared_expert")
+NAMES = qwen3_moe.ExpertNames(shared="shared_expert")
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -22,7 +22,7 @@ def describe(reader: ConfigReader) -> Architecture:
     return replace(arch, experts=replace(experts, shared=(shared,), shared_is_gated=True))
 
 
-class Block(experts.Block):
+class Block(qwen3_moe.Block):
     expert_names = NAMES
 
 

@@ -1,11 +1,45 @@
-"""qwen3_moe: Qwen3's attention, and experts in all layers but those that the configuration names."""
+"""qwen3_moe: Qwen3's attention, and experts in all layers but those that the configuration names.
 
-from dataclasses import replace
+Also the base of other mixtures of experts. Of arrays: see `models.llama`.
+"""
 
-from mindbatch.models import experts, llama
-from mindbatch.models.architecture import Architecture, Experts
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import asked_window, layer_numbers
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mindbatch.architecture.architecture import Architecture, Experts
+from mindbatch.architecture.tensor_spec import Part
+from mindbatch.config_json import experts
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import asked_window, layer_numbers
+from mindbatch.kernels.shapes import Routing
+from mindbatch.layers.experts import Mixture, Router
+from mindbatch.layers.rank import Module, Tokens
+from mindbatch.models import llama
+
+
+@dataclass(frozen=True)
+class ExpertNames:
+    """Names, in a checkpoint, of the parts of a layer of experts, behind the name of its feed-forward block.
+
+    block: that one. fused_block: where the experts are in one tensor, as transformers 5 alone saves most.
+    shared: of a network beside the experts, with {} for its number. correction_is_row: it is [1, experts].
+    fused_is_transposed: matrices of experts that are in one tensor are [inputs, outputs].
+    fused_correction: its name where the experts are in one tensor; empty where it is the same.
+    """
+
+    block: str = "mlp"
+    fused_block: str = "mlp"
+    router: str = "gate.weight"
+    correction: str = "gate.e_score_correction_bias"
+    experts: str = "experts"
+    gate: str = "gate_proj"
+    up: str = "up_proj"
+    down: str = "down_proj"
+    shared: str = "shared_experts"
+    shared_router: str = "shared_expert_gate.weight"
+    correction_is_row: bool = False
+    fused_is_transposed: bool = False
+    fused_correction: str = ""
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -25,8 +59,71 @@ def read_experts(reader: ConfigReader, layers: int) -> Experts:
     return Experts(routing, reader.positive("moe_intermediate_size"), sparse)
 
 
-MODEL = replace(
-    llama.MODEL,
-    describe=describe,
-    tree=llama.with_blocks(experts.Block),
-)
+class SparseMlp(Mixture):
+    """The experts of a layer, of which each row has some, and the networks that every row has besides."""
+
+    def __init__(self, a: Architecture, source: str, names: ExpertNames) -> None:
+        settings = a.experts
+        assert settings is not None, "a type of mixtures of experts describes them"
+        correction = None
+        if settings.has_correction:
+            own = (settings.is_fused and names.fused_correction) or names.correction
+            name, count = f"{source}.{own}", settings.routing.experts
+            correction = Part(name, 1, count) if names.correction_is_row else Part(name, count)
+        router = Router(f"{source}.{names.router}", settings.routing.experts, a.hidden_size, correction)
+        inner, weighs_inputs = settings.intermediate_size, settings.weighs_inputs
+        super().__init__(router, settings.routing, inner, a.activation, weighs_inputs=weighs_inputs)
+        if settings.is_fused:
+            fused, count = f"{source}.{names.experts}", settings.routing.experts
+            self.stack_fused(fused, count, a.hidden_size, transposed=names.fused_is_transposed)
+        else:
+            experts = [f"{source}.{names.experts}.{number}" for number in range(settings.routing.experts)]
+            self.stack(experts, a.hidden_size, (names.gate, names.up), names.down)
+        self.shared: list[Module] = []
+        for number, inner in enumerate(settings.shared):
+            expert = f"{source}.{names.shared.format(number)}"
+            if settings.shared_is_gated:
+                self.shared.append(GatedExpert(a, source, expert, inner, names))
+            else:
+                gate_up = (names.gate, names.up)
+                self.shared.append(llama.Mlp(a, expert, gate_up, names.down, inner=inner))
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        y_TH = super().forward(x_TH, tokens)
+        for network in self.shared:
+            y_TH = y_TH + network(x_TH, tokens)
+        return y_TH
+
+
+class GatedExpert(Mixture):
+    """One expert of every row, weighted with the sigmoid of its router's logit."""
+
+    def __init__(self, a: Architecture, source: str, expert: str, inner: int, names: ExpertNames) -> None:
+        gate = Router(f"{source}.{names.shared_router}", 1, a.hidden_size)
+        super().__init__(gate, Routing(1, 1, is_sigmoid=True, is_normalised=False), inner, a.activation)
+        self.stack([expert], a.hidden_size, (names.gate, names.up), names.down)
+
+
+class Block(llama.Block):
+    """x + attention(norm(x)), then x + experts(norm(x)), or x + mlp(norm(x))."""
+
+    expert_names = ExpertNames()
+    experts: Module
+
+    def __init__(self, a: Architecture, layer: int) -> None:
+        super().__init__(a, layer)
+        self.is_sparse = a.experts is not None and layer in a.experts.layers
+        if self.is_sparse:
+            assert a.experts is not None
+            del self.mlp
+            names = self.expert_names
+            place = names.fused_block if a.experts.is_fused else names.block
+            self.experts = SparseMlp(a, self.names.of_layer(layer, place), names)
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        x_TH = x_TH + self.attention(self.attention_norm(x_TH), tokens)
+        feed_forward = self.experts if self.is_sparse else self.mlp
+        return x_TH + feed_forward(self.mlp_norm(x_TH), tokens)
+
+
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

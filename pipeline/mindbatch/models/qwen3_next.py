@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from mindbatch.architecture.architecture import Architecture, Recurrence
+from mindbatch.architecture.tensor_spec import Part, interleaved
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import read_partial_rotary
+from mindbatch.config_json.sizes import FULL, kinds_of_layers, read_kernel, recurrent_layers
 from mindbatch.kernels.operations.dense import columns
 from mindbatch.kernels.operations.recurrent import gated
 from mindbatch.kernels.shapes import DeltaShape
 from mindbatch.layers.attention import CausalConvolution, GatedDelta, channels
 from mindbatch.layers.linear import ColumnLinear, RmsNorm, RowLinear
 from mindbatch.layers.rank import Module, Tokens
-from mindbatch.models import experts, llama, qwen2_moe, qwen3_moe
-from mindbatch.models.architecture import Architecture, Recurrence
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.rope import read_partial_rotary
-from mindbatch.models.sizes import FULL, kinds_of_layers, read_kernel, recurrent_layers
-from mindbatch.models.tensor_spec import Part, interleaved
+from mindbatch.models import llama, qwen2_moe, qwen3_moe
 
 LINEAR = "linear_attention"
 
@@ -128,7 +128,7 @@ def _by_run(part: Part) -> Part:
     return replace(part, unit=part.run)
 
 
-class Block(experts.Block):
+class Block(qwen3_moe.Block):
     """x + mixer(norm(x)), then x + experts(norm(x)); the mixer is a delta net or gated attention."""
 
     expert_names, attention_type = qwen2_moe.NAMES, Attention

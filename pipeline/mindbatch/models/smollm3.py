@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import FULL, SLIDING, asked_window, windows_by_kind
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import FULL, SLIDING, asked_window, windows_by_kind
 
 
 def describe(reader: ConfigReader) -> Architecture:

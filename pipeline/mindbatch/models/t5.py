@@ -2,16 +2,15 @@
 
 from typing import Any
 
+from mindbatch.architecture.architecture import Architecture, Encoder
+from mindbatch.architecture.tensor_spec import Part
+from mindbatch.config_json.reader import ConfigReader
 from mindbatch.kernels.operations.attention import cross_attention, write_cache
 from mindbatch.layers.attention import DistanceAttention, DistanceBiases, OfLayer
 from mindbatch.layers.decoder import EncoderDecoder
 from mindbatch.layers.linear import ColumnLinear, Head, RowLinear, TokenEmbedding
 from mindbatch.layers.rank import Module, Tokens
-from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture, Encoder
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.registry import ModelType
-from mindbatch.models.tensor_spec import Part
+from mindbatch.models import ModelType, llama
 
 POSITIONS = 4096
 """Most tokens of input and output together: relative positions themselves have no limit."""

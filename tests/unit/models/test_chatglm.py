@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mindbatch.architecture.architecture import Architecture, BlockPositions2D
+from mindbatch.architecture.tensor_spec import source_shapes
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.models.architecture import Architecture, BlockPositions2D
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
 from reshard_models import MODELS, contents, tensors_of, write_model

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mindbatch.architecture.tensor_spec import source_shapes
+from mindbatch.config_json.rope import plain_frequencies
 from mindbatch.io.errors import CheckpointError
+from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.models.minimind import YARN
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.rope import plain_frequencies
-from mindbatch.models.tensor_spec import source_shapes
 from small_configs import LLAMA
 
 LONG = {"type": "longrope", "short_factor": [1.0, 2.0, 4.0, 4.0], "long_factor": [9.0] * 4}

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from mindbatch.architecture.architecture import Architecture, HeadSizes
+from mindbatch.architecture.tensor_spec import source_shapes
+from mindbatch.config_json.forms import UNUSED
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.kernels.shapes import ConvolutionShape, DeltaShape
-from mindbatch.models.architecture import Architecture, HeadSizes
-from mindbatch.models.config_forms import UNUSED
-from mindbatch.models.described_folder import check_division
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import MODEL_TYPES, declaration, describe, tensor_specs, unused_tensors
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.model_spec.described_folder import check_division
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import MODEL_TYPES, declaration, describe, tensor_specs, unused_tensors
 from small_configs import EXPERTS, LLAMA, RECURRENT
 
 FULL, LINEAR, SLIDING = "full_attention", "linear_attention", "sliding_attention"

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.reader import ConfigReader
 
 NOT_COMPUTED = "MindFormers 1.9 does not compute it"
 YARN_DEFAULTS = {"beta_fast": 32.0, "beta_slow": 1.0}

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mindbatch.architecture.architecture import Rotary
 from mindbatch.checkpoint.error_lines import first_lines, shown
-from mindbatch.models.architecture import Rotary
-from mindbatch.models.config_reader import ConfigReader
+from mindbatch.config_json.reader import ConfigReader
 
 # float32 like the networks were trained with: at long positions the rounding of a frequency shows.
 Frequencies = npt.NDArray[np.float32]

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.registry import defaults
-from mindbatch.models.rope import read_rotary
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import read_rotary
+from mindbatch.model_spec.registry import defaults
 
 CASES: dict[str, Any] = json.loads((Path(__file__).parent / "rope.json").read_text())
 

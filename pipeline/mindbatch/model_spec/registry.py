@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mindbatch.io.error_lines import nearest
-from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_forms import text_part
-from mindbatch.models.config_reader import (
-    NONE_IGNORED,
-    ConfigReader,
-    IgnoredKeys,
-    computed_anyway,
-    config_keys,
-    keys_without_effect,
-)
-from mindbatch.models.foreign_models import (
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import TensorSpec
+from mindbatch.config_json.foreign_models import (
     EXPERTS,
     QUANTIZATION,
     STORAGE_KEYS,
@@ -29,7 +19,18 @@ from mindbatch.models.foreign_models import (
     foreign_model,
     kind_of,
 )
-from mindbatch.models.tensor_spec import TensorSpec
+from mindbatch.config_json.forms import text_part
+from mindbatch.config_json.reader import (
+    NONE_IGNORED,
+    ConfigReader,
+    IgnoredKeys,
+    computed_anyway,
+    config_keys,
+    keys_without_effect,
+)
+from mindbatch.io.error_lines import nearest
+from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.models import ModelType
 
 MODEL_TYPES = tuple(config_keys()["defaults"])
 """Each is a module of this package, named after the model_type of Hugging Face configurations."""
@@ -166,7 +167,7 @@ def _is_read_quantised(config: Mapping[str, Any], source: str, ignore: IgnoredKe
     """True if the matrices are stored as integers, in a way that is read. CheckpointError: not with these."""
     if QUANTIZATION not in config:
         return False
-    from mindbatch.models.quantisation import read_layout  # NumPy, which a wrong setting need not load
+    from mindbatch.config_json.quantisation import read_layout  # NumPy, which a wrong setting need not load
 
     return read_layout(config, source, ignore.names) is not None
 
@@ -260,29 +261,3 @@ def _digits(text: str) -> str:
 @lru_cache(maxsize=8)
 def tensor_specs(architecture: Architecture) -> Sequence[TensorSpec]:
     return tuple(declaration(architecture.model_type).tree(architecture).parameters())
-
-
-if TYPE_CHECKING:  # NumPy, which a mistake of the command line need not load
-    from mindbatch.layers.decoder import Decoder
-
-
-@dataclass(frozen=True)
-class ModelType:
-    """Models of one `model_type`.
-
-    describe: from config.json; errors are left in the reader.
-    tree: its layers, which own the parameters.
-    prefix: of the checkpoint's names; some checkpoints leave it out.
-    unused_tensors: patterns of names that a checkpoint may hold though nothing reads them.
-    copies: by the name of a tensor that a checkpoint may hold besides, the tensor that it must be equal to.
-    head_as_stored: whether the head is the token embedding shows in the tensors, whatever config.json says.
-    beyond_ascend: what the models have that only a CPU computes, in words; empty where all is.
-    """
-
-    describe: Callable[[ConfigReader], Architecture]
-    tree: Callable[[Architecture], Decoder]
-    prefix: str
-    unused_tensors: tuple[str, ...] = ()
-    copies: Mapping[str, str] = field(default_factory=dict)
-    head_as_stored: bool = False
-    beyond_ascend: str = ""

@@ -14,7 +14,7 @@ from mindbatch.cli import main
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.io.errors import CheckpointError
 from mindbatch.loading.providers import open_model
-from mindbatch.models.model_spec import ModelSpec
+from mindbatch.model_spec.model_spec import ModelSpec
 from mindbatch.parallel.topology import RankPart, TensorSlice
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"

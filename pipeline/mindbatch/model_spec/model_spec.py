@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.stage_cut import cut, stage_specs
+from mindbatch.architecture.tensor_spec import TensorSpec
 from mindbatch.kernels.ascend.step import is_plain, limit_errors, most_gathered_tokens, widened
 from mindbatch.kernels.memory import FLOAT32, padded_head
 from mindbatch.kernels.shapes import AttentionShape
 from mindbatch.layers.attention import attention_shape
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.registry import declaration, tensor_specs, unused_tensors
-from mindbatch.models.stage_cut import cut, stage_specs
-from mindbatch.models.tensor_spec import TensorSpec
+from mindbatch.model_spec.registry import declaration, tensor_specs, unused_tensors
 from mindbatch.parallel.topology import WHOLE, WHOLE_MODEL, DeviceMap, RankPart, Stage, TensorSlice
 
 

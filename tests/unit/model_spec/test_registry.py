@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import mindbatch
+from mindbatch.config_json.reader import IgnoredKeys
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.models.config_reader import IgnoredKeys
-from mindbatch.models.registry import (
+from mindbatch.model_spec.registry import (
     MODEL_TYPES,
     declaration,
     describe,
@@ -29,7 +29,7 @@ def test_a_type_is_named_in_two_files_beside_its_module() -> None:
     of messages aside."""
     package = Path(mindbatch.__file__).parent
     tools = Path(__file__).parents[3] / "tools"
-    others = ("backends/mindformers/", "checkpoint/names/", "config/predict_yaml/", "models/config_forms.py")
+    others = ("backends/mindformers/", "checkpoint/names/", "config/predict_yaml/", "config_json/forms.py")
     others += ("message_formats/",)
     modules = {f"models/{name}.py" for name in MODEL_TYPES}
     name = re.compile(rf'"({"|".join(MODEL_TYPES)})"')
@@ -40,7 +40,7 @@ def test_a_type_is_named_in_two_files_beside_its_module() -> None:
         if name.search(path.read_text(encoding="utf-8"))
     }
     assert {each for each in naming - modules if not each.startswith(others)} == {
-        "models/registry.py",
+        "model_spec/registry.py",
         "ascend_check/models.py",
     }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mindbatch.architecture.tensor_spec import Layout, Part, Range, Sharding, TensorSpec, shard_specs
 from mindbatch.checkpoint.error_lines import shown
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.formats.floats import converted
@@ -16,9 +17,8 @@ from mindbatch.kernels.arrays import Array, FloatArray, KernelParameter, aligned
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.memory import FLOAT16, NumberType
 from mindbatch.layers.rank import Weights
-from mindbatch.models.described_folder import check_tensors, checkpoint_names
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.tensor_spec import Layout, Part, Range, Sharding, TensorSpec, shard_specs
+from mindbatch.model_spec.described_folder import check_tensors, checkpoint_names
+from mindbatch.model_spec.model_spec import ModelSpec
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 if TYPE_CHECKING:

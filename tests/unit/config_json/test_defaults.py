@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.registry import MODEL_TYPES, defaults, describe
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.model_spec.registry import MODEL_TYPES, defaults, describe
 
 RECORDED: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "config_defaults.json").read_text()

@@ -15,9 +15,9 @@ from mindbatch.checkpoint.quantised.methods import (
     Gptq,
     Mxfp4,
 )
+from mindbatch.config_json.foreign_models import QUANTIZATION
+from mindbatch.config_json.reader import ConfigReader
 from mindbatch.io.errors import CheckpointError
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.foreign_models import QUANTIZATION
 
 
 def read_layout(

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from adapter_folders import FULL_SHAPES, write_full_adapter
 
+from mindbatch.architecture.stage_cut import cut, stage_specs
+from mindbatch.architecture.tensor_spec import Part, TensorSpec
+from mindbatch.backends.adapter_weights import AdapterPlaces, fit_beside, with_head
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.modules import LowRank
 from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan
 from mindbatch.io.errors import CheckpointError
-from mindbatch.models.adapter_weights import AdapterPlaces, fit_beside, with_head
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.stage_cut import cut, stage_specs
-from mindbatch.models.tensor_spec import Part, TensorSpec
+from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.parallel.topology import TensorSlice
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 11, "n_embd": 8, "n_head": 2, "n_layer": 2, "n_positions": 4}

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.reader import ConfigReader
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 ACTIVATIONS = {

@@ -7,14 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import TensorSpec, source_shapes
 from mindbatch.checkpoint.error_lines import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.checkpoint.placement.placements import check_sizes
+from mindbatch.config_json.forms import UNUSED, nested_names
+from mindbatch.config_json.reader import NONE_IGNORED, IgnoredKeys
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_forms import UNUSED, nested_names
-from mindbatch.models.config_reader import NONE_IGNORED, IgnoredKeys
-from mindbatch.models.registry import (
+from mindbatch.model_spec.registry import (
     HEAD,
     copies,
     declaration,
@@ -23,7 +24,6 @@ from mindbatch.models.registry import (
     tensor_specs,
     unused_tensors,
 )
-from mindbatch.models.tensor_spec import TensorSpec, source_shapes
 from mindbatch.parallel.topology import DeviceMap
 
 if TYPE_CHECKING:  # NumPy, which a look at config.json does not need

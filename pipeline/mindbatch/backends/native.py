@@ -10,31 +10,31 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mindbatch.architecture.stage_cut import even_in_time
+from mindbatch.architecture.tensor_spec import shard_specs
 from mindbatch.checkpoint.error_lines import raise_if_any
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights, has_weights
 from mindbatch.checkpoint.folders.resharded import copied_tensors, noted_settings
 from mindbatch.checkpoint.folders.weight_files import rank_folders
+from mindbatch.config_json.foreign_models import QUANTIZATION
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.foreign_formats import reshard_command
-from mindbatch.models.described_folder import as_stored, check_division, check_tensors, checkpoint_names
-from mindbatch.models.foreign_models import QUANTIZATION
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import declaration, describe, tensor_specs
-from mindbatch.models.stage_cut import even_in_time
-from mindbatch.models.tensor_spec import shard_specs
+from mindbatch.model_spec.described_folder import as_stored, check_division, check_tensors, checkpoint_names
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import declaration, describe, tensor_specs
 from mindbatch.parallel.topology import WHOLE, RankPart
 
 if TYPE_CHECKING:
+    from mindbatch.architecture.architecture import Architecture
+    from mindbatch.backends.adapter_weights import FittedAdapters
+    from mindbatch.backends.model import Model
     from mindbatch.checkpoint.folders.tensor_set import TensorSet
     from mindbatch.checkpoint.lora.adapter import LoraAdapter
     from mindbatch.checkpoint.lora.merge import MergedWeights
+    from mindbatch.config_json.reader import IgnoredKeys
     from mindbatch.kernels.interface import Kernels
     from mindbatch.kernels.shapes import CacheGeometry
-    from mindbatch.models.adapter_weights import FittedAdapters
-    from mindbatch.models.architecture import Architecture
-    from mindbatch.models.config_reader import IgnoredKeys
-    from mindbatch.models.model import Model
 
 _ONE_HOST = (
     "the ranks of a model on a CPU meet in memory of one host, or through MPI, and compute with "
@@ -124,7 +124,7 @@ def _folder_of(
             return folder
         if QUANTIZATION not in config:
             return ModelFolder(home)
-        from mindbatch.models.quantisation import open_whole  # most weights are floats
+        from mindbatch.config_json.quantisation import open_whole  # most weights are floats
 
         return open_whole(home, config, str(home / CONFIG_NAME), ignore.names)
     if part.stages > 1 and part.device_map is not None:
@@ -141,8 +141,8 @@ def fit_adapters(
 ) -> FittedAdapters:
     """Fits adapters to the model; they may have any names for the weights."""
     # Most jobs have no adapters.
-    from mindbatch.models.adapter_weights import embedding_of, fit_beside, rank_places
-    from mindbatch.models.merged_adapter import base_tensors
+    from mindbatch.backends.adapter_weights import embedding_of, fit_beside, rank_places
+    from mindbatch.backends.merged_adapter import base_tensors
 
     arch, specs = spec.architecture, spec.parameters
     # PEFT adapts one user of a tensor that several have: that of T5's embedding is in neither stack.
@@ -157,7 +157,7 @@ def fit_adapters(
 
 def _offset_errors(fitted: FittedAdapters) -> Iterator[str]:
     """T5 scales what its tied head takes in, ours what it gives: a bias would be scaled too."""
-    from mindbatch.models.adapter_weights import TIED_HEAD
+    from mindbatch.backends.adapter_weights import TIED_HEAD
 
     for name, adapter in fitted.adapters.items():
         if TIED_HEAD in adapter.modules and adapter.modules[TIED_HEAD].has_bias:
@@ -165,7 +165,7 @@ def _offset_errors(fitted: FittedAdapters) -> Iterator[str]:
 
 
 def merge(spec: ModelSpec, folder: ModelFolder, adapter: LoraAdapter) -> MergedWeights:
-    from mindbatch.models.merged_adapter import merge_native
+    from mindbatch.backends.merged_adapter import merge_native
 
     return merge_native(spec.architecture, folder, adapter)
 
@@ -178,12 +178,12 @@ def load(
     progress: Callable[[int, int], None] | None = None,
     adapters: FittedAdapters | None = None,
 ) -> Model:
+    from mindbatch.backends.loader import load_weights
+    from mindbatch.backends.model import Model
     from mindbatch.kernels.interface import ProgramKernels, allocate
     from mindbatch.layers.attention import attention_shape, layer_shapes
     from mindbatch.layers.decoder import recordings_of
     from mindbatch.layers.rank import Rank
-    from mindbatch.models.loader import load_weights
-    from mindbatch.models.model import Model
 
     arch, shard, stage = spec.architecture, spec.shard, spec.stage
     if isinstance(kernels, ProgramKernels):
@@ -195,8 +195,8 @@ def load(
     parameters = load_weights(spec, weights, kernels, progress)
     bank = None
     if adapters is not None:
-        from mindbatch.models.adapter_weights import rank_places
-        from mindbatch.models.model import AdapterBank
+        from mindbatch.backends.adapter_weights import rank_places
+        from mindbatch.backends.model import AdapterBank
 
         places = rank_places(spec.parameters, adapters, shard, stage)
         bank = AdapterBank(adapters, places, (weights, checkpoint_names(arch, weights.names)), kernels)

@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import Any
 
 from mindbatch.checkpoint.error_lines import first_lines, shown
+from mindbatch.config_json.forms import NO_NAMES, older_form
 from mindbatch.io.error_lines import did_you_mean
 from mindbatch.io.errors import CheckpointError
-from mindbatch.models.config_forms import NO_NAMES, older_form
 
 
 @lru_cache(maxsize=1)

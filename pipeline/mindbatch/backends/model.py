@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # MindSpore, and adapters, which most jobs have not
+    from mindbatch.backends.adapter_weights import AdapterPlaces, FittedAdapters, Names
     from mindbatch.checkpoint.folders.model_folder import StoredWeights
     from mindbatch.kernels.adapters import AdaptedParameter
     from mindbatch.kernels.interface import Kernels, PagedCache
     from mindbatch.kernels.mindspore_kernels import Network
     from mindbatch.kernels.shapes import AttentionShape
     from mindbatch.kernels.step_programs import StepRecordings
-    from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, Names
 
 
 @dataclass(frozen=True)

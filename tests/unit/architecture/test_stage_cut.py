@@ -9,10 +9,7 @@ from drawn_models import gpt2_specs, llama_specs, models
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.models.described_folder import check_tensors
-from mindbatch.models.no_weights import NoWeights, sources_of_layers, with_layers
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.stage_cut import (
+from mindbatch.architecture.stage_cut import (
     AUTO,
     cut,
     even_in_time,
@@ -21,7 +18,10 @@ from mindbatch.models.stage_cut import (
     stage_errors,
     stage_specs,
 )
-from mindbatch.models.tensor_spec import TensorSpec, shard_specs
+from mindbatch.architecture.tensor_spec import TensorSpec, shard_specs
+from mindbatch.ascend_simulation.no_weights import NoWeights, sources_of_layers, with_layers
+from mindbatch.model_spec.described_folder import check_tensors
+from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
 from mindbatch.tasks.plan.compilation import sampled_layers
 

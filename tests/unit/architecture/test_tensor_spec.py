@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.placement.placements import placements
-from mindbatch.layers.linear import ColumnLinear
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.registry import MODEL_TYPES, describe, tensor_specs
-from mindbatch.models.tensor_spec import (
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import (
     Sharding,
     TensorSpec,
     interleaved,
     shard_specs,
     source_shapes,
 )
+from mindbatch.checkpoint.placement.placements import placements
+from mindbatch.layers.linear import ColumnLinear
+from mindbatch.model_spec.registry import MODEL_TYPES, describe, tensor_specs
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 from small_configs import BETWEEN, CHATGLM, EXPERTS, GPT2, LLAMA
 

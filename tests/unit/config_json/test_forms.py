@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from mindbatch.backends.mindformers import families
+from mindbatch.config_json.forms import placeholder_ids
+from mindbatch.config_json.reader import IgnoredKeys
 from mindbatch.io.errors import CheckpointError
-from mindbatch.models.config_forms import placeholder_ids
-from mindbatch.models.config_reader import IgnoredKeys
-from mindbatch.models.registry import describe
+from mindbatch.model_spec.registry import describe
 
 # Saved by 4.57 (`older`) and, where that differs, by 5.24 (`newer`; keys of `gone` are not there).
 LINES = (Path(__file__).parent / "saved_configs.jsonl").read_text().splitlines()

@@ -3,6 +3,9 @@
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import source_shapes
+from mindbatch.backends.adapter_weights import refuse_cut_rows
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.resharded import refuse_merged_before
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
@@ -19,13 +22,10 @@ from mindbatch.checkpoint.placement.regions import (
     as_placed,
     full_region,
 )
+from mindbatch.config_json.forms import TEXT_TYPES, other_names
 from mindbatch.io.errors import CheckpointError
-from mindbatch.models.adapter_weights import refuse_cut_rows
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_forms import TEXT_TYPES, other_names
-from mindbatch.models.described_folder import checkpoint_names
-from mindbatch.models.registry import declaration, tensor_specs, tied_tensors
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.model_spec.described_folder import checkpoint_names
+from mindbatch.model_spec.registry import declaration, tensor_specs, tied_tensors
 
 
 def adapter_renames(arch: Architecture, names: Collection[str]) -> dict[str, str]:

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mindbatch.architecture.stage_cut import is_tied, stage_specs
+from mindbatch.architecture.tensor_spec import TensorSpec
 from mindbatch.checkpoint.error_lines import collecting, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.formats.open_file import OpenFiles, in_threads
@@ -22,8 +24,6 @@ from mindbatch.kernels.adapters import (
     WholePart,
 )
 from mindbatch.kernels.arrays import FloatArray
-from mindbatch.models.stage_cut import is_tied, stage_specs
-from mindbatch.models.tensor_spec import TensorSpec
 from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
-from mindbatch.models.tensor_spec import TensorSpec
+from mindbatch.architecture.tensor_spec import TensorSpec
 from mindbatch.parallel.topology import WHOLE, DeviceMap, Stage, stage_layers
 
 AUTO = "auto"

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.stage_cut import layer_of
+from mindbatch.architecture.tensor_spec import TensorSpec, shard_specs, source_shapes
+from mindbatch.backends.adapter_weights import with_head
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.models.adapter_weights import with_head
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.registry import tensor_specs
-from mindbatch.models.stage_cut import layer_of
-from mindbatch.models.tensor_spec import TensorSpec, shard_specs, source_shapes
+from mindbatch.model_spec.registry import tensor_specs
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 

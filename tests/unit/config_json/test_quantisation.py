@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from mindbatch.backends import native
 from mindbatch.config.model_schema import ModelConfig
+from mindbatch.config_json.quantisation import read_layout
+from mindbatch.config_json.reader import IgnoredKeys
 from mindbatch.io.errors import CheckpointError
 from mindbatch.loading.providers import open_model
-from mindbatch.models import native
-from mindbatch.models.config_reader import IgnoredKeys
-from mindbatch.models.quantisation import read_layout
-from mindbatch.models.registry import describe
+from mindbatch.model_spec.registry import describe
 from mindbatch.tasks.inspect import InspectConfig
 from mindbatch.tasks.inspect import run as inspect
 from quantised_folders import METHODS, awq, compressed_int8, compressed_packed, gptq, sample

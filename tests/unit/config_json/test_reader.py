@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.reader import ConfigReader, IgnoredKeys
 from mindbatch.io.errors import CheckpointError
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader, IgnoredKeys
-from mindbatch.models.registry import describe
+from mindbatch.model_spec.registry import describe
 from small_configs import BETWEEN, GPT2, LLAMA
 
 BLOOM, T5 = ({"model_type": each} | BETWEEN[each] for each in ("bloom", "t5"))
