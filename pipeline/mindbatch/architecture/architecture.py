@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from mindbatch.kernels.shapes import Alibi, ConvolutionShape, DeltaShape, Routing
 
@@ -90,22 +91,6 @@ class HeadSizes:
 
 
 @dataclass(frozen=True)
-class PerLayerInputs:
-    """Inputs of each layer beside hidden states: `size` numbers a token, of a table of `vocabulary` rows."""
-
-    size: int
-    vocabulary: int
-
-
-@dataclass(frozen=True)
-class Tempering:
-    """Factors by position of queries without rotary positions, see `operations.rotation.tempered`."""
-
-    floor: float
-    factor: float
-
-
-@dataclass(frozen=True)
 class Recurrence:
     """The layers that keep a state of each sequence in place of keys and values.
 
@@ -148,6 +133,19 @@ class Encoder:
 
 
 @dataclass(frozen=True)
+class TypeDetails:
+    """Base of what the file of one type describes besides, and only that type's layers read."""
+
+    @property
+    def can_be_staged(self) -> bool:
+        """True if each layer needs nothing but the hidden states of the layer before it."""
+        return True
+
+
+Details = TypeVar("Details", bound=TypeDetails)
+
+
+@dataclass(frozen=True)
 class Architecture:
     """The sizes of a decoder and what its layers compute with; a model's file says how they are assembled.
 
@@ -159,22 +157,14 @@ class Architecture:
     windows_are_chunks: see `AttentionShape`.
     layer_heads: of each layer, where they differ; empty where all have kv_heads and head_dim.
     cache_layers: of each layer the one whose keys and values it sees; empty where that is itself.
-    wide_layers: the last so many, whose MLPs are twice as wide.
-    shares_values: in layers without a window values are made of what keys are made of.
     attention_scales: factor on the query-key products of each layer; 1 / sqrt(head_dim) unless given.
     attention_cap, logits_cap: scores and logits become cap * tanh(x / cap); with 0 they stay.
     has_sinks: each head has a logit of its own in the softmax, see `AttentionShape`.
     tied: the head is the token embedding.
-    is_parallel: attention and MLP of a layer read the same x; shares_norm: by one norm.
-    adds_normed: what attention and MLP read, the norm of x, is also what they are added to; times
-        normed_factor.
-    embedding_size: width of the token embedding and of what the head takes, with a matrix between it and the
-        hidden size; 0 where it is that.
-    norms_all_heads: query and key are normed over all their heads together.
     norm_offset: is added to the weights of RMS norms.
-    mixer_bias: of the matrices and convolutions of recurrent layers.
     next_token_layers: behind the last one, which predict further tokens; they are not run.
-    embedding_factor, residual_factor, logits_factor: on embeddings, on what a layer adds, on logits.
+    embedding_factor, logits_factor: on embeddings, on logits.
+    details: what the model's own type describes besides.
     """
 
     vocab_size: int
@@ -201,29 +191,18 @@ class Architecture:
     logits_cap: float = 0.0
     alibi: Alibi | None = None
     has_sinks: bool = False
-    is_parallel: bool = False
-    shares_norm: bool = False
-    adds_normed: bool = False
-    normed_factor: float = 1.0
     experts: Experts | None = None
     embedding_factor: float = 1.0
-    residual_factor: float = 1.0
     logits_factor: float = 1.0
     encoder: Encoder | None = None
     two_positions: BlockPositions2D | None = None
     latent: Latent | None = None
     recurrence: Recurrence | None = None
-    tempering: Tempering | None = None
     windows_are_chunks: bool = False
     layer_heads: tuple[HeadSizes, ...] = ()
     cache_layers: tuple[int, ...] = ()
-    per_layer: PerLayerInputs | None = None
-    wide_layers: int = 0
-    shares_values: bool = False
-    norms_all_heads: bool = False
     norm_offset: float = 0.0
-    embedding_size: int = 0
-    mixer_bias: bool = False
+    details: TypeDetails = TypeDetails()
     next_token_layers: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
@@ -235,6 +214,23 @@ class Architecture:
         for name, value in usual.items():
             if not getattr(self, name):
                 object.__setattr__(self, name, value)  # it is frozen
+
+    def details_of(self, kind: type[Details]) -> Details:
+        """The details of the type whose layers ask for them."""
+        assert isinstance(self.details, kind), f"this type's `describe` gives its {kind.__name__}"
+        return self.details
+
+    def with_layers(self, layers: Sequence[int]) -> Architecture:
+        """The architecture of a model that has these of the layers alone."""
+        rotaries, experts = self.layer_rotaries, self.experts
+        return replace(
+            self,
+            num_layers=len(layers),
+            layer_rotaries=tuple(rotaries[layer] for layer in layers) if rotaries else (),
+            windows=tuple(self.windows[layer] for layer in layers),
+            attention_scales=tuple(self.attention_scales[layer] for layer in layers),
+            experts=experts and experts.of_layers(layers),
+        )
 
     @property
     def num_positions(self) -> int:

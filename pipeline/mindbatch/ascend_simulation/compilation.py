@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mindbatch.architecture.architecture import Architecture, BlockPositions2D
-from mindbatch.ascend_simulation.no_weights import NoWeights, sources_of_layers, with_layers
+from mindbatch.ascend_simulation.no_weights import NoWeights, sources_of_layers
 from mindbatch.ascend_simulation.process import as_rank
 from mindbatch.ascend_simulation.saved_graphs import launched, refusal_of
 from mindbatch.backends import native
@@ -202,10 +202,11 @@ def _import_networks(todo: Mapping[str, Any]) -> None:
 def _native(todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: RankPart) -> Weightless:
     ignore, layers = IgnoredKeys(todo["ignore"]), todo["layers"][part.stage]
     whole = describe(todo["config"], todo["model_type"], todo["source"], ignore=ignore)
-    arch, stage = with_layers(whole, layers), Stage(range(len(layers)), part.stage, part.stages)
+    arch, stage = whole.with_layers(layers), Stage(range(len(layers)), part.stage, part.stages)
     spec, adapters = ModelSpec(arch, part.shard, stage, (stage,)), _adapters(todo, whole, layers)
     model = native.load(spec, NoWeights.of(arch), kernels, geometry, adapters=adapters)
-    return Weightless(model, arch.embedding_size or arch.hidden_size, {})
+    [embedding] = (parameter for parameter in spec.parameters if parameter.name == "embedding.weight")
+    return Weightless(model, embedding.parts[0].inputs or arch.hidden_size, {})
 
 
 def _adapters(todo: Mapping[str, Any], whole: Architecture, layers: Sequence[int]) -> FittedAdapters | None:
@@ -214,7 +215,7 @@ def _adapters(todo: Mapping[str, Any], whole: Architecture, layers: Sequence[int
     if not lora.folders:
         return None
     fitted = native.fit_adapters(ModelSpec.of(whole), open_adapters(lora), lora.max_loaded)
-    sample = tensor_specs(with_layers(whole, layers))
+    sample = tensor_specs(whole.with_layers(layers))
     return _of_layers(fitted, sources_of_layers(tensor_specs(whole), sample, layers))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -56,17 +56,6 @@ class NoWeights:
         if columns is not None:
             shape = (shape[0], len(range(*columns.indices(shape[1]))))
         return np.zeros(shape, np.float32)
-
-
-def with_layers(arch: Architecture, layers: Sequence[int]) -> Architecture:
-    return replace(
-        arch,
-        num_layers=len(layers),
-        layer_rotaries=tuple(arch.layer_rotaries[layer] for layer in layers) if arch.layer_rotaries else (),
-        windows=tuple(arch.windows[layer] for layer in layers),
-        attention_scales=tuple(arch.attention_scales[layer] for layer in layers),
-        experts=arch.experts and arch.experts.of_layers(layers),
-    )
 
 
 def sources_of_layers(

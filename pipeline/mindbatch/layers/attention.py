@@ -15,7 +15,7 @@ from mindbatch.kernels.operations.recurrent import causal_convolution, gated_del
 from mindbatch.kernels.operations.rotation import norm_by_sums, rotary, square_sums, tempered
 from mindbatch.kernels.shapes import AttentionShape, ConvolutionShape, DeltaShape
 from mindbatch.kernels.step import IntArray
-from mindbatch.layers.linear import bias_of, reduced
+from mindbatch.layers.linear import AllHeadsNorm, bias_of, reduced
 from mindbatch.layers.rank import Module, Rank, Tokens, declared
 from mindbatch.parallel.topology import TensorSlice
 
@@ -100,10 +100,10 @@ class Rotation(OfLayer):
     def forward(self, qkv: Any, tokens: Tokens, *norms: Any) -> Any:
         """norms: modules with the weights of query's and of key's, None for one; or none of both."""
         weights = tuple(None if norm is None else norm.weight for norm in norms) or (None, None)
-        if self.arch.norms_all_heads and self.shard.size > 1:
+        if self.shard.size > 1 and any(isinstance(norm, AllHeadsNorm) for norm in norms):
             qkv, weights = self._normed(qkv, weights), (None, None)
         if self.rotary is None and weights[0] is None:
-            return self._tempered(qkv, tokens)
+            return qkv
         settings = self.rotary or UNTURNED
         inputs = (qkv, *tokens.angles(settings), *weights)
         return rotary(
@@ -123,13 +123,16 @@ class Rotation(OfLayer):
         settings = {"shape": shape, "epsilon": arch.norm_epsilon, "totals": totals}
         return norm_by_sums(qkv, sums, *weights, **settings)
 
-    def _tempered(self, qkv: Any, tokens: Tokens) -> Any:
-        """The query times a factor by its position, where the model has any."""
-        tempering = self.arch.tempering
-        if tempering is None:
-            return qkv
-        settings = {"floor": tempering.floor, "factor": tempering.factor}
-        return tempered(qkv, tokens.positions, shape=self.shape, **settings)
+
+class TemperedQueries(OfLayer):
+    """qkv with queries times a factor by their position, see `operations.rotation.tempered`."""
+
+    def __init__(self, a: Architecture, layer: int, floor: float, factor: float) -> None:
+        super().__init__(a, layer)
+        self.floor, self.factor = floor, factor
+
+    def forward(self, qkv: Any, tokens: Tokens) -> Any:
+        return tempered(qkv, tokens.positions, shape=self.shape, floor=self.floor, factor=self.factor)
 
 
 class QueryRotation(Rotation):

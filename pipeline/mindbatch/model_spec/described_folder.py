@@ -67,7 +67,7 @@ def check_division(
             "allowed: 1"
         )
     shared = [layer for layer in range(arch.num_layers) if arch.cache_layer(layer) != layer]
-    if pipeline_stage > 1 and (shared or arch.per_layer is not None):
+    if pipeline_stage > 1 and (shared or not arch.details.can_be_staged):
         raise ConfigError(
             f"parallel.pipeline_stage={pipeline_stage}: layers of this {arch.model_type} take in what others "
             "before them have made; allowed: 1"

@@ -28,12 +28,13 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("n_inner", [4 * arch.hidden_size])
     if reader.value("pretraining_tp") not in (None, 1):
         reader.needs("slow_but_exact", [False])  # adds up the parts of a product, and leaves out their biases
+    adds_normed = reader.flag("apply_residual_connection_post_layernorm")
     return replace(
         arch,
         intermediate_size=4 * arch.hidden_size,
         activation="gelu_tanh",
         alibi=Alibi(alibi_slopes(arch.heads)),
-        adds_normed=reader.flag("apply_residual_connection_post_layernorm"),
+        details=gpt_neox.GptNeoxDetails(adds_normed=adds_normed),
     )
 
 

@@ -45,8 +45,7 @@ def describe(reader: ConfigReader) -> Architecture:
         activation="gelu_tanh",
         rotary=_rotary(arch.head_dim),
         # Layer n divides its scores by n and multiplies them again: float16 does not overflow so.
-        adds_normed=True,
-        normed_factor=math.sqrt(2 * arch.num_layers),
+        details=gpt_neox.GptNeoxDetails(adds_normed=True, normed_factor=math.sqrt(2 * arch.num_layers)),
         two_positions=_two_positions(reader),
     )
 

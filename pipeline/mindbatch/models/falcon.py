@@ -29,8 +29,7 @@ def describe(reader: ConfigReader) -> Architecture:
         kv_heads=_kv_heads(reader, arch.heads),
         rotary=None if has_alibi else rotary,
         alibi=alibi if has_alibi else None,
-        is_parallel=reader.flag("parallel_attn"),
-        shares_norm=_shares_norm(reader),
+        details=gpt_neox.GptNeoxDetails(reader.flag("parallel_attn"), _shares_norm(reader)),
     )
 
 
@@ -72,7 +71,8 @@ class Attention(gpt_neox.Attention):
 
 def block(a: Architecture, layer: int) -> gpt_neox.Block:
     names = replace(gpt_neox.NAMES, layers="transformer.h", attention="self_attention")
-    if a.is_parallel and not a.shares_norm:
+    details = a.details_of(gpt_neox.GptNeoxDetails)
+    if details.is_parallel and not details.shares_norm:
         names = replace(names, attention_norm="ln_attn", mlp_norm="ln_mlp")
     return gpt_neox.block(a, layer, names, Attention)
 

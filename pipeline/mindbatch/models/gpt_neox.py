@@ -1,9 +1,9 @@
 """gpt_neox (GPT-NeoX, Pythia): attention and MLP side by side, fused heads, a part of each head rotated."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.architecture import Architecture, TypeDetails
 from mindbatch.architecture.tensor_spec import Part, interleaved
 from mindbatch.config_json.reader import ConfigReader
 from mindbatch.config_json.rope import plain_rotary, rotary_width
@@ -15,6 +15,20 @@ from mindbatch.models import ModelType, llama
 NAMES = llama.LayerNames(
     "gpt_neox.layers", attention="attention", output="dense", up=("dense_h_to_4h",), down="dense_4h_to_h"
 )
+
+
+@dataclass(frozen=True)
+class GptNeoxDetails(TypeDetails):
+    """The sums of a block; of GPT-NeoX and its relatives.
+
+    is_parallel: attention and MLP read the same x, by one norm where shares_norm, and are added to it.
+    adds_normed: attention and MLP are added to the norm of x that they read, times normed_factor.
+    """
+
+    is_parallel: bool = False
+    shares_norm: bool = False
+    adds_normed: bool = False
+    normed_factor: float = 1.0
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -30,7 +44,7 @@ def describe(reader: ConfigReader) -> Architecture:
         qkv_bias=bias,
         output_bias=bias,
         mlp_bias=True,
-        is_parallel=reader.flag("use_parallel_residual"),
+        details=GptNeoxDetails(is_parallel=reader.flag("use_parallel_residual")),
     )
 
 
@@ -56,8 +70,9 @@ class Block(llama.Block):
     ) -> None:
         self.names, self.attention_type = names, attention
         super().__init__(a, layer)
-        self.shares_norm, self.factor = a.shares_norm, a.normed_factor
-        if a.shares_norm:
+        details = a.details_of(GptNeoxDetails)
+        self.shares_norm, self.factor = details.shares_norm, details.normed_factor
+        if details.shares_norm:
             del self.mlp_norm
 
 
@@ -85,7 +100,8 @@ class NormedSumBlock(Block):
 def block(
     a: Architecture, layer: int, names: llama.LayerNames = NAMES, attention: type[llama.Attention] = Attention
 ) -> Block:
-    kind = ParallelBlock if a.is_parallel else NormedSumBlock if a.adds_normed else Block
+    details = a.details_of(GptNeoxDetails)
+    kind = ParallelBlock if details.is_parallel else NormedSumBlock if details.adds_normed else Block
     return kind(a, layer, names, attention)
 
 

@@ -20,7 +20,8 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("rotary", [True])
     reader.needs("scale_attn_weights", [True])
     rotary = plain_rotary(10000.0, width, is_interleaved=True)
-    return replace(arch, rotary=rotary, mlp_bias=True, is_parallel=True, shares_norm=True)
+    details = gpt_neox.GptNeoxDetails(is_parallel=True, shares_norm=True)
+    return replace(arch, rotary=rotary, mlp_bias=True, details=details)
 
 
 class GptJ(llama.Llama):

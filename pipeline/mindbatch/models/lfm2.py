@@ -3,11 +3,11 @@
 Of arrays: see `models.llama`.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from mindbatch.architecture.architecture import Architecture, Recurrence
+from mindbatch.architecture.architecture import Architecture, Recurrence, TypeDetails
 from mindbatch.architecture.tensor_spec import Part, fused
 from mindbatch.config_json.reader import ConfigReader
 from mindbatch.config_json.sizes import FULL, kinds_of_layers, layer_numbers, read_kernel, recurrent_layers
@@ -28,6 +28,13 @@ NAMES = llama.LayerNames(
 )
 
 
+@dataclass(frozen=True)
+class Lfm2Details(TypeDetails):
+    """has_bias: of the matrices and the convolution of a layer without attention."""
+
+    has_bias: bool
+
+
 def describe(reader: ConfigReader) -> Architecture:
     arch = llama.describe_family(reader, qk_norm=True, epsilon_key="norm_eps", activation_key="")
     tied = reader.flag("tie_embedding") if reader.has("tie_embedding") else arch.tied
@@ -38,7 +45,7 @@ def describe(reader: ConfigReader) -> Architecture:
         arch,
         tied=tied,
         intermediate_size=read_intermediate_size(reader, arch.intermediate_size),
-        mixer_bias=reader.flag("conv_bias"),
+        details=Lfm2Details(reader.flag("conv_bias")),
         recurrence=recurrence if layers else None,
     )
 
@@ -74,7 +81,7 @@ class ShortConvolution(Module):
 
     def __init__(self, a: Architecture, source: str, layer: int) -> None:
         assert a.recurrence is not None
-        hidden, kernel, bias = a.hidden_size, a.recurrence.kernel, a.mixer_bias
+        hidden, kernel, bias = a.hidden_size, a.recurrence.kernel, a.details_of(Lfm2Details).has_bias
         b, c, x = fused(f"{source}.in_proj.weight", (hidden,) * 3, hidden)
         self.mix = ColumnLinear(x, b, c, bias=bias)
         parts = channels(f"{source}.conv.weight", (hidden,), kernel, (1,))

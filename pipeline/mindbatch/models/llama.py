@@ -113,7 +113,7 @@ class Attention(Module):
         if a.qk_norm:
             self.q_norm, self.k_norm = (norm(a, f"{source}.{which}_norm", a.head_dim) for which in "qk")
         self.qkv = ColumnLinear(*self.projections(a, source), bias=a.qkv_bias)
-        self.rotate = Rotation(a, layer)
+        self.rotate: Module = Rotation(a, layer)
         self.attend = PagedAttention(a, layer)
         joined = Part(f"{source}.{output}.weight", a.hidden_size, a.heads * a.head_dim)
         self.output = RowLinear(joined, bias=a.output_bias)

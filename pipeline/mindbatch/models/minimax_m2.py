@@ -28,7 +28,7 @@ def describe(reader: ConfigReader) -> Architecture:
     further = 0
     if reader.has("num_mtp_modules"):
         further = experts.read_count(reader, "num_mtp_modules", experts.MAX_SHARED)
-    return replace(arch, norms_all_heads=True, experts=read_experts(reader, arch), next_token_layers=further)
+    return replace(arch, experts=read_experts(reader, arch), next_token_layers=further)
 
 
 def read_experts(reader: ConfigReader, arch: Architecture) -> Experts:

@@ -1,19 +1,12 @@
 """olmo2: Llama's shape with norms after attention and MLP, not before; query and key are normed whole."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from mindbatch.architecture.architecture import Architecture
-from mindbatch.config_json.reader import ConfigReader
 from mindbatch.layers.linear import AllHeadsNorm
 from mindbatch.layers.rank import Module, Tokens
 from mindbatch.models import llama
-
-
-def describe(reader: ConfigReader) -> Architecture:
-    arch = llama.describe_family(reader, bias_key="attention_bias")
-    return replace(arch, norms_all_heads=True)
 
 
 class Attention(llama.Attention):
@@ -41,4 +34,4 @@ class Block(Module):
         return x_TH + self.after_mlp(self.mlp(x_TH, tokens))
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))
+MODEL = llama.relative(llama.with_blocks(Block), bias_key="attention_bias")

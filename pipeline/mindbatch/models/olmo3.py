@@ -13,7 +13,7 @@ WINDOWS_BUT_EVERY = 4
 
 def describe(reader: ConfigReader) -> Architecture:
     windows = windows_by_pattern(reader, WINDOWS_BUT_EVERY)
-    arch = olmo2.describe(reader)
+    arch = olmo2.MODEL.describe(reader)
     theta = reader.number("rope_theta")
     reader.needs("rope_local_base_freq", [theta])  # of rope_parameters that name the base of both kinds
     unscaled = plain_rotary(theta, arch.head_dim)

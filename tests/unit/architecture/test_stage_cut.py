@@ -19,7 +19,7 @@ from mindbatch.architecture.stage_cut import (
     stage_specs,
 )
 from mindbatch.architecture.tensor_spec import TensorSpec, shard_specs
-from mindbatch.ascend_simulation.no_weights import NoWeights, sources_of_layers, with_layers
+from mindbatch.ascend_simulation.no_weights import NoWeights, sources_of_layers
 from mindbatch.model_spec.described_folder import check_tensors
 from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
@@ -155,9 +155,9 @@ def test_a_sample_has_every_kind_of_layer() -> None:
     assert sampled_layers(ARCH, range(6)) == (0, 1, 4, 5)
     assert sampled_layers(ARCH, range(1, 4)) == (1, 2, 3)
     assert sampled_layers(ARCH, range(2, 6)) == (2, 3, 4, 5)
-    assert with_layers(ARCH, (0, 4)).windows == (0, 8)
-    assert with_layers(ARCH, (0, 4)).num_layers == 2
-    assert sampled_layers(with_layers(ARCH, (0,)), range(1)) == (0,)
+    assert ARCH.with_layers((0, 4)).windows == (0, 8)
+    assert ARCH.with_layers((0, 4)).num_layers == 2
+    assert sampled_layers(ARCH.with_layers((0,)), range(1)) == (0,)
 
 
 def test_rotary_positions_are_of_the_sampled_layers() -> None:
@@ -165,11 +165,11 @@ def test_rotary_positions_are_of_the_sampled_layers() -> None:
     rotaries = (*[ARCH.rotary] * 2, None, *[ARCH.rotary] * 3)
     arch = replace(ARCH, layer_rotaries=rotaries, windows=(0,) * 6)
     assert sampled_layers(arch, range(6)) == (0, 1, 2, 5)
-    assert with_layers(arch, (0, 2)).layer_rotaries == (ARCH.rotary, None)
+    assert arch.with_layers((0, 2)).layer_rotaries == (ARCH.rotary, None)
 
 
 def test_tensors_of_some_layers_have_the_names_of_the_first() -> None:
-    sample = tensor_specs(with_layers(ARCH, (1, 4)))
+    sample = tensor_specs(ARCH.with_layers((1, 4)))
     names = sources_of_layers(tensor_specs(ARCH), sample, (1, 4))
     assert names["model.layers.4.mlp.up_proj.weight"] == "model.layers.1.mlp.up_proj.weight"
     assert names["model.layers.1.self_attn.q_proj.bias"] == "model.layers.0.self_attn.q_proj.bias"
