@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mindbatch.architecture.stage_cut import even_in_time
 from mindbatch.architecture.tensor_spec import shard_specs
@@ -18,6 +18,7 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
 from mindbatch.checkpoint.folders.resharded import copied_tensors, noted_settings
 from mindbatch.checkpoint.folders.weight_files import rank_folders
 from mindbatch.config_json.foreign_models import QUANTIZATION
+from mindbatch.config_json.forms import Config
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.foreign_formats import reshard_command
 from mindbatch.model_spec.described_folder import as_stored, check_division, check_tensors, checkpoint_names
@@ -114,7 +115,7 @@ def _first_copy(home: Path, tensors: TensorSet, arch: Architecture | None) -> Mo
 
 
 def _folder_of(
-    home: Path, part: RankPart, config: Mapping[str, Any], ignore: IgnoredKeys, arch: Architecture | None
+    home: Path, part: RankPart, config: Config, ignore: IgnoredKeys, arch: Architecture | None
 ) -> ModelFolder:
     """A whole folder, or the rank's of those that were cut for such ranks."""
     if not has_weights(home) and (copied := copied_tensors(home)) is not None:

@@ -1,10 +1,12 @@
 """Recognises, by config.json, models that are not run here: quantised, of another kind, for another task."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
+
+from mindbatch.config_json.forms import Config
 
 EXPERTS = "a mixture of experts"
 _PARTS = ("text_config", "vision_config", "audio_config", "language_config", "llm_config", "thinker_config")
@@ -18,16 +20,22 @@ _QUANTISED = (
 )
 
 
+class _ForeignNames(TypedDict):
+    """Model types that are not run by kind, what classes do by the ends of their names, and methods that
+    quantise by their quant_method."""
+
+    kinds: Mapping[str, Sequence[str]]
+    tasks: Mapping[str, str]
+    quantisation_methods: Mapping[str, str]
+
+
 @lru_cache(maxsize=1)
-def _known() -> Mapping[str, Mapping[str, Any]]:
-    """Names of what is not run: model types by kind, ends of classes, and methods that quantise."""
-    content: Mapping[str, Mapping[str, Any]] = json.loads(
-        Path(__file__).with_name("foreign_models.json").read_bytes()
-    )
+def _known() -> _ForeignNames:
+    content: _ForeignNames = json.loads(Path(__file__).with_name("foreign_models.json").read_bytes())
     return content
 
 
-def foreign_model(config: Mapping[str, Any], ignored: Collection[str] = (), instead: str = "") -> str | None:
+def foreign_model(config: Config, ignored: Collection[str] = (), instead: str = "") -> str | None:
     """Reason why a model of this configuration is not run, whatever its sizes; None if nothing tells.
 
     ignored: keys that are to be passed over. instead: what else than these quantised weights is read.
@@ -35,7 +43,7 @@ def foreign_model(config: Mapping[str, Any], ignored: Collection[str] = (), inst
     return next(_reasons({key: config[key] for key in config if key not in ignored}, instead), None)
 
 
-def kind_of(model_type: str, config: Mapping[str, Any]) -> str | None:
+def kind_of(model_type: str, config: Config) -> str | None:
     """Describes a model type that is not supported, in a few words; None where it is not known."""
     if config.get("is_encoder_decoder") is True:
         return "an encoder-decoder model"
@@ -44,10 +52,11 @@ def kind_of(model_type: str, config: Mapping[str, Any]) -> str | None:
     return next((kind for kind, types in _known()["kinds"].items() if model_type in types), None)
 
 
-def _reasons(config: Mapping[str, Any], instead: str) -> Iterator[str]:
+def _reasons(config: Config, instead: str) -> Iterator[str]:
     for key in STORAGE_KEYS:
-        if isinstance(config.get(key), Mapping) and config[key]:
-            yield _QUANTISED.format(key=key, how=_how(key, config[key]), instead=instead)
+        settings = config.get(key)
+        if isinstance(settings, Mapping) and settings:
+            yield _QUANTISED.format(key=key, how=_how(key, settings), instead=instead)
     parts = [key for key in _PARTS if isinstance(config.get(key), Mapping)]
     if parts:
         yield f"{', '.join(parts)}: a multimodal model; models of text alone are run"
@@ -57,13 +66,13 @@ def _reasons(config: Mapping[str, Any], instead: str) -> Iterator[str]:
                 yield f"architectures: {name!a} {does} and generates none; models of ...ForCausalLM are run"
 
 
-def classes_of(config: Mapping[str, Any]) -> list[str]:
+def classes_of(config: Config) -> list[str]:
     """Names of the classes that a configuration says the model has."""
     names = config.get("architectures")
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
-def _how(key: str, settings: Mapping[str, Any]) -> str:
+def _how(key: str, settings: Config) -> str:
     method = settings.get("quant_method")
     name = _known()["quantisation_methods"].get(method) if isinstance(method, str) else None
     if name is None:

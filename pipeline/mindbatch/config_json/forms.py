@@ -8,9 +8,13 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import TypeAlias
 
 from mindbatch.checkpoint.error_lines import shown
+
+JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+Config: TypeAlias = Mapping[str, JsonValue]
+"""An object of config.json, by key."""
 
 ROPE, SCALING = "rope_parameters", "rope_scaling"
 THETA, LOCAL_THETA, SHARE = "rope_theta", "rope_local_base_freq", "partial_rotary_factor"
@@ -29,13 +33,13 @@ class OlderForm:
     errors: (key, its value, what is wrong with it). written_by: the release of transformers, (0,) if unknown.
     """
 
-    content: dict[str, Any]
+    content: dict[str, JsonValue]
     written_by: tuple[int, ...] = (0,)
     places: dict[str, str] = field(default_factory=dict)
     read: set[str] = field(default_factory=set)
-    errors: list[tuple[str, Any, str]] = field(default_factory=list)
+    errors: list[tuple[str, object, str]] = field(default_factory=list)
 
-    def put(self, key: str, value: Any, place: str) -> None:
+    def put(self, key: str, value: JsonValue, place: str) -> None:
         """Sets a key that the file has as `place`; an error where it has both, and they differ."""
         if value is None:
             return
@@ -45,7 +49,7 @@ class OlderForm:
             self.errors.append((key, self.content[key], f"is {shown(value)} in {place}; remove one of them"))
 
 
-def older_form(config: Mapping[str, Any], other_keys: Mapping[str, str] = NO_NAMES) -> OlderForm:
+def older_form(config: Config, other_keys: Mapping[str, str] = NO_NAMES) -> OlderForm:
     """other_keys: by key, the other name that its configuration class takes for it."""
     form = OlderForm(dict(config), _release(config.get("transformers_version")))
     for key in (ROPE, SCALING):
@@ -58,7 +62,7 @@ def older_form(config: Mapping[str, Any], other_keys: Mapping[str, str] = NO_NAM
     return form
 
 
-def _spread(form: OlderForm, key: str, settings: Mapping[str, Any]) -> None:
+def _spread(form: OlderForm, key: str, settings: Config) -> None:
     del form.content[key]
     form.read.add(key)
     whole, place = dict(settings), key
@@ -76,7 +80,7 @@ def _spread(form: OlderForm, key: str, settings: Mapping[str, Any]) -> None:
         form.content.setdefault(SCALING, None)  # none, and not a type's default
 
 
-def _one(form: OlderForm, key: str, by_layer_type: Mapping[str, Any]) -> dict[str, Any]:
+def _one(form: OlderForm, key: str, by_layer_type: Config) -> dict[str, JsonValue]:
     """The settings of the layers without a window."""
     full = by_layer_type.get(FULL)
     if {*by_layer_type} - {FULL, THETA, "rope_type"} or not isinstance(full, Mapping):
@@ -88,7 +92,7 @@ def _one(form: OlderForm, key: str, by_layer_type: Mapping[str, Any]) -> dict[st
     return dict(full)
 
 
-def _spread_local(form: OlderForm, key: str, local: Any) -> None:
+def _spread_local(form: OlderForm, key: str, local: JsonValue) -> None:
     """The settings of the layers with a window, which have a base of their own and nothing else."""
     place = f"{key}.{SLIDING}"
     if not isinstance(local, Mapping) or local.keys() - {"rope_type", THETA}:
@@ -99,7 +103,7 @@ def _spread_local(form: OlderForm, key: str, local: Any) -> None:
         form.put(LOCAL_THETA, local[THETA], f"{place}.{THETA}")
 
 
-def _release(version: Any) -> tuple[int, ...]:
+def _release(version: JsonValue) -> tuple[int, ...]:
     """`5.16.0.dev0` as (5, 16, 0); what is no version as (0,)."""
     numbers = re.match(r"\d{1,4}(\.\d{1,4}){0,2}", version) if isinstance(version, str) else None
     return tuple(map(int, numbers[0].split("."))) if numbers else (0,)
@@ -139,19 +143,24 @@ UNUSED = tuple(f"{where}{part}.*" for part in _PARTS for where in ("", "model.")
 """Patterns of the tensors of images and sounds."""
 
 
-def has_text_part(config: Mapping[str, Any]) -> bool:
-    """True if it is of a multimodal model whose text part is run."""
+def _text_config(config: Config) -> Config | None:
+    """The settings of the text part of a multimodal model that is run; None of other models."""
     own, text = config.get("model_type"), config.get(TEXT_CONFIG)
-    if not isinstance(own, str) or own not in TEXT_TYPES or not isinstance(text, Mapping):
-        return False
-    return text.get("model_type") in (None, TEXT_TYPES[own])
+    if not isinstance(own, str) or own not in TEXT_TYPES or not isinstance(text, dict):
+        return None
+    return text if text.get("model_type") in (None, TEXT_TYPES[own]) else None
 
 
-def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def has_text_part(config: Config) -> bool:
+    """True if it is of a multimodal model whose text part is run."""
+    return _text_config(config) is not None
+
+
+def text_part(config: Config) -> Config:
     """The configuration of the text part, and what no part says; of a model of text its own."""
-    if not has_text_part(config):
+    text, own = _text_config(config), str(config.get("model_type"))
+    if text is None:
         return config
-    text, own = config[TEXT_CONFIG], config["model_type"]
     around = {key: config[key] for key in config.keys() - _OF_IMAGES - {TEXT_CONFIG}}
     # transformers 4 looks at the text part for it, 5 at what is around; see `as_stored` for stored heads.
     ties = [part[TIE] for part in (config, text) if TIE in part] or [True] * (own in _TIED)
@@ -161,12 +170,13 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return of_text | {"model_type": TEXT_TYPES[own]}
 
 
-def placeholder_ids(config: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
+def placeholder_ids(config: Config) -> tuple[tuple[int, str], ...]:
     """The token ids that stand for parts of a prompt which are no text, each with its key; none of a model of
     text."""
-    if not has_text_part(config):
+    text = _text_config(config)
+    if text is None:
         return ()
-    keys = {**config[TEXT_CONFIG], **config}
+    keys = {**text, **config}
     ids = {key: keys[key] for key in sorted(keys) if _PLACEHOLDER.fullmatch(key)}
     return tuple((token, key) for key, token in ids.items() if type(token) is int and token >= 0)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.quantised.folder import QuantisedFolder
@@ -16,13 +15,12 @@ from mindbatch.checkpoint.quantised.methods import (
     Mxfp4,
 )
 from mindbatch.config_json.foreign_models import QUANTIZATION
+from mindbatch.config_json.forms import Config
 from mindbatch.config_json.reader import ConfigReader
 from mindbatch.io.errors import CheckpointError
 
 
-def read_layout(
-    config: Mapping[str, Any], source: str, ignored: Collection[str] = ()
-) -> QuantisedLayout | None:
+def read_layout(config: Config, source: str, ignored: Collection[str] = ()) -> QuantisedLayout | None:
     """Reads how a folder's matrices are stored; None where they are floats, or by a method that is not read.
 
     What else the settings hold says how a tool arrived at the numbers; whether these are as they are said to
@@ -47,9 +45,7 @@ def read_layout(
     return layout
 
 
-def open_whole(
-    home: Path, config: Mapping[str, Any], source: str, ignored: Collection[str] = ()
-) -> ModelFolder:
+def open_whole(home: Path, config: Config, source: str, ignored: Collection[str] = ()) -> ModelFolder:
     """The folder of a whole model, its weights floats or quantised.
 
     Raises:

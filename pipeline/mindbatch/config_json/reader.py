@@ -10,36 +10,46 @@ from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TypedDict, TypeGuard
 
 from mindbatch.checkpoint.error_lines import first_lines, shown
-from mindbatch.config_json.forms import NO_NAMES, older_form
+from mindbatch.config_json.forms import NO_NAMES, Config, JsonValue, older_form
 from mindbatch.io.error_lines import did_you_mean
 from mindbatch.io.errors import CheckpointError
 
 
+class ConfigKeys(TypedDict):
+    """The content of config_keys.json, by the name of a type.
+
+    defaults: what its configuration class takes for absent keys. other_names: other names of keys that the
+    class takes. without_effect: keys that never change a result, by the reason. computed_anyway: values that
+    say what is computed without the key.
+    """
+
+    defaults: Mapping[str, Config]
+    other_names: Mapping[str, Mapping[str, str]]
+    without_effect: Mapping[str, Mapping[str, Sequence[str]]]
+    computed_anyway: Mapping[str, Mapping[str, Sequence[JsonValue]]]
+
+
 @lru_cache(maxsize=1)
-def config_keys() -> Mapping[str, Mapping[str, Any]]:
-    """config_keys.json, which makers/make_config_fixtures.py lays out: defaults, and keys without effect."""
-    content: Mapping[str, Mapping[str, Any]] = json.loads(
-        Path(__file__).with_name("config_keys.json").read_bytes()
-    )
+def config_keys() -> ConfigKeys:
+    """Reads config_keys.json, which makers/make_config_fixtures.py lays out."""
+    content: ConfigKeys = json.loads(Path(__file__).with_name("config_keys.json").read_bytes())
     return content
 
 
 def keys_without_effect(model_type: str) -> set[str]:
     """The keys that change nothing in models of a type; "*": in those of any."""
-    by_reason: Mapping[str, list[str]] = config_keys()["without_effect"].get(model_type, {})
-    return set(chain.from_iterable(by_reason.values()))
+    return set(chain.from_iterable(config_keys()["without_effect"].get(model_type, {}).values()))
 
 
-def computed_anyway(model_type: str) -> Mapping[str, Sequence[Any]]:
+def computed_anyway(model_type: str) -> Mapping[str, Sequence[JsonValue]]:
     """By key of published files, the values that say what models of a type compute without it.
 
     "=KEY" is the value of another key.
     """
-    values: Mapping[str, Sequence[Any]] = config_keys()["computed_anyway"].get(model_type, {})
-    return values
+    return config_keys()["computed_anyway"].get(model_type, {})
 
 
 def without_irrelevant(names: Set[str]) -> Set[str]:
@@ -52,7 +62,7 @@ def without_irrelevant(names: Set[str]) -> Set[str]:
     return left
 
 
-NEUTRAL: tuple[Any, ...] = (None, False, "", [], {})
+NEUTRAL: tuple[JsonValue, ...] = (None, False, "", [], {})
 # Sizes far above those of every published model (200 layers, 262,144 tokens, 10 million positions): what is
 # made of a configuration before the tensors are compared with it takes time and memory in proportion.
 MAX_LAYERS = 1 << 10
@@ -76,7 +86,7 @@ _COMPUTED = re.compile(
 )
 
 
-def is_positive_float32(value: object) -> bool:
+def is_positive_float32(value: object) -> TypeGuard[float]:
     """True if it is a number that is still above 0, finite and exact to 24 bits as float32."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and 2.0**-126 <= value < 2.0**128  # type: ignore[operator]
@@ -108,9 +118,9 @@ class ConfigReader:
 
     def __init__(
         self,
-        config: Mapping[str, Any],
+        config: Config,
         source: str = "config.json",
-        defaults: Mapping[str, Any] = MappingProxyType({}),
+        defaults: Config = MappingProxyType({}),
         ignore: IgnoredKeys = NONE_IGNORED,
         other_keys: Mapping[str, str] = NO_NAMES,
     ) -> None:
@@ -131,7 +141,7 @@ class ConfigReader:
         if line not in self.errors:
             self.errors.append(line)
 
-    def within(self, key: str, content: Any) -> ConfigReader:
+    def within(self, key: str, content: JsonValue) -> ConfigReader:
         """A reader of the settings that a key holds; its errors become this one's."""
         if not isinstance(content, Mapping):
             self.error(key, "must be settings with their keys")
@@ -143,12 +153,12 @@ class ConfigReader:
     def _shown(self, key: str) -> str:
         return f"{shown(self._places.get(key, key))[1:-1]}={shown(self._config.get(key))}"
 
-    def value(self, key: str) -> Any:
+    def value(self, key: str) -> JsonValue:
         """The raw value; an absent key or null gives the default, None where there is none."""
         value = self.raw(key)
         return self._defaults.get(key) if value is None else value
 
-    def raw(self, key: str) -> Any:
+    def raw(self, key: str) -> JsonValue:
         """The raw value; an absent key gives the default, and null None."""
         self._seen.add(key)
         return self._config.get(key, self._defaults.get(key))
@@ -157,7 +167,7 @@ class ConfigReader:
         """True if the configuration has any of the keys, with a value or null."""
         return any(key in self._config for key in keys)
 
-    def change_defaults(self, **changes: Any) -> None:
+    def change_defaults(self, **changes: JsonValue) -> None:
         """Takes other defaults of some keys from here on, where the class itself sets or has changed them."""
         self._defaults = {**self._defaults, **changes}
 
@@ -209,7 +219,7 @@ class ConfigReader:
             return next(iter(allowed.values()))
         return allowed[value]
 
-    def needs(self, key: str, allowed: Sequence[Any]) -> None:
+    def needs(self, key: str, allowed: Sequence[JsonValue]) -> None:
         """Refuses a value that would ask for mathematics this model does not have.
 
         Absent without a default, or null, is the first of `allowed`.
@@ -218,16 +228,18 @@ class ConfigReader:
         if value is not None and value not in allowed:
             self.error(key, f"not supported; allowed: {', '.join(map(shown, allowed))}")
 
-    def check_computed(self, values_by_key: Mapping[str, Sequence[Any]]) -> None:
+    def check_computed(self, values_by_key: Mapping[str, Sequence[JsonValue]]) -> None:
         """Refuses other values of keys that say what is computed anyway; see `computed_anyway`."""
         for key, values in values_by_key.items():
             if self._config.get(key) not in NEUTRAL:
-                others = (value[1:] if str(value).startswith("=") else None for value in values)
-                named = zip(values, others, strict=True)
-                self.needs(key, [value if other is None else self.value(other) for value, other in named])
+                self.needs(key, [*map(self._computed_value, values)])
             self._seen.add(key)
 
-    def overwrite(self, key: str, value: Any) -> None:
+    def _computed_value(self, value: JsonValue) -> JsonValue:
+        is_key = isinstance(value, str) and value.startswith("=")
+        return self.value(str(value)[1:]) if is_key else value
+
+    def overwrite(self, key: str, value: JsonValue) -> None:
         """Puts another value in place of the file's, where the model's own class does so."""
         self._seen.add(key)
         self._config[key] = value

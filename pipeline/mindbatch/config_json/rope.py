@@ -19,7 +19,7 @@ from mindbatch.config_json.reader import ConfigReader
 Frequencies = npt.NDArray[np.float32]
 
 Settings = dict[str, Any]
-"""Parameters of a scaling; each is taken out as it is read."""
+"""Parameters of a scaling, each taken out as it is read: numbers, or what `float` refuses."""
 
 Scaled = tuple[Frequencies, float]
 """Frequencies, and the factor on cosine and sine."""

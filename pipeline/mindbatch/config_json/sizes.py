@@ -91,8 +91,11 @@ def same_windows(reader: ConfigReader) -> tuple[int, ...]:
 def layer_numbers(reader: ConfigReader, key: str) -> Sequence[int] | None:
     """The layers that a key lists; None where it is absent or null."""
     layers = reader.raw(key)
-    if layers is None or (isinstance(layers, list) and all(type(layer) is int for layer in layers)):
-        return layers
+    if layers is None:
+        return None
+    numbers = [layer for layer in layers if type(layer) is int] if isinstance(layers, list) else None
+    if numbers == layers:
+        return numbers
     reader.error(key, "must be a list of layers, counted from 0")
     return None
 
@@ -110,11 +113,13 @@ def kinds_of_layers(
 ) -> Sequence[str]:
     """Kind of each layer: as the key says, or by default."""
     layers, kinds = len(by_default), reader.value(key)
-    kinds = by_default if kinds is None else kinds
-    if not isinstance(kinds, list) or len(kinds) != layers or any(str(kind) not in known for kind in kinds):
+    if kinds is None:
+        return by_default
+    names = [kind for kind in kinds if isinstance(kind, str)] if isinstance(kinds, list) else []
+    if names != kinds or len(names) != layers or not {*names} <= {*known}:
         reader.error(key, f"must name {layers} layers, each one of {', '.join(sorted(known))}")
         return [known[0]] * layers
-    return kinds
+    return names
 
 
 def recurrent_layers(reader: ConfigReader, kinds: Sequence[str], recurrent: str) -> tuple[int, ...]:

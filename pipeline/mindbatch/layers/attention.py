@@ -3,20 +3,19 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from mindbatch.architecture.architecture import Architecture, Rotary
 from mindbatch.architecture.tensor_spec import Layout, Part, Sharding, fused
-from mindbatch.kernels.arrays import FloatArray
+from mindbatch.kernels.arrays import FloatArray, KernelParameter
 from mindbatch.kernels.operations.attention import attention, cross_attention, distance_attention
 from mindbatch.kernels.operations.recurrent import causal_convolution, gated_delta
 from mindbatch.kernels.operations.rotation import norm_by_sums, rotary, square_sums, tempered
 from mindbatch.kernels.shapes import AttentionShape, ConvolutionShape, DeltaShape
 from mindbatch.kernels.step import IntArray
-from mindbatch.layers.linear import AllHeadsNorm, bias_of, reduced
-from mindbatch.layers.rank import Module, Rank, Tokens, declared
+from mindbatch.layers.linear import AllHeadsNorm, Norm, bias_of, reduced
+from mindbatch.layers.rank import Module, Rank, Tensor, Tokens, declared
 from mindbatch.parallel.topology import TensorSlice
 
 
@@ -50,7 +49,7 @@ def layer_shapes(
     return arch.recurrence.shapes(shard.size) if arch.recurrence and arch.is_recurrent(layer) else ()
 
 
-class OfLayer(Module):
+class LayerBound(Module):
     """Something of a layer's heads, without parameters of its own."""
 
     def __init__(self, a: Architecture, layer: int) -> None:
@@ -62,7 +61,7 @@ class OfLayer(Module):
         self.cache = rank.cache_of(self.arch.cache_layer(self.layer))
 
 
-class PagedAttention(OfLayer):
+class PagedAttention(LayerBound):
     """qkv [T, (heads + 2 * kv_heads) * head_dim] -> [T, heads * head_dim], over the paged cache.
 
     sinks: the name of their tensor, where the architecture has some.
@@ -73,38 +72,38 @@ class PagedAttention(OfLayer):
         if a.has_sinks:  # of which each rank has those of its heads
             self.sinks = declared(Part(sinks, a.heads), sharding=Sharding.OUTPUTS, layout=Layout.FLOAT32)
 
-    def forward(self, qkv: Any, tokens: Tokens) -> Any:
+    def forward(self, qkv: Tensor, tokens: Tokens) -> Tensor:
         sinks = (self.sinks,) if self.arch.has_sinks else ()
-        return attention(qkv, *self.cache, *tokens.places, *sinks, shape=self.shape)
+        return attention(qkv, *self.cache, *tokens.attention_inputs, *sinks, shape=self.shape)
 
 
-class SharedAttention(OfLayer):
+class SharedAttention(LayerBound):
     """queries [T, heads * head_dim] -> the same, over keys and values of an earlier layer."""
 
-    def forward(self, queries: Any, tokens: Tokens) -> Any:
+    def forward(self, queries: Tensor, tokens: Tokens) -> Tensor:
         sequences = (tokens.rows, tokens.block_tables, tokens.lengths)
         return cross_attention(queries, *self.cache, *sequences, shape=self.shape)
 
 
-UNTURNED = Rotary((0.0,))
+IDENTITY = Rotary((0.0,))
 """Leaves each number as it is: one pair of a head by an angle of 0."""
 
 
-class Rotation(OfLayer):
+class Rotation(LayerBound):
     """qkv with the norms of query and key, then rotated; only normed in a layer without rotary positions."""
 
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
         self.rotary = a.rotary_of(layer)
 
-    def forward(self, qkv: Any, tokens: Tokens, *norms: Any) -> Any:
+    def forward(self, qkv: Tensor, tokens: Tokens, *norms: Norm | None) -> Tensor:
         """norms: modules with the weights of query's and of key's, None for one; or none of both."""
         weights = tuple(None if norm is None else norm.weight for norm in norms) or (None, None)
         if self.shard.size > 1 and any(isinstance(norm, AllHeadsNorm) for norm in norms):
             qkv, weights = self._normed(qkv, weights), (None, None)
         if self.rotary is None and weights[0] is None:
             return qkv
-        settings = self.rotary or UNTURNED
+        settings = self.rotary or IDENTITY
         inputs = (qkv, *tokens.angles(settings), *weights)
         return rotary(
             *inputs,
@@ -114,7 +113,7 @@ class Rotation(OfLayer):
             in_halves=settings.positions == 2,
         )
 
-    def _normed(self, qkv: Any, weights: tuple[Any, ...]) -> Any:
+    def _normed(self, qkv: Tensor, weights: tuple[KernelParameter, ...]) -> Tensor:
         """By norms over all heads, of which each rank has some: squares are summed."""
         arch, shape = self.arch, self.shape
         # A key/value head is on several ranks where there are fewer, and is summed as often.
@@ -124,14 +123,14 @@ class Rotation(OfLayer):
         return norm_by_sums(qkv, sums, *weights, **settings)
 
 
-class TemperedQueries(OfLayer):
+class TemperedQueries(LayerBound):
     """qkv with queries times a factor by their position, see `operations.rotation.tempered`."""
 
     def __init__(self, a: Architecture, layer: int, floor: float, factor: float) -> None:
         super().__init__(a, layer)
         self.floor, self.factor = floor, factor
 
-    def forward(self, qkv: Any, tokens: Tokens) -> Any:
+    def forward(self, qkv: Tensor, tokens: Tokens) -> Tensor:
         return tempered(qkv, tokens.positions, shape=self.shape, floor=self.floor, factor=self.factor)
 
 
@@ -142,7 +141,7 @@ class QueryRotation(Rotation):
         super().bind(name, rank)
         self.shape = replace(self.shape, kv_heads=0)
 
-    def forward(self, queries: Any, tokens: Tokens, *norms: Any) -> Any:
+    def forward(self, queries: Tensor, tokens: Tokens, *norms: Norm | None) -> Tensor:
         """norms: that of queries."""
         return super().forward(queries, tokens, *norms, None)
 
@@ -159,7 +158,7 @@ class DistanceBiases(Module):
         )
 
 
-class DistanceAttention(OfLayer):
+class DistanceAttention(LayerBound):
     """qkv -> [T, heads * head_dim], over positions [first, length).
 
     stack: in the encoder's all tokens see each other, in a cache that is lent by the decoder's first layer.
@@ -177,9 +176,9 @@ class DistanceAttention(OfLayer):
         bias = distance_bias(table, self.arch.encoder.farthest, causal=self.stack == "decoder")
         self.bias = rank.kernels.fixed(bias)
 
-    def forward(self, qkv: Any, tokens: Tokens) -> Any:
+    def forward(self, qkv: Tensor, tokens: Tokens) -> Tensor:
         is_encoder = self.stack == "encoder"
-        inputs = (qkv, *self.cache, *tokens.places, self.bias)
+        inputs = (qkv, *self.cache, *tokens.attention_inputs, self.bias)
         return distance_attention(*inputs, shape=self.shape, within_step=is_encoder)
 
 
@@ -226,7 +225,7 @@ class CausalConvolution(Module):
         self.shape = self.arch.recurrence.convolution_of(rank.shard.size)
         self.state = rank.cache_of(self.layer)[0]
 
-    def forward(self, x: Any, tokens: Tokens) -> Any:
+    def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
         return causal_convolution(x, self.weight, self.bias, self.state, *tokens.sequences, shape=self.shape)
 
 
@@ -250,7 +249,7 @@ class GatedDelta(Module):
         self.shape = self.arch.recurrence.delta_of(rank.shard.size)
         self.state = rank.cache_of(self.layer)[1]
 
-    def forward(self, qkv: Any, gates: Any, tokens: Tokens) -> Any:
+    def forward(self, qkv: Tensor, gates: Tensor, tokens: Tokens) -> Tensor:
         inputs = (qkv, gates, self.decay, self.bias, self.state)
         return gated_delta(*inputs, *tokens.sequences, shape=self.shape)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from mindbatch.architecture.architecture import Architecture
 from mindbatch.kernels.operations.dense import capped, receive_hidden, send_hidden
 from mindbatch.kernels.recording import ROWS, Recording, Symbol, with_added_norms
 from mindbatch.layers.linear import Head, TokenEmbedding
-from mindbatch.layers.rank import Module, Rank, Tokens
+from mindbatch.layers.rank import Module, Rank, Tensor, Tokens
 
 if TYPE_CHECKING:  # programs, which a model that is only described does not need
     from mindbatch.kernels.step_programs import StepRecordings
@@ -26,7 +26,7 @@ class Decoder(Module):
     embedding: TokenEmbedding
     norm: Module
     head: Head
-    layers: list[Any]
+    layers: Sequence[Module]
 
     def __init__(self, a: Architecture) -> None:
         self.arch = a
@@ -42,29 +42,29 @@ class Decoder(Module):
             if is_needed:
                 child.bind(path, rank)
 
-    def embed(self, tokens: Tokens) -> Any:
+    def embed(self, tokens: Tokens) -> Tensor:
         return self.embedding(tokens)
 
-    def finish(self, x_TH: Any, tokens: Tokens) -> Any:
+    def finish(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         """Input of the head, from the output of the last layer."""
         return self.norm(x_TH)
 
-    def forward(self, tokens: Tokens) -> Any:
+    def forward(self, tokens: Tokens) -> Tensor:
         """Hidden states as the head takes them; of a stage before the last what it hands over."""
         if self.stage.is_first:
             x_TH = self.embed(tokens)
         else:
-            width, fellow = self.arch.hidden_size, self.tensor_rank
-            x_TH = receive_hidden(tokens.ids, stage=self.stage.index, tensor_rank=fellow, width=width)
+            stage, width = self.stage.index, self.arch.hidden_size
+            x_TH = receive_hidden(tokens.ids, stage=stage, tensor_rank=self.tensor_rank, width=width)
         for layer in self.stage.layers:
-            tokens.enter(f"layers.{layer}")
+            tokens.enter_layer(f"layers.{layer}")
             x_TH = self.layers[layer](x_TH, tokens)
-        tokens.enter("")
+        tokens.enter_layer("")
         if self.stage.is_last:
             return self.finish(x_TH, tokens)
         return send_hidden(x_TH, stage=self.stage.index, tensor_rank=self.tensor_rank)
 
-    def logits(self, hidden: Any, tokens: Tokens) -> Any:
+    def logits(self, hidden: Tensor, tokens: Tokens) -> Tensor:
         """[T, V] of hidden states."""
         raw_logits = self.head(hidden, tokens)
         if self.arch.logits_cap:
@@ -75,7 +75,7 @@ class Decoder(Module):
 class EncoderDecoder(Decoder):
     """A decoder whose sequences have an input that an encoder computes before; of whole models alone."""
 
-    def encode(self, tokens: Tokens) -> Any:
+    def encode(self, tokens: Tokens) -> Tensor:
         """Writes to the caches what the decoder's layers attend to; the encoder's hidden states [T, H]."""
         raise NotImplementedError
 
@@ -84,7 +84,7 @@ def recordings_of(model: Decoder, *, adapted: bool) -> StepRecordings:
     """Records what a model, or a pipeline stage of it, computes. adapted: its tokens may have adapters."""
     from mindbatch.kernels.step_programs import StepRecordings
 
-    def of_step(compute: Callable[[Tokens], Any]) -> Recording:
+    def of_step(compute: Callable[[Tokens], Tensor | tuple[Tensor, Tensor]]) -> Recording:
         recording = Recording()
         return _finished(recording, compute(_batch(model, recording, adapted)))
 
@@ -98,7 +98,7 @@ def recordings_of(model: Decoder, *, adapted: bool) -> StepRecordings:
     if isinstance(model, EncoderDecoder):
         return StepRecordings(step, head, encoder=of_step(model.encode))
 
-    def whole(tokens: Tokens) -> Any:
+    def whole(tokens: Tokens) -> tuple[Tensor, Tensor]:
         hidden = model(tokens)
         return hidden, model.logits(hidden, tokens)
 
@@ -120,7 +120,7 @@ def _batch(model: Decoder, recording: Recording, adapted: bool) -> Tokens:
     return Tokens(ids, positions, slots, rows, tables, lengths, adapters, firsts, states)
 
 
-def _finished(recording: Recording, result: Any) -> Recording:
+def _finished(recording: Recording, result: Tensor | tuple[Tensor, Tensor]) -> Recording:
     recording.outputs.extend(result if isinstance(result, tuple) else (result,))
     joined = with_added_norms(recording)
     recording.calls[:] = joined.calls

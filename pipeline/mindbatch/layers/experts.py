@@ -1,13 +1,12 @@
 """Mixtures of experts: routers, and the matrices of all experts of a layer."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from mindbatch.architecture.tensor_spec import Layout, Part, Sharding
 from mindbatch.kernels.operations.experts import experts
 from mindbatch.kernels.shapes import ExpertsShape, Routing
 from mindbatch.layers.linear import reduced
-from mindbatch.layers.rank import Module, Rank, Tokens, declared
+from mindbatch.layers.rank import Module, Parameter, Rank, Tensor, Tokens, declared
 
 
 class Router(Module):
@@ -96,9 +95,9 @@ class Mixture(Module):
         scale = self.scales[0].bias if self.scales else None
         self.added = [*added, scale] if has_biases else []
 
-    def forward(self, x: Any, tokens: Tokens) -> Any:
+    def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
         return self.routed(x, self.router.weight)
 
-    def routed(self, x: Any, router: Any) -> Any:
+    def routed(self, x: Tensor, router: Parameter) -> Tensor:
         weights = (router, self.router.correction, self.up.weight, self.down.weight, *self.added)
         return reduced(experts(x, *weights, shape=self.shape), self.shard)

@@ -1,9 +1,9 @@
 """Layers of each token by itself: linear layers, norms, token embeddings and heads, divided over ranks."""
 
 from dataclasses import replace
-from typing import Any
 
 from mindbatch.architecture.tensor_spec import Layout, Part, Sharding
+from mindbatch.kernels.arrays import KernelParameter
 from mindbatch.kernels.operations.attention import head_products
 from mindbatch.kernels.operations.dense import (
     adapted_embedding,
@@ -18,7 +18,8 @@ from mindbatch.kernels.operations.dense import (
     table_rows,
 )
 from mindbatch.kernels.shapes import HeadProductsShape
-from mindbatch.layers.rank import Module, Rank, Tokens, declared
+from mindbatch.layers.rank import Module, Parameter, Rank, Tensor, Tokens, declared
+from mindbatch.parallel.topology import TensorSlice
 
 
 class Product:
@@ -27,13 +28,13 @@ class Product:
     base: the matrix's name where it is another's, too (a head that is the token embedding).
     """
 
-    def __init__(self, name: str, rank: Rank, bias: Any, base: str | None = None) -> None:
+    def __init__(self, name: str, rank: Rank, bias: Parameter | None, base: str | None = None) -> None:
         matrix = base or name
         self.weight, self.outputs = rank.weights.parameters[matrix], rank.weights.outputs[matrix]
         self.bias = bias
         self.adapted = rank.weights.adapted.get(name)
 
-    def __call__(self, x: Any, tokens: Tokens) -> Any:
+    def __call__(self, x: Tensor, tokens: Tokens) -> Tensor:
         if self.adapted is None:
             return linear(x, self.weight, self.bias, outputs=self.outputs)
         inputs = (x, self.weight, self.bias, tokens.adapters, *self.adapted.stored)
@@ -47,7 +48,7 @@ class Linear(Module):
 
     def __init__(self, *parts: Part, bias: bool = False) -> None:
         self.weight = declared(*parts, sharding=self.sharding, layout=Layout.PACKED)
-        self.bias = None
+        self.bias: Parameter | None = None
         if bias:  # It follows the outputs; where the inputs are divided it is added once, to the sum.
             sharding = Sharding.OUTPUTS if self.sharding is Sharding.OUTPUTS else Sharding.REPLICATED
             self.bias = declared(*map(bias_of, parts), sharding=sharding)
@@ -56,7 +57,7 @@ class Linear(Module):
         super().bind(name, rank)
         self.product = Product(f"{name}.weight", rank, self.bias)
 
-    def forward(self, x: Any, tokens: Tokens) -> Any:
+    def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
         return self.product(x, tokens)
 
 
@@ -83,11 +84,11 @@ class RowLinear(Linear):
         if rank.shard.rank > 0:
             self.product.bias = None
 
-    def forward(self, x: Any, tokens: Tokens) -> Any:
+    def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
         return reduced(self.product(x, tokens), self.shard)
 
 
-def reduced(x: Any, shard: Any) -> Any:
+def reduced(x: Tensor, shard: TensorSlice) -> Tensor:
     return x if shard.size == 1 else all_reduce(x, shard=shard)
 
 
@@ -112,12 +113,12 @@ class SplitLinear(Linear):
         self.heads = rank.weights.outputs[f"{name}.weight"] // part.unit
         self.inputs, self.rest = part.inputs or 1, part.unit - self.split
 
-    def absorbed(self, x: Any) -> Any:
+    def absorbed(self, x: Tensor) -> Tensor:
         """x [T, >= heads * split], of each head -> what it is of the inputs, [T, heads * inputs]."""
         shape = HeadProductsShape(self.heads, self.split, 0, self.split, self.inputs)
         return head_products(x, self.into, shape=shape)
 
-    def expanded(self, x: Any, width: int, first: int) -> Any:
+    def expanded(self, x: Tensor, width: int, first: int) -> Tensor:
         """x [T, heads * width], of which each head's inputs begin at `first` -> [T, heads * rest]."""
         shape = HeadProductsShape(self.heads, width, first, self.inputs, self.rest)
         return head_products(x, self.out_of, shape=shape)
@@ -147,7 +148,7 @@ class TokenEmbedding(VocabularyMatrix):
         self.shard = rank.shard
         self.first_id = rank.shard.rank * rank.weights.outputs[f"{name}.weight"]
 
-    def forward(self, tokens: Tokens) -> Any:
+    def forward(self, tokens: Tokens) -> Tensor:
         ids = ids_from(tokens.ids, first=self.first_id) if self.first_id else tokens.ids
         if self.adapted is None:
             rows = embedding(ids, self.weight, width=self.width)
@@ -179,10 +180,10 @@ class Head(VocabularyMatrix):
         self.product = Product(f"{name}.weight", rank, self.bias, base)
         self.shard = rank.shard
 
-    def forward(self, x: Any, tokens: Tokens) -> Any:
+    def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
         return self.product(x, tokens)
 
-    def gathered(self, logits: Any) -> Any:
+    def gathered(self, logits: Tensor) -> Tensor:
         if self.shard.size == 1:
             return logits
         return all_gather(logits, shard=self.shard, total=self.vocab_size)
@@ -194,7 +195,7 @@ class Table(Module):
     def __init__(self, source: str, rows: int, width: int, first: int = 0) -> None:
         self.weight, self.first = declared(Part(f"{source}.weight", rows, width)), first
 
-    def forward(self, numbers: Any) -> Any:
+    def forward(self, numbers: Tensor) -> Tensor:
         numbers = ids_from(numbers, first=-self.first) if self.first else numbers
         return table_rows(numbers, self.weight)
 
@@ -219,19 +220,21 @@ class RmsNorm(Module):
         if self.offset:
             self.weight = rank.kernels.add_offset(self.weight, self.offset)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         return norm(x, self.weight, self.bias, epsilon=self.epsilon, centred=self.is_centred)
 
 
 class GroupNorm(RmsNorm):
     """Each `width` numbers of a row / their rms * weight."""
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         return group_norm(x, self.weight, epsilon=self.epsilon)
 
 
 class UnitNorm(Module):
     """x / rms(x), for those that take a norm's weight."""
+
+    weight: KernelParameter
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -264,3 +267,7 @@ class AllHeadsNorm(Module):
     def __init__(self, source: str, heads: int, head_dim: int, *, is_shared: bool = False) -> None:
         part = Part(f"{source}.weight", heads * head_dim, unit=head_dim, is_shared=is_shared)
         self.weight = declared(part, sharding=Sharding.OUTPUTS)
+
+
+Norm = RmsNorm | UnitNorm | AllHeadsNorm
+"""Norms of query and key, whose weights `Rotation` takes."""

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from mindbatch.architecture.architecture import Rotary
 from mindbatch.architecture.tensor_spec import Layout, Part, Sharding, TensorSpec
 from mindbatch.kernels.adapters import AdaptedParameter
+from mindbatch.kernels.arrays import KernelParameter
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.operations.rotation import rotary_angles
 from mindbatch.kernels.recording import Symbol
 from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
+
+Tensor = Symbol
+"""An array of each step that is recorded: what `forward` takes and gives."""
+Parameter = TensorSpec | KernelParameter
+"""A parameter of a node: its declaration, and once the node is bound the rank's array."""
 
 
 def declared(
@@ -21,22 +26,21 @@ def declared(
     layout: Layout = Layout.PLAIN,
     matrices: int = 0,
     split: int = 0,
-) -> Any:
-    """A parameter of a node, whose attribute names it; see `TensorSpec`."""
+) -> Parameter:
+    """Declares a parameter of a node, whose attribute names it; see `TensorSpec`."""
     return TensorSpec("", parts, sharding, layout, matrices, split)
 
 
 class Module:
     """A node of the tree; its children are its attributes and the items of its lists.
 
-    A node's name is the path to it, of attributes and numbers; `forward` says what it computes, of arrays or
-    of symbols, once it is bound to a rank. An attribute that is a `declared` parameter is the rank's array
-    then.
+    A node's name is the path to it, of attributes and numbers. `forward` says what it computes, once it is
+    bound to a rank; an attribute that is a `declared` parameter is the rank's array then.
     """
 
-    forward: Callable[..., Any]
+    forward: Callable[..., Tensor]
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: object) -> Tensor:
         return self.forward(*inputs)
 
     def children(self, name: str = "") -> Iterator[tuple[str, Module]]:
@@ -71,7 +75,7 @@ class Weights:
         that any of them touches.
     """
 
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, KernelParameter]
     outputs: Mapping[str, int]
     adapted: Mapping[str, AdaptedParameter] = field(default_factory=dict)
 
@@ -85,53 +89,53 @@ class Rank:
 
     weights: Weights
     kernels: Kernels
-    caches: Sequence[tuple[Any, ...]]
+    caches: Sequence[tuple[KernelParameter, ...]]
     stage: Stage
     shard: TensorSlice = WHOLE
 
-    def cache_of(self, layer: int) -> tuple[Any, ...]:
+    def cache_of(self, layer: int) -> tuple[KernelParameter, ...]:
         return self.caches[layer - self.stage.layers.start]
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Arrays or symbols of T tokens; see `kernels.step.Batch`.
+    """Symbols of a step's T tokens, named as the arrays of `kernels.step.Batch`; None where a step has none.
 
-    made: what is computed of them once for all layers: angles, and what a model's layers share by name.
+    shared: what the layers of a model share by name, computed once for all of them.
     """
 
-    ids: Any = None
-    positions: Any = None
-    slots: Any = None
-    rows: Any = None
-    block_tables: Any = None
-    lengths: Any = None
-    adapters: Any = None
-    firsts: Any = None
-    states: Any = None
-    made: dict[Any, Any] = field(default_factory=dict)
+    ids: Tensor | None = None
+    positions: Tensor | None = None
+    slots: Tensor | None = None
+    rows: Tensor | None = None
+    block_tables: Tensor | None = None
+    lengths: Tensor | None = None
+    adapters: Tensor | None = None
+    first_positions: Tensor | None = None
+    states: Tensor | None = None
+    shared: dict[str, Tensor] = field(default_factory=dict)
+    _angles: dict[Rotary, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @property
-    def places(self) -> tuple[Any, ...]:
+    def attention_inputs(self) -> tuple[Tensor | None, ...]:
         """Cache slots of the tokens and what they see, as attention takes it."""
         seen = (self.slots, self.rows, self.block_tables, self.lengths)
-        return seen if self.firsts is None else (*seen, self.firsts, self.positions)
+        return seen if self.first_positions is None else (*seen, self.first_positions, self.positions)
 
     @property
-    def sequences(self) -> tuple[Any, ...]:
+    def sequences(self) -> tuple[Tensor | None, ...]:
         """The sequences that tokens are of, and slots of their states, as recurrent layers take them."""
         return self.rows, self.positions, self.states
 
-    def enter(self, layer: str) -> None:
-        """Says, where it is recorded, in which layer is computed from here on."""
-        if isinstance(self.ids, Symbol):
+    def enter_layer(self, layer: str) -> None:
+        """Names the layer of the calls that are recorded from here on."""
+        if self.ids is not None:
             self.ids.recording.layer = layer
 
-    def angles(self, rotary: Rotary) -> Any:
-        """cos and sin [T, rotary_dim / 2] of their positions, computed once for all layers."""
-        if rotary not in self.made:
-            angles = rotary_angles(
+    def angles(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
+        """cos and sin [T, rotary_dim / 2] of the tokens' positions, computed once for all layers."""
+        if rotary not in self._angles:
+            self._angles[rotary] = rotary_angles(
                 self.positions, inverse_frequencies=rotary.inverse_frequencies, scale=rotary.scale
             )
-            self.made[rotary] = angles
-        return self.made[rotary]
+        return self._angles[rotary]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mindbatch.architecture.architecture import Architecture
 from mindbatch.architecture.tensor_spec import TensorSpec, source_shapes
 from mindbatch.checkpoint.error_lines import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.checkpoint.placement.placements import check_sizes
-from mindbatch.config_json.forms import UNUSED, nested_names
+from mindbatch.config_json.forms import UNUSED, Config, nested_names
 from mindbatch.config_json.reader import NONE_IGNORED, IgnoredKeys
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.model_spec.registry import (
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # NumPy, which a look at config.json does not need
 class DescribedConfig(NamedTuple):
     """source: the path of config.json, for messages."""
 
-    content: Mapping[str, Any]
+    content: Config
     source: str
     architecture: Architecture
 

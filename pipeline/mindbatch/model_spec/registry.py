@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
-from typing import Any
 
 from mindbatch.architecture.architecture import Architecture
 from mindbatch.architecture.tensor_spec import TensorSpec
@@ -19,7 +18,7 @@ from mindbatch.config_json.foreign_models import (
     foreign_model,
     kind_of,
 )
-from mindbatch.config_json.forms import text_part
+from mindbatch.config_json.forms import Config, JsonValue, text_part
 from mindbatch.config_json.reader import (
     NONE_IGNORED,
     ConfigReader,
@@ -48,14 +47,13 @@ def declaration(model_type: str) -> ModelType:
     return model
 
 
-def defaults(model_type: str) -> Mapping[str, Any]:
+def defaults(model_type: str) -> Config:
     """The values that the model's own configuration class takes for absent keys."""
-    of_type: Mapping[str, Any] = config_keys()["defaults"][model_type]
-    return of_type
+    return config_keys()["defaults"][model_type]
 
 
 def reader_of(
-    model_type: str, config: Mapping[str, Any], source: str, ignore: IgnoredKeys = NONE_IGNORED
+    model_type: str, config: Config, source: str, ignore: IgnoredKeys = NONE_IGNORED
 ) -> ConfigReader:
     """A reader of a type's configuration, which passes over the keys that are without effect there."""
     reader = ConfigReader(config, source, defaults(model_type), ignore, other_keys(model_type))
@@ -66,8 +64,7 @@ def reader_of(
 
 def other_keys(model_type: object) -> Mapping[str, str]:
     """By a key of the type's config.json, the other name that its configuration class takes for it."""
-    names: Mapping[str, str] = config_keys()["other_names"].get(str(model_type), {})
-    return names
+    return config_keys()["other_names"].get(str(model_type), {})
 
 
 def unused_tensors(architecture: Architecture) -> tuple[str, ...]:
@@ -98,7 +95,7 @@ def embedding_source(architecture: Architecture) -> str:
 
 
 def describe(
-    config: Mapping[str, Any],
+    config: Config,
     model_type: str = "auto",
     source: str = "config.json",
     *,
@@ -130,7 +127,7 @@ def describe(
 
 
 def chosen_type(
-    config: Mapping[str, Any],
+    config: Config,
     model_type: str,
     source: str,
     *,
@@ -155,7 +152,7 @@ def chosen_type(
     return str(chosen)
 
 
-def _own_type(config: Mapping[str, Any]) -> Any:
+def _own_type(config: Config) -> JsonValue:
     """The type of a configuration's own model_type; ChatGLM-6B's is also that of its successors."""
     own = config.get("model_type")
     if own == "gpt_pangu":
@@ -163,7 +160,7 @@ def _own_type(config: Mapping[str, Any]) -> Any:
     return "chatglm_6b" if own == "chatglm" and "position_encoding_2d" in config else own
 
 
-def _is_read_quantised(config: Mapping[str, Any], source: str, ignore: IgnoredKeys) -> bool:
+def _is_read_quantised(config: Config, source: str, ignore: IgnoredKeys) -> bool:
     """True if the matrices are stored as integers, in a way that is read. CheckpointError: not with these."""
     if QUANTIZATION not in config:
         return False
@@ -172,7 +169,7 @@ def _is_read_quantised(config: Mapping[str, Any], source: str, ignore: IgnoredKe
     return read_layout(config, source, ignore.names) is not None
 
 
-def _refuse_unknown(model_type: object, config: Mapping[str, Any], source: str) -> None:
+def _refuse_unknown(model_type: object, config: Config, source: str) -> None:
     if model_type in MODEL_TYPES:
         return
     kind = kind_of(str(model_type), config)
@@ -204,7 +201,7 @@ class NearestType:
         return f"{self.model_type}, where differs: {what or 'no key, but tensors may'}"
 
 
-def nearest_supported(config: Mapping[str, Any], source: str) -> NearestType | None:
+def nearest_supported(config: Config, source: str) -> NearestType | None:
     """The type that a configuration names, by model_type or by a class that it has; or is most like.
 
     Most like is the one that understands it with the fewest errors, however weights are stored and whatever
@@ -239,7 +236,7 @@ def _type_of_class(name: str) -> str | None:
     return types.get(plain, types.get(f"{plain}text"))
 
 
-def _errors(config: Mapping[str, Any], source: str) -> tuple[str, ...]:
+def _errors(config: Config, source: str) -> tuple[str, ...]:
     try:
         describe(config, source=source, ignore=IgnoredKeys(setting=""))
     except (CheckpointError, ConfigError) as error:

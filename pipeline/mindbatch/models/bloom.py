@@ -2,14 +2,13 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from mindbatch.architecture.architecture import Architecture
 from mindbatch.config_json.reader import ConfigReader
 from mindbatch.config_json.sizes import SizeKeys, read_sizes
 from mindbatch.kernels.shapes import Alibi, alibi_slopes
 from mindbatch.layers.linear import LayerNorm
-from mindbatch.layers.rank import Tokens
+from mindbatch.layers.rank import Tensor, Tokens
 from mindbatch.models import gpt_neox, llama
 
 POSITIONS = 2048
@@ -48,7 +47,7 @@ class Bloom(llama.Llama):
         super().__init__(a, block, LayerNorm, (words, "transformer.ln_f", "lm_head"))
         self.embedding.norm = LayerNorm(f"{words}_layernorm", a.hidden_size, a.norm_epsilon)
 
-    def embed(self, tokens: Tokens) -> Any:
+    def embed(self, tokens: Tokens) -> Tensor:
         return self.embedding.norm(self.embedding(tokens))
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from mindbatch.architecture.architecture import Architecture, Latent, Rotary
 from mindbatch.architecture.tensor_spec import Part
@@ -13,7 +12,7 @@ from mindbatch.kernels.operations.attention import latent_heads
 from mindbatch.kernels.operations.dense import columns
 from mindbatch.layers.attention import PagedAttention, Rotation
 from mindbatch.layers.linear import ColumnLinear, ReplicatedLinear, RmsNorm, RowLinear, SplitLinear
-from mindbatch.layers.rank import Module, Tokens
+from mindbatch.layers.rank import Module, Tensor, Tokens
 from mindbatch.models import llama, qwen3_moe
 
 NORM_EPSILON = 1e-6
@@ -40,7 +39,7 @@ def with_yarn_scale(reader: ConfigReader, arch: Architecture) -> Architecture:
     if not isinstance(scaling, Mapping) or scaling.get("mscale_all_dim") is None:
         return arch
     weight, context = scaling["mscale_all_dim"], scaling.get("factor", 1.0)
-    if type(weight) not in (int, float) or not abs(weight) <= MAX_YARN_WEIGHT:
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not abs(weight) <= MAX_YARN_WEIGHT:
         reader.error(key, f"mscale_all_dim must be a number of at most {MAX_YARN_WEIGHT}")
         return arch
     if weight == 0 or not isinstance(context, (int, float)):
@@ -119,7 +118,7 @@ class Attention(Module):
         joined = Part(f"{source}.{output}.weight", hidden, a.heads * latent.value)
         self.output = RowLinear(joined, bias=a.output_bias)
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         queries, keys = self.queries(x_TH, tokens), self.kv_a(x_TH, tokens)
         latents = self.kv_norm(columns(keys, first=0, count=self.latent.rank))
         absorbed = self.kv_b.absorbed(queries)
@@ -128,7 +127,7 @@ class Attention(Module):
         seen = self.attend(qkv, tokens)  # of each head [rotated, latent]
         return self.output(self.kv_b.expanded(seen, self.head_dim, self.latent.rotated), tokens)
 
-    def queries(self, x_TH: Any, tokens: Tokens) -> Any:
+    def queries(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         """Queries: of all heads first the parts that meet keys by the latent, then those that are rotated."""
         if not self.latent.query_rank:
             return self.q(x_TH, tokens)

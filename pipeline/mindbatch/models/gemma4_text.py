@@ -5,13 +5,13 @@ Also the text part of gemma4, whose images and sounds are not read. Of arrays: s
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from mindbatch.architecture.architecture import Architecture, Experts, HeadSizes, Rotary, TypeDetails
 from mindbatch.architecture.tensor_spec import Layout, Part
 from mindbatch.config_json.experts import read_count, read_routing
+from mindbatch.config_json.forms import JsonValue
 from mindbatch.config_json.reader import ConfigReader
 from mindbatch.config_json.rope import plain_frequencies, plain_rotary
 from mindbatch.config_json.sizes import FULL, SLIDING, kinds_of_layers
@@ -19,7 +19,7 @@ from mindbatch.kernels.operations.dense import activation, columns, group_norm, 
 from mindbatch.kernels.operations.dense import norm as plain_norm
 from mindbatch.kernels.operations.experts import router_logits
 from mindbatch.kernels.operations.recurrent import gated
-from mindbatch.layers.attention import PagedAttention, QueryRotation, Rotation, SharedAttention
+from mindbatch.layers.attention import LayerBound, PagedAttention, QueryRotation, Rotation, SharedAttention
 from mindbatch.layers.experts import Biases, Mixture, Router
 from mindbatch.layers.linear import (
     ColumnLinear,
@@ -29,10 +29,12 @@ from mindbatch.layers.linear import (
     TokenEmbedding,
     UnitNorm,
 )
-from mindbatch.layers.rank import Module, Rank, Tokens, declared
+from mindbatch.layers.rank import Module, Rank, Tensor, Tokens, declared
 from mindbatch.models import gemma2, llama
 
 PER_LAYER = "per_layer"
+MEAN_FACTOR: float = 0.5**0.5
+"""Of the sum of two inputs of layers."""
 WINDOWS_BUT_EVERY = 6
 
 
@@ -117,7 +119,7 @@ def read_heads(reader: ConfigReader, arch: Architecture, kinds: Sequence[str]) -
     return tuple(usual if kind == SLIDING else whole for kind in kinds)
 
 
-def _own_heads(reader: ConfigReader, arch: Architecture, settings: Any) -> HeadSizes:
+def _own_heads(reader: ConfigReader, arch: Architecture, settings: JsonValue) -> HeadSizes:
     inner = reader.within("per_layer_config", settings)
     sizes = HeadSizes(
         inner.positive("num_key_value_heads", arch.kv_heads), inner.positive("head_dim", arch.head_dim)
@@ -196,7 +198,7 @@ class Attention(Module):
         parts = [Part(f"{source}.q_proj.weight", query, hidden, unit=sizes.head_dim)]
         self.has_cache, self.has_values = has_cache, not (shares_values and a.windows[layer] == 0)
         self.rotate: Module = Rotation(a, layer) if has_cache else QueryRotation(a, layer)
-        self.attend: Any = PagedAttention(a, layer) if has_cache else SharedAttention(a, layer)
+        self.attend: LayerBound = PagedAttention(a, layer) if has_cache else SharedAttention(a, layer)
         if has_cache:
             key, value = (
                 Part(f"{source}.{which}_proj.weight", keys, hidden, unit=sizes.head_dim, is_shared=True)
@@ -211,7 +213,7 @@ class Attention(Module):
         self.epsilon = a.norm_epsilon
         self.output = RowLinear(Part(f"{source}.o_proj.weight", hidden, query), bias=a.output_bias)
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         qk = self.qk(x_TH, tokens)
         if not self.has_cache:
             return self.output(self.attend(self.rotate(qk, tokens, self.q_norm), tokens), tokens)
@@ -239,9 +241,10 @@ class ScaledRouter(Router):
         factor = np.float32(weight.shape[1] ** -0.5)
         self.weight = rank.kernels.fixed(weight * (scale * factor))
 
-    def forward(self, x_TH: Any) -> Any:
+    def forward(self, x_TH: Tensor) -> Tensor:
         unit_TH = plain_norm(x_TH, self.norm.weight, None, epsilon=self.epsilon, centred=False)
-        return router_logits(unit_TH, self.weight)
+        logits: Tensor = router_logits(unit_TH, self.weight)
+        return logits
 
 
 class SparseMlp(Mixture):
@@ -260,7 +263,7 @@ class SparseMlp(Mixture):
             llama.norm(a, f"{source}.{which}_feedforward_layernorm_2") for which in ("pre", "post")
         )
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         return self.after(self.routed(self.before(x_TH), self.router(x_TH)))
 
 
@@ -274,7 +277,7 @@ class LayerFactor(Module):
         super().bind(name, rank)
         self.factor = float(rank.kernels.floats(self.weight)[0])
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         return x * self.factor
 
 
@@ -289,9 +292,9 @@ class PerLayerMix(Module):
         )
         self.norm = llama.norm(a, f"{source}.post_per_layer_input_norm")
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         active_TP = activation(self.gate(x_TH, tokens), kind=self.activation, gated=False)
-        inputs = tokens.made[PER_LAYER]  # [T, layers * P]
+        inputs = tokens.shared[PER_LAYER]  # [T, layers * P]
         settings = {"kind": "identity", "width": self.size, "first": self.first, "epsilon": 0.0}
         return self.norm(self.project(gated(active_TP, inputs, None, **settings), tokens))
 
@@ -313,10 +316,11 @@ class PerLayerEmbedding(Module):
         self.project = ReplicatedLinear(Part("model.per_layer_model_projection.weight", width, a.hidden_size))
         self.norm = GroupNorm("model.per_layer_projection_norm", self.size, a.norm_epsilon)
         self.factor = a.hidden_size**-0.5
+        self.table_factor: float = self.size**0.5
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         projected = self.norm(self.project(x_TH, tokens) * self.factor)
-        return (projected + self.embedding(tokens) * self.size**0.5) * 0.5**0.5
+        return (projected + self.embedding(tokens) * self.table_factor) * MEAN_FACTOR
 
 
 class Block(gemma2.Block):
@@ -336,7 +340,7 @@ class Block(gemma2.Block):
             self.mix = PerLayerMix(a, source, layer, details.per_layer.size)
         self.factor = LayerFactor(f"{source}.layer_scalar")
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         x_TH = x_TH + self.after_attention(self.attention(self.attention_norm(x_TH), tokens))
         y_TH = self.mlp(self.mlp_norm(x_TH), tokens)
         if self.is_sparse:
@@ -357,10 +361,10 @@ class Gemma4(llama.Llama):
         if inputs is not None:
             self.per_layer = PerLayerEmbedding(a, inputs)
 
-    def embed(self, tokens: Tokens) -> Any:
+    def embed(self, tokens: Tokens) -> Tensor:
         x_TH = super().embed(tokens)
         if self.has_inputs:
-            tokens.made[PER_LAYER] = self.per_layer(x_TH, tokens)
+            tokens.shared[PER_LAYER] = self.per_layer(x_TH, tokens)
         return x_TH
 
 

@@ -1,7 +1,6 @@
 """gpt_neox (GPT-NeoX, Pythia): attention and MLP side by side, fused heads, a part of each head rotated."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mindbatch.architecture.architecture import Architecture, TypeDetails
 from mindbatch.architecture.tensor_spec import Part, interleaved
@@ -9,7 +8,7 @@ from mindbatch.config_json.reader import ConfigReader
 from mindbatch.config_json.rope import plain_rotary, rotary_width
 from mindbatch.config_json.sizes import ACTIVATIONS, SizeKeys, read_sizes
 from mindbatch.layers.linear import LayerNorm, RmsNorm
-from mindbatch.layers.rank import Tokens
+from mindbatch.layers.rank import Tensor, Tokens
 from mindbatch.models import ModelType, llama
 
 NAMES = llama.LayerNames(
@@ -79,7 +78,7 @@ class Block(llama.Block):
 class ParallelBlock(Block):
     """x + (attention(norm(x)) + mlp(norm(x))), of one norm or two."""
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         normed_TH = self.attention_norm(x_TH)
         attended_TH = self.attention(normed_TH, tokens)
         if not self.shares_norm:
@@ -90,7 +89,7 @@ class ParallelBlock(Block):
 class NormedSumBlock(Block):
     """f * n + attention(n) for n = norm(x), then the same with the MLP."""
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         normed_TH = self.attention_norm(x_TH)
         x_TH = self.attention(normed_TH, tokens) + normed_TH * self.factor
         normed_TH = self.mlp_norm(x_TH)

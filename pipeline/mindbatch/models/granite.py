@@ -1,11 +1,10 @@
 """granite: Llama's shape with factors on embeddings, attention, what each layer adds, and logits."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mindbatch.architecture.architecture import Architecture, TypeDetails
 from mindbatch.config_json.reader import ConfigReader
-from mindbatch.layers.rank import Tokens
+from mindbatch.layers.rank import Tensor, Tokens
 from mindbatch.models import llama
 
 # Of transformers' GraniteConfig.
@@ -40,7 +39,7 @@ class Block(llama.Block):
         super().__init__(a, layer)
         self.factor = a.details_of(GraniteDetails).residual_factor
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         x_TH = x_TH + self.attention(self.attention_norm(x_TH), tokens) * self.factor
         return x_TH + self.mlp(self.mlp_norm(x_TH), tokens) * self.factor
 

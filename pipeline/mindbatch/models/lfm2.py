@@ -5,7 +5,6 @@ Of arrays: see `models.llama`.
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from mindbatch.architecture.architecture import Architecture, Recurrence, TypeDetails
 from mindbatch.architecture.tensor_spec import Part, fused
@@ -14,7 +13,7 @@ from mindbatch.config_json.sizes import FULL, kinds_of_layers, layer_numbers, re
 from mindbatch.kernels.operations.recurrent import gated
 from mindbatch.layers.attention import CausalConvolution, channels
 from mindbatch.layers.linear import ColumnLinear, RowLinear
-from mindbatch.layers.rank import Module, Rank, Tokens
+from mindbatch.layers.rank import Module, Rank, Tensor, Tokens
 from mindbatch.models import llama
 
 CONVOLUTION = "conv"
@@ -92,7 +91,7 @@ class ShortConvolution(Module):
         super().bind(name, rank)
         self.gate = partial(gated, kind="identity", width=self.convolve.shape.channels, epsilon=0.0)
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         mixed, width = self.mix(x_TH, tokens), self.convolve.shape.channels  # [T, 3 * channels]
         y = self.convolve(self.gate(mixed, mixed, None, first=width), tokens)
         return self.output(self.gate(y, mixed, None, first=2 * width), tokens)

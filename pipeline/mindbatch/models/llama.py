@@ -1,9 +1,10 @@
 """llama: RMS norm, rotary positions, grouped key/value heads, gated MLP. Also the base of its relatives.
+from mindbatch.config_json.forms import Config
 
 Of arrays: T tokens, H hidden_size, I intermediate_size, N query heads, K key/value heads, D head_dim.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -11,14 +12,15 @@ from typing import Any
 
 from mindbatch.architecture.architecture import Architecture
 from mindbatch.architecture.tensor_spec import Part, fused
+from mindbatch.config_json.forms import Config
 from mindbatch.config_json.reader import ConfigReader
 from mindbatch.config_json.rope import RotaryReader, read_rotary
 from mindbatch.config_json.sizes import SizeKeys, read_sizes
 from mindbatch.kernels.operations.dense import activation
 from mindbatch.layers.attention import PagedAttention, Rotation
 from mindbatch.layers.decoder import Decoder
-from mindbatch.layers.linear import ColumnLinear, Head, RmsNorm, RowLinear, TokenEmbedding
-from mindbatch.layers.rank import Module, Tokens
+from mindbatch.layers.linear import ColumnLinear, Head, Norm, RmsNorm, RowLinear, TokenEmbedding
+from mindbatch.layers.rank import Module, Tensor, Tokens
 from mindbatch.models import ModelType
 
 ENDS = ("model.embed_tokens", "model.norm", "lm_head")
@@ -105,8 +107,8 @@ class Attention(Module):
     output: the name of its matrix below `source`.
     """
 
-    q_norm: Any
-    k_norm: Any
+    q_norm: Norm
+    k_norm: Norm
 
     def __init__(self, a: Architecture, source: str, layer: int, output: str = "o_proj") -> None:
         self.has_norms = a.qk_norm
@@ -118,7 +120,7 @@ class Attention(Module):
         joined = Part(f"{source}.{output}.weight", a.hidden_size, a.heads * a.head_dim)
         self.output = RowLinear(joined, bias=a.output_bias)
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         norms = (self.q_norm, self.k_norm) if self.has_norms else ()
         qkv = self.rotate(self.qkv(x_TH, tokens), tokens, *norms)  # [T, (N + 2 K) D]
         return self.output(self.attend(qkv, tokens), tokens)
@@ -153,7 +155,7 @@ class Mlp(Module):
         self.activation, self.is_gated = a.activation, len(parts) > 1
         self.down = RowLinear(Part(f"{source}.{down}.weight", hidden, inner), bias=a.mlp_bias)
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         active_TI = activation(self.up(x_TH, tokens), kind=self.activation, gated=self.is_gated)
         return self.down(active_TI, tokens)
 
@@ -179,7 +181,7 @@ class Block(Module):
     def norm_of(self, a: Architecture, layer: int, name: str) -> RmsNorm:
         return norm(a, self.names.of_layer(layer, name), kind=self.norm_type)
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         x_TH = x_TH + self.attention(self.attention_norm(x_TH), tokens)
         return x_TH + self.mlp(self.mlp_norm(x_TH), tokens)
 
@@ -192,7 +194,7 @@ class FourNormBlock(Block):
         self.after_attention = self.norm_of(a, layer, self.names.after_attention)
         self.after_mlp = self.norm_of(a, layer, self.names.after_mlp)
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         x_TH = x_TH + self.after_attention(self.attention(self.attention_norm(x_TH), tokens))
         return x_TH + self.after_mlp(self.mlp(self.mlp_norm(x_TH), tokens))
 
@@ -216,7 +218,7 @@ class Llama(Decoder):
         self.head = Head(ends[2], a.vocab_size, a.hidden_size, tied=a.tied)
         self.layers = [block(a, layer) for layer in range(a.num_layers)]
 
-    def embed(self, tokens: Tokens) -> Any:
+    def embed(self, tokens: Tokens) -> Tensor:
         return self.embedding(tokens) * self.arch.embedding_factor
 
 
@@ -248,7 +250,7 @@ def qkv_parts(a: Architecture, *sources: str) -> tuple[Part, ...]:
 def relative(
     tree: Callable[[Architecture], Decoder] = Llama,
     windows: Callable[[ConfigReader], tuple[int, ...]] = lambda reader: (),
-    always: Mapping[str, Any] = MappingProxyType({}),
+    always: Config = MappingProxyType({}),
     **settings: Any,
 ) -> ModelType:
     """The models that `describe_family` reads with these settings.

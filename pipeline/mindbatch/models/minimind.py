@@ -10,6 +10,7 @@ import numpy as np
 
 from mindbatch.architecture.architecture import Architecture, Experts, Rotary
 from mindbatch.config_json import experts
+from mindbatch.config_json.forms import JsonValue
 from mindbatch.config_json.reader import ConfigReader
 from mindbatch.config_json.rope import plain_frequencies, read_rotary
 from mindbatch.models import llama, qwen3_moe
@@ -41,7 +42,7 @@ KEYS_OF_3 = ("num_experts", "moe_intermediate_size", "head_dim")
 
 # What inference_rope_scaling stands for, whatever else the configuration says.
 FAST, SLOW, FACTOR, ORIGINAL = 32, 1, 16, 2048
-YARN = {
+YARN: JsonValue = {
     "beta_fast": FAST,
     "beta_slow": SLOW,
     "factor": FACTOR,

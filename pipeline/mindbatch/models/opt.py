@@ -1,7 +1,6 @@
 """opt: GPT-2's shape with ReLU, and positions that are counted from 2."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mindbatch.architecture.architecture import Architecture, TypeDetails
 from mindbatch.architecture.tensor_spec import Part
@@ -9,7 +8,7 @@ from mindbatch.config_json.reader import ConfigReader
 from mindbatch.config_json.sizes import SizeKeys, read_sizes
 from mindbatch.layers.decoder import Decoder
 from mindbatch.layers.linear import Head, LayerNorm, ReplicatedLinear, Table, TokenEmbedding
-from mindbatch.layers.rank import Tokens
+from mindbatch.layers.rank import Tensor, Tokens
 from mindbatch.models import gpt2, llama
 
 FIRST_POSITION = 2
@@ -47,24 +46,23 @@ class Block(llama.Block):
     last that of the model. Then it is n + attention(n) for n = norm(x), and the same with the MLP.
     """
 
-    attention_norm: Any = None
-
     def __init__(self, a: Architecture, layer: int) -> None:
         source, before = _layer(layer), _layer(layer - 1)
         self.norms_before = a.details_of(OptDetails).norms_before
         first, second = f"{source}.self_attn_layer_norm", f"{source}.final_layer_norm"
         if not self.norms_before:
             first, second = f"{before}.final_layer_norm", first
-        if layer or self.norms_before:
+        self.is_normed = layer > 0 or self.norms_before
+        if self.is_normed:
             self.attention_norm = LayerNorm(first, a.hidden_size, a.norm_epsilon)
         self.attention = llama.Attention(a, f"{source}.self_attn", layer, "out_proj")
         self.mlp_norm = LayerNorm(second, a.hidden_size, a.norm_epsilon)
         self.mlp = llama.Mlp(a, source, ["fc1"], "fc2")
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         if self.norms_before:
             return super().forward(x_TH, tokens)
-        normed_TH = x_TH if self.attention_norm is None else self.attention_norm(x_TH)
+        normed_TH = self.attention_norm(x_TH) if self.is_normed else x_TH
         normed_TH = self.mlp_norm(self.attention(normed_TH, tokens) + normed_TH)
         return self.mlp(normed_TH, tokens) + normed_TH
 
@@ -87,13 +85,13 @@ class Opt(Decoder):
             self.head.project = ReplicatedLinear(Part(f"{DECODER}.project_out.weight", width, hidden))
         self.layers = [Block(a, layer) for layer in range(a.num_layers)]
 
-    def embed(self, tokens: Tokens) -> Any:
+    def embed(self, tokens: Tokens) -> Tensor:
         rows = self.embedding(tokens)
         if self.is_narrowed:
             rows = self.embedding.project(rows, tokens)
         return rows + self.positions(tokens.positions)
 
-    def finish(self, x_TH: Any, tokens: Tokens) -> Any:
+    def finish(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         hidden_TH = self.norm(x_TH)
         return self.head.project(hidden_TH, tokens) if self.is_narrowed else hidden_TH
 

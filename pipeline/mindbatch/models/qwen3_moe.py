@@ -4,7 +4,6 @@ Also the base of other mixtures of experts. Of arrays: see `models.llama`.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mindbatch.architecture.architecture import Architecture, Experts
 from mindbatch.architecture.tensor_spec import Part
@@ -13,7 +12,7 @@ from mindbatch.config_json.reader import ConfigReader
 from mindbatch.config_json.sizes import asked_window, layer_numbers
 from mindbatch.kernels.shapes import Routing
 from mindbatch.layers.experts import Mixture, Router
-from mindbatch.layers.rank import Module, Tokens
+from mindbatch.layers.rank import Module, Tensor, Tokens
 from mindbatch.models import llama
 
 
@@ -88,7 +87,7 @@ class SparseMlp(Mixture):
                 gate_up = (names.gate, names.up)
                 self.shared.append(llama.Mlp(a, expert, gate_up, names.down, inner=inner))
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         y_TH = super().forward(x_TH, tokens)
         for network in self.shared:
             y_TH = y_TH + network(x_TH, tokens)
@@ -120,7 +119,7 @@ class Block(llama.Block):
             place = names.fused_block if a.experts.is_fused else names.block
             self.experts = SparseMlp(a, self.names.of_layer(layer, place), names)
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         x_TH = x_TH + self.attention(self.attention_norm(x_TH), tokens)
         feed_forward = self.experts if self.is_sparse else self.mlp
         return x_TH + feed_forward(self.mlp_norm(x_TH), tokens)

@@ -5,7 +5,6 @@ Of arrays: see `models.llama`.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from mindbatch.architecture.architecture import Architecture, Recurrence
 from mindbatch.architecture.tensor_spec import Part, interleaved
@@ -17,7 +16,7 @@ from mindbatch.kernels.operations.recurrent import gated
 from mindbatch.kernels.shapes import DeltaShape
 from mindbatch.layers.attention import CausalConvolution, GatedDelta, channels
 from mindbatch.layers.linear import ColumnLinear, RmsNorm, RowLinear
-from mindbatch.layers.rank import Module, Tokens
+from mindbatch.layers.rank import Module, Tensor, Tokens
 from mindbatch.models import llama, qwen2_moe, qwen3_moe
 
 LINEAR = "linear_attention"
@@ -69,7 +68,7 @@ class Attention(llama.Attention):
         query, gate = interleaved(f"{source}.q_proj.weight", (size, size), a.heads, a.hidden_size, size)
         return gate, query, key, value
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         shape = self.attend.shape
         width = shape.heads * shape.head_dim
         gates_qkv = self.qkv(x_TH, tokens)
@@ -111,7 +110,7 @@ class DeltaNet(Module):
         gates = interleaved(f"{source}.in_proj_ba.weight", (together,) * 2, turns, a.hidden_size, 1)
         return tuple(map(_by_run, qkvz)), tuple(map(_by_run, gates))
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         qkvz, shape = self.qkvz(x_TH, tokens), self.delta.shape
         y = self.delta(self.convolve(qkvz, tokens), self.gates(x_TH, tokens), tokens)
         width, first = shape.value_heads * shape.value_dim, self.convolve.shape.channels

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.forms import JsonValue
 from mindbatch.config_json.reader import ConfigReader
 from mindbatch.config_json.sizes import FULL, SLIDING, asked_window, windows_by_kind
 from mindbatch.models import llama
@@ -17,7 +17,7 @@ def describe(reader: ConfigReader) -> Architecture:
     return replace(arch, windows=read_windows(reader, rotated), layer_rotaries=rotaries)
 
 
-def rotated_layers(reader: ConfigReader, flags: Any) -> Sequence[bool]:
+def rotated_layers(reader: ConfigReader, flags: JsonValue) -> Sequence[bool]:
     """Lists the layers with rotary positions: the 1s of flags, else all but every interval-th."""
     layers = reader.positive("num_hidden_layers")
     if flags is None:

@@ -116,7 +116,7 @@ def _never(reader: ConfigReader, *keys: str) -> None:
 
 def _scaling(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
     """The argument rope_scaling: {} where positions are rotated as they are."""
-    rope_scaling = reader.value("rope_scaling")
+    rope_scaling: Any = reader.value("rope_scaling")
     if not isinstance(rope_scaling, Mapping):
         return {}
     kind = rope_scaling.get("rope_type") or rope_scaling.get("type") or "default"
