@@ -135,6 +135,11 @@ class ConfigReader:
             place = shown(form.places.get(key, key))[1:-1]
             self.errors.append(f"{source}: {place}={shown(value)}: {problem}")
 
+    @property
+    def read_keys(self) -> frozenset[str]:
+        """The keys that were read, or declared not to matter."""
+        return frozenset(self._seen)
+
     def error(self, key: str, problem: str) -> None:
         """Records an error of one key; `problem` says what is allowed."""
         line = f"{self._source}: {self._shown(key)}: {problem}"

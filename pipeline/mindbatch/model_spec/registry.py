@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
+from pathlib import Path
 
+from mindbatch import models
 from mindbatch.architecture.architecture import Architecture
 from mindbatch.architecture.tensor_spec import TensorSpec
 from mindbatch.config_json.foreign_models import (
@@ -31,8 +33,8 @@ from mindbatch.io.error_lines import nearest
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.models import ModelType
 
-MODEL_TYPES = tuple(config_keys()["defaults"])
-"""Each is a module of this package, named after the model_type of Hugging Face configurations."""
+MODEL_TYPES = tuple(sorted(path.stem for path in Path(models.__file__).parent.glob("[!_]*.py")))
+"""The modules of `mindbatch.models`, each named after the model_type of Hugging Face configurations."""
 HEAD = "lm_head.weight"
 LEAST_SHARED = 4
 """Keys that a configuration shares at least with the type that it is near to."""
@@ -49,7 +51,7 @@ def declaration(model_type: str) -> ModelType:
 
 def defaults(model_type: str) -> Config:
     """The values that the model's own configuration class takes for absent keys."""
-    return config_keys()["defaults"][model_type]
+    return config_keys()["defaults"].get(model_type, {})
 
 
 def reader_of(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.reader import config_keys
 from mindbatch.model_spec.registry import MODEL_TYPES, defaults, describe
 
 RECORDED: dict[str, dict[str, Any]] = json.loads(
@@ -32,6 +33,7 @@ def described(model_type: str, config: dict[str, Any]) -> Architecture:
 def test_every_type_is_recorded() -> None:
     """But for TeleChat's types, whose classes are in no package that installs."""
     assert set(RECORDED) == {*MODEL_TYPES} - {"telechat", "telechat3"}
+    assert config_keys()["defaults"].keys() == {*MODEL_TYPES}
 
 
 @pytest.mark.parametrize("model_type", RECORDED)
