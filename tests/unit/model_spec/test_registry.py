@@ -107,8 +107,8 @@ def quantised(**settings: Any) -> dict[str, Any]:
         ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "fills gaps in a text"),
         ({"model_type": "bert"}, "model type 'bert', an encoder, which generates no text, is not supported"),
         (
-            {"model_type": "olmoe"},
-            "'olmoe', a mixture of experts, is not supported; allowed: apertus, bloom, chatglm, chatglm_6b",
+            {"model_type": "jetmoe"},
+            "'jetmoe', a mixture of experts, is not supported; allowed: apertus, bloom, chatglm, chatglm_6b",
         ),
         ({"model_type": "mystery", "num_experts": 8}, "'mystery', a mixture of experts,"),
         ({"model_type": "umt5"}, "'umt5', an encoder-decoder model,"),
