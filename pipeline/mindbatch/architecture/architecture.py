@@ -11,71 +11,68 @@ from mindbatch.kernels.shapes import Alibi, ConvolutionShape, DeltaShape, Routin
 
 @dataclass(frozen=True)
 class Rotary:
-    """Rotary position embedding: angle of pair i at position p is p * inverse_frequencies[i].
-
-    scale: factor on cosine and sine (YaRN's attention factor; 1 elsewhere).
-    is_interleaved: pair i is the numbers 2 i and 2 i + 1 of a head; else i and i + the number of pairs.
-    positions: of a token; with two each half of a head is rotated by one of them, see `BlockPositions2D`.
-    """
+    """Rotary position embedding: the angle of pair i at position p is p * inverse_frequencies[i]."""
 
     inverse_frequencies: tuple[float, ...]
     scale: float = 1.0
+    """Factor on cosine and sine: YaRN's attention factor."""
     is_interleaved: bool = False
+    """True if pair i is the numbers 2 i and 2 i + 1 of a head; else it is i and i + the number of pairs."""
     positions: int = 1
+    """Positions of a token. With two, each rotates a half of the head; see `BlockPositions2D`."""
 
 
 @dataclass(frozen=True)
 class BlockPositions2D:
-    """Positions of models with a context: the tokens before the first `start_id`, which see each other.
+    """Two positions for each token, as GLM has them (Du et al., "GLM", 2022).
 
-    They have their place as their position, and 0 as the second. The tokens from `start_id` on have the
-    place of a mask for theirs, and are counted by the second, from 1 on (Du et al., "GLM", 2022).
-
-    mask_ids: of the masks; of those that a prompt has, the first kind counts.
+    The tokens before the first `start_id` are the context, and see each other; their first position counts
+    them, and their second is 0. The tokens from `start_id` on are generated: their first position is that of
+    a mask in the context, and their second counts from 1.
     """
 
     start_id: int
     mask_ids: tuple[int, ...]
+    """Ids of mask tokens. Where a prompt has several of them, the first id here counts."""
 
 
 @dataclass(frozen=True)
 class Latent:
-    """The numbers of latent attention (`models.deepseek_v3.Attention`).
-
-    rank: of the latent. query_rank: of the vector that queries are made of; 0 where that is x itself.
-    plain, rotated: of a query, its two parts. value: of a head.
-    """
+    """The sizes of latent attention (`models.deepseek_v3.Attention`)."""
 
     rank: int
+    """Width of the latent, of which keys and values are made."""
     query_rank: int
+    """Width of the vector of which queries are made; 0 if they are made of x itself."""
     plain: int
     rotated: int
+    """Numbers of a query head that are not rotated, and that are."""
     value: int
+    """Numbers of a value head."""
     norm_epsilon: float
 
 
 @dataclass(frozen=True)
 class Experts:
-    """The mixtures of experts of a model.
-
-    intermediate_size: of each expert. layers: that have experts in place of one MLP.
-    has_correction: there is a vector that is added to scores when experts are chosen.
-    shared: inner sizes of the networks that compute every row, beside the chosen experts.
-    shared_is_gated: each is weighted with the sigmoid of a product of its own with the row.
-    limit: of gates and ups, see `ExpertsShape`; 0 where there is none.
-    is_fused: the checkpoint has the gates and ups of all experts in one tensor, and the rest in another.
-    weighs_inputs: see `ExpertsShape`.
-    """
+    """The mixtures of experts of a model."""
 
     routing: Routing
     intermediate_size: int
+    """Inner size of each expert."""
     layers: tuple[int, ...]
+    """The layers that have experts; the others have an MLP."""
     has_correction: bool = False
+    """True if a vector is added to the scores when experts are chosen."""
     shared: tuple[int, ...] = ()
+    """Inner sizes of the networks that compute every row, beside the chosen experts."""
     shared_is_gated: bool = False
+    """True if each of them is weighted with the sigmoid of a product of its own with the row."""
     limit: float = 0.0
+    """Bound of gates and ups, see `ExpertsShape`; 0 for none."""
     is_fused: bool = False
+    """True if the checkpoint has the gates and ups of all experts in one tensor, the rest in another."""
     weighs_inputs: bool = False
+    """True if weights multiply what experts take in; see `ExpertsShape`."""
 
     def of_layers(self, layers: Sequence[int]) -> Experts:
         kept = tuple(index for index, layer in enumerate(layers) if layer in self.layers)
@@ -84,7 +81,7 @@ class Experts:
 
 @dataclass(frozen=True)
 class HeadSizes:
-    """Sizes of a layer's attention: its key/value heads, and the numbers of a head, of its queries too."""
+    """The number of key/value heads of a layer, and the width of all its heads."""
 
     kv_heads: int
     head_dim: int
@@ -92,15 +89,14 @@ class HeadSizes:
 
 @dataclass(frozen=True)
 class Recurrence:
-    """The layers that keep a state of each sequence in place of keys and values.
-
-    channels, kernel: of their convolutions. delta: of the gated delta rules behind these; None: of none.
-    """
+    """The layers that keep a state of each sequence in place of keys and values."""
 
     layers: tuple[int, ...]
     channels: int
     kernel: int
+    """Channels of each layer's convolution, and the inputs that each output is made of."""
     delta: DeltaShape | None = None
+    """The gated delta rule behind each convolution; None where there is none."""
 
     def convolution_of(self, ranks: int) -> ConvolutionShape:
         return ConvolutionShape(self.channels // ranks, self.kernel, self.delta is not None)
@@ -111,30 +107,28 @@ class Recurrence:
         return replace(self.delta, key_heads=heads[0], value_heads=heads[1])
 
     def shapes(self, ranks: int) -> tuple[ConvolutionShape | DeltaShape, ...]:
-        """Operations of a layer that keep something of each sequence, of each of so many ranks."""
+        """The operations of a layer that keep a state, as one of `ranks` ranks computes them."""
         convolution = self.convolution_of(ranks)
         return (convolution,) if self.delta is None else (convolution, self.delta_of(ranks))
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """Encoder of an encoder-decoder, whose heads and widths are the decoder's.
-
-    buckets, farthest: of relative positions, see `kernels.distances`.
-    is_gated: of the MLPs, the decoder's too.
-    start_id: the token that every output begins with, and that is not part of it.
-    """
+    """The encoder of an encoder-decoder, with the decoder's heads and widths."""
 
     num_layers: int
     buckets: int
-    farthest: int
+    max_distance: int
+    """Buckets of relative positions, and where they end; see `layers.attention.distance_buckets`."""
     is_gated: bool
+    """True if the MLPs of encoder and decoder are gated."""
     start_id: int
+    """The token that the decoder begins with; it is not part of the output."""
 
 
 @dataclass(frozen=True)
 class TypeDetails:
-    """Base of what the file of one type describes besides, and only that type's layers read."""
+    """Base of what a type's file describes besides the `Architecture`, and only its own layers read."""
 
     @property
     def can_be_staged(self) -> bool:
@@ -147,25 +141,7 @@ Details = TypeVar("Details", bound=TypeDetails)
 
 @dataclass(frozen=True)
 class Architecture:
-    """The sizes of a decoder and what its layers compute with; a model's file says how they are assembled.
-
-    activation and rotary: empty where the project has no layers for the model.
-    rotary: None means learned positions, max_positions of them, or alibi.
-    layer_rotaries: of each layer, where they differ; empty where all have `rotary`.
-    model_type: `registry.describe` sets it. kv_heads: as many as heads, unless given.
-    windows: sliding window of each layer in tokens, 0 for full attention, as everywhere unless given.
-    windows_are_chunks: see `AttentionShape`.
-    layer_heads: of each layer, where they differ; empty where all have kv_heads and head_dim.
-    cache_layers: of each layer the one whose keys and values it sees; empty where that is itself.
-    attention_scales: factor on the query-key products of each layer; 1 / sqrt(head_dim) unless given.
-    attention_cap, logits_cap: scores and logits become cap * tanh(x / cap); with 0 they stay.
-    has_sinks: each head has a logit of its own in the softmax, see `AttentionShape`.
-    tied: the head is the token embedding.
-    norm_offset: is added to the weights of RMS norms.
-    next_token_layers: behind the last one, which predict further tokens; they are not run.
-    embedding_factor, logits_factor: on embeddings, on logits.
-    details: what the model's own type describes besides.
-    """
+    """The sizes of a decoder and what its layers compute with; a model's file says how they are assembled."""
 
     vocab_size: int
     hidden_size: int
@@ -176,34 +152,53 @@ class Architecture:
     max_positions: int
     norm_epsilon: float
     tied: bool
+    """True if the head is the token embedding."""
     model_type: str = ""
+    """Set by `registry.describe`."""
+
     kv_heads: int = 0
-    activation: str = ""
-    rotary: Rotary | None = None
+    """As many as `heads` where it is not set."""
+    layer_heads: tuple[HeadSizes, ...] = ()
+    """Heads of each layer, where they differ from kv_heads and head_dim."""
+    cache_layers: tuple[int, ...] = ()
+    """By layer, the layer whose keys and values it sees; empty where each sees its own."""
     windows: tuple[int, ...] = ()
+    """Sliding window of each layer in tokens, 0 for full attention, which is the default."""
+    windows_are_chunks: bool = False
+    """True if windows do not slide but begin at their multiples."""
     attention_scales: tuple[float, ...] = ()
+    """Factor on the query-key products of each layer; 1 / sqrt(head_dim) by default."""
+    attention_cap: float = 0.0
+    """Scores become cap * tanh(score / cap); 0 leaves them as they are."""
+    has_sinks: bool = False
+    """True if each head has a learned logit of its own in the softmax."""
     qkv_bias: bool = False
     output_bias: bool = False
-    mlp_bias: bool = False
     qk_norm: bool = False
+
+    rotary: Rotary | None = None
+    """None where positions are learned (max_positions of them), or `alibi` stands for them."""
     layer_rotaries: tuple[Rotary | None, ...] = ()
-    attention_cap: float = 0.0
-    logits_cap: float = 0.0
+    """Rotary positions of each layer, where they differ; None for a layer without any."""
     alibi: Alibi | None = None
-    has_sinks: bool = False
-    experts: Experts | None = None
-    embedding_factor: float = 1.0
-    logits_factor: float = 1.0
-    encoder: Encoder | None = None
     two_positions: BlockPositions2D | None = None
+
+    activation: str = ""
+    mlp_bias: bool = False
+    experts: Experts | None = None
     latent: Latent | None = None
     recurrence: Recurrence | None = None
-    windows_are_chunks: bool = False
-    layer_heads: tuple[HeadSizes, ...] = ()
-    cache_layers: tuple[int, ...] = ()
+    encoder: Encoder | None = None
     norm_offset: float = 0.0
-    details: TypeDetails = TypeDetails()
+    """Added to the weights of RMS norms."""
+    embedding_factor: float = 1.0
+    logits_factor: float = 1.0
+    logits_cap: float = 0.0
+    """As `attention_cap`, of logits."""
     next_token_layers: int = field(default=0, compare=False)
+    """Layers behind the last one that predict further tokens; they are not run."""
+    details: TypeDetails = TypeDetails()
+    """What the model's own type describes besides."""
 
     def __post_init__(self) -> None:
         usual = {

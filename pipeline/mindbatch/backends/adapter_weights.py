@@ -34,17 +34,17 @@ class RowScale(NamedTuple):
     offset: FloatArray | None
 
 
-def row_scale(whole: LowRank, folder: StoredWeights, name: str, *, is_turned: bool) -> RowScale:
+def row_scale(whole: LowRank, folder: StoredWeights, name: str, *, is_transposed: bool) -> RowScale:
     """The factors of a module with a magnitude. name: of its weight in the folder.
 
-    is_turned: the weight is stored [inputs, outputs].
+    is_transposed: the weight is stored [inputs, outputs].
 
     Raises:
         CheckpointError: the folder was cut for a rank, so that the rows are not whole.
     """
     refuse_cut_rows(folder, name)
     stored = folder.floats(name)
-    weight = stored.T if is_turned else stored
+    weight = stored.T if is_transposed else stored
     factor = row_factors(whole, lambda start, stop: weight[start:stop])
     assert factor is not None
     bias = f"{name.removesuffix('weight')}bias"
@@ -125,16 +125,16 @@ def _beside_errors(weights: Mapping[str, AdaptedModule], acting: Collection[str]
         )
 
 
-class AdapterPlace(NamedTuple):
+class AdapterTarget(NamedTuple):
     """Place where a rank computes with what an adapter does to a tensor of the model.
 
-    base: the tensor that the model computes with. is_turned: it is stored [inputs, outputs].
+    base: the tensor that the model computes with. is_transposed: it is stored [inputs, outputs].
     parameter, part: as in `AdaptedShape`. outputs: slices of the tensor's outputs, in the rank's order.
     inputs: of its inputs.
     """
 
     base: str
-    is_turned: bool
+    is_transposed: bool
     parameter: str
     part: int
     outputs: tuple[slice, ...]
@@ -158,7 +158,7 @@ class AdapterPlace(NamedTuple):
         return np.concatenate([array[rows] for rows in self.outputs])
 
 
-class AdapterPlaces:
+class AdapterTargets:
     """The parameters of a rank that some adapter adds to, and where each tensor's addition belongs."""
 
     def __init__(
@@ -169,7 +169,7 @@ class AdapterPlaces:
         embedding: str = "",
     ) -> None:
         """specs: of the rank's stage, with the head. embedding: the tensor of the token embedding."""
-        self.places: dict[str, AdapterPlace] = {}
+        self.targets: dict[str, AdapterTarget] = {}
         self.shapes: dict[str, AdaptedShape] = {}
         wanted: set[str] = set()
         replaced: set[str] = set()
@@ -184,15 +184,15 @@ class AdapterPlaces:
                 self.shapes[spec.name] = _shape(spec, sources, shard, replaced.intersection(sources))
                 for number, source in enumerate(sources):
                     base = embedding if source == TIED_HEAD else source
-                    self.places[source] = _place(spec, number, source, shard, base)
+                    self.targets[source] = _target(spec, number, source, shard, base)
 
     def ranks(self, adapter: LoraPlan) -> Ranks:
         ranks = {name: [0] * len(shape.widths) for name, shape in self.shapes.items()}
-        for weight, place in self.places.items():
+        for weight, target in self.targets.items():
             if weight in adapter.modules:
                 module = adapter.modules[weight]
                 rank = WHOLE_WEIGHT if module.kind is ModuleKind.WHOLE else module.rank
-                ranks[place.parameter][place.part] = rank
+                ranks[target.parameter][target.part] = rank
         return ranks
 
     def numbers(self, adapter: LoraPlan) -> int:
@@ -207,9 +207,12 @@ class AdapterPlaces:
         """The factors of an adapter's modules with a magnitude. names: from full names to the folder's."""
         return {
             weight: row_scale(
-                adapter.modules[weight].low_rank(), folder, names(place.base), is_turned=place.is_turned
+                adapter.modules[weight].low_rank(),
+                folder,
+                names(target.base),
+                is_transposed=target.is_transposed,
             )
-            for weight, place in self.places.items()
+            for weight, target in self.targets.items()
             if weight in adapter.modules and adapter.modules[weight].has_magnitude
         }
 
@@ -222,21 +225,21 @@ class AdapterPlaces:
         with OpenFiles() as files:
 
             def part_of(weight: str) -> LowRankPart | WholePart:
-                return _part(self.places[weight], adapter.modules[weight], rows.get(weight), files)
+                return _part(self.targets[weight], adapter.modules[weight], rows.get(weight), files)
 
-            parts = in_threads(part_of, [weight for weight in self.places if weight in adapter.modules])
+            parts = in_threads(part_of, [weight for weight in self.targets if weight in adapter.modules])
         by_parameter: dict[str, list[LowRankPart | WholePart]] = {}
         for weight, part in parts.items():
-            by_parameter.setdefault(self.places[weight].parameter, []).append(part)
+            by_parameter.setdefault(self.targets[weight].parameter, []).append(part)
         return by_parameter
 
 
-def rank_places(
+def rank_targets(
     specs: Sequence[TensorSpec], fitted: FittedAdapters, shard: TensorSlice, stage: Stage
-) -> AdapterPlaces:
-    """Maps adapted tensors to the places where a rank computes with adapters. specs: of the whole model."""
+) -> AdapterTargets:
+    """Maps adapted tensors to the targets where a rank computes with adapters. specs: of the whole model."""
     own_specs = stage_specs(with_head(specs), stage)
-    return AdapterPlaces(own_specs, shard, fitted.adapters.values(), embedding_of(specs))
+    return AdapterTargets(own_specs, shard, fitted.adapters.values(), embedding_of(specs))
 
 
 def embedding_of(specs: Sequence[TensorSpec]) -> str:
@@ -253,13 +256,13 @@ def with_head(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
 
 
 def _part(
-    place: AdapterPlace, module: AdaptedModule, rows: RowScale | None, files: OpenFiles
+    target: AdapterTarget, module: AdaptedModule, rows: RowScale | None, files: OpenFiles
 ) -> LowRankPart | WholePart:
     if module.kind is ModuleKind.WHOLE:
         weight = module.whole_weight(files)
-        kept = place.inputs if place.parameter == EMBEDDING else place.outputs[0]
-        return WholePart(place.part, weight[kept])
-    return place.cut(module.low_rank(files), rows)
+        kept = target.inputs if target.parameter == EMBEDDING else target.outputs[0]
+        return WholePart(target.part, weight[kept])
+    return target.cut(module.low_rank(files), rows)
 
 
 def _shape(
@@ -275,18 +278,18 @@ def _shape(
     return AdaptedShape(spec.local_inputs(shard) or 0, tuple(widths), has_whole=bool(replaced))
 
 
-def _place(spec: TensorSpec, number: int, source: str, shard: TensorSlice, base: str) -> AdapterPlace:
+def _target(spec: TensorSpec, number: int, source: str, shard: TensorSlice, base: str) -> AdapterTarget:
     parts = [part for part in spec.parts if part.source == source]
     if spec.name == EMBEDDING:  # its tokens are what the low-rank arrays take in
         tokens = slice(*parts[0].output_bounds(spec.sharding, shard))
-        return AdapterPlace(base, True, spec.name, number, (slice(None),), tokens)
+        return AdapterTarget(base, True, spec.name, number, (slice(None),), tokens)
     outputs = tuple(
         slice(low, high)
         for part in parts
         for low, high in part.source_ranges(*part.output_bounds(spec.sharding, shard))
     )
     inputs = slice(*parts[0].input_bounds(spec.sharding, shard))
-    return AdapterPlace(base, parts[0].transposed, spec.name, number, outputs, inputs)
+    return AdapterTarget(base, parts[0].transposed, spec.name, number, outputs, inputs)
 
 
 def _sum(first: FloatArray | None, second: FloatArray | None) -> FloatArray | None:

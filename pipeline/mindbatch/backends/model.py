@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # MindSpore, and adapters, which most jobs have not
-    from mindbatch.backends.adapter_weights import AdapterPlaces, FittedAdapters, Names
+    from mindbatch.backends.adapter_weights import AdapterTargets, FittedAdapters, Names
     from mindbatch.checkpoint.folders.model_folder import StoredWeights
     from mindbatch.kernels.adapters import AdaptedParameter
     from mindbatch.kernels.interface import Kernels, PagedCache
@@ -44,18 +44,18 @@ class AdapterBank:
     def __init__(
         self,
         fitted: FittedAdapters,
-        places: AdapterPlaces,
+        targets: AdapterTargets,
         base: tuple[StoredWeights, Names],
         kernels: Kernels,
     ) -> None:
-        """places: of this rank. base: the model's folder, and from full names to its own."""
+        """targets: of this rank. base: the model's folder, and from full names to its own."""
         self.names = tuple(fitted.adapters)
         self.max_loaded = fitted.max_loaded
         self._adapters = fitted.adapters
-        self._places = places
-        self._rows = {name: places.row_scales(adapter, *base) for name, adapter in fitted.adapters.items()}
-        ranks = [places.ranks(adapter) for adapter in fitted.adapters.values()]
-        self._store = kernels.adapter_store(places.shapes, ranks, self.max_loaded)
+        self._targets = targets
+        self._rows = {name: targets.row_scales(adapter, *base) for name, adapter in fitted.adapters.items()}
+        ranks = [targets.ranks(adapter) for adapter in fitted.adapters.values()]
+        self._store = kernels.adapter_store(targets.shapes, ranks, self.max_loaded)
 
     @property
     def parameters(self) -> Mapping[str, AdaptedParameter]:
@@ -68,4 +68,4 @@ class AdapterBank:
             CheckpointError: the adapter's files are not what they were when they were checked.
         """
         assert 1 <= slot <= self.max_loaded, slot
-        self._store.write(slot, self._places.parts(self._adapters[name], self._rows[name]))
+        self._store.write(slot, self._targets.parts(self._adapters[name], self._rows[name]))

@@ -142,7 +142,7 @@ def fit_adapters(
 ) -> FittedAdapters:
     """Fits adapters to the model; they may have any names for the weights."""
     # Most jobs have no adapters.
-    from mindbatch.backends.adapter_weights import embedding_of, fit_beside, rank_places
+    from mindbatch.backends.adapter_weights import embedding_of, fit_beside, rank_targets
     from mindbatch.backends.merged_adapter import base_tensors
 
     arch, specs = spec.architecture, spec.parameters
@@ -151,8 +151,8 @@ def fit_adapters(
     fitted = fit_beside(specs, adapters, base_tensors(arch), max_loaded, only_mergeable)
     if arch.encoder is not None and arch.tied:
         raise_if_any([*_offset_errors(fitted)])
-    by_stage = (rank_places(specs, fitted, spec.shard, stage) for stage in spec.stages)
-    largest = (max(map(places.numbers, fitted.adapters.values())) for places in by_stage)
+    by_stage = (rank_targets(specs, fitted, spec.shard, stage) for stage in spec.stages)
+    largest = (max(map(targets.numbers, fitted.adapters.values())) for targets in by_stage)
     return replace(fitted, slot_numbers=tuple(largest))
 
 
@@ -196,11 +196,11 @@ def load(
     parameters = load_weights(spec, weights, kernels, progress)
     bank = None
     if adapters is not None:
-        from mindbatch.backends.adapter_weights import rank_places
+        from mindbatch.backends.adapter_weights import rank_targets
         from mindbatch.backends.model import AdapterBank
 
-        places = rank_places(spec.parameters, adapters, shard, stage)
-        bank = AdapterBank(adapters, places, (weights, checkpoint_names(arch, weights.names)), kernels)
+        targets = rank_targets(spec.parameters, adapters, shard, stage)
+        bank = AdapterBank(adapters, targets, (weights, checkpoint_names(arch, weights.names)), kernels)
         parameters = replace(parameters, adapted=bank.parameters)
     shapes = [layer_shapes(arch, layer, shard) for layer in stage.layers]
     cache = allocate(shapes, geometry, kernels)

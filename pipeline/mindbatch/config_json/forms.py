@@ -27,26 +27,28 @@ NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 @dataclass
 class OlderForm:
-    """A configuration in the form of transformers 4.
-
-    places: of keys that the file has elsewhere, where that is. read: keys of the file that others stand for.
-    errors: (key, its value, what is wrong with it). written_by: the release of transformers, (0,) if unknown.
-    """
+    """A configuration in the form of transformers 4."""
 
     content: dict[str, JsonValue]
     written_by: tuple[int, ...] = (0,)
-    places: dict[str, str] = field(default_factory=dict)
+    """The release of transformers; (0,) if unknown."""
+    locations: dict[str, str] = field(default_factory=dict)
+    """Where the file has a key, by its name here, if it has it elsewhere."""
     read: set[str] = field(default_factory=set)
+    """Keys of the file whose content is here under other names."""
     errors: list[tuple[str, object, str]] = field(default_factory=list)
+    """(key, its value, what is wrong with it)."""
 
-    def put(self, key: str, value: JsonValue, place: str) -> None:
-        """Sets a key that the file has as `place`; an error where it has both, and they differ."""
+    def put(self, key: str, value: JsonValue, location: str) -> None:
+        """Sets a key that the file has as `location`; an error where it has both, and they differ."""
         if value is None:
             return
         if self.content.get(key) is None:
-            self.content[key], self.places[key] = value, place
+            self.content[key], self.locations[key] = value, location
         elif self.content[key] != value:
-            self.errors.append((key, self.content[key], f"is {shown(value)} in {place}; remove one of them"))
+            self.errors.append(
+                (key, self.content[key], f"is {shown(value)} in {location}; remove one of them")
+            )
 
 
 def older_form(config: Config, other_keys: Mapping[str, str] = NO_NAMES) -> OlderForm:
@@ -58,24 +60,24 @@ def older_form(config: Config, other_keys: Mapping[str, str] = NO_NAMES) -> Olde
     for older, newer in other_keys.items():
         if newer in form.content:
             form.read.add(newer)
-            form.put(older, form.content.pop(newer), form.places.get(newer, newer))
+            form.put(older, form.content.pop(newer), form.locations.get(newer, newer))
     return form
 
 
 def _spread(form: OlderForm, key: str, settings: Config) -> None:
     del form.content[key]
     form.read.add(key)
-    whole, place = dict(settings), key
+    whole, location = dict(settings), key
     if FULL in whole or SLIDING in whole:
-        local, whole, place = whole.pop(SLIDING, None), _one(form, key, whole), f"{key}.{FULL}"
+        local, whole, location = whole.pop(SLIDING, None), _one(form, key, whole), f"{key}.{FULL}"
         _spread_local(form, key, local)
     for inner in (THETA, SHARE):
         if whole.get(inner) is not None:
             if form.written_by >= _FIRST_NESTED:
                 form.content.pop(inner, None)  # some releases wrote the older key, too, and did not read it
-            form.put(inner, whole.pop(inner), f"{place}.{inner}")
+            form.put(inner, whole.pop(inner), f"{location}.{inner}")
     if {**whole, "rope_type": whole.get("rope_type") or "default"} != {"rope_type": "default"}:
-        form.put(SCALING, whole, place)
+        form.put(SCALING, whole, location)
     else:
         form.content.setdefault(SCALING, None)  # none, and not a type's default
 
@@ -94,13 +96,13 @@ def _one(form: OlderForm, key: str, by_layer_type: Config) -> dict[str, JsonValu
 
 def _spread_local(form: OlderForm, key: str, local: JsonValue) -> None:
     """The settings of the layers with a window, which have a base of their own and nothing else."""
-    place = f"{key}.{SLIDING}"
+    location = f"{key}.{SLIDING}"
     if not isinstance(local, Mapping) or local.keys() - {"rope_type", THETA}:
-        form.errors.append((place, local, "must have rope_theta, and rope_type default"))
+        form.errors.append((location, local, "must have rope_theta, and rope_type default"))
     elif local.get("rope_type", "default") != "default":
-        form.errors.append((place, local, "must have rope_type default, as Gemma 3 has"))
+        form.errors.append((location, local, "must have rope_type default, as Gemma 3 has"))
     elif THETA in local:
-        form.put(LOCAL_THETA, local[THETA], f"{place}.{THETA}")
+        form.put(LOCAL_THETA, local[THETA], f"{location}.{THETA}")
 
 
 def _release(version: JsonValue) -> tuple[int, ...]:
@@ -186,7 +188,7 @@ def nested_names(prefix: str, stored: Collection[str]) -> Callable[[str], str] |
 
     prefix: of the model of text. stored: the checkpoint's names.
     """
-    where = next((place for place in _OUTER if any(name.startswith(place) for name in stored)), None)
+    where = next((outer for outer in _OUTER if any(name.startswith(outer) for name in stored)), None)
     if where is None:
         return None
     outers = dict.fromkeys((_OUTER[where], *_OUTER.values(), *_OUTER))  # the first where none is stored

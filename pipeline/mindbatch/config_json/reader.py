@@ -125,15 +125,15 @@ class ConfigReader:
         other_keys: Mapping[str, str] = NO_NAMES,
     ) -> None:
         form = older_form(config, other_keys)
-        self._config, self._places = form.content, form.places
+        self._config, self._locations = form.content, form.locations
         self._source = source
         self._defaults = defaults
         self._ignore = ignore
         self._seen = form.read
         self.errors: list[str] = []
         for key, value, problem in form.errors:
-            place = shown(form.places.get(key, key))[1:-1]
-            self.errors.append(f"{source}: {place}={shown(value)}: {problem}")
+            location = shown(form.locations.get(key, key))[1:-1]
+            self.errors.append(f"{source}: {location}={shown(value)}: {problem}")
 
     @property
     def read_keys(self) -> frozenset[str]:
@@ -156,7 +156,7 @@ class ConfigReader:
         return inner
 
     def _shown(self, key: str) -> str:
-        return f"{shown(self._places.get(key, key))[1:-1]}={shown(self._config.get(key))}"
+        return f"{shown(self._locations.get(key, key))[1:-1]}={shown(self._config.get(key))}"
 
     def value(self, key: str) -> JsonValue:
         """The raw value; an absent key or null gives the default, None where there is none."""

@@ -76,7 +76,7 @@ def read_sizes(
     )
 
 
-def asked_window(reader: ConfigReader) -> int:
+def requested_window(reader: ConfigReader) -> int:
     """The window that is asked for: 0 without use_sliding_window, or with sliding_window null."""
     is_given = reader.raw("sliding_window") is not None
     return reader.positive("sliding_window") if reader.flag("use_sliding_window") and is_given else 0

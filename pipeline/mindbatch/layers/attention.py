@@ -173,7 +173,7 @@ class DistanceAttention(LayerBound):
         assert self.arch.encoder is not None
         first, last = rank.shard.bounds(self.arch.heads)
         table = rank.kernels.floats(rank.weights.parameters[f"positions.{self.stack}"])[:, first:last]
-        bias = distance_bias(table, self.arch.encoder.farthest, causal=self.stack == "decoder")
+        bias = distance_bias(table, self.arch.encoder.max_distance, causal=self.stack == "decoder")
         self.bias = rank.kernels.fixed(bias)
 
     def forward(self, qkv: Tensor, tokens: Tokens) -> Tensor:
@@ -182,26 +182,26 @@ class DistanceAttention(LayerBound):
         return distance_attention(*inputs, shape=self.shape, within_step=is_encoder)
 
 
-def distance_buckets(buckets: int, farthest: int, *, causal: bool) -> IntArray:
-    """The bucket of key - query for each distance from -farthest to farthest, int32 [2 * farthest + 1].
+def distance_buckets(buckets: int, max_distance: int, *, causal: bool) -> IntArray:
+    """The bucket of key - query for each distance from -max_distance on, int32 [2 * max_distance + 1].
 
-    causal: all buckets are of keys before the query; else half of them are of those behind it.
+    causal: all buckets are for keys before the query; else half of them are for keys behind it.
     """
-    distances = np.arange(-farthest, farthest + 1)
+    distances = np.arange(-max_distance, max_distance + 1)
     behind = np.zeros_like(distances) if causal else np.where(distances > 0, buckets // 2, 0)
     num_buckets = buckets if causal else buckets // 2
     away = np.maximum(-distances, 0) if causal else np.abs(distances)
     exact = num_buckets // 2
     # In float32 and in this order, so that a distance on the edge of a bucket is where the model had it.
     ratio = np.log(np.maximum(away, 1).astype(np.float32) / np.float32(exact))
-    steps = ratio / np.float32(math.log(farthest / exact)) * np.float32(num_buckets - exact)
+    steps = ratio / np.float32(math.log(max_distance / exact)) * np.float32(num_buckets - exact)
     far = np.minimum(exact + steps.astype(np.int64), num_buckets - 1)
     return (behind + np.where(away < exact, away, far)).astype(np.int32)
 
 
-def distance_bias(table: FloatArray, farthest: int, *, causal: bool) -> FloatArray:
-    """float32 [heads, 2 * farthest + 1] of a learned table [buckets, heads]."""
-    rows = table[distance_buckets(len(table), farthest, causal=causal)]
+def distance_bias(table: FloatArray, max_distance: int, *, causal: bool) -> FloatArray:
+    """float32 [heads, 2 * max_distance + 1] of a learned table [buckets, heads]."""
+    rows = table[distance_buckets(len(table), max_distance, causal=causal)]
     return np.ascontiguousarray(rows.T, np.float32)
 
 

@@ -139,7 +139,7 @@ def find_assistant(
         return None
     own = open_assistant(model, shard)
     for opened in (target, own):
-        if opened.spec.sees_ahead:
+        if opened.spec.is_prefix_bidirectional:
             raise ConfigError(
                 f"model.assistant={model.assistant}: {opened.folder.path} is a {opened.spec.model_type}, and "
                 "a model whose prompts are not causal neither has an assistant nor is one; remove it, or use "
@@ -181,7 +181,7 @@ def refuse_unfit(
     if ours is None or theirs is None or ours == theirs:
         return
     differing = sorted(
-        (token for token, _ in ours.items() ^ theirs.items()), key=lambda token: _place(token, ours)
+        (token for token, _ in ours.items() ^ theirs.items()), key=lambda token: _position(token, ours)
     )
     token = differing[0]
     count = len(set(differing))
@@ -192,7 +192,7 @@ def refuse_unfit(
     )
 
 
-def _place(token: str, vocabulary: Vocabulary) -> tuple[int, str]:
+def _position(token: str, vocabulary: Vocabulary) -> tuple[int, str]:
     return vocabulary.get(token, len(vocabulary)), token
 
 

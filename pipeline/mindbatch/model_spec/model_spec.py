@@ -94,7 +94,7 @@ class ModelSpec:
         return None if encoder is None else encoder.start_id
 
     @property
-    def sees_ahead(self) -> bool:
+    def is_prefix_bidirectional(self) -> bool:
         """True where tokens of a prompt see those behind them."""
         return self.decoder_start_id is not None or self.architecture.two_positions is not None
 
@@ -158,7 +158,7 @@ class ModelSpec:
             )
         yield from limit_errors(self.head_dim + self._alibi_numbers, block_size, is_gathered=self.is_gathered)
 
-    def most_tokens_of_step(self, device: str, seq_length: int) -> int | None:
+    def max_step_tokens(self, device: str, seq_length: int) -> int | None:
         """Most tokens of a step, where attention's memory bounds them."""
         if device != "Ascend" or not self.is_gathered:
             return None

@@ -36,9 +36,9 @@ from mindbatch.models import ModelType
 MODEL_TYPES = tuple(sorted(path.stem for path in Path(models.__file__).parent.glob("[!_]*.py")))
 """The modules of `mindbatch.models`, each named after the model_type of Hugging Face configurations."""
 HEAD = "lm_head.weight"
-LEAST_SHARED = 4
+MIN_SHARED_KEYS = 4
 """Keys that a configuration shares at least with the type that it is near to."""
-_MOST_IN_A_LINE = 3
+_MAX_IN_A_LINE = 3
 _QUANTISED_BY = (
     "compressed-tensors (int8, and packed in 4 or 8 bits), GPTQ (4 or 8 bits), AWQ (4 bits) and MXFP4 experts"
 )
@@ -196,7 +196,7 @@ class NearestType:
     def brief(self) -> str:
         """Lists for each difference what was found, in part of a line."""
         described = [
-            error.partition(": ")[2].partition(";")[0] for error in self.differences[:_MOST_IN_A_LINE]
+            error.partition(": ")[2].partition(";")[0] for error in self.differences[:_MAX_IN_A_LINE]
         ]
         more = len(self.differences) - len(described)
         what = ", ".join([*described, *([f"and {more} more"] if more else [])])
@@ -220,7 +220,7 @@ def nearest_supported(config: Config, source: str) -> NearestType | None:
     candidates: list[tuple[int, int, NearestType]] = []
     for model_type in MODEL_TYPES:
         keys = defaults(model_type).keys()
-        if len(config.keys() & keys) >= LEAST_SHARED:
+        if len(config.keys() & keys) >= MIN_SHARED_KEYS:
             differences = _errors({**bare, "model_type": model_type}, source)
             others = len(keys - config.keys())
             candidates.append((len(differences), others, NearestType(model_type, differences)))

@@ -51,8 +51,8 @@ def describe(reader: ConfigReader) -> Architecture:
 
 def read_default_kinds(reader: ConfigReader, layers: int) -> list[str]:
     """Kind of each layer where layer_types does not say it: attention in full_attn_idxs, or in all."""
-    places = layer_numbers(reader, "full_attn_idxs")
-    return [FULL if places is None or layer in places else CONVOLUTION for layer in range(layers)]
+    attention = layer_numbers(reader, "full_attn_idxs")
+    return [FULL if attention is None or layer in attention else CONVOLUTION for layer in range(layers)]
 
 
 def read_intermediate_size(reader: ConfigReader, size: int) -> int:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from mindbatch.architecture.architecture import Architecture
 from mindbatch.config_json.reader import ConfigReader
-from mindbatch.config_json.sizes import FULL, SLIDING, asked_window, windows_by_kind
+from mindbatch.config_json.sizes import FULL, SLIDING, requested_window, windows_by_kind
 from mindbatch.models import llama, qwen3_moe
 
 NAMES = qwen3_moe.ExpertNames(shared="shared_expert")
@@ -12,7 +12,7 @@ NAMES = qwen3_moe.ExpertNames(shared="shared_expert")
 
 def describe(reader: ConfigReader) -> Architecture:
     layers = reader.positive("num_hidden_layers")
-    window = asked_window(reader)
+    window = requested_window(reader)
     last = reader.positive("max_window_layers") if window else 0
     kinds = [SLIDING if i % 2 == 0 and i < last else FULL for i in range(layers)]
     windows = windows_by_kind(reader, window, kinds)

@@ -9,7 +9,7 @@ from mindbatch.architecture.architecture import Architecture, Experts
 from mindbatch.architecture.tensor_spec import Part
 from mindbatch.config_json import experts
 from mindbatch.config_json.reader import ConfigReader
-from mindbatch.config_json.sizes import asked_window, layer_numbers
+from mindbatch.config_json.sizes import layer_numbers, requested_window
 from mindbatch.kernels.shapes import Routing
 from mindbatch.layers.experts import Mixture, Router
 from mindbatch.layers.rank import Module, Tensor, Tokens
@@ -44,7 +44,7 @@ class ExpertNames:
 def describe(reader: ConfigReader) -> Architecture:
     layers = reader.positive("num_hidden_layers")
     arch = llama.describe_family(
-        reader, windows=(asked_window(reader),) * layers, bias_key="attention_bias", qk_norm=True
+        reader, windows=(requested_window(reader),) * layers, bias_key="attention_bias", qk_norm=True
     )
     return replace(arch, experts=read_experts(reader, layers))
 
@@ -116,8 +116,8 @@ class Block(llama.Block):
             assert a.experts is not None
             del self.mlp
             names = self.expert_names
-            place = names.fused_block if a.experts.is_fused else names.block
-            self.experts = SparseMlp(a, self.names.of_layer(layer, place), names)
+            block = names.fused_block if a.experts.is_fused else names.block
+            self.experts = SparseMlp(a, self.names.of_layer(layer, block), names)
 
     def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         x_TH = x_TH + self.attention(self.attention_norm(x_TH), tokens)

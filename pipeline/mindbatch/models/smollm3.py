@@ -6,7 +6,7 @@ from dataclasses import replace
 from mindbatch.architecture.architecture import Architecture
 from mindbatch.config_json.forms import JsonValue
 from mindbatch.config_json.reader import ConfigReader
-from mindbatch.config_json.sizes import FULL, SLIDING, asked_window, windows_by_kind
+from mindbatch.config_json.sizes import FULL, SLIDING, requested_window, windows_by_kind
 from mindbatch.models import llama
 
 
@@ -33,7 +33,7 @@ def rotated_layers(reader: ConfigReader, flags: JsonValue) -> Sequence[bool]:
 def read_windows(reader: ConfigReader, rotated: Sequence[bool]) -> tuple[int, ...]:
     """Sliding window of each layer: by layer_types if given, else of the layers without positions."""
     return windows_by_kind(
-        reader, asked_window(reader), [FULL if is_rotated else SLIDING for is_rotated in rotated]
+        reader, requested_window(reader), [FULL if is_rotated else SLIDING for is_rotated in rotated]
     )
 
 

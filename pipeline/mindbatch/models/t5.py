@@ -55,15 +55,15 @@ def describe(reader: ConfigReader) -> Architecture:
 
 def _encoder(reader: ConfigReader, layers: int) -> Encoder:
     buckets = reader.positive("relative_attention_num_buckets")
-    farthest = reader.positive("relative_attention_max_distance")
+    max_distance = reader.positive("relative_attention_max_distance")
     if buckets % 4:
         reader.error("relative_attention_num_buckets", "must be a multiple of 4")
-    if farthest <= buckets // 2:
+    if max_distance <= buckets // 2:
         reader.error("relative_attention_max_distance", f"must be above {buckets // 2}, half of the buckets")
     return Encoder(
         num_layers=layers,
         buckets=buckets,
-        farthest=farthest,
+        max_distance=max_distance,
         is_gated=_is_gated(reader),
         start_id=_start_id(reader),
     )

@@ -204,7 +204,7 @@ class FrontLink:
         self._activity, self._since = activity, time.monotonic()
 
     def notice(self, text: str) -> None:
-        """Tells the front what takes time; "" is that it is over. See `build.load_model`."""
+        """Tells the front what takes time; "" is that it is over. See `build.load_engine`."""
         activity = text.partition(" ")[0]
         if activity in (LOADING, WAITING, COMPILING):
             self.begin(activity)

@@ -51,7 +51,7 @@ class RemoteEngine:
     settings: of an engine; a replica has one for each pipeline stage.
     checks: an engine that accepts and refuses as theirs do.
     admission: what ranks are told, and which of them may take part.
-    notice: see `build.load_model`.
+    notice: see `build.load_engine`.
     max_restarts: how often a replica that has ended is started again, all of them together.
     hang_seconds: see `Supervision`.
     warn: is told of each of those.

@@ -8,7 +8,7 @@ from adapter_folders import FULL_SHAPES, write_full_adapter
 
 from mindbatch.architecture.stage_cut import cut, stage_specs
 from mindbatch.architecture.tensor_spec import Part, TensorSpec
-from mindbatch.backends.adapter_weights import AdapterPlaces, fit_beside, with_head
+from mindbatch.backends.adapter_weights import AdapterTargets, fit_beside, with_head
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.modules import LowRank
 from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan
@@ -34,7 +34,7 @@ class EveryTensor(dict):
 
 def places(size, rank, specs=SPECS):
     adapter = LoraPlan(None, EveryTensor.fromkeys(SOURCES), BaseTensors({}))
-    return AdapterPlaces(specs, TensorSlice(rank, size), [adapter]).places
+    return AdapterTargets(specs, TensorSlice(rank, size), [adapter]).targets
 
 
 def whole(module):

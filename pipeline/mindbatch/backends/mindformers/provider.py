@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mindbatch.architecture.tensor_spec import TensorSpec, source_shapes
-from mindbatch.backends.adapter_weights import AdapterPlaces, FittedAdapters, fit_beside, rank_places
+from mindbatch.backends.adapter_weights import AdapterTargets, FittedAdapters, fit_beside, rank_targets
 from mindbatch.backends.merged_adapter import planned_merge, prefix_renames
 from mindbatch.backends.mindformers.families import (
     NOT_ON_ASCEND,
@@ -86,12 +86,12 @@ def fit_adapters(
     spec: ModelSpec, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
 ) -> FittedAdapters:
     fitted = fit_beside(adapter_specs(spec), adapters, _base_tensors(spec), max_loaded)
-    largest = max(map(_places(spec, fitted).numbers, fitted.adapters.values()))
+    largest = max(map(_targets(spec, fitted).numbers, fitted.adapters.values()))
     return replace(fitted, slot_numbers=(largest,))
 
 
-def _places(spec: ModelSpec, adapters: FittedAdapters) -> AdapterPlaces:
-    return rank_places(adapter_specs(spec), adapters, spec.shard, spec.stage)
+def _targets(spec: ModelSpec, adapters: FittedAdapters) -> AdapterTargets:
+    return rank_targets(adapter_specs(spec), adapters, spec.shard, spec.stage)
 
 
 def merge(spec: ModelSpec, folder: ModelFolder, adapter: LoraAdapter) -> MergedWeights:
@@ -128,7 +128,7 @@ def load(
     load_weights(network, spec.architecture, weights, kernels, progress)
     bank = None
     if adapters is not None:
-        bank = AdapterBank(adapters, _places(spec, adapters), (weights, str), kernels)
+        bank = AdapterBank(adapters, _targets(spec, adapters), (weights, str), kernels)
     return assemble(network, spec.architecture, kernels, geometry, bank)
 
 
