@@ -24,41 +24,39 @@ class Sharding(Enum):
 
 @dataclass(frozen=True)
 class Part:
-    """Some outputs of a tensor, taken from one checkpoint tensor.
-
-    source: name in the checkpoint.
-    outputs, inputs: size of the part before it is cut; inputs is None for a vector.
-    first: where the part begins along the outputs of the source (fused checkpoints hold several).
-    transposed: the checkpoint stores [inputs, outputs].
-    unit: outputs that stay together when cut (a head).
-    is_shared: when there are fewer units than ranks, neighbours hold the same one (key/value heads).
-    run, spacing: where several parts take turns in the source, so many outputs lie together, and the next
-        ones begin so much behind them; 0 where all lie together.
-    matrix: the source is a stack of matrices [n, ...], of which it is in this one.
-    is_depthwise: the source is a convolution's of single channels, [outputs, 1, inputs].
-    """
+    """Some outputs of a tensor, taken from one checkpoint tensor; sizes are those of the whole model."""
 
     source: str
+    """Name of the tensor in the checkpoint."""
     outputs: int
     inputs: int | None = None
+    """None for a vector."""
     first: int = 0
+    """The part's first output in the source; fused checkpoints hold several parts in one tensor."""
     transposed: bool = False
+    """True if the checkpoint stores [inputs, outputs]."""
     unit: int = 1
+    """Outputs that stay on one rank together, as those of a head."""
     is_shared: bool = False
-    run: int = 0
-    spacing: int = 0
+    """True if ranks share units where there are more ranks than units, as key/value heads."""
+    group_size: int = 0
+    stride: int = 0
+    """Of a part that is interleaved with others: outputs that are contiguous, and the distance from the
+    first of them to the first of the next group; 0 where all outputs are contiguous."""
     matrix: int | None = None
+    """Index of the part's matrix in a source that is a stack of matrices [n, ...]."""
     is_depthwise: bool = False
+    """True if the source has the weights of a depthwise convolution, [outputs, 1, inputs]."""
 
     def source_ranges(self, low: int, high: int) -> list[Range]:
-        """Ranges of the part's outputs low .. high - 1 along the outputs of the source, in their order."""
-        if not self.run:
+        """The ranges of the source's outputs that hold the part's outputs low .. high - 1, in their order."""
+        if not self.group_size:
             return [(self.first + low, self.first + high)]
         ranges = []
         while low < high:
-            number, within = divmod(low, self.run)
-            stop = min(high, low - within + self.run)
-            start = self.first + number * self.spacing + within
+            number, within = divmod(low, self.group_size)
+            stop = min(high, low - within + self.group_size)
+            start = self.first + number * self.stride + within
             ranges.append((start, start + stop - low))
             low = stop
         return ranges
@@ -71,7 +69,7 @@ class Part:
         return (self.inputs, total_outputs) if self.transposed else (total_outputs, self.inputs)
 
     def units(self, sharding: Sharding) -> int | None:
-        """Number of indivisible units divided over the ranks; None where nothing is divided evenly."""
+        """The number of units that ranks divide among them; None where nothing is divided evenly."""
         if sharding is Sharding.OUTPUTS:
             return self.outputs // self.unit
         return self.inputs if sharding is Sharding.INPUTS else None
@@ -83,7 +81,7 @@ class Part:
         return self.is_shared and sharding is Sharding.OUTPUTS and size % units == 0
 
     def region(self, outputs: Range, inputs: Range) -> tuple[Range, ...]:
-        """The two ranges in the order of the checkpoint's dimensions, behind that of the matrix."""
+        """The ranges in the order of the checkpoint's dimensions, after the matrix's index in a stack."""
         if self.inputs is None:
             return (outputs,)
         if self.is_depthwise:
@@ -138,21 +136,19 @@ class Layout(Enum):
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One parameter of the native model: its name, the parts it is joined from, sharding and layout.
-
-    matrices: the parts make so many of one size, each packed for itself (experts); 0 for a linear layer's.
-    is_table: its rows are looked up, and adapters do not add to them.
-    split: the one part has two matrices in each of its units, its first `split` outputs and the rest: two
-        `stacks` in memory, the first of matrices that are transposed.
-    """
+    """One parameter of the native model, joined from parts."""
 
     name: str
     parts: tuple[Part, ...]
     sharding: Sharding = Sharding.REPLICATED
     layout: Layout = Layout.PLAIN
     matrices: int = 0
+    """Number of equal matrices that the parts make, each packed by itself (experts); 0 for a single one."""
     split: int = 0
+    """Splits each unit of the only part into two matrices, its first `split` outputs and the rest. They are
+    kept as two `stacks`, the first of them transposed."""
     is_table: bool = False
+    """True if rows are only looked up; adapters do not add to them."""
 
     @property
     def stacks(self) -> tuple[str, str]:
@@ -183,7 +179,7 @@ class TensorSpec:
 def fused(
     source: str, widths: Sequence[int], inputs: int, unit: int | Sequence[int] = 1, transposed: bool = False
 ) -> tuple[Part, ...]:
-    """Parts of one checkpoint tensor, one after another; each is cut by itself. unit: of all, or of each."""
+    """Parts that follow one another in one checkpoint tensor. unit: of all parts, or of each."""
     units = [unit] * len(widths) if isinstance(unit, int) else unit
     return tuple(
         Part(source, width, inputs, sum(widths[:index]), transposed, own)
@@ -191,11 +187,19 @@ def fused(
     )
 
 
-def interleaved(source: str, runs: Sequence[int], turns: int, inputs: int, unit: int) -> tuple[Part, ...]:
-    """Parts of one checkpoint tensor that take turns: a run of each, so many times (Megatron's heads)."""
+def interleaved(
+    source: str, group_sizes: Sequence[int], groups: int, inputs: int, unit: int
+) -> tuple[Part, ...]:
+    """Parts that are interleaved in one checkpoint tensor, as query, key and value of Megatron's heads.
+
+    group_sizes: outputs of each part that are contiguous. groups: how often they repeat.
+    """
+    stride = sum(group_sizes)
     return tuple(
-        Part(source, run * turns, inputs, sum(runs[:index]), unit=unit, run=run, spacing=sum(runs))
-        for index, run in enumerate(runs)
+        Part(
+            source, size * groups, inputs, sum(group_sizes[:index]), unit=unit, group_size=size, stride=stride
+        )
+        for index, size in enumerate(group_sizes)
     )
 
 
@@ -216,30 +220,31 @@ def source_shapes(specs: Iterable[TensorSpec]) -> Mapping[str, tuple[int, ...]]:
 
 
 def shard_specs(specs: Sequence[TensorSpec], shard: TensorSlice) -> list[TensorSpec]:
-    """The specs as a rank's own file has them: its tensors were cut before, so nothing is cut any more.
+    """The specs of a rank's own file, whose tensors are the rank's slices.
 
-    The parts of a fused tensor follow one another, or take turns, as in the full one; padding counts as
+    The parts of a fused tensor follow one another, or are interleaved, as in the full one; padding counts as
     outputs.
 
     Raises:
         ValueError: a part cannot be cut over so many ranks.
     """
-    runs: dict[str, dict[int, int]] = {}  # what lies together of each part
+    group_sizes: dict[str, dict[int, int]] = {}  # contiguous outputs of each part, by its first
     for spec in specs:
         for part in spec.parts:
             outputs = part.local_outputs(spec.sharding, shard)
-            runs.setdefault(part.source, {})[part.first] = min(part.run or outputs, outputs)
+            size = min(part.group_size or outputs, outputs)
+            group_sizes.setdefault(part.source, {})[part.first] = size
 
     def of_rank(part: Part, sharding: Sharding) -> Part:
         left, right = part.input_bounds(sharding, shard)
-        widths = runs[part.source]
+        widths = group_sizes[part.source]
         return replace(
             part,
             outputs=part.local_outputs(sharding, shard),
             inputs=None if part.inputs is None else right - left,
             first=sum(width for first, width in widths.items() if first < part.first),
-            run=widths[part.first] if part.run else 0,
-            spacing=sum(widths.values()) if part.run else 0,
+            group_size=widths[part.first] if part.group_size else 0,
+            stride=sum(widths.values()) if part.group_size else 0,
         )
 
     return [

@@ -126,18 +126,17 @@ def _beside_errors(weights: Mapping[str, AdaptedModule], acting: Collection[str]
 
 
 class AdapterTarget(NamedTuple):
-    """Place where a rank computes with what an adapter does to a tensor of the model.
-
-    base: the tensor that the model computes with. is_transposed: it is stored [inputs, outputs].
-    parameter, part: as in `AdaptedShape`. outputs: slices of the tensor's outputs, in the rank's order.
-    inputs: of its inputs.
-    """
+    """The slice that one rank has of a tensor, and the parameter that an adapter of it adds to."""
 
     base: str
+    """Name of the tensor that the model computes with."""
     is_transposed: bool
+    """True if it is stored as [inputs, outputs]."""
     parameter: str
     part: int
+    """Name of the parameter, and which of its parts the tensor is; see `AdaptedShape`."""
     outputs: tuple[slice, ...]
+    """Slices of the tensor's outputs, in the rank's order."""
     inputs: slice
 
     def cut(self, whole: LowRank, rows: RowScale | None = None) -> LowRankPart:
@@ -159,7 +158,7 @@ class AdapterTarget(NamedTuple):
 
 
 class AdapterTargets:
-    """The parameters of a rank that some adapter adds to, and where each tensor's addition belongs."""
+    """The parameters of a rank that adapters add to, by adapted tensor."""
 
     def __init__(
         self,
@@ -237,7 +236,7 @@ class AdapterTargets:
 def rank_targets(
     specs: Sequence[TensorSpec], fitted: FittedAdapters, shard: TensorSlice, stage: Stage
 ) -> AdapterTargets:
-    """Maps adapted tensors to the targets where a rank computes with adapters. specs: of the whole model."""
+    """Maps adapted tensors to the targets of a rank. specs: those of the whole model."""
     own_specs = stage_specs(with_head(specs), stage)
     return AdapterTargets(own_specs, shard, fitted.adapters.values(), embedding_of(specs))
 

@@ -22,11 +22,7 @@ NORM_EPSILON = 1e-5
 
 @dataclass(frozen=True)
 class SizeKeys:
-    """Keys of config.json that a type has its sizes under.
-
-    inner_is_wide: null is 4 times the hidden size.
-    epsilon, activation, tied: empty where no key says it: then `NORM_EPSILON`, SiLU, and no.
-    """
+    """The keys of config.json under which a type has its sizes."""
 
     vocab: str = "vocab_size"
     hidden: str = "hidden_size"
@@ -34,10 +30,13 @@ class SizeKeys:
     heads: str = "num_attention_heads"
     inner: str = "intermediate_size"
     inner_is_wide: bool = False
+    """True if a null inner size is 4 times the hidden size."""
     positions: str = "max_position_embeddings"
     epsilon: str = "layer_norm_epsilon"
     activation: str = "activation_function"
     tied: str = "tie_word_embeddings"
+    """Empty, as epsilon and activation may be, where the type has no such key: then it is false,
+    `NORM_EPSILON` and SiLU."""
 
 
 def read_sizes(
@@ -51,8 +50,9 @@ def read_sizes(
 ) -> Architecture:
     """Reads what config.json of every decoder has, under the keys of its type.
 
-    head_dim: 0 where the heads share the hidden size. default_inner, default_positions: in place of null;
-    None: it must not be. bias: of all matrices of a layer.
+    head_dim: 0 if the heads divide the hidden size among them.
+    default_inner, default_positions: values for null; without a default null is refused.
+    bias: all matrices of a layer have biases.
     """
     hidden, heads = reader.positive(keys.hidden), reader.positive(keys.heads)
     if not head_dim and hidden % heads:
@@ -77,19 +77,19 @@ def read_sizes(
 
 
 def requested_window(reader: ConfigReader) -> int:
-    """The window that is asked for: 0 without use_sliding_window, or with sliding_window null."""
+    """Reads the sliding window; 0 without use_sliding_window, or with sliding_window null."""
     is_given = reader.raw("sliding_window") is not None
     return reader.positive("sliding_window") if reader.flag("use_sliding_window") and is_given else 0
 
 
 def same_windows(reader: ConfigReader) -> tuple[int, ...]:
-    """The window of all layers; sliding_window null is none."""
+    """Reads one window for all layers; sliding_window null is none."""
     window = 0 if reader.raw("sliding_window") is None else reader.positive("sliding_window")
     return (window,) * reader.positive("num_hidden_layers")
 
 
 def layer_numbers(reader: ConfigReader, key: str) -> Sequence[int] | None:
-    """The layers that a key lists; None where it is absent or null."""
+    """Reads a list of layers; None if the key is absent or null."""
     layers = reader.raw(key)
     if layers is None:
         return None
@@ -101,7 +101,7 @@ def layer_numbers(reader: ConfigReader, key: str) -> Sequence[int] | None:
 
 
 def windows_by_kind(reader: ConfigReader, window: int, by_default: Sequence[str]) -> tuple[int, ...]:
-    """Window of each layer, 0 for none: by layer_types, or where that is absent or null by default."""
+    """Reads the window of each layer, 0 for none, from layer_types or else from the default kinds."""
     kinds = kinds_of_layers(reader, (FULL, SLIDING), by_default)
     if not window and SLIDING in kinds and kinds is not by_default:
         reader.error("layer_types", "names layers with a sliding window, and there is none")
@@ -111,7 +111,7 @@ def windows_by_kind(reader: ConfigReader, window: int, by_default: Sequence[str]
 def kinds_of_layers(
     reader: ConfigReader, known: Sequence[str], by_default: Sequence[str], key: str = "layer_types"
 ) -> Sequence[str]:
-    """Kind of each layer: as the key says, or by default."""
+    """Reads the kind of each layer; by_default if the key is absent or null."""
     layers, kinds = len(by_default), reader.value(key)
     if kinds is None:
         return by_default
@@ -123,7 +123,7 @@ def kinds_of_layers(
 
 
 def recurrent_layers(reader: ConfigReader, kinds: Sequence[str], recurrent: str) -> tuple[int, ...]:
-    """Layers of the recurrent kind, which are not all: how long a sequence is shows in keys and values."""
+    """Lists the layers of the recurrent kind; at least one must have keys and values."""
     layers = tuple(layer for layer, kind in enumerate(kinds) if kind == recurrent)
     if len(layers) == len(kinds):
         reader.error("layer_types", f"must have at least one with {FULL}")
@@ -131,7 +131,7 @@ def recurrent_layers(reader: ConfigReader, kinds: Sequence[str], recurrent: str)
 
 
 def read_kernel(reader: ConfigReader, key: str) -> int:
-    """Inputs of each output of a convolution; one alone would be none."""
+    """Reads the kernel size of a convolution, at least 2."""
     kernel = reader.positive(key)
     if kernel < 2:
         reader.error(key, "must be at least 2")
@@ -139,6 +139,6 @@ def read_kernel(reader: ConfigReader, key: str) -> int:
 
 
 def windows_by_pattern(reader: ConfigReader, every: int) -> tuple[int, ...]:
-    """Windows where each layer has one but for every so many-th."""
+    """Reads windows of which every `every`-th layer has none."""
     layers, window = reader.positive("num_hidden_layers"), reader.positive("sliding_window")
     return windows_by_kind(reader, window, [SLIDING if (i + 1) % every else FULL for i in range(layers)])

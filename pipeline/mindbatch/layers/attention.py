@@ -20,7 +20,7 @@ from mindbatch.parallel.topology import TensorSlice
 
 
 def attention_shape(arch: Architecture, layer: int, shard: TensorSlice) -> AttentionShape:
-    """The heads of a layer that this rank computes; a key/value head may be on several ranks."""
+    """The attention of a layer that one rank computes; a key/value head may be on several ranks."""
     sizes = arch.heads_of(layer)
     first, last = shard.bounds(arch.heads)
     first_kv, last_kv = shard.bounds(sizes.kv_heads)
@@ -50,7 +50,7 @@ def layer_shapes(
 
 
 class LayerBound(Module):
-    """Something of a layer's heads, without parameters of its own."""
+    """Base of modules that compute with the heads and the cache of one layer."""
 
     def __init__(self, a: Architecture, layer: int) -> None:
         self.arch, self.layer = a, layer
@@ -64,7 +64,7 @@ class LayerBound(Module):
 class PagedAttention(LayerBound):
     """qkv [T, (heads + 2 * kv_heads) * head_dim] -> [T, heads * head_dim], over the paged cache.
 
-    sinks: the name of their tensor, where the architecture has some.
+    sinks: name of the tensor of attention sinks, if the architecture has them.
     """
 
     def __init__(self, a: Architecture, layer: int, sinks: str = "") -> None:
@@ -78,7 +78,7 @@ class PagedAttention(LayerBound):
 
 
 class SharedAttention(LayerBound):
-    """queries [T, heads * head_dim] -> the same, over keys and values of an earlier layer."""
+    """queries [T, heads * head_dim] -> [T, heads * head_dim], over the keys and values of another layer."""
 
     def forward(self, queries: Tensor, tokens: Tokens) -> Tensor:
         sequences = (tokens.rows, tokens.block_tables, tokens.lengths)
@@ -86,18 +86,18 @@ class SharedAttention(LayerBound):
 
 
 IDENTITY = Rotary((0.0,))
-"""Leaves each number as it is: one pair of a head by an angle of 0."""
+"""Rotates one pair of each head by an angle of 0, which changes nothing."""
 
 
 class Rotation(LayerBound):
-    """qkv with the norms of query and key, then rotated; only normed in a layer without rotary positions."""
+    """Norms query and key, in types with such norms, and rotates them, in layers with rotary positions."""
 
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
         self.rotary = a.rotary_of(layer)
 
     def forward(self, qkv: Tensor, tokens: Tokens, *norms: Norm | None) -> Tensor:
-        """norms: modules with the weights of query's and of key's, None for one; or none of both."""
+        """norms: those of query and key, None for one without a norm; or none at all."""
         weights = tuple(None if norm is None else norm.weight for norm in norms) or (None, None)
         if self.shard.size > 1 and any(isinstance(norm, AllHeadsNorm) for norm in norms):
             qkv, weights = self._normed(qkv, weights), (None, None)
@@ -114,7 +114,7 @@ class Rotation(LayerBound):
         )
 
     def _normed(self, qkv: Tensor, weights: tuple[KernelParameter, ...]) -> Tensor:
-        """By norms over all heads, of which each rank has some: squares are summed."""
+        """Norms query and key over the heads of all ranks, which sum their squares."""
         arch, shape = self.arch, self.shape
         # A key/value head is on several ranks where there are fewer, and is summed as often.
         totals = (arch.heads * shape.head_dim, self.shard.size * shape.kv_heads * shape.head_dim)
@@ -135,7 +135,7 @@ class TemperedQueries(LayerBound):
 
 
 class QueryRotation(Rotation):
-    """Queries alone, normed and rotated."""
+    """Norms and rotates queries alone."""
 
     def bind(self, name: str, rank: Rank) -> None:
         super().bind(name, rank)
@@ -150,7 +150,7 @@ _TABLE = "{}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 
 class DistanceBiases(Module):
-    """The tables [buckets, heads] of both stacks, which all of their layers read."""
+    """The tables [buckets, heads] of encoder and decoder, each shared by all layers of its stack."""
 
     def __init__(self, buckets: int, heads: int) -> None:
         self.encoder, self.decoder = (
@@ -159,9 +159,10 @@ class DistanceBiases(Module):
 
 
 class DistanceAttention(LayerBound):
-    """qkv -> [T, heads * head_dim], over positions [first, length).
+    """qkv -> [T, heads * head_dim], over positions [first, length), with a bias by distance.
 
-    stack: in the encoder's all tokens see each other, in a cache that is lent by the decoder's first layer.
+    stack: "encoder" or "decoder". The encoder's tokens all see each other, and use the cache of the
+    decoder's first layer.
     """
 
     def __init__(self, a: Architecture, layer: int, stack: str) -> None:
@@ -200,15 +201,15 @@ def distance_buckets(buckets: int, max_distance: int, *, causal: bool) -> IntArr
 
 
 def distance_bias(table: FloatArray, max_distance: int, *, causal: bool) -> FloatArray:
-    """float32 [heads, 2 * max_distance + 1] of a learned table [buckets, heads]."""
+    """Spreads a learned table [buckets, heads] over distances: float32 [heads, 2 * max_distance + 1]."""
     rows = table[distance_buckets(len(table), max_distance, causal=causal)]
     return np.ascontiguousarray(rows.T, np.float32)
 
 
 class CausalConvolution(Module):
-    """x [T, >= channels] -> [T, channels]: each channel's latest inputs times weights of its own.
+    """x [T, >= channels] -> [T, channels] by a depthwise causal convolution.
 
-    parts: of the channels, in the order in which x has them; each rank has some of every part.
+    parts: channels in the order in which x has them; each rank has some of every part.
     """
 
     def __init__(self, a: Architecture, layer: int, *parts: Part, bias: bool = False) -> None:
@@ -218,7 +219,7 @@ class CausalConvolution(Module):
         self.bias = declared(*biases, sharding=Sharding.OUTPUTS, layout=Layout.FLOAT32) if bias else None
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Takes the weights, an input's of all channels side by side, and the layer's states."""
+        """Takes the weights, transposed to [kernel, channels], and the layer's states."""
         super().bind(name, rank)
         assert self.arch.recurrence is not None
         self.weight = rank.kernels.fixed(np.ascontiguousarray(rank.kernels.floats(self.weight).T))
@@ -232,8 +233,8 @@ class CausalConvolution(Module):
 class GatedDelta(Module):
     """qkv and gates -> [T, value heads * value_dim] by the gated delta rule.
 
-    decay, bias: of each value head, see `operations.recurrent.gated_delta`; of the first the checkpoint has
-    the logarithm of its negative.
+    decay, bias: one number for each value head, see `kernels.operations.recurrent.gated_delta`; the
+    checkpoint has log(-decay).
     """
 
     def __init__(self, a: Architecture, layer: int, decay: Part, bias: Part) -> None:
@@ -255,5 +256,5 @@ class GatedDelta(Module):
 
 
 def channels(source: str, widths: Sequence[int], kernel: int, units: Sequence[int]) -> tuple[Part, ...]:
-    """Parts of a convolution's channels, which follow one another. units: channels that stay together."""
+    """Parts of a depthwise convolution that follow one another. units: channels that stay on one rank."""
     return tuple(replace(part, is_depthwise=True) for part in fused(source, widths, kernel, units))

@@ -1,4 +1,4 @@
-"""A decoder, or a pipeline stage of it: its ends and its layers; and recording what it computes in a step."""
+"""The base of all models' trees, whole or one pipeline stage; and recording what they compute in a step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # programs, which a model that is only described does not nee
 class Decoder(Module):
     """Base of the types' models; T tokens, H hidden_size, V vocab_size.
 
-    A type makes the attributes, and says in `embed` and `finish` what is before and behind the layers.
+    A type sets the attributes, and overrides `embed` and `finish` for what precedes and follows its layers.
     """
 
     embedding: TokenEmbedding
@@ -32,7 +32,7 @@ class Decoder(Module):
         self.arch = a
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Gives the layers of the rank's stage their weights, and the ends to the first and last stage."""
+        """Binds the layers of the rank's stage, and on the first and last stage the ends of the model."""
         self.stage, self.tensor_rank = rank.stage, rank.shard.rank
         for path, child in self.children(name):
             if path.startswith("layers."):
@@ -46,11 +46,11 @@ class Decoder(Module):
         return self.embedding(tokens)
 
     def finish(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
-        """Input of the head, from the output of the last layer."""
+        """Makes the input of the head from the output of the last layer."""
         return self.norm(x_TH)
 
     def forward(self, tokens: Tokens) -> Tensor:
-        """Hidden states as the head takes them; of a stage before the last what it hands over."""
+        """Hidden states as the head takes them; of a stage before the last what it sends on."""
         if self.stage.is_first:
             x_TH = self.embed(tokens)
         else:
@@ -73,15 +73,15 @@ class Decoder(Module):
 
 
 class EncoderDecoder(Decoder):
-    """A decoder whose sequences have an input that an encoder computes before; of whole models alone."""
+    """A decoder with an encoder before it. Such models are not divided into pipeline stages."""
 
     def encode(self, tokens: Tokens) -> Tensor:
-        """Writes to the caches what the decoder's layers attend to; the encoder's hidden states [T, H]."""
+        """Computes the encoder's hidden states [T, H] and writes keys and values of them to the caches."""
         raise NotImplementedError
 
 
 def recordings_of(model: Decoder, *, adapted: bool) -> StepRecordings:
-    """Records what a model, or a pipeline stage of it, computes. adapted: its tokens may have adapters."""
+    """Records what a model, or a pipeline stage of it, computes. adapted: tokens may have adapters."""
     from mindbatch.kernels.step_programs import StepRecordings
 
     def of_step(compute: Callable[[Tokens], Tensor | tuple[Tensor, Tensor]]) -> Recording:
@@ -106,7 +106,7 @@ def recordings_of(model: Decoder, *, adapted: bool) -> StepRecordings:
 
 
 def _batch(model: Decoder, recording: Recording, adapted: bool) -> Tokens:
-    """Symbols for the fields of a `Batch` that the model's steps have, in their order."""
+    """Makes symbols for the arrays of a `Batch` that the model's steps have, in their order."""
     arch = model.arch
 
     def symbol(*columns: int) -> Symbol:

@@ -10,9 +10,9 @@ from mindbatch.layers.rank import Module, Parameter, Rank, Tensor, Tokens, decla
 
 
 class Router(Module):
-    """x [T, width] -> which experts compute each row. In float32: rounding may change which are chosen.
+    """The matrix that scores experts for each row; in float32, as rounding may change which are chosen.
 
-    source: the whole name of its matrix. correction: [experts] or [1, experts], added when they are chosen.
+    source: full name of the matrix. correction: [experts] or [1, experts], added to scores for the choice.
     """
 
     def __init__(self, source: str, experts: int, width: int, correction: Part | None = None) -> None:
@@ -21,14 +21,14 @@ class Router(Module):
 
 
 class ExpertLinears(Module):
-    """A matrix of each of several experts, packed one after another; each rank has a slice of every one."""
+    """One matrix for each expert, packed one after another; each rank has a slice of every matrix."""
 
     def __init__(self, *parts: Part, experts: int, sharding: Sharding) -> None:
         self.weight = declared(*parts, sharding=sharding, layout=Layout.PACKED, matrices=experts)
 
 
 class Biases(Module):
-    """A vector of each expert, [experts, width], of which each rank has a slice or all; or one [experts]."""
+    """One vector for each expert, [experts, width], sliced or replicated; or one number, [experts]."""
 
     def __init__(self, part: Part, sharding: Sharding = Sharding.REPLICATED) -> None:
         self.bias = declared(part, sharding=sharding, layout=Layout.FLOAT32)
@@ -37,13 +37,16 @@ class Biases(Module):
 class Mixture(Module):
     """x [T, width] -> the weighted sum of the experts that each row chooses.
 
-    up: gate and up of all experts, down: their other matrices. inner: of an expert, between the two.
-    biases: of the router, of up and of down, or none. scales: one, of the experts' weights, or none.
-    limit, weighs_inputs, has_logits: see `ExpertsShape`.
+    inner: inner size of an expert. limit, weighs_inputs, has_logits: see `ExpertsShape`.
     """
 
     up: ExpertLinears
+    """Gates and ups of all experts."""
     down: ExpertLinears
+    biases: list[Biases]
+    """Those of router, up and down; or empty."""
+    scales: list[Biases]
+    """One factor for the weight of each expert; or empty."""
 
     def __init__(
         self,
@@ -58,17 +61,16 @@ class Mixture(Module):
     ) -> None:
         self.router, self.weighs_inputs, self.has_logits = router, weighs_inputs, has_logits
         self.routing, self.inner, self.activation, self.limit = routing, inner, activation, limit
-        self.biases: list[Biases] = []
-        self.scales: list[Biases] = []
+        self.biases, self.scales = [], []
 
     def stack(self, experts: Sequence[str], width: int, gate_up: Sequence[str], down: str) -> None:
-        """The matrices of experts, by where their names begin; gate_up, down: how they end."""
+        """Declares experts with tensors of their own. experts: prefixes of their names."""
         up = [Part(f"{expert}.{which}.weight", self.inner, width) for expert in experts for which in gate_up]
         downs = [Part(f"{expert}.{down}.weight", width, self.inner) for expert in experts]
         self.take_stacks(up, downs, len(experts))
 
     def stack_fused(self, source: str, count: int, width: int, *, transposed: bool = False) -> None:
-        """The matrices of experts in two tensors [experts, ...]; transposed: [inputs, outputs] of each."""
+        """Declares experts that lie in two tensors [experts, ...]. transposed: as [inputs, outputs]."""
         gate_up, down = f"{source}.gate_up_proj", f"{source}.down_proj"
         ups = [
             Part(gate_up, self.inner, width, first, transposed, matrix=expert)
@@ -79,7 +81,7 @@ class Mixture(Module):
         self.take_stacks(ups, downs, count)
 
     def take_stacks(self, up: Sequence[Part], down: Sequence[Part], count: int) -> None:
-        """Both matrices of every expert, as parts of the checkpoint in the order of the experts."""
+        """Declares both matrices of every expert from the parts, in the order of the experts."""
         self.up = ExpertLinears(*up, experts=count, sharding=Sharding.OUTPUTS)
         self.down = ExpertLinears(*down, experts=count, sharding=Sharding.INPUTS)
 

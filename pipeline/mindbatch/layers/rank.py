@@ -1,4 +1,4 @@
-"""Bindings of one rank's layers: its parameters by name, its cache, and the other ranks."""
+"""`Module`, the base of all layers, and what a rank binds them to: parameters, cache, symbols of tokens."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def declared(
 
 
 class Module:
-    """A node of the tree; its children are its attributes and the items of its lists.
+    """A node of a model's tree; its children are its attributes and the items of its lists.
 
-    A node's name is the path to it, of attributes and numbers. `forward` says what it computes, once it is
-    bound to a rank; an attribute that is a `declared` parameter is the rank's array then.
+    A node is named by the path to it, of attributes and numbers. Once it is bound to a rank its `declared`
+    parameters are the rank's arrays, and `forward` records what it computes.
     """
 
     forward: Callable[..., Tensor]
@@ -59,7 +59,7 @@ class Module:
             yield from child.parameters(path)
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Gives the node and all below it their weights, as a rank has them, and what else they need."""
+        """Replaces the declared parameters of the node and of all below it by the rank's arrays."""
         for key, value in [*vars(self).items()]:
             if isinstance(value, TensorSpec):
                 setattr(self, key, rank.weights.parameters[f"{name}.{key}"])
@@ -69,27 +69,23 @@ class Module:
 
 @dataclass(frozen=True)
 class Weights:
-    """Loaded parameters, all that the model's tree promises, as kernels keep them.
-
-    outputs: of each matrix, whose packed shape does not tell. adapted: what adapters have for each parameter
-        that any of them touches.
-    """
+    """The loaded parameters of a rank by name, as its kernels keep them."""
 
     parameters: Mapping[str, KernelParameter]
     outputs: Mapping[str, int]
+    """Outputs of each matrix, which its packed shape does not tell."""
     adapted: Mapping[str, AdaptedParameter] = field(default_factory=dict)
+    """The parameters that adapters add to."""
 
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank of a model in memory.
-
-    caches: of each of the stage's layers its keys and values, or the states of a recurrent one.
-    """
+    """One rank of a model in memory."""
 
     weights: Weights
     kernels: Kernels
     caches: Sequence[tuple[KernelParameter, ...]]
+    """Keys and values of each layer of the stage; of a recurrent layer its states."""
     stage: Stage
     shard: TensorSlice = WHOLE
 
@@ -99,10 +95,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Symbols of a step's T tokens, named as the arrays of `kernels.step.Batch`; None where a step has none.
-
-    shared: what the layers of a model share by name, computed once for all of them.
-    """
+    """Symbols of a step's T tokens, named as the arrays of `kernels.step.Batch`; None for those it lacks."""
 
     ids: Tensor | None = None
     positions: Tensor | None = None
@@ -114,17 +107,18 @@ class Tokens:
     first_positions: Tensor | None = None
     states: Tensor | None = None
     shared: dict[str, Tensor] = field(default_factory=dict)
+    """Tensors that are computed once for all layers, by name."""
     _angles: dict[Rotary, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @property
     def attention_inputs(self) -> tuple[Tensor | None, ...]:
-        """Cache slots of the tokens and what they see, as attention takes it."""
+        """The tokens' cache slots and the positions that they see, in the order of attention's inputs."""
         seen = (self.slots, self.rows, self.block_tables, self.lengths)
         return seen if self.first_positions is None else (*seen, self.first_positions, self.positions)
 
     @property
     def sequences(self) -> tuple[Tensor | None, ...]:
-        """The sequences that tokens are of, and slots of their states, as recurrent layers take them."""
+        """The tokens' sequences and the slots of their states, in the order of recurrent layers' inputs."""
         return self.rows, self.positions, self.states
 
     def enter_layer(self, layer: str) -> None:

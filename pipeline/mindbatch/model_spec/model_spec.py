@@ -21,24 +21,24 @@ from mindbatch.parallel.topology import WHOLE, WHOLE_MODEL, DeviceMap, RankPart,
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model and the rank of it that is meant.
-
-    shard, stage: the rank's slice of every layer, and its layers.
-    stages: of the model; all of its ranks have caches of as many tokens as that with the most layers.
-    """
+    """A model as one of its ranks has it: parameters, division and sizes."""
 
     architecture: Architecture
     shard: TensorSlice
+    """The rank's slice of every layer."""
     stage: Stage
+    """The rank's layers."""
     stages: tuple[Stage, ...]
+    """All stages of the model. Every rank's cache has room for the same number of tokens, as many as fit the
+    stage with the most layers."""
 
     @classmethod
     def of(
         cls, architecture: Architecture, part: RankPart = WHOLE_MODEL, device_map: DeviceMap = None
     ) -> ModelSpec:
-        """The spec of a part. device_map: see `stage_cut.cut`.
+        """Makes the spec of a part of a model. device_map: see `stage_cut.cut`.
 
-        The architecture must be divisible so; see `described_folder.check_division`.
+        The architecture must be divisible; see `described_folder.check_division`.
         """
         stages = tuple(cut(tensor_specs(architecture), part.stages, device_map))
         return cls(architecture, part.shard, stages[part.stage], stages)
@@ -71,17 +71,17 @@ class ModelSpec:
 
     @property
     def max_positions(self) -> int:
-        """Most tokens of prompt and output."""
+        """Maximum length of prompt and output together, in tokens."""
         return self.architecture.max_positions
 
     @cached_property
     def num_parameters(self) -> int:
-        """Numbers of the weights of the whole model."""
+        """Number of weights of the whole model."""
         return sum(spec.numbers(WHOLE) for spec in self.parameters)
 
     @cached_property
     def rank_parameters(self) -> tuple[int, ...]:
-        """Numbers of the weights of a rank of each stage."""
+        """Number of weights of a rank, for each stage."""
         of_stages = (stage_specs(self.parameters, stage) for stage in self.stages)
         return tuple(
             sum(spec.numbers(self.shard) for spec in stage_parameters) for stage_parameters in of_stages
@@ -89,22 +89,22 @@ class ModelSpec:
 
     @property
     def decoder_start_id(self) -> int | None:
-        """Start id of an encoder-decoder, whose prompts are its encoder's input; None of others."""
+        """Id that the decoder of an encoder-decoder begins with; None for other models."""
         encoder = self.architecture.encoder
         return None if encoder is None else encoder.start_id
 
     @property
     def is_prefix_bidirectional(self) -> bool:
-        """True where tokens of a prompt see those behind them."""
+        """True if tokens of a prompt see the tokens behind them."""
         return self.decoder_start_id is not None or self.architecture.two_positions is not None
 
     @property
     def cached_numbers(self) -> int:
-        """Numbers of one token's keys and values on the rank with the most layers, padding included."""
+        """KV-cache numbers per token on the rank with the most layers, padding included."""
         return max(map(self._cached_numbers, self.stages))
 
     def _cached_numbers(self, stage: Stage) -> int:
-        """Numbers of one token's keys and values in the layers of a stage, padding included."""
+        """KV-cache numbers per token in the layers of a stage, padding included."""
         arch, ranks = self.architecture, self.shard.size
         sizes = [arch.heads_of(layer) for layer in stage.layers if arch.has_cache(layer)]
         return sum(
@@ -114,7 +114,7 @@ class ModelSpec:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of a sequence's state on the rank with the most recurrent layers; 0 where there are none."""
+        """Bytes of a sequence's recurrent state on the rank with the most such layers; 0 without any."""
         recurrence = self.architecture.recurrence
         if recurrence is None:
             return 0
@@ -123,7 +123,7 @@ class ModelSpec:
         return most * layer * FLOAT32.itemsize
 
     def cache_bytes_per_token(self, itemsize: int, device: str = "CPU", stage: Stage | None = None) -> int:
-        """Bytes of one token's keys and values. stage: None is the one with the most layers."""
+        """KV-cache bytes per token. stage: by default the one with the most layers."""
         numbers = self.cached_numbers if stage is None else self._cached_numbers(stage)
         if device == "Ascend" and self._alibi_numbers:
             numbers = -(-numbers * (self.head_dim + self._alibi_numbers) // self.head_dim)
@@ -131,26 +131,26 @@ class ModelSpec:
 
     @property
     def head_dim(self) -> int:
-        """Numbers of an attention head that a device's limits hold for."""
+        """Width of an attention head, which a device's operators may limit."""
         return self.architecture.head_dim
 
     @property
     def _shape(self) -> AttentionShape:
-        """A layer's attention; on Ascend those of a model differ in their windows alone."""
+        """Attention of the first layer; on Ascend the layers of a model differ in their windows alone."""
         return attention_shape(self.architecture, 0, WHOLE)
 
     @property
     def _alibi_numbers(self) -> int:
-        """Numbers that Ascend's heads have more."""
+        """Numbers that a head has besides on Ascend, for ALiBi."""
         return widened(self._shape).head_dim - self._shape.head_dim
 
     @property
     def is_gathered(self) -> bool:
-        """True where Ascend computes attention by plain operators: see `is_plain`."""
+        """True if Ascend computes attention by plain operators; see `is_plain`."""
         return is_plain(self._shape)
 
     def ascend_errors(self, block_size: int) -> Iterator[str]:
-        """Yields reasons why Ascend's operators do not take the model, or blocks of so many tokens."""
+        """Yields reasons why Ascend's operators do not take the model, or this block size."""
         if beyond := declaration(self.model_type).beyond_ascend:
             yield (
                 f"runtime.device_target=Ascend: {self.model_type} has {beyond}, which is not computed there; "
@@ -159,7 +159,7 @@ class ModelSpec:
         yield from limit_errors(self.head_dim + self._alibi_numbers, block_size, is_gathered=self.is_gathered)
 
     def max_step_tokens(self, device: str, seq_length: int) -> int | None:
-        """Most tokens of a step, where attention's memory bounds them."""
+        """Maximum number of tokens of a step if attention's memory bounds it, else None."""
         if device != "Ascend" or not self.is_gathered:
             return None
         kv_heads = max(1, self.architecture.kv_heads // self.shard.size)
@@ -167,9 +167,9 @@ class ModelSpec:
 
     @property
     def expert_numbers(self) -> int:
-        """Numbers that the C++ layers of experts of a rank keep for each token of a step.
+        """Numbers that the C++ experts of a rank keep for each token of a step.
 
-        Its scores, and for each expert that it chooses the row, two inner vectors and their product.
+        These are its scores and, for each chosen expert, the row, two inner vectors and their product.
         """
         experts = self.architecture.experts
         if experts is None:
@@ -182,5 +182,5 @@ class ModelSpec:
         return max(routed, *(kept(1, 1, inner) for inner in experts.shared), 0)
 
     def expert_bytes(self, num_tokens: int, device: str) -> int:
-        """Bytes that layers of experts keep of a step's rows on a CPU, all in the same memory."""
+        """Bytes that experts keep for the rows of a step on a CPU; all layers share them."""
         return num_tokens * self.expert_numbers * FLOAT32.itemsize if device == "CPU" else 0

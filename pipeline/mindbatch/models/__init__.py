@@ -15,21 +15,19 @@ if TYPE_CHECKING:  # NumPy, which a mistake of the command line need not load
 
 @dataclass(frozen=True)
 class ModelType:
-    """Models of one `model_type`.
-
-    describe: from config.json; errors are left in the reader.
-    tree: its layers, which own the parameters.
-    prefix: of the checkpoint's names; some checkpoints leave it out.
-    unused_tensors: patterns of names that a checkpoint may hold though nothing reads them.
-    copies: by the name of a tensor that a checkpoint may hold besides, the tensor that it must be equal to.
-    head_as_stored: whether the head is the token embedding shows in the tensors, whatever config.json says.
-    beyond_ascend: what the models have that only a CPU computes, in words; empty where all is.
-    """
+    """Declares one `model_type`: how its configuration is read and its layers are made."""
 
     describe: Callable[[ConfigReader], Architecture]
+    """Reads config.json; errors are left in the reader."""
     tree: Callable[[Architecture], Decoder]
+    """Makes the layers, which own the parameters."""
     prefix: str
+    """Prefix of the checkpoint's names; some checkpoints leave it out."""
     unused_tensors: tuple[str, ...] = ()
+    """Patterns of names that a checkpoint may hold though nothing reads them."""
     copies: Mapping[str, str] = field(default_factory=dict)
+    """By the name of a tensor that a checkpoint may hold besides, the tensor that it must be equal to."""
     head_as_stored: bool = False
+    """True if the stored tensors, not config.json, decide whether the head is the token embedding."""
     beyond_ascend: str = ""
+    """Names what only a CPU computes; empty if Ascend computes all."""

@@ -43,7 +43,7 @@ def describe(reader: ConfigReader) -> Architecture:
     arch = read_sizes(
         reader, KEYS, head_dim=reader.positive("kv_channels"), bias=reader.flag("add_bias_linear")
     )
-    # Without it, queries, keys and values take turns head by head.
+    # Without it, queries, keys and values are interleaved head by head.
     reader.needs("multi_query_attention", [True])
     reader.needs("post_layer_norm", [True])
     reader.needs("apply_residual_connection_post_layernorm", [False])

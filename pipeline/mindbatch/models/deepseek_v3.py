@@ -139,13 +139,13 @@ class Block(qwen3_moe.Block):
 
 
 def _queries(source: str, arch: Architecture, inputs: int) -> tuple[Part, ...]:
-    """The plain parts of all heads, then those that are rotated; in the checkpoint they take turns."""
+    """The plain parts of all heads, then those that are rotated; in the checkpoint they are interleaved."""
     latent = arch.latent
     assert latent is not None
     size, firsts = latent.plain + latent.rotated, (0, latent.plain)
     return tuple(
-        Part(source, arch.heads * run, inputs, first, unit=run, run=run, spacing=size)
-        for run, first in zip((latent.plain, latent.rotated), firsts, strict=True)
+        Part(source, arch.heads * width, inputs, first, unit=width, group_size=width, stride=size)
+        for width, first in zip((latent.plain, latent.rotated), firsts, strict=True)
     )
 
 

@@ -59,13 +59,13 @@ def _shares_norm(reader: ConfigReader) -> bool:
 
 
 class Attention(gpt_neox.Attention):
-    """In the matrix the query heads of a key and value head, and these two, take turns."""
+    """The matrix has, for each key/value head, its query heads, the key and the value."""
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
-        """Query, key and value; with multi_query it is one turn."""
-        size, turns = a.head_dim, a.kv_heads
-        runs = (a.heads // turns * size, size, size)
-        parts = interleaved(f"{source}.query_key_value.weight", runs, turns, a.hidden_size, size)
+        """Query, key and value; with multi_query there is one such group."""
+        size, groups = a.head_dim, a.kv_heads
+        group_sizes = (a.heads // groups * size, size, size)
+        parts = interleaved(f"{source}.query_key_value.weight", group_sizes, groups, a.hidden_size, size)
         return parts[0], *(replace(part, is_shared=True) for part in parts[1:])
 
 

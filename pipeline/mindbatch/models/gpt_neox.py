@@ -48,7 +48,7 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 class Attention(llama.Attention):
-    """Query, key and value by one matrix, in which the heads' three take turns; the output by another."""
+    """Query, key and value by one matrix, interleaved head by head; the output by another."""
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
         fused = f"{source}.query_key_value.weight"

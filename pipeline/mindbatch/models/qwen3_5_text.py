@@ -18,7 +18,7 @@ def describe(reader: ConfigReader, default_intermediate: int | None = None) -> A
 
 
 class DeltaNet(qwen3_next.DeltaNet):
-    """Qwen3-Next's, of tensors whose heads do not take turns."""
+    """Qwen3-Next's, of tensors that are not interleaved."""
 
     def projections(
         self, a: Architecture, source: str, units: Sequence[int], together: int

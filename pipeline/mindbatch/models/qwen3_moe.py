@@ -18,16 +18,11 @@ from mindbatch.models import llama
 
 @dataclass(frozen=True)
 class ExpertNames:
-    """Names, in a checkpoint, of the parts of a layer of experts, behind the name of its feed-forward block.
-
-    block: that one. fused_block: where the experts are in one tensor, as transformers 5 alone saves most.
-    shared: of a network beside the experts, with {} for its number. correction_is_row: it is [1, experts].
-    fused_is_transposed: matrices of experts that are in one tensor are [inputs, outputs].
-    fused_correction: its name where the experts are in one tensor; empty where it is the same.
-    """
+    """The checkpoint's names of the parts of a layer's experts, each below `block`."""
 
     block: str = "mlp"
     fused_block: str = "mlp"
+    """In place of `block` if the experts are in one tensor, as transformers 5 saves most types."""
     router: str = "gate.weight"
     correction: str = "gate.e_score_correction_bias"
     experts: str = "experts"
@@ -35,10 +30,14 @@ class ExpertNames:
     up: str = "up_proj"
     down: str = "down_proj"
     shared: str = "shared_experts"
+    """A network beside the experts, with {} for its number."""
     shared_router: str = "shared_expert_gate.weight"
     correction_is_row: bool = False
+    """True if the correction is [1, experts]."""
     fused_is_transposed: bool = False
+    """True if experts that are in one tensor have matrices [inputs, outputs]."""
     fused_correction: str = ""
+    """In place of `correction` if the experts are in one tensor."""
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -59,7 +58,7 @@ def read_experts(reader: ConfigReader, layers: int) -> Experts:
 
 
 class SparseMlp(Mixture):
-    """The experts of a layer, of which each row has some, and the networks that every row has besides."""
+    """Experts, of which each row chooses some, plus the shared networks that compute every row."""
 
     def __init__(self, a: Architecture, source: str, names: ExpertNames) -> None:
         settings = a.experts
@@ -95,7 +94,7 @@ class SparseMlp(Mixture):
 
 
 class GatedExpert(Mixture):
-    """One expert of every row, weighted with the sigmoid of its router's logit."""
+    """A shared network, weighted for each row with the sigmoid of its router's logit."""
 
     def __init__(self, a: Architecture, source: str, expert: str, inner: int, names: ExpertNames) -> None:
         gate = Router(f"{source}.{names.shared_router}", 1, a.hidden_size)

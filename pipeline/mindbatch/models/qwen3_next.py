@@ -101,14 +101,14 @@ class DeltaNet(Module):
     def projections(
         self, a: Architecture, source: str, units: Sequence[int], together: int
     ) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-        """Query, key, value and z, which take turns, and what beta and decay are made of.
+        """Query, key, value and z, which are interleaved, and what beta and decay are made of.
 
         units: of query, key and value, the numbers of a key head. together: value heads of one.
         """
-        turns = heads_of(a).key_heads
-        qkvz = interleaved(f"{source}.in_proj_qkvz.weight", (*units, units[2]), turns, a.hidden_size, 1)
-        gates = interleaved(f"{source}.in_proj_ba.weight", (together,) * 2, turns, a.hidden_size, 1)
-        return tuple(map(_by_run, qkvz)), tuple(map(_by_run, gates))
+        groups = heads_of(a).key_heads
+        qkvz = interleaved(f"{source}.in_proj_qkvz.weight", (*units, units[2]), groups, a.hidden_size, 1)
+        gates = interleaved(f"{source}.in_proj_ba.weight", (together,) * 2, groups, a.hidden_size, 1)
+        return tuple(map(_by_group, qkvz)), tuple(map(_by_group, gates))
 
     def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         qkvz, shape = self.qkvz(x_TH, tokens), self.delta.shape
@@ -123,8 +123,8 @@ def heads_of(a: Architecture) -> DeltaShape:
     return a.recurrence.delta_of(ranks=1)
 
 
-def _by_run(part: Part) -> Part:
-    return replace(part, unit=part.run)
+def _by_group(part: Part) -> Part:
+    return replace(part, unit=part.group_size)
 
 
 class Block(qwen3_moe.Block):

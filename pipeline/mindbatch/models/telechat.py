@@ -54,7 +54,7 @@ def _positions(reader: ConfigReader) -> int:
 
 
 class Attention(llama.Attention):
-    """Query by one matrix of the checkpoint, key and value by another in which the heads' two take turns."""
+    """Query by one matrix of the checkpoint, key and value by another, interleaved head by head."""
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
         size, hidden = a.head_dim, a.hidden_size

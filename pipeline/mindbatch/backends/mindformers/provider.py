@@ -143,5 +143,5 @@ def adapter_specs(spec: ModelSpec) -> list[TensorSpec]:
     return [
         parameter
         for parameter in spec.parameters
-        if _ADAPTED.fullmatch(parameter.name) and not any(part.run for part in parameter.parts)
+        if _ADAPTED.fullmatch(parameter.name) and not any(part.group_size for part in parameter.parts)
     ]
