@@ -128,7 +128,7 @@ setup(
         "mindbatch.examples": ["*.jsonl", "*/*", "adapters/*/*"],
         "mindbatch.evaluation": ["templates/*"],
         "mindbatch.kernels": ["csrc/*"],
-        "mindbatch.models": ["config_keys.json", "foreign_models.json"],
+        "mindbatch.config_json": ["config_keys.json", "foreign_models.json"],
         "mindbatch.server": ["page.html"],
     },
     # A checkout has the training of the shipped model, and no distribution does.

@@ -29,7 +29,7 @@ from mindbatch.io.regular_file import open_regular
 from mindbatch.io.screen_text import run_tool, say
 from mindbatch.io.storage import reason_of
 from mindbatch.io.tool_parser import ToolParser
-from mindbatch.models.registry import MODEL_TYPES
+from mindbatch.model_spec.registry import MODEL_TYPES
 from mindbatch.prompts.prompt_lines import text_lines
 
 NAME = "generate_custom.py"

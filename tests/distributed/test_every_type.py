@@ -11,7 +11,7 @@ from type_cases import ALL_CASES, config_of, first_of_each, prompts_of, type_of,
 from mindbatch import LLM
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel
 from mindbatch.io.errors import ConfigError
-from mindbatch.models.registry import MODEL_TYPES, describe, tensor_specs
+from mindbatch.model_spec.registry import MODEL_TYPES, describe, tensor_specs
 from mixed_requests import compare
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]

@@ -51,8 +51,9 @@ def test_a_fault_can_still_be_made(fault: Fault) -> None:
 def test_faults_are_in_every_package() -> None:
     packages = {Path(fault.file).parts[2] for fault in FAULTS}
     assert packages >= {
-        "checkpoint", "config", "dataset", "decoding", "engine", "evaluation", "kernels", "launch", "ledger",
-        "io", "models", "parallel", "replicas", "run", "tasks",
+        "architecture", "backends", "checkpoint", "config", "config_json", "dataset", "decoding", "engine",
+        "evaluation", "io", "kernels", "launch", "layers", "ledger", "model_spec", "models", "parallel",
+        "replicas", "run", "tasks",
     }  # fmt: skip
 
 

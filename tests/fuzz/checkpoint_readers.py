@@ -32,12 +32,12 @@ from mindbatch.checkpoint.reshard.journal import read_journal
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy, strategy_bytes
 from mindbatch.config.lora_schema import read_adapter_list
+from mindbatch.config_json.quantisation import open_whole
 from mindbatch.io.errors import ConfigError
 from mindbatch.launch.table_reader import read_rank_table
 from mindbatch.loading.setup import model_eos_ids
-from mindbatch.models.described_folder import check_tensors
-from mindbatch.models.quantisation import open_whole
-from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.model_spec.described_folder import check_tensors
+from mindbatch.model_spec.registry import describe, tensor_specs
 from published_configs import published
 from pytorch_bytes import old_pytorch_bytes, pytorch_bytes
 from quantised_folders import sample

@@ -18,10 +18,10 @@ from typing import Any
 import transformers
 from transformers import CONFIG_MAPPING
 
-from mindbatch.models.registry import MODEL_TYPES
+from mindbatch.model_spec.registry import MODEL_TYPES
 
-TARGET = Path(__file__).parents[1] / "unit/models/config_defaults.json"
-SHIPPED = Path(__file__).parents[2] / "pipeline/mindbatch/models/config_keys.json"
+TARGET = Path(__file__).parents[1] / "unit/config_json/config_defaults.json"
+SHIPPED = Path(__file__).parents[2] / "pipeline/mindbatch/config_json/config_keys.json"
 OWN: dict[str, dict[str, Any]] = {
     "minimind": {
         "hidden_act": "silu",

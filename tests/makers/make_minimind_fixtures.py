@@ -17,8 +17,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from make_model_fixtures import GROUPED, Case, cases_of, load, spread, write_references
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.architecture.tensor_spec import source_shapes
+from mindbatch.model_spec.registry import describe, tensor_specs
 
 SIZES = GROUPED | {"tie_word_embeddings": True, "rope_theta": 1e6, "num_experts_per_tok": 2}
 OWN = {"model_type": "minimind", "architectures": ["MiniMindForCausalLM"], "use_moe": True, "dropout": 0.0}

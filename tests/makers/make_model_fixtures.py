@@ -21,7 +21,7 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-ROPE_FIXTURE = Path(__file__).parents[1] / "unit/models/rope.json"
+ROPE_FIXTURE = Path(__file__).parents[1] / "unit/config_json/rope.json"
 STEPS, PROMPTS, LONGEST = 64, 16, 30
 LEAST_GAP = 2e-3
 """Between the two largest logits at every greedy step: far above what float32 rounding can turn round."""

@@ -11,8 +11,8 @@ import torch
 from model_folders import random_tensor, stored
 
 from make_model_fixtures import Case, spread
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.architecture.tensor_spec import source_shapes
+from mindbatch.model_spec.registry import describe, tensor_specs
 from twins import Twin
 
 

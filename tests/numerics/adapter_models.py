@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from recording import pad_steps
 
+from mindbatch.backends import native
+from mindbatch.backends.model import Model
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.decoding import DecodingParams
@@ -20,10 +22,8 @@ from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import ScheduledTokens, Step
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.shapes import CacheGeometry
-from mindbatch.models import native
-from mindbatch.models.model import Model
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import describe
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import describe
 
 PARAMS = DecodingParams(max_new_tokens=1)
 SETTINGS = EngineSettings(batch_size=8, seq_length=16, block_size=16, num_blocks=8, max_batched_tokens=64)

@@ -23,8 +23,11 @@ LATENT = FIXTURE.with_name("latent.npz")
 RECURRENT = FIXTURE.with_name("recurrent.npz")
 PANGU = FIXTURE.with_name("pangu.npz")
 CONTEXTS = FIXTURE.with_name("contexts.npz")
+TYPES = Path(__file__).parents[1] / "types"
+"""A file for each type that was added by `record.py` there, found by its name."""
 STORIES = Path(__file__).parents[3] / "shared/data/stories260K"
 """A trained Llama, which is not shipped."""
+OF_SEVERAL_TYPES = (DENSE, GLM, GPT, NORMED, EXPERTS, MINIMIND, LATENT, PANGU, RECURRENT)
 STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
@@ -46,7 +49,7 @@ def dense_cases() -> dict[str, Path]:
     """By case of the dense types that came later, the fixture that has it."""
     return {
         case: path
-        for path in (DENSE, GLM, GPT, NORMED, EXPERTS, MINIMIND, LATENT, PANGU, RECURRENT)
+        for path in (*OF_SEVERAL_TYPES, *sorted(TYPES.glob("*.npz")))
         for case in descriptions(path)
     }
 

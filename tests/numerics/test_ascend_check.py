@@ -21,6 +21,7 @@ from ascend_check.models import CONFIGS, MINDFORMERS_CONFIGS, NAMES, family_of, 
 from ascend_check.page import COMPILED, FAILED, PASSED
 from ascend_check.runs import PROMPTS, STEPS, logits
 from mindbatch.ascend_simulation.process import simulate
+from mindbatch.backends.loader import load_weights
 from mindbatch.backends.mindformers.families import FAMILIES
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.io.errors import CheckpointError, ConfigError
@@ -30,9 +31,8 @@ from mindbatch.kernels.ascend.kernels import AscendKernels
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.kernels.memory import BFLOAT16, FLOAT16, FLOAT32
 from mindbatch.kernels.reference import ReferenceKernels
-from mindbatch.models.loader import load_weights
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import MODEL_TYPES, declaration, describe
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import MODEL_TYPES, declaration, describe
 from mindbatch.parallel.context import initialise
 
 STAND_INS = (

@@ -11,14 +11,14 @@ import pytest
 
 from ascend_check.models import CONFIGS
 from mindbatch.ascend_simulation.compilation import CHUNK, COPY, DECODE, HEAD, PROMPT
+from mindbatch.ascend_simulation.no_weights import NoWeights
 from mindbatch.ascend_simulation.process import simulate
+from mindbatch.backends import native
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.kernels.step_programs import StepRecordings
-from mindbatch.models import native
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.no_weights import NoWeights
-from mindbatch.models.registry import describe
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import defaults, describe
 from simulated_compilation import compile_job, compile_jobs, first_and_last
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("ascend_simulation")]
@@ -45,6 +45,7 @@ CHATGLM: dict[str, Any] = {
 GPT2 = {"vocab_size": 101, "n_embd": 128, "n_layer": 1, "n_head": 8, "n_positions": 64}
 PLAIN = {"vocab_size": 101, "hidden_size": 128, "num_attention_heads": 8, "max_position_embeddings": 64}
 EXPERTS = {"moe_intermediate_size": 32, "num_experts_per_tok": 2}
+OF_EXPERTS = EXPERTS | {"num_experts": 4, "num_local_experts": 4}
 GROUPS = {
     "n_routed_experts": 4,
     "n_shared_experts": 1,
@@ -89,15 +90,12 @@ SIZES: dict[str, dict[str, Any]] = {
     "gpt2": GPT2,
     "gpt_neox": PLAIN | {"intermediate_size": 96},
     "gptj": GPT2 | {"rotary_dim": 8},
-    "gpt_oss": LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2},
     "llama4_text": LLAMA | {"num_local_experts": 4, "intermediate_size_mlp": 96, "no_rope_layers": [0]},
     "minimax_m2": LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 8},
-    "mixtral": LLAMA | {"num_local_experts": 4},
     "mt5": T5,
     "opt": PLAIN | {"ffn_dim": 96, "word_embed_proj_dim": 64},
     "pangu_alpha": {"vocab_size": 101, "hidden_size": 128, "num_heads": 8, "max_position_embeddings": 64},
     "qwen2_moe": LLAMA | EXPERTS | {"num_experts": 4, "shared_expert_intermediate_size": 48},
-    "qwen3_moe": LLAMA | EXPERTS | {"num_experts": 4},
     "t5": T5,
     "telechat": {
         "vocab_size": 101,
@@ -108,6 +106,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "base_seqlen": 64,
     },
 }
+"""Of types that have other keys than Llama's."""
 ENCODERS = {"mt5", "t5"}
 PLAIN_ATTENTION = {
     "deepseek_v2",
@@ -129,7 +128,8 @@ FUSED = {
 
 def job(model_type: str, size: int, ranks: list[int], stages: int = 1, layers: int = 1) -> dict[str, Any]:
     """So many layers for each stage."""
-    config = {"model_type": model_type, **SIZES.get(model_type, LLAMA)}
+    experts = {key: size for key, size in OF_EXPERTS.items() if key in defaults(model_type)}
+    config = {"model_type": model_type, **SIZES.get(model_type, LLAMA | experts)}
     depth = {
         "bloom": "n_layer",
         "chatglm": "num_layers",

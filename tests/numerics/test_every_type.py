@@ -14,7 +14,7 @@ from type_cases import TYPE_CASES, prompts_of, type_of, write_case
 
 from mindbatch import LLM, DecodingParams
 from mindbatch.kernels.native_library import find_library
-from mindbatch.models.registry import MODEL_TYPES
+from mindbatch.model_spec.registry import MODEL_TYPES
 
 pytestmark = [
     pytest.mark.slow,

@@ -19,7 +19,7 @@ from type_cases import TYPE_CASES, config_of, description_of, prompts_of
 
 from mindbatch import DecodingParams
 from mindbatch.io.errors import CheckpointError
-from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.model_spec.registry import describe, tensor_specs
 
 pytestmark = pytest.mark.slow
 GREEDY = DecodingParams(max_new_tokens=8)

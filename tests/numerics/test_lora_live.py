@@ -8,10 +8,10 @@ from adapter_models import GEOMETRY, loaded, logits_of, runner_of
 from lora_cases import base_logits, cases, ends_of_prompts, live_logits, prompts, write_base, write_case
 
 from mindbatch.backends.mindformers import provider
+from mindbatch.backends.model import Model
 from mindbatch.checkpoint.lora.adapter import open_adapter
+from mindbatch.config_json.reader import NONE_IGNORED
 from mindbatch.kernels.choice import choose_kernels
-from mindbatch.models.config_reader import NONE_IGNORED
-from mindbatch.models.model import Model
 from mindbatch.parallel.context import initialise
 from mindbatch.parallel.topology import WHOLE_MODEL
 

@@ -22,6 +22,9 @@ from numpy.typing import NDArray
 from recording import Run, difference, load
 
 from mindbatch import LLM, DecodingParams
+from mindbatch.architecture.stage_cut import cut
+from mindbatch.backends.loader import load_weights
+from mindbatch.backends.merged_adapter import merge_native
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
 from mindbatch.checkpoint.formats.floats import converted
 from mindbatch.checkpoint.lora.adapter import open_adapter
@@ -29,11 +32,8 @@ from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.request import RequestOutput
 from mindbatch.io.errors import CheckpointError, ConfigError, PromptError
 from mindbatch.kernels.choice import choose_kernels
-from mindbatch.models.loader import load_weights
-from mindbatch.models.merged_adapter import merge_native
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.stage_cut import cut
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.parallel.context import initialise
 from mindbatch.parallel.topology import RankPart, Stage, TensorSlice
 from peft_folders import TINY, write_adapter

@@ -19,7 +19,7 @@ from mindbatch.checkpoint.placement.regions import RankFiles
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import BackendError
-from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.tasks.layout import task as layout_task
 from mindbatch.tasks.layout.mindformers import InferredLayout, LayoutJob, infer_layouts, llama_options
 from mindbatch.tasks.registry import TASKS

@@ -8,12 +8,12 @@ from typing import Any
 import mindspore as ms
 import pytest
 
+from mindbatch.architecture.tensor_spec import source_shapes
 from mindbatch.checkpoint.placement.placements import placements, with_replicas
 from mindbatch.checkpoint.strategy.placements import strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.config.compose import compose_task
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.tasks.layout import task as layout_task
 from mindbatch.tasks.registry import TASKS
 from mindbatch.tasks.reshard import task as reshard

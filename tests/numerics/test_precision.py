@@ -14,6 +14,7 @@ from model_folders import STORIES
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
+from mindbatch.backends import native
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.settings import EngineSettings
@@ -21,9 +22,8 @@ from mindbatch.kernels.choice import choose_kernels
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.native_library import find_library
 from mindbatch.kernels.shapes import CacheGeometry
-from mindbatch.models import native
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import describe
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import describe
 from mindbatch.parallel.context import initialise
 from mindbatch.prompts.tokenizer import Tokenizer
 

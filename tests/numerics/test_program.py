@@ -14,7 +14,9 @@ from kernel_runs import recording_of
 from model_folders import GPT, descriptions
 
 from ascend_check.models import architecture, weights_of
+from mindbatch.architecture.architecture import Architecture
 from mindbatch.ascend_simulation.compilation import sample_steps
+from mindbatch.backends import native
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import Step
@@ -31,10 +33,9 @@ from mindbatch.kernels.recording import FLOAT, RecordedCall, Recording, Symbol
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.kernels.step_programs import StepRecordings, programs_of
-from mindbatch.models import native
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import MODEL_TYPES, declaration, describe
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import MODEL_TYPES, declaration, describe
+from mindbatch.models.opt import OptDetails
 from small_configs import EXPERTS, LLAMA, RECURRENT
 
 SETTINGS = EngineSettings(batch_size=3, seq_length=24, block_size=8, num_blocks=9, max_batched_tokens=16)
@@ -137,7 +138,7 @@ def test_hidden_states_are_what_the_head_multiplies(case: str, library: NativeLi
         each.num_logits = each.stop - each.start
     found, tokens = runner.run(step), range(step.num_tokens)
     words = weights.floats("model.decoder.embed_tokens.weight")
-    assert words.shape[1] == arch.embedding_size != arch.hidden_size
+    assert words.shape[1] == arch.details_of(OptDetails).embedding_size != arch.hidden_size
     expected = found.hidden(tokens) @ words.T
     np.testing.assert_allclose(found.logits(tokens), expected, rtol=1e-5, atol=1e-6)
 

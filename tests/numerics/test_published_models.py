@@ -20,8 +20,8 @@ from recording import LastRun, gap, load
 from mindbatch import DecodingParams
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.loading.providers import open_model
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import describe
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import describe
 from published_configs import RECORDED, published
 from small_published import description, small
 

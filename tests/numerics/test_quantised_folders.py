@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from adapter_models import GEOMETRY, logits
 
+from mindbatch.backends import native
+from mindbatch.backends.loader import load_weights
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.kernels.native_library import find_library
 from mindbatch.loading.providers import open_model
-from mindbatch.models import native
-from mindbatch.models.loader import load_weights
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import describe
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import describe
 from mindbatch.parallel.context import initialise
 from mindbatch.parallel.topology import WHOLE, RankPart, TensorSlice
 from quantised_folders import METHODS, sample

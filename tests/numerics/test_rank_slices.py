@@ -1,5 +1,6 @@
 """What a placement gives to a rank is what the native layers hold there, byte for byte."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -9,55 +10,35 @@ from model_folders import dense_cases, descriptions, write_folder
 from numpy.typing import NDArray
 from placed_arrays import index
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import Layout, TensorSpec, shard_specs, source_shapes
+from mindbatch.backends.loader import load_weights
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
 from mindbatch.checkpoint.placement.regions import Placement
 from mindbatch.kernels.choice import choose_kernels
-from mindbatch.models.described_folder import checkpoint_names
-from mindbatch.models.loader import load_weights
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import Layout, TensorSpec, shard_specs, source_shapes
+from mindbatch.model_spec.described_folder import checkpoint_names
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.parallel.topology import RankPart, TensorSlice
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run as run_reshard
 
 Array = NDArray[np.float32]
-# Of these an MLP has an odd size, or one that the number of heads does not share.
-UNDIVIDED = (
-    "bloom_untied",
-    "chatglm_odd",
-    "cohere2_local",
-    "apertus_biased",
-    "cohere_biased",
-    "ernie4_5_biased",
-    "ernie4_5_moe_some",
-    "exaone4_whole",
-    "gemma2_biased",
-    "gemma3_yarn",
-    "falcon_alibi",
-    "glm4_moe_lite_mixed",
-    "glm4_scaled",
-    "glm_moe_dsa_shared",
-    "glm_unbiased",
-    "gpt2_scaled",
-    "gpt_neox_whole",
-    "gptj_tied",
-    "granite_biased",
-    "hunyuan_v1_dense_biased",
-    "minimind_odd",
-    "olmo2_biased",
-    "olmo2_odd",
-    "olmo3_mixed",
-    "opt_unbiased",
-    "opt_untied",
-    "phi3_partial",
-    "qwen3_5_text_kinds",
-    "seed_oss_biased",
-    "starcoder2_unbiased",
-)
 LATER = dense_cases()
+
+
+def common_factor(arch: Architecture) -> int:
+    """The largest number that divides the heads and the inner sizes of all layers."""
+    sizes = [arch.heads]
+    if arch.experts is None or len(arch.experts.layers) < arch.num_layers:
+        sizes.append(arch.intermediate_size)
+    if arch.experts is not None:
+        sizes += [arch.experts.intermediate_size, *arch.experts.shared]
+    if arch.recurrence is not None and arch.recurrence.delta is not None:
+        sizes.append(arch.recurrence.delta.key_heads)
+    return math.gcd(*sizes)
 
 
 def rank_tensor(placement: Placement, rank: int, full: Array) -> Array:
@@ -99,7 +80,7 @@ def test_every_rank_holds_what_its_layers_hold(case: str, kernels: str, tmp_path
     specs, names = tensor_specs(arch), checkpoint_names(arch, folder.names)
     full = {source: folder.floats(names(source)) for source in source_shapes(specs)}
     allowed = allowed_model_parallel(specs)
-    assert allowed[-1] > 1 or case in UNDIVIDED
+    assert (allowed[-1] > 1) == (common_factor(arch) > 1)
     for ways in allowed:
         placed = placements(specs, ways)
         for rank in range(ways):

@@ -17,14 +17,14 @@ from safetensors.numpy import load_file, save_file
 from type_cases import config_of, prompts_of, write_case
 
 from mindbatch import LLM, DecodingParams
+from mindbatch.architecture.tensor_spec import source_shapes
+from mindbatch.backends.merged_adapter import adapter_renames
 from mindbatch.cli import main
 from mindbatch.config.model_schema import ModelConfig
+from mindbatch.config_json.forms import TEXT_TYPES, TIE, nested_names
 from mindbatch.io.errors import CheckpointError, ConfigError, PromptError
 from mindbatch.loading.providers import open_model
-from mindbatch.models.config_forms import TEXT_TYPES, TIE, nested_names
-from mindbatch.models.merged_adapter import adapter_renames
-from mindbatch.models.registry import declaration, describe, tensor_specs
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.model_spec.registry import declaration, describe, tensor_specs
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import open_reshard_source
 

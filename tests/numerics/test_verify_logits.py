@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mindbatch.architecture.architecture import Architecture
 from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.checkpoint.reshard.execution import execute_plan
 from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.io.errors import CheckpointError
 from mindbatch.loading.first_logits import FloatArray, first_logits
-from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard.logits_check import LogitsCheck, WholeCheckpoint, logits_check
 from mindbatch.tasks.reshard.plan import plan_reshard
 from mindbatch.tasks.reshard.schema import ReshardConfig

@@ -21,9 +21,9 @@ from type_cases import ALL_CASES, prompts_of
 
 from ice_tokenizers import Published, model_file, write
 from mindbatch import LLM, DecodingParams
+from mindbatch.architecture.tensor_spec import source_shapes
 from mindbatch.io.errors import CacheBudgetError, CheckpointError, ConfigError, PromptError
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.model_spec.registry import describe, tensor_specs
 
 pytestmark = pytest.mark.slow
 GREEDY = DecodingParams(max_new_tokens=64)

@@ -15,7 +15,7 @@ from model_folders import (
     write_folder,
 )
 
-from mindbatch.models.registry import describe
+from mindbatch.model_spec.registry import describe
 
 ALL_CASES = (
     dict.fromkeys(descriptions(), FIXTURE)

@@ -47,6 +47,7 @@ RULES = (
     _rule("SPEED", _json("[a-z_]*_per_second", rf"{NUMBER}|\[[^\]]*\]")),
     _rule("PROCESS", _json("process|pid")),
     _rule("HOST", _json("host", r'"[^"]*"')),
+    _rule("MODEL TYPES", r"\b(?P<value>apertus, bloom, (?:\w+, )+telechat3)\b"),
     _rule("KERNELS", _json("kernels", r'"(?!auto)[^"]*"')),
     _rule("CHECK", r'^\{"ledger":1,.*"kernels":.*"check":(?P<value>"[0-9a-f]{16}")'),
     # The check of run.json covers its times too.

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mindbatch.architecture.tensor_spec import source_shapes
 from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.checkpoint.formats.ckpt_file import ckpt_layout
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.formats.stored import DTYPES
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.model_spec.registry import describe, tensor_specs
 from tensor_files import write_tensor_file
 from verified_sources import open_verified
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from mindbatch.model_spec.registry import MODEL_TYPES, defaults
+
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
     "vocab_size": 100,
@@ -73,16 +75,15 @@ _DELTA: dict[str, Any] = {
     "linear_key_head_dim": 6,
     "linear_value_head_dim": 4,
 }
-_SHARED: dict[str, Any] = {
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
+_COUNTS: dict[str, Any] = {
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4),
+    **dict.fromkeys(("num_experts_per_tok", "moe_k"), 2),
     "moe_intermediate_size": 20,
     "shared_expert_intermediate_size": 24,
 }
-EXPERTS: dict[str, dict[str, Any]] = {
+_OTHERS: dict[str, dict[str, Any]] = {
     "deepseek_v2": _LATENT,
     "deepseek_v3": _LATENT,
-    "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 20},
     "gemma4_text": {
         "num_key_value_heads": 4,
         "head_dim": 8,
@@ -96,28 +97,25 @@ EXPERTS: dict[str, dict[str, Any]] = {
     },
     "glm4_moe_lite": _LATENT,
     "glm_moe_dsa": _LATENT,
-    "glm4_moe": {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20},
     "lfm2": {"full_attn_idxs": [1], "num_key_value_heads": 4, "block_multiple_of": 16},
-    "qwen2_moe": _SHARED,
-    "qwen3_5_moe_text": _DELTA | _SHARED,
+    "qwen3_5_moe_text": _DELTA,
     "qwen3_5_text": _DELTA,
-    "qwen3_next": _DELTA | _SHARED,
-    "gpt_oss": {
-        "num_key_value_heads": 4,
-        "num_local_experts": 4,
-        "num_experts_per_tok": 2,
-        "sliding_window": 8,
-    },
+    "qwen3_next": _DELTA,
+    "gpt_oss": {"num_key_value_heads": 4, "sliding_window": 8},
     "llama4_text": {
         "num_key_value_heads": 4,
-        "num_local_experts": 4,
+        "num_experts_per_tok": 1,
         "intermediate_size_mlp": 40,
         "head_dim": 8,
         "attention_chunk_size": 8,
     },
-    "minimax_m2": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16},
-    "mixtral": {"num_local_experts": 4},
-    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20},
+    "minimax_m2": {"head_dim": 16},
+}
+EXPERTS: dict[str, dict[str, Any]] = {
+    model_type: {key: size for key, size in _COUNTS.items() if key in defaults(model_type)}
+    | _OTHERS.get(model_type, {})
+    for model_type in MODEL_TYPES
+    if model_type != "minimind"  # whose experts are those of two generations
 }
 """What the types of mixtures of experts, and those with recurrent layers, say besides LLAMA."""
 RECURRENT = frozenset(("lfm2", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"))

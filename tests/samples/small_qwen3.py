@@ -7,8 +7,8 @@ import numpy as np
 from safetensors_writer import safetensors_bytes
 from small_tokenizers import CHATML, byte_level
 
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.architecture.tensor_spec import source_shapes
+from mindbatch.model_spec.registry import describe, tensor_specs
 from mindformers_configs import config
 
 

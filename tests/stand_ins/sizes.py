@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import describe
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import describe
 from mindbatch.parallel.topology import WHOLE, Stage
 
 _GPT2 = {"model_type": "gpt2", "vocab_size": 340, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}

@@ -9,7 +9,7 @@ import pytest
 from doc_pages import CHECKOUT, PAGES, Block, blocks, commands, commands_of
 from mindbatch.cli import SHORT_FLAGS, SWITCHES, VALUED_FLAGS
 from mindbatch.config.schema import schema_keys
-from mindbatch.models.registry import MODEL_TYPES
+from mindbatch.model_spec.registry import MODEL_TYPES
 from mindbatch.tasks.registry import TASKS
 
 COMMANDS = commands()

@@ -10,7 +10,7 @@ import pytest
 import generate_custom
 from mindbatch import cli
 from mindbatch.io.errors import ConfigError
-from mindbatch.models.registry import MODEL_TYPES
+from mindbatch.model_spec.registry import MODEL_TYPES
 from task_configs import config_of
 
 DEVICE = "DEVICE_ID"

@@ -16,16 +16,12 @@ PACKAGE = Path(__file__).parents[2] / "pipeline/mindbatch"
 
 # Which packages (and modules beside them) each may import besides its own; none imports cli, and io none.
 LOWEST = {"fields", "io"}
-# Modules that only declare: they stand below all that a model is made of, cut or read by.
-DECLARATIONS = {
-    "models.architecture",
-    "models.stage_cut",
-    "models.tensor_spec",
-    "kernels.memory",
-    "kernels.shapes",
-}
+# What only declares: it stands below all that a model is made of, cut or read by.
+DECLARATIONS = {"architecture", "kernels.memory", "kernels.shapes"}
 BELOW_ENGINE = {
+    "config_json",
     "decoding",
+    "model_spec",
     "models",
     "checkpoint",
     "prompts",
@@ -42,18 +38,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "kernels.memory": LOWEST,
     "kernels.shapes": set(),
     "kernels.native_library": LOWEST,
-    "models.architecture": {"kernels.memory", "kernels.shapes"},
-    "models.stage_cut": {"models.tensor_spec", "parallel"},
-    "models.tensor_spec": {"parallel"},
+    "architecture": {"kernels.shapes", "parallel"},
     "kernels": {"parallel", "kernels.memory", "kernels.native_library", "kernels.shapes"} | LOWEST,
-    "layers": {"models.architecture", "models.tensor_spec", "kernels", "kernels.shapes", "parallel"} | LOWEST,
+    "layers": {"kernels", "parallel"} | DECLARATIONS | LOWEST,
     "checkpoint": {"parallel"} | DECLARATIONS | LOWEST,
     "decoding": {"kernels.native_library"} | LOWEST,
     "prompts": {"checkpoint"} | LOWEST,
-    "models": {"checkpoint", "decoding", "layers", "kernels", "parallel"} | DECLARATIONS | LOWEST,
-    "hub": {"checkpoint"} | LOWEST,
-    "config": {"checkpoint", "decoding", "hub", "models", "kernels.memory"} | LOWEST,
-    "engine": BELOW_ENGINE - {"checkpoint", "config", "layers"} | DECLARATIONS | LOWEST,
+    "config_json": {"checkpoint", "decoding"} | DECLARATIONS | LOWEST,
+    "models": {"config_json", "layers", "kernels"} | DECLARATIONS | LOWEST,
+    "model_spec": {"checkpoint", "config_json", "kernels", "layers", "models", "parallel"}
+    | DECLARATIONS
+    | LOWEST,
+    "hub": LOWEST,
+    "config": {"config_json", "decoding", "hub", "model_spec", "kernels.memory"} | LOWEST,
+    "engine": {"backends", "decoding", "kernels", "parallel", "prompts"} | DECLARATIONS | LOWEST,
     "loading": BELOW_ENGINE | DECLARATIONS | {"backends", "engine"} | LOWEST,
     "message_formats": LOWEST,
     "replicas": {"checkpoint", "config", "decoding", "engine", "kernels", "launch", "loading", "parallel"}
@@ -91,7 +89,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "backends",
         "kernels",
         "checkpoint",
-        "models",
+        "config_json",
+        "model_spec",
         "parallel",
     }
     | DECLARATIONS
@@ -126,7 +125,8 @@ MINDSPORE = {
     "kernels/ascend/*",
     "kernels/mindspore_kernels.py",
     "parallel/context.py",
-    "backends/*",
+    "parallel/hand_over.py",
+    "backends/mindformers/*",
 }
 MINDSPORE_FREE = {
     "kernels/ascend/step.py",
@@ -136,11 +136,11 @@ MINDSPORE_FREE = {
     "backends/mindformers/imports.py",
     "*/__init__.py",
 }
-TRANSFORMERS = {"prompts/tokenizer_files.py", "backends/*"}
+TRANSFORMERS = {"prompts/tokenizer_files.py", "backends/mindformers/*"}
 # By library: the modules that may import it, and those among them that may not.
 PLACES: dict[str, tuple[set[str], set[str]]] = {
     "mindspore": (MINDSPORE, MINDSPORE_FREE),
-    "mindformers": ({"ascend_simulation/layouts.py", "backends/*"}, set()),
+    "mindformers": ({"ascend_simulation/layouts.py", "backends/mindformers/*"}, set()),
     "transformers": (TRANSFORMERS, set()),
     "torch": (set(), set()),
     "pandas": ({"ray/batches.py"}, set()),
@@ -304,7 +304,7 @@ LIGHT = [
     "import mindbatch",
     "import mindbatch.cli",
     "import mindbatch.engine.engine",
-    "import mindbatch.models.registry, mindbatch.models.llama, mindbatch.models.gpt2",
+    "import mindbatch.model_spec.registry, mindbatch.models.llama, mindbatch.models.gpt2",
     "from mindbatch import LLM, DecodingParams",
     "import mindbatch.io.storage, mindbatch.ledger.ledger, mindbatch.ledger.run_record",
     "import mindbatch.dataset.dataset, mindbatch.dataset.rows",
@@ -320,7 +320,7 @@ LIGHT = [
     "import mindbatch.checkpoint.placement.proof, mindbatch.tasks.layout.ranks",
     "import mindbatch.tasks.layout.ranks",
     "import mindbatch.engine.model_runner, mindbatch.kernels.native, mindbatch.layers.decoder",
-    "import mindbatch.models.loader, mindbatch.models.adapter_weights, mindbatch.models.model",
+    "import mindbatch.backends.loader, mindbatch.backends.adapter_weights, mindbatch.backends.model",
 ]
 HEAVY = (
     "mindspore",

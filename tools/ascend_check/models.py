@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import source_shapes
 from mindbatch.backends.mindformers import families
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.model_spec.registry import MODEL_TYPES, declaration, defaults, describe, tensor_specs
 from mindbatch.parallel.topology import WHOLE
 
 FloatArray = npt.NDArray[np.float32]
@@ -70,8 +70,7 @@ _TELECHAT = {
     "training_seqlen": 64,
     "base_seqlen": 64,
 }
-CONFIGS: Mapping[str, Mapping[str, Any]] = {
-    "apertus": _GROUPED,
+_OTHERS: Mapping[str, Mapping[str, Any]] = {
     "bloom": {"vocab_size": 96, "hidden_size": 64, "n_layer": 2, "n_head": 4, "seq_length": 64},
     "chatglm": {
         "padded_vocab_size": 96,
@@ -96,15 +95,12 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "gmask_token_id": 94,
         "mask_token_id": 93,
     },
-    "cohere": _GROUPED,
     "cohere2": _GROUPED | {"sliding_window_pattern": 2, "sliding_window": 12},
     "deepseek_v2": _GROUPED_LATENT | {"n_group": 1, "topk_group": 1},
     "deepseek_v3": _GROUPED_LATENT | {"n_group": 2, "topk_group": 2},
-    "ernie4_5": _GROUPED,
     "ernie4_5_moe": _GROUPED | {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 48},
     "exaone4": _GROUPED | {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 12},
     "falcon": _PLAIN | {"new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 96},
-    "gemma": _GROUPED,
     "gemma2": _GROUPED | {"query_pre_attn_scalar": 16, "attn_logit_softcapping": 2.0, "sliding_window": 12},
     "gemma3_text": _GROUPED | {"sliding_window_pattern": 2, "sliding_window": 12},
     "glm": _GROUPED | {"partial_rotary_factor": 0.5},
@@ -131,16 +127,13 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "logits_scaling": 2.0,
     },
     "hunyuan_v1_dense": _GROUPED | {"rope_scaling": {"type": "dynamic", "alpha": 100.0}},
-    "llama": _GROUPED,
     "llama4_text": _GROUPED
     | {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size_mlp": 96, "floor_scale": 4}
     | {"attention_chunk_size": 12, "no_rope_layer_interval": 2, "interleave_moe_layer_step": 2},
     "minimax_m2": _GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 8},
-    "minimind": _GROUPED,
     "mistral": _GROUPED | {"sliding_window": None},
     "mixtral": _GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
     "mt5": _ENCODER,
-    "olmo2": _GROUPED,
     "olmo3": _GROUPED | {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 12},
     "opt": _PLAIN | {"ffn_dim": 96},
     "pangu_alpha": {
@@ -150,18 +143,25 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "num_heads": 4,
         "max_position_embeddings": 64,
     },
-    "phi3": _GROUPED,
-    "qwen2": _GROUPED,
     "qwen2_moe": _GROUPED | _EXPERTS | {"num_experts": 4, "shared_expert_intermediate_size": 48},
     "qwen3": _GROUPED | {"attention_bias": False},
     "qwen3_moe": _GROUPED | _EXPERTS | {"num_experts": 4},
-    "seed_oss": _GROUPED,
     "smollm3": _GROUPED | {"no_rope_layer_interval": 2},
-    "starcoder2": _GROUPED,
     "t5": _ENCODER,
     "telechat": _TELECHAT,
-    "telechat3": _GROUPED,
 }
+"""Configurations of types that have other keys than Llama's, or that shall show something besides."""
+_OF_EXPERTS = _EXPERTS | {"num_experts": 4, "num_local_experts": 4}
+
+
+def tiny_config(model_type: str) -> Mapping[str, Any]:
+    """Sizes of a few numbers for the keys that a type has."""
+    experts = {key: size for key, size in _OF_EXPERTS.items() if key in defaults(model_type)}
+    return _OTHERS.get(model_type, _GROUPED | experts)
+
+
+CONFIGS = {name: tiny_config(name) for name in MODEL_TYPES if not declaration(name).beyond_ascend}
+"""By type of those that Ascend computes."""
 _OF_WIDTH = {key: value for key, value in _GROUPED.items() if key != "head_dim"}
 MINDFORMERS_CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "qwen2": _OF_WIDTH,

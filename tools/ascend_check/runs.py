@@ -15,6 +15,9 @@ from ascend_check.models import (
     mindformers_spec,
     weights_of,
 )
+from mindbatch.architecture.tensor_spec import source_shapes
+from mindbatch.backends import native
+from mindbatch.backends.model import Model
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
@@ -28,10 +31,7 @@ from mindbatch.engine.step import ScheduledTokens, Step
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.kernels.step import Span
-from mindbatch.models import native
-from mindbatch.models.model import Model
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.model_spec.model_spec import ModelSpec
 
 SETTINGS = EngineSettings(batch_size=8, seq_length=64, block_size=16, num_blocks=8, max_batched_tokens=32)
 GEOMETRY = CacheGeometry(SETTINGS.num_blocks, SETTINGS.block_size)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.architecture.tensor_spec import source_shapes
+from mindbatch.model_spec.registry import describe, tensor_specs
 
 Config = Mapping[str, Any]
 """What a config.json says."""

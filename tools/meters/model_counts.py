@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from mindbatch import cli
-from mindbatch.models import registry
+from mindbatch.model_spec import registry
 
 PACKAGE = Path(__file__).parents[2] / "pipeline/mindbatch"
 WORDS = ("Model", "Architecture", "Description", "Facts", "Outline")

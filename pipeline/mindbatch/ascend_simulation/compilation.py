@@ -16,9 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from mindbatch.architecture.architecture import Architecture, BlockPositions2D
+from mindbatch.ascend_simulation.no_weights import NoWeights, sources_of_layers
 from mindbatch.ascend_simulation.process import as_rank
 from mindbatch.ascend_simulation.saved_graphs import launched, refusal_of
+from mindbatch.backends import native
+from mindbatch.backends.adapter_weights import FittedAdapters
 from mindbatch.config.lora_schema import LoraConfig
+from mindbatch.config_json.reader import IgnoredKeys
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
@@ -30,20 +35,15 @@ from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import ScheduledTokens, Step
 from mindbatch.io.errors import BackendError
 from mindbatch.loading.prepared_adapters import open_adapters
-from mindbatch.models import native
-from mindbatch.models.adapter_weights import FittedAdapters
-from mindbatch.models.architecture import Architecture, BlockPositions2D
-from mindbatch.models.config_reader import IgnoredKeys
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.no_weights import NoWeights, sources_of_layers, with_layers
-from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.parallel.topology import RankPart, Stage, Topology
 
 if TYPE_CHECKING:  # in the child alone
+    from mindbatch.backends.model import Model
     from mindbatch.engine.model_runner import ModelRunner
     from mindbatch.kernels.interface import Kernels
     from mindbatch.kernels.shapes import CacheGeometry
-    from mindbatch.models.model import Model
 
 DECODE, PROMPT, CHUNK = "decode", "prefill", "prefill after cached tokens"
 
@@ -204,10 +204,11 @@ def _import_networks(todo: Mapping[str, Any]) -> None:
 def _native(todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: RankPart) -> Weightless:
     ignore, layers = IgnoredKeys(todo["ignore"]), todo["layers"][part.stage]
     full = describe(todo["config"], todo["model_type"], todo["source"], ignore=ignore)
-    arch, stage = with_layers(full, layers), Stage(range(len(layers)), part.stage, part.stages)
+    arch, stage = full.with_layers(layers), Stage(range(len(layers)), part.stage, part.stages)
     spec, adapters = ModelSpec(arch, part.shard, stage, (stage,)), _adapters(todo, full, layers)
     model = native.load(spec, NoWeights.of(arch), kernels, geometry, adapters=adapters)
-    return Weightless(model, arch.embedding_size or arch.hidden_size, {})
+    [embedding] = (parameter for parameter in spec.parameters if parameter.name == "embedding.weight")
+    return Weightless(model, embedding.parts[0].inputs or arch.hidden_size, {})
 
 
 def _adapters(todo: Mapping[str, Any], full: Architecture, layers: Sequence[int]) -> FittedAdapters | None:
@@ -216,7 +217,7 @@ def _adapters(todo: Mapping[str, Any], full: Architecture, layers: Sequence[int]
     if not lora.folders:
         return None
     fitted = native.fit_adapters(ModelSpec.of(full), open_adapters(lora), lora.max_loaded)
-    sample = tensor_specs(with_layers(full, layers))
+    sample = tensor_specs(full.with_layers(layers))
     return _of_layers(fitted, sources_of_layers(tensor_specs(full), sample, layers))
 
 

@@ -1,1 +1,1 @@
-"""Backends that run MindFormers' own models. The only package that may import mindformers."""
+"""Provider of our own models, what it shares with that of MindFormers, and that one in its package."""

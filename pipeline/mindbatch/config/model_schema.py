@@ -4,11 +4,11 @@ from dataclasses import dataclass, make_dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from mindbatch.config.schema import needs, option
+from mindbatch.config_json.reader import IgnoredKeys
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.fields import kinds as kind
 from mindbatch.hub.models import HUGGING_FACE, MODEL_SCOPE
-from mindbatch.models.config_reader import IgnoredKeys
-from mindbatch.models.registry import MODEL_TYPES
+from mindbatch.model_spec.registry import MODEL_TYPES
 
 MOST_THREADS = 256
 """Most threads of the C++ kernels, as csrc/thread_pool.cpp has it."""

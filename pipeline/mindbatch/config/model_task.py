@@ -232,7 +232,7 @@ def _parallel_errors(parallel: ParallelConfig, model: ModelConfig) -> Iterator[s
     if model.provider == "mindformers" or max(sizes) == 1 or min(sizes) < 1:
         return
     # Not needed for one process.
-    from mindbatch.models.described_folder import architecture_if_sound, division_errors
+    from mindbatch.model_spec.described_folder import architecture_if_sound, division_errors
 
     ignore, folder, assistant = ignored_keys(model), model.checkpoint_name_or_path, model.assistant
     if folder and (arch := architecture_if_sound(Path(folder), model.type, ignore)):
@@ -306,7 +306,9 @@ def _length_errors(params: DecodingParams, model: ModelConfig) -> Iterator[str]:
         return
     positions, folder = model.seq_length, model.checkpoint_name_or_path
     if positions is None and folder is not None and model.provider == "native":
-        from mindbatch.models.described_folder import architecture_if_sound  # few ask for a shortest output
+        from mindbatch.model_spec.described_folder import (
+            architecture_if_sound,  # few ask for a shortest output
+        )
 
         arch = architecture_if_sound(Path(folder), model.type, ignored_keys(model))
         positions = None if arch is None else arch.max_positions

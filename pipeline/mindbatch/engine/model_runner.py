@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
+from mindbatch.backends.model import Model
 from mindbatch.engine.batch import RunnerOutput, flatten, wanted_tokens
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import Step
@@ -13,7 +14,6 @@ from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.interface import ProgramKernels
 from mindbatch.kernels.step import IntArray, Logits, Span, StepInputs, StepShape, StepValues
 from mindbatch.kernels.step_programs import StepRecordings, programs_of
-from mindbatch.models.model import Model
 
 if TYPE_CHECKING:  # MindSpore
     from mindbatch.engine.step_graphs import OnCompile

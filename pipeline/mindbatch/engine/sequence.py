@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mindbatch.architecture.architecture import BlockPositions2D
 from mindbatch.decoding.row import FinishReason, Row, row_error
 from mindbatch.decoding.strategy import DecodingStrategy
 from mindbatch.engine.adapter_slots import LiveAdapter
@@ -17,7 +18,6 @@ from mindbatch.engine.output_text import SequenceText
 from mindbatch.engine.request import CompletionOutput, Request
 from mindbatch.io.errors import PromptError
 from mindbatch.kernels.step import IntArray
-from mindbatch.models.architecture import BlockPositions2D
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from mindbatch.architecture.architecture import BlockPositions2D
 from mindbatch.io.errors import ConfigError
-from mindbatch.models.architecture import BlockPositions2D
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.graph.api import _cell_graph_executor
 
+from mindbatch.backends.model import Model
 from mindbatch.engine.batch import buckets_up_to, pad_to_bucket, padded
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.arrays import FloatArray
@@ -26,7 +27,6 @@ from mindbatch.kernels.step import (
     encoder_and_decoder,
 )
 from mindbatch.kernels.step_programs import StepRecordings
-from mindbatch.models.model import Model
 
 OnCompile = Callable[[int], object]
 

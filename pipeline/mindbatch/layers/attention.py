@@ -3,25 +3,24 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from mindbatch.kernels.arrays import FloatArray
+from mindbatch.architecture.architecture import Architecture, Rotary
+from mindbatch.architecture.tensor_spec import Layout, Part, Sharding, fused
+from mindbatch.kernels.arrays import FloatArray, KernelParameter
 from mindbatch.kernels.operations.attention import attention, cross_attention, distance_attention
 from mindbatch.kernels.operations.recurrent import causal_convolution, gated_delta
 from mindbatch.kernels.operations.rotation import norm_by_sums, rotary, square_sums, tempered
 from mindbatch.kernels.shapes import AttentionShape, ConvolutionShape, DeltaShape
 from mindbatch.kernels.step import IntArray
-from mindbatch.layers.linear import bias_of, reduced
-from mindbatch.layers.rank import Module, Rank, Tokens, declared
-from mindbatch.models.architecture import Architecture, Rotary
-from mindbatch.models.tensor_spec import Layout, Part, Sharding, fused
+from mindbatch.layers.linear import AllHeadsNorm, Norm, bias_of, reduced
+from mindbatch.layers.rank import Module, Rank, Tensor, Tokens, declared
 from mindbatch.parallel.topology import TensorSlice
 
 
 def attention_shape(arch: Architecture, layer: int, shard: TensorSlice) -> AttentionShape:
-    """The heads of a layer that this rank computes; a key/value head may be on several ranks."""
+    """The attention of a layer that one rank computes; a key/value head may be on several ranks."""
     sizes = arch.heads_of(layer)
     first, last = shard.bounds(arch.heads)
     first_kv, last_kv = shard.bounds(sizes.kv_heads)
@@ -50,8 +49,8 @@ def layer_shapes(
     return arch.recurrence.shapes(shard.size) if arch.recurrence and arch.is_recurrent(layer) else ()
 
 
-class OfLayer(Module):
-    """Something of a layer's heads, without parameters of its own."""
+class LayerBound(Module):
+    """Base of modules that compute with the heads and the cache of one layer."""
 
     def __init__(self, a: Architecture, layer: int) -> None:
         self.arch, self.layer = a, layer
@@ -62,10 +61,10 @@ class OfLayer(Module):
         self.cache = rank.cache_of(self.arch.cache_layer(self.layer))
 
 
-class PagedAttention(OfLayer):
+class PagedAttention(LayerBound):
     """qkv [T, (heads + 2 * kv_heads) * head_dim] -> [T, heads * head_dim], over the paged cache.
 
-    sinks: the name of their tensor, where the architecture has some.
+    sinks: name of the tensor of attention sinks, if the architecture has them.
     """
 
     def __init__(self, a: Architecture, layer: int, sinks: str = "") -> None:
@@ -73,38 +72,38 @@ class PagedAttention(OfLayer):
         if a.has_sinks:  # of which each rank has those of its heads
             self.sinks = declared(Part(sinks, a.heads), sharding=Sharding.OUTPUTS, layout=Layout.FLOAT32)
 
-    def forward(self, qkv: Any, tokens: Tokens) -> Any:
+    def forward(self, qkv: Tensor, tokens: Tokens) -> Tensor:
         sinks = (self.sinks,) if self.arch.has_sinks else ()
-        return attention(qkv, *self.cache, *tokens.places, *sinks, shape=self.shape)
+        return attention(qkv, *self.cache, *tokens.attention_inputs, *sinks, shape=self.shape)
 
 
-class SharedAttention(OfLayer):
-    """queries [T, heads * head_dim] -> the same, over keys and values of an earlier layer."""
+class SharedAttention(LayerBound):
+    """queries [T, heads * head_dim] -> [T, heads * head_dim], over the keys and values of another layer."""
 
-    def forward(self, queries: Any, tokens: Tokens) -> Any:
+    def forward(self, queries: Tensor, tokens: Tokens) -> Tensor:
         sequences = (tokens.rows, tokens.block_tables, tokens.lengths)
         return cross_attention(queries, *self.cache, *sequences, shape=self.shape)
 
 
-UNTURNED = Rotary((0.0,))
-"""Leaves each number as it is: one pair of a head by an angle of 0."""
+IDENTITY = Rotary((0.0,))
+"""Rotates one pair of each head by an angle of 0, which changes nothing."""
 
 
-class Rotation(OfLayer):
-    """qkv with the norms of query and key, then rotated; only normed in a layer without rotary positions."""
+class Rotation(LayerBound):
+    """Norms query and key, in types with such norms, and rotates them, in layers with rotary positions."""
 
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
         self.rotary = a.rotary_of(layer)
 
-    def forward(self, qkv: Any, tokens: Tokens, *norms: Any) -> Any:
-        """norms: modules with the weights of query's and of key's, None for one; or none of both."""
+    def forward(self, qkv: Tensor, tokens: Tokens, *norms: Norm | None) -> Tensor:
+        """norms: those of query and key, None for one without a norm; or none at all."""
         weights = tuple(None if norm is None else norm.weight for norm in norms) or (None, None)
-        if self.arch.norms_all_heads and self.shard.size > 1:
+        if self.shard.size > 1 and any(isinstance(norm, AllHeadsNorm) for norm in norms):
             qkv, weights = self._normed(qkv, weights), (None, None)
         if self.rotary is None and weights[0] is None:
-            return self._tempered(qkv, tokens)
-        settings = self.rotary or UNTURNED
+            return qkv
+        settings = self.rotary or IDENTITY
         inputs = (qkv, *tokens.angles(settings), *weights)
         return rotary(
             *inputs,
@@ -114,8 +113,8 @@ class Rotation(OfLayer):
             in_halves=settings.positions == 2,
         )
 
-    def _normed(self, qkv: Any, weights: tuple[Any, ...]) -> Any:
-        """By norms over all heads, of which each rank has some: squares are summed."""
+    def _normed(self, qkv: Tensor, weights: tuple[KernelParameter, ...]) -> Tensor:
+        """Norms query and key over the heads of all ranks, which sum their squares."""
         arch, shape = self.arch, self.shape
         # A key/value head is on several ranks where there are fewer, and is summed as often.
         totals = (arch.heads * shape.head_dim, self.shard.size * shape.kv_heads * shape.head_dim)
@@ -123,23 +122,26 @@ class Rotation(OfLayer):
         settings = {"shape": shape, "epsilon": arch.norm_epsilon, "totals": totals}
         return norm_by_sums(qkv, sums, *weights, **settings)
 
-    def _tempered(self, qkv: Any, tokens: Tokens) -> Any:
-        """The query times a factor by its position, where the model has any."""
-        tempering = self.arch.tempering
-        if tempering is None:
-            return qkv
-        settings = {"floor": tempering.floor, "factor": tempering.factor}
-        return tempered(qkv, tokens.positions, shape=self.shape, **settings)
+
+class TemperedQueries(LayerBound):
+    """qkv with queries times a factor by their position, see `operations.rotation.tempered`."""
+
+    def __init__(self, a: Architecture, layer: int, floor: float, factor: float) -> None:
+        super().__init__(a, layer)
+        self.floor, self.factor = floor, factor
+
+    def forward(self, qkv: Tensor, tokens: Tokens) -> Tensor:
+        return tempered(qkv, tokens.positions, shape=self.shape, floor=self.floor, factor=self.factor)
 
 
 class QueryRotation(Rotation):
-    """Queries alone, normed and rotated."""
+    """Norms and rotates queries alone."""
 
     def bind(self, name: str, rank: Rank) -> None:
         super().bind(name, rank)
         self.shape = replace(self.shape, kv_heads=0)
 
-    def forward(self, queries: Any, tokens: Tokens, *norms: Any) -> Any:
+    def forward(self, queries: Tensor, tokens: Tokens, *norms: Norm | None) -> Tensor:
         """norms: that of queries."""
         return super().forward(queries, tokens, *norms, None)
 
@@ -148,7 +150,7 @@ _TABLE = "{}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 
 class DistanceBiases(Module):
-    """The tables [buckets, heads] of both stacks, which all of their layers read."""
+    """The tables [buckets, heads] of encoder and decoder, each shared by all layers of its stack."""
 
     def __init__(self, buckets: int, heads: int) -> None:
         self.encoder, self.decoder = (
@@ -156,10 +158,11 @@ class DistanceBiases(Module):
         )
 
 
-class DistanceAttention(OfLayer):
-    """qkv -> [T, heads * head_dim], over positions [first, length).
+class DistanceAttention(LayerBound):
+    """qkv -> [T, heads * head_dim], over positions [first, length), with a bias by distance.
 
-    stack: in the encoder's all tokens see each other, in a cache that is lent by the decoder's first layer.
+    stack: "encoder" or "decoder". The encoder's tokens all see each other, and use the cache of the
+    decoder's first layer.
     """
 
     def __init__(self, a: Architecture, layer: int, stack: str) -> None:
@@ -171,42 +174,42 @@ class DistanceAttention(OfLayer):
         assert self.arch.encoder is not None
         first, last = rank.shard.bounds(self.arch.heads)
         table = rank.kernels.floats(rank.weights.parameters[f"positions.{self.stack}"])[:, first:last]
-        bias = distance_bias(table, self.arch.encoder.farthest, causal=self.stack == "decoder")
+        bias = distance_bias(table, self.arch.encoder.max_distance, causal=self.stack == "decoder")
         self.bias = rank.kernels.fixed(bias)
 
-    def forward(self, qkv: Any, tokens: Tokens) -> Any:
+    def forward(self, qkv: Tensor, tokens: Tokens) -> Tensor:
         is_encoder = self.stack == "encoder"
-        inputs = (qkv, *self.cache, *tokens.places, self.bias)
+        inputs = (qkv, *self.cache, *tokens.attention_inputs, self.bias)
         return distance_attention(*inputs, shape=self.shape, within_step=is_encoder)
 
 
-def distance_buckets(buckets: int, farthest: int, *, causal: bool) -> IntArray:
-    """The bucket of key - query for each distance from -farthest to farthest, int32 [2 * farthest + 1].
+def distance_buckets(buckets: int, max_distance: int, *, causal: bool) -> IntArray:
+    """The bucket of key - query for each distance from -max_distance on, int32 [2 * max_distance + 1].
 
-    causal: all buckets are of keys before the query; else half of them are of those behind it.
+    causal: all buckets are for keys before the query; else half of them are for keys behind it.
     """
-    distances = np.arange(-farthest, farthest + 1)
+    distances = np.arange(-max_distance, max_distance + 1)
     behind = np.zeros_like(distances) if causal else np.where(distances > 0, buckets // 2, 0)
     num_buckets = buckets if causal else buckets // 2
     away = np.maximum(-distances, 0) if causal else np.abs(distances)
     exact = num_buckets // 2
     # In float32 and in this order, so that a distance on the edge of a bucket is where the model had it.
     ratio = np.log(np.maximum(away, 1).astype(np.float32) / np.float32(exact))
-    steps = ratio / np.float32(math.log(farthest / exact)) * np.float32(num_buckets - exact)
+    steps = ratio / np.float32(math.log(max_distance / exact)) * np.float32(num_buckets - exact)
     far = np.minimum(exact + steps.astype(np.int64), num_buckets - 1)
     return (behind + np.where(away < exact, away, far)).astype(np.int32)
 
 
-def distance_bias(table: FloatArray, farthest: int, *, causal: bool) -> FloatArray:
-    """float32 [heads, 2 * farthest + 1] of a learned table [buckets, heads]."""
-    rows = table[distance_buckets(len(table), farthest, causal=causal)]
+def distance_bias(table: FloatArray, max_distance: int, *, causal: bool) -> FloatArray:
+    """Spreads a learned table [buckets, heads] over distances: float32 [heads, 2 * max_distance + 1]."""
+    rows = table[distance_buckets(len(table), max_distance, causal=causal)]
     return np.ascontiguousarray(rows.T, np.float32)
 
 
 class CausalConvolution(Module):
-    """x [T, >= channels] -> [T, channels]: each channel's latest inputs times weights of its own.
+    """x [T, >= channels] -> [T, channels] by a depthwise causal convolution.
 
-    parts: of the channels, in the order in which x has them; each rank has some of every part.
+    parts: channels in the order in which x has them; each rank has some of every part.
     """
 
     def __init__(self, a: Architecture, layer: int, *parts: Part, bias: bool = False) -> None:
@@ -216,22 +219,22 @@ class CausalConvolution(Module):
         self.bias = declared(*biases, sharding=Sharding.OUTPUTS, layout=Layout.FLOAT32) if bias else None
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Takes the weights, an input's of all channels side by side, and the layer's states."""
+        """Takes the weights, transposed to [kernel, channels], and the layer's states."""
         super().bind(name, rank)
         assert self.arch.recurrence is not None
         self.weight = rank.kernels.fixed(np.ascontiguousarray(rank.kernels.floats(self.weight).T))
         self.shape = self.arch.recurrence.convolution_of(rank.shard.size)
         self.state = rank.cache_of(self.layer)[0]
 
-    def forward(self, x: Any, tokens: Tokens) -> Any:
+    def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
         return causal_convolution(x, self.weight, self.bias, self.state, *tokens.sequences, shape=self.shape)
 
 
 class GatedDelta(Module):
     """qkv and gates -> [T, value heads * value_dim] by the gated delta rule.
 
-    decay, bias: of each value head, see `operations.recurrent.gated_delta`; of the first the checkpoint has
-    the logarithm of its negative.
+    decay, bias: one number for each value head, see `kernels.operations.recurrent.gated_delta`; the
+    checkpoint has log(-decay).
     """
 
     def __init__(self, a: Architecture, layer: int, decay: Part, bias: Part) -> None:
@@ -247,11 +250,11 @@ class GatedDelta(Module):
         self.shape = self.arch.recurrence.delta_of(rank.shard.size)
         self.state = rank.cache_of(self.layer)[1]
 
-    def forward(self, qkv: Any, gates: Any, tokens: Tokens) -> Any:
+    def forward(self, qkv: Tensor, gates: Tensor, tokens: Tokens) -> Tensor:
         inputs = (qkv, gates, self.decay, self.bias, self.state)
         return gated_delta(*inputs, *tokens.sequences, shape=self.shape)
 
 
 def channels(source: str, widths: Sequence[int], kernel: int, units: Sequence[int]) -> tuple[Part, ...]:
-    """Parts of a convolution's channels, which follow one another. units: channels that stay together."""
+    """Parts of a depthwise convolution that follow one another. units: channels that stay on one rank."""
     return tuple(replace(part, is_depthwise=True) for part in fused(source, widths, kernel, units))

@@ -1,17 +1,17 @@
-"""A decoder, or a pipeline stage of it: its ends and its layers; and recording what it computes in a step."""
+"""The base of all models' trees, whole or one pipeline stage; and recording what they compute in a step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mindbatch.architecture.architecture import Architecture
 from mindbatch.kernels.operations.dense import capped, receive_hidden, send_hidden
 from mindbatch.kernels.recording import ROWS, Recording, Symbol, with_added_norms
 from mindbatch.layers.linear import Head, TokenEmbedding
-from mindbatch.layers.rank import Module, Rank, Tokens
-from mindbatch.models.architecture import Architecture
+from mindbatch.layers.rank import Module, Rank, Tensor, Tokens
 
 if TYPE_CHECKING:  # programs, which a model that is only described does not need
     from mindbatch.kernels.step_programs import StepRecordings
@@ -20,19 +20,19 @@ if TYPE_CHECKING:  # programs, which a model that is only described does not nee
 class Decoder(Module):
     """Base of the types' models; T tokens, H hidden_size, V vocab_size.
 
-    A type makes the attributes, and says in `embed` and `finish` what is before and behind the layers.
+    A type sets the attributes, and overrides `embed` and `finish` for what precedes and follows its layers.
     """
 
     embedding: TokenEmbedding
     norm: Module
     head: Head
-    layers: list[Any]
+    layers: Sequence[Module]
 
     def __init__(self, a: Architecture) -> None:
         self.arch = a
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Gives the layers of the rank's stage their weights, and the ends to the first and last stage."""
+        """Binds the layers of the rank's stage, and on the first and last stage the ends of the model."""
         self.stage, self.tensor_rank = rank.stage, rank.shard.rank
         for path, child in self.children(name):
             if path.startswith("layers."):
@@ -42,29 +42,29 @@ class Decoder(Module):
             if is_needed:
                 child.bind(path, rank)
 
-    def embed(self, tokens: Tokens) -> Any:
+    def embed(self, tokens: Tokens) -> Tensor:
         return self.embedding(tokens)
 
-    def finish(self, x_TH: Any, tokens: Tokens) -> Any:
-        """Input of the head, from the output of the last layer."""
+    def finish(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
+        """Makes the input of the head from the output of the last layer."""
         return self.norm(x_TH)
 
-    def forward(self, tokens: Tokens) -> Any:
-        """Hidden states as the head takes them; of a stage before the last what it hands over."""
+    def forward(self, tokens: Tokens) -> Tensor:
+        """Hidden states as the head takes them; of a stage before the last what it sends on."""
         if self.stage.is_first:
             x_TH = self.embed(tokens)
         else:
-            width, fellow = self.arch.hidden_size, self.tensor_rank
-            x_TH = receive_hidden(tokens.ids, stage=self.stage.index, tensor_rank=fellow, width=width)
+            stage, width = self.stage.index, self.arch.hidden_size
+            x_TH = receive_hidden(tokens.ids, stage=stage, tensor_rank=self.tensor_rank, width=width)
         for layer in self.stage.layers:
-            tokens.enter(f"layers.{layer}")
+            tokens.enter_layer(f"layers.{layer}")
             x_TH = self.layers[layer](x_TH, tokens)
-        tokens.enter("")
+        tokens.enter_layer("")
         if self.stage.is_last:
             return self.finish(x_TH, tokens)
         return send_hidden(x_TH, stage=self.stage.index, tensor_rank=self.tensor_rank)
 
-    def logits(self, hidden: Any, tokens: Tokens) -> Any:
+    def logits(self, hidden: Tensor, tokens: Tokens) -> Tensor:
         """[T, V] of hidden states."""
         raw_logits = self.head(hidden, tokens)
         if self.arch.logits_cap:
@@ -73,18 +73,18 @@ class Decoder(Module):
 
 
 class EncoderDecoder(Decoder):
-    """A decoder whose sequences have an input that an encoder computes before; of whole models alone."""
+    """A decoder with an encoder before it. Such models are not divided into pipeline stages."""
 
-    def encode(self, tokens: Tokens) -> Any:
-        """Writes to the caches what the decoder's layers attend to; the encoder's hidden states [T, H]."""
+    def encode(self, tokens: Tokens) -> Tensor:
+        """Computes the encoder's hidden states [T, H] and writes keys and values of them to the caches."""
         raise NotImplementedError
 
 
 def recordings_of(model: Decoder, *, adapted: bool) -> StepRecordings:
-    """Records what a model, or a pipeline stage of it, computes. adapted: its tokens may have adapters."""
+    """Records what a model, or a pipeline stage of it, computes. adapted: tokens may have adapters."""
     from mindbatch.kernels.step_programs import StepRecordings
 
-    def of_step(compute: Callable[[Tokens], Any]) -> Recording:
+    def of_step(compute: Callable[[Tokens], Tensor | tuple[Tensor, Tensor]]) -> Recording:
         recording = Recording()
         return _finished(recording, compute(_batch(model, recording, adapted)))
 
@@ -98,7 +98,7 @@ def recordings_of(model: Decoder, *, adapted: bool) -> StepRecordings:
     if isinstance(model, EncoderDecoder):
         return StepRecordings(step, head, encoder=of_step(model.encode))
 
-    def whole(tokens: Tokens) -> Any:
+    def whole(tokens: Tokens) -> tuple[Tensor, Tensor]:
         hidden = model(tokens)
         return hidden, model.logits(hidden, tokens)
 
@@ -106,7 +106,7 @@ def recordings_of(model: Decoder, *, adapted: bool) -> StepRecordings:
 
 
 def _batch(model: Decoder, recording: Recording, adapted: bool) -> Tokens:
-    """Symbols for the fields of a `Batch` that the model's steps have, in their order."""
+    """Makes symbols for the arrays of a `Batch` that the model's steps have, in their order."""
     arch = model.arch
 
     def symbol(*columns: int) -> Symbol:
@@ -120,7 +120,7 @@ def _batch(model: Decoder, recording: Recording, adapted: bool) -> Tokens:
     return Tokens(ids, positions, slots, rows, tables, lengths, adapters, firsts, states)
 
 
-def _finished(recording: Recording, result: Any) -> Recording:
+def _finished(recording: Recording, result: Tensor | tuple[Tensor, Tensor]) -> Recording:
     recording.outputs.extend(result if isinstance(result, tuple) else (result,))
     joined = with_added_norms(recording)
     recording.calls[:] = joined.calls

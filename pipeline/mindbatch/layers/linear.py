@@ -1,8 +1,9 @@
 """Layers of each token by itself: linear layers, norms, token embeddings and heads, divided over ranks."""
 
 from dataclasses import replace
-from typing import Any
 
+from mindbatch.architecture.tensor_spec import Layout, Part, Sharding
+from mindbatch.kernels.arrays import KernelParameter
 from mindbatch.kernels.operations.attention import head_products
 from mindbatch.kernels.operations.dense import (
     adapted_embedding,
@@ -17,23 +18,23 @@ from mindbatch.kernels.operations.dense import (
     table_rows,
 )
 from mindbatch.kernels.shapes import HeadProductsShape
-from mindbatch.layers.rank import Module, Rank, Tokens, declared
-from mindbatch.models.tensor_spec import Layout, Part, Sharding
+from mindbatch.layers.rank import Module, Parameter, Rank, Tensor, Tokens, declared
+from mindbatch.parallel.topology import TensorSlice
 
 
 class Product:
-    """x W^T + b with a rank's part of a matrix, and of each token what its adapter adds to it.
+    """x W^T + b with a rank's part of a matrix, plus what the adapter of each token adds.
 
-    base: the matrix's name where it is another's, too (a head that is the token embedding).
+    base: name of the parameter that holds the matrix, if not `name` (a head that is the token embedding).
     """
 
-    def __init__(self, name: str, rank: Rank, bias: Any, base: str | None = None) -> None:
+    def __init__(self, name: str, rank: Rank, bias: Parameter | None, base: str | None = None) -> None:
         matrix = base or name
         self.weight, self.outputs = rank.weights.parameters[matrix], rank.weights.outputs[matrix]
         self.bias = bias
         self.adapted = rank.weights.adapted.get(name)
 
-    def __call__(self, x: Any, tokens: Tokens) -> Any:
+    def __call__(self, x: Tensor, tokens: Tokens) -> Tensor:
         if self.adapted is None:
             return linear(x, self.weight, self.bias, outputs=self.outputs)
         inputs = (x, self.weight, self.bias, tokens.adapters, *self.adapted.stored)
@@ -41,13 +42,13 @@ class Product:
 
 
 class Linear(Module):
-    """x [T, inputs] -> [T, outputs]: a packed matrix that is joined of parts, and a bias where it has one."""
+    """x [T, inputs] -> [T, outputs] by a packed matrix, joined of parts, with or without a bias."""
 
     sharding = Sharding.REPLICATED
 
     def __init__(self, *parts: Part, bias: bool = False) -> None:
         self.weight = declared(*parts, sharding=self.sharding, layout=Layout.PACKED)
-        self.bias = None
+        self.bias: Parameter | None = None
         if bias:  # It follows the outputs; where the inputs are divided it is added once, to the sum.
             sharding = Sharding.OUTPUTS if self.sharding is Sharding.OUTPUTS else Sharding.REPLICATED
             self.bias = declared(*map(bias_of, parts), sharding=sharding)
@@ -56,12 +57,12 @@ class Linear(Module):
         super().bind(name, rank)
         self.product = Product(f"{name}.weight", rank, self.bias)
 
-    def forward(self, x: Any, tokens: Tokens) -> Any:
+    def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
         return self.product(x, tokens)
 
 
 def bias_of(part: Part) -> Part:
-    """The vector beside a matrix, or beside a part of it."""
+    """Returns the bias beside a matrix, or beside a part of one."""
     source = f"{part.source.removesuffix('weight')}bias"
     return replace(part, source=source, inputs=None, transposed=False)
 
@@ -73,7 +74,7 @@ class ColumnLinear(Linear):
 
 
 class RowLinear(Linear):
-    """Each rank has some inputs, and the ranks' products are added, one of them with the bias."""
+    """Each rank has some inputs; the ranks' products are summed, and the first rank adds the bias."""
 
     sharding = Sharding.INPUTS
 
@@ -83,11 +84,11 @@ class RowLinear(Linear):
         if rank.shard.rank > 0:
             self.product.bias = None
 
-    def forward(self, x: Any, tokens: Tokens) -> Any:
+    def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
         return reduced(self.product(x, tokens), self.shard)
 
 
-def reduced(x: Any, shard: Any) -> Any:
+def reduced(x: Tensor, shard: TensorSlice) -> Tensor:
     return x if shard.size == 1 else all_reduce(x, shard=shard)
 
 
@@ -96,7 +97,7 @@ class ReplicatedLinear(Linear):
 
 
 class SplitLinear(Linear):
-    """A matrix of each head that is used in two parts: its first outputs, transposed, and the rest."""
+    """A matrix whose heads are used in two parts: their first outputs, transposed, and the rest."""
 
     sharding = Sharding.OUTPUTS
 
@@ -105,32 +106,30 @@ class SplitLinear(Linear):
         self.weight = declared(part, sharding=self.sharding, layout=Layout.PACKED, split=split)
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The two stacks, in which the matrix is loaded."""
+        """Takes the two stacks that the matrix is loaded into."""
         part = self.part
         parameters = rank.weights.parameters
         self.into, self.out_of = parameters[f"{name}.absorb"], parameters[f"{name}.expand"]
         self.heads = rank.weights.outputs[f"{name}.weight"] // part.unit
         self.inputs, self.rest = part.inputs or 1, part.unit - self.split
 
-    def absorbed(self, x: Any) -> Any:
-        """x [T, >= heads * split], of each head -> what it is of the inputs, [T, heads * inputs]."""
+    def absorbed(self, x: Tensor) -> Tensor:
+        """x [T, >= heads * split] -> [T, heads * inputs] by the first part of each head."""
         shape = HeadProductsShape(self.heads, self.split, 0, self.split, self.inputs)
         return head_products(x, self.into, shape=shape)
 
-    def expanded(self, x: Any, width: int, first: int) -> Any:
-        """x [T, heads * width], of which each head's inputs begin at `first` -> [T, heads * rest]."""
+    def expanded(self, x: Tensor, width: int, first: int) -> Tensor:
+        """x [T, heads * width] -> [T, heads * rest] by the second part; a head's inputs begin at `first`."""
         shape = HeadProductsShape(self.heads, width, first, self.inputs, self.rest)
         return head_products(x, self.out_of, shape=shape)
 
 
 class VocabularyMatrix(Module):
-    """A matrix [vocab_size, width] of which each rank has some rows.
-
-    norm, project: what follows the rows, or precedes the products of a head, in the types that have it.
-    """
+    """A matrix [vocab_size, width] of which each rank has some rows."""
 
     norm: Module
     project: Module
+    """Set by the types in which a norm or a matrix follows the embedding, or precedes the head."""
 
     def __init__(self, source: str, vocab_size: int, width: int) -> None:
         self.part = Part(f"{source}.weight", vocab_size, width)
@@ -139,7 +138,7 @@ class VocabularyMatrix(Module):
 
 
 class TokenEmbedding(VocabularyMatrix):
-    """ids [T] -> [T, width]. A rank gives zeros for ids that it does not have; the sum is the row."""
+    """ids [T] -> [T, width]. A rank gives zeros for the ids of other ranks, and the rows are summed."""
 
     def bind(self, name: str, rank: Rank) -> None:
         super().bind(name, rank)
@@ -147,7 +146,7 @@ class TokenEmbedding(VocabularyMatrix):
         self.shard = rank.shard
         self.first_id = rank.shard.rank * rank.weights.outputs[f"{name}.weight"]
 
-    def forward(self, tokens: Tokens) -> Any:
+    def forward(self, tokens: Tokens) -> Tensor:
         ids = ids_from(tokens.ids, first=self.first_id) if self.first_id else tokens.ids
         if self.adapted is None:
             rows = embedding(ids, self.weight, width=self.width)
@@ -173,28 +172,28 @@ class Head(VocabularyMatrix):
         self.bias = declared(bias_of(self.part), sharding=Sharding.VOCABULARY) if bias else None
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The rank's product; adapters have the head by its own name also where it is the embedding."""
+        """Takes the rank's product. Adapters name the head even where its matrix is the embedding."""
         super().bind(name, rank)
         base = "embedding.weight" if self.is_tied else None
         self.product = Product(f"{name}.weight", rank, self.bias, base)
         self.shard = rank.shard
 
-    def forward(self, x: Any, tokens: Tokens) -> Any:
+    def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
         return self.product(x, tokens)
 
-    def gathered(self, logits: Any) -> Any:
+    def gathered(self, logits: Tensor) -> Tensor:
         if self.shard.size == 1:
             return logits
         return all_gather(logits, shard=self.shard, total=self.vocab_size)
 
 
 class Table(Module):
-    """numbers [T] -> [T, width]: rows of a table that every rank has. first: the row of number 0."""
+    """numbers [T] -> [T, width] from a table that every rank has. first: the row of number 0."""
 
     def __init__(self, source: str, rows: int, width: int, first: int = 0) -> None:
         self.weight, self.first = declared(Part(f"{source}.weight", rows, width)), first
 
-    def forward(self, numbers: Any) -> Any:
+    def forward(self, numbers: Tensor) -> Tensor:
         numbers = ids_from(numbers, first=-self.first) if self.first else numbers
         return table_rows(numbers, self.weight)
 
@@ -219,19 +218,21 @@ class RmsNorm(Module):
         if self.offset:
             self.weight = rank.kernels.add_offset(self.weight, self.offset)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         return norm(x, self.weight, self.bias, epsilon=self.epsilon, centred=self.is_centred)
 
 
 class GroupNorm(RmsNorm):
-    """Each `width` numbers of a row / their rms * weight."""
+    """Norms each group of `width` numbers of a row by itself."""
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         return group_norm(x, self.weight, epsilon=self.epsilon)
 
 
 class UnitNorm(Module):
-    """x / rms(x), for those that take a norm's weight."""
+    """x / rms(x), as a norm whose weights are 1."""
+
+    weight: KernelParameter
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -259,8 +260,12 @@ class PlainLayerNorm(RmsNorm):
 
 
 class AllHeadsNorm(Module):
-    """An RMS norm over all heads together, of which a rank has the part that its heads have."""
+    """An RMS norm over all heads together; a rank has the weights of its own heads."""
 
     def __init__(self, source: str, heads: int, head_dim: int, *, is_shared: bool = False) -> None:
         part = Part(f"{source}.weight", heads * head_dim, unit=head_dim, is_shared=is_shared)
         self.weight = declared(part, sharding=Sharding.OUTPUTS)
+
+
+Norm = RmsNorm | UnitNorm | AllHeadsNorm
+"""Norms of query and key, whose weights `Rotation` takes."""

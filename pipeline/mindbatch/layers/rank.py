@@ -1,18 +1,23 @@
-"""Bindings of one rank's layers: its parameters by name, its cache, and the other ranks."""
+"""`Module`, the base of all layers, and what a rank binds them to: parameters, cache, symbols of tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from mindbatch.architecture.architecture import Rotary
+from mindbatch.architecture.tensor_spec import Layout, Part, Sharding, TensorSpec
 from mindbatch.kernels.adapters import AdaptedParameter
+from mindbatch.kernels.arrays import KernelParameter
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.operations.rotation import rotary_angles
 from mindbatch.kernels.recording import Symbol
-from mindbatch.models.architecture import Rotary
-from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
 from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
+
+Tensor = Symbol
+"""An array of each step that is recorded: what `forward` takes and gives."""
+Parameter = TensorSpec | KernelParameter
+"""A parameter of a node: its declaration, and once the node is bound the rank's array."""
 
 
 def declared(
@@ -21,22 +26,21 @@ def declared(
     layout: Layout = Layout.PLAIN,
     matrices: int = 0,
     split: int = 0,
-) -> Any:
-    """A parameter of a node, whose attribute names it; see `TensorSpec`."""
+) -> Parameter:
+    """Declares a parameter of a node, whose attribute names it; see `TensorSpec`."""
     return TensorSpec("", parts, sharding, layout, matrices, split)
 
 
 class Module:
-    """A node of the tree; its children are its attributes and the items of its lists.
+    """A node of a model's tree; its children are its attributes and the items of its lists.
 
-    A node's name is the path to it, of attributes and numbers; `forward` says what it computes, of arrays or
-    of symbols, once it is bound to a rank. An attribute that is a `declared` parameter is the rank's array
-    then.
+    A node is named by the path to it, of attributes and numbers. Once it is bound to a rank its `declared`
+    parameters are the rank's arrays, and `forward` records what it computes.
     """
 
-    forward: Callable[..., Any]
+    forward: Callable[..., Tensor]
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: object) -> Tensor:
         return self.forward(*inputs)
 
     def children(self, name: str = "") -> Iterator[tuple[str, Module]]:
@@ -55,7 +59,7 @@ class Module:
             yield from child.parameters(path)
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Gives the node and all below it their weights, as a rank has them, and what else they need."""
+        """Replaces the declared parameters of the node and of all below it by the rank's arrays."""
         for key, value in [*vars(self).items()]:
             if isinstance(value, TensorSpec):
                 setattr(self, key, rank.weights.parameters[f"{name}.{key}"])
@@ -65,73 +69,67 @@ class Module:
 
 @dataclass(frozen=True)
 class Weights:
-    """Loaded parameters, all that the model's tree promises, as kernels keep them.
+    """The loaded parameters of a rank by name, as its kernels keep them."""
 
-    outputs: of each matrix, whose packed shape does not tell. adapted: what adapters have for each parameter
-        that any of them touches.
-    """
-
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, KernelParameter]
     outputs: Mapping[str, int]
+    """Outputs of each matrix, which its packed shape does not tell."""
     adapted: Mapping[str, AdaptedParameter] = field(default_factory=dict)
+    """The parameters that adapters add to."""
 
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank of a model in memory.
-
-    caches: of each of the stage's layers its keys and values, or the states of a recurrent one.
-    """
+    """One rank of a model in memory."""
 
     weights: Weights
     kernels: Kernels
-    caches: Sequence[tuple[Any, ...]]
+    caches: Sequence[tuple[KernelParameter, ...]]
+    """Keys and values of each layer of the stage; of a recurrent layer its states."""
     stage: Stage
     shard: TensorSlice = WHOLE
 
-    def cache_of(self, layer: int) -> tuple[Any, ...]:
+    def cache_of(self, layer: int) -> tuple[KernelParameter, ...]:
         return self.caches[layer - self.stage.layers.start]
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Arrays or symbols of T tokens; see `kernels.step.Batch`.
+    """Symbols of a step's T tokens, named as the arrays of `kernels.step.Batch`; None for those it lacks."""
 
-    made: what is computed of them once for all layers: angles, and what a model's layers share by name.
-    """
-
-    ids: Any = None
-    positions: Any = None
-    slots: Any = None
-    rows: Any = None
-    block_tables: Any = None
-    lengths: Any = None
-    adapters: Any = None
-    firsts: Any = None
-    states: Any = None
-    made: dict[Any, Any] = field(default_factory=dict)
+    ids: Tensor | None = None
+    positions: Tensor | None = None
+    slots: Tensor | None = None
+    rows: Tensor | None = None
+    block_tables: Tensor | None = None
+    lengths: Tensor | None = None
+    adapters: Tensor | None = None
+    first_positions: Tensor | None = None
+    states: Tensor | None = None
+    shared: dict[str, Tensor] = field(default_factory=dict)
+    """Tensors that are computed once for all layers, by name."""
+    _angles: dict[Rotary, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @property
-    def places(self) -> tuple[Any, ...]:
-        """Cache slots of the tokens and what they see, as attention takes it."""
+    def attention_inputs(self) -> tuple[Tensor | None, ...]:
+        """The tokens' cache slots and the positions that they see, in the order of attention's inputs."""
         seen = (self.slots, self.rows, self.block_tables, self.lengths)
-        return seen if self.firsts is None else (*seen, self.firsts, self.positions)
+        return seen if self.first_positions is None else (*seen, self.first_positions, self.positions)
 
     @property
-    def sequences(self) -> tuple[Any, ...]:
-        """The sequences that tokens are of, and slots of their states, as recurrent layers take them."""
+    def sequences(self) -> tuple[Tensor | None, ...]:
+        """The tokens' sequences and the slots of their states, in the order of recurrent layers' inputs."""
         return self.rows, self.positions, self.states
 
-    def enter(self, layer: str) -> None:
-        """Says, where it is recorded, in which layer is computed from here on."""
-        if isinstance(self.ids, Symbol):
+    def enter_layer(self, layer: str) -> None:
+        """Names the layer of the calls that are recorded from here on."""
+        if self.ids is not None:
             self.ids.recording.layer = layer
 
-    def angles(self, rotary: Rotary) -> Any:
-        """cos and sin [T, rotary_dim / 2] of their positions, computed once for all layers."""
-        if rotary not in self.made:
-            angles = rotary_angles(
+    def angles(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
+        """cos and sin [T, rotary_dim / 2] of the tokens' positions, computed once for all layers."""
+        if rotary not in self._angles:
+            self._angles[rotary] = rotary_angles(
                 self.positions, inverse_frequencies=rotary.inverse_frequencies, scale=rotary.scale
             )
-            self.made[rotary] = angles
-        return self.made[rotary]
+        return self._angles[rotary]

@@ -3,6 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.backends import native
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.registry import strategy_for
@@ -11,9 +13,7 @@ from mindbatch.engine.request import Request
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import ScheduledTokens, Step
-from mindbatch.models import native
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.model_spec import ModelSpec
+from mindbatch.model_spec.model_spec import ModelSpec
 from mindbatch.parallel.topology import RankPart
 
 NUM_PROMPTS = 4

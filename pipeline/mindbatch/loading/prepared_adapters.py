@@ -12,11 +12,11 @@ from mindbatch.engine.adapter_slots import AdapterSlots, KnownAdapters, LiveAdap
 from mindbatch.io.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:  # most jobs have no adapters
+    from mindbatch.backends.adapter_weights import FittedAdapters
     from mindbatch.checkpoint.lora.adapter import LoraAdapter
     from mindbatch.checkpoint.lora.merge import MergedWeights
     from mindbatch.config.lora_schema import AdapterFolder, LoraConfig
     from mindbatch.loading.providers import OpenedFolder, Provider
-    from mindbatch.models.adapter_weights import FittedAdapters
 
 Stamp = tuple[tuple[str, int, int, int, int], ...]
 

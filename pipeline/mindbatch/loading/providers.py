@@ -7,24 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from mindbatch.backends import native
 from mindbatch.checkpoint.folders.folder_files import existing_folder
 from mindbatch.config.model_schema import ModelConfig, ignored_keys
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.io.errors import ConfigError
-from mindbatch.models import native
 from mindbatch.parallel.topology import WHOLE, WHOLE_MODEL, RankPart, TensorSlice
 from mindbatch.prompts.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
+    from mindbatch.backends.adapter_weights import FittedAdapters
+    from mindbatch.backends.model import Model
     from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
     from mindbatch.checkpoint.lora.adapter import LoraAdapter
     from mindbatch.checkpoint.lora.merge import MergedWeights
+    from mindbatch.config_json.reader import IgnoredKeys
     from mindbatch.kernels.interface import Kernels
     from mindbatch.kernels.shapes import CacheGeometry
-    from mindbatch.models.adapter_weights import FittedAdapters
-    from mindbatch.models.config_reader import IgnoredKeys
-    from mindbatch.models.model import Model
-    from mindbatch.models.model_spec import ModelSpec
+    from mindbatch.model_spec.model_spec import ModelSpec
 
 
 class Provider(Protocol):
@@ -139,7 +139,7 @@ def find_assistant(
         return None
     own = open_assistant(model, shard)
     for opened in (target, own):
-        if opened.spec.sees_ahead:
+        if opened.spec.is_prefix_bidirectional:
             raise ConfigError(
                 f"model.assistant={model.assistant}: {opened.folder.path} is a {opened.spec.model_type}, and "
                 "a model whose prompts are not causal neither has an assistant nor is one; remove it, or use "
@@ -181,7 +181,7 @@ def refuse_unfit(
     if ours is None or theirs is None or ours == theirs:
         return
     differing = sorted(
-        (token for token, _ in ours.items() ^ theirs.items()), key=lambda token: _place(token, ours)
+        (token for token, _ in ours.items() ^ theirs.items()), key=lambda token: _position(token, ours)
     )
     token = differing[0]
     count = len(set(differing))
@@ -192,7 +192,7 @@ def refuse_unfit(
     )
 
 
-def _place(token: str, vocabulary: Vocabulary) -> tuple[int, str]:
+def _position(token: str, vocabulary: Vocabulary) -> tuple[int, str]:
     return vocabulary.get(token, len(vocabulary)), token
 
 

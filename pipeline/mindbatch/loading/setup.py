@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 from mindbatch.config.machine import parse_bytes
 from mindbatch.config.model_schema import DEFAULT_BATCH_SIZE, ModelConfig, RuntimeConfig
+from mindbatch.config_json.forms import placeholder_ids
 from mindbatch.engine.settings import EngineSettings, affordable_blocks, affordable_states
 from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.kernels.memory import NumberType, cache_type, kernel_dtype, weight_type
 from mindbatch.loading.prepared_adapters import NO_ADAPTERS, PreparedAdapters, prepare_adapters
 from mindbatch.loading.providers import OpenedFolder, find_assistant, open_model, provider_of
-from mindbatch.models.config_forms import placeholder_ids
 from mindbatch.parallel.topology import WHOLE_MODEL, RankPart
 from mindbatch.prompts.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from mindbatch.checkpoint.folders.model_folder import ModelFolder
     from mindbatch.config.lora_schema import LoraConfig
-    from mindbatch.models.model_spec import ModelSpec
+    from mindbatch.model_spec.model_spec import ModelSpec
 
 _STAGE_PROMPT_BYTES = 256
 """Prompt tokens of a stage's step times the bytes of a weight, on a CPU: where products are faster, reading
@@ -172,7 +172,7 @@ def engine_settings(
         )
     if runtime.device_target == "Ascend":
         _refuse_beyond_operators(runtime.block_size, spec, assistant)
-    most = _most_tokens(seq_length, model, runtime, spec, assistant)
+    most = _max_step_tokens(seq_length, model, runtime, spec, assistant)
     token_bytes = token_bytes_of(model, runtime, spec, assistant)
     budget = parse_bytes(runtime.cache_memory)
     two_positions = spec.architecture.two_positions
@@ -194,11 +194,11 @@ def engine_settings(
         decoder_start_id=spec.decoder_start_id,
         two_positions=two_positions,
         num_states=states,
-        max_prompt_tokens=_most_prompt_tokens(model, runtime, engines) if in_chunks else None,
+        max_prompt_tokens=_max_prompt_tokens(model, runtime, engines) if in_chunks else None,
     )
 
 
-def _most_tokens(
+def _max_step_tokens(
     seq_length: int, model: ModelConfig, runtime: RuntimeConfig, *models: ModelSpec | None
 ) -> int:
     """Tokens of a step: max_batched_tokens, or fewer where attention's memory bounds them.
@@ -206,9 +206,7 @@ def _most_tokens(
     Raises:
         ConfigError: they are fewer than sequences.
     """
-    bounds = [
-        spec.most_tokens_of_step(runtime.device_target, seq_length) for spec in models if spec is not None
-    ]
+    bounds = [spec.max_step_tokens(runtime.device_target, seq_length) for spec in models if spec is not None]
     bound = min((limit for limit in bounds if limit is not None), default=None)
     if bound is None:
         return runtime.max_batched_tokens
@@ -221,7 +219,7 @@ def _most_tokens(
     return min(bound, runtime.max_batched_tokens)
 
 
-def _most_prompt_tokens(model: ModelConfig, runtime: RuntimeConfig, engines: int) -> int:
+def _max_prompt_tokens(model: ModelConfig, runtime: RuntimeConfig, engines: int) -> int:
     """Tokens of prompts in a step of one of so many engines, which the stages of a model compute in turn.
 
     A stage waits while another computes a longer step. With small chunks all steps take about as long: those

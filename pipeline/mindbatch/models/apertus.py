@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import Layout, Part
+from mindbatch.config_json.forms import Config
 from mindbatch.kernels.operations.dense import xielu
 from mindbatch.layers.linear import ColumnLinear, RowLinear
-from mindbatch.layers.rank import Module, Tokens, declared
+from mindbatch.layers.rank import Module, Tensor, Tokens, declared
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.tensor_spec import Layout, Part
 
 # Constants of transformers' XIELUActivation, saved with each layer and never trained.
 BETA, EPSILON = 0.5, -1e-6
@@ -27,7 +27,7 @@ class Mlp(Module):
         self.negative = declared(Part(f"{source}.act_fn.alpha_n", 1), layout=Layout.FLOAT32)
         self.down = RowLinear(Part(f"{source}.{down}.weight", a.hidden_size, a.intermediate_size))
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         up_TI = self.up(x_TH, tokens)
         active_TI = xielu(up_TI, self.positive, self.negative, beta=BETA, epsilon=EPSILON)
         return self.down(active_TI, tokens)
@@ -40,7 +40,7 @@ class Block(llama.Block):
     mlp_type = Mlp
 
 
-ALWAYS = {"hidden_act": "xielu", "qk_norm": True, "post_norm": False, "mlp_bias": False}
+ALWAYS: Config = {"hidden_act": "xielu", "qk_norm": True, "post_norm": False, "mlp_bias": False}
 MODEL = replace(
     llama.relative(
         llama.with_blocks(Block), always=ALWAYS, bias_key="attention_bias", qk_norm=True, activation_key=""

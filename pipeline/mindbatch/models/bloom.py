@@ -2,15 +2,14 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import SizeKeys, read_sizes
 from mindbatch.kernels.shapes import Alibi, alibi_slopes
 from mindbatch.layers.linear import LayerNorm
-from mindbatch.layers.rank import Tokens
+from mindbatch.layers.rank import Tensor, Tokens
 from mindbatch.models import gpt_neox, llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import SizeKeys, read_sizes
 
 POSITIONS = 2048
 """Positions of training where `seq_length` does not say how many: ALiBi itself has no limit."""
@@ -28,12 +27,13 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("n_inner", [4 * arch.hidden_size])
     if reader.value("pretraining_tp") not in (None, 1):
         reader.needs("slow_but_exact", [False])  # adds up the parts of a product, and leaves out their biases
+    adds_normed = reader.flag("apply_residual_connection_post_layernorm")
     return replace(
         arch,
         intermediate_size=4 * arch.hidden_size,
         activation="gelu_tanh",
         alibi=Alibi(alibi_slopes(arch.heads)),
-        adds_normed=reader.flag("apply_residual_connection_post_layernorm"),
+        details=gpt_neox.GptNeoxDetails(adds_normed=adds_normed),
     )
 
 
@@ -47,7 +47,7 @@ class Bloom(llama.Llama):
         super().__init__(a, block, LayerNorm, (words, "transformer.ln_f", "lm_head"))
         self.embedding.norm = LayerNorm(f"{words}_layernorm", a.hidden_size, a.norm_epsilon)
 
-    def embed(self, tokens: Tokens) -> Any:
+    def embed(self, tokens: Tokens) -> Tensor:
         return self.embedding.norm(self.embedding(tokens))
 
 

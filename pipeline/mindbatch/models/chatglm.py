@@ -7,13 +7,12 @@ is rotated, in pairs of neighbours. Source: the behaviour of modeling_chatglm.py
 
 from dataclasses import replace
 
-from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture, Rotary
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.registry import ModelType
-from mindbatch.models.rope import plain_frequencies
-from mindbatch.models.sizes import SizeKeys, read_sizes
-from mindbatch.models.tensor_spec import Part
+from mindbatch.architecture.architecture import Architecture, Rotary
+from mindbatch.architecture.tensor_spec import Part
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import plain_frequencies
+from mindbatch.config_json.sizes import SizeKeys, read_sizes
+from mindbatch.models import ModelType, llama
 
 KEYS = SizeKeys(
     vocab="padded_vocab_size",
@@ -44,7 +43,7 @@ def describe(reader: ConfigReader) -> Architecture:
     arch = read_sizes(
         reader, KEYS, head_dim=reader.positive("kv_channels"), bias=reader.flag("add_bias_linear")
     )
-    # Without it, queries, keys and values take turns head by head.
+    # Without it, queries, keys and values are interleaved head by head.
     reader.needs("multi_query_attention", [True])
     reader.needs("post_layer_norm", [True])
     reader.needs("apply_residual_connection_post_layernorm", [False])

@@ -10,13 +10,12 @@ from functools import partial
 
 import numpy as np
 
+from mindbatch.architecture.architecture import Architecture, BlockPositions2D, Rotary
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import plain_frequencies
+from mindbatch.config_json.sizes import SizeKeys, read_sizes
 from mindbatch.layers.linear import LayerNorm
-from mindbatch.models import gpt_neox, llama
-from mindbatch.models.architecture import Architecture, BlockPositions2D, Rotary
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.registry import ModelType
-from mindbatch.models.rope import plain_frequencies
-from mindbatch.models.sizes import SizeKeys, read_sizes
+from mindbatch.models import ModelType, gpt_neox, llama
 
 KEYS = SizeKeys(
     layers="num_layers",
@@ -46,8 +45,7 @@ def describe(reader: ConfigReader) -> Architecture:
         activation="gelu_tanh",
         rotary=_rotary(arch.head_dim),
         # Layer n divides its scores by n and multiplies them again: float16 does not overflow so.
-        adds_normed=True,
-        normed_factor=math.sqrt(2 * arch.num_layers),
+        details=gpt_neox.GptNeoxDetails(adds_normed=True, normed_factor=math.sqrt(2 * arch.num_layers)),
         two_positions=_two_positions(reader),
     )
 

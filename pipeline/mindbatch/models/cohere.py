@@ -1,13 +1,12 @@
 """cohere: Command R and Aya. Attention and MLP read one norm without bias; pairs rotated are neighbours."""
 
 from dataclasses import replace
-from typing import Any
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.reader import ConfigReader
 from mindbatch.layers.linear import PlainLayerNorm
-from mindbatch.layers.rank import Tokens
+from mindbatch.layers.rank import Tensor, Tokens
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -32,7 +31,7 @@ class Block(llama.Block):
         super().__init__(a, layer)
         del self.mlp_norm
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         normed_TH = self.attention_norm(x_TH)
         return x_TH + (self.attention(normed_TH, tokens) + self.mlp(normed_TH, tokens))
 

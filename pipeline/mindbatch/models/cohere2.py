@@ -2,14 +2,15 @@
 
 from dataclasses import replace
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.forms import Config
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import windows_by_pattern
 from mindbatch.models import cohere
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import windows_by_pattern
 
 WINDOWS_BUT_EVERY = 4
 # What published files say beside it, which this network has.
-_ALWAYS = {
+_ALWAYS: Config = {
     "position_embedding_type": "rope_gptj",
     "order_of_interleaved_layers": "local_attn_first",
     "use_embedding_sharing": True,

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+from mindbatch.architecture.architecture import Architecture, Experts
+from mindbatch.config_json import experts
+from mindbatch.config_json.reader import ConfigReader
 from mindbatch.kernels.shapes import Routing
-from mindbatch.models import deepseek_v3, experts, llama
-from mindbatch.models.architecture import Architecture, Experts
-from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models import deepseek_v3, llama
 
 GREEDY, OF_GROUPS = "greedy", "group_limited_greedy"
 

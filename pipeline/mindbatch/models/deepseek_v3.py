@@ -2,18 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
+from mindbatch.architecture.architecture import Architecture, Latent, Rotary
+from mindbatch.architecture.tensor_spec import Part
+from mindbatch.config_json import experts
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import read_rotary, yarn_scale
 from mindbatch.kernels.operations.attention import latent_heads
 from mindbatch.kernels.operations.dense import columns
 from mindbatch.layers.attention import PagedAttention, Rotation
 from mindbatch.layers.linear import ColumnLinear, ReplicatedLinear, RmsNorm, RowLinear, SplitLinear
-from mindbatch.layers.rank import Module, Tokens
-from mindbatch.models import experts, llama
-from mindbatch.models.architecture import Architecture, Latent, Rotary
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.rope import read_rotary, yarn_scale
-from mindbatch.models.tensor_spec import Part
+from mindbatch.layers.rank import Module, Tensor, Tokens
+from mindbatch.models import llama, qwen3_moe
 
 NORM_EPSILON = 1e-6
 """Epsilon of the norms before queries and the latent, whatever rms_norm_eps says: their class's own."""
@@ -39,7 +39,7 @@ def with_yarn_scale(reader: ConfigReader, arch: Architecture) -> Architecture:
     if not isinstance(scaling, Mapping) or scaling.get("mscale_all_dim") is None:
         return arch
     weight, context = scaling["mscale_all_dim"], scaling.get("factor", 1.0)
-    if type(weight) not in (int, float) or not abs(weight) <= MAX_YARN_WEIGHT:
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not abs(weight) <= MAX_YARN_WEIGHT:
         reader.error(key, f"mscale_all_dim must be a number of at most {MAX_YARN_WEIGHT}")
         return arch
     if weight == 0 or not isinstance(context, (int, float)):
@@ -118,7 +118,7 @@ class Attention(Module):
         joined = Part(f"{source}.{output}.weight", hidden, a.heads * latent.value)
         self.output = RowLinear(joined, bias=a.output_bias)
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         queries, keys = self.queries(x_TH, tokens), self.kv_a(x_TH, tokens)
         latents = self.kv_norm(columns(keys, first=0, count=self.latent.rank))
         absorbed = self.kv_b.absorbed(queries)
@@ -127,25 +127,25 @@ class Attention(Module):
         seen = self.attend(qkv, tokens)  # of each head [rotated, latent]
         return self.output(self.kv_b.expanded(seen, self.head_dim, self.latent.rotated), tokens)
 
-    def queries(self, x_TH: Any, tokens: Tokens) -> Any:
+    def queries(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         """Queries: of all heads first the parts that meet keys by the latent, then those that are rotated."""
         if not self.latent.query_rank:
             return self.q(x_TH, tokens)
         return self.q_b(self.q_norm(self.q_a(x_TH, tokens)), tokens)
 
 
-class Block(experts.Block):
+class Block(qwen3_moe.Block):
     attention_type = Attention
 
 
 def _queries(source: str, arch: Architecture, inputs: int) -> tuple[Part, ...]:
-    """The plain parts of all heads, then those that are rotated; in the checkpoint they take turns."""
+    """The plain parts of all heads, then those that are rotated; in the checkpoint they are interleaved."""
     latent = arch.latent
     assert latent is not None
     size, firsts = latent.plain + latent.rotated, (0, latent.plain)
     return tuple(
-        Part(source, arch.heads * run, inputs, first, unit=run, run=run, spacing=size)
-        for run, first in zip((latent.plain, latent.rotated), firsts, strict=True)
+        Part(source, arch.heads * width, inputs, first, unit=width, group_size=width, stride=size)
+        for width, first in zip((latent.plain, latent.rotated), firsts, strict=True)
     )
 
 

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
-from mindbatch.models import ernie4_5, experts, llama
-from mindbatch.models.architecture import Architecture, Experts
-from mindbatch.models.config_reader import MAX_LAYERS, ConfigReader
+from mindbatch.architecture.architecture import Architecture, Experts
+from mindbatch.config_json import experts
+from mindbatch.config_json.reader import MAX_LAYERS, ConfigReader
+from mindbatch.models import ernie4_5, llama, qwen3_moe
 
 _CORRECTION = "moe_statics.e_score_correction_bias"
-NAMES = experts.ExpertNames(
+NAMES = qwen3_moe.ExpertNames(
     correction=_CORRECTION, correction_is_row=True, fused_correction=f"gate.{_CORRECTION}"
 )
 LEAST_SUM = (1e-12, 1e-9, 1e-6)
@@ -41,7 +42,7 @@ def read_experts(reader: ConfigReader, layers: int) -> Experts:
     return Experts(routing, inner, sparse, has_correction=True, shared=(inner * shared,) if shared else ())
 
 
-class Block(experts.Block):
+class Block(qwen3_moe.Block):
     expert_names = NAMES
 
 

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import FULL, windows_by_kind, windows_by_pattern
 from mindbatch.models import llama, olmo2
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import FULL, windows_by_kind, windows_by_pattern
 
 
 def describe(reader: ConfigReader) -> Architecture:

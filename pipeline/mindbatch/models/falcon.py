@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import Part, interleaved
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import read_rotary
+from mindbatch.config_json.sizes import SizeKeys, read_sizes
 from mindbatch.kernels.shapes import Alibi, alibi_slopes
 from mindbatch.layers.linear import LayerNorm
 from mindbatch.models import gpt_neox, llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.rope import read_rotary
-from mindbatch.models.sizes import SizeKeys, read_sizes
-from mindbatch.models.tensor_spec import Part, interleaved
 
 KEYS = SizeKeys(inner="ffn_hidden_size", inner_is_wide=True, activation="activation")
 ENDS = ("transformer.word_embeddings", "transformer.ln_f", "lm_head")
@@ -29,8 +29,7 @@ def describe(reader: ConfigReader) -> Architecture:
         kv_heads=_kv_heads(reader, arch.heads),
         rotary=None if has_alibi else rotary,
         alibi=alibi if has_alibi else None,
-        is_parallel=reader.flag("parallel_attn"),
-        shares_norm=_shares_norm(reader),
+        details=gpt_neox.GptNeoxDetails(reader.flag("parallel_attn"), _shares_norm(reader)),
     )
 
 
@@ -60,19 +59,20 @@ def _shares_norm(reader: ConfigReader) -> bool:
 
 
 class Attention(gpt_neox.Attention):
-    """In the matrix the query heads of a key and value head, and these two, take turns."""
+    """The matrix has, for each key/value head, its query heads, the key and the value."""
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
-        """Query, key and value; with multi_query it is one turn."""
-        size, turns = a.head_dim, a.kv_heads
-        runs = (a.heads // turns * size, size, size)
-        parts = interleaved(f"{source}.query_key_value.weight", runs, turns, a.hidden_size, size)
+        """Query, key and value; with multi_query there is one such group."""
+        size, groups = a.head_dim, a.kv_heads
+        group_sizes = (a.heads // groups * size, size, size)
+        parts = interleaved(f"{source}.query_key_value.weight", group_sizes, groups, a.hidden_size, size)
         return parts[0], *(replace(part, is_shared=True) for part in parts[1:])
 
 
 def block(a: Architecture, layer: int) -> gpt_neox.Block:
     names = replace(gpt_neox.NAMES, layers="transformer.h", attention="self_attention")
-    if a.is_parallel and not a.shares_norm:
+    details = a.details_of(gpt_neox.GptNeoxDetails)
+    if details.is_parallel and not details.shares_norm:
         names = replace(names, attention_norm="ln_attn", mlp_norm="ln_mlp")
     return gpt_neox.block(a, layer, names, Attention)
 

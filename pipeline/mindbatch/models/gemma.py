@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.reader import ConfigReader
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
 
 
 def describe(reader: ConfigReader) -> Architecture:

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import windows_by_pattern
 from mindbatch.models import gemma, llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import windows_by_pattern
 
 WINDOWS_BUT_EVERY = 2
 

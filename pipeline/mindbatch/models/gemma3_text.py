@@ -5,11 +5,11 @@ Also the text part of gemma3, whose images are not read.
 
 from dataclasses import replace
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import plain_rotary
+from mindbatch.config_json.sizes import windows_by_pattern
 from mindbatch.models import gemma2
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.rope import plain_rotary
-from mindbatch.models.sizes import windows_by_pattern
 
 WINDOWS_BUT_EVERY = 6
 

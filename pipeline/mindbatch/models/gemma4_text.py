@@ -4,16 +4,23 @@ Also the text part of gemma4, whose images and sounds are not read. Of arrays: s
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from mindbatch.architecture.architecture import Architecture, Experts, HeadSizes, Rotary, TypeDetails
+from mindbatch.architecture.tensor_spec import Layout, Part
+from mindbatch.config_json.experts import read_count, read_routing
+from mindbatch.config_json.forms import JsonValue
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import plain_frequencies, plain_rotary
+from mindbatch.config_json.sizes import FULL, SLIDING, kinds_of_layers
 from mindbatch.kernels.operations.dense import activation, columns, group_norm, joined
 from mindbatch.kernels.operations.dense import norm as plain_norm
 from mindbatch.kernels.operations.experts import router_logits
 from mindbatch.kernels.operations.recurrent import gated
-from mindbatch.layers.attention import PagedAttention, QueryRotation, Rotation, SharedAttention
+from mindbatch.layers.attention import LayerBound, PagedAttention, QueryRotation, Rotation, SharedAttention
+from mindbatch.layers.experts import Biases, Mixture, Router
 from mindbatch.layers.linear import (
     ColumnLinear,
     GroupNorm,
@@ -22,19 +29,36 @@ from mindbatch.layers.linear import (
     TokenEmbedding,
     UnitNorm,
 )
-from mindbatch.layers.rank import Module, Rank, Tokens, declared
+from mindbatch.layers.rank import Module, Rank, Tensor, Tokens, declared
 from mindbatch.models import gemma2, llama
-from mindbatch.models.architecture import Architecture, Experts, HeadSizes, PerLayerInputs, Rotary
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.experts import Biases, Mixture, Router, read_count, read_routing
-from mindbatch.models.rope import plain_frequencies, plain_rotary
-from mindbatch.models.sizes import FULL, SLIDING, kinds_of_layers
-from mindbatch.models.tensor_spec import Layout, Part
 
 PER_LAYER = "per_layer"
-
-
+MEAN_FACTOR: float = 0.5**0.5
+"""Of the sum of two inputs of layers."""
 WINDOWS_BUT_EVERY = 6
+
+
+@dataclass(frozen=True)
+class PerLayerInputs:
+    """Inputs of each layer beside hidden states: `size` numbers a token, of a table of `vocabulary` rows."""
+
+    size: int
+    vocabulary: int
+
+
+@dataclass(frozen=True)
+class Gemma4Details(TypeDetails):
+    """wide_layers: the last so many, whose MLPs are twice as wide.
+    shares_values: in layers without a window values are made of what keys are made of.
+    """
+
+    wide_layers: int
+    shares_values: bool
+    per_layer: PerLayerInputs | None
+
+    @property
+    def can_be_staged(self) -> bool:
+        return self.per_layer is None
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -57,9 +81,11 @@ def describe(reader: ConfigReader) -> Architecture:
         layer_heads=heads,
         attention_scales=(1.0,) * arch.num_layers,
         cache_layers=read_cache_layers(reader, kinds, shares),
-        wide_layers=shares if reader.flag("use_double_wide_mlp") else 0,
-        shares_values=reader.flag("attention_k_eq_v"),
-        per_layer=read_per_layer(reader, arch.vocab_size),
+        details=Gemma4Details(
+            wide_layers=shares if reader.flag("use_double_wide_mlp") else 0,
+            shares_values=reader.flag("attention_k_eq_v"),
+            per_layer=read_per_layer(reader, arch.vocab_size),
+        ),
         experts=read_experts(reader, arch.num_layers) if reader.flag("enable_moe_block") else None,
         embedding_factor=arch.hidden_size**0.5,
         logits_cap=gemma2.read_cap(reader, "final_logit_softcapping"),
@@ -93,7 +119,7 @@ def read_heads(reader: ConfigReader, arch: Architecture, kinds: Sequence[str]) -
     return tuple(usual if kind == SLIDING else whole for kind in kinds)
 
 
-def _own_heads(reader: ConfigReader, arch: Architecture, settings: Any) -> HeadSizes:
+def _own_heads(reader: ConfigReader, arch: Architecture, settings: JsonValue) -> HeadSizes:
     inner = reader.within("per_layer_config", settings)
     sizes = HeadSizes(
         inner.positive("num_key_value_heads", arch.kv_heads), inner.positive("head_dim", arch.head_dim)
@@ -166,12 +192,13 @@ class Attention(Module):
 
     def __init__(self, a: Architecture, source: str, layer: int) -> None:
         sizes, has_cache = a.heads_of(layer), a.has_cache(layer)
+        shares_values = a.details_of(Gemma4Details).shares_values
         query, keys, hidden = a.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim, a.hidden_size
         self.q_norm = llama.norm(a, f"{source}.q_norm", sizes.head_dim)
         parts = [Part(f"{source}.q_proj.weight", query, hidden, unit=sizes.head_dim)]
-        self.has_cache, self.has_values = has_cache, not (a.shares_values and a.windows[layer] == 0)
+        self.has_cache, self.has_values = has_cache, not (shares_values and a.windows[layer] == 0)
         self.rotate: Module = Rotation(a, layer) if has_cache else QueryRotation(a, layer)
-        self.attend: Any = PagedAttention(a, layer) if has_cache else SharedAttention(a, layer)
+        self.attend: LayerBound = PagedAttention(a, layer) if has_cache else SharedAttention(a, layer)
         if has_cache:
             key, value = (
                 Part(f"{source}.{which}_proj.weight", keys, hidden, unit=sizes.head_dim, is_shared=True)
@@ -186,7 +213,7 @@ class Attention(Module):
         self.epsilon = a.norm_epsilon
         self.output = RowLinear(Part(f"{source}.o_proj.weight", hidden, query), bias=a.output_bias)
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         qk = self.qk(x_TH, tokens)
         if not self.has_cache:
             return self.output(self.attend(self.rotate(qk, tokens, self.q_norm), tokens), tokens)
@@ -214,9 +241,10 @@ class ScaledRouter(Router):
         factor = np.float32(weight.shape[1] ** -0.5)
         self.weight = rank.kernels.fixed(weight * (scale * factor))
 
-    def forward(self, x_TH: Any) -> Any:
+    def forward(self, x_TH: Tensor) -> Tensor:
         unit_TH = plain_norm(x_TH, self.norm.weight, None, epsilon=self.epsilon, centred=False)
-        return router_logits(unit_TH, self.weight)
+        logits: Tensor = router_logits(unit_TH, self.weight)
+        return logits
 
 
 class SparseMlp(Mixture):
@@ -235,7 +263,7 @@ class SparseMlp(Mixture):
             llama.norm(a, f"{source}.{which}_feedforward_layernorm_2") for which in ("pre", "post")
         )
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         return self.after(self.routed(self.before(x_TH), self.router(x_TH)))
 
 
@@ -249,25 +277,24 @@ class LayerFactor(Module):
         super().bind(name, rank)
         self.factor = float(rank.kernels.floats(self.weight)[0])
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         return x * self.factor
 
 
 class PerLayerMix(Module):
     """x [T, H] -> what a layer adds to it: its own input [T, P] times act(gate(x)), and a matrix of that."""
 
-    def __init__(self, a: Architecture, source: str, layer: int) -> None:
-        assert a.per_layer is not None
-        self.size, self.first, self.activation = a.per_layer.size, layer * a.per_layer.size, a.activation
+    def __init__(self, a: Architecture, source: str, layer: int, size: int) -> None:
+        self.size, self.first, self.activation = size, layer * size, a.activation
         self.gate = ReplicatedLinear(Part(f"{source}.per_layer_input_gate.weight", self.size, a.hidden_size))
         self.project = ReplicatedLinear(
             Part(f"{source}.per_layer_projection.weight", a.hidden_size, self.size)
         )
         self.norm = llama.norm(a, f"{source}.post_per_layer_input_norm")
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         active_TP = activation(self.gate(x_TH, tokens), kind=self.activation, gated=False)
-        inputs = tokens.made[PER_LAYER]  # [T, layers * P]
+        inputs = tokens.shared[PER_LAYER]  # [T, layers * P]
         settings = {"kind": "identity", "width": self.size, "first": self.first, "epsilon": 0.0}
         return self.norm(self.project(gated(active_TP, inputs, None, **settings), tokens))
 
@@ -283,17 +310,17 @@ class PerLayerTable(TokenEmbedding):
 class PerLayerEmbedding(Module):
     """ids and embeddings [T, H] -> inputs of all layers [T, layers * P]."""
 
-    def __init__(self, a: Architecture) -> None:
-        assert a.per_layer is not None
-        self.size, width = a.per_layer.size, a.num_layers * a.per_layer.size
-        self.embedding = PerLayerTable("model.embed_tokens_per_layer", a.per_layer.vocabulary, width)
+    def __init__(self, a: Architecture, inputs: PerLayerInputs) -> None:
+        self.size, width = inputs.size, a.num_layers * inputs.size
+        self.embedding = PerLayerTable("model.embed_tokens_per_layer", inputs.vocabulary, width)
         self.project = ReplicatedLinear(Part("model.per_layer_model_projection.weight", width, a.hidden_size))
         self.norm = GroupNorm("model.per_layer_projection_norm", self.size, a.norm_epsilon)
         self.factor = a.hidden_size**-0.5
+        self.table_factor: float = self.size**0.5
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         projected = self.norm(self.project(x_TH, tokens) * self.factor)
-        return (projected + self.embedding(tokens) * self.size**0.5) * 0.5**0.5
+        return (projected + self.embedding(tokens) * self.table_factor) * MEAN_FACTOR
 
 
 class Block(gemma2.Block):
@@ -301,19 +328,19 @@ class Block(gemma2.Block):
 
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
-        source = f"model.layers.{layer}"
-        is_wide = layer >= a.num_layers - a.wide_layers
+        source, details = f"model.layers.{layer}", a.details_of(Gemma4Details)
+        is_wide = layer >= a.num_layers - details.wide_layers
         self.attention = Attention(a, f"{source}.self_attn", layer)
         self.mlp = llama.Mlp(a, f"{source}.mlp", inner=a.intermediate_size * (2 if is_wide else 1))
-        self.is_sparse, self.has_input = a.experts is not None, a.per_layer is not None
+        self.is_sparse, self.has_input = a.experts is not None, details.per_layer is not None
         if self.is_sparse:
             self.experts = SparseMlp(a, source)
             self.before_sum = llama.norm(a, f"{source}.post_feedforward_layernorm_1")
-        if self.has_input:
-            self.mix = PerLayerMix(a, source, layer)
+        if details.per_layer is not None:
+            self.mix = PerLayerMix(a, source, layer, details.per_layer.size)
         self.factor = LayerFactor(f"{source}.layer_scalar")
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         x_TH = x_TH + self.after_attention(self.attention(self.attention_norm(x_TH), tokens))
         y_TH = self.mlp(self.mlp_norm(x_TH), tokens)
         if self.is_sparse:
@@ -329,13 +356,15 @@ class Gemma4(llama.Llama):
 
     def __init__(self, a: Architecture) -> None:
         super().__init__(a, Block)
-        if a.per_layer is not None:
-            self.per_layer = PerLayerEmbedding(a)
+        inputs = a.details_of(Gemma4Details).per_layer
+        self.has_inputs = inputs is not None
+        if inputs is not None:
+            self.per_layer = PerLayerEmbedding(a, inputs)
 
-    def embed(self, tokens: Tokens) -> Any:
+    def embed(self, tokens: Tokens) -> Tensor:
         x_TH = super().embed(tokens)
-        if self.arch.per_layer is not None:
-            tokens.made[PER_LAYER] = self.per_layer(x_TH, tokens)
+        if self.has_inputs:
+            tokens.shared[PER_LAYER] = self.per_layer(x_TH, tokens)
         return x_TH
 
 

@@ -1,7 +1,7 @@
 """glm: GLM-4 of 2024. Half of each head rotated, in pairs of neighbours; gate and up in one tensor."""
 
+from mindbatch.config_json.rope import read_partial_rotary
 from mindbatch.models import llama
-from mindbatch.models.rope import read_partial_rotary
 
 
 class Block(llama.Block):

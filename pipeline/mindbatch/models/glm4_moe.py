@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
-from mindbatch.models import experts, llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.rope import read_partial_rotary
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json import experts
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import read_partial_rotary
+from mindbatch.models import llama, qwen3_moe
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -25,7 +26,7 @@ def describe(reader: ConfigReader) -> Architecture:
 MODEL = replace(
     llama.MODEL,
     describe=describe,
-    tree=llama.with_blocks(experts.Block),
+    tree=llama.with_blocks(qwen3_moe.Block),
     # The layer that guesses a token more, behind the last one of the published sizes.
     unused_tensors=(*llama.MODEL.unused_tensors, "model.layers.46.*", "model.layers.92.*"),
 )

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
-from mindbatch.models import deepseek_v3, experts
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import kinds_of_layers
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json import experts
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import kinds_of_layers
+from mindbatch.models import deepseek_v3
 
 _KINDS = DENSE, SPARSE = "dense", "sparse"
 

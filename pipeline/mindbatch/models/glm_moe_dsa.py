@@ -6,10 +6,11 @@ and the attention is DeepSeek-V3's; longer sequences are not run.
 
 from dataclasses import replace
 
-from mindbatch.models import deepseek_v3, experts, glm4_moe_lite
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import kinds_of_layers
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json import experts
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import kinds_of_layers
+from mindbatch.models import deepseek_v3, glm4_moe_lite
 
 _KINDS = ("indexed_attention", "deepseek_sparse_attention")
 """Names of the one kind of layers that there is."""

@@ -2,17 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import Part, fused
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import SizeKeys, read_sizes
 from mindbatch.layers.decoder import Decoder
 from mindbatch.layers.linear import ColumnLinear, Head, LayerNorm, RowLinear, Table, TokenEmbedding
-from mindbatch.layers.rank import Tokens
-from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.registry import ModelType
-from mindbatch.models.sizes import SizeKeys, read_sizes
-from mindbatch.models.tensor_spec import Part, fused
+from mindbatch.layers.rank import Tensor, Tokens
+from mindbatch.models import ModelType, llama
 
 KEYS = SizeKeys(
     hidden="n_embd",
@@ -66,7 +64,7 @@ class Gpt2(Decoder):
         self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
         self.layers = [Block(a, layer) for layer in range(a.num_layers)]
 
-    def embed(self, tokens: Tokens) -> Any:
+    def embed(self, tokens: Tokens) -> Tensor:
         return self.embedding(tokens) + self.positions(tokens.positions)
 
 

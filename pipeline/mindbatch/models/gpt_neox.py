@@ -1,21 +1,33 @@
 """gpt_neox (GPT-NeoX, Pythia): attention and MLP side by side, fused heads, a part of each head rotated."""
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
+from mindbatch.architecture.architecture import Architecture, TypeDetails
+from mindbatch.architecture.tensor_spec import Part, interleaved
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import plain_rotary, rotary_width
+from mindbatch.config_json.sizes import ACTIVATIONS, SizeKeys, read_sizes
 from mindbatch.layers.linear import LayerNorm, RmsNorm
-from mindbatch.layers.rank import Tokens
-from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.registry import ModelType
-from mindbatch.models.rope import plain_rotary, rotary_width
-from mindbatch.models.sizes import ACTIVATIONS, SizeKeys, read_sizes
-from mindbatch.models.tensor_spec import Part, interleaved
+from mindbatch.layers.rank import Tensor, Tokens
+from mindbatch.models import ModelType, llama
 
 NAMES = llama.LayerNames(
     "gpt_neox.layers", attention="attention", output="dense", up=("dense_h_to_4h",), down="dense_4h_to_h"
 )
+
+
+@dataclass(frozen=True)
+class GptNeoxDetails(TypeDetails):
+    """The sums of a block; of GPT-NeoX and its relatives.
+
+    is_parallel: attention and MLP read the same x, by one norm where shares_norm, and are added to it.
+    adds_normed: attention and MLP are added to the norm of x that they read, times normed_factor.
+    """
+
+    is_parallel: bool = False
+    shares_norm: bool = False
+    adds_normed: bool = False
+    normed_factor: float = 1.0
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -31,12 +43,12 @@ def describe(reader: ConfigReader) -> Architecture:
         qkv_bias=bias,
         output_bias=bias,
         mlp_bias=True,
-        is_parallel=reader.flag("use_parallel_residual"),
+        details=GptNeoxDetails(is_parallel=reader.flag("use_parallel_residual")),
     )
 
 
 class Attention(llama.Attention):
-    """Query, key and value by one matrix, in which the heads' three take turns; the output by another."""
+    """Query, key and value by one matrix, interleaved head by head; the output by another."""
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
         fused = f"{source}.query_key_value.weight"
@@ -57,15 +69,16 @@ class Block(llama.Block):
     ) -> None:
         self.names, self.attention_type = names, attention
         super().__init__(a, layer)
-        self.shares_norm, self.factor = a.shares_norm, a.normed_factor
-        if a.shares_norm:
+        details = a.details_of(GptNeoxDetails)
+        self.shares_norm, self.factor = details.shares_norm, details.normed_factor
+        if details.shares_norm:
             del self.mlp_norm
 
 
 class ParallelBlock(Block):
     """x + (attention(norm(x)) + mlp(norm(x))), of one norm or two."""
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         normed_TH = self.attention_norm(x_TH)
         attended_TH = self.attention(normed_TH, tokens)
         if not self.shares_norm:
@@ -76,7 +89,7 @@ class ParallelBlock(Block):
 class NormedSumBlock(Block):
     """f * n + attention(n) for n = norm(x), then the same with the MLP."""
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         normed_TH = self.attention_norm(x_TH)
         x_TH = self.attention(normed_TH, tokens) + normed_TH * self.factor
         normed_TH = self.mlp_norm(x_TH)
@@ -86,7 +99,8 @@ class NormedSumBlock(Block):
 def block(
     a: Architecture, layer: int, names: llama.LayerNames = NAMES, attention: type[llama.Attention] = Attention
 ) -> Block:
-    kind = ParallelBlock if a.is_parallel else NormedSumBlock if a.adds_normed else Block
+    details = a.details_of(GptNeoxDetails)
+    kind = ParallelBlock if details.is_parallel else NormedSumBlock if details.adds_normed else Block
     return kind(a, layer, names, attention)
 
 

@@ -5,13 +5,14 @@ Of arrays: see `models.llama`.
 
 from dataclasses import replace
 
+from mindbatch.architecture.architecture import Architecture, Experts
+from mindbatch.architecture.tensor_spec import Part, Sharding
+from mindbatch.config_json.experts import read_routing
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import windows_by_pattern
 from mindbatch.layers.attention import PagedAttention
+from mindbatch.layers.experts import Biases, Mixture, Router
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture, Experts
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.experts import Biases, Mixture, Router, read_routing
-from mindbatch.models.sizes import windows_by_pattern
-from mindbatch.models.tensor_spec import Part, Sharding
 
 WINDOWS_BUT_EVERY = 2
 

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from functools import partial
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import plain_rotary
+from mindbatch.config_json.sizes import read_sizes
 from mindbatch.layers.linear import Head, LayerNorm
 from mindbatch.models import gpt2, gpt_neox, llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.rope import plain_rotary
-from mindbatch.models.sizes import read_sizes
 
 NAMES = llama.LayerNames("transformer.h", "ln_1", "attn", "out_proj", up=("fc_in",), down="fc_out")
 
@@ -20,7 +20,8 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("rotary", [True])
     reader.needs("scale_attn_weights", [True])
     rotary = plain_rotary(10000.0, width, is_interleaved=True)
-    return replace(arch, rotary=rotary, mlp_bias=True, is_parallel=True, shares_norm=True)
+    details = gpt_neox.GptNeoxDetails(is_parallel=True, shares_norm=True)
+    return replace(arch, rotary=rotary, mlp_bias=True, details=details)
 
 
 class GptJ(llama.Llama):

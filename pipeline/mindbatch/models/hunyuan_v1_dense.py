@@ -1,14 +1,14 @@
 """hunyuan_v1_dense: Llama's shape with a norm on each query and key head, which comes after the rotation."""
 
 from dataclasses import replace
-from typing import Any
 
+from mindbatch.architecture.architecture import Architecture, Rotary
+from mindbatch.config_json.forms import Config
+from mindbatch.config_json.reader import ConfigReader, is_positive_float32
+from mindbatch.config_json.rope import plain_rotary, read_rotary
 from mindbatch.layers.attention import Rotation
-from mindbatch.layers.rank import Tokens
+from mindbatch.layers.rank import Tensor, Tokens
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture, Rotary
-from mindbatch.models.config_reader import ConfigReader, is_positive_float32
-from mindbatch.models.rope import plain_rotary, read_rotary
 
 # What published files say beside the factor alpha; it belongs to other scalings.
 _OF_OTHER_SCALINGS = {
@@ -23,7 +23,7 @@ _OF_OTHER_SCALINGS = {
 }
 
 
-ALWAYS = {
+ALWAYS: Config = {
     "use_cla": False,  # keys and values that layers share
     "use_qk_norm": True,
     "use_rotary_pos_emb": True,
@@ -38,8 +38,7 @@ def read_alpha_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -
     Source: the networks' own code. The power is that of NTK-aware scaling (bloc97, 2023).
     """
     scaling = reader.value("rope_scaling")
-    kind = (scaling.get("rope_type") or scaling.get("type")) if isinstance(scaling, dict) else None
-    if kind != "dynamic":
+    if not isinstance(scaling, dict) or (scaling.get("rope_type") or scaling.get("type")) != "dynamic":
         return read_rotary(reader, head_dim, max_positions)
     theta, alpha = reader.number("rope_theta"), scaling.get("alpha")
     if not is_positive_float32(alpha) or head_dim < 4 or scaling.keys() - _OF_OTHER_SCALINGS:
@@ -58,7 +57,7 @@ class Attention(llama.Attention):
         self.q_norm = llama.norm(a, f"{source}.query_layernorm", a.head_dim)
         self.k_norm = llama.norm(a, f"{source}.key_layernorm", a.head_dim)
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         qkv = self.rotate(self.qkv(x_TH, tokens), tokens)
         qkv = self.norm_heads(qkv, tokens, self.q_norm, self.k_norm)
         return self.output(self.attend(qkv, tokens), tokens)

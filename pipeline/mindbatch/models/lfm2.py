@@ -3,19 +3,18 @@
 Of arrays: see `models.llama`.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
+from mindbatch.architecture.architecture import Architecture, Recurrence, TypeDetails
+from mindbatch.architecture.tensor_spec import Part, fused
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import FULL, kinds_of_layers, layer_numbers, read_kernel, recurrent_layers
 from mindbatch.kernels.operations.recurrent import gated
 from mindbatch.layers.attention import CausalConvolution, channels
 from mindbatch.layers.linear import ColumnLinear, RowLinear
-from mindbatch.layers.rank import Module, Rank, Tokens
+from mindbatch.layers.rank import Module, Rank, Tensor, Tokens
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture, Recurrence
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import FULL, kinds_of_layers, layer_numbers, read_kernel, recurrent_layers
-from mindbatch.models.tensor_spec import Part, fused
 
 CONVOLUTION = "conv"
 NAMES = llama.LayerNames(
@@ -28,6 +27,13 @@ NAMES = llama.LayerNames(
 )
 
 
+@dataclass(frozen=True)
+class Lfm2Details(TypeDetails):
+    """has_bias: of the matrices and the convolution of a layer without attention."""
+
+    has_bias: bool
+
+
 def describe(reader: ConfigReader) -> Architecture:
     arch = llama.describe_family(reader, qk_norm=True, epsilon_key="norm_eps", activation_key="")
     tied = reader.flag("tie_embedding") if reader.has("tie_embedding") else arch.tied
@@ -38,15 +44,15 @@ def describe(reader: ConfigReader) -> Architecture:
         arch,
         tied=tied,
         intermediate_size=read_intermediate_size(reader, arch.intermediate_size),
-        mixer_bias=reader.flag("conv_bias"),
+        details=Lfm2Details(reader.flag("conv_bias")),
         recurrence=recurrence if layers else None,
     )
 
 
 def read_default_kinds(reader: ConfigReader, layers: int) -> list[str]:
     """Kind of each layer where layer_types does not say it: attention in full_attn_idxs, or in all."""
-    places = layer_numbers(reader, "full_attn_idxs")
-    return [FULL if places is None or layer in places else CONVOLUTION for layer in range(layers)]
+    attention = layer_numbers(reader, "full_attn_idxs")
+    return [FULL if attention is None or layer in attention else CONVOLUTION for layer in range(layers)]
 
 
 def read_intermediate_size(reader: ConfigReader, size: int) -> int:
@@ -74,7 +80,7 @@ class ShortConvolution(Module):
 
     def __init__(self, a: Architecture, source: str, layer: int) -> None:
         assert a.recurrence is not None
-        hidden, kernel, bias = a.hidden_size, a.recurrence.kernel, a.mixer_bias
+        hidden, kernel, bias = a.hidden_size, a.recurrence.kernel, a.details_of(Lfm2Details).has_bias
         b, c, x = fused(f"{source}.in_proj.weight", (hidden,) * 3, hidden)
         self.mix = ColumnLinear(x, b, c, bias=bias)
         parts = channels(f"{source}.conv.weight", (hidden,), kernel, (1,))
@@ -85,7 +91,7 @@ class ShortConvolution(Module):
         super().bind(name, rank)
         self.gate = partial(gated, kind="identity", width=self.convolve.shape.channels, epsilon=0.0)
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         mixed, width = self.mix(x_TH, tokens), self.convolve.shape.channels  # [T, 3 * channels]
         y = self.convolve(self.gate(mixed, mixed, None, first=width), tokens)
         return self.output(self.gate(y, mixed, None, first=2 * width), tokens)

@@ -1,48 +1,50 @@
 """llama: RMS norm, rotary positions, grouped key/value heads, gated MLP. Also the base of its relatives.
+from mindbatch.config_json.forms import Config
 
 Of arrays: T tokens, H hidden_size, I intermediate_size, N query heads, K key/value heads, D head_dim.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import Part, fused
+from mindbatch.config_json.forms import Config
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import RotaryReader, read_rotary
+from mindbatch.config_json.sizes import SizeKeys, read_sizes
 from mindbatch.kernels.operations.dense import activation
 from mindbatch.layers.attention import PagedAttention, Rotation
 from mindbatch.layers.decoder import Decoder
-from mindbatch.layers.linear import ColumnLinear, Head, RmsNorm, RowLinear, TokenEmbedding
-from mindbatch.layers.rank import Module, Tokens
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.registry import ModelType
-from mindbatch.models.rope import RotaryReader, read_rotary
-from mindbatch.models.sizes import SizeKeys, read_sizes
-from mindbatch.models.tensor_spec import Part, fused
+from mindbatch.layers.linear import ColumnLinear, Head, Norm, RmsNorm, RowLinear, TokenEmbedding
+from mindbatch.layers.rank import Module, Tensor, Tokens
+from mindbatch.models import ModelType
 
 ENDS = ("model.embed_tokens", "model.norm", "lm_head")
 
 
 @dataclass(frozen=True)
 class LayerNames:
-    """Names, in a checkpoint, of the tensors of a layer; the others lie below `layers` and its number.
-
-    output, up, down: of matrices, below attention or MLP. up: of gate and up; one for both where is_fused.
-    after_attention, after_mlp: of the norms there, in blocks that have them.
-    """
+    """The checkpoint's names of a layer's modules, each below `layers` and the number of the layer."""
 
     layers: str = "model.layers"
     attention_norm: str = "input_layernorm"
     attention: str = "self_attn"
     output: str = "o_proj"
+    """Below `attention`."""
     mlp_norm: str = "post_attention_layernorm"
     mlp: str = "mlp"
     up: Sequence[str] = ("gate_proj", "up_proj")
+    """Below `mlp`: gate and up, or the one that has both if `is_fused`, or up alone."""
     down: str = "down_proj"
+    """Below `mlp`."""
     is_fused: bool = False
     after_attention: str = "post_attention_layernorm"
     after_mlp: str = "post_feedforward_layernorm"
+    """Norms of what attention and MLP add, in blocks that have them."""
 
     def of_layer(self, layer: int, name: str) -> str:
         return f"{self.layers}.{layer}.{name}"
@@ -65,11 +67,11 @@ def describe_family(
 ) -> Architecture:
     """Reads what all relatives of Llama have in common in config.json.
 
-    default_intermediate: the intermediate_size where that is null; None: it must not be.
-    bias_key: of the flag for biases of query, key, value and output, in place of `qkv_bias`, `output_bias`.
-    qkv_bias, output_bias, mlp_bias, qk_norm: or the key of the flag that says it.
-    activation_key: empty of a type whose MLPs have SiLU.
-    is_interleaved: of rotary positions; see `Rotary`.
+    default_intermediate: intermediate_size if that is null; without a default null is refused.
+    bias_key: key of one flag for the biases of query, key, value and output.
+    qkv_bias, output_bias, mlp_bias, qk_norm: true, false, or the key of the flag that decides it.
+    activation_key: "" for a type whose MLPs always have SiLU.
+    is_interleaved: see `Rotary`.
     """
 
     def is_set(flag: bool | str) -> bool:
@@ -100,25 +102,25 @@ def describe_family(
 
 
 class Attention(Module):
-    """Query, key and value by one matrix, the output by another; norms of heads where the type has them.
+    """Query, key and value by one matrix, the output by another; query and key heads may have norms.
 
-    output: the name of its matrix below `source`.
+    output: name of the output's matrix below `source`.
     """
 
-    q_norm: Any
-    k_norm: Any
+    q_norm: Norm
+    k_norm: Norm
 
     def __init__(self, a: Architecture, source: str, layer: int, output: str = "o_proj") -> None:
         self.has_norms = a.qk_norm
         if a.qk_norm:
             self.q_norm, self.k_norm = (norm(a, f"{source}.{which}_norm", a.head_dim) for which in "qk")
         self.qkv = ColumnLinear(*self.projections(a, source), bias=a.qkv_bias)
-        self.rotate = Rotation(a, layer)
+        self.rotate: Module = Rotation(a, layer)
         self.attend = PagedAttention(a, layer)
         joined = Part(f"{source}.{output}.weight", a.hidden_size, a.heads * a.head_dim)
         self.output = RowLinear(joined, bias=a.output_bias)
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         norms = (self.q_norm, self.k_norm) if self.has_norms else ()
         qkv = self.rotate(self.qkv(x_TH, tokens), tokens, *norms)  # [T, (N + 2 K) D]
         return self.output(self.attend(qkv, tokens), tokens)
@@ -128,10 +130,10 @@ class Attention(Module):
 
 
 class Mlp(Module):
-    """down(act(gate(x)) * up(x)), of a gate and up that are one matrix; or down(act(up(x))).
+    """down(act(gate(x)) * up(x)), gate and up by one matrix; or down(act(up(x))).
 
-    up, down: the names of the matrices below `source`. is_fused: the one in `up` is the gate's, too.
-    inner: I where it is not the architecture's.
+    up, down: names of the matrices below `source`. is_fused: the checkpoint has gate and up in one tensor.
+    inner: inner size, if it is not the architecture's.
     """
 
     def __init__(
@@ -153,7 +155,7 @@ class Mlp(Module):
         self.activation, self.is_gated = a.activation, len(parts) > 1
         self.down = RowLinear(Part(f"{source}.{down}.weight", hidden, inner), bias=a.mlp_bias)
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         active_TI = activation(self.up(x_TH, tokens), kind=self.activation, gated=self.is_gated)
         return self.down(active_TI, tokens)
 
@@ -179,7 +181,7 @@ class Block(Module):
     def norm_of(self, a: Architecture, layer: int, name: str) -> RmsNorm:
         return norm(a, self.names.of_layer(layer, name), kind=self.norm_type)
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         x_TH = x_TH + self.attention(self.attention_norm(x_TH), tokens)
         return x_TH + self.mlp(self.mlp_norm(x_TH), tokens)
 
@@ -192,7 +194,7 @@ class FourNormBlock(Block):
         self.after_attention = self.norm_of(a, layer, self.names.after_attention)
         self.after_mlp = self.norm_of(a, layer, self.names.after_mlp)
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         x_TH = x_TH + self.after_attention(self.attention(self.attention_norm(x_TH), tokens))
         return x_TH + self.after_mlp(self.mlp(self.mlp_norm(x_TH), tokens))
 
@@ -200,7 +202,7 @@ class FourNormBlock(Block):
 class Llama(Decoder):
     """The token embedding, blocks, a last norm and the head; relatives have blocks and norms of their own.
 
-    ends: names of the tensors of embedding, norm and head.
+    ends: the checkpoint's names of embedding, norm and head.
     """
 
     def __init__(
@@ -216,7 +218,7 @@ class Llama(Decoder):
         self.head = Head(ends[2], a.vocab_size, a.hidden_size, tied=a.tied)
         self.layers = [block(a, layer) for layer in range(a.num_layers)]
 
-    def embed(self, tokens: Tokens) -> Any:
+    def embed(self, tokens: Tokens) -> Tensor:
         return self.embedding(tokens) * self.arch.embedding_factor
 
 
@@ -225,7 +227,7 @@ def with_blocks(
     norm_type: type[RmsNorm] = RmsNorm,
     ends: tuple[str, str, str] = ENDS,
 ) -> Callable[[Architecture], Llama]:
-    """The tree of a relative: Llama's ends around other blocks, with another last norm and names if asked."""
+    """Returns the tree of a relative of Llama, with its own blocks, last norm or names of the ends."""
     return partial(Llama, block=block, norm_type=norm_type, ends=ends)
 
 
@@ -234,7 +236,7 @@ def norm(a: Architecture, source: str, width: int | None = None, kind: type[RmsN
 
 
 def qkv_parts(a: Architecture, *sources: str) -> tuple[Part, ...]:
-    """Query, key and value of three tensors, or of one that has them one after another."""
+    """The parts of query, key and value, from three tensors or from one in which they follow one another."""
     query, keys = a.heads * a.head_dim, a.kv_heads * a.head_dim
     widths = (query, keys, keys)
     if len(sources) == 1:
@@ -248,12 +250,12 @@ def qkv_parts(a: Architecture, *sources: str) -> tuple[Part, ...]:
 def relative(
     tree: Callable[[Architecture], Decoder] = Llama,
     windows: Callable[[ConfigReader], tuple[int, ...]] = lambda reader: (),
-    always: Mapping[str, Any] = MappingProxyType({}),
+    always: Config = MappingProxyType({}),
     **settings: Any,
 ) -> ModelType:
-    """The models that `describe_family` reads with these settings.
+    """Declares a type that `describe_family` reads with these settings.
 
-    windows: reads those of the layers. always: the only values that keys may have.
+    windows: reads the windows of the layers. always: the only value that each of these keys may have.
     """
 
     def describe(reader: ConfigReader) -> Architecture:

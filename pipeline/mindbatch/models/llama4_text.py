@@ -4,16 +4,33 @@ Also the text part of llama4, whose images are not read. Of arrays: see `models.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from mindbatch.architecture.architecture import Architecture, Experts, TypeDetails
+from mindbatch.config_json import experts
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import FULL, kinds_of_layers, layer_numbers
+from mindbatch.layers.attention import TemperedQueries
 from mindbatch.layers.linear import UnitNorm
-from mindbatch.models import experts, llama
-from mindbatch.models.architecture import Architecture, Experts, Tempering
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import FULL, kinds_of_layers, layer_numbers
+from mindbatch.models import llama, qwen3_moe
 from mindbatch.models.smollm3 import rotated_layers
 
 CHUNKED = "chunked_attention"
+
+
+@dataclass(frozen=True)
+class Tempering:
+    """Factors by position of queries without rotary positions, see `operations.rotation.tempered`."""
+
+    floor: float
+    factor: float
+
+
+@dataclass(frozen=True)
+class Llama4Details(TypeDetails):
+    """tempering: of queries in layers without positions; None where they stay as they are."""
+
+    tempering: Tempering | None
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -27,7 +44,7 @@ def describe(reader: ConfigReader) -> Architecture:
         layer_rotaries=tuple(arch.rotary if is_rotated else None for is_rotated in rotated),
         windows=read_chunks(reader, rotated),
         windows_are_chunks=True,
-        tempering=read_tempering(reader),
+        details=Llama4Details(read_tempering(reader)),
         experts=mixtures if mixtures.layers else None,
     )
 
@@ -74,11 +91,14 @@ class Attention(llama.Attention):
         super().__init__(replace(a, qk_norm=False), source, layer, output)
         self.has_norms = a.qk_norm and a.rotary_of(layer) is not None
         self.q_norm = self.k_norm = UnitNorm(a.head_dim)
+        tempering = a.details_of(Llama4Details).tempering
+        if tempering is not None and a.rotary_of(layer) is None:
+            self.rotate = TemperedQueries(a, layer, tempering.floor, tempering.factor)
 
 
-class Block(experts.Block):
+class Block(qwen3_moe.Block):
     names, attention_type = llama.LayerNames(mlp="feed_forward"), Attention
-    expert_names = experts.ExpertNames(
+    expert_names = qwen3_moe.ExpertNames(
         "feed_forward", "feed_forward", "router.weight", shared="shared_expert", fused_is_transposed=True
     )
 

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
-from mindbatch.models import experts, llama, mixtral, olmo2
-from mindbatch.models.architecture import Architecture, Experts, Rotary
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.rope import read_partial_rotary, read_rotary, read_rotary_of
+from mindbatch.architecture.architecture import Architecture, Experts, Rotary
+from mindbatch.config_json import experts
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import read_partial_rotary, read_rotary, read_rotary_of
+from mindbatch.models import llama, mixtral, olmo2
 
 NAMES = replace(mixtral.NAMES, correction="e_score_correction_bias")
 _BETAS = ("layernorm_full_attention_beta", "layernorm_linear_attention_beta", "layernorm_mlp_beta")
@@ -27,7 +28,7 @@ def describe(reader: ConfigReader) -> Architecture:
     further = 0
     if reader.has("num_mtp_modules"):
         further = experts.read_count(reader, "num_mtp_modules", experts.MAX_SHARED)
-    return replace(arch, norms_all_heads=True, experts=read_experts(reader, arch), next_token_layers=further)
+    return replace(arch, experts=read_experts(reader, arch), next_token_layers=further)
 
 
 def read_experts(reader: ConfigReader, arch: Architecture) -> Experts:

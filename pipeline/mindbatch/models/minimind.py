@@ -8,10 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from mindbatch.models import experts, llama
-from mindbatch.models.architecture import Architecture, Experts, Rotary
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.rope import plain_frequencies, read_rotary
+from mindbatch.architecture.architecture import Architecture, Experts, Rotary
+from mindbatch.config_json import experts
+from mindbatch.config_json.forms import JsonValue
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import plain_frequencies, read_rotary
+from mindbatch.models import llama, qwen3_moe
 
 # Defaults that the same class has since minimind-3, whose models have norms of query and key heads.
 DEFAULTS_OF_3 = {
@@ -34,13 +36,13 @@ EXPERT_KEYS = (
     "num_experts",
     "moe_intermediate_size",
 )
-NAMES = experts.ExpertNames(shared="shared_experts.{}")
+NAMES = qwen3_moe.ExpertNames(shared="shared_experts.{}")
 # Their exports have all of these: the class writes whatever it has.
 KEYS_OF_3 = ("num_experts", "moe_intermediate_size", "head_dim")
 
 # What inference_rope_scaling stands for, whatever else the configuration says.
 FAST, SLOW, FACTOR, ORIGINAL = 32, 1, 16, 2048
-YARN = {
+YARN: JsonValue = {
     "beta_fast": FAST,
     "beta_slow": SLOW,
     "factor": FACTOR,
@@ -91,7 +93,7 @@ def _experts_of_3(reader: ConfigReader, arch: Architecture, layers: tuple[int, .
     return Experts(routing, reader.positive("moe_intermediate_size", arch.intermediate_size), layers)
 
 
-class Block(experts.Block):
+class Block(qwen3_moe.Block):
     expert_names = NAMES
 
 

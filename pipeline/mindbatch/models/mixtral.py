@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
-from mindbatch.models import experts, llama
-from mindbatch.models.architecture import Architecture, Experts
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import same_windows
+from mindbatch.architecture.architecture import Architecture, Experts
+from mindbatch.config_json import experts
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import same_windows
+from mindbatch.models import llama, qwen3_moe
 
-NAMES = experts.ExpertNames("block_sparse_moe", gate="w1", up="w3", down="w2")
+NAMES = qwen3_moe.ExpertNames("block_sparse_moe", gate="w1", up="w3", down="w2")
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -17,7 +18,7 @@ def describe(reader: ConfigReader) -> Architecture:
     return replace(arch, experts=Experts(routing, arch.intermediate_size, sparse))
 
 
-class Block(experts.Block):
+class Block(qwen3_moe.Block):
     expert_names = NAMES
 
 

@@ -1,19 +1,11 @@
 """olmo2: Llama's shape with norms after attention and MLP, not before; query and key are normed whole."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
 
+from mindbatch.architecture.architecture import Architecture
 from mindbatch.layers.linear import AllHeadsNorm
-from mindbatch.layers.rank import Module, Tokens
+from mindbatch.layers.rank import Module, Tensor, Tokens
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-
-
-def describe(reader: ConfigReader) -> Architecture:
-    arch = llama.describe_family(reader, bias_key="attention_bias")
-    return replace(arch, norms_all_heads=True)
 
 
 class Attention(llama.Attention):
@@ -36,9 +28,9 @@ class Block(Module):
         self.mlp = llama.Mlp(a, f"{source}.mlp")
         self.after_mlp = llama.norm(a, f"{source}.post_feedforward_layernorm")
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         x_TH = x_TH + self.after_attention(self.attention(x_TH, tokens))
         return x_TH + self.after_mlp(self.mlp(x_TH, tokens))
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))
+MODEL = llama.relative(llama.with_blocks(Block), bias_key="attention_bias")

@@ -2,18 +2,18 @@
 
 from dataclasses import replace
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import plain_rotary
+from mindbatch.config_json.sizes import windows_by_pattern
 from mindbatch.models import olmo2
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.rope import plain_rotary
-from mindbatch.models.sizes import windows_by_pattern
 
 WINDOWS_BUT_EVERY = 4
 
 
 def describe(reader: ConfigReader) -> Architecture:
     windows = windows_by_pattern(reader, WINDOWS_BUT_EVERY)
-    arch = olmo2.describe(reader)
+    arch = olmo2.MODEL.describe(reader)
     theta = reader.number("rope_theta")
     reader.needs("rope_local_base_freq", [theta])  # of rope_parameters that name the base of both kinds
     unscaled = plain_rotary(theta, arch.head_dim)

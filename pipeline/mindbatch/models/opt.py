@@ -1,21 +1,30 @@
 """opt: GPT-2's shape with ReLU, and positions that are counted from 2."""
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
+from mindbatch.architecture.architecture import Architecture, TypeDetails
+from mindbatch.architecture.tensor_spec import Part
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import SizeKeys, read_sizes
 from mindbatch.layers.decoder import Decoder
 from mindbatch.layers.linear import Head, LayerNorm, ReplicatedLinear, Table, TokenEmbedding
-from mindbatch.layers.rank import Tokens
+from mindbatch.layers.rank import Tensor, Tokens
 from mindbatch.models import gpt2, llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import SizeKeys, read_sizes
-from mindbatch.models.tensor_spec import Part
 
 FIRST_POSITION = 2
 """The row of the first token's position; nothing reads the rows before it."""
 KEYS = SizeKeys(inner="ffn_dim", epsilon="")
 DECODER = "model.decoder"
+
+
+@dataclass(frozen=True)
+class OptDetails(TypeDetails):
+    """norms_before: norms precede attention and MLP; else they follow the sums.
+    embedding_size: width of the token embedding and of what the head takes.
+    """
+
+    norms_before: bool
+    embedding_size: int
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -27,8 +36,7 @@ def describe(reader: ConfigReader) -> Architecture:
         reader.needs("_remove_final_layer_norm", [False])
     else:
         reader.ignore(["_remove_final_layer_norm"])  # there is none
-    embedding_size = 0 if width == arch.hidden_size else width
-    return replace(arch, adds_normed=not norms_before, embedding_size=embedding_size)
+    return replace(arch, details=OptDetails(norms_before, embedding_size=width))
 
 
 class Block(llama.Block):
@@ -38,24 +46,23 @@ class Block(llama.Block):
     last that of the model. Then it is n + attention(n) for n = norm(x), and the same with the MLP.
     """
 
-    attention_norm: Any = None
-
     def __init__(self, a: Architecture, layer: int) -> None:
         source, before = _layer(layer), _layer(layer - 1)
-        self.adds_normed = a.adds_normed
+        self.norms_before = a.details_of(OptDetails).norms_before
         first, second = f"{source}.self_attn_layer_norm", f"{source}.final_layer_norm"
-        if a.adds_normed:
+        if not self.norms_before:
             first, second = f"{before}.final_layer_norm", first
-        if layer or not a.adds_normed:
+        self.is_normed = layer > 0 or self.norms_before
+        if self.is_normed:
             self.attention_norm = LayerNorm(first, a.hidden_size, a.norm_epsilon)
         self.attention = llama.Attention(a, f"{source}.self_attn", layer, "out_proj")
         self.mlp_norm = LayerNorm(second, a.hidden_size, a.norm_epsilon)
         self.mlp = llama.Mlp(a, source, ["fc1"], "fc2")
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
-        if not self.adds_normed:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
+        if self.norms_before:
             return super().forward(x_TH, tokens)
-        normed_TH = x_TH if self.attention_norm is None else self.attention_norm(x_TH)
+        normed_TH = self.attention_norm(x_TH) if self.is_normed else x_TH
         normed_TH = self.mlp_norm(self.attention(normed_TH, tokens) + normed_TH)
         return self.mlp(normed_TH, tokens) + normed_TH
 
@@ -65,27 +72,28 @@ class Opt(Decoder):
 
     def __init__(self, a: Architecture) -> None:
         super().__init__(a)
-        hidden, width = a.hidden_size, a.embedding_size or a.hidden_size
+        details, hidden = a.details_of(OptDetails), a.hidden_size
+        width, self.is_narrowed = details.embedding_size, details.embedding_size != hidden
         self.embedding = TokenEmbedding(f"{DECODER}.embed_tokens", a.vocab_size, width)
         rows = a.max_positions + FIRST_POSITION
         self.positions = Table(f"{DECODER}.embed_positions", rows, hidden, FIRST_POSITION)
-        last = _layer(a.num_layers - 1) if a.adds_normed else DECODER
+        last = _layer(a.num_layers - 1) if not details.norms_before else DECODER
         self.norm = LayerNorm(f"{last}.final_layer_norm", hidden, a.norm_epsilon)
         self.head = Head("lm_head", a.vocab_size, width, tied=a.tied)
-        if a.embedding_size:
+        if self.is_narrowed:
             self.embedding.project = ReplicatedLinear(Part(f"{DECODER}.project_in.weight", hidden, width))
             self.head.project = ReplicatedLinear(Part(f"{DECODER}.project_out.weight", width, hidden))
         self.layers = [Block(a, layer) for layer in range(a.num_layers)]
 
-    def embed(self, tokens: Tokens) -> Any:
+    def embed(self, tokens: Tokens) -> Tensor:
         rows = self.embedding(tokens)
-        if self.arch.embedding_size:
+        if self.is_narrowed:
             rows = self.embedding.project(rows, tokens)
         return rows + self.positions(tokens.positions)
 
-    def finish(self, x_TH: Any, tokens: Tokens) -> Any:
+    def finish(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         hidden_TH = self.norm(x_TH)
-        return self.head.project(hidden_TH, tokens) if self.arch.embedding_size else hidden_TH
+        return self.head.project(hidden_TH, tokens) if self.is_narrowed else hidden_TH
 
 
 def _layer(index: int) -> str:

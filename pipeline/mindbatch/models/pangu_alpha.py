@@ -5,18 +5,17 @@ MindFormers 1.0's models/pangualpha and of modeling_gptpangu.py in the published
 """
 
 from dataclasses import replace
-from typing import Any
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import Part
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import SizeKeys, read_sizes
 from mindbatch.kernels.operations.dense import joined
 from mindbatch.layers.attention import PagedAttention
 from mindbatch.layers.decoder import Decoder
 from mindbatch.layers.linear import ColumnLinear, Head, LayerNorm, RowLinear, Table, TokenEmbedding
-from mindbatch.layers.rank import Module, Tokens
+from mindbatch.layers.rank import Module, Tensor, Tokens
 from mindbatch.models import gpt2, llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import SizeKeys, read_sizes
-from mindbatch.models.tensor_spec import Part
 
 KEYS = SizeKeys(layers="num_layers", heads="num_heads", inner_is_wide=True)
 
@@ -36,7 +35,7 @@ class QueryAttention(Module):
         self.attend = PagedAttention(a, layer)
         self.output = RowLinear(Part(f"{source}.c_proj.weight", a.hidden_size, a.hidden_size), bias=True)
 
-    def forward(self, x_TH: Any, queries_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, queries_TH: Tensor, tokens: Tokens) -> Tensor:
         qkv = joined(self.q(queries_TH, tokens), self.kv(x_TH, tokens))
         return self.output(self.attend(qkv, tokens), tokens)
 
@@ -54,7 +53,7 @@ class LastBlock(Block):
         super().__init__(a, layer)
         self.attention = QueryAttention(a, f"transformer.h.{layer}.attn", layer)
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         x_TH = self.first_norm(x_TH)
         queries_TH = self.positions(tokens.positions)
         x_TH = x_TH + self.attention(self.attention_norm(x_TH), queries_TH, tokens)
@@ -72,10 +71,10 @@ class PanguAlpha(Decoder):
         last = a.num_layers - 1
         self.layers = [*(Block(a, layer) for layer in range(last)), LastBlock(a, last)]
 
-    def embed(self, tokens: Tokens) -> Any:
+    def embed(self, tokens: Tokens) -> Tensor:
         return self.embedding(tokens) + self.positions(tokens.positions)
 
-    def finish(self, x_TH: Any, tokens: Tokens) -> Any:
+    def finish(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         return x_TH
 
 

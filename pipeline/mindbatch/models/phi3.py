@@ -1,17 +1,17 @@
 """phi3: Phi-3 and Phi-4, mini and larger. Llama's shape with fused matrices, a part of each head rotated."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from mindbatch.architecture.architecture import Architecture, Rotary
+from mindbatch.architecture.tensor_spec import Part
+from mindbatch.config_json.forms import Config
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import plain_frequencies, rotary_width
+from mindbatch.config_json.sizes import same_windows
 from mindbatch.models import glm, llama
-from mindbatch.models.architecture import Architecture, Rotary
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.rope import plain_frequencies, rotary_width
-from mindbatch.models.sizes import same_windows
-from mindbatch.models.tensor_spec import Part
 
 LONG = ("longrope", "su", "yarn")  # transformers takes the older names for the first
 LARGEST_FACTOR = 1e6
@@ -37,7 +37,7 @@ def _read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rot
     if not scaling:
         return Rotary(tuple(map(float, frequencies)))
     original = reader.positive("original_max_position_embeddings")
-    if not _is_long(scaling, original):
+    if not isinstance(scaling, dict) or not _is_long(scaling, original):
         reader.error("rope_scaling", f"must be null or {{type, {', '.join(_FACTORS)}}} with type {LONG[0]}")
     elif not all(_are_factors(scaling[key], pairs) for key in _FACTORS):
         reader.error("rope_scaling", f"short_factor and long_factor must be {pairs} numbers above 0 each")
@@ -47,10 +47,8 @@ def _read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rot
     return Rotary(tuple(map(float, frequencies)))
 
 
-def _is_long(scaling: object, original: int) -> bool:
+def _is_long(scaling: Config, original: int) -> bool:
     """True if it is longrope's, as transformers 4 wrote it or as 5 does, with the original context in it."""
-    if not isinstance(scaling, Mapping):
-        return False
     kinds = [scaling[key] for key in ("type", "rope_type") if key in scaling]
     original_positions = scaling.get("original_max_position_embeddings", original)
     keys = scaling.keys() - {"type", "rope_type", "original_max_position_embeddings"}

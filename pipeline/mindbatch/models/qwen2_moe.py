@@ -2,17 +2,17 @@
 
 from dataclasses import replace
 
-from mindbatch.models import experts, llama, qwen3_moe
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import FULL, SLIDING, asked_window, windows_by_kind
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import FULL, SLIDING, requested_window, windows_by_kind
+from mindbatch.models import llama, qwen3_moe
 
-NAMES = experts.ExpertNames(shared="shared_expert")
+NAMES = qwen3_moe.ExpertNames(shared="shared_expert")
 
 
 def describe(reader: ConfigReader) -> Architecture:
     layers = reader.positive("num_hidden_layers")
-    window = asked_window(reader)
+    window = requested_window(reader)
     last = reader.positive("max_window_layers") if window else 0
     kinds = [SLIDING if i % 2 == 0 and i < last else FULL for i in range(layers)]
     windows = windows_by_kind(reader, window, kinds)
@@ -22,7 +22,7 @@ def describe(reader: ConfigReader) -> Architecture:
     return replace(arch, experts=replace(experts, shared=(shared,), shared_is_gated=True))
 
 
-class Block(experts.Block):
+class Block(qwen3_moe.Block):
     expert_names = NAMES
 
 

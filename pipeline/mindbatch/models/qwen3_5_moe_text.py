@@ -5,9 +5,10 @@ Also the text part of qwen3_5_moe, whose images are not read.
 
 from dataclasses import replace
 
-from mindbatch.models import experts, qwen3_5_text
-from mindbatch.models.architecture import Architecture, Experts
-from mindbatch.models.config_reader import ConfigReader
+from mindbatch.architecture.architecture import Architecture, Experts
+from mindbatch.config_json import experts
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.models import qwen3_5_text
 
 
 def describe(reader: ConfigReader) -> Architecture:

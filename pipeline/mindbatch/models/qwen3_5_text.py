@@ -6,10 +6,10 @@ Also the text part of qwen3_5, whose images are not read.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import Part, fused
+from mindbatch.config_json.reader import ConfigReader
 from mindbatch.models import llama, qwen3_next
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.tensor_spec import Part, fused
 
 
 def describe(reader: ConfigReader, default_intermediate: int | None = None) -> Architecture:
@@ -18,7 +18,7 @@ def describe(reader: ConfigReader, default_intermediate: int | None = None) -> A
 
 
 class DeltaNet(qwen3_next.DeltaNet):
-    """Qwen3-Next's, of tensors whose heads do not take turns."""
+    """Qwen3-Next's, of tensors that are not interleaved."""
 
     def projections(
         self, a: Architecture, source: str, units: Sequence[int], together: int

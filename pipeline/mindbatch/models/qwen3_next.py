@@ -5,20 +5,19 @@ Of arrays: see `models.llama`.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
+from mindbatch.architecture.architecture import Architecture, Recurrence
+from mindbatch.architecture.tensor_spec import Part, interleaved
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import read_partial_rotary
+from mindbatch.config_json.sizes import FULL, kinds_of_layers, read_kernel, recurrent_layers
 from mindbatch.kernels.operations.dense import columns
 from mindbatch.kernels.operations.recurrent import gated
 from mindbatch.kernels.shapes import DeltaShape
 from mindbatch.layers.attention import CausalConvolution, GatedDelta, channels
 from mindbatch.layers.linear import ColumnLinear, RmsNorm, RowLinear
-from mindbatch.layers.rank import Module, Tokens
-from mindbatch.models import experts, llama, qwen2_moe, qwen3_moe
-from mindbatch.models.architecture import Architecture, Recurrence
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.rope import read_partial_rotary
-from mindbatch.models.sizes import FULL, kinds_of_layers, read_kernel, recurrent_layers
-from mindbatch.models.tensor_spec import Part, interleaved
+from mindbatch.layers.rank import Module, Tensor, Tokens
+from mindbatch.models import llama, qwen2_moe, qwen3_moe
 
 LINEAR = "linear_attention"
 
@@ -69,7 +68,7 @@ class Attention(llama.Attention):
         query, gate = interleaved(f"{source}.q_proj.weight", (size, size), a.heads, a.hidden_size, size)
         return gate, query, key, value
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         shape = self.attend.shape
         width = shape.heads * shape.head_dim
         gates_qkv = self.qkv(x_TH, tokens)
@@ -102,16 +101,16 @@ class DeltaNet(Module):
     def projections(
         self, a: Architecture, source: str, units: Sequence[int], together: int
     ) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-        """Query, key, value and z, which take turns, and what beta and decay are made of.
+        """Query, key, value and z, which are interleaved, and what beta and decay are made of.
 
         units: of query, key and value, the numbers of a key head. together: value heads of one.
         """
-        turns = heads_of(a).key_heads
-        qkvz = interleaved(f"{source}.in_proj_qkvz.weight", (*units, units[2]), turns, a.hidden_size, 1)
-        gates = interleaved(f"{source}.in_proj_ba.weight", (together,) * 2, turns, a.hidden_size, 1)
-        return tuple(map(_by_run, qkvz)), tuple(map(_by_run, gates))
+        groups = heads_of(a).key_heads
+        qkvz = interleaved(f"{source}.in_proj_qkvz.weight", (*units, units[2]), groups, a.hidden_size, 1)
+        gates = interleaved(f"{source}.in_proj_ba.weight", (together,) * 2, groups, a.hidden_size, 1)
+        return tuple(map(_by_group, qkvz)), tuple(map(_by_group, gates))
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         qkvz, shape = self.qkvz(x_TH, tokens), self.delta.shape
         y = self.delta(self.convolve(qkvz, tokens), self.gates(x_TH, tokens), tokens)
         width, first = shape.value_heads * shape.value_dim, self.convolve.shape.channels
@@ -124,11 +123,11 @@ def heads_of(a: Architecture) -> DeltaShape:
     return a.recurrence.delta_of(ranks=1)
 
 
-def _by_run(part: Part) -> Part:
-    return replace(part, unit=part.run)
+def _by_group(part: Part) -> Part:
+    return replace(part, unit=part.group_size)
 
 
-class Block(experts.Block):
+class Block(qwen3_moe.Block):
     """x + mixer(norm(x)), then x + experts(norm(x)); the mixer is a delta net or gated attention."""
 
     expert_names, attention_type = qwen2_moe.NAMES, Attention

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.forms import JsonValue
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.sizes import FULL, SLIDING, requested_window, windows_by_kind
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.sizes import FULL, SLIDING, asked_window, windows_by_kind
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -17,7 +17,7 @@ def describe(reader: ConfigReader) -> Architecture:
     return replace(arch, windows=read_windows(reader, rotated), layer_rotaries=rotaries)
 
 
-def rotated_layers(reader: ConfigReader, flags: Any) -> Sequence[bool]:
+def rotated_layers(reader: ConfigReader, flags: JsonValue) -> Sequence[bool]:
     """Lists the layers with rotary positions: the 1s of flags, else all but every interval-th."""
     layers = reader.positive("num_hidden_layers")
     if flags is None:
@@ -33,7 +33,7 @@ def rotated_layers(reader: ConfigReader, flags: Any) -> Sequence[bool]:
 def read_windows(reader: ConfigReader, rotated: Sequence[bool]) -> tuple[int, ...]:
     """Sliding window of each layer: by layer_types if given, else of the layers without positions."""
     return windows_by_kind(
-        reader, asked_window(reader), [FULL if is_rotated else SLIDING for is_rotated in rotated]
+        reader, requested_window(reader), [FULL if is_rotated else SLIDING for is_rotated in rotated]
     )
 
 

@@ -1,8 +1,8 @@
 """starcoder2: Llama's attention with windows, between layer norms, and a plain MLP; biases on everything."""
 
+from mindbatch.config_json.sizes import same_windows
 from mindbatch.layers.linear import LayerNorm
 from mindbatch.models import llama
-from mindbatch.models.sizes import same_windows
 
 
 class Block(llama.Block):

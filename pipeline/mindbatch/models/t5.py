@@ -1,17 +1,14 @@
 """t5 (T5, v1.1, FLAN): an encoder and a decoder with biases by distance; nothing has a bias of its own."""
 
-from typing import Any
-
+from mindbatch.architecture.architecture import Architecture, Encoder
+from mindbatch.architecture.tensor_spec import Part
+from mindbatch.config_json.reader import ConfigReader
 from mindbatch.kernels.operations.attention import cross_attention, write_cache
-from mindbatch.layers.attention import DistanceAttention, DistanceBiases, OfLayer
+from mindbatch.layers.attention import DistanceAttention, DistanceBiases, LayerBound
 from mindbatch.layers.decoder import EncoderDecoder
 from mindbatch.layers.linear import ColumnLinear, Head, RowLinear, TokenEmbedding
-from mindbatch.layers.rank import Module, Tokens
-from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture, Encoder
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.registry import ModelType
-from mindbatch.models.tensor_spec import Part
+from mindbatch.layers.rank import Module, Tensor, Tokens
+from mindbatch.models import ModelType, llama
 
 POSITIONS = 4096
 """Most tokens of input and output together: relative positions themselves have no limit."""
@@ -58,15 +55,15 @@ def describe(reader: ConfigReader) -> Architecture:
 
 def _encoder(reader: ConfigReader, layers: int) -> Encoder:
     buckets = reader.positive("relative_attention_num_buckets")
-    farthest = reader.positive("relative_attention_max_distance")
+    max_distance = reader.positive("relative_attention_max_distance")
     if buckets % 4:
         reader.error("relative_attention_num_buckets", "must be a multiple of 4")
-    if farthest <= buckets // 2:
+    if max_distance <= buckets // 2:
         reader.error("relative_attention_max_distance", f"must be above {buckets // 2}, half of the buckets")
     return Encoder(
         num_layers=layers,
         buckets=buckets,
-        farthest=farthest,
+        max_distance=max_distance,
         is_gated=_is_gated(reader),
         start_id=_start_id(reader),
     )
@@ -113,7 +110,7 @@ class SelfAttention(Attention):
         super().__init__(a, source, qkv="qkv")
         self.attend = DistanceAttention(a, layer, stack)
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         return self.output(self.attend(self.qkv(x_TH, tokens), tokens), tokens)
 
 
@@ -125,16 +122,16 @@ class CrossAttention(Attention):
 
     def __init__(self, a: Architecture, source: str, layer: int) -> None:
         super().__init__(a, source, query="q", key_value="kv")
-        self.of_layer = OfLayer(a, layer)
+        self.bound = LayerBound(a, layer)
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
-        layer = self.of_layer
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
+        layer = self.bound
         # A decoder's own positions begin where its encoder's end.
-        seen = (*layer.cache, tokens.rows, tokens.block_tables, tokens.firsts)
+        seen = (*layer.cache, tokens.rows, tokens.block_tables, tokens.first_positions)
         return self.output(cross_attention(self.query(x_TH, tokens), *seen, shape=layer.shape), tokens)
 
-    def write(self, hidden_TH: Any, tokens: Tokens) -> None:
-        layer = self.of_layer
+    def write(self, hidden_TH: Tensor, tokens: Tokens) -> None:
+        layer = self.bound
         keys_values = self.key_value(hidden_TH, tokens)
         write_cache(hidden_TH, keys_values, *layer.cache, tokens.slots, shape=layer.shape)
 
@@ -156,7 +153,7 @@ class Block(Module):
         names = ["wi_0", "wi_1"] if a.encoder is not None and a.encoder.is_gated else ["wi"]
         self.mlp = llama.Mlp(a, f"{source}.{last}.DenseReluDense", names, "wo")
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         x_TH = x_TH + self.attention(self.attention_norm(x_TH), tokens)
         if self.is_decoder:
             x_TH = x_TH + self.cross(self.cross_norm(x_TH), tokens)
@@ -169,13 +166,15 @@ class EncoderStack(Module):
         self.norm = llama.norm(a, "encoder.final_layer_norm")
         self.layers = [Block(a, "encoder", layer) for layer in range(a.encoder.num_layers)]
 
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+    def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         for layer in self.layers:
             x_TH = layer(x_TH, tokens)
         return self.norm(x_TH)
 
 
 class T5(EncoderDecoder):
+    layers: list[Block]
+
     def __init__(self, a: Architecture) -> None:
         super().__init__(a)
         assert a.encoder is not None
@@ -186,7 +185,7 @@ class T5(EncoderDecoder):
         self.norm = llama.norm(a, "decoder.final_layer_norm")
         self.layers = [Block(a, "decoder", layer) for layer in range(a.num_layers)]
 
-    def encode(self, tokens: Tokens) -> Any:
+    def encode(self, tokens: Tokens) -> Tensor:
         hidden_TH = self.encoder(self.embedding(tokens), tokens)
         for layer in self.layers:
             layer.cross.write(hidden_TH, tokens)

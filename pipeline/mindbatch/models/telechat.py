@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import Part, interleaved
+from mindbatch.config_json.reader import ConfigReader
+from mindbatch.config_json.rope import plain_rotary
+from mindbatch.config_json.sizes import SizeKeys, read_sizes
 from mindbatch.layers.linear import RowLinear
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.rope import plain_rotary
-from mindbatch.models.sizes import SizeKeys, read_sizes
-from mindbatch.models.tensor_spec import Part, interleaved
 
 KEYS = SizeKeys(
     layers="n_layer", heads="n_head", inner="ffn_hidden_size", positions="training_seqlen", activation=""
@@ -54,7 +54,7 @@ def _positions(reader: ConfigReader) -> int:
 
 
 class Attention(llama.Attention):
-    """Query by one matrix of the checkpoint, key and value by another in which the heads' two take turns."""
+    """Query by one matrix of the checkpoint, key and value by another, interleaved head by head."""
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
         size, hidden = a.head_dim, a.hidden_size

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.experts import read_further_layers
+from mindbatch.config_json.reader import ConfigReader
 from mindbatch.models import llama, qwen2
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.experts import read_further_layers
 
 REFUSED = ("attention_bias", "mlp_bias", "embed_layernorm", "share_attention", "share_ffn", "logn")
 

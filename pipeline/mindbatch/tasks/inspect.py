@@ -26,15 +26,15 @@ from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_s
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.config.paths import checkpoint_error, resolved
 from mindbatch.config.schema import TaskConfig, option
+from mindbatch.config_json.foreign_models import QUANTIZATION, foreign_model
+from mindbatch.config_json.forms import text_part
 from mindbatch.fields import kinds as kind
 from mindbatch.io.amounts import size
 from mindbatch.io.errors import EXIT_DONE, CheckpointError, ConfigError
 from mindbatch.io.screen_text import show_json, show_page
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8
-from mindbatch.models.config_forms import text_part
-from mindbatch.models.described_folder import division_errors
-from mindbatch.models.foreign_models import QUANTIZATION, foreign_model
-from mindbatch.models.registry import chosen_type, nearest_supported
+from mindbatch.model_spec.described_folder import division_errors
+from mindbatch.model_spec.registry import chosen_type, nearest_supported
 from mindbatch.tasks.inspect_page import (
     RankContent,
     source_page,
@@ -152,7 +152,7 @@ def _quantised_as(path: Path, config: Mapping[str, Any]) -> str | None:
     """
     if QUANTIZATION not in config:
         return None
-    from mindbatch.models.quantisation import open_whole  # NumPy, which other folders do not need
+    from mindbatch.config_json.quantisation import open_whole  # NumPy, which other folders do not need
 
     with open_whole(path, config, str(path / CONFIG_NAME)) as folder:
         return folder.quantised

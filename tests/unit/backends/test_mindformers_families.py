@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import source_shapes
 from mindbatch.backends.mindformers.families import (
     FAMILIES,
     MindFormersSpec,
@@ -15,9 +17,7 @@ from mindbatch.backends.mindformers.families import (
 )
 from mindbatch.backends.mindformers.provider import adapter_specs
 from mindbatch.io.errors import CheckpointError
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.registry import MODEL_TYPES, tensor_specs, unused_tensors
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.model_spec.registry import MODEL_TYPES, tensor_specs, unused_tensors
 from mindformers_configs import CONFIGS, YARN, config
 from published_configs import published
 

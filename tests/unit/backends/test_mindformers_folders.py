@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from safetensors_writer import safetensors_bytes
 
+from mindbatch.architecture.tensor_spec import source_shapes
 from mindbatch.backends.mindformers.provider import open_folder
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.config_json.reader import NONE_IGNORED
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.loading.setup import prepare
-from mindbatch.models.config_reader import NONE_IGNORED
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.parallel.topology import WHOLE_MODEL
 from mindformers_configs import config
 

@@ -2,8 +2,8 @@
 
 from hypothesis import strategies as st
 
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import TensorSpec
+from mindbatch.architecture.tensor_spec import TensorSpec
+from mindbatch.model_spec.registry import describe, tensor_specs
 from small_configs import EXPERTS, GPT2, LLAMA
 
 

@@ -10,15 +10,15 @@ import pytest
 from adapter_folders import write_adapter
 
 from iteration_folders import CASES, CONFIG, expected_tensors, unpacked_iterations
+from mindbatch.backends import native
+from mindbatch.backends.merged_adapter import merge_native
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.iterations.folder import IterationFolder
 from mindbatch.checkpoint.iterations.metadata import placements
 from mindbatch.checkpoint.lora.adapter import open_adapter
+from mindbatch.config_json.reader import NONE_IGNORED
 from mindbatch.io.errors import CheckpointError
-from mindbatch.models import native
-from mindbatch.models.config_reader import NONE_IGNORED
-from mindbatch.models.merged_adapter import merge_native
 from mindbatch.parallel.topology import WHOLE_MODEL
 from mindbatch.tasks.reshard import task
 from mindbatch.tasks.reshard.schema import ReshardConfig, ReshardTargetConfig

@@ -10,7 +10,7 @@ import pytest
 
 from mindbatch.config.model_schema import ParallelConfig
 from mindbatch.io.errors import ConfigError
-from mindbatch.models.registry import MODEL_TYPES
+from mindbatch.model_spec.registry import MODEL_TYPES
 from task_configs import config_of, faults
 
 

@@ -16,7 +16,7 @@ from mindbatch.config.model_schema import DecodingConfig, ModelConfig, ParallelC
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.schema import INSTEAD, own_key, own_keywords, schema_keys
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.models.registry import MODEL_TYPES
+from mindbatch.model_spec.registry import MODEL_TYPES
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.tasks.registry import TASKS
 from mindbatch.tasks.reshard.schema import ReshardConfig

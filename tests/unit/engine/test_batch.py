@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from shadow_model import Letters, request
 
+from mindbatch.architecture.architecture import BlockPositions2D
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.engine.batch import buckets_up_to, flatten, pad_to_bucket, padded, wanted_tokens
@@ -11,7 +12,6 @@ from mindbatch.engine.output_text import SequenceText, StopMatcher
 from mindbatch.engine.sequence import PromptContext, Sequence, SequenceGroup, context_of
 from mindbatch.engine.step import ScheduledTokens, Step
 from mindbatch.io.errors import PromptError
-from mindbatch.models.architecture import BlockPositions2D
 
 
 def scheduled(

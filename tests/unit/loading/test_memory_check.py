@@ -6,6 +6,8 @@ from typing import Any, cast
 
 import pytest
 
+from mindbatch.backends import native
+from mindbatch.backends.adapter_weights import FittedAdapters
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.machine import GIB, MachineMemory
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
@@ -18,8 +20,6 @@ from mindbatch.loading.memory_check import MemoryDemand, naming_exhaustion, refu
 from mindbatch.loading.prepared_adapters import PreparedAdapters
 from mindbatch.loading.providers import OpenedFolder
 from mindbatch.loading.setup import EngineSetup
-from mindbatch.models import native
-from mindbatch.models.adapter_weights import FittedAdapters
 from sizes import Sizes, sizes
 
 # Two stages: a rank of the first has 1 GiB of weights in float32, one of the second 2; a token takes 1 MiB.

@@ -9,13 +9,13 @@ from adapter_folders import write_mindformers_adapter
 from safetensors.numpy import load_file
 from safetensors_writer import safetensors_bytes
 
+from mindbatch.backends import native
 from mindbatch.checkpoint.lora.adapter import LoraAdapter, open_adapter
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.io.errors import CheckpointError
 from mindbatch.loading.prepared_adapters import PreparedAdapters, open_adapters, prepare_adapters
 from mindbatch.loading.providers import open_model
-from mindbatch.models import native
 from mindbatch.parallel.topology import WHOLE_MODEL, RankPart, TensorSlice
 from peft_folders import TINY, write_adapter
 

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mindbatch.architecture.architecture import Architecture, BlockPositions2D
+from mindbatch.architecture.tensor_spec import source_shapes
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.models.architecture import Architecture, BlockPositions2D
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.model_spec.registry import describe, tensor_specs
+from mindbatch.models.gpt_neox import GptNeoxDetails
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
 from reshard_models import MODELS, contents, tensors_of, write_model
@@ -37,7 +38,7 @@ def test_positions_in_two_dimensions() -> None:
     assert arch.rotary.positions == 2
     rounded = (1e4 ** -np.array([0, 0.5], np.float32)).astype(np.float16)
     assert arch.rotary.inverse_frequencies == tuple(map(float, rounded))
-    assert arch.normed_factor == pytest.approx(2.0)
+    assert arch.details_of(GptNeoxDetails).normed_factor == pytest.approx(2.0)
 
 
 def test_tensors_of_the_first_generation() -> None:

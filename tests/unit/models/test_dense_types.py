@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mindbatch.architecture.tensor_spec import source_shapes
+from mindbatch.config_json.rope import plain_frequencies
 from mindbatch.io.errors import CheckpointError
+from mindbatch.model_spec.registry import describe, tensor_specs
+from mindbatch.models.granite import GraniteDetails
 from mindbatch.models.minimind import YARN
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.rope import plain_frequencies
-from mindbatch.models.tensor_spec import source_shapes
 from small_configs import LLAMA
 
 LONG = {"type": "longrope", "short_factor": [1.0, 2.0, 4.0, 4.0], "long_factor": [9.0] * 4}
@@ -43,7 +44,7 @@ def test_fused_matrices_are_one_tensor_each() -> None:
 def test_factors_of_granite() -> None:
     arch = describe(config("granite", attention_multiplier=0.25, logits_scaling=4.0, residual_multiplier=0.5))
     assert (arch.attention_scales, arch.logits_factor) == ((0.25, 0.25), 0.25)
-    assert (arch.residual_factor, arch.embedding_factor) == (0.5, 1.0)
+    assert (arch.details, arch.embedding_factor) == (GraniteDetails(residual_factor=0.5), 1.0)
 
 
 def test_minimind_3_is_told_by_what_its_class_writes() -> None:

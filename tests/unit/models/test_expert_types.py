@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import source_shapes
+from mindbatch.ascend_simulation.no_weights import NoWeights
 from mindbatch.io.errors import CheckpointError
 from mindbatch.kernels.shapes import Routing
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.described_folder import check_tensors
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.no_weights import NoWeights
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.model_spec.described_folder import check_tensors
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.parallel.topology import RankPart, TensorSlice
 from small_configs import EXPERTS, LLAMA
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from mindbatch.architecture.tensor_spec import source_shapes
+from mindbatch.config_json.forms import TEXT_TYPES, text_part
+from mindbatch.config_json.reader import computed_anyway, keys_without_effect
 from mindbatch.io.errors import CheckpointError
-from mindbatch.models.config_forms import TEXT_TYPES, text_part
-from mindbatch.models.config_reader import computed_anyway, keys_without_effect
-from mindbatch.models.registry import MODEL_TYPES, describe, other_keys, tensor_specs
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.model_spec.registry import MODEL_TYPES, describe, other_keys, tensor_specs
 from published_configs import published
 
 

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
+from mindbatch.architecture.architecture import Architecture, HeadSizes
+from mindbatch.architecture.tensor_spec import source_shapes
+from mindbatch.config_json.forms import UNUSED
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.kernels.shapes import ConvolutionShape, DeltaShape
-from mindbatch.models.architecture import Architecture, HeadSizes
-from mindbatch.models.config_forms import UNUSED
-from mindbatch.models.described_folder import check_division
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import MODEL_TYPES, declaration, describe, tensor_specs, unused_tensors
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.model_spec.described_folder import check_division
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import MODEL_TYPES, declaration, describe, tensor_specs, unused_tensors
+from mindbatch.models.llama4_text import Llama4Details
 from small_configs import EXPERTS, LLAMA, RECURRENT
 
 FULL, LINEAR, SLIDING = "full_attention", "linear_attention", "sliding_attention"
@@ -103,9 +104,9 @@ def test_chunks_and_positions_of_llama4() -> None:
     assert arch.windows_are_chunks
     assert arch.rotary is not None
     assert arch.rotary.is_interleaved
-    assert arch.tempering is not None
-    assert described("llama4_text", attn_temperature_tuning=4).tempering is not None
-    assert described("llama4_text", attn_temperature_tuning=False).tempering is None
+    assert arch.details_of(Llama4Details).tempering is not None
+    assert described("llama4_text", attn_temperature_tuning=4).details == arch.details
+    assert described("llama4_text", attn_temperature_tuning=False).details == Llama4Details(None)
     assert described("llama4_text", attention_chunk_size=None).windows == (0, 0)
     experts = described("llama4_text", num_hidden_layers=4, interleave_moe_layer_step=2).experts
     assert experts is not None

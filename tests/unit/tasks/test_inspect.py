@@ -187,8 +187,8 @@ def test_no_heavy_library_is_imported(folder: Path) -> None:
 def test_why_a_model_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The reasons are those of generate, with the tensors where they can be read."""
     home = write_folder(tmp_path / "m", TENSORS)
-    (home / "config.json").write_text('{"model_type": "olmoe"}')
-    assert "'olmoe', a mixture of experts, is not supported" in page(capsys, home)[0]
+    (home / "config.json").write_text('{"model_type": "jetmoe"}')
+    assert "'jetmoe', a mixture of experts, is not supported" in page(capsys, home)[0]
     run(InspectConfig(path=str(home), format="json"))
     assert "mixture" in json.loads(capsys.readouterr().out)["not_run"][0]
     (home / "model.safetensors").rename(home / "adapter_model.safetensors")

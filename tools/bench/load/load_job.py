@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 from bench.process_memory import memory_bytes
+from mindbatch.backends.loader import load_weights
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.kernels.choice import choose_kernels
-from mindbatch.models.loader import load_weights
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import describe
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import describe
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import ScheduledTokens, Step
 from mindbatch.kernels.native_library import library_text
-from mindbatch.models.registry import describe as architecture_of
+from mindbatch.model_spec.registry import describe as architecture_of
 
 BLOCK, MOST_ROWS = 32, 256
 CONTEXT = BLOCK - 1
@@ -59,11 +59,11 @@ def main() -> None:
     prepare_environment(num_threads=threads)
     import mindspore
 
+    from mindbatch.backends import native
     from mindbatch.engine.model_runner import ModelRunner
     from mindbatch.kernels.choice import choose_kernels
     from mindbatch.kernels.shapes import CacheGeometry
-    from mindbatch.models import native
-    from mindbatch.models.model_spec import ModelSpec
+    from mindbatch.model_spec.model_spec import ModelSpec
     from mindbatch.parallel.context import initialise
 
     initialise("CPU")

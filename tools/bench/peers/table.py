@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.peers.peer import Rows
-from mindbatch.models.registry import describe
+from mindbatch.model_spec.registry import describe
 
 FIRST, MEMORY = "first token, cold s", "peak MB"
 DECODE, PREFILL = (1, 8, 32), (256, 2048)

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.command_line import parser_of
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import describe
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import describe
 from mindbatch.parallel.topology import RankPart, TensorSlice
 
 LLAMA_3_70B = {

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mindbatch.architecture.tensor_spec import source_shapes
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, digests_of, record_digests
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.ckpt_file import ckpt_layout
@@ -20,8 +21,7 @@ from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.regions import Placement
 from mindbatch.checkpoint.strategy.strategy import UNCUT, OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.model_spec.registry import describe, tensor_specs
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import ConfigReader
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.config_json.reader import ConfigReader
 
 NOT_COMPUTED = "MindFormers 1.9 does not compute it"
 YARN_DEFAULTS = {"beta_fast": 32.0, "beta_slow": 1.0}
@@ -116,7 +116,7 @@ def _never(reader: ConfigReader, *keys: str) -> None:
 
 def _scaling(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
     """Makes the argument rope_scaling, or {} if positions are not scaled."""
-    rope_scaling = reader.value("rope_scaling")
+    rope_scaling: Any = reader.value("rope_scaling")
     if not isinstance(rope_scaling, Mapping):
         return {}
     kind = rope_scaling.get("rope_type") or rope_scaling.get("type") or "default"

@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mindbatch.architecture.architecture import Architecture
 from mindbatch.backends.mindformers import arguments
 from mindbatch.checkpoint.error_lines import raise_if_any
+from mindbatch.config_json.foreign_models import foreign_model
+from mindbatch.config_json.reader import NONE_IGNORED, ConfigReader, IgnoredKeys
 from mindbatch.io.errors import CheckpointError
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import NONE_IGNORED, ConfigReader, IgnoredKeys
-from mindbatch.models.foreign_models import foreign_model
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import MODEL_TYPES, reader_of
-from mindbatch.models.registry import describe as describe_native
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import MODEL_TYPES, reader_of
+from mindbatch.model_spec.registry import describe as describe_native
 from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
 
 _CODE = ("trust_remote_code", "register_path")

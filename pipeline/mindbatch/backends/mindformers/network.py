@@ -11,6 +11,7 @@ from typing import Any
 
 from mindspore import Parameter, Tensor, nn, ops
 
+from mindbatch.architecture.architecture import Architecture
 from mindbatch.backends.mindformers.families import FAMILIES, Family, MindFormersSpec
 from mindbatch.backends.mindformers.imports import quietly, stand_in_for_hyper_parallel
 from mindbatch.backends.mindformers.stand_ins import linear
@@ -29,13 +30,12 @@ from mindbatch.backends.mindformers.stand_ins.experts import (
     TopKRouting,
 )
 from mindbatch.backends.mindformers.stand_ins.linear import StepAdapters, StepSlots
+from mindbatch.backends.model import AdapterBank, Model
 from mindbatch.config.environment import prepare_for_mindformers
 from mindbatch.io.errors import ConfigError
 from mindbatch.kernels.interface import PagedCache, allocate
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels, Network
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.model import AdapterBank, Model
 from mindbatch.parallel.topology import TensorSlice
 
 ASCEND_LATENT_RANK = 512  # PagedAttention's mla_v_dim, which MindFormers 1.9 sets for all models

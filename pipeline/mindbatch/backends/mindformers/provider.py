@@ -11,6 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mindbatch.architecture.tensor_spec import TensorSpec, source_shapes
+from mindbatch.backends.adapter_weights import AdapterTargets, FittedAdapters, fit_beside, rank_targets
+from mindbatch.backends.merged_adapter import planned_merge, prefix_renames
 from mindbatch.backends.mindformers.families import (
     NOT_ON_ASCEND,
     PROVIDER,
@@ -27,22 +30,19 @@ from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.merge import MergedWeights
 from mindbatch.checkpoint.lora.plan import BaseTensors
 from mindbatch.checkpoint.placement.regions import as_placed, whole_placements
+from mindbatch.config_json.reader import IgnoredKeys
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.interrupts import interruptible
-from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, fit_beside, rank_places
-from mindbatch.models.config_reader import IgnoredKeys
-from mindbatch.models.described_folder import left_out_errors
-from mindbatch.models.experts import ExpertNames
-from mindbatch.models.merged_adapter import planned_merge, prefix_renames
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import tied_tensors, unused_tensors
-from mindbatch.models.tensor_spec import TensorSpec, source_shapes
+from mindbatch.model_spec.described_folder import left_out_errors
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import tied_tensors, unused_tensors
+from mindbatch.models.qwen3_moe import ExpertNames
 from mindbatch.parallel.topology import RankPart
 
-if TYPE_CHECKING:  # MindSpore is imported when a model is loaded
+if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
+    from mindbatch.backends.model import Model
     from mindbatch.kernels.interface import Kernels
     from mindbatch.kernels.shapes import CacheGeometry
-    from mindbatch.models.model import Model
 
 
 def open_folder(
@@ -86,12 +86,12 @@ def fit_adapters(
     spec: ModelSpec, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
 ) -> FittedAdapters:
     fitted = fit_beside(adapter_specs(spec), adapters, _base_tensors(spec), max_loaded)
-    largest = max(map(_rank_adapters(spec, fitted).numbers, fitted.adapters.values()))
+    largest = max(map(_targets(spec, fitted).numbers, fitted.adapters.values()))
     return replace(fitted, slot_numbers=(largest,))
 
 
-def _rank_adapters(spec: ModelSpec, adapters: FittedAdapters) -> AdapterPlaces:
-    return rank_places(adapter_specs(spec), adapters, spec.shard, spec.stage)
+def _targets(spec: ModelSpec, adapters: FittedAdapters) -> AdapterTargets:
+    return rank_targets(adapter_specs(spec), adapters, spec.shard, spec.stage)
 
 
 def merge(spec: ModelSpec, folder: ModelFolder, adapter: LoraAdapter) -> MergedWeights:
@@ -122,13 +122,13 @@ def load(
         kernels = compiled(kernels)
         from mindbatch.backends.mindformers.network import assemble, build_network
         from mindbatch.backends.mindformers.weights import load_weights
-        from mindbatch.models.model import AdapterBank
+        from mindbatch.backends.model import AdapterBank
 
         network = build_network(spec, kernels)
     load_weights(network, spec.architecture, weights, kernels, progress)
     bank = None
     if adapters is not None:
-        bank = AdapterBank(adapters, _rank_adapters(spec, adapters), (weights, str), kernels)
+        bank = AdapterBank(adapters, _targets(spec, adapters), (weights, str), kernels)
     return assemble(network, spec.architecture, kernels, geometry, bank)
 
 
@@ -144,5 +144,5 @@ def adapter_specs(spec: ModelSpec) -> list[TensorSpec]:
     return [
         parameter
         for parameter in spec.parameters
-        if _ADAPTED.fullmatch(parameter.name) and not any(part.run for part in parameter.parts)
+        if _ADAPTED.fullmatch(parameter.name) and not any(part.group_size for part in parameter.parts)
     ]

@@ -6,6 +6,7 @@ from typing import Any
 
 from mindspore import nn
 
+from mindbatch.architecture.architecture import Architecture
 from mindbatch.backends.mindformers.families import FAMILIES
 from mindbatch.checkpoint.error_lines import raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
@@ -13,8 +14,7 @@ from mindbatch.checkpoint.formats.floats import FloatArray
 from mindbatch.io.interrupts import interruptible
 from mindbatch.kernels.arrays import Array
 from mindbatch.kernels.interface import Kernels
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.registry import unused_tensors
+from mindbatch.model_spec.registry import unused_tensors
 
 KEY_VALUE = ".key_value."
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection
 from dataclasses import replace
 
+from mindbatch.architecture.architecture import Architecture
 from mindbatch.checkpoint.error_lines import did_you_mean, shown
 from mindbatch.checkpoint.names.dialect import (
     EXPERT,
@@ -16,7 +17,6 @@ from mindbatch.checkpoint.names.dialect import (
     known_names,
 )
 from mindbatch.io.errors import ConfigError
-from mindbatch.models.architecture import Architecture
 
 MCORE_MODEL_TYPES = ("qwen3", "qwen3_moe")
 

@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import cache
 from itertools import groupby
 
+from mindbatch.architecture.stage_cut import cut, holds, is_tied, number_of_layers, stage_errors
+from mindbatch.architecture.tensor_spec import Part, Sharding, TensorSpec, source_shapes
 from mindbatch.checkpoint.placement.regions import (
     Placement,
     Placements,
@@ -19,8 +21,6 @@ from mindbatch.checkpoint.placement.regions import (
     joined_segments,
 )
 from mindbatch.io.errors import ConfigError
-from mindbatch.models.stage_cut import cut, holds, is_tied, number_of_layers, stage_errors
-from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, source_shapes
 from mindbatch.parallel.topology import DeviceMap, Stage, TensorSlice
 
 

@@ -7,11 +7,11 @@ from functools import cached_property
 from typing import Any, TypeGuard
 
 from mindbatch.config.paths import resolve_path
+from mindbatch.config_json.forms import older_form
 from mindbatch.hub.models import cached_model
 from mindbatch.io.regular_file import first_bytes
 from mindbatch.io.strict_json import JsonError, StrictReader
-from mindbatch.models.config_forms import older_form
-from mindbatch.models.registry import other_keys
+from mindbatch.model_spec.registry import other_keys
 
 NOTHING: tuple[Any, ...] = (None, "", "None", False)
 """Values that mean "not set"."""

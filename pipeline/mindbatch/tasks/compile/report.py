@@ -8,7 +8,7 @@ from mindbatch.config.model_schema import ParallelConfig
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.io.amounts import ranges, size, table
 from mindbatch.io.screen_text import printable
-from mindbatch.models.model_spec import ModelSpec
+from mindbatch.model_spec.model_spec import ModelSpec
 from mindbatch.tasks.layout.parts import sizes_json, sizes_line
 
 FUSED = frozenset(

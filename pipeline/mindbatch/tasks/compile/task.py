@@ -10,6 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.stage_cut import even_in_time
+from mindbatch.backends import native
+from mindbatch.backends.adapter_weights import FittedAdapters
 from mindbatch.checkpoint.folders.folder_files import existing_folder
 from mindbatch.config.machine import parse_bytes
 from mindbatch.config.model_schema import ignored_keys
@@ -19,13 +23,9 @@ from mindbatch.io.screen_text import say
 from mindbatch.kernels.memory import kernel_dtype
 from mindbatch.loading.prepared_adapters import open_adapters
 from mindbatch.loading.setup import engine_settings
-from mindbatch.models import native
-from mindbatch.models.adapter_weights import FittedAdapters
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.described_folder import check_division, described_config
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import tensor_specs
-from mindbatch.models.stage_cut import even_in_time
+from mindbatch.model_spec.described_folder import check_division, described_config
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import tensor_specs
 from mindbatch.parallel.topology import RankPart, TensorSlice, Topology
 from mindbatch.tasks.compile.report import (
     RankReport,

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mindbatch.architecture.architecture import Architecture
 from mindbatch.checkpoint.folders.folder_files import existing_folder
 from mindbatch.checkpoint.strategy.strategy import TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import strategy_in, strategy_name
@@ -20,8 +21,7 @@ from mindbatch.config.model_schema import ignored_keys
 from mindbatch.io.amounts import shape_text, table
 from mindbatch.io.errors import BackendError, ConfigError
 from mindbatch.io.screen_text import printable, say
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.described_folder import described_config
+from mindbatch.model_spec.described_folder import described_config
 from mindbatch.tasks.layout.parts import (
     FindLayout,
     PlanPart,

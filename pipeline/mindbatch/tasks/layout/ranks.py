@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.stage_cut import cut, even_in_time
+from mindbatch.architecture.tensor_spec import TensorSpec
 from mindbatch.checkpoint.error_lines import shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, file_names
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, is_cut
@@ -32,11 +35,8 @@ from mindbatch.io.amounts import counted, ranges, shape_text, table
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.screen_text import printable
 from mindbatch.loading.providers import open_model
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.described_folder import checkpoint_names, described_config
-from mindbatch.models.registry import tensor_specs
-from mindbatch.models.stage_cut import cut, even_in_time
-from mindbatch.models.tensor_spec import TensorSpec
+from mindbatch.model_spec.described_folder import checkpoint_names, described_config
+from mindbatch.model_spec.registry import tensor_specs
 from mindbatch.parallel.topology import DeviceMap, Stage
 from mindbatch.tasks.layout.parts import (
     PlanPart,

@@ -1,10 +1,10 @@
 """`lora.merge` of `mindbatch reshard`: the adapter checked against the source."""
 
+from mindbatch.backends.merged_adapter import base_tensors
 from mindbatch.checkpoint.folders.resharded import refuse_merged_before
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.modules import base_finder
 from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_merge
-from mindbatch.models.merged_adapter import base_tensors
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import ReshardSource
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from mindbatch.architecture.architecture import Architecture
+from mindbatch.architecture.tensor_spec import source_shapes
 from mindbatch.checkpoint.error_lines import shown
 from mindbatch.checkpoint.folders.renamed_folder import RenamedFolder
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray
@@ -24,8 +26,6 @@ from mindbatch.io.amounts import size
 from mindbatch.io.children import Child
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
 from mindbatch.loading.first_logits import first_logits
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.tasks.reshard.schema import ReshardConfig, ReshardTargetConfig
 from mindbatch.tasks.reshard.source import ReshardSource, open_reshard_source
 

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mindbatch.architecture.architecture import Architecture
 from mindbatch.checkpoint.folders.resharded import noted_settings
 from mindbatch.checkpoint.names.dialect import Dialect, Heads, Options, Sections
 from mindbatch.checkpoint.names.registry import (
@@ -17,7 +18,6 @@ from mindbatch.checkpoint.names.registry import (
 from mindbatch.checkpoint.names.renamed_files import as_mindformers, by_strategy
 from mindbatch.checkpoint.placement.regions import Placements, RankFiles, as_placed
 from mindbatch.io.errors import ConfigError
-from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard.schema import ReshardConfig
 
 MINDFORMERS, MCORE = "mindformers", "mcore"

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
+from mindbatch.architecture.tensor_spec import source_shapes
 from mindbatch.checkpoint.error_lines import first_lines, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
 from mindbatch.checkpoint.folders.model_folder import match_tensors
@@ -33,14 +34,13 @@ from mindbatch.checkpoint.placement.regions import (
 from mindbatch.checkpoint.reshard.replicas import digest_errors
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
+from mindbatch.config_json.forms import has_text_part
+from mindbatch.config_json.reader import IgnoredKeys
 from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import ConfigError
-from mindbatch.models.config_forms import has_text_part
-from mindbatch.models.config_reader import IgnoredKeys
-from mindbatch.models.described_folder import as_stored, checkpoint_names, described_config
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import unused_tensors
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.model_spec.described_folder import as_stored, checkpoint_names, described_config
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import unused_tensors
 from mindbatch.tasks.reshard.names import MINDFORMERS, Naming, named, source_naming
 from mindbatch.tasks.reshard.schema import ReshardConfig
 

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mindbatch.architecture.tensor_spec import shard_specs, source_shapes
+from mindbatch.backends import native
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, is_cut, match_tensors
 from mindbatch.checkpoint.folders.resharded import reshard_command
 from mindbatch.checkpoint.folders.tensor_set import open_source, seem_copies
 from mindbatch.config.paths import model_folder_error
+from mindbatch.config_json.reader import IgnoredKeys
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.models import native
-from mindbatch.models.config_reader import IgnoredKeys
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import shard_specs, source_shapes
+from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.parallel.topology import WHOLE, RankPart, TensorSlice
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run

@@ -14,9 +14,9 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.resharded import read_marker
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.lora.adapter import open_adapter
+from mindbatch.config_json.reader import NONE_IGNORED
 from mindbatch.io.errors import CheckpointError
-from mindbatch.models.config_reader import NONE_IGNORED
-from mindbatch.models.described_folder import architecture_if_sound
+from mindbatch.model_spec.described_folder import architecture_if_sound
 
 TENSORS = {"w": np.ones(2, np.float32)}
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from placed_arrays import copied, numbered, same, scattered
 
+from mindbatch.architecture.tensor_spec import source_shapes
 from mindbatch.checkpoint.names.dialect import Heads, Options
 from mindbatch.checkpoint.names.registry import dialect, heads_of
 from mindbatch.checkpoint.names.renamed_files import as_mindformers, to_huggingface, to_mindformers
@@ -18,8 +19,7 @@ from mindbatch.checkpoint.placement.plan import Copy, TensorPlan, plan_copies
 from mindbatch.checkpoint.placement.proof import prove, side_errors
 from mindbatch.checkpoint.placement.regions import RankFiles, Region, as_placed
 from mindbatch.io.errors import CheckpointError
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.model_spec.registry import describe, tensor_specs
 from reshard_models import LLAMA, MODELS, source_shapes_of
 
 PLAIN, FUSED = Options(), Options(qkv_concat=True)

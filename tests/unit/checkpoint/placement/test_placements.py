@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from placed_arrays import numbered, scattered
 
+from mindbatch.architecture.tensor_spec import Part, Sharding, TensorSpec, source_shapes
 from mindbatch.checkpoint.placement.placements import (
     allowed_model_parallel,
     described_cut,
@@ -26,8 +27,7 @@ from mindbatch.checkpoint.placement.regions import (
     whole_placements,
 )
 from mindbatch.io.errors import ConfigError
-from mindbatch.models.registry import MODEL_TYPES, describe, tensor_specs
-from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, source_shapes
+from mindbatch.model_spec.registry import MODEL_TYPES, describe, tensor_specs
 from mindbatch.parallel.topology import TensorSlice
 from small_configs import BETWEEN, CHATGLM
 

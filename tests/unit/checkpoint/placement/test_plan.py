@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from placed_arrays import copied, numbered, same, scattered
 
+from mindbatch.architecture.tensor_spec import TensorSpec, source_shapes
 from mindbatch.checkpoint.placement import plan as planning
 from mindbatch.checkpoint.placement import proof
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
@@ -27,7 +28,6 @@ from mindbatch.checkpoint.placement.regions import (
     whole_placements,
 )
 from mindbatch.io.errors import CheckpointError
-from mindbatch.models.tensor_spec import TensorSpec, source_shapes
 
 
 def whole_files(shapes: Mapping[str, Shape]) -> RankFiles:

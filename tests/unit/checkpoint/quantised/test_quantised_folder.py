@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mindbatch.architecture.tensor_spec import source_shapes
+from mindbatch.backends.loader import load_weights
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.quantised.folder import QuantisedFolder
+from mindbatch.config_json.quantisation import open_whole
 from mindbatch.io.errors import CheckpointError
 from mindbatch.kernels.reference import ReferenceKernels
-from mindbatch.models.described_folder import check_tensors
-from mindbatch.models.loader import load_weights
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.quantisation import open_whole
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.model_spec.described_folder import check_tensors
+from mindbatch.model_spec.model_spec import ModelSpec
+from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.parallel.topology import RankPart, TensorSlice
 from quantised_folders import METHODS, Sample, sample
 from small_configs import EXPERTS, LLAMA

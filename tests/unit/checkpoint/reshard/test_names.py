@@ -21,7 +21,7 @@ from mindbatch.checkpoint.reshard.job import Reading, chunks_of
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.models.registry import describe
+from mindbatch.model_spec.registry import describe
 from reshard_adapters import reshard
 from reshard_models import (
     LLAMA,

@@ -9,14 +9,14 @@ from drawn_models import gpt2_specs, llama_specs, models
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mindbatch.architecture.stage_cut import number_of_layers
+from mindbatch.architecture.tensor_spec import TensorSpec, source_shapes
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements, with_replicas
 from mindbatch.checkpoint.placement.regions import Placement, as_placed, single_segment
 from mindbatch.checkpoint.strategy.placements import full_shapes, stage_strategies, strategy_placements
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy, strategy_bytes, strategy_name
 from mindbatch.io.errors import CheckpointError
-from mindbatch.models.stage_cut import number_of_layers
-from mindbatch.models.tensor_spec import TensorSpec, source_shapes
 
 SHAPES = {
     "columns": (8, 6), "rows": (6, 8), "norm": (6,), "table": (8, 4), "turned": (8, 4), "both": (8, 8),

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from mindbatch.architecture.architecture import Architecture
 from mindbatch.ascend_simulation import process
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
 from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import ConfigError
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.registry import describe
+from mindbatch.model_spec.registry import describe
 from mindbatch.tasks.compile import task as compilation
 from mindbatch.tasks.layout import mindformers
 from mindbatch.tasks.layout import task as layout

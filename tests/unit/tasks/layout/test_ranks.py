@@ -15,7 +15,7 @@ from mindbatch.checkpoint.strategy.placements import strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import MindBatchError
-from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.tasks.layout.ranks import layout_page, rank_sums, tensor_json
 from mindbatch.tasks.registry import TASKS
 from reshard_models import LLAMA, MODELS, source_shapes_of, write_model, write_tensors

@@ -9,14 +9,14 @@ import pytest
 from numpy.typing import NDArray
 
 from child_functions import leave
+from mindbatch.architecture.architecture import Architecture
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.formats.floats import read_values
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.loading.first_logits import fixed_prompts
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.registry import describe
+from mindbatch.model_spec.registry import describe
 from mindbatch.tasks.reshard import logits_check
 from mindbatch.tasks.reshard import task as reshard
 from mindbatch.tasks.reshard.logits_check import LogitDifference, WholeCheckpoint, difference_error, logits_of

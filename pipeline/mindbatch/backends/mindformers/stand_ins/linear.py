@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from mindbatch.backends.adapter_weights import EMBEDDING
 from mindbatch.kernels.adapters import AdaptedParameter, AdaptedShape
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels, constant, shared_parameter
-from mindbatch.models.adapter_weights import EMBEDDING
 from mindbatch.parallel.context import Identity
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 

@@ -1,0 +1,1 @@
+"""Sizes of a model and its tensors, described: what layers, checkpoints and readers of both speak of."""

@@ -1,0 +1,1 @@
+"""Reading config.json: every key of a type is used, known not to matter, or refused."""
