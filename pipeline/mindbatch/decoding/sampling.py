@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.draws import Draw, draw_tokens, row_uniforms
+from mindbatch.decoding.draws import Draw, draw_tokens
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import adjust
-from mindbatch.decoding.row import RawScores, Row
+from mindbatch.decoding.row import RawScores, Row, row_uniforms
 from mindbatch.decoding.softmax import Summary
 from mindbatch.decoding.strategy import Branch, Decision, DecodingStrategy, GroupView, Hypothesis, guarded
 

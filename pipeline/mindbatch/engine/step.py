@@ -49,36 +49,6 @@ class Step:
     states: dict[bytes, int] = field(default_factory=dict)
 
 
-def next_tokens(group: SequenceGroup, budget: int) -> list[ScheduledTokens]:
-    """Returns a group's tokens for this step, within a budget; its sequences continue together or not at all.
-
-    The same step computes the last token of a sequence and verifies its draft.
-    """
-    sequences = group.sequences
-    is_alone = len(sequences) == 1
-    together = is_alone or group.is_decoding
-    if not is_alone and together:
-        least = sum(sequence.num_replayed_tokens + 1 + sequence.num_draft_tokens for sequence in sequences)
-        if least > budget:
-            return []  # one alone is left out below
-    wanted = []
-    for sequence in sequences:
-        earlier = sequence.num_earlier_tokens
-        last = 1 + sequence.num_draft_tokens if together else 0
-        # The last token and its draft go together, or in a later step.
-        if earlier + last > budget:
-            last = 0
-        count = min(earlier, budget) + last
-        start = sequence.num_computed_tokens
-        if start < sequence.num_known_tokens < start + count:
-            count, last = sequence.num_known_tokens - start, 0
-        if count == 0 or count < sequence.num_unsplittable_prefill_tokens:
-            continue
-        budget -= count
-        wanted.append(ScheduledTokens(group, sequence, start, start + count, last, group.adapter_slot))
-    return wanted
-
-
 class StepOutput(Protocol):
     """The model's output of one step of T tokens."""
 

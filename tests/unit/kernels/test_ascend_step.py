@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.engine.batch import buckets_up_to, pad_to_bucket
+from mindbatch.engine.buckets import buckets_up_to, pad_to_bucket
 from mindbatch.kernels.ascend.step import (
     CHUNKS,
     PROMPTS,
