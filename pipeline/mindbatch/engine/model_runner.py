@@ -12,7 +12,7 @@ import numpy as np
 from mindbatch.backends.model import Model
 from mindbatch.engine.buckets import padded
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.engine.step import ScheduledTokens, Step
+from mindbatch.engine.step import RunnerOutput, ScheduledTokens, Step
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.interface import ProgramKernels
 from mindbatch.kernels.step import Batch, IntArray, Logits, Span, StepInputs, StepShape, StepValues
@@ -34,10 +34,6 @@ class StepNetwork(Protocol):
 
     def project(self, hidden: FloatArray, adapters: IntArray | None) -> Logits:
         """Returns the logits of hidden states [S, hidden size], as `ModelRunner.project` does."""
-
-
-Project = Callable[[FloatArray, IntArray | None], Logits]
-"""Hidden states [S, hidden size], and the slots [S] of their adapters if any, to their logits."""
 
 
 class ModelRunner:
@@ -129,36 +125,6 @@ class ModelRunner:
         """
         with self._guard("computing logits"):
             return self._network.project(hidden, adapters)
-
-
-class RunnerOutput:
-    """A `StepOutput` that computes logits of the tokens when they are requested, where they did not come
-    along."""
-
-    def __init__(self, values: StepValues, project: Project, adapters: IntArray | None = None) -> None:
-        """`adapters`: see `StepInputs`."""
-        self._hidden, self._logits, self._tokens = values
-        self._project = project
-        self._adapters = adapters
-
-    def logits(self, tokens: Sequence[int]) -> FloatArray:
-        return self.logits_and_summary(tokens).scores
-
-    def logits_and_summary(self, tokens: Sequence[int]) -> Logits:
-        if self._logits is None:
-            chosen = np.asarray(tokens, np.intp)
-            adapters = None if self._adapters is None else self._adapters[chosen]
-            return self._project(self.hidden(tokens), adapters)
-        if list(tokens) == list(range(len(tokens))):
-            return self._logits.of(slice(len(tokens)))
-        return self._logits.of(np.asarray(tokens, np.int32))
-
-    def hidden(self, tokens: Sequence[int]) -> FloatArray:
-        rows = np.asarray(tokens, np.intp)
-        if self._tokens is not None:
-            assert np.isin(rows, self._tokens).all(), "only wanted tokens are computed"
-            rows = np.searchsorted(self._tokens, rows)
-        return self._hidden[rows]
 
 
 def flatten(
