@@ -1,6 +1,7 @@
 """Strict reading of YAML configuration files: bounded, without aliases, tags, duplicate or Hydra keys."""
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -163,3 +164,26 @@ def is_hydra_key(name: object) -> bool:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+def repeated_key(text: str) -> str | None:
+    """The first key that a mapping in `text` has twice; None where none has, or it is no YAML.
+
+    A mapping in Hydra's grammar is one in the flow style of YAML.
+    """
+    if "{" not in text:
+        return None
+    try:
+        return next(_repeated(_StrictLoader(text).get_single_node()), None)
+    except (yaml.YAMLError, RecursionError):
+        return None
+
+
+def _repeated(node: Any) -> Iterator[str]:
+    if isinstance(node, yaml.MappingNode):
+        names = [str(key.value) for key, _ in node.value]
+        yield from (name for name, count in Counter(names).items() if count > 1)
+        for _, value in node.value:
+            yield from _repeated(value)
+    for item in node.value if isinstance(node, yaml.SequenceNode) else ():
+        yield from _repeated(item)
