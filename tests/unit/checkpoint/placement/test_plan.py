@@ -198,16 +198,6 @@ def test_placements_that_lose_elements(shard: Shard | None, lost: str) -> None:
     )
 
 
-def test_a_source_that_lacks_elements_is_refused_with_them() -> None:
-    short = plan_copies(ranks(LEFT, None), HALVES)
-    assert faults(short) == (
-        "tensor 'w': target rank 1: [0:4, 0:3] of its shape [4, 3] is written by nothing",
-    )
-    assert faults(short, ranks(LEFT, None)) == (
-        "tensor 'w': source: [0:4, 3:6] of shape [4, 6] is on no rank",
-    )
-
-
 def test_segments_of_tensors_that_there_are_not() -> None:
     stored = StoredShard(("v",), single_segment((4, 6), ((0, 4), (0, 6))))
     [line, *_] = faults([], RankFiles({"w": (4, 6)}, ({"w": stored},)))

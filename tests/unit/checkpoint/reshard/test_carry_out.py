@@ -71,15 +71,6 @@ def test_a_full_file_is_a_source(tmp_path: Path, kind: str, beside: bool) -> Non
     assert contents(tmp_path / "whole") == contents(start)
 
 
-def test_a_merge_needs_no_config(tmp_path: Path) -> None:
-    write_tensors(tmp_path / "full.ckpt", tensors_of(LLAMA), "F32")
-    reshard(tmp_path / "full.ckpt", tmp_path / "whole", verify=True)
-    (found,) = contents(tmp_path / "whole")
-    assert {name: data for name, (_, _, data) in found.items()} == {
-        name: array.tobytes() for name, array in tensors_of(LLAMA).items()
-    }
-
-
 @pytest.mark.parametrize(("dtype", "name"), [("float16", "F16"), ("bfloat16", "BF16"), ("float32", "F32")])
 def test_the_dtype_changes_on_the_way_as_at_once(tmp_path: Path, dtype: str, name: str) -> None:
     start = write_model(tmp_path / "start", LLAMA, "F32")
@@ -200,14 +191,6 @@ def test_ranks_that_do_not_fit_are_refused(start: Path, tmp_path: Path) -> None:
     reshard(start, tmp_path / "cut", target_model_parallel=4)
     with pytest.raises(ConfigError, match="source_pipeline_stage=3: must divide the 4 rank folders"):
         reshard(tmp_path / "cut", tmp_path / "whole", source_pipeline_stage=3)
-
-
-def test_files_are_the_same_however_their_source_is_cut(start: Path, tmp_path: Path) -> None:
-    reshard(start, tmp_path / "a", target_model_parallel=2)
-    reshard(start, tmp_path / "b", target_model_parallel=8)
-    reshard(tmp_path / "b", tmp_path / "c", target_model_parallel=2)
-    for name in ("rank_0/model.safetensors", "rank_1/model.safetensors", "rank_1/digests.json"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "c" / name).read_bytes()
 
 
 def test_ranks_are_merged_by_a_strategy(tmp_path: Path) -> None:
