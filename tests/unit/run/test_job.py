@@ -206,30 +206,6 @@ def test_keys_that_stand_twice_are_refused_with_both_lines_and_leave_nothing(tmp
     assert not (tmp_path / "run").exists()
 
 
-def test_bad_rows_stop_nothing(tmp_path: Path) -> None:
-    data = tmp_path / "rows.jsonl"
-    data.write_bytes(
-        b'{"prompt": "a"}\nnot json\n{"prompt": ""}\n{"prompt": "' + b"x" * 300 + b'"}\n{"prompt": "b"}\n'
-    )
-    assert make_job(job_config(data, tmp_path / "run")).run() == EXIT_FAILED
-    assert [line["key"] for line in lines_of(tmp_path / "run/results.jsonl")] == ["0", "4"]
-    errors = lines_of(tmp_path / "run/errors.jsonl")
-    assert [(line["line"], line["stage"], line["key"]) for line in errors] == [
-        (2, "read", "1"),
-        (3, "prompt", "2"),
-        (4, "prompt", "3"),
-    ]
-    assert "300 tokens" in errors[2]["reason"]
-    assert make_job(job_config(data, tmp_path / "run"), load=never).run() == EXIT_FAILED
-
-
-def test_only_bad_rows_are_a_mistake_in_the_options(tmp_path: Path, data: Path) -> None:
-    with pytest.raises(ConfigError, match="none of the 30 rows") as caught:
-        make_job(job_config(data, tmp_path / "run", prompt_column="promt"), load=never).run()
-    assert len(caught.value.lines) == 2  # what is wrong with all of them, once
-    assert not (tmp_path / "run").exists()
-
-
 def test_where_no_row_has_a_result_the_reason_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

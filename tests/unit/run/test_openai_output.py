@@ -89,11 +89,6 @@ def test_a_text_completion() -> None:
     }
 
 
-def test_data_in_another_format_gets_what_its_prompts_are() -> None:
-    lines = responses(finished("a", content=MESSAGES), finished("b", content={"token_ids": [1]}))
-    assert [body(line)["object"] for line in lines] == ["chat.completion", "text_completion"]
-
-
 def identifiers(line: dict[str, Any]) -> list[str]:
     return [line["id"], line["response"]["request_id"], body(line)["id"]]
 
@@ -171,13 +166,6 @@ def test_completion_log_probabilities() -> None:
         ],
         "text_offset": [2, 5, 19, 29],
     }
-
-
-def test_without_a_tokenizer_tokens_have_numbers() -> None:
-    asked = generation(token_ids=(1,), logprobs=[{1: -1.0}])
-    (line,) = responses(chat(asked), token_bytes=None)
-    (token,) = body(line)["choices"][0]["logprobs"]["content"]
-    assert (token["token"], token["bytes"]) == ("token_id:1", None)
 
 
 def test_the_first_token_stands_inside_a_text() -> None:

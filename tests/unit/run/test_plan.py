@@ -87,16 +87,6 @@ def test_an_input_that_is_longer_than_a_step_is_told(index: RowIndex) -> None:
     assert "set runtime.max_batched_tokens=13 or more" in failure.reason
 
 
-def test_rows_are_counted_with_their_own_parameters(index: RowIndex) -> None:
-    fill(index, ids(5), ids(8, max_new_tokens=3), ids(60), ids(2, do_sample=True, num_return_sequences=3))
-    rows = counted(index, model())
-    assert (rows.total, rows.usable, rows.unusable) == (4, 4, 0)
-    assert rows.prompts.total == 5 + 8 + 60 + 2
-    assert rows.outputs.total == 10 + 3 + 4 + 3 * 10  # the third ends at seq_length
-    assert rows.outputs.count == 6
-    assert rows.sequences.longest == 64
-
-
 def test_rows_that_the_engine_would_refuse_are_named(index: RowIndex) -> None:
     unread = RowFailure("k0", "rows.jsonl", 1, "read", "not valid JSON")
     bad = [ids(64), {"content": {"token_ids": [340]}}, {"content": {"text": "a"}}, ids(40)]

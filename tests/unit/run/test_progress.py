@@ -285,12 +285,6 @@ def test_tensorboard_gets_every_sample(tmp_path: Path) -> None:
     assert (values["rows_done"], values["generated_tokens_per_second"]) == (5.0, 9.0)
 
 
-def test_events_can_be_seen_while_the_run_goes_on(tmp_path: Path) -> None:
-    with MetricsLog(tmp_path / "metrics.jsonl", tmp_path / "tensorboard") as metrics:
-        metrics.sample(sampled(0.0))
-        assert len(events(tmp_path / "tensorboard")) == 2
-
-
 def test_tensorboard_needs_tensorboardx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
     with pytest.raises(ConfigError, match=r"output.tensorboard=true: tensorboardX is not installed"):
