@@ -170,14 +170,6 @@ def test_a_strategy_is_known_in_any_order_and_another_is_replaced_only_when_aske
     assert Path("s/ckpt_strategy_rank_0.ckpt").read_bytes() != before
 
 
-def test_files_of_another_layout_are_not_joined(given: list[str], jobs: list[LayoutJob]) -> None:
-    Path("s").mkdir()
-    Path("s/ckpt_strategy_rank_4.ckpt").write_text("")
-    (fault,) = faults([*given, "layout.dir=s"])
-    assert fault.startswith("layout.dir=s: holds ckpt_strategy_rank_4.ckpt")
-    assert jobs == []
-
-
 def test_options_without_effect_are_refused(given: list[str]) -> None:
     words = ["decoding=top_p", "data.path=rows.jsonl", "model.batch_size=3", "layout.replace=true"]
     assert faults([*given, *words]) == (
@@ -246,17 +238,6 @@ def test_a_llama_keeps_its_sizes() -> None:
         "qkv_concat": False,
         "tie_word_embeddings": True,
     }
-
-
-def test_queries_keys_and_values_may_be_one_parameter() -> None:
-    assert llama_options(arch(), 1, 1, qkv_concat=True) == llama_options(arch(), 1, 1) | {"qkv_concat": True}
-
-
-def test_biases_are_those_of_the_model() -> None:
-    qwen2 = llama_options(arch(model_type="qwen2"), 1, 1)
-    assert (qwen2["qkv_has_bias"], qwen2["attn_proj_has_bias"]) == (True, False)
-    biased = llama_options(arch(attention_bias=True), 1, 1)
-    assert (biased["qkv_has_bias"], biased["attn_proj_has_bias"]) == (True, True)
 
 
 def test_everything_it_has_not_is_named_at_once() -> None:
