@@ -160,19 +160,6 @@ def test_print_config_shows_what_was_composed(capsys: pytest.CaptureFixture[str]
     assert cli.main(["generate", "--print-config", "x=1"]) == 2
 
 
-def test_the_task_gets_its_typed_configuration_and_gives_the_exit_code(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen = []
-
-    def task(config: Any) -> int:
-        seen.append(config)
-        return 7
-
-    assert run_task(monkeypatch, task, "format=json", "--verbose") == 7
-    assert seen == [TASKS["doctor"].schema(format="json", verbose=True)]  # type: ignore[call-arg]
-
-
 class PanicException(BaseException):
     """Named as what code in Rust raises: it is no Exception."""
 

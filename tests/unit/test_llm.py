@@ -47,16 +47,6 @@ def test_text_and_its_tokens(shadow_llm: LLM) -> None:
     assert result.outputs[0].text == shadow_llm.required_tokenizer.decode(result.outputs[0].token_ids)
 
 
-def test_one_prompt_or_a_list(shadow_llm: LLM) -> None:
-    ids = shadow_llm.required_tokenizer.encode("hello")
-    alone = tokens_of(shadow_llm, "hello")
-    for one in (ids, tuple(ids), np.array(ids), [*map(np.int64, ids)]):
-        assert tokens_of(shadow_llm, one) == alone
-    for several in (["hello"], [ids], iter(["hello"]), [np.array(ids)], [[*map(np.int32, ids)]]):
-        assert tokens_of(shadow_llm, several) == alone
-    assert shadow_llm.generate([]) == shadow_llm.generate([], []) == [*shadow_llm.stream([])] == []
-
-
 def test_a_conversation_goes_through_the_chat_template(shadow_llm: LLM) -> None:
     expected = shadow_llm.required_tokenizer.encode_chat(CHAT)
     for prompts in (CHAT, [CHAT]):

@@ -268,13 +268,6 @@ def test_a_folder_with_a_format_means_its_files_of_that_format(folder: Path) -> 
     assert fault(folder, "json") == f"data.path='{folder}': the folder holds no file with a name in .json"
 
 
-def test_patterns(folder: Path) -> None:
-    assert names(folder / "*.jsonl") == ["b.jsonl"]
-    assert names(folder / "**/*.jsonl") == ["b.jsonl", "sub/d.jsonl"]
-    assert names(folder / "**/**/[de].*") == ["d.jsonl", "e.CSV.ZST"]
-    assert fault(folder / "*.xyz") == f"data.path='{folder}/*.xyz': no file matches"
-
-
 def test_a_file_whose_name_looks_like_a_pattern(tmp_path: Path) -> None:
     (tmp_path / "a[1].jsonl").touch()
     assert names(tmp_path / "a[1].jsonl") == ["a[1].jsonl"]
@@ -299,14 +292,6 @@ def test_a_given_format_goes_before_the_name(folder: Path) -> None:
     assert fault(folder, "xml") == (
         "data.format='xml': must be one of auto, jsonl, json, csv, tsv, text, parquet, openai"
     )
-
-
-def test_home_and_relative_paths(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(folder))
-    assert [file.path for file in find_files("~/sub/*.jsonl")] == [folder / "sub/d.jsonl"]
-    monkeypatch.chdir(folder)
-    assert names("b.jsonl") == ["b.jsonl"]
-    assert names("*/*.jsonl") == ["d.jsonl"]
 
 
 def test_paths_that_lead_nowhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

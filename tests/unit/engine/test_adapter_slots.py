@@ -206,17 +206,6 @@ def test_an_unknown_adapter_is_refused_with_those_that_there_are(name: str) -> N
         engine.add(adapted("row", [1], name))
 
 
-def test_the_base_needs_no_slot() -> None:
-    engine, runner = make(settings(), AdapterSlots(1))
-    for number, name in enumerate(["a", "base", None]):
-        engine.add(adapted(str(number), [1, 2, 3], name, max_new_tokens=2))
-    engine.step()
-    assert [key for key, *_ in runner.steps[0]] == ["0", "1", "2"]
-    results, _ = drain(engine)
-    assert [results[key].adapter for key in "012"] == ["a", "base", None]
-    assert results["1"].outputs[0].text == results["2"].outputs[0].text != results["0"].outputs[0].text
-
-
 def test_an_adapter_whose_load_failed_is_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the slot holds is not known; a request that ran with it would get another's tokens."""
     engine, runner = make(settings(), AdapterSlots(2))

@@ -111,50 +111,8 @@ def test_a_line_of_json_has_one_prompt(tmp_path: Path):
     assert said["2"].startswith("messages and text: only one")
 
 
-def test_a_fault_names_its_place_once():
-    chat, text = read_prompts(messages=[{"role": "x", "content": "a"}]), read_prompts(prompts=["", "a"])
-    assert [row.error for row in text.errors] == ["prompts[0]: the prompt is empty"]
-    assert [row.error[:19] for row in chat.errors] == ["messages[0].role='x"]
-
-
 def test_one_message_is_a_conversation():
     assert read_prompts(messages=HI).prompts[0].messages == [HI]
-
-
-def test_bad_rows_keep_their_keys():
-    rows = read_prompts(prompts=["", 5, [], [1, True], [1, -2], [1, "x"], "\ud83d", "good"])
-    assert [(p.key, p.text) for p in rows.prompts] == [("7", "good")]
-    said = reasons(rows)
-    assert list(said) == ["0", "1", "2", "3", "4", "5", "6"]
-    assert said["0"] == "the prompt is empty"
-    assert "quote it" in said["1"]
-    assert "no token ids" in said["2"]
-    assert said["3"] == "token id true at position 1: must be an integer from 0"
-    assert "-2 at position 1" in said["4"]
-    assert "'x' at position 1" in said["5"]
-    assert "lone surrogate" in said["6"]
-    assert all("\n" not in error.reason for error in rows.errors)
-
-
-def test_a_file(tmp_path: Path):
-    path = tmp_path / "prompts.txt"
-    path.write_bytes("one\r\n\n\xff\n今天\u2028x\n".encode("latin-1", "ignore") + "今天\u2028x".encode())
-    rows = read_prompts(prompts_file=path)
-    assert [(p.key, p.text, p.source) for p in rows.prompts] == [
-        ("0", "one", f"{path}:1"),
-        ("3", "x", f"{path}:4"),
-        ("4", "今天\u2028x", f"{path}:5"),
-    ]
-    assert [(e.key, e.source) for e in rows.errors] == [("1", f"{path}:2"), ("2", f"{path}:3")]
-    assert "not valid UTF-8" in reasons(rows)["2"]
-
-
-def test_a_long_line_is_one_bad_row(tmp_path: Path):
-    path = tmp_path / "prompts.txt"
-    path.write_bytes(b"x" * 100 + b"\nok")
-    rows = read_prompts(prompts_file=path, max_line_bytes=99)
-    assert [p.text for p in rows.prompts] == ["ok"]
-    assert [(e.source, e.reason) for e in rows.errors] == [(f"{path}:1", "the line is longer than 99 bytes")]
 
 
 def test_standard_input():
@@ -176,16 +134,6 @@ def test_messages():
     assert [(p.source, p.messages) for p in one.prompts] == [("messages", [SYSTEM, HI])]
     two = read_prompts(messages=[[HI], [SYSTEM, HI]], chat=True)
     assert [(p.key, p.source) for p in two.prompts] == [("0", "messages[0]"), ("1", "messages[1]")]
-
-
-def test_bad_messages_are_row_errors():
-    rows = read_prompts(messages=[[HI], [{"role": "bot", "content": 1}], "x", []], system="be brief")
-    assert [p.messages for p in rows.prompts] == [[SYSTEM, HI]]
-    said = reasons(rows)
-    assert "messages[1][0].role='bot'" in said["1"]
-    assert "messages[1][0].content=1" in said["1"]
-    assert "messages[2]" in said["2"]
-    assert "holds no message" in said["3"]
 
 
 def test_two_system_messages_are_refused():
