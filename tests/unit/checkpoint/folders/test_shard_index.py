@@ -67,15 +67,6 @@ def test_weight_map_must_be_an_object(folder: Path, weight_map: object) -> None:
     assert "weight_map must be an object" in refusal(folder)
 
 
-def test_missing_and_damaged_shards_are_named_together(folder: Path) -> None:
-    (folder / A).unlink()
-    (folder / B).write_bytes((folder / B).read_bytes()[:-1])
-    lines = refusal(folder).splitlines()
-    assert lines[0] == f"{folder / A}: missing"
-    assert lines[1].startswith(f"{folder / B}: truncated: tensor 'z' ends at byte")
-    assert len(lines) == 2
-
-
 @pytest.mark.parametrize(
     ("weight_map", "faults"),
     [

@@ -26,12 +26,6 @@ def names_of(source: Source) -> list[list[str]]:
     return [list(tensors.tensors) for tensors in source.ranks]
 
 
-def content(source: Source, name: str, rank: int = 0) -> bytes:
-    buffer = bytearray(source.ranks[rank].info(name).nbytes)
-    source.ranks[rank].read_into(name, 0, memoryview(buffer))
-    return bytes(buffer)
-
-
 def write_rank(folder: Path, rank: int, *files: str) -> None:
     (folder / f"rank_{rank}").mkdir(parents=True)
     for index, file in enumerate(files):
@@ -56,16 +50,6 @@ def refusal(path: Path, opened: Callable[[Path], Source] = open_source) -> str:
     with pytest.raises(CheckpointError) as caught:
         opened(path)
     return str(caught.value)
-
-
-def test_rank_folders_of_either_format(tmp_path: Path) -> None:
-    for rank in range(11):
-        write_rank(tmp_path, rank, "w.ckpt" if rank % 2 else "w.safetensors")
-    with open_source(tmp_path) as source:
-        assert source.kind == "ranks"
-        assert [content(source, "t0", rank) for rank in range(11)] == [
-            np.full(2, rank, np.float32).tobytes() for rank in range(11)
-        ]
 
 
 def test_gaps_and_doubles_of_ranks_are_refused(tmp_path: Path) -> None:
