@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from shadow_model import cached, greedy_tokens, make_engine, request, run_all, settings
+from shadow_model import cached, make_engine, request, run_all, settings
 
 from mindbatch.engine.block_manager import StateSlots
 from mindbatch.engine.engine import Engine
@@ -39,14 +39,6 @@ def test_a_state_is_found_for_as_long_as_nobody_needs_its_slot() -> None:
     assert cached(engine, "late", [*HEAD, 10, 7]) == 0
 
 
-def test_whoever_goes_on_from_a_found_state_leaves_it_as_it_was() -> None:
-    engine = recurrent()
-    rows = [request(str(last), [*HEAD, last], max_new_tokens=9) for last in range(6)]
-    results = run_all(engine, rows)
-    for last, row in enumerate(rows):
-        assert results[row.key].outputs[0].token_ids == greedy_tokens([*HEAD, last], 9)
-
-
 def test_accepted_drafts_are_computed_once_more_and_refused_ones_leave_no_trace() -> None:
     prompt = [1, 2, 3, 4] * 4
     plain = run_all(recurrent(), [request("row", prompt, max_new_tokens=20)])["row"]
@@ -64,14 +56,6 @@ def test_a_request_with_more_sequences_than_states_is_refused() -> None:
     ):
         engine.add(request("row", HEAD, num_beams=3))
     engine.add(request("row", HEAD, num_beams=2))
-
-
-def test_fewer_states_than_sequences_are_enough() -> None:
-    engine = recurrent(num_states=2, batch_size=8)
-    rows = [request(str(row), [row, 1, 2], max_new_tokens=6) for row in range(7)]
-    results = run_all(engine, rows)
-    assert all(results[str(row)].outputs[0].token_ids == greedy_tokens([row, 1, 2], 6) for row in range(7))
-    assert engine.scheduler.num_preemptions == 0
 
 
 def test_a_registered_state_is_kept_where_a_slot_is_free() -> None:
