@@ -42,13 +42,6 @@ def self_bleu(texts: list[str]) -> float | None:
     return value("self_bleu", *([output([1], text=text)] for text in texts))
 
 
-def test_distinct_by_hand() -> None:
-    outputs = [[1, 2, 1, 2], [1, 3]]  # pairs: 12 21 12 | 13
-    rows = [[output(tokens)] for tokens in outputs]
-    for n, expected in ((1, 3 / 6), (2, 3 / 4), (3, 2 / 2)):
-        assert value(f"distinct_{n}", *rows) == pytest.approx(expected)
-
-
 def test_no_ngram_spans_two_outputs() -> None:
     assert distinct([[1], [2]], 2) is None
     assert distinct([[1, 2], [2, 1]], 2) == 1
