@@ -18,7 +18,7 @@ import pytest
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import CompletionOutput, Request, RequestOutput, StreamEvent
-from mindbatch.io.errors import CacheBudgetError, CheckpointError, ConfigError, MindBatchError
+from mindbatch.io.errors import CacheBudgetError, MindBatchError
 from mindbatch.parallel import connection
 from mindbatch.parallel.connection import (
     JobListener,
@@ -255,13 +255,6 @@ def test_a_result_is_the_same_after_its_way() -> None:
     events = [StreamEvent("7", 0, "te", (1, 2)), scored, StreamEvent("7", 0, "", (), "stop")]
     result = StepResult(events, finished)
     assert result_of(decoded(encoded("step", result_fields(result))).fields) == result
-
-
-@pytest.mark.parametrize("kind", [MindBatchError, ConfigError, CheckpointError])
-def test_an_error_is_raised_as_it_was(kind: type[MindBatchError]) -> None:
-    found = failure_of(decoded(encoded("failed", failure_fields(kind(["one", "two"])))).fields)
-    assert type(found) is kind
-    assert found.lines == ("one", "two")
 
 
 def test_an_error_of_no_own_kind_is_one_of_its_base() -> None:

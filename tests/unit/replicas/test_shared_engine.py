@@ -78,23 +78,6 @@ def test_every_copy_has_the_results_and_the_events(script: Script) -> None:
     assert script.other.statistics.generated_tokens == script.front.statistics.generated_tokens > 0
 
 
-def test_rows_are_taken_in_step(script: Script) -> None:
-    """`steps` takes as many rows as an engine of that size can use: more of them come as others finish."""
-    from mindbatch.decoding import DecodingParams
-    from mindbatch.prompts.prompts import Prompt
-
-    rows = [
-        (Prompt(key=str(n), source=str(n), text=f"row {n}"), DecodingParams(max_new_tokens=1 + n % 5))
-        for n in range(60)
-    ]
-    texts = [
-        [(output.key, output.outputs[0].text) for step in each.steps(rows) for output in step.finished]
-        for each in (script.front, script.other)
-    ]
-    assert texts[0] == texts[1]
-    assert len(texts[0]) == 60
-
-
 def test_results_may_come_before_the_call_is_made_here(script: Script) -> None:
     runs = [script.front.begin(prompt, max_new_tokens=6) for prompt in ("one", "two")]  # computed together
     ours = [[*run] for run in runs]
