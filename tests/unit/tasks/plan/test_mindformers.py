@@ -129,24 +129,6 @@ def test_beside_what_is_compiled_the_ends_are_cut_as_there(
         assert ("embedding and head are whole in these files" in capsys.readouterr().out) == is_whole
 
 
-def test_json_says_where_the_files_are(
-    given: list[str], jobs: list[LayoutJob], capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["parallel.pipeline_stage=2", "parallel.model_parallel=2", "layout.dir=deep/er", "report=json"]
-    assert run([*given, *words]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert found["strategy_files"] == [f"deep/er/ckpt_strategy_rank_{rank}.ckpt" for rank in (0, 2)]
-    assert all(Path(path).is_file() for path in found["strategy_files"])
-    assert found["parameters"][0] == {
-        "name": "wq",
-        "stage": 0,
-        "shape": [64, 32],
-        "local_shape": [32, 32],
-        "device_matrix": [2],
-        "tensor_map": [0, -1],
-    }
-
-
 def test_what_a_stage_borrows_is_noted(
     given: list[str], jobs: list[LayoutJob], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -264,12 +246,3 @@ def test_relatives_that_differ_are_refused(changes: dict[str, Any], fault: str) 
 def test_another_family_is_refused() -> None:
     gpt2 = describe({"model_type": "gpt2", "vocab_size": 9, "n_embd": 8, "n_layer": 1, "n_head": 2})
     assert option_faults(gpt2) == ["a gpt2 model is no Llama; allowed are llama, mistral and qwen2"]
-
-
-def test_ways_must_divide_what_is_cut() -> None:
-    assert option_faults(arch(), 5) == [
-        "parallel.model_parallel=5: must divide attention heads, 8",
-        "parallel.model_parallel=5: must divide key/value heads, 4",
-        "parallel.model_parallel=5: must divide intermediate_size, 96",
-    ]
-    assert option_faults(arch(), 8) == ["parallel.model_parallel=8: must divide key/value heads, 4"]

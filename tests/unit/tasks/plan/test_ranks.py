@@ -245,14 +245,6 @@ def batch_words(tmp_path: Path, config: dict[str, Any] = EVEN) -> list[str]:
     return [f"model.checkpoint_name_or_path={folder}", f"data.path={tmp_path}/rows.jsonl"]
 
 
-def test_one_rank_with_data_has_both_plans(tmp_path: Path, model: str, capsys: CAPTURE) -> None:
-    words = [*batch_words(tmp_path), "layout.dir=s"]
-    assert run(*words) == 0
-    page = capsys.readouterr().out
-    assert page.index("layout of llama") < page.index("strategy file: s/") < page.index("rows       2")
-    assert as_json(capsys, *words)["batch"]["rows"]["total"] == 2
-
-
 def test_ranks_with_data_have_both_plans(tmp_path: Path, model: str, capsys: CAPTURE) -> None:
     """Rows and lengths are those of one process; memory is that of each rank, and of all."""
     words, parallel = batch_words(tmp_path), ["parallel.model_parallel=2", "parallel.data_parallel=3"]
