@@ -3,7 +3,6 @@
 import csv
 import errno
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +54,6 @@ def test_every_row_has_its_generation_in_the_order_of_the_data(tmp_path: Path, d
     assert manifest["rows"] == {"total": 30, "done": 30, "failed": 0}
     assert manifest["tokens"]["generated"] == 120
     assert manifest["dataset"]
-
-
-def test_runs_that_share_a_model_count_their_own_tokens(tmp_path: Path, data: Path) -> None:
-    llm: Any = nullcontext(make_llm(shared_tokenizer()))
-    for name in ("first", "second"):
-        make_job(job_config(data, tmp_path / name, key_column="id"), load=lambda: llm).run()
-        manifest = orjson.loads((tmp_path / name / "manifest.json").read_bytes())
-        assert manifest["tokens"]["generated"] == 120
-        assert lines_of(tmp_path / name / "metrics.jsonl")[-1]["generated_tokens"] == 120
 
 
 @pytest.mark.parametrize(

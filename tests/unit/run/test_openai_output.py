@@ -102,14 +102,6 @@ def test_identifiers_differ_by_row_kind_and_run_only() -> None:
     assert len(set(suffixes)) == 9
 
 
-def test_names_cannot_be_confused_with_fingerprints() -> None:
-    (first,), (second,) = (
-        responses(chat(key="a"), fingerprint="bc"),
-        responses(chat(key="ca"), fingerprint="b"),
-    )
-    assert first["id"] != second["id"]
-
-
 def test_what_openai_does_not_know_comes_only_when_asked_for() -> None:
     (plain,) = responses(chat())
     assert "token_ids" not in body(plain)["choices"][0]

@@ -29,7 +29,6 @@ from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.calibration import Calibration, calibrate, sample_rows
 from mindbatch.run.index import RowIndex
 from mindbatch.run.plan import (
-    MOST_FAILURES,
     Lengths,
     Plan,
     RankMemory,
@@ -40,7 +39,6 @@ from mindbatch.run.plan import (
 )
 from mindbatch.run.survey import RowCheck, RowTokens
 from sizes import sizes
-from stub_job import shared_tokenizer
 
 GREEDY = DecodingParams(max_new_tokens=10)
 
@@ -106,21 +104,6 @@ def test_rows_that_the_engine_would_refuse_are_named(index: RowIndex) -> None:
         assert failure.reason.startswith(reason)
     assert "cache blocks" in others[3].reason
     assert rows.prompts.total == 3
-
-
-def test_only_the_first_failures_are_kept(index: RowIndex) -> None:
-    fill(index, *[ids(64)] * (MOST_FAILURES + 3))
-    rows = counted(index, model())
-    assert rows.unusable == MOST_FAILURES + 3
-    assert [failure.key for failure in rows.failures] == [f"k{place}" for place in range(MOST_FAILURES)]
-
-
-def test_texts_and_chats_go_through_the_tokenizer(index: RowIndex) -> None:
-    tokenizer = shared_tokenizer()
-    chat = [{"role": "user", "content": "Hi"}]
-    fill(index, {"content": {"text": "one, two"}}, {"content": {"messages": chat}})
-    rows = counted(index, model(tokenizer=tokenizer))
-    assert rows.prompts.total == len(tokenizer.encode("one, two")) + len(tokenizer.encode_chat(chat))
 
 
 def plan(index: RowIndex, setup: EngineSetup, rate: float | None = None) -> Plan:
