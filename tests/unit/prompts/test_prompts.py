@@ -9,7 +9,6 @@ import pytest
 from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.prompts import prompts
 from mindbatch.prompts.messages import ROLES, checked_conversation
-from mindbatch.prompts.prompt_lines import RawLine, raw_lines
 from mindbatch.prompts.prompts import Prompt, PromptRows, read_prompts
 
 HI = {"role": "user", "content": "hi"}
@@ -22,15 +21,6 @@ def reasons(rows: PromptRows) -> dict[str, str]:
 
 def test_one_text_even_with_newlines():
     assert read_prompts(prompts="a\nb").prompts == [Prompt(key="0", source="prompts", text="a\nb")]
-
-
-def test_texts_and_token_ids():
-    rows = read_prompts(prompts=["a", [1, 2]])
-    assert rows.prompts == [
-        Prompt(key="0", source="prompts[0]", text="a"),
-        Prompt(key="1", source="prompts[1]", token_ids=[1, 2]),
-    ]
-    assert not rows.errors
 
 
 def test_json_lines(tmp_path: Path):
@@ -119,14 +109,6 @@ def test_standard_input():
     rows = read_prompts(prompts_file="-", stdin=io.BytesIO(b"a\n\nb"))
     assert [(p.key, p.source) for p in rows.prompts] == [("0", "standard input:1"), ("2", "standard input:3")]
     assert rows.errors[0].source == "standard input:2"
-
-
-def test_chat_wraps_each_text():
-    rows = read_prompts(prompts=["hi", [1]], chat=True, system="be brief")
-    assert [p.messages for p in rows.prompts] == [[SYSTEM, HI]]
-    assert rows.prompts[0].text is None
-    assert "token ids cannot be a chat message" in reasons(rows)["1"]
-    assert read_prompts(prompts="hi", chat=True).prompts[0].messages == [HI]
 
 
 def test_messages():
@@ -277,15 +259,3 @@ def test_all_faults_at_once():
     with pytest.raises(PromptError) as caught:
         checked_conversation([{"role": "bot", "content": 1}, {"role": "user"}])
     assert len(caught.value.lines) == 3
-
-
-def test_raw_lines_keep_their_ends_and_show_what_they_drop():
-    dropped: list[bytes] = []
-    content = b"\xef\xbb\xbfa\r\n\n12345678\nb"
-    assert list(raw_lines(io.BytesIO(content), 4, dropped.append)) == [
-        RawLine(1, b"a\r\n", False),
-        RawLine(2, b"\n", False),
-        RawLine(3, b"123456", True),
-        RawLine(4, b"b", False),
-    ]
-    assert dropped == [b"78\n"]
