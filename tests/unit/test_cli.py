@@ -152,14 +152,6 @@ def test_usage_errors(arguments: list[str], expected: str, capsys: pytest.Captur
     assert captured.err == expected
 
 
-def test_print_config_shows_what_was_composed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["generate", "--print-config", "decoding=top_p", "system=${oc.env:HOME}"]) == 0
-    shown = capsys.readouterr().out
-    assert "  top_p: 0.9\n" in shown
-    assert "system: ${oc.env:HOME}\n" in shown
-    assert cli.main(["generate", "--print-config", "x=1"]) == 2
-
-
 class PanicException(BaseException):
     """Named as what code in Rust raises: it is no Exception."""
 
