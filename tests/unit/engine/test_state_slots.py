@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from shadow_model import cached, make_engine, request, run_all, settings
+from shadow_model import cached, greedy_tokens, make_engine, request, run_all, settings
 
 from mindbatch.engine.block_manager import StateSlots
 from mindbatch.engine.engine import Engine
@@ -37,6 +37,14 @@ def test_a_state_is_found_for_as_long_as_nobody_needs_its_slot() -> None:
     together = [request(f"both{number}", [number, 8, number], max_new_tokens=3) for number in range(2)]
     run_all(engine, together)
     assert cached(engine, "late", [*HEAD, 10, 7]) == 0
+
+
+def test_whoever_goes_on_from_a_found_state_leaves_it_as_it_was() -> None:
+    engine = recurrent()
+    rows = [request(str(last), [*HEAD, last], max_new_tokens=9) for last in range(6)]
+    results = run_all(engine, rows)
+    for last, row in enumerate(rows):
+        assert results[row.key].outputs[0].token_ids == greedy_tokens([*HEAD, last], 9)
 
 
 def test_accepted_drafts_are_computed_once_more_and_refused_ones_leave_no_trace() -> None:

@@ -1,6 +1,9 @@
 """Which copy of a command a process is, by its launcher's variables; how copies on one host meet."""
 
+import json
 import os
+import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -103,6 +106,22 @@ def test_of_several_launchers_the_innermost_counts(environment: dict[str, str], 
     assert copy.launcher == launcher
 
 
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"RANK_TABLE_FILE": "/tables/hccl_2p.json"},  # exported for all commands of a machine
+        {"RANK_ID": "0", "RANK_SIZE": "1", "RANK_TABLE_FILE": "/tables/hccl_1p.json"},
+        {"RANK_ID": "0", "DEVICE_ID": "0"},
+        {"SLURM_JOB_ID": "9", "SLURM_PROCID": "0", "SLURM_NTASKS": "8"},  # an sbatch script
+        SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},  # srun --pty bash
+        MSRUN | {"MS_WORKER_NUM": "1", "RANK_ID": "0"},
+    ],
+)
+def test_a_process_alone_is_no_copy(environment: dict[str, str]) -> None:
+    assert started_as(environment) is None
+
+
 def test_a_scheduler_of_one_worker_is_known_too() -> None:
     copy = started_as(MSRUN | {"MS_ROLE": "MS_SCHED", "MS_WORKER_NUM": "1"})
     assert copy is not None
@@ -199,6 +218,22 @@ def test_it_is_waited_for() -> None:
 def test_each_model_of_a_job_and_each_job_has_its_own() -> None:
     meetings = [CopyMeeting.next_of(job) for job in ("job 1", "job 1", "job 2")]
     assert len({meeting.file for meeting in meetings}) == 3
+
+
+@pytest.mark.parametrize("left", ["ended", "reused", "damaged", "empty"])
+def test_what_a_killed_job_has_left_is_nothing(left: str) -> None:
+    meeting = CopyMeeting.next_of("job 1")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with meeting.opened(FRONT):
+        said = json.loads(meeting.file.read_bytes())
+    said["process"] = [ended.pid, 5] if left == "ended" else [os.getpid(), 5]
+    text = {"damaged": '{"process": 7', "empty": ""}.get(left, json.dumps(said))
+    meeting.file.write_text(text)
+    with pytest.raises(MindBatchError, match="rank 0 has not loaded this model"):
+        meeting.wait(ignore, seconds=0)
+    with meeting.opened(FRONT):
+        assert meeting.wait(ignore) == FRONT
 
 
 def test_another_job_at_the_same_place_is_refused_and_not_disturbed() -> None:

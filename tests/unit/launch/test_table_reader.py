@@ -392,3 +392,17 @@ def test_each_fault_of_a_supernode_table(change: Change, expected: list[str]) ->
     if "super_pod_id" in expected[0]:  # the list of one supernode follows from the other
         found = found[: len(expected)]
     assert sorted(found) == sorted(expected)
+
+
+def test_one_supernode_needs_no_addresses_and_plain_servers_one_each() -> None:
+    document = super_pod_table(num_pods=1)
+    for server in document["server_list"]:
+        for entry in server["device"]:
+            del entry["device_ip"]
+    assert faults(document) == []
+    document.pop("super_pod_list")
+    assert len(faults(document)) == 8
+    alone = plain_table()
+    for entry in alone["server_list"][0]["device"]:
+        entry["device_ip"] = ""
+    assert faults(alone) == []

@@ -93,6 +93,24 @@ def groups() -> Iterator[list[Group]]:
         group.close()
 
 
+def test_followers_compute_what_the_leader_computes(groups: list[Group]) -> None:
+    groups.append(group := Group(CountingRunner(), CountingRunner()))
+    group.run(COMPARED_STEPS + 1)
+    group.run(COMPARED_STEPS)  # their answer to the second comparison is behind all steps before it
+    for other in group.others:
+        for ours, theirs in zip(group.own.seen[:COMPARED_STEPS], other.seen, strict=False):
+            assert (ours.graph, ours.copies, ours.num_tokens) == (
+                theirs.graph,
+                theirs.copies,
+                theirs.num_tokens,
+            )
+            for left, right in zip(ours.arrays, theirs.arrays, strict=True):
+                np.testing.assert_array_equal(left, right)
+                assert right.dtype == np.int32
+                assert right.flags.writeable
+        assert [len(each) for each in other.projected[:8]] == [len(each) for each in group.own.projected[:8]]
+
+
 def test_a_rank_with_other_tokens_ends_the_replica(groups: list[Group]) -> None:
     groups.append(group := Group(CountingRunner(), CountingRunner(wrong_from=COMPARED_STEPS + 3)))
     group.run(2 * COMPARED_STEPS)

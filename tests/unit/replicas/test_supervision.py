@@ -250,10 +250,28 @@ def test_who_hangs_and_when(
     assert job.now - BEGIN == second
 
 
+def test_the_silent_one_is_blamed_and_not_those_that_wait_for_it() -> None:
+    """The others began their step before it fell silent, and reach the limit first."""
+    job = idle(1, 3)
+    job.pass_seconds(2, {1: "idle", 0: "step", 2: "step"})
+    job.states[1001] = "sleeping"
+    [failure] = job.pass_seconds(100, {0: "step", 2: "step"})
+    assert failure.reason.startswith("rank 1 (process 1001, sleeping): ")
+
+
 def test_one_step_after_the_other_is_no_hang() -> None:
     job = idle(1, 1)
     for step in range(11):
         assert job.pass_seconds(50, {0: "step"}, steps=step) == []
+
+
+@pytest.mark.parametrize("doing", ["loading", "compiling"])
+def test_loading_and_compiling_hold_heartbeats_back(doing: str) -> None:
+    job = idle(1, 1)
+    job.beat(0, doing)
+    job.states[1000] = "sleeping"
+    assert job.pass_seconds(LONGEST - 1, {}) == []
+    assert job.pass_seconds(1, {}) != []
 
 
 def test_stopping_the_whole_tree_counts_as_one_pause() -> None:

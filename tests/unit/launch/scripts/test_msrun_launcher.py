@@ -96,6 +96,20 @@ def test_six_arguments(here: Path, free: int) -> None:
     assert job.ranks["worker_1"]["MS_TOPO_TIMEOUT"] == "60"
 
 
+def test_nine_arguments_of_another_node() -> None:
+    job = ranks_of("ls", 4, 2, "10.0.0.1", 8118, 1, "logs", "False", 60)
+    assert job.helper is None
+    assert [*job.ranks] == ["worker_2", "worker_3"]
+    worker = job.ranks["worker_3"]
+    assert {name: worker[name] for name in ("RANK_ID", "MS_NODE_ID", "DEVICE_ID", "RANK_SIZE")} == {
+        "RANK_ID": "3",
+        "MS_NODE_ID": "3",
+        "DEVICE_ID": "1",
+        "RANK_SIZE": "4",
+    }
+    assert worker["MS_SCHED_HOST"] == "10.0.0.1"
+
+
 def test_the_variables_of_logs(here: Path) -> None:
     suffix = {"MF_LOG_SUFFIX": "run 7", "PLOG_REDIRECT_TO_OUTPUT": "True"}
     job = ranks_of("ls", 1, **suffix)
