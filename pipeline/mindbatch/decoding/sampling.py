@@ -22,8 +22,8 @@ _TOGETHER = 64
 class SamplingStrategy(DecodingStrategy):
     """Greedy takes the likeliest token, the lowest id among equals; sampling spends a Philox number on each.
 
-    A request's first step, one row without output, branches into its num_return_sequences samples. An error of
-    a row is raised: nothing has a state here, so that the engine can let each request decide alone.
+    A request's first step, one row without output, branches into its num_return_sequences samples. An error
+    of a row is raised: nothing has a state here, so that the engine can let each request decide alone.
     """
 
     searches = False
