@@ -20,7 +20,7 @@ if __name__ == "__main__":
 from ascend_check.models import NAMES
 from ascend_check.page import FAILED, PASSED, SKIPPED, Result, page
 from ascend_check.two_devices import CommandError, said_by
-from mindbatch.config.environment import own_the_process, prepare_environment
+from mindbatch.config.environment import configure_process, prepare_environment
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
 from mindbatch.io.screen_text import printable, run_tool, say, show
 from mindbatch.io.storage import write_whole
@@ -35,7 +35,7 @@ _SHIPPED = ("model=tiny_gpt2", 'prompts=["An increasing sequence: one,"]', "deco
 
 def main(arguments: list[str] | None = None) -> int:
     """Writes the page; the exit code is 1 if a check failed or could not run."""
-    own_the_process()
+    configure_process()
     options = parser().parse_args(arguments)
     done: list[Result] = []
     try:

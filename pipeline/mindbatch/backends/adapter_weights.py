@@ -114,13 +114,13 @@ def _beside_errors(weights: Mapping[str, AdaptedModule], acting: Collection[str]
     """Modules whose adapter can be merged, and cannot act beside the model. acting: tensors that can be."""
     for weight, module in weights.items():
         if weight not in acting:
-            what = "an adapter of it"
+            unsupported = "an adapter of it"
         elif module.kind is ModuleKind.WHOLE and module.has_bias:
-            what = "a whole weight with a bias"
+            unsupported = "a whole weight with a bias"
         else:
             continue
         yield (
-            f"module {shown(module.module)}: {what} is not supported beside the model; merge it: "
+            f"module {shown(module.module)}: {unsupported} is not supported beside the model; merge it: "
             "lora.mode=merge, or `mindbatch reshard lora.merge=`"
         )
 

@@ -206,7 +206,7 @@ class Composition:
 
     def _typed(self, settings: Settings) -> TaskConfig:
         config: TaskConfig = _built(self.schema, self.validator.typed(settings))
-        self.log.origins = {name: item.source for name, item in settings.items() if item.source}
+        self.log.sources = {name: item.source for name, item in settings.items() if item.source}
         return config
 
     def _section(self, settings: Settings) -> Any:

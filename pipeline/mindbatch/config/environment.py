@@ -42,7 +42,7 @@ THREAD_VARIABLES = (
 )
 
 
-def own_the_process() -> None:
+def configure_process() -> None:
     """Sets what only a program that is MindBatch's alone may set, before anything else is imported.
 
     NumPy's library of linear algebra, which is not used, starts threads when it is imported; a signal could

@@ -10,7 +10,7 @@ from mindbatch.fields import kinds as kind
 from mindbatch.hub.models import HUGGING_FACE, MODEL_SCOPE
 from mindbatch.model_spec.registry import MODEL_TYPES
 
-MOST_THREADS = 256
+MAX_THREADS = 256
 """Most threads of the C++ kernels, as csrc/thread_pool.cpp has it."""
 
 DEFAULT_BATCH_SIZE = 32
@@ -180,7 +180,7 @@ class RuntimeConfig:
 
     device_target: str = option("CPU", "where the model runs", kind.choice("CPU", "Ascend"))
     num_threads: int | None = option(
-        None, "threads of the kernels; null: one for each core", kind.count(1, MOST_THREADS)
+        None, "threads of the kernels; null: one for each core", kind.count(1, MAX_THREADS)
     )
     cache_memory: str = option("1GiB", "budget of the key/value cache: 512MB, 1.5GiB or plain bytes")
     block_size: int = option(

@@ -275,9 +275,9 @@ def _width_errors(params: DecodingParams, runtime: RuntimeConfig) -> Iterator[st
     width = strategy_for(params).width(params) * (1 + params.num_draft_tokens)
     if width > runtime.max_batched_tokens:
         values = {name: getattr(params, name) for name, declared in PARAMETERS.items() if declared.widens}
-        asked = [f"decoding.{name}={value}" for name, value in values.items() if value and value > 1]
+        settings = [f"decoding.{name}={value}" for name, value in values.items() if value and value > 1]
         yield (
-            f"{', '.join(asked or [f'decoding.top_k={params.top_k}'])}: a row then has {width} tokens in a "
+            f"{', '.join(settings or [f'decoding.top_k={params.top_k}'])}: a row then has {width} tokens in a "
             f"step, for its sequences go on together; at most runtime.max_batched_tokens="
             f"{runtime.max_batched_tokens} fit: raise that or ask for fewer"
         )
@@ -338,6 +338,6 @@ def _speculation_errors(config: ModelTaskConfig) -> Iterator[str]:
         )
     if wanted <= 0 and config.model.assistant is not None and config.uses_one_decoding:
         yield "model.assistant: has no effect with decoding.num_assistant_tokens=0; raise that or remove it"
-    for name, most in (("num_assistant_tokens", wanted), ("prompt_lookup_num_tokens", looked_up)):
-        if most > 0 and not config.model.use_past:
-            yield f"decoding.{name}={most}: cannot go with model.use_past=false; set it to true"
+    for name, count in (("num_assistant_tokens", wanted), ("prompt_lookup_num_tokens", looked_up)):
+        if count > 0 and not config.model.use_past:
+            yield f"decoding.{name}={count}: cannot go with model.use_past=false; set it to true"

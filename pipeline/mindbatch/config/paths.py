@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.config.error_log import shown
-from mindbatch.hub.models import HUGGING_FACE, cached_model, how_to_get
+from mindbatch.hub.models import HUGGING_FACE, cached_model, fetch_hint
 from mindbatch.io.error_lines import did_you_mean
 from mindbatch.io.file_patterns import TooMany, has_match, is_pattern
 from mindbatch.io.regular_file import check_own
@@ -123,7 +123,7 @@ def resolved(
             path = cached_model(text, revision, hub) or path
         problem = error_of(path) if text else "must not be empty"
         if problem and not path.exists():
-            advice = how_to_get(text, hub, is_fetched=is_fetched) if is_model else ""
+            advice = fetch_hint(text, hub, is_fetched=is_fetched) if is_model else ""
             problem += near_shipped(text) or advice
     except OSError as error:  # no permission, a name that is too long
         path, problem = Path(text), f"cannot be used ({error.strerror})"

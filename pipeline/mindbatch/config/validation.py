@@ -24,7 +24,7 @@ FIXED_SETTINGS = "Hydra's own settings are fixed here"
 MANDATORY = "???"
 """OmegaConf's sign for a value that must be given."""
 
-_MOST_KEYS = 4
+_MAX_KEYS = 4
 """Most keys of a section that an error line names: enough to show what its keys look like."""
 _ESCAPE = "${ begins a reference; write \\${ for the characters themselves"
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
@@ -96,7 +96,7 @@ class Validator:
             if key.kind.is_plain:
                 values[key.name] = value  # even where it is not allowed: what follows from it is no news
             values[key.name] = key.read(value)
-            self._log.trust(key.name)
+            self._log.mark_valid(key.name)
         except (ValueError, RecursionError) as error:
             why = f"must be {key.takes}" if isinstance(error, RecursionError) else error
             self._refuse(setting, why)
@@ -116,7 +116,7 @@ class Validator:
                 if OmegaConf.is_config(value):
                     value = OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
                 values[name] = key.read(key.converted(value))
-                self._log.trust(name)
+                self._log.mark_valid(name)
             except (OmegaConfBaseException, ValueError) as error:
                 self._refuse(setting, _why_unresolved(error, setting.value, key))
 
@@ -128,9 +128,9 @@ class Validator:
             return f": {self.unknown(setting.key)}"
         section, keys = setting.key, self._keys.of_section(setting.key)
         options = f"the name of an option ({section}=NAME) or " if section in self._groups else ""
-        more = len(keys) - _MOST_KEYS
+        more = len(keys) - _MAX_KEYS
         rest = f" and {more} more, which --help={section} lists" if more > 0 else ""
-        listed = ", ".join(keys[:_MOST_KEYS])
+        listed = ", ".join(keys[:_MAX_KEYS])
         return f"={shown(setting.value)}: must be {options}values for its keys: {listed}{rest}"
 
     def unknown(self, name: str) -> str:

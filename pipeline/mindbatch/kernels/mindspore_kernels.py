@@ -166,7 +166,7 @@ def outermost_cell(inputs: Sequence[str], *lines: str, adapted: bool, **attribut
 
 def part_graph(cell: nn.Cell, *, adapted: bool) -> nn.Cell:
     """The outermost cell of an encoder or a decoder, which takes its part of a `Batch` and gives float32."""
-    step = "(slots, rows, block_tables, lengths, firsts, positions)"
+    step = "(slots, rows, block_tables, lengths, first_positions, positions)"
     result = f"return ops.cast(self.cell(ids, positions, {step}, adapters), mstype.float32)"
     return outermost_cell(Batch._fields[:7], result, adapted=adapted, cell=cell)
 

@@ -142,10 +142,10 @@ def _queries(source: str, arch: Architecture, inputs: int) -> tuple[Part, ...]:
     """The plain parts of all heads, then those that are rotated; in the checkpoint they are interleaved."""
     latent = arch.latent
     assert latent is not None
-    size, firsts = latent.plain + latent.rotated, (0, latent.plain)
+    size, first_rows = latent.plain + latent.rotated, (0, latent.plain)
     return tuple(
         Part(source, arch.heads * width, inputs, first, unit=width, group_size=width, stride=size)
-        for width, first in zip((latent.plain, latent.rotated), firsts, strict=True)
+        for width, first in zip((latent.plain, latent.rotated), first_rows, strict=True)
     )
 
 

@@ -105,7 +105,7 @@ class Block(llama.Block):
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
         if a.is_recurrent(layer):
-            self.attention = ShortConvolution(a, NAMES.of_layer(layer, "conv"), layer)
+            self.attention = ShortConvolution(a, NAMES.in_layer(layer, "conv"), layer)
 
 
 MODEL = replace(

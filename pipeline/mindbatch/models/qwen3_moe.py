@@ -116,7 +116,7 @@ class Block(llama.Block):
             del self.mlp
             names = self.expert_names
             block = names.fused_block if a.experts.is_fused else names.block
-            self.experts = SparseMlp(a, self.names.of_layer(layer, block), names)
+            self.experts = SparseMlp(a, self.names.in_layer(layer, block), names)
 
     def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         x_TH = x_TH + self.attention(self.attention_norm(x_TH), tokens)

@@ -252,7 +252,7 @@ class TargetFiles(Closing):
             return self._files[name]
 
 
-def refuse_without_room(folder: Path, layouts: Mapping[str, FileLayout]) -> None:
+def refuse_without_space(folder: Path, layouts: Mapping[str, FileLayout]) -> None:
     """MindBatchError, by which the job is unfinished, where less room is free than is still needed."""
     needed = sum(layout.total_bytes for layout in layouts.values())
     with contextlib.suppress(OSError):

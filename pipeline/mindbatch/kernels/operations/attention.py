@@ -55,7 +55,7 @@ def distance_attention(
     rows: IntArray,
     tables: IntArray,
     lengths: IntArray,
-    firsts: IntArray,
+    first_positions: IntArray,
     positions: IntArray,
     bias: Array,
     *,
@@ -75,7 +75,7 @@ def distance_attention(
         keys_at = np.arange(lengths[tokens].max())
         scores = _products(heads[tokens, 0], _positions(keys, table, len(keys_at)), shape)
         distances = np.clip(keys_at - positions[tokens][:, None], -max_distance, max_distance) + max_distance
-        visible = (keys_at < lengths[tokens][:, None]) & (keys_at >= firsts[tokens][:, None])
+        visible = (keys_at < lengths[tokens][:, None]) & (keys_at >= first_positions[tokens][:, None])
         scores = scores + bias[:, distances].swapaxes(0, 1)
         y[tokens] = _weighed(scores, visible, _positions(values, table, len(keys_at)))
     return y.reshape(len(qkv), -1)

@@ -78,7 +78,7 @@ class RankReport:
     counts: how many layers each compiled one stands for, where the rank's process tells their bytes.
     """
 
-    place: Mapping[str, Any]
+    described_rank: Mapping[str, Any]
     weights: int
     memory: Callable[[int], dict[str, Any]]
     counts: tuple[int, ...] = ()
@@ -112,7 +112,7 @@ class RankReport:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            **self.place,
+            **self.described_rank,
             "memory": self.memory(self.weights),
             "graphs": self.graphs,
             "error": self.error,

@@ -179,7 +179,7 @@ class ResultWriter:
         return content | result_fields(result_body(result), token_ids=True)
 
 
-Place = tuple[str, int]  # key of the prompt, number of the sample
+SampleKey = tuple[str, int]  # key of the prompt, number of the sample
 
 
 class LiveText:
@@ -199,8 +199,8 @@ class LiveText:
         self._labelled = labelled
         self._with_prompt = with_prompt
         self._file = file
-        self._kept: dict[Place, list[StreamEvent]] = defaultdict(list)
-        self._absent: set[Place] = set()
+        self._kept: dict[SampleKey, list[StreamEvent]] = defaultdict(list)
+        self._absent: set[SampleKey] = set()
         self._has_begun = False
 
     def add(self, item: StreamEvent | RequestOutput) -> None:

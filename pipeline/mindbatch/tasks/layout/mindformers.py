@@ -102,11 +102,11 @@ def _shape_errors(arch: Architecture) -> Iterator[str]:
         )
 
 
-def cut_errors(sizes: Mapping[str, int], ways: int) -> Iterator[str]:
+def cut_errors(sizes: Mapping[str, int], model_parallel: int) -> Iterator[str]:
     """A line for each size, by its name, that so many ranks do not divide."""
-    for what, size in sizes.items():
-        if size % ways:
-            yield f"parallel.model_parallel={ways}: must divide {what}, {size}"
+    for name, size in sizes.items():
+        if size % model_parallel:
+            yield f"parallel.model_parallel={model_parallel}: must divide {name}, {size}"
 
 
 @dataclass(frozen=True)
