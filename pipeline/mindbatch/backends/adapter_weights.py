@@ -65,7 +65,7 @@ TIED_HEAD = "lm_head.weight"
 """The head in adapters for models whose head is the token embedding."""
 
 
-Names = Callable[[str], str]
+Renaming = Callable[[str], str]
 RowScales = Mapping[str, RowScale]
 
 
@@ -202,7 +202,7 @@ class AdapterTargets:
             for rank, width in zip(ranks, shape.widths, strict=True)
         )
 
-    def row_scales(self, adapter: LoraPlan, folder: StoredWeights, names: Names) -> RowScales:
+    def row_scales(self, adapter: LoraPlan, folder: StoredWeights, names: Renaming) -> RowScales:
         """The factors of an adapter's modules with a magnitude. names: from full names to the folder's."""
         return {
             weight: row_scale(

@@ -88,7 +88,7 @@ def merge_native(arch: Architecture, folder: ModelFolder, adapter: LoraAdapter) 
 
 
 def base_tensors(arch: Architecture, names: Callable[[str], str] = str) -> BaseTensors:
-    """A model of ours as adapters meet it. names: from full names to the folder's."""
+    """Describes the tensors that an adapter may change. names: converts full names to those of the folder."""
     specs = tensor_specs(arch)
     full = source_shapes(specs)
     shapes = {names(name): shape for name, shape in full.items()}

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mindbatch.kernels.shapes import CacheGeometry
 
 _ONE_HOST = (
-    "the ranks of a model on a CPU meet in memory of one host, or through MPI, and compute with "
+    "the ranks of a model on a CPU exchange data in the memory of one host, or through MPI, and compute with "
     "runtime.kernels=native; allowed besides: replicas on several hosts (parallel.data_parallel), and Ascend"
 )
 

@@ -99,7 +99,7 @@ def prepare_environment(verbose: bool = False, num_threads: int | None = None) -
 
     Their logs and what a failed compilation leaves go to `cache_folder()` instead of the current folder.
     Unless `verbose`, their messages below errors are dropped; if so, tracebacks of failed rows are shown.
-    `num_threads` goes before OMP_NUM_THREADS.
+    `num_threads` overrides OMP_NUM_THREADS.
     Must come before these libraries are imported: they read the variables once.
     """
     os.environ["HF_HUB_OFFLINE"] = "1"  # whatever the user has set: nothing in a model folder is fetched

@@ -46,7 +46,7 @@ class ErrorLog:
     def add_consequences(self, lines: Iterable[str]) -> None:
         """Notes errors found in the values, except those that name a key without a trusted value.
 
-        A refused value was not taken: what the default in its place contradicts is no news to the user.
+        The default stands in for a refused value: what the default contradicts is no news to the user.
         """
         news = (line for line in lines if not any(map(self._is_doubtful, _NAME.findall(line))))
         self.lines.extend(self._source(line) + line for line in news)

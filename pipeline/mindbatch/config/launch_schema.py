@@ -47,7 +47,7 @@ class LaunchConfig:
     )
     master_port: int | None = option(
         None,
-        "port there, for the nodes to meet at; null: a free one, where there is one node",
+        "port of node 0, to which the other nodes connect; null: a free one, if there is one node",
         kind.count(1),
         needs=_RAY_FINDS_NODES,
     )
@@ -97,7 +97,7 @@ def world_size_of(parallel: ParallelConfig) -> int:
 
 
 def has_ranks(launch: LaunchConfig, parallel: ParallelConfig) -> bool:
-    """True if the model runs in rank processes and not in this one: several, or one that Ray places."""
+    """True if the model runs in rank processes instead of this one: in several, or in one that Ray starts."""
     return world_size_of(parallel) > 1 or launch.launcher == "ray"
 
 

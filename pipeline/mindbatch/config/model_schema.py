@@ -100,7 +100,7 @@ class ModelConfig:
     )
     mindformers_yaml: str | None = option(
         None,
-        "predict YAML of MindFormers; keys of the command line and of --config go before its own",
+        "predict YAML of MindFormers; keys of the command line and of --config override it",
         is_path=True,
         is_kept=False,
     )
@@ -212,7 +212,7 @@ class RuntimeConfig:
 
 
 def batch_error(model: ModelConfig, runtime: RuntimeConfig) -> str | None:
-    """Explains why a step has no room for the requested batch; one that is the default is made smaller."""
+    """Explains why the requested batch does not fit in a step; the default batch size is lowered instead."""
     if not 0 < runtime.max_batched_tokens < model.batch_size != DEFAULT_BATCH_SIZE:
         return None
     return (

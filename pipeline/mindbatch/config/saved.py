@@ -43,7 +43,7 @@ class WrittenSettings:
 
     @classmethod
     def of_derived(cls, derived: TaskConfig, other: WrittenConfig | None) -> "WrittenSettings":
-        """The configuration `derived` from that of another task, whose own is `other`: a ${...} there stays one here."""
+        """Describes a configuration that another task derived from its own, `other`, and keeps its ${...}."""
         texts = {} if other is None else {name: v for name, v in other.values.items() if "${" in str(v)}
         values = {name: texts.get(name, value_at(derived, name)) for name in schema_keys(type(derived)).keys}
         return cls(type(derived), values, Path.cwd())

@@ -40,7 +40,7 @@ def _environment_value(name: str, *default: Any) -> Any:
 
 OmegaConf.register_new_resolver("oc.env", _environment_value, replace=True)
 
-Settings = dict[str, Assignment]
+Assignments = dict[str, Assignment]
 """The assignments that count, by key, those of the last layer last."""
 
 
@@ -55,7 +55,7 @@ class Validator:
         self._groups = groups
         self._log = log
 
-    def typed(self, settings: Settings, *, resolves: bool = True) -> dict[str, Any]:
+    def typed(self, settings: Assignments, *, resolves: bool = True) -> dict[str, Any]:
         """The value of every key in the form of its kind.
 
         resolves: without it the defaults stand for all values with references.
@@ -77,8 +77,8 @@ class Validator:
             self._resolve(references, values)
         return values
 
-    def _read_schema_file(self, settings: Settings) -> None:
-        """Puts a schema in place of its file: a run that is resumed does not depend on the file."""
+    def _read_schema_file(self, settings: Assignments) -> None:
+        """Replaces the file of a schema by its content, so that a resumed run does not depend on the file."""
         setting = settings.get(JSON_SCHEMA)
         if setting is None or not str(setting.value).strip().endswith(".json"):
             return
@@ -89,7 +89,7 @@ class Validator:
             self._log.add(f"{setting.source}{JSON_SCHEMA}={written}: {error}", JSON_SCHEMA)
             del settings[JSON_SCHEMA]
 
-    def _read(self, key: Key, setting: Assignment, settings: Settings, values: dict[str, Any]) -> None:
+    def _read(self, key: Key, setting: Assignment, settings: Assignments, values: dict[str, Any]) -> None:
         try:
             value = key.converted(setting.value)
             settings[key.name] = replace(setting, value=value)
@@ -101,7 +101,7 @@ class Validator:
             why = f"must be {key.takes}" if isinstance(error, RecursionError) else error
             self._refuse(setting, why)
 
-    def _resolve(self, references: Settings, values: dict[str, Any]) -> None:
+    def _resolve(self, references: Assignments, values: dict[str, Any]) -> None:
         """Reads what references stand for into `values`. No error shows that, for it may be a secret."""
         tree = OmegaConf.create(nested(values))
         for name, setting in references.items():
@@ -156,7 +156,7 @@ def refers(value: Any) -> bool:
     return "${" in str(value) or MANDATORY in str(value)
 
 
-def written_values(settings: Settings, keys: SchemaKeys) -> dict[str, Any]:
+def written_values(settings: Assignments, keys: SchemaKeys) -> dict[str, Any]:
     """The value of every key as it was written, with each ${...}; else its default."""
     return {
         name: settings[name].value if name in settings else key.default for name, key in keys.keys.items()

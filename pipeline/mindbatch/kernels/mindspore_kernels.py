@@ -96,7 +96,7 @@ class MindSporeKernels(Kernels):
 
 
 def shared_parameter(name: str, array: Array) -> Parameter:
-    """A Parameter over the array's own memory; graphs read and write it in place.
+    """A Parameter over the array's own memory; graphs read and write that memory.
 
     Parameter(tensor) would copy the data. It is made small first, then given the array.
     """

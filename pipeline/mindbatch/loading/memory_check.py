@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MIB = 1 << 20
 _SMALLER = {BFLOAT16: "model.dtype=bfloat16", INT8: "model.quantization=int8"}
-"""Types that matrices may be kept in on a CPU in place of float32, with what asks for them."""
+"""Types smaller than float32 that matrices may have on a CPU, with the setting for each."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class MemoryDemand:
 
     @classmethod
     def of(cls, setup: EngineSetup, ranks: Sequence[RankCoordinates]) -> MemoryDemand:
-        """Demand of the ranks at these places, all on one machine, each with the setup's part of memory."""
+        """Sums the demand of these ranks, which share one machine; `setup` has the memory of one rank."""
         return cls(setup, [rank.stage for rank in ranks], len({rank.replica for rank in ranks}))
 
     @property
@@ -111,7 +111,7 @@ class MemoryDemand:
         subject = f"{self.processes} processes need" if self.processes > 1 else "the model needs"
         return (
             f"memory: {subject} {size(self.total)}, {self.parts()}, and {name} has {size(there)}, "
-            f"{size(free)} of them free; what would do: {', or '.join(self.remedies(there))}"
+            f"{size(free)} of them free; try: {', or '.join(self.remedies(there))}"
         )
 
     def remedies(self, there: int) -> Iterator[str]:
@@ -133,7 +133,7 @@ class MemoryDemand:
             yield f"fewer than {self.setup.runtime.max_batched_tokens} of runtime.max_batched_tokens"
 
     def exhausted(self, activity: str) -> str:
-        """Error line for memory that has run out. activity: what, in words."""
+        """Words the error line for memory that has run out. activity: for example `reading the weights`."""
         smaller = [*self.smaller_types(), f"runtime.cache_memory below {self.setup.runtime.cache_memory}"]
         if self._num_loaded > 1:
             smaller.append(f"lora.max_loaded below {self._num_loaded}")
@@ -175,7 +175,7 @@ class MemoryDemand:
 
 @contextmanager
 def naming_exhaustion(demand: MemoryDemand | None, activity: str) -> Iterator[None]:
-    """Raises MindBatchError in place of what Python raises where memory has run out; None lets that pass."""
+    """Converts out-of-memory errors of Python to MindBatchError; without a demand they pass unchanged."""
     try:
         yield
     except (MemoryError, OSError) as error:

@@ -29,7 +29,7 @@ class ModelSpec:
     stage: Stage
     """The rank's layers."""
     stages: tuple[Stage, ...]
-    """All stages of the model. Every rank's cache has room for the same number of tokens, as many as fit the
+    """All stages of the model. Every rank's cache holds the same number of tokens, as many as fit on the
     stage with the most layers."""
 
     @classmethod

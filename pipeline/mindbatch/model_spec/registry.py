@@ -181,7 +181,8 @@ def _refuse_unknown(model_type: object, config: Config, source: str) -> None:
         hint = f"; the nearest is {near.brief()}"
     detail = f", {kind}," if kind else ""
     raise CheckpointError(
-        f"{source}: model type {model_type!r}{detail} is not supported; allowed: {', '.join(MODEL_TYPES)}{hint}"
+        f"{source}: model type {model_type!r}{detail} is not supported; "
+        f"allowed: {', '.join(MODEL_TYPES)}{hint}"
     )
 
 

@@ -98,7 +98,7 @@ class ShortConvolution(Module):
 
 
 class Block(llama.Block):
-    """Llama's; in recurrent layers a convolution takes the place of attention."""
+    """Llama's block; recurrent layers have a convolution instead of attention."""
 
     names, attention_type = NAMES, Attention
 

@@ -92,7 +92,7 @@ class RowDifference:
 
 @dataclass(frozen=True)
 class ChangedRow:
-    """A row with two different results. same_row: whether both were asked the same in the same way."""
+    """A row with two different results. same_row: whether prompt and parameters are the same."""
 
     key: str
     same_row: bool
@@ -274,7 +274,7 @@ def _keys(comparison: Comparison) -> Iterator[str]:
 
 
 def _failures(folder: RunFolder) -> Iterator[str]:
-    """The rows in the file of errors, in either of its forms: keys, or places of rows that have none."""
+    """Yields the rows of the file of errors, in either of its forms: by key, or by location without a key."""
     try:
         descriptor = open_regular(folder.errors)
     except OSError:  # the run has not come so far
@@ -286,7 +286,7 @@ def _failures(folder: RunFolder) -> Iterator[str]:
 
 
 def _location(content: Mapping[str, Any]) -> str:
-    """Locates a row without a key; OpenAI's form has its place in the message, before the reason."""
+    """Locates a row without a key; OpenAI's form has the location in the message, before the reason."""
     if "line" in content:
         return f"{content.get('source')}:{content['line']}"
     error = content.get("error")

@@ -206,7 +206,7 @@ def _as_json(checked: CheckedFile) -> dict[str, object]:
         "version": table.version if table else None,
         "servers": len(table.servers) if table else None,
         "ranks": table.num_ranks if table else None,
-        "faults": checked.errors,
+        "errors": checked.errors,
         "notes": checked.notes,
     }
 

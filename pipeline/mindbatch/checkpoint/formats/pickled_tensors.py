@@ -116,7 +116,7 @@ class TensorUnpickler(pickle._Unpickler):
     """Reads one of torch.save's pickles, over inert values: Python's own machine, left with few opcodes.
 
     Nothing is imported or called: a global becomes a `Global`, which is only its name. The class is that in
-    Python, not that in C, which makes room for as many notes as a pickle says it has.
+    Python, not that in C, which allocates memory for as many memo entries as a pickle claims to have.
 
     storages: all that were named, by key.
     """

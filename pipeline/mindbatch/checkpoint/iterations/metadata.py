@@ -158,7 +158,7 @@ class _MetadataReader:
         return Placement(tensor.name, tensor.shape, tuple(shards))
 
     def _checked(self, tensor: _Tensor, number: int, region: Region) -> Region:
-        """Returns the region that a file holds: the fragment, or the whole tensor, as MindSpore may save it."""
+        """Returns the region in a file: the fragment, or the whole tensor as MindSpore may save it."""
         info = self._files[number].tensors.get(tensor.name)
         where = shown(self._names[number])
         if info is None:
@@ -205,14 +205,14 @@ def _tensor(name: str, entry: Any) -> _Tensor:
     flat = [axis for entry in tensor_map for axis in (entry if isinstance(entry, tuple) else (entry,))]
     if any(type(axis) is not int for axis in flat):
         raise CheckpointError("tensor_map: must be whole numbers, or lists of them")
-    tensor_layout = TensorLayout(name, _whole_numbers(layout, "device_matrix"), tensor_map)
-    if errors := layout_errors(tensor_layout):
+    over_ranks = TensorLayout(name, _whole_numbers(layout, "device_matrix"), tensor_map)
+    if errors := layout_errors(over_ranks):
         raise CheckpointError(errors[0])
-    if tensor_layout.num_devices != len(ranks):
+    if over_ranks.num_devices != len(ranks):
         raise CheckpointError(
-            f"rank_list has {len(ranks)} ranks, and the device matrix {tensor_layout.num_devices}"
+            f"rank_list has {len(ranks)} ranks, and the device matrix {over_ranks.num_devices}"
         )
-    return _Tensor(name, dtype, shape, fragments, tensor_layout, ranks)
+    return _Tensor(name, dtype, shape, fragments, over_ranks, ranks)
 
 
 def _of_kind(entry: Any, key: str, kind: type) -> Any:
@@ -287,7 +287,7 @@ def descriptions(
 
 
 def _fragments(name: str, full: StoredShard, files: RankFiles) -> dict[int, tuple[Shape, int]]:
-    """Counts, for each rank, the fragments along each dimension, and numbers the fragment that the rank has."""
+    """Counts the fragments along each dimension, and numbers the one that each rank has, by rank."""
     fragments = {}
     for rank, tensors in enumerate(files.ranks):
         shard = tensors.get(name)

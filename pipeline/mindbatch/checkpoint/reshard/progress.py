@@ -6,7 +6,7 @@ from collections.abc import Callable
 from mindbatch.io.screen_text import say
 
 Progress = Callable[[str, int, int], None]
-"""Is told what is being done, the bytes that are done, and all."""
+"""Shows progress: a description of the activity, the bytes done, and the bytes in total."""
 
 LINE_SECONDS = 30.0
 _MIB = 1 << 20

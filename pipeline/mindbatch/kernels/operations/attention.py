@@ -37,7 +37,7 @@ def attention(
 
     The step's keys and values are written to the cache before any token attends. sinks: [heads], given where
     the shape has some: the logit that takes its share of each softmax (Xiao et al., "Efficient Streaming
-    Language Models with Attention Sinks", 2023, with a logit in place of a token).
+    Language Models with Attention Sinks", 2023, with a logit instead of a token).
     """
     heads = qkv.reshape(len(qkv), -1, shape.head_dim)
     queries, own = heads[:, : shape.heads], heads[:, shape.heads :]

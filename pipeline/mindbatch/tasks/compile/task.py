@@ -141,9 +141,9 @@ class CompilationJob:
     """Specification of a model's compilation.
 
     layers: of each stage, those that are compiled.
-    counts: how many layers each of them stands for, where only the network that is built tells the bytes of
-        a layer; empty where the spec tells them.
-    told: the job as the simulation is told of it.
+    counts: how many layers each of them stands for, where only the built network knows the bytes of
+        a layer; empty where the spec knows them.
+    request: the job as JSON, which the simulation reads.
     """
 
     spec: ModelSpec

@@ -45,7 +45,7 @@ def converse(llm: LLM, params: DecodingParams, *, chat: bool, options: ChatOptio
 
 
 def _prompted(stream: BinaryIO, *, at_terminal: bool) -> Iterator[str]:
-    """The lines typed, until an empty one or the end; nobody is asked where the lines come from a pipe."""
+    """Yields the typed lines, until an empty one or the end; a pipe gets no prompt sign."""
     _show(f"{INTRODUCTION}\n> " if at_terminal else "")
     for line in text_lines(stream):
         if line.text is not None:

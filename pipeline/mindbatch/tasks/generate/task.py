@@ -44,7 +44,7 @@ def run(config: GenerateConfig) -> int:
     """Runs the task; returns the exit code: failed when any prompt could not be run."""
     params = DecodingParams(**asdict(config.decoding))
     if config.interactive:
-        date = config.date or today()  # one for all that is asked, however long that takes
+        date = config.date or today()  # one for the whole conversation, however long it takes
         from mindbatch.tasks.generate.conversation import converse
 
         options = chat_options(config.system, config.tools, config.chat_template_kwargs, date)
@@ -207,7 +207,7 @@ class LiveText:
         """Prints what came, and what waited for it to end, if its output has the turn."""
         if isinstance(item, StreamEvent):
             self._kept[item.key, item.index].append(item)
-        else:  # nobody waits for outputs that were asked for and that a search did not find
+        else:  # outputs that were requested and that a search did not find are not waited for
             for request, sample in self._turns:
                 if request.key == item.key and sample >= len(item.outputs):
                     self._absent.add((request.key, sample))

@@ -127,7 +127,7 @@ def _machine_notes(demand: MemoryDemand, machine: MachineMemory) -> Iterator[str
     elif demand.setup.runtime.device_target == "CPU" and demand.total > machine.free:
         yield (
             f"memory: {demand.parts()} take {size(demand.total)}, and {size(machine.free)} of memory are "
-            f"free here; what would do: {', or '.join(demand.remedies(machine.free))}"
+            f"free here; try: {', or '.join(demand.remedies(machine.free))}"
         )
 
 

@@ -91,8 +91,9 @@ class LogitDifference:
 class LogitsCheck:
     """The comparison of one reshard.
 
-    allowed: None where not a bit may differ. difference: once it was made.
-    nbytes: of the target's tensors. progress: is told which of the two models is run.
+    allowed: the largest difference that passes; None if the logits must be equal.
+    difference: the largest difference, after the comparison. nbytes: bytes of the target's tensors.
+    progress: shows which of the two models runs.
     """
 
     config: ReshardConfig
