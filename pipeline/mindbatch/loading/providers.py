@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
 
 
 class Provider(Protocol):
-    """Opens the folders of models and loads them: `models.native`, `backends.mindformers.provider`."""
+    """Opens the folders of models and loads them: `backends.native`, `backends.mindformers.provider`."""
 
     def open_folder(
         self, home: Path, model_type: str, ignore: IgnoredKeys, part: RankPart

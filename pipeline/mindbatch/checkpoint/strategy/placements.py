@@ -161,7 +161,7 @@ def _inexpressible(shape: Shape, shards: Sequence[Shard]) -> str | None:
     if any(shard.padding for shard in shards):
         return f"shape {[*shape]} is padded with zeros to be cut evenly; a strategy knows no padding"
     if regions > 1:
-        return f"{regions} pieces on each rank; a strategy gives a rank one piece"
+        return f"{regions} regions on each rank; a strategy gives a rank one region"
     if len({shard.shape for shard in shards}) > 1:
         return f"shape {[*shape]} is cut unevenly; a strategy cuts evenly"
     if sum(whole != part for whole, part in zip(shape, shards[0].shape, strict=True)) > 1:

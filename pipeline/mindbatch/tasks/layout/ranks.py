@@ -173,7 +173,7 @@ def _writable(specs: Sequence[TensorSpec], stages: int) -> Iterator[int]:
         yield size
 
 
-_UNSAYABLE = "MindSpore's strategy files cannot say this layout: they know no padding, and one piece a rank"
+_UNSAYABLE = "MindSpore's strategy files cannot say this layout: they know no padding, and one region a rank"
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _TITLES = ["tensor", "shape", "cut", "ranks", "shape on a rank", "bytes on a rank", "bytes in all"]
 

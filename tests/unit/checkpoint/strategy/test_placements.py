@@ -153,8 +153,8 @@ def test_a_fused_matrix_is_refused_but_not_a_whole_one() -> None:
     faults = refusal(placements(gpt2_specs(vocabulary=12), 2), 2)
     assert faults == (
         "tensors 'transformer.h.0.attn.c_attn.weight', 'transformer.h.0.attn.c_attn.bias', "
-        "'transformer.h.1.attn.c_attn.weight', ... and 1 more tensors: 3 pieces on each rank; a strategy "
-        "gives a rank one piece",
+        "'transformer.h.1.attn.c_attn.weight', ... and 1 more tensors: 3 regions on each rank; a strategy "
+        "gives a rank one region",
     )
     assert layouts(gpt2_specs(), 1, 2)["transformer.h.0.attn.c_attn.weight"].tensor_map == (-1, -1)
 
