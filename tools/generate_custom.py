@@ -39,7 +39,7 @@ SAMPLING = {"top_k": 3, "top_p": 1.0, "temperature": 1.0}
 LINE_BREAK = r"\n"
 ENDINGS = (".txt", ".jsonl")
 """Suffixes of words that are missing files, not prompts."""
-STAND_IN = texts_override("prompts", ["a prompt"])
+PLACEHOLDER = texts_override("prompts", ["a prompt"])
 
 
 def main() -> None:
@@ -150,7 +150,7 @@ def _prompts(options: argparse.Namespace, errors: list[str]) -> Iterator[str]:
         return
     elif data.endswith(ENDINGS) and len(data.split()) == 1:
         errors.append(f"--input_data {shown(data)}: no such file")
-    yield STAND_IN if data is None else texts_override("prompts", [data])
+    yield PLACEHOLDER if data is None else texts_override("prompts", [data])
 
 
 def _broken_lines(path: Path, errors: list[str]) -> list[str] | None:

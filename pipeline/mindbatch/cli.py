@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mindbatch.config.environment import keep_files_private, own_the_process, prepare_environment
+from mindbatch.config.environment import configure_process, keep_files_private, prepare_environment
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder, expand_home
 from mindbatch.config.schema import Task
@@ -79,7 +79,7 @@ class CommandLine:
 
 def entry_point() -> NoReturn:
     """Runs the console script; a signal to end is an interrupt too, after which files are cleaned up."""
-    own_the_process()
+    configure_process()
     signal_notes.install()
     code = main(sys.argv[1:], is_command=True)
     end_output()
@@ -194,11 +194,11 @@ def _run(task: Task, line: CommandLine) -> int:
         return compose_task(task, overrides, *files)
 
     if "--multirun" in line.switches:
-        from mindbatch.tasks.sweep import jobs_of, placed, run_jobs  # few sweep
+        from mindbatch.tasks.sweep import jobs_of, run_jobs, with_run_folders  # few sweep
 
         jobs = jobs_of(overrides, OptionFiles(configs_folder(), files[1]), task.schema.listed_group)
         if len(jobs) > 1:
-            jobs = placed(jobs, task.schema, composed)
+            jobs = with_run_folders(jobs, task.schema, composed)
             if part := _shown_part(line):
                 for job in jobs:
                     say(f"job: {job.name}")

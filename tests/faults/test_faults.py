@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 COPIED = ("pipeline", "tests", "tools", "configs", "examples", "docs", "scripts")
 COPIED_FILES = ("pyproject.toml", "setup.py", "README.md")
 TESTS_FAILED = 1  # pytest's exit code; 2 and more: it could not run them
-MOST_SECONDS = 600
+MAX_SECONDS = 600
 """Of the tests of one fault: those that wait for ever have not found it."""
 
 
@@ -80,7 +80,7 @@ def run_tests(checkout: Path, paths: tuple[str, ...]) -> subprocess.CompletedPro
         capture_output=True,
         text=True,
         check=False,
-        timeout=MOST_SECONDS,
+        timeout=MAX_SECONDS,
     )
 
 

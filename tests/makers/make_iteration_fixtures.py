@@ -26,7 +26,7 @@ import mindspore as ms
 import numpy as np
 import numpy.typing as npt
 
-from mindbatch.backends.mindformers.imports import stand_in_for_hyper_parallel
+from mindbatch.backends.mindformers.imports import stub_hyper_parallel
 
 FIXTURE = Path(__file__).parents[1] / "numerics/fixtures/iterations.tar.xz"
 PLAIN = {"mtime": 0, "mode": 0o644, "uid": 0, "gid": 0, "uname": "", "gname": "", "deep": False}
@@ -80,7 +80,7 @@ def main(target: Path) -> None:
 
 def run_rank(folder: Path, case: Case, rank: int) -> None:
     """What a process of the job does; it saves as MindFormers' callbacks do."""
-    stand_in_for_hyper_parallel()
+    stub_hyper_parallel()
     from mindformers.checkpoint.checkpoint import CommonInfo, save_checkpoint
     from mindformers.checkpoint.sharded_tensor import get_all_sharded_tensor
 

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import mindspore as ms
 import numpy as np
 
-from mindbatch.backends.mindformers.imports import stand_in_for_hyper_parallel
+from mindbatch.backends.mindformers.imports import stub_hyper_parallel
 
-stand_in_for_hyper_parallel()
+stub_hyper_parallel()
 
 import mindformers.checkpoint.converter.convert_op as convert_op  # noqa: E402
 from mindformers import (  # noqa: E402

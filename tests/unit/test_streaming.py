@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mindbatch import ConfigError, DecodingParams, MindBatchError, TextStreamer
-from mindbatch.backends.mindformers.imports import stand_in_for_hyper_parallel
+from mindbatch.backends.mindformers.imports import stub_hyper_parallel
 from mindbatch.engine.request import Request, StreamEvent
 from mindbatch.engine.streaming import StreamerFeed
 from mindbatch.llm import LLM
@@ -162,7 +162,7 @@ def mindformers_tokenizer(
 ) -> Any:
     """The tokenizer of the shadow model as transformers has it, which is what these streamers take."""
     monkeypatch.setenv("LOG_MF_PATH", os.environ.get("LOG_MF_PATH", str(tmp_path / "logs")))
-    stand_in_for_hyper_parallel()
+    stub_hyper_parallel()
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast(tokenizer_object=shadow_tokenizer._backend, eos_token="<|im_end|>")

@@ -20,7 +20,7 @@ if __name__ == "__main__":
 from ascend_check.models import NAMES
 from ascend_check.page import FAILED, PASSED, SKIPPED, Result, page
 from ascend_check.two_devices import CommandError, said_by
-from mindbatch.config.environment import own_the_process, prepare_environment
+from mindbatch.config.environment import configure_process, prepare_environment
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
 from mindbatch.io.screen_text import printable, run_tool, say, show
 from mindbatch.io.storage import write_whole
@@ -35,7 +35,7 @@ _SHIPPED = ("model=tiny_gpt2", 'prompts=["An increasing sequence: one,"]', "deco
 
 def main(arguments: list[str] | None = None) -> int:
     """Writes the page; the exit code is 1 if a check failed or could not run."""
-    own_the_process()
+    configure_process()
     options = parser().parse_args(arguments)
     done: list[Result] = []
     try:
@@ -51,13 +51,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> ToolParser:
-    found = ToolParser(prog=NAME, description=__doc__.partition("\n")[0] if __doc__ else None)
-    found.add_argument("--simulate", action="store_true", help="compile only, without an NPU")
-    types = [each.name for each in DTYPES["Ascend"]]
-    found.add_argument("--dtypes", nargs="+", choices=types, default=types, help="types to check")
-    found.add_argument("--models", nargs="*", choices=NAMES, default=NAMES, help="tiny models to check")
-    found.add_argument("--page", default=PAGE, help="file to write")
-    return found
+    options = ToolParser(prog=NAME, description=__doc__.partition("\n")[0] if __doc__ else None)
+    options.add_argument("--simulate", action="store_true", help="compile only, without an NPU")
+    types = [number_type.name for number_type in DTYPES["Ascend"]]
+    options.add_argument("--dtypes", nargs="+", choices=types, default=types, help="types to check")
+    options.add_argument("--models", nargs="*", choices=NAMES, default=NAMES, help="tiny models to check")
+    options.add_argument("--page", default=PAGE, help="file to write")
+    return options
 
 
 def _results(simulated: bool, dtypes: list[str], models: list[str]) -> Iterator[Result]:
@@ -69,13 +69,13 @@ def _results(simulated: bool, dtypes: list[str], models: list[str]) -> Iterator[
     yield _shipped(simulated)
     yield two_devices.compile_graphs() if simulated else two_devices.run_on_npus()
     for dtype in dtypes:
-        how = worker.SIMULATED if simulated else "real"
-        found = (
-            simulate(worker.results, how, dtype, *models)
+        platform = worker.SIMULATED if simulated else "real"
+        fields_of_results = (
+            simulate(worker.results, platform, dtype, *models)
             if simulated
-            else worker.results(how, dtype, *models)
+            else worker.results(platform, dtype, *models)
         )
-        yield from (Result(**fields) for fields in found)
+        yield from (Result(**fields) for fields in fields_of_results)
 
 
 def _shipped(simulated: bool) -> Result:

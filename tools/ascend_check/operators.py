@@ -51,8 +51,8 @@ class _Bench:
 
     def numbers(self, *shape: int) -> FloatArray:
         """Draws random numbers that are exact in the kernels' type."""
-        found = self._generator.standard_normal(shape, np.float32).astype(self.kernels.dtype)
-        return np.asarray(found.astype(np.float32))
+        numbers = self._generator.standard_normal(shape, np.float32).astype(self.kernels.dtype)
+        return np.asarray(numbers.astype(np.float32))
 
     def tensor(self, values: FloatArray) -> Tensor:
         return Tensor.from_numpy(np.ascontiguousarray(values.astype(self.kernels.dtype)))
@@ -60,18 +60,18 @@ class _Bench:
     def of(self, operation: str, *inputs: FloatArray | None, **settings: Any) -> list[Pair]:
         """Pairs the outputs of a cell with those of the NumPy function; None is a missing vector."""
         absent = self.kernels.absent()
-        given = [absent if each is None else self.tensor(each) for each in inputs]
-        found = _several(self.kernels.cell(operation, **settings)(*given))
+        tensors = [absent if array is None else self.tensor(array) for array in inputs]
+        outputs = _several(self.kernels.cell(operation, **settings)(*tensors))
         expected = _several(OPERATIONS[operation](*inputs, **settings))
-        return [(_floats(each), theirs) for each, theirs in zip(found, expected, strict=True)]
+        return [(_floats(array), theirs) for array, theirs in zip(outputs, expected, strict=True)]
 
 
-def _several(found: Any) -> tuple[Any, ...]:
-    return found if isinstance(found, tuple) else (found,)
+def _several(output: Any) -> tuple[Any, ...]:
+    return output if isinstance(output, tuple) else (output,)
 
 
-def _floats(found: Tensor) -> FloatArray:
-    return np.asarray(found.asnumpy().astype(np.float32))
+def _floats(output: Tensor) -> FloatArray:
+    return np.asarray(output.asnumpy().astype(np.float32))
 
 
 def comparisons(kernels: MindSporeKernels) -> Iterator[tuple[str, Pair]]:
@@ -112,15 +112,15 @@ def _rotation(bench: _Bench) -> Pair:
     settings = {"shape": SHAPE, "epsilon": EPSILON, "is_interleaved": False, "in_halves": False}
     absent = bench.kernels.absent()
     cell = bench.kernels.cell("rotary", **settings)
-    found = cell(bench.tensor(qkv), Tensor(cos), Tensor(sin), absent, absent)
-    return _floats(found), rotation.rotary(qkv, cos, sin, None, None, **settings)
+    outputs = cell(bench.tensor(qkv), Tensor(cos), Tensor(sin), absent, absent)
+    return _floats(outputs), rotation.rotary(qkv, cos, sin, None, None, **settings)
 
 
 def _experts(bench: _Bench) -> Pair:
     kernels, count, width = bench.kernels, ROUTING.experts, 64
     x, router = bench.numbers(TOKENS, width), bench.numbers(count, width)
     up, down = bench.numbers(count, 2 * INNER, width), bench.numbers(count, width, INNER)
-    up, down = (np.asarray((each / 8).astype(kernels.dtype).astype(np.float32)) for each in (up, down))
+    up, down = (np.asarray((array / 8).astype(kernels.dtype).astype(np.float32)) for array in (up, down))
     stacks = []
     for matrices in (up, down):
         stacks.append(kernels.packed_stack(*matrices.shape))
@@ -128,8 +128,8 @@ def _experts(bench: _Bench) -> Pair:
             kernels.pack(stacks[-1], expert * matrices.shape[1], matrix.astype(kernels.dtype))
     shape = ExpertsShape(ROUTING, INNER, "silu")
     cell = kernels.cell("experts", shape=shape)
-    found = cell(bench.tensor(x), Tensor(router), kernels.absent(), *map(Tensor.from_numpy, stacks))
-    return _floats(found), experts.experts(x, router, None, up, down, shape=shape)
+    outputs = cell(bench.tensor(x), Tensor(router), kernels.absent(), *map(Tensor.from_numpy, stacks))
+    return _floats(outputs), experts.experts(x, router, None, up, down, shape=shape)
 
 
 def _attention(bench: _Bench, number: int) -> Pair:
@@ -145,7 +145,7 @@ def _attention(bench: _Bench, number: int) -> Pair:
     cell = _Attend(of_graph.cell("attention", shape=SHAPE), *map(bench.tensor, (qkv, keys, values)))
     batch = flatten(step, (shape.tokens, shape.tokens), size, width)
     arrays = kernels.graph_inputs(batch, shape, GEOMETRY)
-    found = of_graph.step_graph(cell, GEOMETRY)(*map(Tensor, arrays)).asnumpy()
+    outputs = of_graph.step_graph(cell, GEOMETRY)(*map(Tensor, arrays)).asnumpy()
     layout = (batch.slots, batch.rows, batch.block_tables, batch.lengths)
     expected = attention.attention(qkv, keys, values, *layout, shape=SHAPE)
-    return found[: step.num_tokens], expected[: step.num_tokens]
+    return outputs[: step.num_tokens], expected[: step.num_tokens]

@@ -45,7 +45,7 @@ class Result:
 
 def page(results: Sequence[Result], *, simulated: bool) -> str:
     """Writes the page in Markdown."""
-    how = "in simulation: compiled, nothing computed" if simulated else "on an NPU"
+    platform_text = "in simulation: compiled, nothing computed" if simulated else "on an NPU"
     counts = ", ".join(
         f"{sum(result.outcome == outcome for result in results)} {outcome}"
         for outcome in (PASSED, COMPILED, FAILED, SKIPPED)
@@ -55,7 +55,7 @@ def page(results: Sequence[Result], *, simulated: bool) -> str:
         [
             "# MindBatch on Ascend",
             "",
-            f"Checked {how}: {counts}.",
+            f"Checked {platform_text}: {counts}.",
             "",
             *(f"- {name}: {value}" for name, value in _machine().items()),
             "",
@@ -83,13 +83,13 @@ def _log(result: Result) -> Iterator[str]:
 
 
 def _machine() -> dict[str, str]:
-    found = {"machine": platform.platform(), "Python": platform.python_version()}
+    versions = {"machine": platform.platform(), "Python": platform.python_version()}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
+            versions[name] = version(name)
     with suppress(OSError):
-        found["CANN"] = " ".join(_CANN.read_text(errors="replace").split())[:200]
-    return found
+        versions["CANN"] = " ".join(_CANN.read_text(errors="replace").split())[:200]
+    return versions
 
 
 def _devices() -> list[str]:

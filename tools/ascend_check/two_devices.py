@@ -92,13 +92,13 @@ def generated(folder: Path, *words: str) -> dict[str, list[int]]:
     rows.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
     settings = [f"data.path={rows}", f"output.dir={run}", "output.token_ids=true", "progress=none"]
     said_by("batch", *_MODEL, "decoding.max_new_tokens=24", *settings, *words, logs=folder)
-    found = map(json.loads, (run / "results.jsonl").read_text().splitlines())
-    return {row["prompt"]: row["generations"][0]["token_ids"] for row in found}
+    actual = map(json.loads, (run / "results.jsonl").read_text().splitlines())
+    return {row["prompt"]: row["generations"][0]["token_ids"] for row in actual}
 
 
 def recorded() -> dict[str, list[int]]:
-    found: dict[str, list[int]] = json.loads(RECORDED.read_text())
-    return found
+    actual: dict[str, list[int]] = json.loads(RECORDED.read_text())
+    return actual
 
 
 def compile_graphs() -> Result:
@@ -115,9 +115,9 @@ def compile_graphs() -> Result:
     return _result(COMPILED, graphs)
 
 
-def _differences(found: Mapping[str, list[int]], expected: Mapping[str, list[int]]) -> Iterator[str]:
+def _differences(actual: Mapping[str, list[int]], expected: Mapping[str, list[int]]) -> Iterator[str]:
     for prompt, tokens in expected.items():
-        there = found.get(prompt, [])
+        there = actual.get(prompt, [])
         if there != tokens:
             pairs = zip(there, tokens, strict=False)
             index = next((at for at, (one, other) in enumerate(pairs) if one != other), len(there))

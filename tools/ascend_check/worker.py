@@ -21,12 +21,12 @@ TOLERANCES = {"bfloat16": 0.05, "float16": 0.01}
 """Allowed difference relative to the largest expected number: about twelve roundings."""
 
 
-def results(how: str, dtype: str, *models: str) -> Iterator[dict[str, Any]]:
+def results(platform: str, dtype: str, *models: str) -> Iterator[dict[str, Any]]:
     """Yields the fields of a `Result` for each fused operator and each model.
 
-    how: SIMULATED where nothing is computed; all else is a real NPU.
+    platform: SIMULATED where nothing is computed; all else is a real NPU.
     """
-    kernels, is_simulated = choose_kernels("auto", "Ascend", dtype=dtype), how == SIMULATED
+    kernels, is_simulated = choose_kernels("auto", "Ascend", dtype=dtype), platform == SIMULATED
     kernels.set_up()
     yield from _of_operators(compiled(kernels), is_simulated)
     for name in models:
@@ -35,32 +35,32 @@ def results(how: str, dtype: str, *models: str) -> Iterator[dict[str, Any]]:
 
 def _of_operators(kernels: MindSporeKernels, is_simulated: bool) -> Iterator[dict[str, Any]]:
     try:
-        for name, (found, expected) in operators.comparisons(kernels):
-            yield _compared("operator", name, kernels, found, expected, is_simulated)
+        for name, (actual, expected) in operators.comparisons(kernels):
+            yield _compared("operator", name, kernels, actual, expected, is_simulated)
     except Exception as error:
         yield _failed("operators", "the one after those above", kernels, error)
 
 
 def _of_model(kernels: Kernels, name: str, is_simulated: bool) -> dict[str, Any]:
     try:
-        found = logits(name, kernels)
+        actual = logits(name, kernels)
     except Exception as error:
         return _failed("model", name, kernels, error)
-    return _compared("model", name, kernels, found, recorded()[name], is_simulated)
+    return _compared("model", name, kernels, actual, recorded()[name], is_simulated)
 
 
 def _compared(
-    part: str, name: str, kernels: Kernels, found: FloatArray, expected: FloatArray, is_simulated: bool
+    part: str, name: str, kernels: Kernels, actual: FloatArray, expected: FloatArray, is_simulated: bool
 ) -> dict[str, Any]:
     dtype = kernels.float_type.name
-    if found.shape != expected.shape:
-        detail = f"shape {found.shape}, expected {expected.shape}"
+    if actual.shape != expected.shape:
+        detail = f"shape {actual.shape}, expected {expected.shape}"
         return vars(Result(part, name, dtype, FAILED, detail))
     if is_simulated:
-        return vars(Result(part, name, dtype, COMPILED, f"shape {found.shape}"))
-    error = float(np.abs(found - expected).max() / np.abs(expected).max())
+        return vars(Result(part, name, dtype, COMPILED, f"shape {actual.shape}"))
+    error = float(np.abs(actual - expected).max() / np.abs(expected).max())
     outcome = PASSED if error <= TOLERANCES[dtype] else FAILED  # NaN is a failure, too
-    same = float(np.mean(found.argmax(-1) == expected.argmax(-1)))
+    same = float(np.mean(actual.argmax(-1) == expected.argmax(-1)))
     tokens = f", {same:.0%} of the tokens" if part == "model" else ""
     return vars(Result(part, name, dtype, outcome, f"{error:.5f} of {TOLERANCES[dtype]} allowed{tokens}"))
 

@@ -24,8 +24,8 @@ def write_gguf(source: Path, target: Path) -> None:
         if known is None:
             raise SystemExit(f"{name}: GGUF has no name for it")
         # GPT-2's matrices are stored by inputs.
-        turned = array.T if kind == "GPT2" and array.ndim == 2 and ".h." in name else array
-        writer.add_tensor(known, turned.copy())
+        transposed = array.T if kind == "GPT2" and array.ndim == 2 and ".h." in name else array
+        writer.add_tensor(known, transposed.copy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -53,14 +53,15 @@ def _write_tokenizer(writer: gguf.GGUFWriter, path: Path, size: int) -> None:
     if not path.exists():
         writer.add_tokenizer_model("no_vocab")
         return
-    told = json.loads(path.read_text())
-    tokens = told["model"]["vocab"] | {token["content"]: token["id"] for token in told["added_tokens"]}
-    special = {token["id"] for token in told["added_tokens"] if token["special"]}
+    tokenizer = json.loads(path.read_text())
+    added = tokenizer["added_tokens"]
+    tokens = tokenizer["model"]["vocab"] | {token["content"]: token["id"] for token in added}
+    special = {token["id"] for token in added if token["special"]}
     kinds = [gguf.TokenType.CONTROL if number in special else gguf.TokenType.NORMAL for number in range(size)]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(sorted(tokens, key=tokens.__getitem__))
     writer.add_token_types(kinds)
-    writer.add_token_merges([" ".join(pair) for pair in told["model"]["merges"]])
+    writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
     writer.add_eos_token_id(max(special))
     writer.add_bos_token_id(max(special))

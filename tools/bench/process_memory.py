@@ -50,14 +50,14 @@ def memory_bytes(field: str) -> int:
 
 def family(process: int) -> list[int]:
     """A process and all that descend from it."""
-    found = [process]
-    for parent in found:  # grows meanwhile
+    members = [process]
+    for parent in members:  # grows meanwhile
         for file in Path(f"/proc/{parent}/task").glob("*/children"):
             try:
-                found += map(int, file.read_text().split())
+                members += map(int, file.read_text().split())
             except OSError:  # it has gone
                 continue
-    return found
+    return members
 
 
 def resident(process: int) -> int:

@@ -89,7 +89,7 @@ QWEN3_5_0_8B = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
     "tie_word_embeddings": True,
 }
-"""Qwen3.5 0.8B, but for a vocabulary of 60,000 in place of 248,320."""
+"""Qwen3.5 0.8B, with a vocabulary of 60,000 instead of 248,320."""
 GEMMA4_LAYERS = {
     "model_type": "gemma4_text",
     "architectures": ["Gemma4ForCausalLM"],

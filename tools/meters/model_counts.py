@@ -2,8 +2,8 @@
 
     python tools/meters/model_counts.py
 
-Class names that stand for the model, places that open or describe a model's folder, and how often one `batch`
-of three rows describes its model and walks the tree of its layers.
+Class names that stand for the model, functions that open or describe a model's folder, and how often one
+`batch` of three rows describes its model and walks the tree of its layers.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def opening_functions() -> Iterator[str]:
     """Functions outside of checkpoint/folders that describe a configuration or open a folder of weights."""
     for path, node in nodes():
         if isinstance(node, ast.FunctionDef) and "checkpoint" not in path.parts:
-            calls = (each for each in ast.walk(node) if isinstance(each, ast.Call))
-            names = {each.func.id for each in calls if isinstance(each.func, ast.Name)}
+            calls = (call for call in ast.walk(node) if isinstance(call, ast.Call))
+            names = {call.func.id for call in calls if isinstance(call.func, ast.Name)}
             if names & OPENERS:
                 yield f"{path.relative_to(PACKAGE)}: {node.name}"
 
@@ -51,9 +51,9 @@ def nodes() -> Iterator[tuple[Path, ast.AST]]:
 def counted(function: Callable[..., Any], times: list[str], name: str) -> Callable[..., Any]:
     """The function, which notes each call."""
 
-    def noting(*given: Any, **named: Any) -> Any:
+    def noting(*arguments: Any, **named: Any) -> Any:
         times.append(name)
-        return function(*given, **named)
+        return function(*arguments, **named)
 
     return noting
 
@@ -75,10 +75,10 @@ def calls_of_a_batch() -> tuple[int, int]:
 
 def main() -> None:
     """Prints the figures."""
-    names, places = [*class_names()], [*opening_functions()]
+    names, openers = [*class_names()], [*opening_functions()]
     described, walked = calls_of_a_batch()
     print(f"class names for the model: {len(names)}: {', '.join(names)}")
-    print(f"places that open or describe a folder: {len(places)}", *places, sep="\n  ")
+    print(f"functions that open or describe a folder: {len(openers)}", *openers, sep="\n  ")
     print(f"a batch of three rows: describes its model {described} times, walks its tree {walked} times")
 
 

@@ -33,7 +33,7 @@ NOT_CALLED = {"<module>", "<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>", 
 
 
 def carries(value: Any, depth: int = 2) -> bool:
-    """Whether a value is the prompt, or something that carries it; lists are looked into."""
+    """True if a value is the prompt, or an object or list that contains it."""
     if isinstance(value, str):
         return PROMPT in value
     if isinstance(value, list | tuple) and depth > 0 and type(value).__name__ not in CARRIERS:
@@ -48,7 +48,7 @@ class Way:
         self.functions: dict[str, dict[str, None]] = {}
 
     def note(self, frame: FrameType, event: str, argument: object) -> None:
-        """What sys.setprofile calls."""
+        """Notes the module of a frame; sys.setprofile calls it."""
         code = frame.f_code
         if event != "call" or code.co_name in NOT_CALLED or not code.co_filename.startswith(str(PACKAGE)):
             return

@@ -89,7 +89,7 @@ class HeadSizes:
 
 @dataclass(frozen=True)
 class Recurrence:
-    """The layers that keep a state of each sequence in place of keys and values."""
+    """The recurrent layers, which keep a state of each sequence instead of keys and values."""
 
     layers: tuple[int, ...]
     channels: int

@@ -135,8 +135,8 @@ def _filled(by_layer: Sequence[int], ends: Sequence[int], stages: int, bound: in
     sizes, layer = [], 0
     for stage in range(stages):
         cost = ends[0] * (stage == 0) + ends[1] * (stage == stages - 1)
-        most, start = len(by_layer) - (stages - 1 - stage), layer  # a layer for each stage to come
-        while layer < most and cost + by_layer[layer] <= bound:
+        max_layer, start = len(by_layer) - (stages - 1 - stage), layer  # a layer for each stage to come
+        while layer < max_layer and cost + by_layer[layer] <= bound:
             cost += by_layer[layer]
             layer += 1
         if layer == start:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mindbatch.ascend_simulation.process import as_rank
-from mindbatch.backends.mindformers.imports import quietly, stand_in_for_hyper_parallel
+from mindbatch.backends.mindformers.imports import quietly, stub_hyper_parallel
 from mindbatch.config.environment import prepare_for_mindformers
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def infer_layouts(jobs: str) -> Iterator[dict[str, Any]]:
     jobs: JSON, a list of `LayoutJob` of tasks/layout/mindformers.py.
     """
     prepare_for_mindformers()
-    stand_in_for_hyper_parallel()
+    stub_hyper_parallel()
     import mindformers  # noqa: F401  before the forks
 
     gc.freeze()  # each compilation collects garbage; modules are excluded from that

@@ -65,7 +65,7 @@ TIED_HEAD = "lm_head.weight"
 """The head in adapters for models whose head is the token embedding."""
 
 
-Names = Callable[[str], str]
+Renaming = Callable[[str], str]
 RowScales = Mapping[str, RowScale]
 
 
@@ -114,13 +114,13 @@ def _beside_errors(weights: Mapping[str, AdaptedModule], acting: Collection[str]
     """Modules whose adapter can be merged, and cannot act beside the model. acting: tensors that can be."""
     for weight, module in weights.items():
         if weight not in acting:
-            what = "an adapter of it"
+            unsupported = "an adapter of it"
         elif module.kind is ModuleKind.WHOLE and module.has_bias:
-            what = "a whole weight with a bias"
+            unsupported = "a whole weight with a bias"
         else:
             continue
         yield (
-            f"module {shown(module.module)}: {what} is not supported beside the model; merge it: "
+            f"module {shown(module.module)}: {unsupported} is not supported beside the model; merge it: "
             "lora.mode=merge, or `mindbatch reshard lora.merge=`"
         )
 
@@ -202,7 +202,7 @@ class AdapterTargets:
             for rank, width in zip(ranks, shape.widths, strict=True)
         )
 
-    def row_scales(self, adapter: LoraPlan, folder: StoredWeights, names: Names) -> RowScales:
+    def row_scales(self, adapter: LoraPlan, folder: StoredWeights, names: Renaming) -> RowScales:
         """The factors of an adapter's modules with a magnitude. names: from full names to the folder's."""
         return {
             weight: row_scale(

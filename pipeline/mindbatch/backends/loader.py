@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 NUMBERS_AT_ONCE = 1 << 18  # are packed while they are in the cache of a core, from memory that is used again
 PANEL = 32  # outputs of a packed panel: parts of whole ones are packed fastest
 
-Progress = Callable[[int, int], None]
+LoadProgress = Callable[[int, int], None]
 
 
 def load_weights(
-    spec: ModelSpec, folder: StoredWeights, kernels: Kernels, progress: Progress | None = None
+    spec: ModelSpec, folder: StoredWeights, kernels: Kernels, progress: LoadProgress | None = None
 ) -> Weights:
     """Reads the parameters of the spec's rank; stored in any float type, kept in the kernels' own.
 

@@ -19,7 +19,7 @@ from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.regions import (
     Shape,
     StoredShard,
-    as_placed,
+    as_rank_files,
     full_region,
 )
 from mindbatch.config_json.forms import TEXT_TYPES, other_names
@@ -80,13 +80,15 @@ def merge_native(arch: Architecture, folder: ModelFolder, adapter: LoraAdapter) 
             f"{folder.path}: weights stored as {folder.quantised} are not merged with; use lora.mode=live"
         )
     specs, names = tensor_specs(arch), checkpoint_names(arch, folder.names)
-    placed = {names(name): placement for name, placement in placements(specs, folder.shard.size).items()}
-    stored = as_placed(placed, folder.shard.size).ranks[folder.shard.rank]
+    named_placements = {
+        names(name): placement for name, placement in placements(specs, folder.shard.size).items()
+    }
+    stored = as_rank_files(named_placements, folder.shard.size).ranks[folder.shard.rank]
     return planned_merge(folder, adapter, base_tensors(arch, names), stored)
 
 
 def base_tensors(arch: Architecture, names: Callable[[str], str] = str) -> BaseTensors:
-    """A model of ours as adapters meet it. names: from full names to the folder's."""
+    """Describes the tensors that an adapter may change. names: converts full names to those of the folder."""
     specs = tensor_specs(arch)
     full = source_shapes(specs)
     shapes = {names(name): shape for name, shape in full.items()}

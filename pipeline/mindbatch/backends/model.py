@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # MindSpore, and adapters, which most jobs have not
-    from mindbatch.backends.adapter_weights import AdapterTargets, FittedAdapters, Names
+    from mindbatch.backends.adapter_weights import AdapterTargets, FittedAdapters, Renaming
     from mindbatch.checkpoint.folders.model_folder import StoredWeights
     from mindbatch.kernels.adapters import AdaptedParameter
     from mindbatch.kernels.interface import Kernels, PagedCache
@@ -45,7 +45,7 @@ class AdapterBank:
         self,
         fitted: FittedAdapters,
         targets: AdapterTargets,
-        base: tuple[StoredWeights, Names],
+        base: tuple[StoredWeights, Renaming],
         kernels: Kernels,
     ) -> None:
         """targets: of this rank. base: the model's folder, and from full names to its own."""
@@ -62,7 +62,7 @@ class AdapterBank:
         return self._store.parameters
 
     def load(self, slot: int, name: str) -> None:
-        """Reads an adapter into a slot, in place of the one that was there; the next step computes with it.
+        """Reads an adapter into a slot, which may hold another; the next step computes with the new one.
 
         Raises:
             CheckpointError: the adapter's files are not what they were when they were checked.

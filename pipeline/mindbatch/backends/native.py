@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mindbatch.kernels.shapes import CacheGeometry
 
 _ONE_HOST = (
-    "the ranks of a model on a CPU meet in memory of one host, or through MPI, and compute with "
+    "the ranks of a model on a CPU exchange data in the memory of one host, or through MPI, and compute with "
     "runtime.kernels=native; allowed besides: replicas on several hosts (parallel.data_parallel), and Ascend"
 )
 
@@ -101,11 +101,11 @@ def _first_copy(home: Path, tensors: TensorSet, arch: Architecture | None) -> Mo
     from mindbatch.checkpoint.names.dialect import Options
     from mindbatch.checkpoint.names.registry import detected_options, dialect, has_mindformers_names, heads_of
     from mindbatch.checkpoint.names.renamed_files import to_huggingface
-    from mindbatch.checkpoint.placement.regions import RankFiles, as_placed, whole_placements
+    from mindbatch.checkpoint.placement.regions import RankFiles, as_rank_files, whole_placements
 
     def located() -> RankFiles:
         if arch is None or not has_mindformers_names(arch.model_type, tensors.names):
-            return as_placed(whole_placements(tensors.shapes), 1)
+            return as_rank_files(whole_placements(tensors.shapes), 1)
         options = detected_options(arch.model_type, tensors.names, Options(num_layers=arch.num_layers))
         return to_huggingface(dialect(arch.model_type, options), tensors.shapes, heads_of(arch))
 

@@ -11,7 +11,7 @@ from mindbatch.io.errors import CheckpointError
 
 MAX_LINES = 10
 
-# Names of others' files are told in ASCII: letters that look alike must not hide what is different.
+# Names from others' files are printed in ASCII: letters that look alike must not hide what is different.
 shown = partial(error_lines.shown, longest=80, notation=partial(error_lines.as_written, text_notation=ascii))
 did_you_mean = partial(error_lines.did_you_mean, notation=shown)
 

@@ -12,7 +12,7 @@ from mindbatch.checkpoint.folders.resharded import MERGED_KEY
 from mindbatch.checkpoint.folders.tensor_set import Source, open_source
 from mindbatch.checkpoint.formats.ckpt import CKPT
 from mindbatch.checkpoint.placement.proof import proved_copies
-from mindbatch.checkpoint.placement.regions import Placement, RankFiles, as_placed, whole_placements
+from mindbatch.checkpoint.placement.regions import Placement, RankFiles, as_rank_files, whole_placements
 from mindbatch.checkpoint.reshard.job import jobs_of
 from mindbatch.checkpoint.reshard.plan import ReshardPlan, layouts_of
 from mindbatch.checkpoint.reshard.replicas import digest_errors
@@ -42,7 +42,7 @@ class Transform:
         return self.target.num_ranks if self.target else 1
 
     def files(self, names: Iterable[str]) -> RankFiles:
-        return as_placed({name: self.placements[name] for name in names}, len(self.source.ranks))
+        return as_rank_files({name: self.placements[name] for name in names}, len(self.source.ranks))
 
 
 def open_transform(source: Path, source_strategy: Path | None, target_strategy: Path | None) -> Transform:
@@ -58,9 +58,9 @@ def open_transform(source: Path, source_strategy: Path | None, target_strategy: 
     with closed_on_error(opened):
         opened.check_sums()
         raise_if_any(opened.dtype_errors())
-        placed = _placements(opened, strategy)
-        raise_if_any(digest_errors(as_placed(placed, len(opened.ranks)), opened.ranks))
-        return Transform(opened, placed, target, target_strategy)
+        source_placements = _placements(opened, strategy)
+        raise_if_any(digest_errors(as_rank_files(source_placements, len(opened.ranks)), opened.ranks))
+        return Transform(opened, source_placements, target, target_strategy)
 
 
 def _placements(source: Source, strategy: Strategy | None) -> dict[str, Placement]:
@@ -88,12 +88,12 @@ def plan_transform(
         names = [name for name in names if not is_lora_name(name)]
     source = transform.files(names)
     with located(transform.source.path):
-        placed = (
+        source_placements = (
             strategy_placements(transform.target, source.shapes)
             if transform.target
             else whole_placements(source.shapes)
         )
-    plans = proved_copies(source, as_placed(placed, transform.num_ranks))
+    plans = proved_copies(source, as_rank_files(source_placements, transform.num_ranks))
     dtypes = {name: transform.source.dtype(name) for name in names}
     files = [f"rank_{rank}/{prefix}{rank}.{kind}" for rank in range(transform.num_ranks)]
     settings: dict[str, Any] = {"prefix": prefix, "ranks": transform.num_ranks}

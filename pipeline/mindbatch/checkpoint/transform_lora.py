@@ -70,7 +70,9 @@ def _settings(transform: Transform, found_modules: FoundModules, scaling: float 
     """Reads adapter_config.json beside the checkpoint, or uses the given scaling and the matrices' rank."""
     path = transform.source.path
     folder = path if path.is_dir() else path.parent
-    rank = first_rank(found_modules, {name: placed.shape for name, placed in transform.placements.items()})
+    rank = first_rank(
+        found_modules, {name: placement.shape for name, placement in transform.placements.items()}
+    )
     if not has_file(folder, ADAPTER_CONFIG):
         if scaling is None:
             raise ConfigError(

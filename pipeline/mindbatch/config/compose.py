@@ -22,7 +22,7 @@ from mindbatch.config.settings import (
     read_command_line,
     values_of,
 )
-from mindbatch.config.validation import Settings, Validator, written_values
+from mindbatch.config.validation import Assignments, Validator, written_values
 from mindbatch.io.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ def compose_task(
     )
 
 
-def _laid(assignments: Iterable[Assignment]) -> Settings:
+def _laid(assignments: Iterable[Assignment]) -> Assignments:
     """The last assignment for each key, but for the predict YAML: a configuration holds what came of it."""
-    settings: Settings = {}
+    settings: Assignments = {}
     for item in assignments:
         if item.key != PREDICT_YAML:
             settings.pop(item.key, None)  # so that the order is that of what counts
@@ -165,11 +165,11 @@ class Composition:
 
     schema: type[TaskConfig]
     keys: SchemaKeys
-    settings: Settings
+    settings: Assignments
     validator: Validator
     log: ErrorLog
     listing: tuple[Listed, ...]
-    variants: dict[str, Settings]
+    variants: dict[str, Assignments]
     set_keys: frozenset[str]
     predicted: PredictLayer
     decoding: str | None
@@ -211,12 +211,12 @@ class Composition:
         values = written_values(self.settings, self.keys)
         return WrittenSettings(self.schema, values, Path.cwd(), self.set_keys, self.listing)
 
-    def _typed(self, settings: Settings) -> TaskConfig:
+    def _typed(self, settings: Assignments) -> TaskConfig:
         config: TaskConfig = _built(self.schema, self.validator.typed(settings))
-        self.log.origins = {name: item.source for name, item in settings.items() if item.source}
+        self.log.sources = {name: item.source for name, item in settings.items() if item.source}
         return config
 
-    def _section(self, settings: Settings) -> Any:
+    def _section(self, settings: Assignments) -> Any:
         """The section that a variant has instead of the configuration's own."""
         return getattr(self._typed(settings), self.schema.listed_group or "decoding")
 
@@ -264,7 +264,7 @@ class Composition:
             config.notes += _advice_for(config)
 
     def _recommended(
-        self, config: "ModelTaskConfig", settings: Settings, decoding: Any, set_keys: Collection[str]
+        self, config: "ModelTaskConfig", settings: Assignments, decoding: Any, set_keys: Collection[str]
     ) -> Any:
         """The section `decoding` of `settings` with the model's values for the keys that were not set."""
         from mindbatch.decoding.model_defaults import model_defaults

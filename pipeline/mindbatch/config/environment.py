@@ -42,7 +42,7 @@ THREAD_VARIABLES = (
 )
 
 
-def own_the_process() -> None:
+def configure_process() -> None:
     """Sets what only a program that is MindBatch's alone may set, before anything else is imported.
 
     NumPy's library of linear algebra, which is not used, starts threads when it is imported; a signal could
@@ -99,7 +99,7 @@ def prepare_environment(verbose: bool = False, num_threads: int | None = None) -
 
     Their logs and what a failed compilation leaves go to `cache_folder()` instead of the current folder.
     Unless `verbose`, their messages below errors are dropped; if so, tracebacks of failed rows are shown.
-    `num_threads` goes before OMP_NUM_THREADS.
+    `num_threads` overrides OMP_NUM_THREADS.
     Must come before these libraries are imported: they read the variables once.
     """
     os.environ["HF_HUB_OFFLINE"] = "1"  # whatever the user has set: nothing in a model folder is fetched

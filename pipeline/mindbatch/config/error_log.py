@@ -20,8 +20,8 @@ class ErrorLog:
         self.lines: list[str] = []
         self._doubtful: set[str] = set()
         self._unread: set[str] = set()
-        self._given: set[str] = set()
-        self.origins: dict[str, str] = {}
+        self._valid: set[str] = set()
+        self.sources: dict[str, str] = {}
         """By key: what to put before a line on a value that the user gave under another name."""
 
     def add(self, line: str, *doubtful: str) -> None:
@@ -34,32 +34,32 @@ class ErrorLog:
         self.lines.append(line)
         self._unread.update(keys)
 
-    def distrust(self, key: str) -> None:
+    def mark_invalid(self, key: str) -> None:
         """Notes that `key` has no trusted value."""
         self._doubtful.add(key)
-        self._given.discard(key)
+        self._valid.discard(key)
 
-    def trust(self, key: str) -> None:
+    def mark_valid(self, key: str) -> None:
         """Notes that the user gave `key` a value that was taken, whatever is wrong with its group or file."""
-        self._given.add(key)
+        self._valid.add(key)
 
     def add_consequences(self, lines: Iterable[str]) -> None:
         """Notes errors found in the values, except those that name a key without a trusted value.
 
-        A refused value was not taken: what the default in its place contradicts is no news to the user.
+        The default stands in for a refused value: what the default contradicts is no news to the user.
         """
         news = (line for line in lines if not any(map(self._is_doubtful, _NAME.findall(line))))
-        self.lines.extend(self._origin(line) + line for line in news)
+        self.lines.extend(self._source(line) + line for line in news)
 
     def raise_if_any(self) -> None:
         if self.lines:
             raise ConfigError(dict.fromkeys(self.lines))
 
-    def _origin(self, line: str) -> str:
+    def _source(self, line: str) -> str:
         first = _NAME.match(line)
-        return self.origins.get(first[0], "") if first else ""
+        return self.sources.get(first[0], "") if first else ""
 
     def _is_doubtful(self, key: str) -> bool:
         group, dot, _ = key.partition(".")
         is_of_doubtful = key in self._unread or (bool(dot) and group in self._doubtful)
-        return key in self._doubtful or (is_of_doubtful and key not in self._given)
+        return key in self._doubtful or (is_of_doubtful and key not in self._valid)

@@ -7,12 +7,12 @@ from functools import partial
 from mindbatch.config.error_log import shown
 from mindbatch.config.machine import is_installed
 from mindbatch.config.model_schema import ModelConfig
-from mindbatch.config.paths import Check, folder_error, model_folder_error, resolved
+from mindbatch.config.paths import PathCheck, folder_error, model_folder_error, resolved
 from mindbatch.hub.models import MODEL_SCOPE, cached_model, fetch_model, fetched, is_name, is_revision
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.installation import missing
 
-FOLDERS: Mapping[str, Check] = {
+FOLDERS: Mapping[str, PathCheck] = {
     "checkpoint_name_or_path": model_folder_error,
     "tokenizer": folder_error,
     "assistant": model_folder_error,
@@ -38,7 +38,7 @@ def resolve_model_paths(model: ModelConfig) -> list[str]:
 
 
 def unfetched(model: ModelConfig) -> list[str]:
-    """The keys whose models are to be fetched, or their user asked."""
+    """Lists the keys whose models are not in the cache: they are fetched, or the user decides."""
     return [name for name in FOLDERS if (text := getattr(model, name)) and _is_unfetched(text, model)]
 
 

@@ -32,7 +32,7 @@ EXPERIMENT = "experiment"
 _ADDED_PRIMARY = "mindbatch_added_primary"
 
 _errors: list[str] = []
-"""Of the files that Hydra has asked a source for since the last call of `_take_errors`."""
+"""Errors of the files that Hydra has read since the last call of `_take_errors`."""
 
 _NO_GROUP = re.compile(r"Could not override '([^'@]+)'\. No match.* use \+(\S+)", re.DOTALL)
 """Hydra's message on an option of a group that a configuration does not have."""

@@ -47,7 +47,7 @@ class LaunchConfig:
     )
     master_port: int | None = option(
         None,
-        "port there, for the nodes to meet at; null: a free one, where there is one node",
+        "port of node 0, to which the other nodes connect; null: a free one, if there is one node",
         kind.count(1),
         needs=_RAY_FINDS_NODES,
     )
@@ -80,13 +80,13 @@ class LaunchConfig:
     )
 
 
-GIVEN_AS = "MINDBATCH_GIVEN_AS"
+USER_KEYS = "MINDBATCH_USER_KEYS"
 """The variable in which a script says what its user gave for keys: `worker_num=RANK_SIZE,...`."""
 
 
-def given_as(key: str, default: str = "") -> str:
+def user_key(key: str, default: str = "") -> str:
     """Names a key of this section as the user gave it, for messages."""
-    pairs = (pair.partition("=") for pair in os.environ.get(GIVEN_AS, "").split(","))
+    pairs = (pair.partition("=") for pair in os.environ.get(USER_KEYS, "").split(","))
     names = {name: written for name, _, written in pairs}
     return names.get(key, default or f"launch.{key}")
 
@@ -97,15 +97,15 @@ def world_size_of(parallel: ParallelConfig) -> int:
 
 
 def has_ranks(launch: LaunchConfig, parallel: ParallelConfig) -> bool:
-    """True if the model runs in rank processes and not in this one: several, or one that Ray places."""
+    """True if the model runs in rank processes instead of this one: in several, or in one that Ray starts."""
     return world_size_of(parallel) > 1 or launch.launcher == "ray"
 
 
 def resolve_launch_paths(launch: LaunchConfig, errors: list[str]) -> None:
     """Replaces ~ in the paths by what it means; what is wrong with them is appended to `errors`."""
     table_error = input_file_error("a rank table")
-    launch.rank_table = resolved(given_as("rank_table"), launch.rank_table, table_error, errors)
-    launch.log_dir = resolved(given_as("log_dir"), launch.log_dir, run_folder_error, errors)
+    launch.rank_table = resolved(user_key("rank_table"), launch.rank_table, table_error, errors)
+    launch.log_dir = resolved(user_key("log_dir"), launch.log_dir, run_folder_error, errors)
 
 
 def launch_errors(launch: LaunchConfig, parallel: ParallelConfig) -> Iterator[str]:
@@ -114,7 +114,7 @@ def launch_errors(launch: LaunchConfig, parallel: ParallelConfig) -> Iterator[st
     if size < 1:  # an error of its own key
         return
     if launch.worker_num is not None and launch.worker_num != size:
-        name = given_as("worker_num")
+        name = user_key("worker_num")
         other = "remove" if name == "launch.worker_num" else "give another"
         yield (
             f"{name}={launch.worker_num}: parallel.data_parallel={parallel.data_parallel} x "
@@ -141,14 +141,14 @@ def _node_errors(launch: LaunchConfig, size: int) -> Iterator[str]:
     if size % local:
         allowed = ", ".join(str(number) for number in range(1, size + 1) if size % number == 0)
         yield (
-            f"{given_as('local_worker_num')}={local}: {size} processes cannot be divided into nodes of "
+            f"{user_key('local_worker_num')}={local}: {size} processes cannot be divided into nodes of "
             f"{local}; allowed: {allowed}"
         )
         return
     nodes = size // local
     if node is not None and node >= nodes:
         yield (
-            f"{given_as('node_rank')}={node}: {size} processes, {local} on each node, are on "
+            f"{user_key('node_rank')}={node}: {size} processes, {local} on each node, are on "
             f"{nodes} node{'s' * (nodes > 1)}; allowed: {'0' if nodes == 1 else f'0 to {nodes - 1}'}"
         )
     if nodes > 1 and launch.launcher != "srun":  # Slurm says both
@@ -159,10 +159,10 @@ def _node_errors(launch: LaunchConfig, size: int) -> Iterator[str]:
 
 def _address_errors(launch: LaunchConfig) -> Iterator[str]:
     if launch.master_addr is not None and not is_host(launch.master_addr):
-        name = given_as("master_addr")
+        name = user_key("master_addr")
         yield f"{name}={shown(launch.master_addr)}: must be a host name or an IP address"
     if launch.master_port is not None and launch.master_port > LARGEST_PORT:
-        yield f"{given_as('master_port')}={launch.master_port}: must be from 1 to {LARGEST_PORT}"
+        yield f"{user_key('master_port')}={launch.master_port}: must be from 1 to {LARGEST_PORT}"
 
 
 def _ray_errors(launch: LaunchConfig) -> Iterator[str]:

@@ -17,10 +17,10 @@ from mindbatch.io.strict_json import JsonError, StrictReader
 
 LARGEST_SCALING = 1e9
 LONGEST_NAME = 100
-MOST_ADAPTERS = 10_000
+MAX_ADAPTERS = 10_000
 MERGE = "merge"
 _A_FOLDER = Need(lambda config: bool(config.lora.folders), "lora.adapters", "give one a folder")
-_MOST_NAMED = 8
+_MAX_NAMED = 8
 _ALLOWED = "a folder or file, {path: PATH, scaling: NUMBER}, or null for the base"
 
 
@@ -145,14 +145,14 @@ def idle_errors(lora: LoraConfig, naming: str = "") -> Iterator[str]:
     if lora.folders and lora.row_default is None:
         names = [*lora.folders]
         yield (
-            f"lora.adapters: {', '.join(names[:_MOST_NAMED])}: no prompt would have one; give "
+            f"lora.adapters: {', '.join(names[:_MAX_NAMED])}: no prompt would have one; give "
             f"{naming}lora.default={names[0]}, or remove them"
         )
 
 
 def _adapter_errors(adapters: Mapping[Any, Any]) -> Iterator[str]:
-    if len(adapters) > MOST_ADAPTERS:
-        yield f"lora.adapters: {len(adapters):,} adapters; at most {MOST_ADAPTERS:,} are taken"
+    if len(adapters) > MAX_ADAPTERS:
+        yield f"lora.adapters: {len(adapters):,} adapters; at most {MAX_ADAPTERS:,} are taken"
         return
     for name, value in adapters.items():
         if error := _name_error(name):
@@ -189,7 +189,7 @@ def _mapping_errors(key: str, value: Mapping[Any, Any]) -> Iterator[str]:
 
 def _merge_errors(lora: LoraConfig) -> Iterator[str]:
     if len(lora.names) > 1 or not lora.folders:
-        listed = f"{len(lora.names)} ({', '.join(lora.names[:_MOST_NAMED])})" if lora.folders else "none"
+        listed = f"{len(lora.names)} ({', '.join(lora.names[:_MAX_NAMED])})" if lora.folders else "none"
         yield (
             f"lora.mode={MERGE}: makes one adapter part of the weights, and lora.adapters has {listed}; give "
             "one folder and nothing else, or lora.mode=live"
@@ -221,10 +221,10 @@ def read_adapter_list(path: Path) -> dict[str, str]:
         raise ValueError(f"{file.name}: {error}") from error
     if not isinstance(content, dict) or not content:
         raise ValueError(f"{file.name} has {shown(content)}; must be an object of folders by name")
-    return {name: _found(folder, file.parent, name) for name, folder in content.items()}
+    return {name: _resolved_folder(folder, file.parent, name) for name, folder in content.items()}
 
 
-def _found(folder: Any, home: Path, name: str) -> str:
+def _resolved_folder(folder: Any, home: Path, name: str) -> str:
     if not isinstance(folder, str) or not folder:
         raise ValueError(f"{shown(name)} has {shown(folder)}; must be a name with the folder of an adapter")
     nested = str(home / folder)  # os.path takes any text for a path, also one that is too long

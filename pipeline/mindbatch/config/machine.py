@@ -153,7 +153,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 def lacks_hyper_parallel() -> bool:
     """True if the installed MindFormers asks for hyper_parallel, and it is not there."""
     try:
-        asked = requires("mindformers") or []
+        needed = requires("mindformers") or []
     except PackageNotFoundError:
         return False
-    return any(line.startswith("hyper-parallel") for line in asked) and not is_installed(HYPER_PARALLEL)
+    return any(line.startswith("hyper-parallel") for line in needed) and not is_installed(HYPER_PARALLEL)

@@ -10,7 +10,7 @@ from mindbatch.fields import kinds as kind
 from mindbatch.hub.models import HUGGING_FACE, MODEL_SCOPE
 from mindbatch.model_spec.registry import MODEL_TYPES
 
-MOST_THREADS = 256
+MAX_THREADS = 256
 """Most threads of the C++ kernels, as csrc/thread_pool.cpp has it."""
 
 DEFAULT_BATCH_SIZE = 32
@@ -100,7 +100,7 @@ class ModelConfig:
     )
     mindformers_yaml: str | None = option(
         None,
-        "predict YAML of MindFormers; keys of the command line and of --config go before its own",
+        "predict YAML of MindFormers; keys of the command line and of --config override it",
         is_path=True,
         is_kept=False,
     )
@@ -180,7 +180,7 @@ class RuntimeConfig:
 
     device_target: str = option("CPU", "where the model runs", kind.choice("CPU", "Ascend"))
     num_threads: int | None = option(
-        None, "threads of the kernels; null: one for each core", kind.count(1, MOST_THREADS)
+        None, "threads of the kernels; null: one for each core", kind.count(1, MAX_THREADS)
     )
     cache_memory: str = option("1GiB", "budget of the key/value cache: 512MB, 1.5GiB or plain bytes")
     block_size: int = option(
@@ -212,7 +212,7 @@ class RuntimeConfig:
 
 
 def batch_error(model: ModelConfig, runtime: RuntimeConfig) -> str | None:
-    """Explains why a step has no room for the requested batch; one that is the default is made smaller."""
+    """Explains why the requested batch does not fit in a step; the default batch size is lowered instead."""
     if not 0 < runtime.max_batched_tokens < model.batch_size != DEFAULT_BATCH_SIZE:
         return None
     return (

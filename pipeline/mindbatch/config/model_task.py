@@ -53,7 +53,7 @@ class ModelTaskConfig(TaskConfig):
     """True if every row is decoded as `decoding` says: an assistant that it asks nothing of is an error."""
 
     advises_sampling: ClassVar[bool] = False
-    """True if the user is told that the model recommends sampling where the run is plainly greedy."""
+    """True if a note says that the model recommends sampling, when the run decodes greedily by default."""
 
     records_seed: ClassVar[bool] = False
     """True if a run's record has the seed that was drawn, with which the same command goes on."""
@@ -93,7 +93,7 @@ class ModelTaskConfig(TaskConfig):
                 self.notes += (f"{SEED}={self.drawn[SEED]} was drawn; it gives the same again",)
 
     def set_drawn_seed(self, sections: Iterable[DecodingConfig], seed: int) -> None:
-        """Notes a seed that was drawn, in the sections that have asked for it."""
+        """Records a drawn seed, and sets it in the decoding sections that leave their seed to chance."""
         self.drawn = {SEED: seed}
         for decoding in sections:
             vars(decoding).update(seed=seed)
@@ -244,9 +244,9 @@ def _parallel_errors(parallel: ParallelConfig, model: ModelConfig) -> Iterator[s
 
 
 def device_map_errors(parallel: ParallelConfig) -> Iterator[str]:
-    """Checks that the map divides some model's layers; whether it is one of this model's is found later.
+    """Checks the form of parallel.device_map; the loader checks that it divides this model's layers.
 
-    Elsewhere `auto` places a model on what devices there are: on one process it means that one.
+    Elsewhere `auto` distributes a model over the devices there are. It is allowed for one process, its own.
     """
     value, stages = parallel.device_map, parallel.pipeline_stage
     if value is None:
@@ -275,9 +275,9 @@ def _width_errors(params: DecodingParams, runtime: RuntimeConfig) -> Iterator[st
     width = strategy_for(params).width(params) * (1 + params.num_draft_tokens)
     if width > runtime.max_batched_tokens:
         values = {name: getattr(params, name) for name, declared in PARAMETERS.items() if declared.widens}
-        asked = [f"decoding.{name}={value}" for name, value in values.items() if value and value > 1]
+        wide = [f"decoding.{name}={value}" for name, value in values.items() if value and value > 1]
         yield (
-            f"{', '.join(asked or [f'decoding.top_k={params.top_k}'])}: a row then has {width} tokens in a "
+            f"{', '.join(wide or [f'decoding.top_k={params.top_k}'])}: a row then has {width} tokens in a "
             f"step, for its sequences go on together; at most runtime.max_batched_tokens="
             f"{runtime.max_batched_tokens} fit: raise that or ask for fewer"
         )
@@ -338,6 +338,6 @@ def _speculation_errors(config: ModelTaskConfig) -> Iterator[str]:
         )
     if wanted <= 0 and config.model.assistant is not None and config.uses_one_decoding:
         yield "model.assistant: has no effect with decoding.num_assistant_tokens=0; raise that or remove it"
-    for name, most in (("num_assistant_tokens", wanted), ("prompt_lookup_num_tokens", looked_up)):
-        if most > 0 and not config.model.use_past:
-            yield f"decoding.{name}={most}: cannot go with model.use_past=false; set it to true"
+    for name, count in (("num_assistant_tokens", wanted), ("prompt_lookup_num_tokens", looked_up)):
+        if count > 0 and not config.model.use_past:
+            yield f"decoding.{name}={count}: cannot go with model.use_past=false; set it to true"

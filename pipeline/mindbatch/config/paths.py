@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.config.error_log import shown
-from mindbatch.hub.models import HUGGING_FACE, cached_model, how_to_get
+from mindbatch.hub.models import HUGGING_FACE, cached_model, fetch_hint
 from mindbatch.io.error_lines import did_you_mean
 from mindbatch.io.file_patterns import TooMany, has_match, is_pattern
 from mindbatch.io.regular_file import check_own
@@ -22,7 +22,7 @@ SHIPPED = "shipped:"
 """Prefix of a path below the data that travels with MindBatch, wherever that is installed."""
 
 STANDARD_INPUT = "-"
-"""In place of the path of a file to read."""
+"""Stands for standard input where a file to read is expected."""
 
 SAVED_BESIDE = ".config.yaml"
 """Suffix that, after the name of a generated file, names its configuration."""
@@ -88,21 +88,21 @@ def near_shipped(text: str) -> str:
 LONGEST_SHOWN = 200
 """Characters of a path: its end tells more than its beginning."""
 
-IS_THERE = "is there already; give another name, or output.overwrite=true"
+ALREADY_EXISTS = "already exists; use another name, or output.overwrite=true"
 
 DATA_SUFFIXES = (".json", ".csv", ".tsv", ".parquet", ".gz", ".zst")
 """Suffixes of files with rows, which prompts_file cannot be."""
 
 _PROBES = re.compile(r"\.mindbatch-[0-9a-f]{16}")
 
-Check = Callable[[Path], str | None]
+PathCheck = Callable[[Path], str | None]
 """The reason why a path cannot be used, or None when it can."""
 
 
 def resolved(
     key: str,
     text: str | None,
-    error_of: Check,
+    error_of: PathCheck,
     errors: list[str],
     *,
     is_model: bool = False,
@@ -123,7 +123,7 @@ def resolved(
             path = cached_model(text, revision, hub) or path
         problem = error_of(path) if text else "must not be empty"
         if problem and not path.exists():
-            advice = how_to_get(text, hub, is_fetched=is_fetched) if is_model else ""
+            advice = fetch_hint(text, hub, is_fetched=is_fetched) if is_model else ""
             problem += near_shipped(text) or advice
     except OSError as error:  # no permission, a name that is too long
         path, problem = Path(text), f"cannot be used ({error.strerror})"
@@ -178,7 +178,7 @@ def checkpoint_error(path: Path) -> str | None:
     return None if path.exists() else f"no such file or folder{near_sibling(path)}"
 
 
-def input_file_error(holds: str, hint: str = "") -> Check:
+def input_file_error(holds: str, hint: str = "") -> PathCheck:
     """For a file to read, which `holds` something: `a prompt on each line`."""
 
     def error(path: Path) -> str | None:
@@ -231,23 +231,23 @@ def output_file_error(path: Path) -> str | None:
     return _write_error(path.parent) or _new_file_error(path.parent)
 
 
-def new_files_error(*endings: str) -> Check:
+def new_files_error(*endings: str) -> PathCheck:
     """For a file to write where none is, nor one of the same name with one of the `endings` after it."""
 
     def error(path: Path) -> str | None:
         there = [name for ending in ("", *endings) if os.path.lexists(name := f"{path}{ending}")]
         where = "" if there[:1] == [str(path)] else f"{there[0]} " if there else ""
-        return output_file_error(path) or (f"{where}{IS_THERE}" if there else None)
+        return output_file_error(path) or (f"{where}{ALREADY_EXISTS}" if there else None)
 
     return error
 
 
-def new_folder_error(*names: str) -> Check:
+def new_folder_error(*names: str) -> PathCheck:
     """For a folder of outputs that holds none of the `names` yet."""
 
     def error(path: Path) -> str | None:
         there = [name for name in names if os.path.lexists(path / name)]
-        return run_folder_error(path) or (f"{path / there[0]} {IS_THERE}" if there else None)
+        return run_folder_error(path) or (f"{path / there[0]} {ALREADY_EXISTS}" if there else None)
 
     return error
 

@@ -42,11 +42,11 @@ class WrittenSettings:
     listing: tuple[Listed, ...] = ()
 
     @classmethod
-    def of_made(cls, made: TaskConfig, other: WrittenConfig | None) -> "WrittenSettings":
-        """The configuration `made` by another task, whose own is `other`: a ${...} there stays one here."""
+    def of_derived(cls, derived: TaskConfig, other: WrittenConfig | None) -> "WrittenSettings":
+        """Describes a configuration that another task derived from its own, `other`, and keeps its ${...}."""
         texts = {} if other is None else {name: v for name, v in other.values.items() if "${" in str(v)}
-        values = {name: texts.get(name, value_at(made, name)) for name in schema_keys(type(made)).keys}
-        return cls(type(made), values, Path.cwd())
+        values = {name: texts.get(name, value_at(derived, name)) for name in schema_keys(type(derived)).keys}
+        return cls(type(derived), values, Path.cwd())
 
     def as_yaml(self) -> str:
         return self._yaml({})

@@ -115,7 +115,7 @@ class TaskConfig:
     """The configuration as it was written; None where it was made otherwise."""
 
     drawn = dict[str, Any]()
-    """By key, what was drawn in place of a value that leaves it to chance."""
+    """The drawn values, by key, for keys whose value leaves it to chance."""
 
     notes = tuple[str, ...]()
     """Notes that the user should read before the task begins."""
@@ -162,7 +162,7 @@ class TaskConfig:
 
     @property
     def wants_verbose(self) -> bool:
-        """True if the user asked for libraries' messages, tracebacks and the requests to a server."""
+        """True if messages of libraries, tracebacks and the requests to a server are to be shown."""
         return bool(value_at(self, self.verbose_key))
 
     @property
@@ -172,7 +172,7 @@ class TaskConfig:
 
     @property
     def thread_count(self) -> int | None:
-        """Threads asked for; None leaves the choice to the machine."""
+        """Number of threads of the kernels; None takes one for each core."""
         return None
 
     @property
@@ -238,7 +238,7 @@ def _without_effect(name: str, value: Any, need: Need, config: TaskConfig) -> st
 
 @dataclass(frozen=True)
 class Task:
-    """One word of the command line. Its schema and code are imported when they are asked for."""
+    """One word of the command line. Its schema and code are imported on first use."""
 
     name: str
     summary: str

@@ -34,7 +34,7 @@ MANDATORY = "???"
 OPTION = "option"
 """The key of the option, where an entry of a list of options is a mapping of values that override it."""
 
-Source = Callable[[str], str]
+LinePrefix = Callable[[str], str]
 """Gives the prefix of an error line that names the file which sets a key: `run.yaml: `, or nothing."""
 
 
@@ -136,13 +136,13 @@ class LayerReader:
                 self._log.add(f"{path}: {key}: given twice", key)
         return layer
 
-    def read_all(self, content: Mapping[str, Any], source: Source) -> Layer:
+    def read_all(self, content: Mapping[str, Any], source: LinePrefix) -> Layer:
         layer = Layer()
         for key, value in content.items():
             layer.add(self.read(key, value, source))
         return layer
 
-    def read(self, key: str, value: Any, source: Source = lambda key: "", override: str = "") -> Layer:
+    def read(self, key: str, value: Any, source: LinePrefix = lambda key: "", override: str = "") -> Layer:
         """The setting that `key` with `value` stands for, or one for each key below a section.
 
         override: in Hydra's grammar, where it says more than `key=value`.

@@ -22,7 +22,7 @@ from mindbatch.io.screen_text import hide
 
 JSON_SCHEMA = "decoding.json_schema"
 FIXED_SETTINGS = "Hydra's own settings are fixed here"
-_MOST_KEYS = 4
+_MAX_KEYS = 4
 """Most keys of a section that an error line names: enough to show what its keys look like."""
 _ESCAPE = "${ begins a reference; write \\${ for the characters themselves"
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
@@ -38,7 +38,7 @@ def _environment_value(name: str, *default: Any) -> Any:
 
 OmegaConf.register_new_resolver("oc.env", _environment_value, replace=True)
 
-Settings = dict[str, Assignment]
+Assignments = dict[str, Assignment]
 """The assignments that count, by key, those of the last layer last."""
 
 
@@ -53,7 +53,7 @@ class Validator:
         self._groups = groups
         self._log = log
 
-    def typed(self, settings: Settings, *, resolves: bool = True) -> dict[str, Any]:
+    def typed(self, settings: Assignments, *, resolves: bool = True) -> dict[str, Any]:
         """The value of every key in the form of its kind.
 
         resolves: without it the defaults stand for all values with references.
@@ -75,8 +75,8 @@ class Validator:
             self._resolve(references, values)
         return values
 
-    def _read_schema_file(self, settings: Settings) -> None:
-        """Puts a schema in place of its file: a run that is resumed does not depend on the file."""
+    def _read_schema_file(self, settings: Assignments) -> None:
+        """Replaces the file of a schema by its content, so that a resumed run does not depend on the file."""
         setting = settings.get(JSON_SCHEMA)
         if setting is None or not str(setting.value).strip().endswith(".json"):
             return
@@ -87,19 +87,19 @@ class Validator:
             self._log.add(f"{setting.source}{JSON_SCHEMA}={written}: {error}", JSON_SCHEMA)
             del settings[JSON_SCHEMA]
 
-    def _read(self, key: Key, setting: Assignment, settings: Settings, values: dict[str, Any]) -> None:
+    def _read(self, key: Key, setting: Assignment, settings: Assignments, values: dict[str, Any]) -> None:
         try:
             value = key.converted(setting.value)
             settings[key.name] = replace(setting, value=value)
             if key.kind.is_plain:
                 values[key.name] = value  # even where it is not allowed: what follows from it is no news
             values[key.name] = key.read(value)
-            self._log.trust(key.name)
+            self._log.mark_valid(key.name)
         except (ValueError, RecursionError) as error:
             why = f"must be {key.takes}" if isinstance(error, RecursionError) else error
             self._refuse(setting, why)
 
-    def _resolve(self, references: Settings, values: dict[str, Any]) -> None:
+    def _resolve(self, references: Assignments, values: dict[str, Any]) -> None:
         """Reads what references stand for into `values`. No error shows that, for it may be a secret."""
         tree = OmegaConf.create(nested(values))
         for name, setting in references.items():
@@ -114,7 +114,7 @@ class Validator:
                 if OmegaConf.is_config(value):
                     value = OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
                 values[name] = key.read(key.converted(value))
-                self._log.trust(name)
+                self._log.mark_valid(name)
             except (OmegaConfBaseException, ValueError) as error:
                 self._refuse(setting, _why_unresolved(error, setting.value, key))
 
@@ -126,9 +126,9 @@ class Validator:
             return f": {self.unknown(setting.key)}"
         section, keys = setting.key, self._keys.of_section(setting.key)
         options = f"the name of an option ({section}=NAME) or " if section in self._groups else ""
-        more = len(keys) - _MOST_KEYS
+        more = len(keys) - _MAX_KEYS
         rest = f" and {more} more, which --help={section} lists" if more > 0 else ""
-        listed = ", ".join(keys[:_MOST_KEYS])
+        listed = ", ".join(keys[:_MAX_KEYS])
         return f"={shown(setting.value)}: must be {options}values for its keys: {listed}{rest}"
 
     def unknown(self, name: str) -> str:
@@ -149,7 +149,7 @@ def _default(key: Key) -> Any:
     return key.read([*key.default]) if isinstance(key.default, tuple) else key.default
 
 
-def written_values(settings: Settings, keys: SchemaKeys) -> dict[str, Any]:
+def written_values(settings: Assignments, keys: SchemaKeys) -> dict[str, Any]:
     """The value of every key as it was written, with each ${...}; else its default."""
     return {
         name: settings[name].value if name in settings else key.default for name, key in keys.keys.items()

@@ -126,10 +126,10 @@ def _refuse_unsafe_events(text: str, path: Path, unread: Collection[str]) -> Non
         documents += isinstance(event, yaml.DocumentStartEvent)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST_NESTING or documents > 1:
-            what = (
+            construct = (
                 "more than one document" if documents > 1 else f"nested deeper than {DEEPEST_NESTING} levels"
             )
-            raise ConfigError(f"{path}, line {line}: {what}")
+            raise ConfigError(f"{path}, line {line}: {construct}")
 
 
 def _unsafe_keys(node: yaml.Node, path: Path) -> Iterator[str]:

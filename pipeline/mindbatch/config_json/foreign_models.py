@@ -56,7 +56,7 @@ def _reasons(config: Config, instead: str) -> Iterator[str]:
     for key in STORAGE_KEYS:
         settings = config.get(key)
         if isinstance(settings, Mapping) and settings:
-            yield _QUANTISED.format(key=key, how=_how(key, settings), instead=instead)
+            yield _QUANTISED.format(key=key, how=_quantisation_method(key, settings), instead=instead)
     parts = [key for key in _PARTS if isinstance(config.get(key), Mapping)]
     if parts:
         yield f"{', '.join(parts)}: a multimodal model; models of text alone are run"
@@ -72,7 +72,7 @@ def classes_of(config: Config) -> list[str]:
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
-def _how(key: str, settings: Config) -> str:
+def _quantisation_method(key: str, settings: Config) -> str:
     method = settings.get("quant_method")
     name = _known()["quantisation_methods"].get(method) if isinstance(method, str) else None
     if name is None:

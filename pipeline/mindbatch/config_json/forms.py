@@ -135,8 +135,8 @@ _PLACEHOLDER = re.compile(
     r"(?:image|img|visual|vision|video|audio|speech|[be]o[iav])(?:_\w+)?_token_(?:id|index)"
 )
 _OUTER = {"language_model.model.": "language_model.", "model.language_model.": "", "language_model.": ""}
-"""In front of the names of the text part, and there of a head of its own: as published for transformers 4, as
-its class has them and 5 saves, and of a model that was saved without its head."""
+"""Prefixes of the names of the text part, each with the prefix that a head of its own has there: as published
+for transformers 4; as its class has them and transformers 5 saves; and as saved without the head."""
 _PARTS = (
     *("vision_tower", "vision_model", "visual", "audio_tower", "embed_vision", "embed_audio"),
     "multi_modal_projector",

@@ -79,7 +79,7 @@ _LARGEST = {
 _PLAIN = re.compile(r"[\w.-]{1,60}", re.ASCII)
 _MAX_COMPARED = 64  # characters of an unknown key: the search takes time in their square
 _MAX_IGNORED = 100  # unknown keys that are offered for passing over
-# Parts of the names of keys that are about what a network computes, which is said of such a key.
+# Parts of names of keys that change what a network computes; an error line says so of such a key.
 _COMPUTED = re.compile(
     "alibi|attention|attn|bidirectional|causal|expert|gate|group|layer_types|lm_head|mask|moe|norm|position|rope"
     "|rotary|rout|scal|softcap|sparse|tie|topk|window"
@@ -181,7 +181,7 @@ class ConfigReader:
         self._seen.update(keys)
 
     def positive(self, key: str, if_null: int | None = None) -> int:
-        """A whole number above 0, of believable size. if_null: in place of null, where that is allowed."""
+        """Reads a whole number above 0, of believable size. if_null: stands for null, if null is allowed."""
         value = self.raw(key)
         value = if_null if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -245,7 +245,7 @@ class ConfigReader:
         return self.value(str(value)[1:]) if is_key else value
 
     def overwrite(self, key: str, value: JsonValue) -> None:
-        """Puts another value in place of the file's, where the model's own class does so."""
+        """Overrides the value of the file, where the model's own class does so."""
         self._seen.add(key)
         self._config[key] = value
 

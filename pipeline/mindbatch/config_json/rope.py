@@ -18,7 +18,7 @@ from mindbatch.config_json.reader import ConfigReader
 # float32 like the networks were trained with: at long positions the rounding of a frequency shows.
 Frequencies = npt.NDArray[np.float32]
 
-Settings = dict[str, Any]
+RopeSettings = dict[str, Any]
 """Parameters of a scaling, each taken out as it is read: numbers, or what `float` refuses."""
 
 Scaled = tuple[Frequencies, float]
@@ -95,16 +95,16 @@ def rotary_width(reader: ConfigReader, head_dim: int, key: str = "partial_rotary
     return width
 
 
-def _default(frequencies: Frequencies, scaling: Settings, theta: float, max_positions: int) -> Scaled:
+def _default(frequencies: Frequencies, scaling: RopeSettings, theta: float, max_positions: int) -> Scaled:
     scaling.pop("factor", None)
     return frequencies, 1.0
 
 
-def _linear(frequencies: Frequencies, scaling: Settings, theta: float, max_positions: int) -> Scaled:
+def _linear(frequencies: Frequencies, scaling: RopeSettings, theta: float, max_positions: int) -> Scaled:
     return frequencies / float(scaling.pop("factor")), 1.0
 
 
-def _llama3(frequencies: Frequencies, scaling: Settings, theta: float, max_positions: int) -> Scaled:
+def _llama3(frequencies: Frequencies, scaling: RopeSettings, theta: float, max_positions: int) -> Scaled:
     factor, low, high, original = (
         float(scaling.pop(name))
         for name in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
@@ -119,7 +119,7 @@ def _llama3(frequencies: Frequencies, scaling: Settings, theta: float, max_posit
     return frequencies * kept + frequencies / factor * (1 - kept), 1.0
 
 
-def _yarn(frequencies: Frequencies, scaling: Settings, theta: float, max_positions: int) -> Scaled:
+def _yarn(frequencies: Frequencies, scaling: RopeSettings, theta: float, max_positions: int) -> Scaled:
     factor = float(scaling.pop("factor"))
     original = float(scaling.pop("original_max_position_embeddings", None) or max_positions)
     fast, slow = float(scaling.pop("beta_fast", None) or 32), float(scaling.pop("beta_slow", None) or 1)
@@ -142,7 +142,7 @@ def _yarn(frequencies: Frequencies, scaling: Settings, theta: float, max_positio
     return frequencies * (1 - slowed) + frequencies / factor * slowed, attention
 
 
-def _yarn_attention(factor: float, scaling: Settings) -> float:
+def _yarn_attention(factor: float, scaling: RopeSettings) -> float:
     weight, all_dim = scaling.pop("mscale", None), scaling.pop("mscale_all_dim", None)
     if weight and all_dim:
         return yarn_scale(factor, float(weight)) / yarn_scale(factor, float(all_dim))

@@ -13,7 +13,7 @@ from mindbatch.engine.buckets import buckets_up_to, pad_to_bucket, padded
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.ascend.graphs import DECODER, HEAD, OF_PART, recorded_cell
-from mindbatch.kernels.ascend.step import most_gathered_tokens
+from mindbatch.kernels.ascend.step import max_gathered_tokens
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels, Network, part_graph
 from mindbatch.kernels.step import (
     ANY_STEP,
@@ -170,7 +170,7 @@ class EncoderDecoderGraphs(StepGraphs):
         """Runs the decoder in chunks of tokens, whose gathered keys and values fit the memory."""
         capacity = tokens.block_tables.shape[1] * self._model.cache.geometry.block_size
         numbers = 2 * self._model.attention.kv_heads * self._model.attention.head_dim
-        chunk = max(1, min(self._buckets[-1], most_gathered_tokens(capacity, numbers)))
+        chunk = max(1, min(self._buckets[-1], max_gathered_tokens(capacity, numbers)))
         graph, parts = self._of(self._kernels.graph).decoder, []
         tokens = tokens._replace(block_tables=tokens.block_tables[tokens.rows])
         for first in range(0, len(tokens.ids), chunk):

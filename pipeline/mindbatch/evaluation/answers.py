@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from mindbatch.evaluation.metric import Answer, FloatArray, Metric, by_sample, mean_metric, metric
+from mindbatch.evaluation.metric import Answer, DoubleArray, Metric, by_sample, mean_metric, metric
 from mindbatch.evaluation.texts import bleu_by, ngrams
 from mindbatch.prompts.chinese_words import words_of
 
@@ -75,10 +75,10 @@ def _bleu(name: str, title: str, meaning: str, tokenize: str) -> Metric:
         score = bleu_by(tokenize).corpus_score([sample.text or ""], references)
         return [*map(float, [*score.counts, *score.totals, score.sys_len, score.ref_len])]
 
-    def value(sums: FloatArray) -> FloatArray:
+    def value(sums: DoubleArray) -> DoubleArray:
         return np.asarray(np.apply_along_axis(value_of_one, -1, sums))
 
-    def value_of_one(sums: FloatArray) -> float:
+    def value_of_one(sums: DoubleArray) -> float:
         numbers = [int(number) for number in sums]
         right, all_of_them, (length, wanted) = numbers[:ORDERS], numbers[ORDERS:-2], numbers[-2:]
         score = bleu_by(tokenize).compute_bleu(right, all_of_them, length, wanted, smooth_method="exp")
@@ -153,7 +153,7 @@ def _harmonic(common: int, in_answer: int, wanted: int) -> float:
     return 2 * common / (in_answer + wanted) if common else 0.0
 
 
-Check = Callable[[str, Mapping[str, Any]], bool]
+InstructionCheck = Callable[[str, Mapping[str, Any]], bool]
 """(text, arguments) -> whether the text follows the instruction. KeyError, TypeError: bad arguments."""
 
 _SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)")
@@ -181,7 +181,7 @@ def _is_json(text: str, arguments: Mapping[str, Any]) -> bool:
     return True
 
 
-CHECKS: Mapping[str, Check] = {
+CHECKS: Mapping[str, InstructionCheck] = {
     "keywords:existence": lambda text, arguments: all(
         _has_word(text, word) for word in arguments["keywords"]
     ),

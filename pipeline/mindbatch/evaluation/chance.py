@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mindbatch.evaluation.metric import FloatArray, Metric
+from mindbatch.evaluation.metric import DoubleArray, Metric
 
 SAMPLES = 2000
 CONFIDENCE = 0.95
@@ -29,7 +29,7 @@ class Interval(NamedTuple):
     high: float
 
 
-def sums_of_clusters(rows: FloatArray, clusters: Sequence[Hashable]) -> FloatArray:
+def sums_of_clusters(rows: DoubleArray, clusters: Sequence[Hashable]) -> DoubleArray:
     """Adds the rows [rows, k] of each cluster, which are resampled together, to sums [clusters, k].
 
     They are no independent questions: turns of a chat, say. Cameron, Gelbach, Miller 2008, "Bootstrap-based
@@ -42,7 +42,7 @@ def sums_of_clusters(rows: FloatArray, clusters: Sequence[Hashable]) -> FloatArr
     return total
 
 
-def resampled(metric: Metric, systems: Sequence[FloatArray]) -> FloatArray:
+def resampled(metric: Metric, systems: Sequence[DoubleArray]) -> DoubleArray:
     """Returns the values [systems, SAMPLES] of the same resamples of clusters; none of too few.
 
     systems: the sums of each, [clusters, k]. The draws depend on the number of clusters alone.
@@ -59,7 +59,7 @@ def resampled(metric: Metric, systems: Sequence[FloatArray]) -> FloatArray:
     return np.concatenate(values, axis=1)
 
 
-def spread(values: FloatArray, clusters: FloatArray) -> tuple[float | None, Interval | None]:
+def spread(values: DoubleArray, clusters: DoubleArray) -> tuple[float | None, Interval | None]:
     """Standard deviation and CONFIDENCE interval of the resampled values that are finite.
 
     clusters: the sums that were resampled, [clusters, k]. None where too few of them differ.
@@ -85,7 +85,7 @@ def wilson(share: float, num_rows: float) -> Interval:
     return Interval(max(0.0, centre - half), min(1.0, centre + half))
 
 
-def share_interval(rows: FloatArray, num_clusters: int, stderr: float) -> Interval:
+def share_interval(rows: DoubleArray, num_clusters: int, stderr: float) -> Interval:
     """Wilson's interval for as many independent rows as would have this standard error.
 
     They are the rows themselves where each is a question of its own. Korn and Graubard 1998, "Confidence
@@ -98,7 +98,7 @@ def share_interval(rows: FloatArray, num_clusters: int, stderr: float) -> Interv
     return wilson(share, num_rows)
 
 
-def paired_interval(system: FloatArray, base: FloatArray) -> Interval:
+def paired_interval(system: DoubleArray, base: DoubleArray) -> Interval:
     """Computes Newcombe's interval of the difference of two shares of the same rows, each 0 or 1.
 
     Newcombe 1998, "Improved confidence intervals for the difference between binomial proportions based on
@@ -136,7 +136,7 @@ def rows_needed(stderr: float, num_rows: int, difference: float) -> int:
     return math.ceil(num_rows * (smallest_difference(stderr) / difference) ** 2)
 
 
-def randomized(metric: Metric, system: FloatArray, base: FloatArray) -> float | None:
+def randomized(metric: Metric, system: DoubleArray, base: DoubleArray) -> float | None:
     """Computes the two-sided p-value of a difference between two systems, by their sums [clusters, k].
 
     Systems that do not differ may exchange what they made of a cluster: the p-value is the share of random

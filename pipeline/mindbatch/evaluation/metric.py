@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from mindbatch.io.amounts import decimal
 
-FloatArray = npt.NDArray[np.float64]
+DoubleArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ class Generated:
 
 
 Needs = Literal["generation", "outputs", "choices", "likelihood"]
-Row = Sequence[Any]
+Samples = Sequence[Any]
 """The samples of a question: one or more of what a metric measures."""
 Sums = Callable[[Any], Sequence[float]]
 """The numbers that a sample of a row adds to the sums; as many for every one."""
 
 
-def ratio(sums: FloatArray) -> FloatArray:
+def ratio(sums: DoubleArray) -> DoubleArray:
     """Divides sums [..., k], the first by the second, to means [...]."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(sums[..., 0] / sums[..., 1])
@@ -103,8 +103,8 @@ class Metric:
     name: str
     title: str
     meaning: str
-    sums_of: Callable[[Iterable[Row]], FloatArray]
-    value: Callable[[FloatArray], FloatArray] = ratio
+    sums_of: Callable[[Iterable[Samples]], DoubleArray]
+    value: Callable[[DoubleArray], DoubleArray] = ratio
     needs: Needs = "generation"
     best: Literal["high", "low"] = "high"
     scale: float = 1.0
@@ -114,9 +114,9 @@ class Metric:
     """False if a row has no value of its own."""
     toward: str = ""
     digits: str = ".2f"
-    comparable: Callable[[Sequence[Sequence[Row]]], Sequence[Sequence[Row]]] | None = None
+    comparable: Callable[[Sequence[Sequence[Samples]]], Sequence[Sequence[Samples]]] | None = None
 
-    def of(self, rows: Sequence[Row]) -> float:
+    def of(self, rows: Sequence[Samples]) -> float:
         """Measures rows; not a number without any."""
         return float(self.value(self.sums_of(rows).sum(axis=0))) if rows else float("nan")
 
@@ -129,7 +129,7 @@ class Metric:
         return decimal(value, f"{sign}.1%" if self.scale == 1.0 else f"{sign}{self.digits}")
 
 
-def by_sample(sums: Sums) -> Callable[[Iterable[Row]], FloatArray]:
+def by_sample(sums: Sums) -> Callable[[Iterable[Samples]], DoubleArray]:
     """Sums of rows whose samples add theirs: a question counts once, however many samples it has."""
     return lambda rows: np.array([np.sum([*map(sums, row)], axis=0) for row in rows], np.float64)
 

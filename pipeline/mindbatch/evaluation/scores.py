@@ -19,7 +19,7 @@ from mindbatch.evaluation.chance import (
     spread,
     sums_of_clusters,
 )
-from mindbatch.evaluation.metric import FloatArray, Metric, Row
+from mindbatch.evaluation.metric import DoubleArray, Metric, Samples
 
 
 class Estimate(NamedTuple):
@@ -58,7 +58,7 @@ class Difference:
 
 def compared(
     metric: Metric,
-    systems: Mapping[str, FloatArray],
+    systems: Mapping[str, DoubleArray],
     clusters: Sequence[Hashable],
     baselines: Mapping[str, str],
 ) -> tuple[dict[str, Estimate], dict[str, Difference]]:
@@ -84,7 +84,7 @@ def compared(
     }
 
 
-def _estimate(metric: Metric, rows: FloatArray, resamples: FloatArray, clusters: FloatArray) -> Estimate:
+def _estimate(metric: Metric, rows: DoubleArray, resamples: DoubleArray, clusters: DoubleArray) -> Estimate:
     """Estimates the score of rows [rows, k], whose sums by cluster were resampled."""
     value = float(metric.value(rows.sum(axis=0)))
     if metric.is_right_or_wrong and len(resamples):
@@ -97,17 +97,17 @@ class _Pair(NamedTuple):
     """Sums of the same rows of two systems, [rows, k], and of their clusters."""
 
     base_name: str
-    system: FloatArray
-    base: FloatArray
-    system_clusters: FloatArray
-    base_clusters: FloatArray
+    system: DoubleArray
+    base: DoubleArray
+    system_clusters: DoubleArray
+    base_clusters: DoubleArray
 
     @property
     def has_clusters(self) -> bool:
         return len(self.system_clusters) != len(self.system)
 
 
-def _difference(metric: Metric, pair: _Pair, resamples: FloatArray) -> Difference:
+def _difference(metric: Metric, pair: _Pair, resamples: DoubleArray) -> Difference:
     """Compares two systems by sums of the same rows, and resampled differences.
 
     Rows that are right or wrong, one sample of each and no clusters: McNemar's exact test. Else `randomized`.
@@ -125,11 +125,11 @@ def _difference(metric: Metric, pair: _Pair, resamples: FloatArray) -> Differenc
     return Difference(pair.base_name, value, interval, p_value, "randomization", gained, lost, stderr=stderr)
 
 
-def _changes(metric: Metric, system: FloatArray, base: FloatArray) -> tuple[int | None, int | None]:
+def _changes(metric: Metric, system: DoubleArray, base: DoubleArray) -> tuple[int | None, int | None]:
     """Counts the rows that only one of them has right; None where a row is not right or wrong as a whole."""
     if not metric.is_right_or_wrong or (np.concatenate([system, base])[:, 1] != 1).any():
         return None, None
-    change: FloatArray = system[:, 0] - base[:, 0]
+    change: DoubleArray = system[:, 0] - base[:, 0]
     return int((change > 0).sum()), int((change < 0).sum())
 
 
@@ -154,13 +154,13 @@ class MetricScores:
         return [name for name, estimated in self.estimates.items() if not estimated.num_rows]
 
 
-def _rows_of(measured: Mapping[int, Row], numbers: Iterable[int]) -> Iterator[Row]:
+def _rows_of(measured: Mapping[int, Samples], numbers: Iterable[int]) -> Iterator[Samples]:
     return (measured[number] for number in numbers)
 
 
 def scores_of(
     metric: Metric,
-    columns: Mapping[str, Mapping[int, Row]],
+    columns: Mapping[str, Mapping[int, Samples]],
     clusters: Sequence[str | None],
     baselines: Mapping[str, str],
 ) -> MetricScores:
@@ -172,7 +172,7 @@ def scores_of(
     ran = [set(measured) for measured in columns.values() if measured]
     rows = tuple(sorted(set.intersection(*ran))) if ran else ()
     scored = [name for name, measured in columns.items() if measured]
-    items: Sequence[Iterable[Row]] = [_rows_of(columns[name], rows) for name in scored]
+    items: Sequence[Iterable[Samples]] = [_rows_of(columns[name], rows) for name in scored]
     if metric.comparable is not None:
         items = metric.comparable([[*samples] for samples in items])
     sums = {name: metric.sums_of([]) for name in columns}

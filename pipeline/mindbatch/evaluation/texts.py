@@ -12,7 +12,7 @@ import numpy as np
 
 from mindbatch.evaluation.metric import (
     ChoiceScores,
-    FloatArray,
+    DoubleArray,
     Generated,
     Metric,
     TextLikelihood,
@@ -48,12 +48,12 @@ def acc_norm(sample: ChoiceScores) -> float:
     return float(int(np.argmax(np.array(sample.logprobs) / lengths)) == sample.correct)
 
 
-def exp_ratio(sums: FloatArray) -> FloatArray:
+def exp_ratio(sums: DoubleArray) -> DoubleArray:
     with np.errstate(over="ignore"):
         return np.asarray(np.exp(ratio(sums)))
 
 
-def log2_ratio(sums: FloatArray) -> FloatArray:
+def log2_ratio(sums: DoubleArray) -> DoubleArray:
     return np.asarray(ratio(sums) / np.log(2.0))
 
 
@@ -159,7 +159,7 @@ def _distinct(n: int, meaning: str) -> Metric:
     )
 
 
-def _distinct_sums(n: int, rows: Sequence[Outputs]) -> FloatArray:
+def _distinct_sums(n: int, rows: Sequence[Outputs]) -> DoubleArray:
     """Pseudo-values of the jackknife, whose mean is the value: n-grams are counted over all rows.
 
     Tukey 1958, "Bias and confidence in not quite large samples": n T - (n - 1) T without the row; here
@@ -194,7 +194,7 @@ def _of_several_samples(systems: Sequence[Sequence[Outputs]]) -> list[list[Outpu
     return [[outputs[:1] for outputs in rows] for rows in systems]
 
 
-def _self_bleu_sums(rows: Iterable[Outputs]) -> FloatArray:
+def _self_bleu_sums(rows: Iterable[Outputs]) -> DoubleArray:
     """Self-BLEU among the samples of each question, if any has several, else among all questions.
 
     Zhu et al. 2018, "Texygen: A Benchmarking Platform for Text Generation Models", with sacrebleu's sentence

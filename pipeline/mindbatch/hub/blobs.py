@@ -131,11 +131,11 @@ def _verified(blob: Path, listed: ListedFile) -> str:
         digest = hashlib.sha1(b"blob %d\0" % size) if is_git else hashlib.sha256()
         while chunk := os.read(file, _READ_BYTES):
             digest.update(chunk)
-    made = f"{digest.name}:{digest.hexdigest()}"
-    if listed.digest not in (None, made) or size != listed.size:
+    actual = f"{digest.name}:{digest.hexdigest()}"
+    if listed.digest not in (None, actual) or size != listed.size:
         blob.unlink()
         raise Refused(f"{listed.file}: its digest is not the one that the hub lists; it was removed")
-    return made
+    return actual
 
 
 @contextmanager

@@ -99,20 +99,20 @@ _HUBS: dict[str, type[HuggingFace] | type[ModelScope]] = {
 }
 
 
-def _limit_files(most: int) -> None:
+def _limit_files(max_bytes: int) -> None:
     """Limits the size of files, so that a server that sends more than it announced cannot fill the disk."""
-    most += _SPARE_BYTES
+    max_bytes += _SPARE_BYTES
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    soft = max_bytes if hard == resource.RLIM_INFINITY else min(max_bytes, hard)
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @contextmanager
-def _deadline(seconds: float, what: str) -> Iterator[None]:
+def _deadline(seconds: float, description: str) -> Iterator[None]:
     """Bounds the time of a block: a server may send a byte now and then without end."""
 
     def late(*_: object) -> None:
-        raise Refused(f"{what} was not there after {seconds:g} seconds")
+        raise Refused(f"{description} was not there after {seconds:g} seconds")
 
     signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, seconds)

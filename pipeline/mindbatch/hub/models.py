@@ -82,7 +82,7 @@ def fetched(folder: Path) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def how_to_get(name: str, hub: str = HUGGING_FACE, *, is_fetched: bool = False) -> str:
+def fetch_hint(name: str, hub: str = HUGGING_FACE, *, is_fetched: bool = False) -> str:
     """Explains how to get what is neither a folder nor in the cache; empty if it is not like a hub name.
 
     is_fetched: model.download=true fetches it.
@@ -140,11 +140,11 @@ def fetch_model(
         plan = _next_message(child, name)
         sizes: Mapping[str, int] = plan["files"]
         where = f"{printable(plan['hub'])}, commit {printable(plan['commit'])[:12]}"
-        what = f"{counted(len(sizes), 'file')}, {size(sum(sizes.values()))}"
-        if asks and not _agrees(f"{name} is not here; fetch {what}, from {where}?"):
+        amount = f"{counted(len(sizes), 'file')}, {size(sum(sizes.values()))}"
+        if asks and not _agrees(f"{name} is not here; fetch {amount}, from {where}?"):
             raise ConfigError(f"{name}: not fetched; give a folder, or model.download=true")
         if not asks:
-            say(f"fetching {name}: {what}, from {where}")
+            say(f"fetching {name}: {amount}, from {where}")
         child.connection.send_bytes(b"go")
         return Path(_followed(child, name, sum(sizes.values())))
     finally:

@@ -26,7 +26,7 @@ class AdapterStore(ABC):
 
     @abstractmethod
     def write(self, slot: int, parts: AdapterParts) -> None:
-        """Puts an adapter in a slot, from 1 on, in place of what was there."""
+        """Writes an adapter to a slot, from 1 on, over what it held."""
 
 
 class LowRankPart(NamedTuple):
@@ -43,7 +43,7 @@ class LowRankPart(NamedTuple):
 
 
 class WholePart(NamedTuple):
-    """A weight in place of the parameter's own, [outputs, inputs] or [vocabulary, width]; `part` is 0."""
+    """A weight that replaces the parameter's own, [outputs, inputs] or [vocabulary, width]; `part` is 0."""
 
     part: int
     weight: FloatArray

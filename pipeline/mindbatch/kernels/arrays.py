@@ -16,7 +16,7 @@ PackedWeight = Annotated[Array, "packed weight"]
 """An operation's input for which the C++ library has a function for each type of weights."""
 CacheArray = Annotated[Array, "cache"]
 """The same for each type of caches."""
-Copy = Callable[[Sequence[tuple[int, int]]], None]
+CopyRows = Callable[[Sequence[tuple[int, int]]], None]
 """Copies rows of several arrays by (source, target)."""
 
 CACHE_LINE = 64

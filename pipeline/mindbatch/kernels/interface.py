@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks
-from mindbatch.kernels.arrays import Array, Copy, FloatArray, KernelParameter, aligned_zeros, copy_rows
+from mindbatch.kernels.arrays import Array, CopyRows, FloatArray, KernelParameter, aligned_zeros, copy_rows
 from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType
 from mindbatch.kernels.recording import Recording
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, CacheShapes, ConvolutionShape, DeltaShape
@@ -125,7 +125,7 @@ class Kernels(ABC):
 
     def block_copies(
         self, arrays: Sequence[Array], parameters: Sequence[KernelParameter], padding: int
-    ) -> Copy:
+    ) -> CopyRows:
         """Returns a function that copies blocks of caches on the device; see `PagedCache.copy_blocks`.
 
         arrays: the caches. parameters: the kernel parameters over them.
@@ -205,7 +205,7 @@ class PagedCache:
         geometry: CacheGeometry,
         layers: Sequence[tuple[KernelParameter, ...]],
         nbytes: int,
-        copy: Copy,
+        copy: CopyRows,
         states: Sequence[Array] = (),
     ) -> None:
         """copy: copies blocks. states: the tensors of recurrent layers."""

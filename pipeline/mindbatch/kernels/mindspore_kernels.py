@@ -96,7 +96,7 @@ class MindSporeKernels(Kernels):
 
 
 def shared_parameter(name: str, array: Array) -> Parameter:
-    """A Parameter over the array's own memory; graphs read and write it in place.
+    """A Parameter over the array's own memory; graphs read and write that memory.
 
     Parameter(tensor) would copy the data. It is made small first, then given the array.
     """
@@ -166,7 +166,7 @@ def outermost_cell(inputs: Sequence[str], *lines: str, adapted: bool, **attribut
 
 def part_graph(cell: nn.Cell, *, adapted: bool) -> nn.Cell:
     """The outermost cell of an encoder or a decoder, which takes its part of a `Batch` and gives float32."""
-    step = "(slots, rows, block_tables, lengths, firsts, positions)"
+    step = "(slots, rows, block_tables, lengths, first_positions, positions)"
     result = f"return ops.cast(self.cell(ids, positions, {step}, adapters), mstype.float32)"
     return outermost_cell(Batch._fields[:7], result, adapted=adapted, cell=cell)
 

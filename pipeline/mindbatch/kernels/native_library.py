@@ -99,7 +99,7 @@ class NativeLibrary:
         changed: Array,
         rules: Array,
         uniforms: Array,
-        firsts: Array,
+        first_uniforms: Array,
         likeliest: Array,
         normalisers: Array,
         tokens: Array,
@@ -107,10 +107,11 @@ class NativeLibrary:
         """Writes as `likeliest`, and tokens drawn from each row at its uniform numbers: see csrc/draws.h.
 
         changed: [n], addresses of [V] float32 numbers to draw from, 0 for the row's logits. rules: [n], each
-        a DrawRule of csrc/variant_table.h. uniforms: [m], float64; those of row i are number firsts[i] to
-        firsts[i + 1]. tokens: [m], int64; -1 where a score is NaN or infinity, or all are minus infinity.
+        a DrawRule of csrc/variant_table.h. uniforms: [m], float64; those of row i are first_uniforms[i] to
+        first_uniforms[i + 1]. tokens: [m], int64; -1 where a score is NaN or infinity, or all are minus
+        infinity.
         """
-        inputs = _addresses(logits, summary, changed, rules, uniforms, firsts)
+        inputs = _addresses(logits, summary, changed, rules, uniforms, first_uniforms)
         self.handle.mb_choose(*inputs, *logits.shape, *_addresses(likeliest, normalisers, tokens))
 
     def philox(self, counters: Array, keys: Array, words: Array) -> None:

@@ -78,7 +78,7 @@ _Function = ctypes.CFUNCTYPE(
 )
 """`EntryPoint` of csrc/program.h."""
 _DONE, _FAILED = 0, 1
-_SECONDS_TO_LEAVE = 2
+_EXIT_SECONDS = 2
 
 
 class MpiProcessGroups:
@@ -103,7 +103,7 @@ class MpiProcessGroups:
             raise BackendError(f"mpi4py uses {name} here, which is not that of mpirun; allowed: Open MPI's")
         self._first = self._world.rank - rank
         self._groups: list[MPI.Intracomm] = []
-        signal.signal(signal.SIGTERM, partial(_leave, MPI.Finalize))
+        signal.signal(signal.SIGTERM, partial(_exit_on_signal, MPI.Finalize))
         outlive_parent()  # which ends its threads before its processes
 
     def join(self, name: str, ranks: Sequence[int]) -> int:
@@ -182,12 +182,12 @@ def _floats(address: int, shape: Any) -> FloatArray:
     return np.frombuffer(numbers, np.float32).reshape(rows, width)
 
 
-def _leave(finalize: Callable[[], None], number: int, _: Any) -> None:
+def _exit_on_signal(finalize: Callable[[], None], number: int, _: Any) -> None:
     """Leaves MPI and ends the process by this signal: else mpirun takes the end of the job for a failure.
 
     A process that leaves waits for the others, which may not know that they should end: SIGALRM bounds that.
     """
     signal.signal(number, signal.SIG_DFL)
-    signal.alarm(_SECONDS_TO_LEAVE)
+    signal.alarm(_EXIT_SECONDS)
     finalize()  # keeps Python's lock
     os.kill(os.getpid(), number)

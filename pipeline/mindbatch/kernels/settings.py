@@ -35,7 +35,7 @@ class Numbers:
 class Maybe:
     """A word for whether there is one, then its words."""
 
-    layout: Layout
+    layout: SettingLayout
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Struct:
     """The words of named parts, one after another."""
 
     name: str
-    parts: tuple[tuple[str, Layout], ...]
+    parts: tuple[tuple[str, SettingLayout], ...]
 
 
-Layout = Number | Numbers | OneOf | Maybe | Struct
+SettingLayout = Number | Numbers | OneOf | Maybe | Struct
 
 
 @cache
@@ -76,7 +76,7 @@ def with_extras(struct: Struct, extras: Mapping[str, Any]) -> Struct:
 
 
 @cache
-def layout_of(hint: Any) -> Layout:
+def layout_of(hint: Any) -> SettingLayout:
     """The layout of values of an annotated type.
 
     Raises:
@@ -105,7 +105,7 @@ def encoded(layout: Struct, settings: Mapping[str, Any]) -> Words:
     return np.array(words, np.int32)
 
 
-def _words(layout: Layout, value: Any) -> Iterator[int]:
+def _words(layout: SettingLayout, value: Any) -> Iterator[int]:
     match layout:
         case Number(type=kind):
             yield int(np.float32(value).view(np.int32)) if kind is float else int(value)

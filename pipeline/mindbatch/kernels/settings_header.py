@@ -11,7 +11,7 @@ from zlib import crc32
 from mindbatch.kernels import operations
 from mindbatch.kernels.native import operation_layout
 from mindbatch.kernels.recording import OPERATIONS
-from mindbatch.kernels.settings import Layout, Maybe, Number, Numbers, Struct
+from mindbatch.kernels.settings import Maybe, Number, Numbers, SettingLayout, Struct
 from mindbatch.kernels.shapes import OneOf
 
 HEADER = Path(__file__).with_name("csrc") / "settings.h"
@@ -76,7 +76,7 @@ def _struct(struct: Struct) -> str:
     return f"struct {struct.name} {{\n{members}\n{visit}}};\n"
 
 
-def _type(layout: Layout) -> str:
+def _type(layout: SettingLayout) -> str:
     match layout:
         case Number(type=kind):
             return _TYPES[kind]

@@ -26,8 +26,8 @@ class Batch(NamedTuple):
     rows: [T], the row of block_tables that belongs to the token's sequence.
     block_tables: [S, W], row r for the r-th scheduled sequence.
     lengths: [T], tokens of the sequence that the token may see, itself included; 0 for padding.
-    firsts: [T], where what the token sees begins, of the part of a step that an encoder or its decoder
-        computes; None of others, which begin at 0.
+    first_positions: [T], the first position that the token sees, in a step of an encoder or its decoder; None
+        in other steps, where that is 0.
     adapters: [T], the slot of the token's adapter, 0 for the base and for padding; None without adapters.
     encoder_lengths: [T], tokens of the encoder's input with which the token's sequence begins; None of
         models without an encoder.
@@ -41,7 +41,7 @@ class Batch(NamedTuple):
     rows: IntArray
     block_tables: IntArray
     lengths: IntArray
-    firsts: IntArray | None = None
+    first_positions: IntArray | None = None
     adapters: IntArray | None = None
     encoder_lengths: IntArray | None = None
     states: IntArray | None = None
@@ -83,7 +83,7 @@ class StepInputs:
     with_logits: whether the head is in the graph, because the logits of all tokens are wanted.
     adapter_loads: slots, and the names of the adapters that are loaded into them before.
     adapters: the slots of the tokens' adapters, for logits that are computed later; None without adapters.
-    wanted: the tokens whose hidden states or logits may be asked for, in rising order; None for all.
+    wanted: the tokens whose hidden states or logits may be requested, in rising order; None for all.
     """
 
     graph: str
@@ -113,9 +113,11 @@ def encoder_and_decoder(step: Sequence[IntArray]) -> tuple[Batch, Batch, IntArra
     ids, positions, slots, rows, tables, lengths, *adapters, inputs = step
     encoded, decoded = np.flatnonzero(positions < inputs), np.flatnonzero(positions >= inputs)
 
-    def part(tokens: IntArray, lengths: IntArray, firsts: IntArray) -> Batch:
+    def part(tokens: IntArray, lengths: IntArray, first_positions: IntArray) -> Batch:
         own, cached = (ids[tokens], positions[tokens]), (slots[tokens], rows[tokens])
-        return Batch(*own, *cached, tables, lengths, firsts, adapters[0][tokens] if adapters else None)
+        return Batch(
+            *own, *cached, tables, lengths, first_positions, adapters[0][tokens] if adapters else None
+        )
 
     seen = inputs[encoded]
     return (

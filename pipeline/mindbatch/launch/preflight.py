@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from mindbatch.config.launch_schema import LaunchConfig, given_as
+from mindbatch.config.launch_schema import LaunchConfig, user_key
 from mindbatch.config.machine import is_installed
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.io.errors import ConfigError, MindBatchError
@@ -85,7 +85,7 @@ def _table(launch: LaunchConfig, topology: Topology) -> RankTable:
     table, _ = read_rank_table(Path(launch.rank_table))
     if table.num_ranks != topology.world_size:
         raise ConfigError(
-            f"{given_as('rank_table')}={launch.rank_table}: holds {counted(table)}, and "
+            f"{user_key('rank_table')}={launch.rank_table}: holds {counted(table)}, and "
             f"parallel.data_parallel={topology.data_parallel} x "
             f"parallel.model_parallel={topology.model_parallel} x "
             f"parallel.pipeline_stage={topology.pipeline_stage} make {topology.world_size}; use a table of "
@@ -150,7 +150,7 @@ def _size_errors(launch: LaunchConfig, job: JobSetup) -> Iterator[str]:
         )
     if table is not None and table.num_ranks == size and len(table.servers) * local != size:
         yield (
-            f"{given_as('rank_table')}: {len(table.servers)} servers with {size} devices, and "
+            f"{user_key('rank_table')}: {len(table.servers)} servers with {size} devices, and "
             f"{size // local} nodes with {local} processes each"
         )
 
@@ -158,11 +158,11 @@ def _size_errors(launch: LaunchConfig, job: JobSetup) -> Iterator[str]:
 def _source(launch: LaunchConfig, job: JobSetup) -> str:
     """Names the setting that says how many processes a node has."""
     if launch.local_worker_num is not None:
-        return f"{given_as('local_worker_num')}={job.local_size}"
+        return f"{user_key('local_worker_num')}={job.local_size}"
     if job.copy is not None:
         copy = job.copy
         return f"{copy.launcher} has started {copy.size} processes, each of which serves {job.local_size}"
-    return f"{given_as('rank_table')}={launch.rank_table}: {job.local_size} devices on a server"
+    return f"{user_key('rank_table')}={launch.rank_table}: {job.local_size} devices on a server"
 
 
 def _port_of(copy: LauncherEnvironment | None) -> int | None:
@@ -175,12 +175,12 @@ def _rendezvous_errors(nodes: int, node: int, host: str | None, port: int | None
     if nodes == 1:
         if node != 0:
             yield (
-                f"{given_as('node_rank')}={node}: all processes are on one node; leave it out, or set "
+                f"{user_key('node_rank')}={node}: all processes are on one node; leave it out, or set "
                 "launch.local_worker_num to the processes of each node"
             )
         return
     if not 0 <= node < nodes:
-        yield f"{given_as('node_rank')}={node}: there are {nodes} nodes; allowed: 0 to {nodes - 1}"
+        yield f"{user_key('node_rank')}={node}: there are {nodes} nodes; allowed: 0 to {nodes - 1}"
     for name, value in (("master_addr", host), ("master_port", port)):
         if value is None:
             yield f"launch.{name}: must be given where there are {nodes} nodes, the same on each of them"
@@ -194,7 +194,7 @@ def _node_errors(job: JobSetup, table: RankTable, path: str | None) -> Iterator[
         names = list(dict.fromkeys(servers[rank] for rank in ranks))
         if len(names) > 1:
             yield (
-                f"{given_as('rank_table')}={path}: the ranks {ranks.start} to {ranks.stop - 1} of node "
+                f"{user_key('rank_table')}={path}: the ranks {ranks.start} to {ranks.stop - 1} of node "
                 f"{node} are on several servers ({', '.join(names)}); set launch.local_worker_num to the "
                 "devices of one"
             )
@@ -204,8 +204,8 @@ def _port_errors(launch: LaunchConfig, job: JobSetup) -> Iterator[str]:
     host, port = job.rendezvous
     if job.is_coordinator and port and (error := port_error(host, port)):
         is_msruns = job.copy is not None and job.copy.launcher == "msrun"
-        host_name = given_as("master_addr", "MS_SCHED_HOST" if is_msruns and not launch.master_addr else "")
-        port_name = given_as("master_port", "MS_SCHED_PORT" if is_msruns and not launch.master_port else "")
+        host_name = user_key("master_addr", "MS_SCHED_HOST" if is_msruns and not launch.master_addr else "")
+        port_name = user_key("master_port", "MS_SCHED_PORT" if is_msruns and not launch.master_port else "")
         yield f"{host_name}={host}, {port_name}={port}: {error}"
 
 

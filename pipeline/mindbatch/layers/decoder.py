@@ -114,10 +114,10 @@ def _batch(model: Decoder, recording: Recording, adapted: bool) -> Tokens:
 
     ids, positions = symbol(), symbol() if arch.num_positions == 1 else symbol(arch.num_positions)
     slots, rows, tables, lengths = symbol(), symbol(), symbol(ROWS), symbol()
-    firsts = symbol() if isinstance(model, EncoderDecoder) else None
+    first_positions = symbol() if isinstance(model, EncoderDecoder) else None
     adapters = symbol() if adapted else None
     states = symbol() if arch.recurrence is not None else None
-    return Tokens(ids, positions, slots, rows, tables, lengths, adapters, firsts, states)
+    return Tokens(ids, positions, slots, rows, tables, lengths, adapters, first_positions, states)
 
 
 def _finished(recording: Recording, result: Tensor | tuple[Tensor, Tensor]) -> Recording:

@@ -6,7 +6,7 @@ from mindbatch.architecture.tensor_spec import Layout, Part, Sharding
 from mindbatch.kernels.operations.experts import experts
 from mindbatch.kernels.shapes import ExpertsShape, Routing
 from mindbatch.layers.linear import reduced
-from mindbatch.layers.rank import Module, Parameter, Rank, Tensor, Tokens, declared
+from mindbatch.layers.rank import Module, ModuleParameter, Rank, Tensor, Tokens, declared
 
 
 class Router(Module):
@@ -100,6 +100,6 @@ class Mixture(Module):
     def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
         return self.routed(x, self.router.weight)
 
-    def routed(self, x: Tensor, router: Parameter) -> Tensor:
+    def routed(self, x: Tensor, router: ModuleParameter) -> Tensor:
         weights = (router, self.router.correction, self.up.weight, self.down.weight, *self.added)
         return reduced(experts(x, *weights, shape=self.shape), self.shard)

@@ -18,7 +18,7 @@ from mindbatch.kernels.operations.dense import (
     table_rows,
 )
 from mindbatch.kernels.shapes import HeadProductsShape
-from mindbatch.layers.rank import Module, Parameter, Rank, Tensor, Tokens, declared
+from mindbatch.layers.rank import Module, ModuleParameter, Rank, Tensor, Tokens, declared
 from mindbatch.parallel.topology import TensorSlice
 
 
@@ -28,7 +28,7 @@ class Product:
     base: name of the parameter that holds the matrix, if not `name` (a head that is the token embedding).
     """
 
-    def __init__(self, name: str, rank: Rank, bias: Parameter | None, base: str | None = None) -> None:
+    def __init__(self, name: str, rank: Rank, bias: ModuleParameter | None, base: str | None = None) -> None:
         matrix = base or name
         self.weight, self.outputs = rank.weights.parameters[matrix], rank.weights.outputs[matrix]
         self.bias = bias
@@ -48,7 +48,7 @@ class Linear(Module):
 
     def __init__(self, *parts: Part, bias: bool = False) -> None:
         self.weight = declared(*parts, sharding=self.sharding, layout=Layout.PACKED)
-        self.bias: Parameter | None = None
+        self.bias: ModuleParameter | None = None
         if bias:  # It follows the outputs; where the inputs are divided it is added once, to the sum.
             sharding = Sharding.OUTPUTS if self.sharding is Sharding.OUTPUTS else Sharding.REPLICATED
             self.bias = declared(*map(bias_of, parts), sharding=sharding)

@@ -16,7 +16,7 @@ from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
 
 Tensor = Symbol
 """An array of each step that is recorded: what `forward` takes and gives."""
-Parameter = TensorSpec | KernelParameter
+ModuleParameter = TensorSpec | KernelParameter
 """A parameter of a node: its declaration, and once the node is bound the rank's array."""
 
 
@@ -26,7 +26,7 @@ def declared(
     layout: Layout = Layout.PLAIN,
     matrices: int = 0,
     split: int = 0,
-) -> Parameter:
+) -> ModuleParameter:
     """Declares a parameter of a node, whose attribute names it; see `TensorSpec`."""
     return TensorSpec("", parts, sharding, layout, matrices, split)
 

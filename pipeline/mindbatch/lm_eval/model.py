@@ -37,7 +37,7 @@ Scored = tuple[float, bool]
 """A log-probability (nats), and whether each of its tokens is the likeliest."""
 
 
-Row = tuple[list[int], DecodingParams]
+TokenRequest = tuple[list[int], DecodingParams]
 """Tokens of a request to the engine, and its decoding parameters."""
 
 
@@ -262,7 +262,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         tokens, count = self._tokenizer.encode_continued("a", " b")
         return not self._tokenizer.decode(tokens[-count:]).startswith(" ")
 
-    def _run(self, rows: Sequence[Row], title: str, is_quiet: bool) -> list[RequestOutput]:
+    def _run(self, rows: Sequence[TokenRequest], title: str, is_quiet: bool) -> list[RequestOutput]:
         """Runs the rows and lists their outputs in the same order."""
         by_key: dict[str, RequestOutput] = {}
         prompts = (

@@ -62,7 +62,7 @@ class Runners(NamedTuple):
 def load_engine(setup: EngineSetup, notice: Notice = lambda text: None) -> LoadedEngine:
     """Reads the weights of a model and returns an engine that is ready.
 
-    notice: is told what takes time, now and whenever a graph is compiled later; "" is that it is over.
+    notice: shows what takes time, now and when graphs are compiled later; it is called with "" at the end.
 
     Raises:
         CheckpointError: a tensor is damaged.

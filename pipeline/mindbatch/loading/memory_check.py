@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MIB = 1 << 20
 _SMALLER = {BFLOAT16: "model.dtype=bfloat16", INT8: "model.quantization=int8"}
-"""Types that matrices may be kept in on a CPU in place of float32, with what asks for them."""
+"""Types smaller than float32 that matrices may have on a CPU, with the setting for each."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class MemoryDemand:
     replicas: int = 1
 
     @classmethod
-    def of(cls, setup: EngineSetup, places: Sequence[RankCoordinates]) -> MemoryDemand:
-        """Demand of the ranks at these places, all on one machine, each with the setup's part of memory."""
-        return cls(setup, [place.stage for place in places], len({place.replica for place in places}))
+    def of(cls, setup: EngineSetup, ranks: Sequence[RankCoordinates]) -> MemoryDemand:
+        """Sums the demand of these ranks, which share one machine; `setup` has the memory of one rank."""
+        return cls(setup, [rank.stage for rank in ranks], len({rank.replica for rank in ranks}))
 
     @property
     def processes(self) -> int:
@@ -108,38 +108,38 @@ class MemoryDemand:
         if runtime.device_target != "CPU" or self.total <= there:
             return None
         name = machine.name or "this machine"
-        who = f"{self.processes} processes need" if self.processes > 1 else "the model needs"
+        subject = f"{self.processes} processes need" if self.processes > 1 else "the model needs"
         return (
-            f"memory: {who} {size(self.total)}, {self.parts()}, and {name} has {size(there)}, "
-            f"{size(free)} of them free; what would do: {', or '.join(self.remedies(there))}"
+            f"memory: {subject} {size(self.total)}, {self.parts()}, and {name} has {size(there)}, "
+            f"{size(free)} of them free; try: {', or '.join(self.remedies(there))}"
         )
 
     def remedies(self, there: int) -> Iterator[str]:
         """Yields ways to make it fit so many bytes, each by itself; what loses least comes first."""
         left = there - self.weights - self.experts
-        most = self._most_cache(left - self.adapter_slots)
-        smaller = [*self._smaller_types(there, as_is=most > 0)]
+        max_mib = self._max_cache_mib(left - self.adapter_slots)
+        smaller = [*self._smaller_types(there, as_is=max_mib > 0)]
         yield from smaller
         if self.slot and 1 <= (fitting := (left - self.caches) // self.slot) < self._num_loaded:
             yield f"lora.max_loaded of at most {fitting}"
-        if most:
-            yield f"runtime.cache_memory of at most {most}MiB"
+        if max_mib:
+            yield f"runtime.cache_memory of at most {max_mib}MiB"
         if self.replicas > 1:
             yield f"fewer than {self.replicas} replicas on one machine (parallel.data_parallel)"
-        fewest = [] if smaller or most else [*self.smaller_types()][-1:]
+        fewest = [] if smaller or max_mib else [*self.smaller_types()][-1:]
         with_fewest = "".join(f", fewest with {smallest}" for smallest in fewest)
         yield f"more of parallel.model_parallel or parallel.pipeline_stage over more machines{with_fewest}"
         if self.experts:
             yield f"fewer than {self.setup.runtime.max_batched_tokens} of runtime.max_batched_tokens"
 
-    def exhausted(self, doing: str) -> str:
-        """Error line for memory that has run out. doing: what, in words."""
+    def exhausted(self, activity: str) -> str:
+        """Words the error line for memory that has run out. activity: for example `reading the weights`."""
         smaller = [*self.smaller_types(), f"runtime.cache_memory below {self.setup.runtime.cache_memory}"]
         if self._num_loaded > 1:
             smaller.append(f"lora.max_loaded below {self._num_loaded}")
         smaller.append(f"runtime.max_batched_tokens below {self.setup.runtime.max_batched_tokens}")
         return (
-            f"out of memory while {doing}: the model takes {size(self.total)}, {self.parts()}; what takes "
+            f"out of memory while {activity}: the model takes {size(self.total)}, {self.parts()}; what takes "
             f"less: {', '.join(smaller)}"
         )
 
@@ -154,8 +154,8 @@ class MemoryDemand:
             left = there - self.numbers * kind.itemsize - self.experts - self.adapter_slots
             if self.caches <= left:
                 yield text
-            elif (most := self._most_cache(left)) and not as_is:
-                yield f"{text} with runtime.cache_memory of at most {most}MiB"
+            elif (max_mib := self._max_cache_mib(left)) and not as_is:
+                yield f"{text} with runtime.cache_memory of at most {max_mib}MiB"
 
     def _smaller_kinds(self) -> list[NumberType]:
         """On a CPU the native kernels alone keep matrices in other types than float32."""
@@ -167,21 +167,21 @@ class MemoryDemand:
             if may_be_kept and is_known and self.setup.weight_type == FLOAT32
         ]
 
-    def _most_cache(self, left: int) -> int:
+    def _max_cache_mib(self, left: int) -> int:
         """MiB of runtime.cache_memory, where that is less than now; else 0. left: bytes beside all else."""
-        most = max(0, left) // max(1, self.processes) // _MIB
-        return most if most and most * _MIB < parse_bytes(self.setup.runtime.cache_memory) else 0
+        max_mib = max(0, left) // max(1, self.processes) // _MIB
+        return max_mib if max_mib and max_mib * _MIB < parse_bytes(self.setup.runtime.cache_memory) else 0
 
 
 @contextmanager
-def naming_exhaustion(demand: MemoryDemand | None, doing: str) -> Iterator[None]:
-    """Raises MindBatchError in place of what Python raises where memory has run out; None lets that pass."""
+def naming_exhaustion(demand: MemoryDemand | None, activity: str) -> Iterator[None]:
+    """Converts out-of-memory errors of Python to MindBatchError; without a demand they pass unchanged."""
     try:
         yield
     except (MemoryError, OSError) as error:
         if demand is None or (isinstance(error, OSError) and error.errno != errno.ENOMEM):
             raise
-        raise MindBatchError(demand.exhausted(doing)) from error
+        raise MindBatchError(demand.exhausted(activity)) from error
 
 
 def refuse_beyond_memory(demand: MemoryDemand, machine: MachineMemory | None = None) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
 
 
 class Provider(Protocol):
-    """Opens the folders of models and loads them: `models.native`, `backends.mindformers.provider`."""
+    """Opens the folders of models and loads them: `backends.native`, `backends.mindformers.provider`."""
 
     def open_folder(
         self, home: Path, model_type: str, ignore: IgnoredKeys, part: RankPart
@@ -116,7 +116,7 @@ def _open(model: ModelConfig, path: str | None, model_type: str, part: RankPart)
     return OpenedFolder(*provider_of(model).open_folder(home, model_type, ignored_keys(model), part))
 
 
-Vocabulary = Mapping[str, int]
+TokenIds = Mapping[str, int]
 
 
 def assistant_settings(assistant: OpenedFolder, target: EngineSettings) -> EngineSettings:
@@ -165,7 +165,7 @@ def refuse_unfit(
     target: Path,
     assistant: Path,
     vocab_sizes: tuple[int, int],
-    vocabularies: tuple[Vocabulary | None, Vocabulary | None],
+    vocabularies: tuple[TokenIds | None, TokenIds | None],
 ) -> None:
     """Checks a model folder and its assistant's: sizes of the logits, and token texts with their ids.
 
@@ -192,9 +192,9 @@ def refuse_unfit(
     )
 
 
-def _position(token: str, vocabulary: Vocabulary) -> tuple[int, str]:
+def _position(token: str, vocabulary: TokenIds) -> tuple[int, str]:
     return vocabulary.get(token, len(vocabulary)), token
 
 
-def _named(token: str, vocabulary: Vocabulary) -> str:
+def _named(token: str, vocabulary: TokenIds) -> str:
     return f"id {vocabulary[token]}" if token in vocabulary else "unknown"

@@ -172,12 +172,12 @@ def engine_settings(
         )
     if runtime.device_target == "Ascend":
         _refuse_beyond_operators(runtime.block_size, spec, assistant)
-    most = _max_step_tokens(seq_length, model, runtime, spec, assistant)
+    max_batched_tokens = _max_step_tokens(seq_length, model, runtime, spec, assistant)
     token_bytes = token_bytes_of(model, runtime, spec, assistant)
     budget = parse_bytes(runtime.cache_memory)
     two_positions = spec.architecture.two_positions
     in_chunks = model.use_past and two_positions is None
-    batch_size = min(model.batch_size, most)
+    batch_size = min(model.batch_size, max_batched_tokens)
     keeps_states = runtime.prefix_caching and model.use_past
     states = affordable_states(budget, spec.state_bytes, batch_size * (2 if keeps_states else 1), engines)
     budget -= states * engines * spec.state_bytes
@@ -187,7 +187,7 @@ def engine_settings(
         seq_length=seq_length,
         block_size=runtime.block_size,
         num_blocks=blocks,
-        max_batched_tokens=most,
+        max_batched_tokens=max_batched_tokens,
         use_past=model.use_past,
         prefix_caching=runtime.prefix_caching,
         max_positions=spec.max_positions,

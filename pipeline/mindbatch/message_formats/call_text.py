@@ -1,4 +1,4 @@
-"""Defines the pieces of a generated message, and reads the text of tool calls and the JSON in it."""
+"""Defines the segments of a generated message, and reads the text of tool calls and the JSON in it."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Unparsed:
     reason: str
 
 
-Piece = Reasoning | Content | ToolCall | Unparsed
+MessageSegment = Reasoning | Content | ToolCall | Unparsed
 
 
 @dataclass(frozen=True)
 class ParsedMessage:
-    """A parsed message of an assistant; `notes` has the reasons of `Unparsed` pieces."""
+    """A parsed message of an assistant; `notes` has the reasons of `Unparsed` segments."""
 
     content: str | None
     reasoning: str | None
@@ -52,12 +52,12 @@ class ParsedMessage:
     notes: tuple[str, ...]
 
     @classmethod
-    def from_pieces(cls, pieces: list[Piece]) -> ParsedMessage:
+    def from_segments(cls, segments: list[MessageSegment]) -> ParsedMessage:
         return cls(
-            content="".join(piece.text for piece in pieces if isinstance(piece, Content)) or None,
-            reasoning="".join(piece.text for piece in pieces if isinstance(piece, Reasoning)) or None,
-            tool_calls=tuple(piece for piece in pieces if isinstance(piece, ToolCall)),
-            notes=tuple(piece.reason for piece in pieces if isinstance(piece, Unparsed)),
+            content="".join(segment.text for segment in segments if isinstance(segment, Content)) or None,
+            reasoning="".join(segment.text for segment in segments if isinstance(segment, Reasoning)) or None,
+            tool_calls=tuple(segment for segment in segments if isinstance(segment, ToolCall)),
+            notes=tuple(segment.reason for segment in segments if isinstance(segment, Unparsed)),
         )
 
 

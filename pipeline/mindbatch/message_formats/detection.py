@@ -10,7 +10,7 @@ from mindbatch.message_formats.call_text import CallError, CallText
 from mindbatch.message_formats.formats import BY_MARKS
 from mindbatch.message_formats.parser import MessageFormat
 
-Render = Callable[[list[dict[str, Any]], list[dict[str, Any]]], str | None]
+RenderWithTools = Callable[[list[dict[str, Any]], list[dict[str, Any]]], str | None]
 """Renders messages with tools; returns None if the template refuses them."""
 
 _NAME, _ARGUMENTS = "find_tides", {"port": "90210", "days": 2}
@@ -36,7 +36,7 @@ _MAX_CHARACTERS, _HEADER_END = 100_000, 16
 _USER_TURN: list[dict[str, Any]] = [{"role": "user", "content": _QUESTION}]
 
 
-def detect(source: str, render: Render = lambda messages, tools: None) -> MessageFormat | None:
+def detect(source: str, render: RenderWithTools = lambda messages, tools: None) -> MessageFormat | None:
     """Returns the format in which a chat template writes calls, or None if it is not known.
 
     The rendered call decides; if the template writes no calls, marks in its source do, where it may explain
@@ -53,7 +53,7 @@ def detect(source: str, render: Render = lambda messages, tools: None) -> Messag
     return None
 
 
-def _rendered_calls(render: Render) -> Iterator[str]:
+def _rendered_calls(render: RenderWithTools) -> Iterator[str]:
     """Renders a call in all forms that a template may accept: with arguments as an object or text, an empty
     content or null, with or without the tool's result."""
     for answered in (False, True):

@@ -15,7 +15,7 @@ from mindbatch.message_formats.call_text import (
     CallError,
     CallText,
     Content,
-    Piece,
+    MessageSegment,
     Reasoning,
     ToolCall,
     Unparsed,
@@ -92,8 +92,8 @@ class MessageFormat:
     def without_tools(self) -> MessageFormat:
         return replace(self, calls=(), whole_message_call="", traces=())
 
-    def pieces(self, text: str, types: ArgumentTypes, *, is_complete: bool) -> list[Piece]:
-        """Returns the pieces of a message; if it is not complete, only those before its first call."""
+    def segments(self, text: str, types: ArgumentTypes, *, is_complete: bool) -> list[MessageSegment]:
+        """Returns the segments of a message; if it is not complete, only those before its first call."""
         message, reader = _Message(), CallText(text, argument_type=types.of)
         content = reader.run(BLANK)
         if self.reasoning_closing and reader.accept(self.reasoning_opening):
@@ -120,7 +120,7 @@ class MessageFormat:
                 continue
             content += self._content(reader, message)
         message.finish(content, is_complete)
-        return message.pieces
+        return message.segments
 
     def _content(self, text: CallText, message: _Message | None = None) -> str:
         """Reads up to the marker of a call, without wrappers.
@@ -168,7 +168,7 @@ class MessageParser:
     """Parses one generated message; the result does not depend on how its text is split into pushes.
 
     A push that may contain a marker parses the text from its start: the only state is how much was returned.
-    A push without markers continues the last piece.
+    A push without markers continues the last segment.
     """
 
     def __init__(
@@ -179,12 +179,12 @@ class MessageParser:
         self._text = ""
         self._num_certain = 0
         self._within: type[Reasoning | Content] | None = None
-        """The kind of piece that plain text continues; None if the text must be parsed."""
-        self._num_returned: Counter[type[Piece]] = Counter()
+        """The kind of segment that plain text continues; None if the text must be parsed."""
+        self._num_returned: Counter[type[MessageSegment]] = Counter()
         """Characters of reasoning and of content that were returned."""
 
-    def push(self, text: str) -> list[Piece]:
-        """Adds text; returns the pieces that no further text can change."""
+    def push(self, text: str) -> list[MessageSegment]:
+        """Adds text; returns the segments that no further text can change."""
         self._text += text
         certain = self._format.certain_text(self._text)
         added, self._num_certain = certain[self._num_certain :], len(certain)
@@ -194,14 +194,14 @@ class MessageParser:
         if is_plain and self._within is not None:
             self._num_returned[self._within] += len(added)
             return [self._within(added)]
-        pieces = self._read(certain, is_complete=False)
+        segments = self._read(certain, is_complete=False)
         self._within = None
-        if is_plain and len(pieces) == 1 and isinstance(piece := pieces[0], Reasoning | Content):
-            self._within = type(piece) if piece.text == added else None
-        return pieces
+        if is_plain and len(segments) == 1 and isinstance(segment := segments[0], Reasoning | Content):
+            self._within = type(segment) if segment.text == added else None
+        return segments
 
-    def finish(self) -> list[Piece]:
-        """Returns the remaining pieces at the end of the generation."""
+    def finish(self) -> list[MessageSegment]:
+        """Returns the remaining segments at the end of the generation."""
         end_token = next(filter(self._text.endswith, self._format.end_tokens), "")
         return self._read(self._text.removesuffix(end_token), is_complete=True)
 
@@ -212,53 +212,53 @@ class MessageParser:
         is_opened = self._in_reasoning or self._text.lstrip().startswith(opening)
         return bool(closing) and is_opened and closing not in self._text
 
-    def _read(self, text: str, *, is_complete: bool) -> list[Piece]:
+    def _read(self, text: str, *, is_complete: bool) -> list[MessageSegment]:
         opening = self._format.reasoning_opening
         if self._in_reasoning and not text.lstrip().startswith(opening):
             text = opening + text
-        return [*self._new(self._format.pieces(text, self._types, is_complete=is_complete))]
+        return [*self._new(self._format.segments(text, self._types, is_complete=is_complete))]
 
-    def _new(self, pieces: list[Piece]) -> Iterator[Piece]:
-        """Yields the pieces without the text that was returned before."""
+    def _new(self, segments: list[MessageSegment]) -> Iterator[MessageSegment]:
+        """Yields the segments without the text that was returned before."""
         returned, num_calls = self._num_returned.copy(), 0
-        for piece in pieces:
-            if not isinstance(piece, Reasoning | Content):
-                num_calls += isinstance(piece, ToolCall)
-                if not (self._has_one_call and num_calls > 1 and isinstance(piece, ToolCall)):
-                    yield piece
+        for segment in segments:
+            if not isinstance(segment, Reasoning | Content):
+                num_calls += isinstance(segment, ToolCall)
+                if not (self._has_one_call and num_calls > 1 and isinstance(segment, ToolCall)):
+                    yield segment
                 continue
-            kind = type(piece)
-            if rest := piece.text[returned[kind] :]:
+            kind = type(segment)
+            if rest := segment.text[returned[kind] :]:
                 self._num_returned[kind] += len(rest)
                 yield kind(rest)
-            returned[kind] -= len(piece.text) - len(rest)
+            returned[kind] -= len(segment.text) - len(rest)
 
 
 class _Message:
-    """Collects the pieces of a message without the newlines that templates put between them."""
+    """Collects the segments of a message without the newlines that templates put between them."""
 
     def __init__(self) -> None:
-        self.pieces: list[Piece] = []
+        self.segments: list[MessageSegment] = []
         self._has_parts = False
 
     def add_content(self, text: str) -> None:
         if text.strip():
-            is_first = not any(isinstance(piece, Content) for piece in self.pieces)
-            self.pieces.append(Content(text.lstrip("\n") if is_first and self._has_parts else text))
+            is_first = not any(isinstance(segment, Content) for segment in self.segments)
+            self.segments.append(Content(text.lstrip("\n") if is_first and self._has_parts else text))
 
     def add_part(self, part: ToolCall | Reasoning | Content) -> None:
         self._has_parts = True
         if isinstance(part, ToolCall):
             self._end_content("\n")
-            self.pieces.append(part)
+            self.segments.append(part)
         elif isinstance(part, Content):
             self.add_content(part.text)
         elif part.text.strip():
-            is_first = not any(isinstance(piece, Reasoning) for piece in self.pieces)
-            self.pieces.append(Reasoning(part.text.strip("\n") if is_first else part.text.rstrip("\n")))
+            is_first = not any(isinstance(segment, Reasoning) for segment in self.segments)
+            self.segments.append(Reasoning(part.text.strip("\n") if is_first else part.text.rstrip("\n")))
 
     def add_note(self, text: str, reason: str) -> None:
-        self.pieces.append(Unparsed(f"{shown(text[: _EXCERPT + 1], _EXCERPT, repr)} stays text: {reason}"))
+        self.segments.append(Unparsed(f"{shown(text[: _EXCERPT + 1], _EXCERPT, repr)} stays text: {reason}"))
 
     def finish(self, content: str, is_complete: bool) -> None:
         """Adds the last text; whitespace at the end of an incomplete message may be a separator."""
@@ -266,8 +266,8 @@ class _Message:
         if not is_complete:
             self._end_content(None)
         elif not self._has_parts and not content.strip():
-            self.pieces.append(Content(content))
+            self.segments.append(Content(content))
 
     def _end_content(self, characters: str | None) -> None:
-        if self.pieces and isinstance(last := self.pieces[-1], Content):
-            self.pieces[-1] = Content(last.text.rstrip(characters))
+        if self.segments and isinstance(last := self.segments[-1], Content):
+            self.segments[-1] = Content(last.text.rstrip(characters))

@@ -117,7 +117,7 @@ def as_stored(arch: Architecture, folder: ModelFolder | TensorSet) -> Architectu
     leaves it to the tensors, and with experts in one tensor where they are stored so.
 
     Raises:
-        CheckpointError: a tensor that would be left out is not what the model takes in its place.
+        CheckpointError: a tensor that would be left out differs from the one that the model uses instead.
     """
     names = checkpoint_names(arch, folder.names)
     declared, has_head = declaration(arch.model_type), names(HEAD) in folder.names
@@ -133,16 +133,16 @@ def as_stored(arch: Architecture, folder: ModelFolder | TensorSet) -> Architectu
 
 
 def left_out_errors(copied: Mapping[str, str], folder: ModelFolder | TensorSet) -> Iterator[str]:
-    """A line for each tensor that is there and differs from the one that is taken in its place.
+    """Yields a line for each stored tensor that differs from the one that is used instead.
 
-    copied: by the tensor's name, that of the other one.
+    copied: the name of the tensor that is used, by the name of the other.
     """
     for name, own in copied.items():
         if {name, own} <= {*folder.names} and not folder.are_equal(name, own):
             or_else = ", or set tie_word_embeddings to false for a head of its own" if HEAD in name else ""
             yield (
-                f"{folder.path}: tensor {shown(name)} differs from {shown(own)}, which is taken in its "
-                f"place; remove it{or_else}"
+                f"{folder.path}: tensor {shown(name)} differs from {shown(own)}, which is used "
+                f"instead; remove it{or_else}"
             )
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from mindbatch.architecture.architecture import Architecture
 from mindbatch.architecture.stage_cut import cut, stage_specs
 from mindbatch.architecture.tensor_spec import TensorSpec
-from mindbatch.kernels.ascend.step import is_plain, limit_errors, most_gathered_tokens, widened
+from mindbatch.kernels.ascend.step import is_plain, limit_errors, max_gathered_tokens, widened
 from mindbatch.kernels.memory import FLOAT32, padded_head
 from mindbatch.kernels.shapes import AttentionShape
 from mindbatch.layers.attention import attention_shape
@@ -29,7 +29,7 @@ class ModelSpec:
     stage: Stage
     """The rank's layers."""
     stages: tuple[Stage, ...]
-    """All stages of the model. Every rank's cache has room for the same number of tokens, as many as fit the
+    """All stages of the model. Every rank's cache holds the same number of tokens, as many as fit on the
     stage with the most layers."""
 
     @classmethod
@@ -108,8 +108,8 @@ class ModelSpec:
         arch, ranks = self.architecture, self.shard.size
         sizes = [arch.heads_of(layer) for layer in stage.layers if arch.has_cache(layer)]
         return sum(
-            max(1, of_layer.kv_heads // ranks) * (of_layer.head_dim + padded_head(of_layer.head_dim))
-            for of_layer in sizes
+            max(1, layer_sizes.kv_heads // ranks) * (layer_sizes.head_dim + padded_head(layer_sizes.head_dim))
+            for layer_sizes in sizes
         )
 
     @property
@@ -119,8 +119,8 @@ class ModelSpec:
         if recurrence is None:
             return 0
         layer = sum(math.prod(shape.state) for shape in recurrence.shapes(self.shard.size))
-        most = max(sum(map(self.architecture.is_recurrent, stage.layers)) for stage in self.stages)
-        return most * layer * FLOAT32.itemsize
+        max_layers = max(sum(map(self.architecture.is_recurrent, stage.layers)) for stage in self.stages)
+        return max_layers * layer * FLOAT32.itemsize
 
     def cache_bytes_per_token(self, itemsize: int, device: str = "CPU", stage: Stage | None = None) -> int:
         """KV-cache bytes per token. stage: by default the one with the most layers."""
@@ -163,7 +163,7 @@ class ModelSpec:
         if device != "Ascend" or not self.is_gathered:
             return None
         kv_heads = max(1, self.architecture.kv_heads // self.shard.size)
-        return most_gathered_tokens(seq_length, 2 * kv_heads * self.architecture.head_dim)
+        return max_gathered_tokens(seq_length, 2 * kv_heads * self.architecture.head_dim)
 
     @property
     def expert_numbers(self) -> int:

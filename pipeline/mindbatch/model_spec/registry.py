@@ -179,9 +179,10 @@ def _refuse_unknown(model_type: object, config: Config, source: str) -> None:
         hint = f"; did you mean {meant}?"
     elif kind in (None, EXPERTS) and (near := nearest_supported(config, source)):
         hint = f"; the nearest is {near.brief()}"
-    what = f", {kind}," if kind else ""
+    detail = f", {kind}," if kind else ""
     raise CheckpointError(
-        f"{source}: model type {model_type!r}{what} is not supported; allowed: {', '.join(MODEL_TYPES)}{hint}"
+        f"{source}: model type {model_type!r}{detail} is not supported; "
+        f"allowed: {', '.join(MODEL_TYPES)}{hint}"
     )
 
 
@@ -198,8 +199,8 @@ class NearestType:
             error.partition(": ")[2].partition(";")[0] for error in self.differences[:_MAX_IN_A_LINE]
         ]
         more = len(self.differences) - len(described)
-        what = ", ".join([*described, *([f"and {more} more"] if more else [])])
-        return f"{self.model_type}, where differs: {what or 'no key, but tensors may'}"
+        listed = ", ".join([*described, *([f"and {more} more"] if more else [])])
+        return f"{self.model_type}, where differs: {listed or 'no key, but tensors may'}"
 
 
 def nearest_supported(config: Config, source: str) -> NearestType | None:

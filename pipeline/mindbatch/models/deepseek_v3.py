@@ -90,8 +90,8 @@ class Attention(Module):
     """Latent attention: what is cached of a token is one vector for the keys and values of all heads.
 
     The matrices that make latents and queries are whole on every rank. The up-projections are absorbed: a
-    query meets the latent itself, and each head's values are made of the weighted sum of latents. The one
-    key/value head is [rotated, latent], and on every rank.
+    query is multiplied with the latent itself, and each head's values come from the weighted sum of latents.
+    The one key/value head is [rotated, latent], and on every rank.
     Source: DeepSeek-AI, "DeepSeek-V2" (2024).
     """
 
@@ -128,7 +128,7 @@ class Attention(Module):
         return self.output(self.kv_b.expanded(seen, self.head_dim, self.latent.rotated), tokens)
 
     def queries(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
-        """Queries: of all heads first the parts that meet keys by the latent, then those that are rotated."""
+        """Computes queries: for all heads first the parts that multiply latents, then the rotated ones."""
         if not self.latent.query_rank:
             return self.q(x_TH, tokens)
         return self.q_b(self.q_norm(self.q_a(x_TH, tokens)), tokens)
@@ -142,10 +142,10 @@ def _queries(source: str, arch: Architecture, inputs: int) -> tuple[Part, ...]:
     """The plain parts of all heads, then those that are rotated; in the checkpoint they are interleaved."""
     latent = arch.latent
     assert latent is not None
-    size, firsts = latent.plain + latent.rotated, (0, latent.plain)
+    size, first_rows = latent.plain + latent.rotated, (0, latent.plain)
     return tuple(
         Part(source, arch.heads * width, inputs, first, unit=width, group_size=width, stride=size)
-        for width, first in zip((latent.plain, latent.rotated), firsts, strict=True)
+        for width, first in zip((latent.plain, latent.rotated), first_rows, strict=True)
     )
 
 

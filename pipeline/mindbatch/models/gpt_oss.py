@@ -58,7 +58,7 @@ class Block(llama.Block):
 
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
-        self.mlp = SparseMlp(a, self.names.of_layer(layer, "mlp"))
+        self.mlp = SparseMlp(a, self.names.in_layer(layer, "mlp"))
 
 
 MODEL = replace(

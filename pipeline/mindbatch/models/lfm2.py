@@ -98,14 +98,14 @@ class ShortConvolution(Module):
 
 
 class Block(llama.Block):
-    """Llama's; in recurrent layers a convolution takes the place of attention."""
+    """Llama's block; recurrent layers have a convolution instead of attention."""
 
     names, attention_type = NAMES, Attention
 
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
         if a.is_recurrent(layer):
-            self.attention = ShortConvolution(a, NAMES.of_layer(layer, "conv"), layer)
+            self.attention = ShortConvolution(a, NAMES.in_layer(layer, "conv"), layer)
 
 
 MODEL = replace(

@@ -46,7 +46,7 @@ class LayerNames:
     after_mlp: str = "post_feedforward_layernorm"
     """Norms of what attention and MLP add, in blocks that have them."""
 
-    def of_layer(self, layer: int, name: str) -> str:
+    def in_layer(self, layer: int, name: str) -> str:
         return f"{self.layers}.{layer}.{name}"
 
 
@@ -173,13 +173,13 @@ class Block(Module):
     def __init__(self, a: Architecture, layer: int) -> None:
         names = self.names
         self.attention_norm = self.norm_of(a, layer, names.attention_norm)
-        self.attention = self.attention_type(a, names.of_layer(layer, names.attention), layer, names.output)
+        self.attention = self.attention_type(a, names.in_layer(layer, names.attention), layer, names.output)
         self.mlp_norm = self.norm_of(a, layer, names.mlp_norm)
-        mlp = names.of_layer(layer, names.mlp)
+        mlp = names.in_layer(layer, names.mlp)
         self.mlp = self.mlp_type(a, mlp, names.up, names.down, is_fused=names.is_fused)
 
     def norm_of(self, a: Architecture, layer: int, name: str) -> RmsNorm:
-        return norm(a, self.names.of_layer(layer, name), kind=self.norm_type)
+        return norm(a, self.names.in_layer(layer, name), kind=self.norm_type)
 
     def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         x_TH = x_TH + self.attention(self.attention_norm(x_TH), tokens)

@@ -1,4 +1,4 @@
-"""qwen2: Llama's shape with biases on query, key and value, and a window on the upper layers if asked."""
+"""qwen2: Llama's shape with biases on query, key and value, and an optional window on the upper layers."""
 
 from mindbatch.config_json.reader import ConfigReader
 from mindbatch.config_json.sizes import FULL, SLIDING, requested_window, windows_by_kind

@@ -22,7 +22,7 @@ class ExpertNames:
 
     block: str = "mlp"
     fused_block: str = "mlp"
-    """In place of `block` if the experts are in one tensor, as transformers 5 saves most types."""
+    """Name of the block if the experts are in one tensor, as transformers 5 saves most types."""
     router: str = "gate.weight"
     correction: str = "gate.e_score_correction_bias"
     experts: str = "experts"
@@ -37,7 +37,7 @@ class ExpertNames:
     fused_is_transposed: bool = False
     """True if experts that are in one tensor have matrices [inputs, outputs]."""
     fused_correction: str = ""
-    """In place of `correction` if the experts are in one tensor."""
+    """Name of the correction if the experts are in one tensor."""
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -116,7 +116,7 @@ class Block(llama.Block):
             del self.mlp
             names = self.expert_names
             block = names.fused_block if a.experts.is_fused else names.block
-            self.experts = SparseMlp(a, self.names.of_layer(layer, block), names)
+            self.experts = SparseMlp(a, self.names.in_layer(layer, block), names)
 
     def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         x_TH = x_TH + self.attention(self.attention_norm(x_TH), tokens)

@@ -136,7 +136,7 @@ class Block(qwen3_moe.Block):
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
         if a.is_recurrent(layer):
-            self.attention = self.delta_net(a, self.names.of_layer(layer, "linear_attn"), layer)
+            self.attention = self.delta_net(a, self.names.in_layer(layer, "linear_attn"), layer)
 
 
 MODEL = replace(

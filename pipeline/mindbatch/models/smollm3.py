@@ -1,4 +1,4 @@
-"""smollm3: Llama's shape; some layers have no positions, and these have a window if asked."""
+"""smollm3: Llama's shape; some layers have no positions, and an optional window."""
 
 from collections.abc import Sequence
 from dataclasses import replace

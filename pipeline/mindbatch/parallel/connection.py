@@ -120,7 +120,7 @@ _DTYPES = ("bool", "int32", "int64", "float16", "float32", "float64", "uint8", "
 _HEAD = struct.Struct("<I")
 
 
-class Message(NamedTuple):
+class RankMessage(NamedTuple):
     """A kind, fields of JSON's types, and arrays."""
 
     kind: str
@@ -142,7 +142,7 @@ def encoded(kind: str, fields: Mapping[str, Any], arrays: Sequence[Array] = ()) 
     return b"".join([_HEAD.pack(len(header)), header, *(array.tobytes() for array in arrays)])
 
 
-def decoded(content: bytes) -> Message:
+def decoded(content: bytes) -> RankMessage:
     """Decodes a message.
 
     Raises:
@@ -161,7 +161,7 @@ def decoded(content: bytes) -> Message:
         raise MessageError(f"not a message of a MindBatch job ({error!r})") from error
     if start != len(content) or not isinstance(kind, str) or not isinstance(fields, dict):
         raise MessageError("not a message of a MindBatch job")
-    return Message(kind, fields, arrays)
+    return RankMessage(kind, fields, arrays)
 
 
 def _array(content: bytes, start: int, dtype: str, shape: Sequence[int]) -> tuple[Array, int]:
@@ -193,7 +193,7 @@ class MessageConnection:
         with self._sending:
             self._connection.send_bytes(content)
 
-    def receive(self) -> Message:
+    def receive(self) -> RankMessage:
         """Waits for the next message.
 
         Raises:

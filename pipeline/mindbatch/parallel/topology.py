@@ -110,10 +110,10 @@ class Topology:
         """Names and ranks of a local rank's groups with its peers: the stage before, then the one after."""
         _, stage, tensor_rank = self.coordinates(rank)
         senders = [sender for sender in (stage - 1, stage) if 0 <= sender < self.pipeline_stage - 1]
-        firsts = [sender * self.model_parallel + tensor_rank for sender in senders]
+        first_ranks = [sender * self.model_parallel + tensor_rank for sender in senders]
         return [
             (stage_link(sender, tensor_rank), [first, first + self.model_parallel])
-            for sender, first in zip(senders, firsts, strict=True)
+            for sender, first in zip(senders, first_ranks, strict=True)
         ]
 
 

@@ -175,7 +175,7 @@ class Tokenizer:
         date: str | None = None,
     ) -> str:
         """Renders a conversation with its control tokens spelt out. Unlike in `encode_chat`, they cannot be
-        told from the same text in a message. date: see there.
+        distinguished from the same text in a message. date: see there.
 
         Raises:
             PromptError: there is no template, messages are malformed, or the template failed or refused them.

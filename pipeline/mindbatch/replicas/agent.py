@@ -14,7 +14,7 @@ from mindbatch.io.errors import EXIT_DONE, MindBatchError
 from mindbatch.launch.job_ranks import NodeProcesses
 from mindbatch.launch.process_plan import JOB_KEY, RANK, ProcessSpec
 from mindbatch.launch.supervisor import EndedProcess
-from mindbatch.parallel.connection import Address, Message, MessageConnection, MessageError, connect
+from mindbatch.parallel.connection import Address, MessageConnection, MessageError, RankMessage, connect
 
 AGENT, START, END, CLOSE, GONE, ENDED, ALIVE = "agent", "start", "end", "close", "gone", "ended", "alive"
 SHARED, LEFT = "shared", "left"
@@ -72,7 +72,7 @@ def serve(
     world: int,
     table: str = "",
     device_offset: int = 0,
-    shared: SimpleQueue[Message | None] | None = None,
+    shared: SimpleQueue[RankMessage | None] | None = None,
 ) -> int:
     """Follows the coordinator's messages until the job is over; returns the exit code.
 
@@ -83,7 +83,7 @@ def serve(
     Raises:
         CoordinatorLost: the connection has ended; the processes have been ended too.
     """
-    messages: SimpleQueue[Message | None] = SimpleQueue()
+    messages: SimpleQueue[RankMessage | None] = SimpleQueue()
     span = [ranks.start, ranks.stop]
     host = socket.gethostname()
     follows = shared is not None
@@ -109,7 +109,7 @@ class _Agent:
     device_offset: int
     next_sign: float = 0.0
 
-    def run(self, messages: SimpleQueue[Message | None]) -> int:
+    def run(self, messages: SimpleQueue[RankMessage | None]) -> int:
         while True:
             with suppress(Empty):
                 message = messages.get(timeout=_TICK_SECONDS)
@@ -120,7 +120,7 @@ class _Agent:
                 self._obey(message)
             self._report()
 
-    def _obey(self, message: Message) -> None:
+    def _obey(self, message: RankMessage) -> None:
         if message.kind == START:
             for process in message.fields["processes"]:
                 self._start(self._spec(process))
@@ -153,8 +153,8 @@ class _Agent:
 
 def _read(
     connection: MessageConnection,
-    messages: SimpleQueue[Message | None],
-    shared: SimpleQueue[Message | None] | None,
+    messages: SimpleQueue[RankMessage | None],
+    shared: SimpleQueue[RankMessage | None] | None,
 ) -> None:
     with suppress(EOFError, OSError, MessageError):
         while True:

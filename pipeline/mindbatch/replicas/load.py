@@ -24,7 +24,7 @@ from mindbatch.loading.build import LoadedEngine, Notice, dry_run_engine
 from mindbatch.loading.memory_check import MemoryDemand, refuse_beyond_memory
 from mindbatch.loading.providers import OpenedFolder
 from mindbatch.loading.setup import EngineSetup, prepare
-from mindbatch.parallel.connection import Message
+from mindbatch.parallel.connection import RankMessage
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas import rank_main
 from mindbatch.replicas.agent import LEFT
@@ -141,7 +141,7 @@ def _following(
     config: ModelTaskConfig, job: JobSetup, setup: EngineSetup, notice: Notice, logs: Path | None
 ) -> LoadedEngine:
     """Returns the model of another copy of a script, once the first has loaded it."""
-    shared: SimpleQueue[Message | None] = SimpleQueue()
+    shared: SimpleQueue[RankMessage | None] = SimpleQueue()
     connection, key = connection_to_coordinator(job, notice)
 
     def serve() -> None:

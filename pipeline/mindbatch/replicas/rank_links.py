@@ -16,9 +16,9 @@ from mindbatch.io.screen_text import say
 from mindbatch.parallel.connection import (
     Address,
     JobListener,
-    Message,
     MessageConnection,
     MessageError,
+    RankMessage,
     encoded,
 )
 from mindbatch.replicas.agent import AGENT
@@ -38,7 +38,7 @@ class Arrival(NamedTuple):
     """A rank's message; None is that its connection has ended."""
 
     rank: int
-    message: Message | None
+    message: RankMessage | None
 
 
 class _Link:
@@ -78,7 +78,7 @@ class RankLinks:
         self, host: str, key: bytes, world_size: int, port: int = 0, *, takes_agents: bool = False
     ) -> None:
         self.world_size, self._takes_agents = world_size, takes_agents
-        self._agents: SimpleQueue[tuple[MessageConnection, Message]] = SimpleQueue()
+        self._agents: SimpleQueue[tuple[MessageConnection, RankMessage]] = SimpleQueue()
         self._arrivals: SimpleQueue[tuple[int, Arrival]] = SimpleQueue()  # with the attempt
         self._attempts = [0] * world_size
         self._connections: dict[int, _Link] = {}
@@ -99,7 +99,7 @@ class RankLinks:
             if attempt == self._attempts[arrival.rank]:
                 return arrival
 
-    def next_agent(self, seconds: float) -> tuple[MessageConnection, Message] | None:
+    def next_agent(self, seconds: float) -> tuple[MessageConnection, RankMessage] | None:
         """Returns the next agent's connection and first message; None if none comes in time."""
         with suppress(Empty):
             return self._agents.get(timeout=seconds)
@@ -149,7 +149,7 @@ class RankLinks:
                 self._pass_on(rank, attempt, hello, connection)
         connection.close()
 
-    def _pass_on(self, rank: int, attempt: int, message: Message, connection: MessageConnection) -> None:
+    def _pass_on(self, rank: int, attempt: int, message: RankMessage, connection: MessageConnection) -> None:
         """Puts a first message and all later ones into the queue, and the end of the connection."""
         try:
             while True:
@@ -180,7 +180,7 @@ class CoordinatorLink:
         self._connection = connection
         self._ended = threading.Event()
         self.send(HELLO, **hello)
-        self._messages: SimpleQueue[Message] = SimpleQueue()
+        self._messages: SimpleQueue[RankMessage] = SimpleQueue()
         self._activity, self._since, self._steps = LOADING, time.monotonic(), 0
         for work in (self._read, self._beat):
             threading.Thread(target=work, name=work.__name__, daemon=True).start()
@@ -192,7 +192,7 @@ class CoordinatorLink:
         except OSError as error:
             self._exit(error)
 
-    def receive(self, *, wait: bool = True) -> Message | None:
+    def receive(self, *, wait: bool = True) -> RankMessage | None:
         """Returns the coordinator's next message; None if there is none and `wait` is False."""
         with suppress(Empty):
             return self._messages.get(block=wait)
@@ -255,7 +255,7 @@ def serve(link: CoordinatorLink, engine: StepEngine) -> NoReturn:
         _send(link, engine, engine.step())
 
 
-def _answer(link: CoordinatorLink, engine: StepEngine, message: Message) -> None:
+def _answer(link: CoordinatorLink, engine: StepEngine, message: RankMessage) -> None:
     if message.kind == ADD:
         for request in message.fields["requests"]:
             _add(link, engine, request_of(request))

@@ -11,7 +11,7 @@ from mindbatch.io.screen_text import say
 from mindbatch.launch.job_ranks import NodeProcesses
 from mindbatch.launch.process_plan import JOB_KEY, ProcessSpec
 from mindbatch.launch.supervisor import EndedProcess
-from mindbatch.parallel.connection import Message, MessageConnection, MessageError
+from mindbatch.parallel.connection import MessageConnection, MessageError, RankMessage
 from mindbatch.replicas.agent import CLOSE, END, ENDED, GONE, LEFT, SHARED, START
 from mindbatch.replicas.rank_links import RankLinks
 
@@ -111,7 +111,7 @@ class RemoteNode(NodeProcesses):
         with suppress(OSError):
             self._connection.send(kind, **fields)
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: RankMessage) -> None:
         fields = message.fields
         if message.kind == ENDED:
             self._ended.append(EndedProcess(**{**fields, "last_lines": tuple(fields["last_lines"])}))
@@ -181,7 +181,7 @@ def _span(ranks: range) -> str:
 
 
 def _welcomed(
-    connection: MessageConnection, hello: Message, missing: Sequence[range], world: int, table: str
+    connection: MessageConnection, hello: RankMessage, missing: Sequence[range], world: int, table: str
 ) -> RemoteNode:
     """Returns the node of an agent. Raises MindBatchError if the agent does not belong to this job."""
     ranks = range(*map(int, hello.fields["ranks"]))

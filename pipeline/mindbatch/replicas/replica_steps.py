@@ -20,9 +20,9 @@ from mindbatch.parallel.connection import (
     Address,
     Array,
     JobListener,
-    Message,
     MessageConnection,
     MessageError,
+    RankMessage,
     connect,
 )
 
@@ -258,7 +258,7 @@ def follow(
         on_step(False)
 
 
-def _compute(message: Message, runners: Sequence[ModelRunner], digest: TokenDigest) -> None:
+def _compute(message: RankMessage, runners: Sequence[ModelRunner], digest: TokenDigest) -> None:
     if message.kind == COMPUTE:
         inputs = step_of(message.fields, message.arrays)
         values = _runner(message, runners).compute(inputs)
@@ -271,7 +271,7 @@ def _compute(message: Message, runners: Sequence[ModelRunner], digest: TokenDige
         raise MessageError(f"the leader sent {message.kind!r}, which a follower does not understand")
 
 
-def _runner(message: Message, runners: Sequence[ModelRunner]) -> ModelRunner:
+def _runner(message: RankMessage, runners: Sequence[ModelRunner]) -> ModelRunner:
     number = message.fields["runner"]
     if not isinstance(number, int) or not 0 <= number < len(runners):
         raise MessageError(f"the leader named runner {number!r}; this rank has {len(runners)}")

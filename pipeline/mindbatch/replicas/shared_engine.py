@@ -19,7 +19,7 @@ from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.io.errors import MindBatchError
 from mindbatch.launch.launcher_environment import SAME_CALLS
-from mindbatch.parallel.connection import Message
+from mindbatch.parallel.connection import RankMessage
 from mindbatch.replicas.messages import (
     failure_fields,
     failure_of,
@@ -126,7 +126,7 @@ class FollowingEngine:
         self,
         settings: EngineSettings,
         checks: StepEngine,
-        shared: SimpleQueue[Message | None],
+        shared: SimpleQueue[RankMessage | None],
         end: Callable[[], None],
         check: Callable[[], None] = lambda: None,
     ) -> None:

@@ -13,7 +13,7 @@ from mindbatch.launch.job_ranks import JobRanks, LocalProcesses
 from mindbatch.launch.launcher_environment import SAME_CALLS, Coordinator
 from mindbatch.launch.process_log import write_replica_tables
 from mindbatch.launch.process_plan import HIDDEN, JOB_KEY, RANK, SCHEDULER, JobSetup, ProcessSpec
-from mindbatch.parallel.connection import Message, MessageConnection
+from mindbatch.parallel.connection import MessageConnection, RankMessage
 from mindbatch.replicas import rank_main
 from mindbatch.replicas.agent import patient_connection, serve
 from mindbatch.replicas.rank_links import RankLinks
@@ -126,7 +126,7 @@ def serve_coordinator(
     local: LocalProcesses,
     connection: MessageConnection,
     key: bytes,
-    shared: SimpleQueue[Message | None] | None = None,
+    shared: SimpleQueue[RankMessage | None] | None = None,
 ) -> int:
     """Starts and watches this node's processes until the job is over; see `agent.serve`."""
     world, table = job.topology.world_size, job.table_digest

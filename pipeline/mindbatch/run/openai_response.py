@@ -57,7 +57,7 @@ def chat_message(
     parser = parser_of(row, options)
     if parser is None:
         return message, reason
-    parsed = ParsedMessage.from_pieces(parser.push(generation["text"]) + parser.finish())
+    parsed = ParsedMessage.from_segments(parser.push(generation["text"]) + parser.finish())
     message["content"] = parsed.content
     if parsed.reasoning is not None:
         message["reasoning_content"] = parsed.reasoning

@@ -395,5 +395,5 @@ def run_config(config: ServeConfig, data: Path, folder: Path) -> BatchConfig:
         progress="none",
     )
     run.drawn = dict(config.drawn)
-    run.written = WrittenSettings.of_made(run, config.written)
+    run.written = WrittenSettings.of_derived(run, config.written)
     return run

@@ -17,7 +17,7 @@ from mindbatch.dataset.openai_request import CHAT
 from mindbatch.dataset.rows import DataRow
 from mindbatch.engine.request import PROMPT_STAGE, RequestOutput, StreamEvent, result_body
 from mindbatch.io.amounts import today
-from mindbatch.message_formats.call_text import Content, Piece, Reasoning, ToolCall
+from mindbatch.message_formats.call_text import Content, MessageSegment, Reasoning, ToolCall
 from mindbatch.message_formats.parser import MessageParser
 from mindbatch.run.openai_response import (
     call_id,
@@ -250,10 +250,10 @@ class _Choice:
         text = event.text
         if not self._generation.is_chat:
             return [self._chunk(self._logprobs(), text=text)] if text else []
-        pieces: list[Piece] = [Content(text)] if text else []
+        segments: list[MessageSegment] = [Content(text)] if text else []
         if self._parser is not None:
-            pieces = self._parser.push(text)
-        chunks = [self._chunk(delta=delta) for delta in map(self._delta_of, pieces) if delta]
+            segments = self._parser.push(text)
+        chunks = [self._chunk(delta=delta) for delta in map(self._delta_of, segments) if delta]
         if chunks:
             chunks[-1]["logprobs"] = self._logprobs()
         return self._with_role(chunks)
@@ -263,8 +263,8 @@ class _Choice:
         logprobs = self._logprobs()
         if not self._generation.is_chat:
             return [self._chunk(logprobs, reason, text="")]
-        pieces = [] if self._parser is None else self._parser.finish()
-        chunks = [self._chunk(delta=delta) for delta in map(self._delta_of, pieces) if delta]
+        segments = [] if self._parser is None else self._parser.finish()
+        chunks = [self._chunk(delta=delta) for delta in map(self._delta_of, segments) if delta]
         self._notes += notes_at_end(self._parser)
         last = {"parse_errors": self._notes} if self._notes else {}
         reason = reason_with_calls(reason) if self._num_calls else reason
@@ -292,16 +292,16 @@ class _Choice:
             return [self._chunk(delta={"role": "assistant", "content": ""}), *chunks]
         return chunks
 
-    def _delta_of(self, piece: Piece) -> dict[str, Any]:
-        if isinstance(piece, Content):
-            return {"content": piece.text}
-        if isinstance(piece, Reasoning):
-            return {"reasoning_content": piece.text}
-        if isinstance(piece, ToolCall):
+    def _delta_of(self, segment: MessageSegment) -> dict[str, Any]:
+        if isinstance(segment, Content):
+            return {"content": segment.text}
+        if isinstance(segment, Reasoning):
+            return {"reasoning_content": segment.text}
+        if isinstance(segment, ToolCall):
             index, self._num_calls = self._num_calls, self._num_calls + 1
             name = call_id(self._row, self._index, index, self._generation.options)
-            return {"tool_calls": [{"index": index, **tool_call(piece, name)}]}
-        self._notes.append(piece.reason)
+            return {"tool_calls": [{"index": index, **tool_call(segment, name)}]}
+        self._notes.append(segment.reason)
         return {}
 
     def _chunk(

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from mindbatch.dataset.openai_request import CHAT
 from mindbatch.engine.request import RequestOutput, StreamEvent, num_generated_tokens, result_body
 from mindbatch.io.error_lines import did_you_mean, shown
-from mindbatch.message_formats.call_text import Content, Piece, Reasoning, ToolCall, Unparsed
+from mindbatch.message_formats.call_text import Content, MessageSegment, Reasoning, ToolCall, Unparsed
 from mindbatch.prompts.messages import MAX_MESSAGES, MAX_TOOLS
 from mindbatch.run.openai_response import notes_at_end, parser_of
 from mindbatch.server.completions import flag, json_response, streamed
@@ -55,15 +55,17 @@ class _Answer:
                     for kind in ("created", "in_progress"):
                         yield items.event(kind, response=self._object(items, None))
                 if isinstance(item, StreamEvent):
-                    pieces: list[Piece] = parser.push(item.text) if parser else [Content(item.text)]
-                    if any(isinstance(piece, Reasoning) for piece in pieces):
+                    segments: list[MessageSegment] = (
+                        parser.push(item.text) if parser else [Content(item.text)]
+                    )
+                    if any(isinstance(segment, Reasoning) for segment in segments):
                         self.reasoning_tokens += len(item.token_ids)
                 else:
                     output = item
-                    pieces = parser.finish() if parser else []
+                    segments = parser.finish() if parser else []
                     items.notes += notes_at_end(parser)
-                for piece in pieces:
-                    for event in items.add(piece):
+                for segment in segments:
+                    for event in items.add(segment):
                         yield event
         for event in items.close(_status(output)):
             yield event
@@ -136,7 +138,7 @@ def _usage(output: RequestOutput, reasoning_tokens: int) -> dict[str, Any]:
 
 
 class _OutputItems:
-    """Collects the output items of one response in the order of their pieces."""
+    """Collects the output items of one response in the order of their segments."""
 
     def __init__(self) -> None:
         self.items: list[dict[str, Any]] = []
@@ -148,21 +150,23 @@ class _OutputItems:
         """Makes an event with its number in the stream."""
         return {"type": f"response.{kind}", "sequence_number": next(self._numbers), **fields}
 
-    def add(self, piece: Piece) -> Iterator[Event]:
-        """Adds a piece and yields its events; a note on text that is not a call has none."""
-        if isinstance(piece, Unparsed):
-            self.notes.append(piece.reason)
-        elif isinstance(piece, ToolCall):
+    def add(self, segment: MessageSegment) -> Iterator[Event]:
+        """Adds a segment and yields its events; a note on text that is not a call has none."""
+        if isinstance(segment, Unparsed):
+            self.notes.append(segment.reason)
+        elif isinstance(segment, ToolCall):
             yield from self.close()
-            yield from self._call(piece)
-        elif isinstance(piece, Content | Reasoning) and piece.text:
-            kind = "message" if isinstance(piece, Content) else "reasoning"
+            yield from self._call(segment)
+        elif isinstance(segment, Content | Reasoning) and segment.text:
+            kind = "message" if isinstance(segment, Content) else "reasoning"
             if self._open != kind:
                 yield from self.close()
                 yield from self._begin(kind)
             part = self.items[-1]["content"][0]
-            part["text"] += piece.text
-            yield self.event(f"{_PARTS[kind]}.delta", **self._location(), delta=piece.text, **_LOGPROBS[kind])
+            part["text"] += segment.text
+            yield self.event(
+                f"{_PARTS[kind]}.delta", **self._location(), delta=segment.text, **_LOGPROBS[kind]
+            )
 
     def close(self, status: str = "completed") -> Iterator[Event]:
         """Ends the open item, if there is one."""

@@ -26,8 +26,8 @@ def job_of(config: BatchTaskConfig) -> BatchJob:
     folder = Path(config.model.tokenizer or config.model.checkpoint_name_or_path or "")
     opened = open_model(config.model, replica_of(config.parallel).part_of(0))
     tokenizer = cache(lambda: Tokenizer.load(folder))
-    if asked := always_chats(config.data):
-        refuse_chats(tokenizer(), asked)
+    if chat_setting := always_chats(config.data):
+        refuse_chats(tokenizer(), chat_setting)
     return BatchJob(
         config,
         fingerprint_fields(config, opened=opened),

@@ -92,7 +92,7 @@ class RowDifference:
 
 @dataclass(frozen=True)
 class ChangedRow:
-    """A row with two different results. same_row: whether both were asked the same in the same way."""
+    """A row with two different results. same_row: whether prompt and parameters are the same."""
 
     key: str
     same_row: bool
@@ -206,8 +206,8 @@ def _compare_row(
 def _load(database: sqlite3.Connection, run: int, folder: RunFolder, ledger: Ledger) -> None:
     """Takes what the ledger holds, and the rows that could not even be read from the file of errors."""
     entries = (
-        (entry.key, run, entry.row, entry.kind, place.session, place.offset, place.length)
-        for entry, place in ledger.recover()
+        (entry.key, run, entry.row, entry.kind, location.session, location.offset, location.length)
+        for entry, location in ledger.recover()
     )
     database.execute("BEGIN")
     database.executemany("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?, ?, ?)", entries)
@@ -252,8 +252,8 @@ def _changed(comparison: Comparison) -> Iterator[str]:
         where = f"generation {row.difference.generation}"
         if row.difference.token is not None:
             where += f", token {row.difference.token}"
-        asked = "" if row.same_row else " (its prompt or parameters differ, too)"
-        yield f"{printable(row.key)}: differs from {where}{asked}"
+        note = "" if row.same_row else " (its prompt or parameters differ, too)"
+        yield f"{printable(row.key)}: differs from {where}{note}"
         yield f"  {comparison.first}: {printable(row.difference.first)}"
         yield f"  {comparison.second}: {printable(row.difference.second)}"
     if (more := comparison.changed - len(comparison.changed_rows)) > 0:
@@ -274,7 +274,7 @@ def _keys(comparison: Comparison) -> Iterator[str]:
 
 
 def _failures(folder: RunFolder) -> Iterator[str]:
-    """The rows in the file of errors, in either of its forms: keys, or places of rows that have none."""
+    """Yields the rows of the file of errors, in either of its forms: by key, or by location without a key."""
     try:
         descriptor = open_regular(folder.errors)
     except OSError:  # the run has not come so far
@@ -282,11 +282,11 @@ def _failures(folder: RunFolder) -> Iterator[str]:
     with open(descriptor, "rb") as file:
         for content in map(json_mapping, file):
             key = content.get("key", content.get("custom_id"))
-            yield key if isinstance(key, str) else _place(content)
+            yield key if isinstance(key, str) else _location(content)
 
 
-def _place(content: Mapping[str, Any]) -> str:
-    """Locates a row without a key; OpenAI's form has its place in the message, before the reason."""
+def _location(content: Mapping[str, Any]) -> str:
+    """Locates a row without a key; OpenAI's form has the location in the message, before the reason."""
     if "line" in content:
         return f"{content.get('source')}:{content['line']}"
     error = content.get("error")
@@ -315,9 +315,9 @@ def _changed_parts(
 ) -> tuple[str, str] | None:
     """Texts around their first difference, or else token ids or finish reasons; None if all are equal."""
     texts = str(one["text"]), str(other["text"])
-    place = first_difference(*texts)
-    if place is not None:
-        return _around(texts[0], place, ""), _around(texts[1], place, "")
+    position = first_difference(*texts)
+    if position is not None:
+        return _around(texts[0], position, ""), _around(texts[1], position, "")
     if token is not None:  # other tokens for the same text
         ids = ([*map(str, generation["token_ids"])] for generation in (one, other))
         first, second = (f"token ids {_around(part, token, ' ')}" for part in ids)
@@ -335,7 +335,7 @@ def first_difference(one: Sequence[Any], other: Sequence[Any]) -> int | None:
     return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-def _around(items: Sequence[str], place: int, joint: str) -> str:
-    start, end = max(0, place - CONTEXT), place + CONTEXT
+def _around(items: Sequence[str], position: int, joint: str) -> str:
+    start, end = max(0, position - CONTEXT), position + CONTEXT
     cut = joint.join(items[start:end])
     return ("..." if start else "") + cut + ("..." if end < len(items) else "")

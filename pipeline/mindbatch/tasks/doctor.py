@@ -33,7 +33,7 @@ _USES = {
     "mindformers": "for model.provider=mindformers",
 }
 
-Findings = dict[str, dict[str, Any]]
+Diagnosis = dict[str, dict[str, Any]]
 """Section -> name -> what was found; None stands for nothing."""
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -75,7 +75,7 @@ def run(config: DoctorConfig) -> int:
     return EXIT_FAILED if error else EXIT_DONE
 
 
-def collect(mindspore: ModuleType | None, error: str | None) -> Findings:
+def collect(mindspore: ModuleType | None, error: str | None) -> Diagnosis:
     """Everything that the task shows; `error` says why there is no `mindspore`."""
     return {
         "versions": {"python": platform.python_version()} | dict.fromkeys(PACKAGES) | versions(PACKAGES),
@@ -87,7 +87,7 @@ def collect(mindspore: ModuleType | None, error: str | None) -> Findings:
             **{f"memory_{name}_gib": round(size / GIB, 1) for name, size in memory().items()},
         },
         "missing": missing_packages(),
-        "devices": {"CPU": True, "Ascend": _has_ascend(mindspore), "fault": error},
+        "devices": {"CPU": True, "Ascend": _has_ascend(mindspore), "error": error},
         "kernels": _kernels() | compilers(),
         "several_hosts": {"mpi4py": versions(["mpi4py"]).get("mpi4py"), "mpirun": version_line("mpirun")},
         "threads": thread_settings(),
@@ -95,7 +95,7 @@ def collect(mindspore: ModuleType | None, error: str | None) -> Findings:
     }
 
 
-def as_text(findings: Findings) -> str:
+def as_text(findings: Diagnosis) -> str:
     blocks = []
     for section, values in findings.items():
         if not values:

@@ -47,7 +47,7 @@ NO_TOKENIZER = "prompts are token ids, or model.tokenizer=FOLDER has one"
 NO_CHATS = "prompts are texts; messages need chat_template.jinja in the folder"
 NO_CHECKPOINT = "path: must be given: mindbatch inspect PATH, a file or folder"
 NUMBERS_OF_RANKS = (2, 4, 8, 16, 32, 64)
-MOST_DIFFERENCES = 3
+MAX_DIFFERENCES = 3
 
 
 @dataclass
@@ -89,17 +89,17 @@ def run(config: InspectConfig) -> int:
             has_copies = source.kind == RANKS and seem_copies(source.ranks)
     except CheckpointError as error:
         raise CheckpointError(dict.fromkeys([*reasons, *error.lines])) from None
-    how = None
+    support = None
     if not reasons and source.kind in (HUGGING_FACE, ITERATION) and "model_type" in model_config:
-        how, reasons = how_it_runs(path)
+        support, reasons = model_support(path)
     if config.format == "json":
         quantised = {} if stored_as is None else {"quantised": stored_as}
-        runs = {} if how is None else {"runs": asdict(how)}
+        runs = {} if support is None else {"runs": asdict(support)}
         shown = [rank | {"tensors": rank["tensors"][: config.limit]} for rank in ranks]
         content = {"path": str(source.path), "kind": source.kind, "ranks": shown}
         show_json(content | quantised | runs | {"not_run": reasons})
     else:
-        verdict = [*(how.lines() if how else ()), *map("not run by this version: {}".format, reasons)]
+        verdict = [*(support.lines() if support else ()), *map("not run by this version: {}".format, reasons)]
         verdict += nearest_lines(model_config) if reasons and model_config else ()
         verdict += [_COPIES] if has_copies else []
         show_page(source_page(source, ranks, verdict, config.limit, config.digests, config.filter, stored_as))
@@ -203,7 +203,7 @@ def _witness(tensors: TensorSet) -> str | None:
 
 
 @dataclass(frozen=True)
-class HowItRuns:
+class ModelSupport:
     """Properties of a model folder run by `generate` or `batch` with the defaults of their options.
 
     positions: largest number of tokens of prompt and output.
@@ -244,7 +244,7 @@ class HowItRuns:
         yield from (f"  {line}" for line in self.embeddings)
 
 
-def how_it_runs(path: Path) -> tuple[HowItRuns | None, list[str]]:
+def model_support(path: Path) -> tuple[ModelSupport | None, list[str]]:
     """Describes how a model folder runs, by its configuration, heads and tokenizer, or why it does not."""
     # NumPy and tokenizers, which pages of other files do not need
     from mindbatch.decoding.folder_embeddings import folder_embeddings
@@ -257,7 +257,7 @@ def how_it_runs(path: Path) -> tuple[HowItRuns | None, list[str]]:
     except (CheckpointError, ConfigError) as error:
         return None, [*error.lines]
     embeddings = folder_embeddings(path)
-    how = HowItRuns(
+    support = ModelSupport(
         spec.model_type,
         spec.num_parameters,
         spec.max_positions,
@@ -268,7 +268,7 @@ def how_it_runs(path: Path) -> tuple[HowItRuns | None, list[str]]:
         tokenizer is not None and tokenizer.has_chat_template,
         (*embeddings.errors, *embeddings.notes(None)),
     )
-    return how, []
+    return support, []
 
 
 def nearest_lines(config: Mapping[str, Any]) -> Iterator[str]:
@@ -283,6 +283,6 @@ def nearest_lines(config: Mapping[str, Any]) -> Iterator[str]:
     yield f"nearest supported type: {near.model_type}; " + (
         "what differs:" if near.differences else "no key of config.json differs, tensors may"
     )
-    yield from (f"  {difference.partition(';')[0]}" for difference in near.differences[:MOST_DIFFERENCES])
-    if (more := len(near.differences) - MOST_DIFFERENCES) > 0:
+    yield from (f"  {difference.partition(';')[0]}" for difference in near.differences[:MAX_DIFFERENCES])
+    if (more := len(near.differences) - MAX_DIFFERENCES) > 0:
         yield f"  and {more} more"

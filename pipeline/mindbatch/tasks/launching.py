@@ -16,12 +16,12 @@ from mindbatch.io.screen_text import data_output, say
 if TYPE_CHECKING:
     from mindbatch.launch.process_plan import JobSetup
 
-Run = Callable[[TaskConfig], int]
+RunTask = Callable[[TaskConfig], int]
 
 _ONE = "one process: this one; nothing else would be started"
 
 
-def run_in_job(config: TaskConfig, run: Run) -> int:
+def run_in_job(config: TaskConfig, run: RunTask) -> int:
     """Runs a task that `is_launched`, if this process is the one to do it; returns the exit code.
 
     Raises:
@@ -44,7 +44,7 @@ def run_in_job(config: TaskConfig, run: Run) -> int:
     return run(config) if job.is_coordinator else _serve(config, job)
 
 
-def _run_alone(config: ModelTaskConfig, run: Run) -> int:
+def _run_alone(config: ModelTaskConfig, run: RunTask) -> int:
     if (launcher := config.launch.launcher) != "dynamic":
         say(f"launch={launcher}: one process needs no launcher; parallel.* makes more of them")
     return run(config)

@@ -206,7 +206,7 @@ def _as_json(checked: CheckedFile) -> dict[str, object]:
         "version": table.version if table else None,
         "servers": len(table.servers) if table else None,
         "ranks": table.num_ranks if table else None,
-        "faults": checked.errors,
+        "errors": checked.errors,
         "notes": checked.notes,
     }
 
@@ -222,12 +222,12 @@ def _as_text(checked: CheckedFile) -> list[str]:
 
 def assemble(config: RankTableConfig) -> Assembled:
     """The table with its ranks. Raises ConfigError for what was given wrong, RankTableError for the rest."""
-    table, name, notes = _of_this_server(config) if config.servers is None else _of_given_servers(config)
+    table, name, notes = _of_this_server(config) if config.servers is None else _of_server_list(config)
     verify(table, AllowedDeviations(uneven=config.uneven))
     return table, name, notes
 
 
-def _of_given_servers(config: RankTableConfig) -> Assembled:
+def _of_server_list(config: RankTableConfig) -> Assembled:
     errors: list[str] = []
     notes: list[str] = []
     nic = RESERVED_NIC if config.version == PLAIN else None
@@ -282,11 +282,11 @@ def _of_this_server(config: RankTableConfig) -> Assembled:
 Value = TypeVar("Value")
 
 
-def _parsed(given_as: str, parse: Callable[[], Value], default: Value, errors: list[str]) -> Value:
+def _parsed(user_key: str, parse: Callable[[], Value], default: Value, errors: list[str]) -> Value:
     try:
         return parse()
     except ValueError as error:
-        errors.append(f"{given_as}: {error}")
+        errors.append(f"{user_key}: {error}")
         return default
 
 

@@ -1,7 +1,7 @@
 """The tasks of the command line: what each does, examples of it, its keys and its code.
 
 A task is a package of its own, or a module: the schema of its keys, with what they may be together, and
-`run(config)`. It is imported when it is asked for; the schema loads none of the code.
+`run(config)`. It is imported on first use; the schema loads none of the code.
 """
 
 from mindbatch.config.schema import Task

@@ -75,8 +75,8 @@ def _changed(before: Entry, after: Entry) -> str | None:
         changed = difference(before.body, after.body)
         if changed is None:
             return None
-        place = "" if changed.token is None else f", first differing token {changed.token}"
-        return f"changed: generation {changed.generation}{place}: {changed.first!r} -> {changed.second!r}"
+        position = "" if changed.token is None else f", first differing token {changed.token}"
+        return f"changed: generation {changed.generation}{position}: {changed.first!r} -> {changed.second!r}"
     one, other = _named(before), _named(after)
     return None if one == other else f"changed: {one} -> {other}"
 
@@ -88,10 +88,10 @@ def _named(entry: Entry) -> str:
 def _entry(folder: RunFolder, record: RunRecord, key: str) -> tuple[Entry, ComputedWith] | None:
     """Reads the last entry of a row in the ledger, and with what it was computed."""
     with Ledger(folder, record.fingerprint) as ledger:
-        places = [place for entry, place in ledger.recover() if entry.key == key]
-        if not places:
+        locations = [location for entry, location in ledger.recover() if entry.key == key]
+        if not locations:
             return None
-        return ledger.read(places[-1]), ledger.computed_with_in(places[-1].session)
+        return ledger.read(locations[-1]), ledger.computed_with_in(locations[-1].session)
 
 
 def _row(config: BatchConfig, folder: RunFolder, key: str) -> DataRow:

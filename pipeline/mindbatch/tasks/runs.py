@@ -30,7 +30,7 @@ NUMBERS = (1, 2, 3, 4)
 
 NO_RUNS = "no runs"
 _TAIL_BYTES = 1 << 16
-Status = Literal["running", "complete", "interrupted", "incomplete", "damaged"]
+FolderStatus = Literal["running", "complete", "interrupted", "incomplete", "damaged"]
 
 
 @dataclasses.dataclass
@@ -81,7 +81,7 @@ def as_json(state: RunState) -> dict[str, Any]:
     rows = {name: content.pop(name) for name in ("total", "done", "failed")}
     error = content.pop("error")
     content |= {"rows": rows, "command": list(state.command)}
-    return content | ({"fault": error} if error else {})
+    return content | ({"error": error} if error else {})
 
 
 def as_lines(states: Sequence[RunState]) -> list[str]:
@@ -112,7 +112,7 @@ class RunState:
     """
 
     folder: str
-    status: Status
+    status: FolderStatus
     total: int | None = None
     done: int | None = None
     failed: int | None = None
@@ -137,12 +137,12 @@ def state_of(path: Path) -> RunState:
     )
 
 
-def _status(folder: RunFolder, manifest: Mapping[str, Any]) -> Status:
+def _status(folder: RunFolder, manifest: Mapping[str, Any]) -> FolderStatus:
     if is_running(folder):
         return "running"
     match manifest.get("status"):
         case "complete" | "interrupted" as status:
-            ended: Status = status
+            ended: FolderStatus = status
             return ended
     return "incomplete"
 

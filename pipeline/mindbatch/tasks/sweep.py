@@ -32,7 +32,7 @@ from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.tasks.runs import state_of
 
 LONGEST_NAME = 120
-MOST_JOBS = 1000
+MAX_JOBS = 1000
 """Of a sweep: all are composed and checked before the first begins."""
 OUTPUTS = (OUTPUT_FOLDER, "output.file", "report", "target.dir", "layout.dir")
 """Keys of what a job writes: no two jobs may write the same."""
@@ -77,8 +77,8 @@ def jobs_of(overrides: Sequence[str], options: OptionFiles, listed_group: str = 
     values = [_values(token, parser, errors) for token in overrides]
     if not any(len(choices) > 1 for choices in values):
         errors = errors or ["--multirun: no key has several values; write key=a,b or key='range(1,5)'"]
-    if not errors and (count := prod(map(len, values))) > MOST_JOBS:
-        errors = [f"--multirun: {count:,} jobs; at most {MOST_JOBS:,} are run by one command"]
+    if not errors and (count := prod(map(len, values))) > MAX_JOBS:
+        errors = [f"--multirun: {count:,} jobs; at most {MAX_JOBS:,} are run by one command"]
     if errors:
         raise ConfigError(errors)
     by_key = [*zip(map(key_of, overrides), values, strict=True)]
@@ -108,8 +108,8 @@ def _values(token: str, parser: OverridesParser, errors: list[str]) -> list[str]
         if not override.is_discrete_sweep():
             errors.append(f"{token}: an interval has no end of values; write range(), choice() or a,b")
             return [token]
-        if _num_values(override) > MOST_JOBS:
-            errors.append(f"{token}: stands for more than {MOST_JOBS:,} values, the most that are swept")
+        if _num_values(override) > MAX_JOBS:
+            errors.append(f"{token}: stands for more than {MAX_JOBS:,} values, the most that are swept")
             return [token]
         key = token.partition("=")[0]
         values, texts = override.sweep_iterator(), override.sweep_string_iterator()
@@ -154,7 +154,7 @@ def _entry(entry: dict[str, Any]) -> Any:
     return entry[OPTION] if [*entry] == [OPTION] else entry
 
 
-def placed(jobs: Sequence[SweepJob], schema: type[TaskConfig], compose: Compose) -> list[SweepJob]:
+def with_run_folders(jobs: Sequence[SweepJob], schema: type[TaskConfig], compose: Compose) -> list[SweepJob]:
     """The jobs with a folder of their own below output.dir, where the task makes one and it is given."""
     if (
         OUTPUT_FOLDER not in schema_keys(schema).keys

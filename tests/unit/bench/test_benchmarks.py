@@ -17,7 +17,7 @@ from doc_pages import CHECKOUT, PAGES
 TEXTS = [*PAGES, *HERE.rglob("*.py"), *HERE.rglob("*.md")]
 PACKAGES = ("bench", "mindbatch")
 OPTIONS = {"--help", "--rounds", "--threads"}
-"""Those of `command_line.parser_of`."""
+"""Those of every program, of `parser_of`."""
 
 
 def wrong_words(text: str) -> list[str]:

@@ -14,7 +14,7 @@ from mindbatch.checkpoint.json_object import parse_json_object, read_json_object
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.plan import BaseTensors, adapted_weights
 from mindbatch.checkpoint.placement.plan import plan_copies
-from mindbatch.checkpoint.placement.regions import as_placed, whole_placements
+from mindbatch.checkpoint.placement.regions import as_rank_files, whole_placements
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.strict_json import MAX_PARTS
 
@@ -64,7 +64,10 @@ def test_hints_are_looked_for_only_where_they_are_told(
     theirs = {name.replace("self_attn", "attention"): (2, 2) for name in WANTED}
     with pytest.raises(CheckpointError, match="did you mean"):
         plan_copies(
-            *(as_placed(whole_placements(shapes), 1) for shapes in (theirs, dict.fromkeys(WANTED, (2, 2))))
+            *(
+                as_rank_files(whole_placements(shapes), 1)
+                for shapes in (theirs, dict.fromkeys(WANTED, (2, 2)))
+            )
         )
     assert len(compared) == 2 * MAX_LINES
     compared.clear()

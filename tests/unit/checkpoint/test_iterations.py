@@ -126,7 +126,7 @@ Change = Callable[[dict[str, Any]], object]
 DAMAGE: dict[str, tuple[Change, str]] = {
     "a piece without a file": (
         lambda content: content["storage_data"].pop(f"('{QKV}', (1,))"),
-        "piece 1 of 2 is in no file",
+        "fragment 1 of 2 is in no file",
     ),
     "a tensor that is not described": (
         lambda content: content["state_dict_metadata"].pop(QKV),

@@ -374,14 +374,14 @@ def test_an_output_file_that_is_there_is_only_written_over_if_asked(
     for name, shown in (("out.config.yaml", f"{tmp_path}/out.config.yaml "), ("out", "")):
         (tmp_path / name).touch()
         (line,) = faults(*usable, out)
-        assert line == f"{out}: {shown}is there already; give another name, or output.overwrite=true"
+        assert line == f"{out}: {shown}already exists; use another name, or output.overwrite=true"
     config_of("generate", *usable, out, "output.overwrite=true")
 
 
 def test_comparisons_are_only_written_over_if_asked(usable: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "comparison.html").touch()
     words = [*usable, f"output.dir={tmp_path}"]
-    with pytest.raises(ConfigError, match=r"comparison\.html is there already; .*output\.overwrite=true"):
+    with pytest.raises(ConfigError, match=r"comparison\.html already exists; .*output\.overwrite=true"):
         config_of("compare", *words)
     config_of("compare", *words, "output.overwrite=true")
 

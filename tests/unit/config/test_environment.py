@@ -24,9 +24,9 @@ from mindbatch.io.storage import make_folder, write_whole
 LIBRARIES = """
 import sys
 from mindbatch.config.environment import prepare_environment
-from mindbatch.backends.mindformers.imports import stand_in_for_hyper_parallel
+from mindbatch.backends.mindformers.imports import stub_hyper_parallel
 prepare_environment(verbose="verbose" in sys.argv)
-stand_in_for_hyper_parallel()
+stub_hyper_parallel()
 import numpy, mindspore, mindformers, transformers
 from mindspore import Tensor, nn, ops
 
@@ -164,7 +164,7 @@ def test_where_the_locale_is_ascii_prompts_and_names_of_files_are_not(tmp_path: 
 
 
 def test_an_isolated_program_finds_what_pythonpath_names_but_not_the_current_folder(tmp_path: Path) -> None:
-    code = "import json, sys; from mindbatch.config import environment; environment.own_the_process()\n"
+    code = "import json, sys; from mindbatch.config import environment; environment.configure_process()\n"
     code += "print(json.dumps(sys.path))"
     path = os.pathsep.join(["/named", str(tmp_path), "relative", ""])
     command = [sys.executable, "-I", "-c", code]

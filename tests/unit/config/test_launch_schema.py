@@ -91,7 +91,7 @@ def test_ray_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_messages_name_what_the_user_of_a_script_gave(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MINDBATCH_GIVEN_AS", "worker_num=RANK_SIZE,rank_table=RANK_TABLE")
+    monkeypatch.setenv("MINDBATCH_USER_KEYS", "worker_num=RANK_SIZE,rank_table=RANK_TABLE")
     [fault] = launch_errors(LaunchConfig(worker_num=2, master_port=1), ParallelConfig())
     assert fault == (
         "RANK_SIZE=2: parallel.data_parallel=1 x parallel.model_parallel=1 x "

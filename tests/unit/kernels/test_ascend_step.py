@@ -17,7 +17,7 @@ from mindbatch.kernels.ascend.step import (
     flash_is_legal,
     is_plain,
     limit_errors,
-    most_gathered_tokens,
+    max_gathered_tokens,
     rounded_sequences,
     shape_of,
 )
@@ -155,7 +155,7 @@ def test_what_plain_operators_compute_has_no_limits_of_heads() -> None:
     assert list(limit_errors(576, 128, is_gathered=True)) == []
     [fault] = limit_errors(576, 8, is_gathered=True)
     assert fault.startswith("runtime.block_size=8")
-    assert most_gathered_tokens(2048, 2 * 4 * 256) == 128
+    assert max_gathered_tokens(2048, 2 * 4 * 256) == 128
 
 
 @pytest.mark.parametrize(("head_dim", "legal"), [(16, True), (24, False), (128, True), (272, False)])

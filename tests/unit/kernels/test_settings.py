@@ -14,7 +14,16 @@ import pytest
 from mindbatch.kernels.native import NativeFunctions, ProcessGroups, operation_layout
 from mindbatch.kernels.native_library import find_library
 from mindbatch.kernels.recording import OPERATIONS
-from mindbatch.kernels.settings import Layout, Maybe, Number, Numbers, OneOf, Struct, encoded, layout_of
+from mindbatch.kernels.settings import (
+    Maybe,
+    Number,
+    Numbers,
+    OneOf,
+    SettingLayout,
+    Struct,
+    encoded,
+    layout_of,
+)
 from mindbatch.kernels.settings_header import HEADER, header, import_operations, operation_layouts
 from mindbatch.kernels.shapes import Activation, Alibi, AttentionShape
 
@@ -48,7 +57,7 @@ def test_a_setting_that_has_no_words() -> None:
         encoded(Struct("Any", (("kind", layout_of(Activation)),)), {"kind": "tanh"})
 
 
-def filled(layout: Layout, numbers: Iterator[int], is_full: bool) -> Any:
+def filled(layout: SettingLayout, numbers: Iterator[int], is_full: bool) -> Any:
     """Values that differ from one another; is_full: flags begin with True, and optional parts are there."""
     match layout:
         case Number(type=kind):
@@ -64,7 +73,7 @@ def filled(layout: Layout, numbers: Iterator[int], is_full: bool) -> Any:
             return SimpleNamespace(**{name: filled(part, numbers, is_full) for name, part in parts})
 
 
-def leaves(layout: Layout, value: Any, name: str) -> Iterator[tuple[str, float]]:
+def leaves(layout: SettingLayout, value: Any, name: str) -> Iterator[tuple[str, float]]:
     """Expressions of C++ for all numbers of settings, and what they must be."""
     match layout:
         case Number():

@@ -1,4 +1,4 @@
-"""Weights and caches that a machine does not hold are refused with what would do."""
+"""Weights and caches that a machine does not hold are refused, with remedies."""
 
 import errno
 from dataclasses import replace
@@ -70,12 +70,12 @@ def test_adapters_count() -> None:
     assert fault([0], 5, adapters=adapters) == "", "1 of weights, 2 of adapters"
     assert fault([0, 1], 1, adapters=adapters) == (
         "memory: 2 processes need 11.0 GiB, 3.0 GiB of weights in float32, 6.0 GiB of adapters and 2.0 GiB "
-        "of runtime.cache_memory, and this machine has 8.0 GiB, 5.0 GiB of them free; what would do: "
+        "of runtime.cache_memory, and this machine has 8.0 GiB, 5.0 GiB of them free; try: "
         "lora.max_loaded of at most 2, or more of parallel.model_parallel or parallel.pipeline_stage over "
         "more machines"
     )
     assert fault([0], 6, adapters=adapters).endswith(
-        "what would do: lora.max_loaded of at most 2, or runtime.cache_memory of at most 5120MiB, or more of "
+        "try: lora.max_loaded of at most 2, or runtime.cache_memory of at most 5120MiB, or more of "
         "parallel.model_parallel or parallel.pipeline_stage over more machines"
     )
     assert "lora.max_loaded" not in fault([1], 6, adapters=adapters), "not even one fits"
@@ -104,7 +104,7 @@ def test_what_fits_is_taken() -> None:
 def test_weights_and_caches_beyond_the_memory() -> None:
     assert fault([0, 1, 0, 1], 1, replicas=2) == (
         "memory: 4 processes need 10.0 GiB, 6.0 GiB of weights in float32 and 4.0 GiB of "
-        "runtime.cache_memory, and this machine has 8.0 GiB, 5.0 GiB of them free; what would do: "
+        "runtime.cache_memory, and this machine has 8.0 GiB, 5.0 GiB of them free; try: "
         "runtime.cache_memory of at most 512MiB, or fewer than 2 replicas on one machine "
         "(parallel.data_parallel), or more of parallel.model_parallel or "
         "parallel.pipeline_stage over more machines"
@@ -116,9 +116,7 @@ def test_weights_alone_beyond_the_memory() -> None:
     assert line.startswith(
         "memory: 5 processes need 10.0 GiB, 10.0 GiB of weights in float32 and 0 bytes of runtime.cache"
     )
-    assert line.endswith(
-        "what would do: more of parallel.model_parallel or parallel.pipeline_stage over more machines"
-    )
+    assert line.endswith("try: more of parallel.model_parallel or parallel.pipeline_stage over more machines")
 
 
 def test_caches_alone_beyond_the_memory_are_told_as_such() -> None:
@@ -139,7 +137,7 @@ def fault_of_8b(machine_gib: int, **options: Any) -> str:
     """Why a machine does not hold them with 1 GiB of cache; what it says that would do."""
     spec = sizes((NUMBERS,), 1 << 18)
     demand = MemoryDemand(setup_of(ModelConfig(**options), RuntimeConfig(), spec, 1))
-    return (demand.error(MachineMemory(machine_gib * GIB, 0)) or "").partition("what would do: ")[2]
+    return (demand.error(MachineMemory(machine_gib * GIB, 0)) or "").partition("try: ")[2]
 
 
 def test_smaller_weights_go_before_more_machines() -> None:

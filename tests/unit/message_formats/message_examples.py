@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from mindbatch.message_formats.call_text import ParsedMessage, Piece, ToolCall
+from mindbatch.message_formats.call_text import MessageSegment, ParsedMessage, ToolCall
 from mindbatch.message_formats.formats import FORMATS
 
 
@@ -32,15 +32,15 @@ ANY_TOOLS: list[Any] = [{}]
 def parsed(
     name: str, text: str, *, in_reasoning: bool = False, tools: Sequence[Any] = ANY_TOOLS
 ) -> ParsedMessage:
-    return ParsedMessage.from_pieces(pieces_of(name, [text], in_reasoning=in_reasoning, tools=tools))
+    return ParsedMessage.from_segments(pieces_of(name, [text], in_reasoning=in_reasoning, tools=tools))
 
 
 def pieces_of(
     name: str, parts: Iterable[str], *, in_reasoning: bool = False, tools: Sequence[Any] = ANY_TOOLS
-) -> list[Piece]:
+) -> list[MessageSegment]:
     """The pieces of a text that comes in parts."""
     parser = FORMATS[name].parser(in_reasoning=in_reasoning, tools=tools)
-    return [piece for part in parts for piece in parser.push(part)] + parser.finish()
+    return [segment for part in parts for segment in parser.push(part)] + parser.finish()
 
 
 def parsed_cut(
@@ -54,7 +54,7 @@ def parsed_cut(
     """The message of a text that is pushed in parts, from each cut to the next."""
     ends = [0, *sorted(cuts), len(text)]
     parts = (text[start:end] for start, end in pairwise(ends))
-    return ParsedMessage.from_pieces(pieces_of(name, parts, in_reasoning=in_reasoning, tools=tools))
+    return ParsedMessage.from_segments(pieces_of(name, parts, in_reasoning=in_reasoning, tools=tools))
 
 
 EXAMPLES = [

@@ -188,7 +188,7 @@ def test_markers_that_are_special_tokens_are_kept_as_text_and_so_are_the_ends() 
     special = hermes.with_special_tokens(["<tool_call>", "</s>"], ["</s>"])
     assert special.needs_special_tokens
     parser = special.parser(in_reasoning=False, tools=ANY_TOOLS)
-    message = ParsedMessage.from_pieces(parser.push(f"Hi {ONE}</s>") + parser.finish())
+    message = ParsedMessage.from_segments(parser.push(f"Hi {ONE}</s>") + parser.finish())
     assert (message.content, len(message.tool_calls)) == ("Hi ", 1)
     assert FORMATS["llama3"].with_special_tokens([], ["<end>"]).end_tokens[-1] == "<end>"
 

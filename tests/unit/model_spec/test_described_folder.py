@@ -18,7 +18,7 @@ from mindbatch.model_spec.model_spec import ModelSpec
 from mindbatch.parallel.topology import RankPart, TensorSlice
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
-DIFFERS = f"tensor '{HEAD}' differs from '{EMBEDDING}', which is taken in its place; remove it, or set tie"
+DIFFERS = f"tensor '{HEAD}' differs from '{EMBEDDING}', which is used instead; remove it, or set tie"
 
 
 def folder_of(case: str, path: Path, fixture: Path = FIXTURE) -> Path:

@@ -10,7 +10,7 @@ from mindbatch.engine.request import RequestOutput
 from mindbatch.io.errors import MindBatchError, RankError
 from mindbatch.llm import LLM
 from mindbatch.loading.build import LoadedEngine
-from mindbatch.parallel.connection import Message, decoded, encoded
+from mindbatch.parallel.connection import RankMessage, decoded, encoded
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.replicas import shared_engine
 from mindbatch.replicas.shared_engine import FollowingEngine, SharingEngine
@@ -31,7 +31,7 @@ class Copy:
     ranks = range(1, 2)
 
     def __init__(self) -> None:
-        self.shared: SimpleQueue[Message | None] = SimpleQueue()
+        self.shared: SimpleQueue[RankMessage | None] = SimpleQueue()
         self.has_left = False
 
     def share(self, **fields: Any) -> None:

@@ -85,7 +85,7 @@ def test_without_mindspore_the_doctor_says_what_for_and_how_to_get_it(
     captured = capsys.readouterr()
     assert captured.err == ""
     findings = json.loads(captured.out)
-    assert findings["devices"] == {"CPU": True, "Ascend": False, "fault": None}
+    assert findings["devices"] == {"CPU": True, "Ascend": False, "error": None}
     line = findings["missing"]["mindspore"]
     assert line.endswith(missing("mindspore"))
 

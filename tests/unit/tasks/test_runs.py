@@ -108,7 +108,7 @@ def test_damage_is_shown_and_the_other_runs_too(tmp_path: Path, capsys: pytest.C
     make_run(tmp_path / "d", samples=[]).metrics.write_text('[1]\n{"time": "x", "seconds": 0}\n')
     damaged, *others = listed(tmp_path, capsys)
     assert damaged["status"] == "damaged"
-    assert "not valid JSON" in damaged["fault"]
+    assert "not valid JSON" in damaged["error"]
     assert [other["status"] for other in others] == ["incomplete", "complete", "incomplete"]
     assert all(other["rows"] == {"total": None, "done": None, "failed": None} for other in others)
 

@@ -14,7 +14,7 @@ from mindbatch.config.paths import configs_folder
 from mindbatch.io.errors import ConfigError
 from mindbatch.tasks import sweep
 from mindbatch.tasks.registry import TASKS
-from mindbatch.tasks.sweep import jobs_of, placed
+from mindbatch.tasks.sweep import jobs_of, with_run_folders
 from task_configs import config_of
 
 OPTIONS = OptionFiles(configs_folder(), None)
@@ -102,13 +102,13 @@ def composed(*overrides: str, task: str = "batch") -> Composition:
 def test_each_job_has_a_folder_below_output_dir(tmp_path: Path) -> None:
     jobs = jobs_of(["data.path=a/b c,d", f"hydra.sweep.dir={tmp_path}/x"], OPTIONS)
     schema = TASKS["batch"].schema
-    one, other = placed(jobs, schema, lambda given: composed(*given))
+    one, other = with_run_folders(jobs, schema, lambda given: composed(*given))
     assert one.folder_name.startswith("data.path=_a_b_c_-")
     assert one.overrides[0] == 'data.path="a/b c"'
     assert other.overrides == ("data.path=d", f'output.dir="{tmp_path}/x/data.path=d"')
     assert other.folder == tmp_path / "x/data.path=d"
     swept = jobs_of([f"output.dir={tmp_path}/a,{tmp_path}/b"], OPTIONS)
-    assert placed(swept, schema, lambda given: composed(*given)) == swept
+    assert with_run_folders(swept, schema, lambda given: composed(*given)) == swept
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_no_two_jobs_write_the_same(
 
 def test_jobs_that_only_read_a_run_share_it(tmp_path: Path) -> None:
     jobs = jobs_of(["key=1,2", f"output.dir={tmp_path}"], OPTIONS)
-    assert placed(jobs, TASKS["replay"].schema, lambda given: composed(*given)) == jobs
+    assert with_run_folders(jobs, TASKS["replay"].schema, lambda given: composed(*given)) == jobs
 
 
 def test_errors_of_all_jobs_come_before_the_first(

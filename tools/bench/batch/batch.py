@@ -34,9 +34,9 @@ TARGET = 2.5
 
 @dataclass
 class Round:
-    """What one pass over the rows took, and what each side answered.
+    """The seconds of one pass over the rows, and the answers of each side.
 
-    facts: what else our side says of it.
+    facts: further measurements of our side.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -46,39 +46,39 @@ class Round:
 
 def run_round(workers: dict[str, Worker], rows: list[BenchRow]) -> Round:
     """All rows through each side: a batch of theirs, then as many tokens of ours, and so on."""
-    found = Round()
+    result = Round()
     batches = sorted_batches([len(row.prompt) for row in rows], THEIR_BATCH)
     wanted = sum(row.answer_tokens for row in rows)
     ours, theirs = workers["ours"], workers.get("transformers")
     ours.ask(rows=[row.to_json() for row in rows])
     if theirs is not None:
-        found.seconds["transformers"], found.answers["transformers"] = 0.0, [[] for _ in rows]
-        for number, places in enumerate(batches, 1):
-            run_padded(theirs, rows, places, found)
+        result.seconds["transformers"], result.answers["transformers"] = 0.0, [[] for _ in rows]
+        for number, indices in enumerate(batches, 1):
+            run_padded(theirs, rows, indices, result)
             ours.ask(advance=wanted * number // len(batches))
-    found.facts = ours.ask(advance=None)
-    found.seconds["ours"], found.answers["ours"] = (
-        sum(found.facts["seconds"].values()),
-        found.facts["answers"],
+    result.facts = ours.ask(advance=None)
+    result.seconds["ours"], result.answers["ours"] = (
+        sum(result.facts["seconds"].values()),
+        result.facts["answers"],
     )
-    return found
+    return result
 
 
-def run_padded(worker: Worker, rows: list[BenchRow], places: list[int], found: Round) -> None:
+def run_padded(worker: Worker, rows: list[BenchRow], indices: list[int], result: Round) -> None:
     """One batch of transformers; each row's answer is cut to what was wanted."""
-    longest = max(rows[place].answer_tokens for place in places)
-    answer = worker.ask(prompts=[rows[place].prompt for place in places], new_tokens=longest)
-    found.seconds["transformers"] += answer["seconds"]
-    for place, tokens in zip(places, answer["answers"], strict=True):
-        found.answers["transformers"][place] = tokens[: rows[place].answer_tokens]
+    longest = max(rows[index].answer_tokens for index in indices)
+    answer = worker.ask(prompts=[rows[index].prompt for index in indices], new_tokens=longest)
+    result.seconds["transformers"] += answer["seconds"]
+    for index, tokens in zip(indices, answer["answers"], strict=True):
+        result.answers["transformers"][index] = tokens[: rows[index].answer_tokens]
 
 
 def padding_shares(rows: list[BenchRow], size: int) -> dict[str, float]:
-    """What sorted, padded batches compute beyond what was wanted, as shares of what they compute."""
+    """Returns the shares of padding in what sorted, padded batches compute."""
     prompts = answers = 0
-    for places in sorted_batches([len(row.prompt) for row in rows], size):
-        prompts += len(places) * max(len(rows[place].prompt) for place in places)
-        answers += len(places) * max(rows[place].answer_tokens for place in places)
+    for indices in sorted_batches([len(row.prompt) for row in rows], size):
+        prompts += len(indices) * max(len(rows[index].prompt) for index in indices)
+        answers += len(indices) * max(rows[index].answer_tokens for index in indices)
     wanted_prompts = sum(len(row.prompt) for row in rows)
     wanted_answers = sum(row.answer_tokens for row in rows)
     return {
@@ -88,9 +88,9 @@ def padding_shares(rows: list[BenchRow], size: int) -> dict[str, float]:
     }
 
 
-def same_answers(found: Round) -> str:
+def same_answers(result: Round) -> str:
     """How many rows both sides answered with the same tokens: they do the same work."""
-    ours, theirs = found.answers["ours"], found.answers["transformers"]
+    ours, theirs = result.answers["ours"], result.answers["transformers"]
     return f"{sum(one == other for one, other in zip(ours, theirs, strict=True))} of {len(ours)}"
 
 
@@ -99,7 +99,7 @@ def print_table(rounds: Sequence[Round], wanted: int) -> None:
     print("| side         | first round s | median s | generated tokens/s | slowest and fastest round |")
     print("|--------------|--------------:|---------:|-------------------:|--------------------------:|")
     for side in rounds[0].seconds:
-        first, *others = (found.seconds[side] for found in rounds)
+        first, *others = (result.seconds[side] for result in rounds)
         times = others or [first]
         middle = statistics.median(times)
         span = f"{wanted / max(times):.0f} to {wanted / min(times):.0f}"
@@ -113,7 +113,7 @@ def print_report(rounds: Sequence[Round], rows: list[BenchRow]) -> None:
     print(f"{len(rows)} rows: {prompt_tokens} prompt tokens, {wanted} generated tokens wanted")
     print_table(rounds, wanted)
     if "transformers" in rounds[0].seconds:
-        ratios = [found.seconds["transformers"] / found.seconds["ours"] for found in rounds]
+        ratios = [result.seconds["transformers"] / result.seconds["ours"] for result in rounds]
         ratio = statistics.median(ratios[1:] or ratios)
         print(f"ratio {ratio:.2f} (target {TARGET:.2f}; first round, with all compiling, {ratios[0]:.2f})")
         shares = padding_shares(rows, THEIR_BATCH)
@@ -125,8 +125,8 @@ def print_report(rounds: Sequence[Round], rows: list[BenchRow]) -> None:
 
 
 def print_own_facts(rounds: Sequence[Round]) -> None:
-    """Where our time goes, and how much of the cache is empty."""
-    parts: list[dict[str, float]] = [found.facts["seconds"] for found in rounds[1:] or rounds]
+    """Prints the parts of our time, and the empty share of the cache."""
+    parts: list[dict[str, float]] = [result.facts["seconds"] for result in rounds[1:] or rounds]
     middles = {name: statistics.median(part[name] for part in parts) for name in parts[0]}
     print(
         "ours: steps that compute prompts "

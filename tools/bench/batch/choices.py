@@ -56,12 +56,12 @@ def main() -> None:
                 prompts = prompts_of(args.questions, args.examples, seed)
                 context = len(prompts[0]) - CHOICE
                 # Choices first: what whole prompts leave in the cache would be found.
-                cached, found = scored(llm, prompts, context)
+                cached, uncached = scored(llm, prompts, context)
                 whole, expected = scored(llm, prompts, 0)
                 apart = max(
                     abs(one[token] - other[token])
-                    for row, given in zip(found, expected, strict=True)
-                    for one, other in zip(row, given, strict=True)
+                    for row, expected_row in zip(uncached, expected, strict=True)
+                    for one, other in zip(row, expected_row, strict=True)
                     if one is not None and other is not None
                     for token in one
                 )

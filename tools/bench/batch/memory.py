@@ -4,7 +4,7 @@
     python tools/bench memory --rows 1000 1000000 --text
 
 Each job is a process of its own: the dataset is surveyed, run, kept in the ledger and written out as in
-`mindbatch batch`, over a stub in the model's place that makes up logits at once.
+`mindbatch batch`, over a stub of the model that makes up logits at once.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ def main() -> None:
     for rows in options.rows:
         with tempfile.TemporaryDirectory() as folder:
             worker = Worker(sys.executable, "batch.memory_job", Path(folder))
-            found = worker.ask(rows=rows, text=options.text, format=options.format)
+            measured = worker.ask(rows=rows, text=options.text, format=options.format)
             worker.close()
-        peaks.append(found["peak_bytes"])
-        figures = f"{found['seconds']:7.1f} | {found['base_bytes'] / 1e6:11.1f} | {peaks[-1] / 1e6:7.1f}"
+        peaks.append(measured["peak_bytes"])
+        seconds, base = measured["seconds"], measured["base_bytes"] / 1e6
+        figures = f"{seconds:7.1f} | {base:11.1f} | {peaks[-1] / 1e6:7.1f}"
         print(f"| {rows:9,} | {figures} | {peaks[-1] / peaks[0] - 1:17.1%} |", flush=True)
     if max(peaks) > peaks[0] * (1 + ALLOWED):
         raise SystemExit(f"memory grows by more than {ALLOWED:.0%}")

@@ -1,4 +1,4 @@
-"""Worker of the memory benchmark: runs one batch job over a stub in the model's place."""
+"""Worker of the memory benchmark: runs one batch job over a stub of the model."""
 
 from __future__ import annotations
 
@@ -54,7 +54,6 @@ class StubOutput(StepOutput):
         self._last = last
 
     def logits(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
-        """See `StepOutput.logits`."""
         logits = np.zeros((len(tokens), VOCABULARY), np.float32)
         logits[np.arange(len(tokens)), [(self._last[token] + 1) % VOCABULARY for token in tokens]] = 1
         return logits

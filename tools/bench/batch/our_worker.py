@@ -24,10 +24,10 @@ class Run:
         self._llm = llm
         self._steps = llm.steps(
             (
-                Prompt(key=str(place), source="rows", token_ids=row["prompt"]),
+                Prompt(key=str(number), source="rows", token_ids=row["prompt"]),
                 DecodingParams(max_new_tokens=row["answer_tokens"], eos_token_id=()),
             )
-            for place, row in enumerate(rows)
+            for number, row in enumerate(rows)
         )
         self._answers: list[list[int]] = [[] for _ in rows]
         self._seconds = {"prompts": 0.0, "decoding": 0.0}
@@ -57,7 +57,7 @@ class Run:
             self._answers[int(output.key)] = output.outputs[0].token_ids
 
     def _waste(self) -> dict[str, float]:
-        """Of all runs so far: the cache's empty slots, and the prompt tokens that were found in it."""
+        """Sums over all runs so far: empty slots of the cache, and prompt tokens that were found in it."""
         return {"cache_waste": self._before.cache_waste, "prefix_hit_rate": self._before.prefix_hit_rate}
 
 
@@ -79,7 +79,7 @@ class Bench:
 def main() -> None:
     """Answers requests until standard input ends."""
     folder, cache_memory = sys.argv[1], sys.argv[4]
-    threads, batch_size, block_size = (int(sys.argv[place]) for place in (2, 3, 5))
+    threads, batch_size, block_size = (int(sys.argv[number]) for number in (2, 3, 5))
     prepare_environment(num_threads=threads)
     import mindspore
 

@@ -35,9 +35,9 @@ def measure(workers: dict[str, Worker], rounds: int) -> dict[str, dict[str, floa
     for round_index in range(rounds + 1):
         for case, batch in CASES.items():
             for side, worker in workers.items():
-                found = worker.ask(batch=batch, context=CONTEXT, prefill=PREFILL, steps=STEPS[batch])
+                seconds = worker.ask(batch=batch, context=CONTEXT, prefill=PREFILL, steps=STEPS[batch])
                 if round_index > 0:  # the first round compiles and warms up
-                    times[case][side].append(statistics.median(found))
+                    times[case][side].append(statistics.median(seconds))
     return {case: {side: statistics.median(t) for side, t in sides.items()} for case, sides in times.items()}
 
 

@@ -28,7 +28,7 @@ PROMPT, STEPS = 16, 32
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the two models; inner: of each expert."""
+    """Sizes of the two models. inner: intermediate size of one expert. chosen: experts of a token."""
 
     hidden: int
     inner: int
@@ -56,7 +56,7 @@ class Sizes:
 
 
 def tokens_per_second(llm: LLM, batch: int) -> float:
-    """Of decoding alone: the time of the prompts with their first token is taken off."""
+    """Measures decoding alone: the time of the prompts with their first token is subtracted."""
     prompts = [[(7 * row + i) % 8192 for i in range(PROMPT)] for row in range(batch)]
 
     def seconds(tokens: int) -> float:

@@ -11,6 +11,7 @@ benchmark fails if they do.
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 from dataclasses import dataclass, field
@@ -39,12 +40,12 @@ PROMPTS = (  # beginnings of what the shipped model and its larger pair have lea
     "Counting by fives: zero,",
     "Counting by tens: zero,",
 )
-WAYS: dict[str, dict[str, Any]] = {"greedy": {}, "sampling": {"do_sample": True, "seed": 1}}
+METHODS: dict[str, dict[str, Any]] = {"greedy": {}, "sampling": {"do_sample": True, "seed": 1}}
 
 
 @dataclass
 class Measured:
-    """What one side did in one case, over all rounds; seconds of each round after the first."""
+    """The sums of one side in one case, over all rounds; seconds: of each round after the first."""
 
     seconds: list[float] = field(default_factory=list)
     tokens: int = 0
@@ -71,11 +72,12 @@ def main() -> None:
         "assistant": {"num_assistant_tokens": options.assistant_tokens},
         "prompt lookup": {"prompt_lookup_num_tokens": options.lookup_tokens},
     }
-    cases = {(way, batch): {side: Measured() for side in sides} for way in WAYS for batch in BATCHES}
+    pairs = itertools.product(METHODS, BATCHES)
+    cases = {pair: {side: Measured() for side in sides} for pair in pairs}
     for round_index in range(options.rounds + 1):
-        for (way, batch), measured in cases.items():
+        for (method, batch), measured in cases.items():
             for side, chosen in sides.items():
-                params = DecodingParams(max_new_tokens=options.tokens, **WAYS[way], **chosen)
+                params = DecodingParams(max_new_tokens=options.tokens, **METHODS[method], **chosen)
                 measure(loaded.engine, prompts, batch, params, measured[side], round_index > 0)
     print(f"{processor()}, {options.threads} threads; {options.model} with {options.assistant}")
     print(
@@ -129,16 +131,16 @@ def print_table(cases: dict[tuple[str, int], dict[str, Measured]]) -> None:
     print("| case              | side          | tokens/s | ratio | accepted | tokens a step | ms a step |")
     print("|:------------------|:--------------|---------:|------:|---------:|--------------:|----------:|")
     errors = []
-    for (way, batch), sides in cases.items():
-        speeds = {side: speed(found) for side, found in sides.items()}
-        for side, found in sides.items():
-            accepted = f"{found.accepted / found.drafted:.1%}" if found.drafted else "-"
-            step = sum(found.seconds) / found.steps * 1e3
+    for (method, batch), sides in cases.items():
+        speeds = {side: speed(measured) for side, measured in sides.items()}
+        for side, measured in sides.items():
+            accepted = f"{measured.accepted / measured.drafted:.1%}" if measured.drafted else "-"
+            step = sum(measured.seconds) / measured.steps * 1e3
             figures = f"{speeds[side]:8.0f} | {speeds[side] / speeds['plain']:5.2f} | {accepted:>8}"
-            per_step = f"{found.tokens / found.steps / batch:13.2f} | {step:9.2f}"
-            print(f"| {f'{way}, batch {batch}':<17} | {side:<13} | {figures} | {per_step} |")
-            if way == "greedy" and found.outputs != sides["plain"].outputs:
-                errors.append(f"{way}, batch {batch}: {side} has another output than plain decoding")
+            per_step = f"{measured.tokens / measured.steps / batch:13.2f} | {step:9.2f}"
+            print(f"| {f'{method}, batch {batch}':<17} | {side:<13} | {figures} | {per_step} |")
+            if method == "greedy" and measured.outputs != sides["plain"].outputs:
+                errors.append(f"{method}, batch {batch}: {side} has another output than plain decoding")
     ratio = speed(cases["greedy", 1]["assistant"]) / speed(cases["greedy", 1]["plain"])
     print(f"greedy, batch 1, assistant: {ratio:.2f} x plain; target {TARGET}")
     if errors:

@@ -38,14 +38,14 @@ def main() -> None:
         for shape, stored in itertools.product(options.shapes, options.stored):
             folder = stored_as(Path(name), shape, stored)
             cases |= {(shape, stored, kept): folder for kept in options.kept}
-        found: dict[tuple[str, str, str], list[list[float]]] = {case: [] for case in cases}
+        samples: dict[tuple[str, str, str], list[list[float]]] = {case: [] for case in cases}
         for _ in range(options.rounds):
             for case, folder in cases.items():
-                found[case].append(measured(folder, case[2], options.threads))
+                samples[case].append(measured(folder, case[2], options.threads))
     print("| shapes  | stored | kept     |  GB/s | GB/s a core | peak |")
     print("|---------|--------|----------|------:|------------:|-----:|")
-    for (shape, stored, kept), figures in found.items():
-        wall, core, peak = (statistics.median(each) for each in zip(*figures, strict=True))
+    for (shape, stored, kept), figures in samples.items():
+        wall, core, peak = (statistics.median(column) for column in zip(*figures, strict=True))
         print(f"| {shape:<7} | {stored:<6} | {kept:<8} | {wall:5.2f} | {core:11.2f} | {peak:4.2f} |")
 
 

@@ -22,14 +22,14 @@ from mindbatch.engine.step import ScheduledTokens, Step
 from mindbatch.kernels.native_library import library_text
 from mindbatch.model_spec.registry import describe as architecture_of
 
-BLOCK, MOST_ROWS = 32, 256
+BLOCK, MAX_ROWS = 32, 256
 CONTEXT = BLOCK - 1
 SETTINGS = EngineSettings(
-    batch_size=MOST_ROWS,
+    batch_size=MAX_ROWS,
     seq_length=BLOCK,
     block_size=BLOCK,
-    num_blocks=MOST_ROWS,
-    max_batched_tokens=MOST_ROWS,
+    num_blocks=MAX_ROWS,
+    max_batched_tokens=MAX_ROWS,
 )
 
 
@@ -47,7 +47,7 @@ def step_of(rows: int, adapters: int) -> Step:
 
 
 def seconds(runner: Any, step: Step) -> float:
-    """Of one step, its logits included."""
+    """Times one step, its logits included."""
     started = time.perf_counter()
     runner.run(step).logits(range(step.num_tokens))
     return time.perf_counter() - started
@@ -73,8 +73,8 @@ def main() -> None:
         arch = architecture_of(opened.config)
         fitted = native.fit_adapters(ModelSpec.of(arch), {path.name: open_adapter(path) for path in paths})
         models = [
-            native.load(ModelSpec.of(arch), opened, kernels, geometry, adapters=given)
-            for given in (None, fitted)
+            native.load(ModelSpec.of(arch), opened, kernels, geometry, adapters=adapters)
+            for adapters in (None, fitted)
         ]
     base, adapted = (ModelRunner(model, SETTINGS) for model in models)
     bank = models[1].adapters
@@ -92,6 +92,6 @@ def main() -> None:
             return statistics.median([*loading, *(load_seconds(slot + 1) for slot in range(loads))])
         pairs = [(base, step_of(rows, 0)), (adapted, step_of(rows, adapters))]
         times = [[seconds(*pair) for pair in pairs] for _ in range(steps + 1)][1:]  # the first compiles
-        return [statistics.median(each) for each in zip(*times, strict=True)]
+        return [statistics.median(column) for column in zip(*times, strict=True)]
 
     serve(f"MindSpore {mindspore.__version__}, kernels {library_text()}", answer)

@@ -22,7 +22,7 @@ CONTEXT = 31
 
 
 def median_seconds(steps: int, step: Callable[[], object]) -> float:
-    """Of a step after one that warms up."""
+    """Times a step, after one that warms up."""
     times = []
     for _ in range(steps + 1):
         started = time.perf_counter()

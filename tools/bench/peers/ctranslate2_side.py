@@ -22,31 +22,29 @@ class CTranslate2:
         self.facts = f"CTranslate2 {ctranslate2.__version__}, {kind}, batches of {BATCH}"
 
     def generate(self, rows: Rows) -> list[list[int]]:
-        """See `Peer`."""
         return padded_batches(
-            rows, BATCH, lambda places, count: self._run([rows[place]["prompt"] for place in places], count)
+            rows, BATCH, lambda indices, count: self._run([rows[index]["prompt"] for index in indices], count)
         )
 
     def decode(self, batch: int, context: int, steps: int) -> list[float]:
-        """See `Peer`. It does not tell of steps: what `steps` tokens take longer than one, in parts."""
+        """Divides the time that `steps` tokens take longer than one: the library reports no single steps."""
         prompts = consecutive(batch, context)
         _, one, all_of_them = (timed(partial(self._run, prompts, count)) for count in (1, 1, steps + 1))
         return [(all_of_them - one) / steps]
 
     def prefill(self, tokens: int, times: int) -> list[float]:
-        """See `Peer`."""
         prompt = list(range(tokens))
         return [timed(lambda: self._run([prompt], 1)) for _ in range(times)]
 
     def _run(self, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
-        found = self._generator.generate_batch(
+        results = self._generator.generate_batch(
             [[f"t{token}" for token in prompt] for prompt in prompts],
             min_length=new_tokens,
             max_length=new_tokens,
             sampling_topk=1,
             include_prompt_in_result=False,
         )
-        return [result.sequences_ids[0] for result in found]
+        return [result.sequences_ids[0] for result in results]
 
 
 def load(folder: str, kind: str, threads: int) -> CTranslate2:
@@ -73,5 +71,4 @@ def convert(source: str, target: str, kind: str) -> None:
 
 
 def main() -> None:
-    """See `run_peer`."""
     run_peer(load, convert)

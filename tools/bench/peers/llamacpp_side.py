@@ -25,18 +25,18 @@ class Sequence:
 
     prompt: list[int]
     wanted: int
-    place: int = -1
+    slot: int = -1
     cached: int = 0
     tokens: list[int] = field(default_factory=list)
 
-    def next_tokens(self, most: int) -> list[int]:
-        """What goes into the next step: a part of the prompt, or the last token."""
-        left = self.prompt[self.cached : self.cached + most]
+    def next_tokens(self, max_tokens: int) -> list[int]:
+        """Returns the input of the next step: a part of the prompt, or the last token."""
+        left = self.prompt[self.cached : self.cached + max_tokens]
         return left or self.tokens[-1:]
 
     @property
     def decodes(self) -> bool:
-        """Whether its prompt is in the cache."""
+        """True if its prompt is in the cache."""
         return self.cached >= len(self.prompt)
 
 
@@ -62,46 +62,43 @@ class LlamaCpp(SteppedPeer):
         )
 
     def generate(self, rows: Rows) -> list[list[int]]:
-        """See `Peer`."""
         sequences = self.add([(row["prompt"], row["answer_tokens"]) for row in rows])
         self.finish()
         return [sequence.tokens for sequence in sequences]
 
     def add(self, prompts: Iterable[tuple[list[int], int]]) -> list[Sequence]:
-        """See `SteppedPeer`."""
         sequences = [Sequence(prompt, wanted) for prompt, wanted in prompts]
         self._waiting.extend(sequences)
         return sequences
 
     def finish(self) -> None:
-        """See `SteppedPeer`."""
         while self._waiting or self._running:
             self.step()
 
     def step(self) -> None:
-        free = sorted({*range(SEQUENCES)} - {sequence.place for sequence in self._running})
+        free = sorted({*range(SEQUENCES)} - {sequence.slot for sequence in self._running})
         while self._waiting and free:
             sequence = self._waiting.popleft()
-            sequence.place = free.pop(0)
+            sequence.slot = free.pop(0)
             self._running.append(sequence)
         for sequence, index in self._compute():
             sequence.tokens.append(self._likeliest(index))
-        for sequence in [each for each in self._running if len(each.tokens) == each.wanted]:
+        for sequence in [sequence for sequence in self._running if len(sequence.tokens) == sequence.wanted]:
             self._running.remove(sequence)
-            llama.llama_memory_seq_rm(llama.llama_get_memory(self._context), sequence.place, -1, -1)
+            llama.llama_memory_seq_rm(llama.llama_get_memory(self._context), sequence.slot, -1, -1)
 
     def _compute(self) -> list[tuple[Sequence, int]]:
-        """Computes one step; gives whose next token is known, by its place in the step."""
+        """Computes one step; returns the sequences with a next token, and the index of each in the step."""
         batch, answers = self._batch, []
         batch.n_tokens = 0
-        for sequence in sorted(self._running, key=lambda each: not each.decodes):
+        for sequence in sorted(self._running, key=lambda sequence: not sequence.decodes):
             for token in sequence.next_tokens(BATCHED_TOKENS - batch.n_tokens):
                 at, position = batch.n_tokens, sequence.cached
                 if at == BATCHED_TOKENS:
                     break
                 sequence.cached += 1
                 batch.token[at], batch.pos[at] = token, position
-                batch.n_seq_id[at], batch.seq_id[at][0] = 1, sequence.place
+                batch.n_seq_id[at], batch.seq_id[at][0] = 1, sequence.slot
                 batch.logits[at] = sequence.cached >= len(sequence.prompt)
                 if batch.logits[at]:
                     answers.append((sequence, at))
@@ -147,5 +144,4 @@ def convert(source: str, target: str, kind: str) -> None:
 
 
 def main() -> None:
-    """See `run_peer`."""
     run_peer(load, convert)

@@ -21,9 +21,9 @@ HINTS = {
     "default": {},
     "int8": {},
 }
-"""By kind: what the pipeline is told of its arithmetic; the exported folder has the type of the weights.
+"""Settings of the pipeline's arithmetic, by kind; the exported folder has the type of the weights.
 
-Keys and values are kept in float16 where nothing else is asked for, beside float32 too.
+Keys and values are kept in float16 unless a setting says otherwise, with float32 arithmetic too.
 """
 
 
@@ -36,13 +36,11 @@ class OpenVINO(SteppedPeer):
         self._next = 0
 
     def generate(self, rows: Rows) -> list[list[int]]:
-        """See `Peer`."""
         self.add([(row["prompt"], row["answer_tokens"]) for row in rows])
         self.finish()
         return [handle.read_all()[0].generated_ids for handle in self._handles]
 
     def add(self, prompts: Iterable[tuple[list[int], int]]) -> None:
-        """See `SteppedPeer`."""
         self._handles = []
         for ids, new_tokens in prompts:
             config = genai.GenerationConfig(max_new_tokens=new_tokens, ignore_eos=True)
@@ -51,11 +49,9 @@ class OpenVINO(SteppedPeer):
             self._next += 1
 
     def step(self) -> None:
-        """See `SteppedPeer`."""
         self._pipeline.step()
 
     def finish(self) -> None:
-        """See `SteppedPeer`."""
         while self._pipeline.has_non_finished_requests():
             self._pipeline.step()
 
@@ -93,5 +89,4 @@ def _compress(folder: Path) -> None:
 
 
 def main() -> None:
-    """See `run_peer`."""
     run_peer(load, convert)

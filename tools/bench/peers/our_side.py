@@ -32,18 +32,15 @@ class Ours:
         self.facts = f"kernels {library_text()}, batch_size={BATCH_SIZE}, cache_memory={CACHE}"
 
     def generate(self, rows: Rows) -> list[list[int]]:
-        """See `Peer`."""
-        found = Run(self._llm, list(rows)).advance(None)
-        assert found is not None
-        answers: list[list[int]] = found["answers"]
+        outcome = Run(self._llm, list(rows)).advance(None)
+        assert outcome is not None
+        answers: list[list[int]] = outcome["answers"]
         return answers
 
     def decode(self, batch: int, context: int, steps: int) -> list[float]:
-        """See `Peer`."""
         return list(step_times(self._engine, batch, context, 0, steps))
 
     def prefill(self, tokens: int, times: int) -> list[float]:
-        """See `Peer`."""
         return list(step_times(self._engine, 0, 0, tokens, times))
 
 
@@ -61,5 +58,4 @@ def load(folder: str, kind: str, threads: int) -> Ours:
 
 
 def main() -> None:
-    """See `run_peer`."""
     run_peer(load)

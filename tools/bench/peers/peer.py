@@ -13,7 +13,7 @@ from bench.process_memory import memory_bytes
 from bench.rows import sorted_batches
 
 INSTRUCTIONS = "BENCH_INSTRUCTION_SET"
-"""The environment variable by which our side is told its instruction set."""
+"""The environment variable that limits the instruction set of our side."""
 BATCHED_TOKENS = 512
 """Tokens of a step of a `SteppedPeer`, at most."""
 Rows = Sequence[dict[str, Any]]
@@ -52,7 +52,6 @@ class SteppedPeer(ABC):
         """Steps until all queued prompts have their tokens."""
 
     def decode(self, batch: int, context: int, steps: int) -> list[float]:
-        """See `Peer`."""
         chunks = -(-batch * context // BATCHED_TOKENS)
         self.add([(prompt, steps + chunks + 8) for prompt in consecutive(batch, context)])
         for _ in range(chunks + 2):
@@ -62,7 +61,6 @@ class SteppedPeer(ABC):
         return seconds
 
     def prefill(self, tokens: int, times: int) -> list[float]:
-        """See `Peer`."""
         seconds = []
         for _ in range(times):
             self.add([(list(range(tokens)), 1)])
@@ -98,7 +96,7 @@ def timed(call: Callable[[], object]) -> float:
 
 
 def serve_peer(load: Callable[[], Peer]) -> None:
-    """Loads a model and answers requests. Memory is told above what the libraries took before loading."""
+    """Loads a model and answers requests. Memory is reported above what the libraries took before."""
     base = memory_bytes("VmRSS")
     peer = load()
 
@@ -107,8 +105,8 @@ def serve_peer(load: Callable[[], Peer]) -> None:
             return memory_bytes("VmHWM") - base
         if case == "rows":
             return _timed_rows(peer, **options)
-        found: list[float] = getattr(peer, case)(**options)
-        return found
+        numbers: list[float] = getattr(peer, case)(**options)
+        return numbers
 
     serve(peer.facts, answer)
 

@@ -8,7 +8,7 @@ Random weights, one folder for all; greedy, without an end token, prompts are to
 side has a process of its own, one after the other: its first token (from the start of the process), all rows
 (whatever a process does once is in them), decoding, prompts, other rows of the same lengths in the process
 that is warm now, and its peak memory above its libraries'. Medians over the rounds. A side whose environment
-is not there, or that fails, or takes longer than --seconds, is told with the reason.
+is missing, or that fails, or takes longer than --seconds, is listed with the reason.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ CONFIGS = SHAPES | {"gpt2": GPT2, "tiny": TINY}
 
 def measure(bench: Bench, names: list[str], rounds: int, budget: float) -> dict[str, Figures]:
     """All rounds, the sides in turn; none follows a turn that failed, and a peer's time may be used up."""
-    found = {name: Figures() for name in names}
+    results = {name: Figures() for name in names}
     spent = dict.fromkeys(names, 0.0)
     for round_number in range(rounds):
-        for name, figures in found.items():
+        for name, figures in results.items():
             if figures.reason:
                 continue
             if SIDES[name].rival and spent[name] > budget:
@@ -50,7 +50,7 @@ def measure(bench: Bench, names: list[str], rounds: int, budget: float) -> dict[
             started = time.perf_counter()
             bench.turn(SIDES[name], figures, round_number)
             spent[name] += time.perf_counter() - started
-    return found
+    return results
 
 
 def run_shapes(shapes: str, folder: Path, options: argparse.Namespace, machine: Machine) -> str:

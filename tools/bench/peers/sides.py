@@ -79,7 +79,7 @@ SIDES = {
 def touch_memory() -> None:
     """Writes to as much memory as any side takes, on huge pages, and gives it back.
 
-    A virtual machine's host lends pages late: who comes first after a pause would pay for all of them.
+    A virtual machine's host provides pages late: the first side after a pause would wait for all of them.
     """
     subprocess.run([sys.executable, "-c", f"import numpy; numpy.ones({TOUCHED_BYTES // 8})"], check=True)
 
@@ -133,21 +133,21 @@ class Bench:
     def _rows(
         self, worker: Worker, figures: Figures, count: int, variant: int, state: str
     ) -> list[list[int]]:
-        found = worker.ask(case="rows", rows=self.rows[count][variant])
-        figures.note(rows_case(count, state), found["seconds"])
-        answers: list[list[int]] = found["answers"]
+        measured = worker.ask(case="rows", rows=self.rows[count][variant])
+        figures.note(rows_case(count, state), measured["seconds"])
+        answers: list[list[int]] = measured["answers"]
         return answers
 
     def _steps(self, worker: Worker, figures: Figures) -> None:
         for batch in DECODE:
-            found = worker.ask(case="decode", batch=batch, context=CONTEXT, steps=STEPS[batch])
-            figures.note(decode_case(batch), statistics.median(found) * 1e3)
+            measured = worker.ask(case="decode", batch=batch, context=CONTEXT, steps=STEPS[batch])
+            figures.note(decode_case(batch), statistics.median(measured) * 1e3)
         for tokens in self.contexts:
-            found = worker.ask(case="decode", batch=1, context=tokens, steps=STEPS[1])
-            figures.note(context_case(tokens), statistics.median(found) * 1e3)
+            measured = worker.ask(case="decode", batch=1, context=tokens, steps=STEPS[1])
+            figures.note(context_case(tokens), statistics.median(measured) * 1e3)
         for tokens in (*PREFILL, *self.contexts):
-            found = worker.ask(case="prefill", tokens=tokens, times=2)
-            figures.note(prefill_case(tokens), min(found) * 1e3)
+            measured = worker.ask(case="prefill", tokens=tokens, times=2)
+            figures.note(prefill_case(tokens), min(measured) * 1e3)
 
     def _python(self, side: Side) -> Path:
         if side.family is None:

@@ -26,7 +26,7 @@ WIDTH = 18
 
 @dataclass
 class Figures:
-    """What a side gave: by case, a number for each round; why it did not do the others."""
+    """Results of a side: for each case a number per round, and why it did not run the others."""
 
     rounds: dict[str, list[float]] = field(default_factory=dict)
     reason: str | None = None
@@ -45,7 +45,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Machine:
-    """What was measured before anything else.
+    """Bounds of the machine, measured first.
 
     bandwidth: bytes/s that are read. flops: float32 operations/s of NumPy's matrix product.
     """
@@ -56,9 +56,10 @@ class Machine:
 
 @dataclass(frozen=True)
 class Sizes:
-    """matrices: weights of a token's linear layers; head: weights of its logits; all: all weights.
+    """Counts of numbers of a model.
 
-    cached: numbers that are kept of a token.
+    matrices: weights that a token is multiplied with in linear layers. head: weights of its logits.
+    all: all weights. cached: numbers in the cache of a token.
     """
 
     matrices: int
@@ -68,7 +69,7 @@ class Sizes:
 
 
 def sizes_of(config: Mapping[str, Any], weight_bytes: int) -> Sizes:
-    """Of a float32 folder whose head is the embedding."""
+    """Counts the numbers of a float32 folder whose head is the embedding."""
     arch = describe(dict(config))
     head = arch.vocab_size * arch.hidden_size
     positions = config.get("n_positions", 0) * arch.hidden_size
@@ -122,35 +123,35 @@ def bounds(
     measured bandwidth, and for float32 the operations of the products at the measured rate (attention's and
     all else left out). The least memory is that of the weights and of what is kept of the rows that are
     together, at their ends."""
-    found = Figures()
-    found.note(MEMORY, _least_bytes(sizes, [*rows.values()], kind) / 1e6)
+    figures = Figures()
+    figures.note(MEMORY, _least_bytes(sizes, [*rows.values()], kind) / 1e6)
     read = (sizes.matrices + sizes.head) * BYTES[kind] / machine.bandwidth
     rate = machine.flops if kind == "float32" else float("inf")
     for batch in DECODE:
         computed = 2 * batch * (sizes.matrices + sizes.head) / rate
-        found.note(decode_case(batch), max(read, computed) * 1e3)
+        figures.note(decode_case(batch), max(read, computed) * 1e3)
     for tokens in contexts:
         kept = tokens * sizes.cached * CACHE_BYTES.get(kind, 2.0)
-        found.note(context_case(tokens), read * 1e3 + kept / machine.bandwidth * 1e3)
+        figures.note(context_case(tokens), read * 1e3 + kept / machine.bandwidth * 1e3)
     if kind != "float32":
-        return found
+        return figures
     for tokens in (*PREFILL, *contexts):
-        found.note(prefill_case(tokens), 2 * (tokens * sizes.matrices + sizes.head) / rate * 1e3)
+        figures.note(prefill_case(tokens), 2 * (tokens * sizes.matrices + sizes.head) / rate * 1e3)
     for count, some in rows.items():
         answers = sum(row["answer_tokens"] for row in some)
         tokens = sum(len(row["prompt"]) for row in some) + answers - len(some)
         seconds = 2 * (tokens * sizes.matrices + answers * sizes.head) / rate
         for state in ("fresh", "warm"):
-            found.note(rows_case(count, state), seconds)
-    return found
+            figures.note(rows_case(count, state), seconds)
+    return figures
 
 
 def _least_bytes(sizes: Sizes, batches: Sequence[Rows], kind: str) -> float:
     tokens = [
         sorted((len(row["prompt"]) + row["answer_tokens"] for row in rows), reverse=True) for rows in batches
     ]
-    held = max(sum(each[:TOGETHER]) for each in tokens)
-    return sizes.all * BYTES[kind] + held * sizes.cached * CACHE_BYTES.get(kind, 2.0)
+    longest = max(sum(lengths[:TOGETHER]) for lengths in tokens)
+    return sizes.all * BYTES[kind] + longest * sizes.cached * CACHE_BYTES.get(kind, 2.0)
 
 
 def page(
@@ -174,7 +175,7 @@ def page(
     for name, figures in sides.items():
         lacking = [case for case in cases if case not in figures.rounds]
         if figures.reason or lacking:
-            yield f"{name}: no {', '.join(lacking) or 'further rounds'}: {figures.reason or 'not asked'}"
+            yield f"{name}: no {', '.join(lacking) or 'further rounds'}: {figures.reason or 'not requested'}"
     yield from (f"{name}: {figures.facts}" for name, figures in sides.items() if figures.facts)
     yield from same_answers(sides, next(iter(sides)))
 

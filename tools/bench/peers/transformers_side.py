@@ -27,23 +27,20 @@ class Transformers:
 
     @torch.inference_mode()
     def generate(self, rows: Rows) -> list[list[int]]:
-        """See `Peer`."""
 
-        def run(places: list[int], new_tokens: int) -> list[list[int]]:
-            found = generate(self._model, [rows[place]["prompt"] for place in places], new_tokens)
-            answers: list[list[int]] = found["answers"]
+        def run(indices: list[int], new_tokens: int) -> list[list[int]]:
+            outcome = generate(self._model, [rows[index]["prompt"] for index in indices], new_tokens)
+            answers: list[list[int]] = outcome["answers"]
             return answers
 
         return padded_batches(rows, BATCH, run)
 
     @torch.inference_mode()
     def decode(self, batch: int, context: int, steps: int) -> list[float]:
-        """See `Peer`."""
         return list(step_times(self._model, batch, context, 0, steps))
 
     @torch.inference_mode()
     def prefill(self, tokens: int, times: int) -> list[float]:
-        """See `Peer`."""
         return list(step_times(self._model, 0, 0, tokens, times))
 
 
@@ -57,5 +54,4 @@ def load(folder: str, kind: str, threads: int) -> Transformers:
 
 
 def main() -> None:
-    """See `run_peer`."""
     run_peer(load)

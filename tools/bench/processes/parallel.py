@@ -98,7 +98,7 @@ class Side:
 
 
 def processor_seconds(process: int) -> float:
-    """Of all threads of a process, its own and the kernel's for it."""
+    """Reads the processor time of all threads of a process, user and system time together."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
@@ -111,32 +111,32 @@ class Found(NamedTuple):
 
 
 def measure(sides: list[Side], batches: list[int], rounds: int) -> dict[tuple[Mode, int], Found]:
-    """What each mode and number of requests takes, the modes in turn."""
-    found: dict[tuple[Mode, int], list[tuple[float, list[float]]]] = {}
+    """Measures each mode and number of requests, the modes in turn."""
+    results: dict[tuple[Mode, int], list[tuple[float, list[float]]]] = {}
     for round_index in range(rounds + 1):
         for batch in batches:
             for side in sides:
                 took = side.round(batch)
                 if round_index > 0:  # the first round compiles and warms up
-                    found.setdefault((side.mode, batch), []).append(took)
-    return {case: median_of(took) for case, took in found.items()}
+                    results.setdefault((side.mode, batch), []).append(took)
+    return {case: median_of(took) for case, took in results.items()}
 
 
 def median_of(took: list[tuple[float, list[float]]]) -> Found:
     """The medians of rounds."""
-    used = zip(*(each for _, each in took), strict=True)
+    used = zip(*(seconds for _, seconds in took), strict=True)
     return Found(statistics.median(rate for rate, _ in took), [*map(statistics.median, used)])
 
 
-def print_table(found: dict[tuple[Mode, int], Found]) -> None:
+def print_table(results: dict[tuple[Mode, int], Found]) -> None:
     """A row for each mode and number of requests."""
     print("| data x model x stages | requests | tokens/s | of one process | target | CPU s            |")
     print("|-----------------------|---------:|---------:|---------------:|-------:|------------------|")
-    for (mode, batch), (rate, used) in found.items():
+    for (mode, batch), (rate, used) in results.items():
         target = TARGETS.get(mode[:3])
         goal = "-" if target is None else f"{target:.2f}"
-        seconds = " + ".join(f"{each:.1f}" for each in used if each >= 0.05)
-        ratio = rate / found[ONE, batch].rate
+        seconds = " + ".join(f"{seconds:.1f}" for seconds in used if seconds >= 0.05)
+        ratio = rate / results[ONE, batch].rate
         print(f"| {mode!s:<21} | {batch:8} | {rate:8.1f} | {ratio:14.2f} | {goal:>6} | {seconds:<16} |")
 
 
@@ -155,8 +155,8 @@ def main() -> None:
         try:
             for mode in (ONE, *options.modes):
                 sides.append(Side(Path(name), mode, options.batch_size or max(options.requests) // mode.data))
-            found = measure(sides, options.requests, options.rounds)
+            results = measure(sides, options.requests, options.rounds)
         finally:
             for side in sides:
                 side.llm.close()
-    print_table(found)
+    print_table(results)

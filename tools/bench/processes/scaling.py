@@ -39,7 +39,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Device:
-    """What is assumed of a device and of what joins those of a replica.
+    """Assumptions about a device and the links between those of a replica.
 
     memory: bytes. bandwidth: its bytes/s in a step. arithmetic: operations/s that products reach.
     latency: seconds of an AllReduce of nothing. link: bytes/s out of a device meanwhile, and as many in.
@@ -83,12 +83,12 @@ class Replica:
 
     @property
     def weight_bytes(self) -> int:
-        """Of the first rank."""
+        """Bytes of the weights on the first rank."""
         return self.itemsize * sum(self._spec.rank_parameters)
 
     @property
     def token_bytes(self) -> int:
-        """Of a token in the cache of a rank."""
+        """Bytes of a token in the cache of a rank."""
         return self._spec.cache_bytes_per_token(self.itemsize)
 
     def fitting(self, context: int) -> int:
@@ -161,14 +161,14 @@ def main() -> None:
     parser.add_argument("--latency", type=float, default=20, help="microseconds of an empty AllReduce")
     parser.add_argument("--link", type=float, default=100, help="GB/s out of a device in an AllReduce")
     parser.add_argument("--host", type=float, default=3, help="milliseconds of a step on the host")
-    given = parser.parse_args()
+    options = parser.parse_args()
     device = Device(
-        memory=given.memory * GIB,
-        bandwidth=given.bandwidth * 1e9,
-        arithmetic=given.arithmetic * 1e12,
-        latency=given.latency * 1e-6,
-        link=given.link * 1e9,
-        host=given.host * 1e-3,
+        memory=options.memory * GIB,
+        bandwidth=options.bandwidth * 1e9,
+        arithmetic=options.arithmetic * 1e12,
+        latency=options.latency * 1e-6,
+        link=options.link * 1e9,
+        host=options.host * 1e-3,
     )
-    arch = described(given.config)
-    print("\n".join(table(arch, device, given.devices, given.batch, given.context)))
+    arch = described(options.config)
+    print("\n".join(table(arch, device, options.devices, options.batch, options.context)))

@@ -23,14 +23,14 @@ IMPORTS = "import mindbatch.replicas.rank_main, mindbatch.engine.model_runner, m
 TARGET = 3.0
 
 
-def seconds_of(what: Callable[[], object], rounds: int) -> float:
+def seconds_of(action: Callable[[], object], rounds: int) -> float:
     """The median; the first round fills the system's caches of files and is not counted."""
-    found = []
+    seconds = []
     for _ in range(rounds + 1):
         started = time.perf_counter()
-        what()
-        found.append(time.perf_counter() - started)
-    return statistics.median(found[1:])
+        action()
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds[1:])
 
 
 def msrun(folder: Path) -> None:

@@ -35,7 +35,7 @@ CONFIG: dict[str, Any] = {
     "torch_dtype": "bfloat16",
 }
 SMALLER = {"hidden_size": 1024, "intermediate_size": 2816, "vocab_size": 16000}
-PIECE = 1 << 22
+NOISE_BYTES = 1 << 22
 
 
 def write_tensor_file(
@@ -43,13 +43,13 @@ def write_tensor_file(
 ) -> None:
     """Writes a whole file; `contents` gives the bytes of a tensor in pieces."""
     with path.open("wb") as file:
-        for offset, piece in layout.head:
+        for offset, chunk in layout.head:
             file.seek(offset)
-            file.write(piece)
+            file.write(chunk)
         for name, extents in layout.extents.items():
             position = 0
-            for piece in contents(name):
-                rest = memoryview(piece)
+            for chunk in contents(name):
+                rest = memoryview(chunk)
                 for offset, nbytes in byte_ranges(extents, position, len(rest)):
                     file.seek(offset)
                     file.write(rest[:nbytes])
@@ -82,10 +82,10 @@ def total(config: dict[str, Any]) -> int:
 
 def noise(count: int) -> Iterator[bytes]:
     """Random bytes, which no file system can shorten; as bfloat16 no infinity and no NaN among them."""
-    bits = np.frombuffer(os.urandom(min(PIECE, count)), np.uint16) & 0xBFFF
-    piece = bits.tobytes()
-    for start in range(0, count, PIECE):
-        yield piece[: min(PIECE, count - start)]
+    bits = np.frombuffer(os.urandom(min(NOISE_BYTES, count)), np.uint16) & 0xBFFF
+    chunk = bits.tobytes()
+    for start in range(0, count, NOISE_BYTES):
+        yield chunk[: min(NOISE_BYTES, count - start)]
 
 
 def write_ckpt(source: Path, folder: Path) -> Path:
@@ -101,11 +101,13 @@ def write_ckpt(source: Path, folder: Path) -> Path:
     return path
 
 
-def write_strategy(source: Path, path: Path, ways: int) -> Path:
+def write_strategy(source: Path, path: Path, model_parallel: int) -> Path:
     """The strategy file by which MindSpore cuts the model as `mindbatch reshard` does; returns it."""
     config = json.loads((source / "config.json").read_text())
-    found = placements(tensor_specs(describe(config)), ways, 1)
-    layouts = tuple(TensorLayout(name, (ways,), axes(placement)) for name, placement in found.items())
+    by_name = placements(tensor_specs(describe(config)), model_parallel, 1)
+    layouts = tuple(
+        TensorLayout(name, (model_parallel,), axes(placement)) for name, placement in by_name.items()
+    )
     path.write_bytes(strategy_bytes(Strategy(layouts, (OperatorStrategy("MatMul-op0", 0),))))
     return path
 

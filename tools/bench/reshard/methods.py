@@ -45,29 +45,29 @@ class Bench:
     num_ranks: int
     workers: int
 
-    def ways(self) -> tuple[str, ...]:
+    def methods(self) -> tuple[str, ...]:
         """In the order in which they go."""
         return tuple(self._work())
 
-    def made(self, way: str) -> Path:
+    def target(self, method: str) -> Path:
         """The folder that a way makes."""
-        return self.folder / f"made{self.ways().index(way)}"
+        return self.folder / f"made{self.methods().index(method)}"
 
-    def measured(self, way: str) -> Measured:
+    def measured(self, method: str) -> Measured:
         """Runs one way. What it has made stays until `clear`."""
         os.sync()
         drop_cache([self.source, self.ckpt.parent])
         start = time.perf_counter()
-        printed = self._work()[way](self.made(way)).split()
+        printed = self._work()[method](self.target(method)).split()
         seconds = time.perf_counter() - start
-        figures = [float(word) for word in printed[-2:]] if way == MINDSPORE else []
+        figures = [float(word) for word in printed[-2:]] if method == MINDSPORE else []
         peak = int(printed[-1]) if printed else None
         return Measured(seconds, peak, figures[0] if figures else None)
 
     def clear(self) -> None:
         """Removes what the ways have made."""
-        for way in self.ways():
-            shutil.rmtree(self.made(way), ignore_errors=True)
+        for method in self.methods():
+            shutil.rmtree(self.target(method), ignore_errors=True)
 
     def _work(self) -> dict[str, Callable[[Path], str]]:
         return {COPY: self._copy, OURS: self._ours, OURS_CKPT: self._ours_ckpt, MINDSPORE: self._mindspore}
@@ -106,7 +106,7 @@ def sync_below(folder: Path) -> None:
 
 
 def drop_cache(folders: list[Path]) -> None:
-    """Of all of the system if that is allowed, else of the files in these folders."""
+    """Drops the page cache of the whole system if that is allowed, else of the files in these folders."""
     try:
         DROP.write_text("1")
     except OSError:

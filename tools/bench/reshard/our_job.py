@@ -14,9 +14,9 @@ from mindbatch.tasks.reshard.task import run
 
 def main() -> None:
     """Runs the task and watches this process and its children meanwhile."""
-    source, target, ways, workers, *more = sys.argv[1:]
+    source, target, model_parallel, workers, *more = sys.argv[1:]
     config = ReshardConfig(source=source, workers=int(workers))
-    config.target.dir, config.target.model_parallel = target, int(ways)
+    config.target.dir, config.target.model_parallel = target, int(model_parallel)
     if more:
         config.target.format = more[0]
         config.source_config = more[1] if len(more) > 1 else None

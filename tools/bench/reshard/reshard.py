@@ -28,19 +28,19 @@ def main() -> None:
     options = parse_options()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         bench = prepared(Path(name), options)
-        ways = [*bench.ways()] if options.mindspore else [way for way in bench.ways() if way != MINDSPORE]
-        found: dict[str, list[Measured]] = {way: [] for way in ways}
+        methods = [method for method in bench.methods() if options.mindspore or method != MINDSPORE]
+        results: dict[str, list[Measured]] = {method: [] for method in methods}
         errors: list[str] = []
         for number in range(options.rounds):
-            for way in ways:
-                found[way].append(bench.measured(way))
+            for method in methods:
+                results[method].append(bench.measured(method))
             if number == 0 and options.mindspore:
                 errors = differing(bench.made(OURS_CKPT), bench.made(MINDSPORE))
             bench.clear()
-        print_table(found, bench.nbytes)
-    copying = median(found[COPY])
-    slow = [way for way in LIMITED if median(found[way]) > options.allowed * copying]
-    errors += [f"{way}: more than {options.allowed} times the copy" for way in slow]
+        print_table(results, bench.nbytes)
+    copying = median(results[COPY])
+    slow = [method for method in LIMITED if median(results[method]) > options.allowed * copying]
+    errors += [f"{method}: more than {options.allowed} times the copy" for method in slow]
     if errors:
         raise SystemExit("\n".join(errors))
 
@@ -49,7 +49,7 @@ def parse_options() -> argparse.Namespace:
     """The command line."""
     parser = parser_of(__doc__, rounds=5)
     parser.add_argument("--size", type=float, default=2.0, help="of the checkpoint in GB; %(default)s")
-    parser.add_argument("--ways", type=int, default=8, help="ranks; %(default)s")
+    parser.add_argument("--ranks", type=int, default=8, help="ranks; %(default)s")
     parser.add_argument("--workers", type=int, default=worker_count(None, 1 << 40), help="threads")
     parser.add_argument("--allowed", type=float, default=2.0, help="times the copy; %(default)s")
     parser.add_argument("--folder", type=Path, help="where to write; default: that of temporary files")
@@ -62,30 +62,31 @@ def prepared(folder: Path, options: argparse.Namespace) -> Bench:
     source = folder / "source"
     nbytes = write_llama(source, int(options.size * 1e9))
     ckpt = write_ckpt(source, folder / "ckpt")
-    strategy = write_strategy(source, folder / "strategy.ckpt", options.ways)
-    print(f"{nbytes / 1e9:.2f} GB of bfloat16, {options.ways} ranks, {options.workers} threads")
+    strategy = write_strategy(source, folder / "strategy.ckpt", options.methods)
+    print(f"{nbytes / 1e9:.2f} GB of bfloat16, {options.methods} ranks, {options.workers} threads")
     print(f"{options.rounds} rounds by turns, medians, the lowest and highest in brackets", flush=True)
-    return Bench(folder, source, ckpt, strategy, nbytes, options.ways, options.workers)
+    return Bench(folder, source, ckpt, strategy, nbytes, options.methods, options.workers)
 
 
-def print_table(found: dict[str, list[Measured]], nbytes: int) -> None:
+def print_table(results: dict[str, list[Measured]], nbytes: int) -> None:
     """A row for each way."""
-    copying = median(found[COPY])
+    copying = median(results[COPY])
     print("| way | seconds | MB/s | times the copy | peak MB |")
     print("|-----|--------:|-----:|---------------:|--------:|")
-    for way, all_measured in found.items():
-        seconds = [each.seconds for each in all_measured]
+    for method, all_measured in results.items():
+        seconds = [measured.seconds for measured in all_measured]
         middle = statistics.median(seconds)
-        peaks = [each.peak for each in all_measured if each.peak is not None]
+        peaks = [measured.peak for measured in all_measured if measured.peak is not None]
         peak = f"{max(peaks) / 1e6:.0f}" if peaks else "-"
         spread = f"{middle:.2f} ({min(seconds):.2f}-{max(seconds):.2f})"
-        print(f"| {way} | {spread} | {nbytes / middle / 1e6:.0f} | {middle / copying:.2f} | {peak} |")
-    inner = [each.inner for all_measured in found.values() for each in all_measured if each.inner is not None]
+        print(f"| {method} | {spread} | {nbytes / middle / 1e6:.0f} | {middle / copying:.2f} | {peak} |")
+    every = [measured for all_measured in results.values() for measured in all_measured]
+    inner = [measured.inner for measured in every if measured.inner is not None]
     if inner:
         calling = statistics.median(inner)
         print(f"MindSpore's call alone, neither started nor synced: {calling:.2f} s, {calling / copying:.2f}")
 
 
 def median(all_measured: list[Measured]) -> float:
-    """Of the seconds."""
-    return statistics.median(each.seconds for each in all_measured)
+    """Returns the median of the seconds."""
+    return statistics.median(measured.seconds for measured in all_measured)

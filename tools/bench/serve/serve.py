@@ -4,10 +4,10 @@
         [--model FOLDER] [--beside PORT]
 
 GPT-2 124M shapes with random weights, or a folder of such; rows as of tools/bench batch, as completions of
-token ids. So many users each send the next row when they have their answer; the batch has as many places.
+token ids. Each of so many users sends its next row when it has its answer; the batch has as many slots.
 Answers come whole, then as streams, of which the time to the first token is taken. Server and clients share
 the machine's processors. Another server (llamacpp_server) that stands at a port of this machine, with as
-many places, gets the same streams. The sides take turns; shown are medians of the rounds, and their ratios.
+many slots, gets the same streams. The sides take turns; shown are medians of the rounds, and their ratios.
 """
 
 from __future__ import annotations
@@ -148,9 +148,9 @@ def measure(folder: Path, model: Sequence[str], users: int, options: argparse.Na
     server = Server(*model, f"model.batch_size={users}")
 
     def run_streams(side: str, port: int, bodies: Sequence[dict[str, Any]]) -> None:
-        in_all, *firsts = run_users(port, bodies, users, streamed)
+        in_all, *first_seconds = run_users(port, bodies, users, streamed)
         seconds[side].append(in_all)
-        first[side] += firsts
+        first[side] += first_seconds
 
     try:
         run_users(server.port, bodies[:users], users, whole)

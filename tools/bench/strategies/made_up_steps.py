@@ -30,14 +30,14 @@ def peaked_logits(rows: int, vocabulary: int, seed: int) -> Logits:
 
 
 def flat_logits(rows: int, vocabulary: int, seed: int) -> Logits:
-    """Of a model that knows nothing: standard normal, so that top_p=0.9 keeps 60% of the tokens."""
+    """Draws logits of an untrained model: standard normal, so that top_p=0.9 keeps 60% of the tokens."""
     return np.random.default_rng(seed).standard_normal((rows, vocabulary), np.float32)
 
 
 def summary_of(logits: Logits) -> Logits:
-    """What a head says of its logits [S, V]: see csrc/summary.h."""
-    room = -logits.shape[1] % PANEL
-    panels = np.pad(logits, ((0, 0), (0, room)), constant_values=-np.inf).reshape(len(logits), -1, PANEL)
+    """Summarises logits [S, V] as a head does; csrc/summary.h describes it."""
+    padding = -logits.shape[1] % PANEL
+    panels = np.pad(logits, ((0, 0), (0, padding)), constant_values=-np.inf).reshape(len(logits), -1, PANEL)
     largest = panels.max(axis=2)
     return np.stack([largest, np.exp(panels - largest[..., np.newaxis]).sum(axis=2)], axis=1)
 
@@ -71,7 +71,7 @@ class Batch:
     _next: int = 0
 
     def __post_init__(self) -> None:
-        self.requests = [self._begun(place) for place in range(self.count)]
+        self.requests = [self._begun(number) for number in range(self.count)]
 
     def step(self) -> float:
         """Seconds that the strategy took for a step of all requests."""
@@ -81,14 +81,14 @@ class Batch:
         started = self.clock()
         decisions = strategy.advance(views, self.pool[rows], self.summaries[rows])
         seconds = self.clock() - started
-        for place, decision in enumerate(decisions):
-            self._carry_out(place, decision)
+        for number, decision in enumerate(decisions):
+            self._apply(number, decision)
         return seconds
 
-    def _begun(self, place: int) -> Live:
+    def _begun(self, number: int) -> Live:
         vocabulary = self.pool.shape[1]
         prompt = self._generator.integers(0, vocabulary, PROMPT).tolist()
-        row = Row(self.params, prompt, [], (vocabulary - 1,), row_hash(str(place)), key=str(place))
+        row = Row(self.params, prompt, [], (vocabulary - 1,), row_hash(str(number)), key=str(number))
         return Live([row], strategy_for(self.params).begin(self.params))
 
     def _view(self, request: Live) -> GroupView:
@@ -115,13 +115,13 @@ class Batch:
             first += count + 1
         return slice(self._next - needed, self._next)
 
-    def _carry_out(self, place: int, decision: Decision) -> None:
+    def _apply(self, number: int, decision: Decision) -> None:
         if decision.error is not None:
             raise decision.error
         if decision.results is not None:
-            self.requests[place] = self._begun(place)
+            self.requests[number] = self._begun(number)
             return
-        request = self.requests[place]
+        request = self.requests[number]
         parents = [request.rows[branch.parent] for branch in decision.branches]
         request.rows = _heirs(parents)
         request.fresh = False

@@ -102,7 +102,8 @@ def measure(
 
 def print_row(case: Case, times: dict[str, list[float]]) -> bool:
     """One line of the table; returns whether the target is met."""
-    figures = " | ".join(f"{statistics.median(found):7.2f} {min(found):7.2f}" for found in times.values())
+    medians = ((statistics.median(samples), min(samples)) for samples in times.values())
+    figures = " | ".join(f"{median:7.2f} {least:7.2f}" for median, least in medians)
     met = case.target is None or statistics.median(times["peaked"]) < case.target
     target = "" if case.target is None else f"< {case.target:.0f}"
     print(f"| {case.name:<32} | {figures} | {target:>6} |{'' if met else ' missed'}", flush=True)

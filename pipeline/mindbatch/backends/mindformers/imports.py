@@ -46,7 +46,7 @@ class _Finder(MetaPathFinder, Loader):
         """Does nothing: `_Module` makes names when they are looked up."""
 
 
-def stand_in_for_hyper_parallel() -> None:
+def stub_hyper_parallel() -> None:
     """Makes MindFormers 2.0 importable without hyper_parallel, which inference does not use."""
     if not is_installed(HYPER_PARALLEL):
         sys.meta_path.append(_Finder())

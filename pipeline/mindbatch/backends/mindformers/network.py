@@ -13,7 +13,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from mindbatch.architecture.architecture import Architecture
 from mindbatch.backends.mindformers.families import FAMILIES, Family, MindFormersSpec
-from mindbatch.backends.mindformers.imports import quietly, stand_in_for_hyper_parallel
+from mindbatch.backends.mindformers.imports import quietly, stub_hyper_parallel
 from mindbatch.backends.mindformers.stand_ins import linear
 from mindbatch.backends.mindformers.stand_ins.attention import (
     INTERLEAVED,
@@ -138,7 +138,7 @@ def import_network(model_type: str) -> None:
 
 def _classes(family: Family) -> tuple[Any, Any]:
     prepare_for_mindformers()
-    stand_in_for_hyper_parallel()
+    stub_hyper_parallel()
     package = f"mindformers.models.{family.package}"
     configuration = import_module(f"{package}.configuration_{family.stem}")
     modeling = import_module(f"{package}.modeling_{family.stem}_infer")

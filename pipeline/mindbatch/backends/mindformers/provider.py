@@ -29,7 +29,7 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.merge import MergedWeights
 from mindbatch.checkpoint.lora.plan import BaseTensors
-from mindbatch.checkpoint.placement.regions import as_placed, whole_placements
+from mindbatch.checkpoint.placement.regions import as_rank_files, whole_placements
 from mindbatch.config_json.reader import IgnoredKeys
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.interrupts import interruptible
@@ -96,7 +96,7 @@ def _targets(spec: ModelSpec, adapters: FittedAdapters) -> AdapterTargets:
 
 def merge(spec: ModelSpec, folder: ModelFolder, adapter: LoraAdapter) -> MergedWeights:
     base = _base_tensors(spec)
-    return planned_merge(folder, adapter, base, as_placed(whole_placements(base.shapes), 1).ranks[0])
+    return planned_merge(folder, adapter, base, as_rank_files(whole_placements(base.shapes), 1).ranks[0])
 
 
 def _base_tensors(spec: ModelSpec) -> BaseTensors:

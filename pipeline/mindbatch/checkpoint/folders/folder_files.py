@@ -84,7 +84,7 @@ def _is_cache_blob(home: Path, target: Path) -> bool:
     return home.parent.name == "snapshots" and target.parent == home.parent.parent / "blobs"
 
 
-def nothing_readable(folder: Path, what: str, needed: str, foreign: str | None = None) -> str:
+def nothing_readable(folder: Path, problem: str, needed: str, foreign: str | None = None) -> str:
     """Words the error of a folder that lacks what is needed; names what it has instead.
 
     foreign: description of the folder by `foreign_folder`, if there is one.
@@ -97,7 +97,7 @@ def nothing_readable(folder: Path, what: str, needed: str, foreign: str | None =
     listed = ", ".join(first_lines(others or [*pickles], str, limit=3, noun="files"))
     if pickles and not others:
         return f"{folder}: only {listed}; {CONVERSION_HINT.format(needed=needed)}"
-    return f"{folder}: {what}{f', only {listed}' if others else ''}; {needed}"
+    return f"{folder}: {problem}{f', only {listed}' if others else ''}; {needed}"
 
 
 def _is_pickled_ckpt(path: Path) -> bool:

@@ -22,7 +22,7 @@ METADATA = "metadata.json"
 COMMON = "common.json"
 ADAPTER = "mindformers_adapter_config.json"
 _ITERATION = re.compile(r"iteration_(\d{8,18})")
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 
 
 def iteration_name(number: int) -> str:
@@ -58,7 +58,7 @@ def iteration_in(folder: Path, names: Collection[str] | None = None) -> Path | N
 def _tracked(folder: Path) -> Path:
     data = read_limited(file_in(folder, TRACKER), 4096)
     text = data.decode("ascii", "replace").strip()
-    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
         raise CheckpointError(f"{folder / TRACKER}: holds {shown(text)}; must be the number of an iteration")
     iteration = folder / iteration_name(int(text))
     if not iteration.is_dir():

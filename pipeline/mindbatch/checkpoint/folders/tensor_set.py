@@ -15,7 +15,7 @@ from mindbatch.checkpoint.folders.folder_files import existing_folder, file_name
 from mindbatch.checkpoint.folders.foreign_folders import foreign_file
 from mindbatch.checkpoint.folders.iteration_files import iteration_in, weight_files
 from mindbatch.checkpoint.folders.weight_files import (
-    Step,
+    TrainingStep,
     checkpoint_in,
     open_shards,
     open_weights,
@@ -50,7 +50,7 @@ class TensorSet(Closing):
         path: Path,
         files: Mapping[str, StoredFile],
         digests: Digests | None = None,
-        step: Step | None = None,
+        step: TrainingStep | None = None,
     ) -> None:
         self.path = path
         self.files = files
@@ -267,7 +267,7 @@ def _all_opened(paths: Sequence[Path], opened: Callable[[Path], TensorSet]) -> l
     return sets
 
 
-def _single(path: Path, step: Step | None) -> TensorSet:
+def _single(path: Path, step: TrainingStep | None) -> TensorSet:
     return _with_digests(path, {path.name: open_tensor_file(path)}, others_allowed=True, step=step)
 
 
@@ -276,7 +276,11 @@ def model_tensors(folder: Path) -> TensorSet:
 
 
 def _with_digests(
-    path: Path, files: Mapping[str, StoredFile], *, others_allowed: bool = False, step: Step | None = None
+    path: Path,
+    files: Mapping[str, StoredFile],
+    *,
+    others_allowed: bool = False,
+    step: TrainingStep | None = None,
 ) -> TensorSet:
     """Makes a TensorSet with its digests of opened files; closes these if the digests do not match."""
     tensors = TensorSet(path, files, step=step)

@@ -27,7 +27,7 @@ _SAVED = re.compile(
     rf"(.*)-(\d{{1,18}})_(\d{{1,18}})({'|'.join(map(re.escape, SEARCHED_SUFFIXES))})", re.DOTALL
 )
 
-Step = tuple[int, int]
+TrainingStep = tuple[int, int]
 """Epoch and step at the end of a checkpoint's name."""
 
 
@@ -63,7 +63,7 @@ def _folder_errors(home: Path, name: str) -> list[str]:
     return [f"{name} is a symbolic link to {target}; must stay inside {home}"]
 
 
-def checkpoint_in(folder: Path) -> tuple[Path, Step | None]:
+def checkpoint_in(folder: Path) -> tuple[Path, TrainingStep | None]:
     """Finds the folder's checkpoint file; of several the newest, by the epoch and step in its name.
 
     MindSpore and MindFormers name them PREFIX-EPOCH_STEP.ckpt.
@@ -91,9 +91,9 @@ def checkpoint_in(folder: Path) -> tuple[Path, Step | None]:
     return file_in(folder, newest), steps[newest]
 
 
-def step_errors(folder: Path, steps: Iterable[Step | None]) -> list[str]:
+def step_errors(folder: Path, steps: Iterable[TrainingStep | None]) -> list[str]:
     """Lists an error if the ranks' files are of different steps, as a killed training may leave them."""
-    ranks: dict[Step | None, int] = {}
+    ranks: dict[TrainingStep | None, int] = {}
     for rank, step in enumerate(steps):
         ranks.setdefault(step, rank)
     if len(ranks) < 2:
@@ -103,7 +103,7 @@ def step_errors(folder: Path, steps: Iterable[Step | None]) -> list[str]:
     return [f"{folder}: the newest files are of different steps: {listed}; must be of one"]
 
 
-def _shown_step(step: Step | None) -> str:
+def _shown_step(step: TrainingStep | None) -> str:
     return "has none in its name" if step is None else f"epoch {step[0]} step {step[1]}"
 
 

@@ -280,10 +280,10 @@ def _dims_and_type(tensor: WireReader) -> tuple[list[int], str]:
     return dims, kind
 
 
-def _expect(reader: WireReader, number: int, what: str) -> None:
+def _expect(reader: WireReader, number: int, expected: str) -> None:
     """Takes the tag of a field that must come next."""
     if reader.at_end:
-        reader.refuse(f"truncated: an entry ends before {what}")
+        reader.refuse(f"truncated: an entry ends before {expected}")
     position, tag = reader.position, reader.tag()
     if tag != (number, BYTES):
-        reader.source.refuse(position, f"field {tag[0]}; must be {number}, {what}")
+        reader.source.refuse(position, f"field {tag[0]}; must be {number}, {expected}")

@@ -116,7 +116,7 @@ class TensorUnpickler(pickle._Unpickler):
     """Reads one of torch.save's pickles, over inert values: Python's own machine, left with few opcodes.
 
     Nothing is imported or called: a global becomes a `Global`, which is only its name. The class is that in
-    Python, not that in C, which makes room for as many notes as a pickle says it has.
+    Python, not that in C, which allocates memory for as many memo entries as a pickle claims to have.
 
     storages: all that were named, by key.
     """
@@ -130,8 +130,8 @@ class TensorUnpickler(pickle._Unpickler):
         self.dispatch = _Operations(file)
         self.storages: dict[str, TorchStorage] = {}
 
-    def value(self, what: str) -> Any:
-        """The value of the pickle. CheckpointError, with `what` and the byte, for what is not right.
+    def value(self, source: str) -> Any:
+        """The value of the pickle. CheckpointError, with `source` and the byte, for what is not right.
 
         Values may share parts, so that a short pickle can stand for a tree of any size: they are not to be
         walked over deeper than is known of them, compared or printed.
@@ -142,12 +142,12 @@ class TensorUnpickler(pickle._Unpickler):
                 raise PickleError("must end with one value")
             return value
         except EOFError:
-            raise CheckpointError(f"{what}: truncated") from None
+            raise CheckpointError(f"{source}: truncated") from None
         except PickleError as error:
             problem = str(error)
         except _LIBRARY_ERRORS as error:
             problem = f"opcode {_name(self.dispatch.code)} cannot be carried out ({error})"
-        raise CheckpointError(f"{what}: byte {self.dispatch.position}: {problem}")
+        raise CheckpointError(f"{source}: byte {self.dispatch.position}: {problem}")
 
     def find_class(self, module: str, name: str) -> Global:
         """The full name, if it is one that tensors are saved with."""

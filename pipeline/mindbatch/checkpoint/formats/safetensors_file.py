@@ -117,8 +117,8 @@ def _layout_errors(tensors: Iterable[StoredTensor], data_start: int, file_bytes:
         ((start, nbytes),) = tensor.extents
         end = start + nbytes
         if start != position:
-            what = "overlaps" if start < position else f"leaves a gap of {start - position} bytes after"
-            errors.append(f"tensor {shown(tensor.name)} {what} {previous}")
+            relation = "overlaps" if start < position else f"leaves a gap of {start - position} bytes after"
+            errors.append(f"tensor {shown(tensor.name)} {relation} {previous}")
         if end > file_bytes:
             cut_off.append(f"truncated: tensor {shown(tensor.name)} ends at byte {end} of {file_bytes}")
         position, previous = max(position, end), f"tensor {shown(tensor.name)}"

@@ -1,4 +1,4 @@
-"""Formats that are known by their suffix alone, so that a folder of them is told by what it holds."""
+"""Formats known by suffix alone: the error of a folder that has only such files names them."""
 
 from mindbatch.checkpoint.formats.weight_format import WeightFormat
 

@@ -19,7 +19,7 @@ VARINT, BYTES = 0, 2
 _MAX_VARINT_BYTES = 10
 _WINDOW_BYTES = 4096
 
-Fetch = Callable[[int, int], bytes]
+ReadRange = Callable[[int, int], bytes]
 
 
 @dataclass
@@ -30,7 +30,7 @@ class ByteSource:
     """
 
     where: str
-    fetch: Fetch
+    fetch: ReadRange
     subject: str = ""
     _start: int = 0
     _window: bytes = b""

@@ -46,22 +46,22 @@ _STORED_KEY = re.compile(r"\('([^'\\]{1,1000})', \((\d{1,9}),\)\)")
 class _Tensor:
     """A tensor as the file describes it.
 
-    pieces: number of pieces along each dimension.
+    fragments: number of fragments along each dimension.
     layout: layout over the ranks of a stage, if there is one.
     """
 
     name: str
     dtype: str
     shape: Shape
-    pieces: Shape
+    fragments: Shape
     layout: TensorLayout | None
     ranks: tuple[int, ...]
 
-    def region(self, piece: int) -> Region:
-        """Computes the region of a piece; pieces are counted in row-major order."""
+    def region(self, fragment: int) -> Region:
+        """Computes the region of a fragment; fragments are counted in row-major order."""
         at: list[tuple[int, int]] = []
-        for size, count in zip(reversed(self.shape), reversed(self.pieces), strict=True):
-            piece, index = divmod(piece, count)
+        for size, count in zip(reversed(self.shape), reversed(self.fragments), strict=True):
+            fragment, index = divmod(fragment, count)
             at.insert(0, (index * (size // count), (index + 1) * (size // count)))
         return tuple(at)
 
@@ -84,9 +84,9 @@ def placements(iteration: Path, files: Sequence[TensorSet]) -> dict[str, Placeme
     path = iteration / METADATA
     content = read_json_object(path, _LARGEST_FILE)
     reader = _MetadataReader(files)
-    placed = reader.placed(content.get("state_dict_metadata"), content.get("storage_data"))
+    by_name = reader.read(content.get("state_dict_metadata"), content.get("storage_data"))
     raise_if_any(reader.errors, str(path))
-    return placed
+    return by_name
 
 
 class _MetadataReader:
@@ -96,20 +96,20 @@ class _MetadataReader:
         self._number = {file: number for number, file in enumerate(self._names)}
         self.errors: list[str] = []
 
-    def placed(self, described: Any, stored: Any) -> dict[str, Placement]:
+    def read(self, described: Any, stored: Any) -> dict[str, Placement]:
         if not isinstance(described, Mapping) or not isinstance(stored, Mapping):
             self.errors.append("must have the objects state_dict_metadata and storage_data")
             return {}
         stored_shards = self._stored_shards(stored)
         unknown = [name for name in stored_shards if name not in described]
         self.errors += [f"{shown(name)}: is stored, and state_dict_metadata has it not" for name in unknown]
-        placed = {}
+        by_name = {}
         for name, entry in described.items():
             if name in stored_shards:
                 with collecting(self.errors), located(shown(name)):
-                    placed[name] = self._placement(_tensor(name, entry), stored_shards[name])
-        self.errors += self._left_over(placed, stored_shards)
-        return placed
+                    by_name[name] = self._placement(_tensor(name, entry), stored_shards[name])
+        self.errors += self._left_over(by_name, stored_shards)
+        return by_name
 
     def _stored_shards(self, stored: Mapping[str, Any]) -> dict[str, list[tuple[int, str, int]]]:
         """Reads the shards of each weight: number, name of the file, rank that wrote it."""
@@ -118,7 +118,7 @@ class _MetadataReader:
             match = _STORED_KEY.fullmatch(key)
             if match is None or not isinstance(entries, list):
                 self.errors.append(
-                    f"storage_data: {shown(key)}: must be ('NAME', (PIECE,)) with a list of files"
+                    f"storage_data: {shown(key)}: must be ('NAME', (FRAGMENT,)) with a list of files"
                 )
                 continue
             for entry in entries:
@@ -131,26 +131,26 @@ class _MetadataReader:
         return shards
 
     def _placement(self, tensor: _Tensor, stored: Sequence[tuple[int, str, int]]) -> Placement:
-        """Locates a tensor's pieces. CheckpointError unless they and their files make one tensor."""
-        count = math.prod(tensor.pieces)
+        """Locates a tensor's fragments. CheckpointError unless they and their files make one tensor."""
+        count = math.prod(tensor.fragments)
         regions: list[Region | None] = [None] * len(self._files)
-        for piece, file, rank in stored:
-            if piece >= count:
-                raise CheckpointError(f"piece {piece} of {count}")
-            region = tensor.region(piece)
+        for fragment, file, rank in stored:
+            if fragment >= count:
+                raise CheckpointError(f"fragment {fragment} of {count}")
+            region = tensor.region(fragment)
             if (by_layout := tensor.region_of_rank(rank)) not in (None, region):
                 raise CheckpointError(
-                    f"piece {piece} is {region}, and by its layout rank {rank} has {by_layout}"
+                    f"fragment {fragment} is {region}, and by its layout rank {rank} has {by_layout}"
                 )
             if file not in self._number:
                 raise CheckpointError(f"is in {shown(file)}, which does not exist")
             number = self._number[file]
             if regions[number] not in (None, region):
-                raise CheckpointError(f"{shown(file)} is said to have two pieces of it")
+                raise CheckpointError(f"{shown(file)} is said to have two fragments of it")
             regions[number] = self._checked(tensor, number, region)
-        missing = {*range(count)} - {piece for piece, _, _ in stored}
+        missing = {*range(count)} - {fragment for fragment, _, _ in stored}
         if missing:
-            raise CheckpointError(f"piece {min(missing)} of {count} is in no file")
+            raise CheckpointError(f"fragment {min(missing)} of {count} is in no file")
         shards = [
             None if region is None else single_segment(self._files[number].info(tensor.name).shape, region)
             for number, region in enumerate(regions)
@@ -158,7 +158,7 @@ class _MetadataReader:
         return Placement(tensor.name, tensor.shape, tuple(shards))
 
     def _checked(self, tensor: _Tensor, number: int, region: Region) -> Region:
-        """Returns the region that a file holds: the piece, or the whole tensor, as MindSpore may save it."""
+        """Returns the region in a file: the fragment, or the whole tensor as MindSpore may save it."""
         info = self._files[number].tensors.get(tensor.name)
         where = shown(self._names[number])
         if info is None:
@@ -170,14 +170,16 @@ class _MetadataReader:
         if info.shape == (tensor.shape or (1,)):
             return full_region(info.shape)
         raise CheckpointError(
-            f"has shape {[*info.shape]} in {where}; the piece is {[*region]} of {[*tensor.shape]}"
+            f"has shape {[*info.shape]} in {where}; the fragment is {[*region]} of {[*tensor.shape]}"
         )
 
-    def _left_over(self, placed: Mapping[str, Placement], stored: Mapping[str, Any]) -> Iterator[str]:
+    def _left_over(self, by_name: Mapping[str, Placement], stored: Mapping[str, Any]) -> Iterator[str]:
         """Yields a line for each tensor of a file that metadata.json does not describe."""
         for number, (file, tensors) in enumerate(zip(self._names, self._files, strict=True)):
             for name in tensors.tensors:
-                is_known = name in stored and (name not in placed or placed[name].shards[number] is not None)
+                is_known = name in stored and (
+                    name not in by_name or by_name[name].shards[number] is not None
+                )
                 if not is_known:
                     yield f"{shown(name)}: is in {shown(file)}, and nothing here says so"
 
@@ -189,24 +191,28 @@ def _tensor(name: str, entry: Any) -> _Tensor:
     if dtype is None:
         raise CheckpointError(f"dtype {shown(properties.get('dtype'))}; known are {', '.join(DTYPE_OF)}")
     shape = _whole_numbers(entry, "global_shape")
-    pieces = _whole_numbers(entry, "axis_fragmentations")
-    if len(pieces) != len(shape) or any(size % count for size, count in zip(shape, pieces, strict=True)):
-        raise CheckpointError(f"axis_fragmentations {[*pieces]} do not divide the shape {[*shape]}")
+    fragments = _whole_numbers(entry, "axis_fragmentations")
+    if len(fragments) != len(shape) or any(
+        size % count for size, count in zip(shape, fragments, strict=True)
+    ):
+        raise CheckpointError(f"axis_fragmentations {[*fragments]} do not divide the shape {[*shape]}")
     layout = entry.get("layout")
     if layout is None:
-        return _Tensor(name, dtype, shape, pieces, None, ())
-    ranks = _whole_numbers(layout, "rank_list", least=0, most=1 << 20)
+        return _Tensor(name, dtype, shape, fragments, None, ())
+    ranks = _whole_numbers(layout, "rank_list", least=0, max_count=1 << 20)
     axes = _of_kind(layout, "tensor_map", list)
     tensor_map = tuple(tuple(axis) if isinstance(axis, list) else axis for axis in axes)
     flat = [axis for entry in tensor_map for axis in (entry if isinstance(entry, tuple) else (entry,))]
     if any(type(axis) is not int for axis in flat):
         raise CheckpointError("tensor_map: must be whole numbers, or lists of them")
-    made = TensorLayout(name, _whole_numbers(layout, "device_matrix"), tensor_map)
-    if errors := layout_errors(made):
+    over_ranks = TensorLayout(name, _whole_numbers(layout, "device_matrix"), tensor_map)
+    if errors := layout_errors(over_ranks):
         raise CheckpointError(errors[0])
-    if made.num_devices != len(ranks):
-        raise CheckpointError(f"rank_list has {len(ranks)} ranks, and the device matrix {made.num_devices}")
-    return _Tensor(name, dtype, shape, pieces, made, ranks)
+    if over_ranks.num_devices != len(ranks):
+        raise CheckpointError(
+            f"rank_list has {len(ranks)} ranks, and the device matrix {over_ranks.num_devices}"
+        )
+    return _Tensor(name, dtype, shape, fragments, over_ranks, ranks)
 
 
 def _of_kind(entry: Any, key: str, kind: type) -> Any:
@@ -216,12 +222,12 @@ def _of_kind(entry: Any, key: str, kind: type) -> Any:
     return value
 
 
-def _whole_numbers(entry: Any, key: str, least: int = 1, most: int = MAX_DIMENSIONS) -> tuple[int, ...]:
-    """Reads a list of at most `most` whole numbers, none below `least`."""
+def _whole_numbers(entry: Any, key: str, least: int = 1, max_count: int = MAX_DIMENSIONS) -> tuple[int, ...]:
+    """Reads a list of at most `max_count` whole numbers, none below `least`."""
     values = _of_kind(entry, key, list)
-    if len(values) > most or any(type(value) is not int or value < least for value in values):
+    if len(values) > max_count or any(type(value) is not int or value < least for value in values):
         raise CheckpointError(
-            f"{key} {shown(values)}: must be whole numbers from {least}, at most {most} of them"
+            f"{key} {shown(values)}: must be whole numbers from {least}, at most {max_count} of them"
         )
     return tuple(values)
 
@@ -263,11 +269,11 @@ def descriptions(
     errors: list[str] = []
     for name, full in whole.ranks[0].items():
         with collecting(errors):
-            pieces = _pieces(name, full, files)
-            described[name] = _described(full.shard.shape, pieces, model_parallel, dtypes[name])
-            for piece in sorted({index for _, index in pieces.values()}):
-                ranks = [rank for rank, (_, index) in pieces.items() if index == piece]
-                stored[str((name, (piece,)))] = [
+            fragments = _fragments(name, full, files)
+            described[name] = _described(full.shard.shape, fragments, model_parallel, dtypes[name])
+            for fragment in sorted({index for _, index in fragments.values()}):
+                ranks = [rank for rank, (_, index) in fragments.items() if index == fragment]
+                stored[str((name, (fragment,)))] = [
                     {
                         "file_name": file_name(rank, len(files.ranks)).rpartition("/")[2],
                         "storage_rank": rank,
@@ -280,9 +286,9 @@ def descriptions(
     return {**others, f"{home}/{METADATA}": _json(content)}
 
 
-def _pieces(name: str, full: StoredShard, files: RankFiles) -> dict[int, tuple[Shape, int]]:
-    """Counts, for each rank, the pieces along each dimension, and numbers the piece that the rank has."""
-    pieces = {}
+def _fragments(name: str, full: StoredShard, files: RankFiles) -> dict[int, tuple[Shape, int]]:
+    """Counts the fragments along each dimension, and numbers the one that each rank has, by rank."""
+    fragments = {}
     for rank, tensors in enumerate(files.ranks):
         shard = tensors.get(name)
         if shard is None:
@@ -302,8 +308,8 @@ def _pieces(name: str, full: StoredShard, files: RankFiles) -> dict[int, tuple[S
         index = 0
         for first, part, count in zip(start, local, parts, strict=True):
             index = index * count + first // part
-        pieces[rank] = parts, index
-    return pieces
+        fragments[rank] = parts, index
+    return fragments
 
 
 def _start(name: str, full: StoredShard, shard: StoredShard) -> Shape:
@@ -324,10 +330,10 @@ def _start(name: str, full: StoredShard, shard: StoredShard) -> Shape:
 
 
 def _described(
-    shape: Shape, pieces: Mapping[int, tuple[Shape, int]], model_parallel: int, dtype: str
+    shape: Shape, fragments: Mapping[int, tuple[Shape, int]], model_parallel: int, dtype: str
 ) -> dict[str, Any]:
-    parts = next(iter(pieces.values()))[0]
-    first = min(pieces) // model_parallel * model_parallel
+    parts = next(iter(fragments.values()))[0]
+    first = min(fragments) // model_parallel * model_parallel
     is_cut = math.prod(parts) > 1
     return {
         "properties": {
@@ -347,10 +353,10 @@ def _described(
         },
         "chunk": [
             {
-                "global_offset": [piece],
+                "global_offset": [fragment],
                 "local_shape": [size // count for size, count in zip(shape, parts, strict=True)],
             }
-            for piece in range(math.prod(parts))
+            for fragment in range(math.prod(parts))
         ],
     }
 

@@ -28,7 +28,7 @@ from mindbatch.checkpoint.lora.names import (
     is_vocabulary,
     unused_errors,
 )
-from mindbatch.checkpoint.placement.regions import as_placed, whole_placements
+from mindbatch.checkpoint.placement.regions import as_rank_files, whole_placements
 from mindbatch.io.errors import CheckpointError
 
 ADAPTER_FILES = tuple(known.adapter_file for known in READ if not known.is_pickle)
@@ -142,7 +142,7 @@ def module_errors(
 def _arrays(tensors: TensorSet, found_modules: FoundModules) -> dict[str, StoredArray]:
     """Locates the stored tensors, each checked against its digest, if it has one."""
     names = [name for roles in found_modules.modules.values() for name in roles.values()]
-    files = as_placed(whole_placements({name: tensors.info(name).shape for name in names}), 1)
+    files = as_rank_files(whole_placements({name: tensors.info(name).shape for name in names}), 1)
     digests = tensors.checked_digests(names)
     return {
         name: stored_array(name, files.shapes[name], segments, lambda _, stored: digests[stored])
@@ -209,8 +209,8 @@ def _role_errors(
             if name is not None and not is_said:
                 yield f"tensor {shown(name)}: would not be used, for {key} is not true"
             if name is None and is_said:
-                what = "lora_magnitude_vector" if role is Role.MAGNITUDE else "lora_B.bias"
-                yield f"module {shown(module)}: {key} is true, and it has no {what}"
+                missing = "lora_magnitude_vector" if role is Role.MAGNITUDE else "lora_B.bias"
+                yield f"module {shown(module)}: {key} is true, and it has no {missing}"
 
 
 def _shape_errors(

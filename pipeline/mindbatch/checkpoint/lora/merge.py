@@ -143,8 +143,8 @@ class Merger:
         along = (first, min(first + TILE, size))
         region = oriented((along, addition.across), addition.inputs_first)
         with np.errstate(over="ignore", invalid="ignore"):  # looked at below
-            made = product(b, a, region, np.float32(addition.scaling))
-        strip = np.ascontiguousarray(made.T) if addition.inputs_first else made
+            delta = product(b, a, region, np.float32(addition.scaling))
+        strip = np.ascontiguousarray(delta.T) if addition.inputs_first else delta
         if not np.isfinite(strip).all():
             raise CheckpointError(
                 f"{addition.a.shards[0].path}: tensors {shown(addition.a.name)} and "

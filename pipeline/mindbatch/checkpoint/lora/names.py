@@ -40,7 +40,7 @@ _ROLES = (
     (re.compile(r"(?:modules_to_save\.)?weight"), Role.WEIGHT),
     (re.compile(r"(?:modules_to_save\.)?bias"), Role.BIAS),
 )
-_MOST_PARTS = 2
+_MAX_PARTS = 2
 """Dots of what follows the module's name, and one more."""
 
 
@@ -90,8 +90,8 @@ def find_modules(names: Iterable[str]) -> FoundModules:
             found_modules.embeddings.add(module)
         roles = found_modules.modules.setdefault(module, {})
         if roles.setdefault(role, name) != name:
-            what = "matrix" if role in (Role.A, Role.B) else "tensor"
-            found_modules.errors.append(f"tensor {shown(name)}: module {shown(module)} has this {what} twice")
+            noun = "matrix" if role in (Role.A, Role.B) else "tensor"
+            found_modules.errors.append(f"tensor {shown(name)}: module {shown(module)} has this {noun} twice")
     for module, roles in [*found_modules.modules.items()]:
         if errors := [*_half_errors(module, roles)]:
             del found_modules.modules[module]
@@ -102,7 +102,7 @@ def find_modules(names: Iterable[str]) -> FoundModules:
 def _parsed(name: str) -> tuple[str, Role] | None:
     """Returns module and role of a tensor; None for whole modules other than head and embedding."""
     parts = name.removeprefix(_PEFT).split(".")
-    for count in range(min(_MOST_PARTS, len(parts) - 1), 0, -1):
+    for count in range(min(_MAX_PARTS, len(parts) - 1), 0, -1):
         module, end = ".".join(parts[:-count]), ".".join(parts[-count:])
         role = next((role for pattern, role in _ROLES if pattern.fullmatch(end)), None)
         is_whole = role is not None and "lora" not in end

@@ -115,7 +115,7 @@ def plan_lora(adapter: LoraAdapter, base: BaseTensors) -> LoraPlan:
 
 @dataclass(frozen=True)
 class BaseTensors:
-    """The tensors of a whole model as adapters meet them.
+    """The tensors of a whole model that an adapter may change.
 
     renames: the model's names by those of the adapter's kind, with .weight, if they differ (MindFormers' and
         Hugging Face's).

@@ -13,10 +13,10 @@ from mindbatch.checkpoint.error_lines import MAX_LINES, did_you_mean, shown
 from mindbatch.checkpoint.lora.names import is_vocabulary
 from mindbatch.io.regex_tree import TOO_DEEP, regex_tree
 
-MOST_CHARACTERS = 10_000
-MOST_REPEATED = 100_000
+MAX_CHARACTERS = 10_000
+MAX_REPEATED = 100_000
 """Characters of an expression times its numbers of repeats: `regex` writes them out when it compiles."""
-MOST_SECONDS = 5.0
+MAX_SECONDS = 5.0
 """Of a processor, for one expression and all names."""
 
 _COUNTS = re.compile(r"\{(\d*),?(\d*)\}")
@@ -32,11 +32,11 @@ class ModulePattern:
 
     def __init__(self, pattern: str, at_last: bool = False) -> None:
         self.text, self._at_last = pattern, at_last
-        regex_tree(pattern, MOST_CHARACTERS)  # `regex` takes more than `re`, by which PEFT reads it
+        regex_tree(pattern, MAX_CHARACTERS)  # `regex` takes more than `re`, by which PEFT reads it
         if own := _OWN_SYNTAX.search(pattern):
             raise ValueError(f"has {own[0]!r}, which is not supported in names of modules")
         counts = (max(1, *(int(number or 0) for number in pair)) for pair in _COUNTS.findall(pattern))
-        if len(pattern) * math.prod(counts) > MOST_REPEATED:
+        if len(pattern) * math.prod(counts) > MAX_REPEATED:
             raise ValueError("repeats too often")
         try:
             self._pattern = regex.compile(pattern, regex.VERSION0)
@@ -44,7 +44,7 @@ class ModulePattern:
             raise ValueError(TOO_DEEP) from error
         except regex.error as error:
             raise ValueError(f"is no regular expression ({error})") from error
-        self._seconds = MOST_SECONDS
+        self._seconds = MAX_SECONDS
 
     def match(self, module: str) -> str | None:
         """Returns the expression if it matches the module. ValueError as for `matches`."""

@@ -183,7 +183,7 @@ def _viewed(region: Region, placement: Placement, view: Shape, rank: int) -> Reg
     if start % together or stop % together or columns != (0, placement.shape[1]):
         raise CheckpointError(
             f"tensor {shown(placement.name)}: the strategy gives {shown_region(region)} to rank {rank}; "
-            f"{together} full rows each belong together, so that cannot be told in Hugging Face names"
+            f"{together} full rows each belong together, so Hugging Face names cannot describe this layout"
         )
     return (start // together, stop // together), (0, placement.shape[1] * together)
 

@@ -47,8 +47,8 @@ def placements(
     absent = [None] * model_parallel
     by_source: dict[str, Placement] = {}
     for source, shape in source_shapes(specs).items():
-        of_layer = shards(tuple((replace(part, source=""), sharding) for part, sharding in parts[source]))
-        by_stage = [of_layer if stage in stages[source] else absent for stage in range(pipeline_stage)]
+        layer_shard = shards(tuple((replace(part, source=""), sharding) for part, sharding in parts[source]))
+        by_stage = [layer_shard if stage in stages[source] else absent for stage in range(pipeline_stage)]
         by_source[source] = Placement(source, shape, tuple(shard for stage in by_stage for shard in stage))
     return by_source
 
@@ -56,8 +56,10 @@ def placements(
 def allowed_model_parallel(specs: Iterable[TensorSpec]) -> list[int]:
     """Lists the numbers of model-parallel ranks that the model can be sharded over."""
     sharded = {(part, spec.sharding) for spec in specs for part in spec.parts}
-    most = [units for part, sharding in sharded if (units := part.units(sharding)) and not part.is_shared]
-    sizes = range(1, min(most, default=1) + 1)
+    unit_counts = [
+        units for part, sharding in sharded if (units := part.units(sharding)) and not part.is_shared
+    ]
+    sizes = range(1, min(unit_counts, default=1) + 1)
     return [size for size in sizes if all(part.divides(sharding, size) for part, sharding in sharded)]
 
 
@@ -137,14 +139,16 @@ def _shard_of_matrix(parts: ShardedParts, rank: TensorSlice) -> Shard:
     left, right = part.input_bounds(sharding, rank)
     columns = (0, right - left)
     for low, high in sorted(
-        outputs for other, how in parts for outputs in other.source_ranges(*other.output_bounds(how, rank))
+        outputs
+        for other, sharding in parts
+        for outputs in other.source_ranges(*other.output_bounds(sharding, rank))
     ):
         start, end = end, end + high - low
         if start < end:
             segments.append(
                 Segment(part.region((start, end), columns), part.region((low, high), (left, right)))
             )
-    filled, end = end, sum(part.local_outputs(how, rank) for part, how in parts)
+    filled, end = end, sum(part.local_outputs(sharding, rank) for part, sharding in parts)
     if filled < end:
         padding.append(part.region((filled, end), columns))
     shape = tuple(stop for _, stop in part.region((0, end), columns))

@@ -167,11 +167,11 @@ def _joined(copies: Iterable[Copy]) -> Iterator[Copy]:
 
 
 def _name_errors(source: RankFiles, target: RankFiles) -> Iterator[str]:
-    for told, name in enumerate(name for name in target.shapes if name not in source.shapes):
-        near = did_you_mean(name, source.shapes) if told < MAX_LINES else ""
+    for listed, name in enumerate(name for name in target.shapes if name not in source.shapes):
+        near = did_you_mean(name, source.shapes) if listed < MAX_LINES else ""
         yield f"tensor {shown(name)}: not in the source{near}"
-    for told, name in enumerate(name for name in source.shapes if name not in target.shapes):
-        near = did_you_mean(name, target.shapes) if told < MAX_LINES else ""
+    for listed, name in enumerate(name for name in source.shapes if name not in target.shapes):
+        near = did_you_mean(name, target.shapes) if listed < MAX_LINES else ""
         yield f"tensor {shown(name)}: is not part of the target{near}"
 
 

@@ -151,10 +151,10 @@ class _Stored(NamedTuple):
     segments: _Indexed
 
 
-Sources = Sequence[Mapping[str, _Stored]]
+StoredTensors = Sequence[Mapping[str, _Stored]]
 
 
-def _key(plan: TensorPlan, wanted: _Stored, sources: Sources) -> object:
+def _key(plan: TensorPlan, wanted: _Stored, sources: StoredTensors) -> object:
     """Builds a key that the plans for alike layers of a model share: all that a proof looks at."""
     copies = []
     for copy in plan.copies:
@@ -166,12 +166,12 @@ def _key(plan: TensorPlan, wanted: _Stored, sources: Sources) -> object:
     return wanted.segments, plan.shape, plan.view, plan.padding, tuple(copies)
 
 
-def _source_of(copy: Copy, sources: Sources) -> _Stored | None:
+def _source_of(copy: Copy, sources: StoredTensors) -> _Stored | None:
     is_rank = 0 <= copy.source_rank < len(sources)
     return sources[copy.source_rank].get(copy.source_name) if is_rank else None
 
 
-def _plan_errors(plan: TensorPlan, wanted: _Stored, sources: Sources) -> list[str]:
+def _plan_errors(plan: TensorPlan, wanted: _Stored, sources: StoredTensors) -> list[str]:
     shard = wanted.segments.shard
     if (plan.shape, plan.view, plan.padding) != (shard.shape, shard.view, shard.padding):
         return [f"has shape {[*plan.shape]} or padding, needed is {[*shard.shape]}, or other padding"]
@@ -180,7 +180,7 @@ def _plan_errors(plan: TensorPlan, wanted: _Stored, sources: Sources) -> list[st
     return errors or [*_tiling_errors(plan.view, regions, "written")]
 
 
-def _copy_errors(copy: Copy, wanted: _Stored, sources: Sources) -> Iterator[str]:
+def _copy_errors(copy: Copy, wanted: _Stored, sources: StoredTensors) -> Iterator[str]:
     """Checks that a copy stays inside both tensors and takes every element to where it belongs."""
     line = (
         f"copy of {shown_region(copy.source)} of {shown(copy.source_name)} of source rank "

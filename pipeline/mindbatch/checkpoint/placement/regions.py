@@ -319,7 +319,7 @@ class RankFiles:
         return {name: tuple(stored) or (name,) for name, stored in stored_names.items()}
 
 
-def as_placed(placements: Placements, num_ranks: int) -> RankFiles:
+def as_rank_files(placements: Placements, num_ranks: int) -> RankFiles:
     """Describes files that hold the shards of placements under the same names."""
     ranks: list[dict[str, StoredShard]] = [{} for _ in range(num_ranks)]
     for name, placement in placements.items():

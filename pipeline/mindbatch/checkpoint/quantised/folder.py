@@ -101,13 +101,14 @@ class QuantisedFolder(ModelFolder):
             module = self._modules[name]
             size = self._size(module)
             tensors = {
-                end: self._values(self._part(module, end), number) for end, _ in self._found(module, size)
+                end: self._values(self._part(module, end), number)
+                for end, _ in self._stored_parts(module, size)
             }
             with located(f"{self._label(self._main(module))}, matrix {number}"):
                 self._last = name, number, self._layout.matrix(tensors, *size)
         return self._last[2]
 
-    def _found(self, module: str, size: tuple[int, int]) -> Iterator[tuple[str, Needed]]:
+    def _stored_parts(self, module: str, size: tuple[int, int]) -> Iterator[tuple[str, Needed]]:
         parts = self._layout.needed(*size).items()
         return ((end, needed) for end, needed in parts if self._part(module, end) in self.tensors)
 
@@ -169,7 +170,7 @@ class QuantisedFolder(ModelFolder):
         with collecting(errors):
             small = {
                 end: self._values(self._part(module, end))
-                for end, needed in self._found(module, size)
+                for end, needed in self._stored_parts(module, size)
                 if not needed.is_large
             }
             errors += [f"{self._label(main)}: {error}" for error in self._layout.value_errors(small, *size)]

@@ -26,7 +26,7 @@ from mindbatch.checkpoint.reshard.folder import (
     part_of,
     refuse_changed,
     refuse_source_in,
-    refuse_without_room,
+    refuse_without_space,
     remove_displaced,
     remove_tree,
 )
@@ -106,7 +106,7 @@ def _make(
     in_background: bool,
 ) -> None:
     with opened_journal(plan, part, storage, outcome) as (journal, noted):
-        refuse_without_room(part, plan.layouts)
+        refuse_without_space(part, plan.layouts)
         with TargetFiles(part, storage) as files:
             files.prepare(plan.layouts)
             known = verified(part, noted, progress)

@@ -252,8 +252,8 @@ class TargetFiles(Closing):
             return self._files[name]
 
 
-def refuse_without_room(folder: Path, layouts: Mapping[str, FileLayout]) -> None:
-    """MindBatchError, by which the job is unfinished, where less room is free than is still needed."""
+def refuse_without_space(folder: Path, layouts: Mapping[str, FileLayout]) -> None:
+    """Raises MindBatchError, which leaves the job unfinished, if less space is free than is still needed."""
     needed = sum(layout.total_bytes for layout in layouts.values())
     with contextlib.suppress(OSError):
         written = sum(path.stat().st_blocks * 512 for name in layouts if (path := folder / name).exists())
@@ -261,6 +261,6 @@ def refuse_without_room(folder: Path, layouts: Mapping[str, FileLayout]) -> None
         free = disk.f_bavail * disk.f_frsize
         if needed - written > free:
             raise MindBatchError(
-                f"{folder}: {needed - written:,} bytes are still to be written, and the disk has room for "
-                f"{free:,}"
+                f"{folder}: {needed - written:,} bytes are still to be written, and "
+                f"{free:,} are free on the disk"
             )

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from mindbatch.io.screen_text import say
 
 Progress = Callable[[str, int, int], None]
-"""Is told what is being done, the bytes that are done, and all."""
+"""Shows progress: a description of the activity, the bytes done, and the bytes in total."""
 
 LINE_SECONDS = 30.0
 _MIB = 1 << 20
 
 
-def silent(what: str, done: int, total: int) -> None:
+def silent(activity: str, done: int, total: int) -> None:
     """A Progress that shows nothing."""
 
 
@@ -26,12 +26,12 @@ class TimeLeft:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._what, self._began, self._first = "", 0.0, 0
+        self._activity, self._began, self._first = "", 0.0, 0
 
-    def __call__(self, what: str, done: int, total: int) -> str:
+    def __call__(self, activity: str, done: int, total: int) -> str:
         """`, 1:02:03 left`; empty while nobody can tell."""
-        if what != self._what:
-            self._what, self._began, self._first = what, self._now(), done
+        if activity != self._activity:
+            self._activity, self._began, self._first = activity, self._now(), done
         new, seconds = done - self._first, self._now() - self._began
         if new <= 0 or seconds <= 0 or done >= total:
             return ""
@@ -48,10 +48,10 @@ class PlainProgress:
         self._left = TimeLeft(now)
         self._shown = now()
 
-    def __call__(self, what: str, done: int, total: int) -> None:
-        left = self._left(what, done, total)
+    def __call__(self, activity: str, done: int, total: int) -> None:
+        left = self._left(activity, done, total)
         if self._now() - self._shown < LINE_SECONDS:
             return
         self._shown = self._now()
         ended, of_all = mebibytes(done, total)
-        say(f"{what}: {ended:,} of {of_all:,} MiB{left}", name=self._name)
+        say(f"{activity}: {ended:,} of {of_all:,} MiB{left}", name=self._name)

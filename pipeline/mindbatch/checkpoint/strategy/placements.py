@@ -127,7 +127,7 @@ def stage_strategies(by_name: Placements, model_parallel: int, stages: int) -> l
         CheckpointError: the tensors that a strategy cannot describe, those of one reason in one line.
     """
     errors: dict[str, dict[str, None]] = {}
-    made: list[Strategy] = []
+    strategies: list[Strategy] = []
     for stage in range(stages):
         layouts = []
         for name, placement in by_name.items():
@@ -141,10 +141,10 @@ def stage_strategies(by_name: Placements, model_parallel: int, stages: int) -> l
             else:
                 reason = error or "the ranks hold their parts in an order that no device matrix tells"
                 errors.setdefault(reason, {})[name] = None
-        made.append(Strategy(tuple(layouts), (OperatorStrategy(_OPERATOR, stage),)))
+        strategies.append(Strategy(tuple(layouts), (OperatorStrategy(_OPERATOR, stage),)))
     if errors:
         raise CheckpointError(_lines(errors))
-    return made
+    return strategies
 
 
 def _of_stage(placement: Placement, stage: int, stages: int) -> list[Shard]:
@@ -161,7 +161,7 @@ def _inexpressible(shape: Shape, shards: Sequence[Shard]) -> str | None:
     if any(shard.padding for shard in shards):
         return f"shape {[*shape]} is padded with zeros to be cut evenly; a strategy knows no padding"
     if regions > 1:
-        return f"{regions} pieces on each rank; a strategy gives a rank one piece"
+        return f"{regions} regions on each rank; a strategy gives a rank one region"
     if len({shard.shape for shard in shards}) > 1:
         return f"shape {[*shape]} is cut unevenly; a strategy cuts evenly"
     if sum(whole != part for whole, part in zip(shape, shards[0].shape, strict=True)) > 1:

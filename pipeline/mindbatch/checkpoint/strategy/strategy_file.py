@@ -111,8 +111,8 @@ def strategy_in(data: bytes, path: Path) -> Strategy:
     if path.suffix == ".json":
         strategy = parse_strategy_json(data, str(path))
     elif data[:1] != bytes([_FIRST_BYTE]):
-        what = foreign_format(data[:64]) or "it does not begin with a stage"
-        raise CheckpointError(f"{path}: not a MindSpore strategy file: {what}")
+        reason = foreign_format(data[:64]) or "it does not begin with a stage"
+        raise CheckpointError(f"{path}: not a MindSpore strategy file: {reason}")
     else:
         strategy = parse_strategy(data, str(path))
     return checked(strategy, str(path))

@@ -15,7 +15,7 @@ from mindbatch.config.predict_yaml.conversions import (
     DEVICE_TARGET,
     KEPT,
     Effect,
-    Entry,
+    KeyRule,
     MapsTo,
     PredictYaml,
     Redirect,
@@ -34,7 +34,7 @@ from mindbatch.io.errors import ConfigError
 
 PROVIDER = "model.provider"
 
-TABLE: dict[str, Entry] = RUN | MODEL | PET
+TABLE: dict[str, KeyRule] = RUN | MODEL | PET
 """The entries by dotted key. If several set the same key of MindBatch, the first one that is given does."""
 
 _IDLE = IDLE | IDLE_MODEL | IDLE_PET

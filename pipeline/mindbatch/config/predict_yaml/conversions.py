@@ -151,7 +151,7 @@ class MapsTo:
     """The reason why the key has no effect in a task without the target key."""
 
 
-Entry = MapsTo | Check
+KeyRule = MapsTo | Check
 
 
 PET_NAME = "pet_config"

@@ -8,7 +8,7 @@ from mindbatch.config.predict_yaml.conversions import (
     NOTHING,
     PET_CONFIG,
     PET_NAME,
-    Entry,
+    KeyRule,
     MapsTo,
     PredictYaml,
     Verdict,
@@ -33,7 +33,7 @@ UNREAD = dict.fromkeys(
 )
 """Top-level sections that are not read."""
 
-RUN: dict[str, Entry] = {
+RUN: dict[str, KeyRule] = {
     "run_mode": to.only(("predict",), "only predict YAMLs are supported"),
     "use_legacy": MapsTo("model.provider", to.provider),
     "load_checkpoint": MapsTo("model.checkpoint_name_or_path", to.weights_folder),
@@ -101,7 +101,7 @@ LOOKAHEAD = "use decoding.prompt_lookup_num_tokens instead"
 LONGEST = "model.seq_length bounds prompt and output"
 ONE_FORM = "no supported model has it; remove it"
 
-GENERATION: dict[str, Entry] = {
+GENERATION: dict[str, KeyRule] = {
     "do_sample": MapsTo("decoding.do_sample", to.strategy_choice),
     "temperature": MapsTo("decoding.temperature", to.sampling_value),
     "top_k": MapsTo("decoding.top_k", to.sampling_value),
@@ -120,7 +120,7 @@ GENERATION: dict[str, Entry] = {
     "parallel_decoding_params": to.not_set(LOOKAHEAD),
 }
 
-NETWORK: dict[str, Entry] = {
+NETWORK: dict[str, KeyRule] = {
     "batch_size": MapsTo("model.batch_size"),
     "seq_length": MapsTo("model.seq_length"),
     "use_past": MapsTo("model.use_past"),
@@ -147,7 +147,7 @@ NETWORK: dict[str, Entry] = {
     "expert_num": to.only((1, None), ONE_FORM),
 }
 
-MODEL: dict[str, Entry] = {
+MODEL: dict[str, KeyRule] = {
     "model.arch.type": to.model_class,
     "model.arch.auto_register": to.not_set(NO_CODE),
     "model.trust_remote_code": to.not_set(NO_CODE),
@@ -240,7 +240,7 @@ def _scaling_part(value: Any, predict_yaml: PredictYaml) -> Verdict:
     return KEPT
 
 
-PET: dict[str, Entry] = {
+PET: dict[str, KeyRule] = {
     "adapter_id": MapsTo("lora.default", _adapter_id),
     f"{PET_CONFIG}pet_type": MapsTo("lora.default", _pet_type),
     f"{PET_CONFIG}adapter_path": MapsTo("lora.adapters", _adapter_path),

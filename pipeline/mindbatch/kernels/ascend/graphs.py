@@ -114,7 +114,7 @@ class _Writer:
 
     def __init__(self, kernels: MindSporeKernels, names: Mapping[Symbol, str]) -> None:
         self._kernels, self._names = kernels, dict(names)
-        self._held: dict[int, str] = {}
+        self._captured: dict[int, str] = {}
         self.attributes: dict[str, Any] = {"absent": kernels.absent()}
 
     def expression(self, argument: Any) -> str:
@@ -122,10 +122,10 @@ class _Writer:
             return "self.absent"
         if isinstance(argument, Symbol):
             return self._names[argument]
-        if id(argument) not in self._held:
-            name = f"held_{len(self._held)}"
-            self._held[id(argument)], self.attributes[name] = name, argument
-        return f"self.{self._held[id(argument)]}"
+        if id(argument) not in self._captured:
+            name = f"captured_{len(self._captured)}"
+            self._captured[id(argument)], self.attributes[name] = name, argument
+        return f"self.{self._captured[id(argument)]}"
 
     def line(self, call: RecordedCall) -> str:
         if call.operation in _EXPRESSIONS:

@@ -9,7 +9,7 @@ import mindspore
 from mindspore import Parameter, Tensor, nn
 
 from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks, SlotArrays
-from mindbatch.kernels.arrays import Array, Copy, aligned_zeros
+from mindbatch.kernels.arrays import Array, CopyRows, aligned_zeros
 from mindbatch.kernels.ascend import graphs, operators, plain_attention, plain_cells
 from mindbatch.kernels.ascend.attention import (
     AlibiAttention,
@@ -36,7 +36,7 @@ from mindbatch.kernels.step import Batch, IntArray, Span, StepShape
 from mindbatch.parallel.context import ReceiveHidden, SendHidden, all_gather, all_reduce
 
 _CELLS: Mapping[str, Callable[..., nn.Cell]] = {
-    "activation": operators.Activation,
+    "activation": operators.ActivationCell,
     "adapted_embedding": lambda shape: plain_cells.GatheredEmbedding(plain_cells.EmbeddingCell()),
     "adapted_linear": lambda outputs, shape: plain_cells.GatheredLinear(operators.LinearCell()),
     "all_gather": all_gather,
@@ -111,7 +111,7 @@ class AscendKernels(MindSporeKernels):
         return ReceiveHidden(stage, tensor_rank, width, self.absent().dtype)
 
     def experts(self, shape: ExpertsShape) -> nn.Cell:
-        return operators.ExpertsCell(shape, operators.Activation(shape.activation, gated=True))
+        return operators.ExpertsCell(shape, operators.ActivationCell(shape.activation, gated=True))
 
     def attention(self, shape: AttentionShape) -> nn.Cell:
         """A window is in the mask of steps of kind CHUNKS: all where it hides."""
@@ -131,7 +131,9 @@ class AscendKernels(MindSporeKernels):
         size = (geometry.num_blocks + 1, geometry.block_size, cached.kv_heads, cached.head_dim)
         return size, size
 
-    def block_copies(self, arrays: Sequence[Array], parameters: Sequence[Parameter], padding: int) -> Copy:
+    def block_copies(
+        self, arrays: Sequence[Array], parameters: Sequence[Parameter], padding: int
+    ) -> CopyRows:
         return plain_cells.block_copies(parameters, padding)
 
     def spare_tokens(self, batch_size: int) -> int:

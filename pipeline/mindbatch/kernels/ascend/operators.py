@@ -158,7 +158,7 @@ class RotaryCell(nn.Cell):
         return self._joined(query, rest_of_query), self._joined(key, rest_of_key)
 
 
-class Activation(nn.Cell):
+class ActivationCell(nn.Cell):
     """act(x), or act(gate) * up for x = [gate, up]; gated SiLU is one operator."""
 
     def __init__(self, kind: str, gated: bool) -> None:

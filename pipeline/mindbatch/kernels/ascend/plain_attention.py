@@ -134,14 +134,14 @@ class DistanceAttentionCell(GatheredAttention):
         self.write = AscendCacheWriter()
 
     def construct(self, qkv: Tensor, key_cache: Tensor, value_cache: Tensor, *step: Tensor) -> Tensor:
-        slots, rows, block_tables, lengths, firsts, positions, bias = step
+        slots, rows, block_tables, lengths, first_positions, positions, bias = step
         query, key, value = mint.chunk(qkv, 3, -1)
         query, keys, values = self.write(query, key, value, key_cache, value_cache, slots)
         tables = ops.gather(block_tables, rows, 0)
         scores = self.products(query, ops.gather(keys, tables, 0))
         keys_at = ops.arange(scores.shape[2]).expand_dims(0)
         scores = scores + biases(bias, keys_at - positions.expand_dims(1)).swapaxes(0, 1)
-        is_seen = ops.logical_and(keys_at < lengths.expand_dims(1), keys_at >= firsts.expand_dims(1))
+        is_seen = ops.logical_and(keys_at < lengths.expand_dims(1), keys_at >= first_positions.expand_dims(1))
         return ops.cast(self.weighed(scores, is_seen, ops.gather(values, tables, 0)), qkv.dtype)
 
 

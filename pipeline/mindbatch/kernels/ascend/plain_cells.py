@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, mint, nn, ops
 from mindspore import dtype as mstype
 
-from mindbatch.kernels.arrays import Copy
+from mindbatch.kernels.arrays import CopyRows
 from mindbatch.kernels.mindspore_kernels import constant
 from mindbatch.kernels.shapes import AttentionShape, HeadProductsShape
 
@@ -211,7 +211,7 @@ class CopyBlocks(nn.Cell):
 COPIES_PER_CALL = 16
 
 
-def block_copies(parameters: Sequence[Parameter], padding: int) -> Copy:
+def block_copies(parameters: Sequence[Parameter], padding: int) -> CopyRows:
     """Copies a few blocks of all caches at a time, always as many, so that a single graph is compiled."""
     cell = CopyBlocks(parameters)
 

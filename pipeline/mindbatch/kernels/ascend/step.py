@@ -44,7 +44,7 @@ def widened(shape: AttentionShape) -> AttentionShape:
     return replace(shape, head_dim=shape.head_dim + ALIBI_NUMBERS)
 
 
-def most_gathered_tokens(seq_length: int, numbers: int) -> int:
+def max_gathered_tokens(seq_length: int, numbers: int) -> int:
     """Tokens of a step whose keys and values are gathered for each; 0 where they are too many for one.
 
     seq_length: tokens of the longest sequence. numbers: of a token's keys and values in a layer.

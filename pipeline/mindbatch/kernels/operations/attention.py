@@ -37,7 +37,7 @@ def attention(
 
     The step's keys and values are written to the cache before any token attends. sinks: [heads], given where
     the shape has some: the logit that takes its share of each softmax (Xiao et al., "Efficient Streaming
-    Language Models with Attention Sinks", 2023, with a logit in place of a token).
+    Language Models with Attention Sinks", 2023, with a logit instead of a token).
     """
     heads = qkv.reshape(len(qkv), -1, shape.head_dim)
     queries, own = heads[:, : shape.heads], heads[:, shape.heads :]
@@ -55,7 +55,7 @@ def distance_attention(
     rows: IntArray,
     tables: IntArray,
     lengths: IntArray,
-    firsts: IntArray,
+    first_positions: IntArray,
     positions: IntArray,
     bias: Array,
     *,
@@ -75,7 +75,7 @@ def distance_attention(
         keys_at = np.arange(lengths[tokens].max())
         scores = _products(heads[tokens, 0], _positions(keys, table, len(keys_at)), shape)
         distances = np.clip(keys_at - positions[tokens][:, None], -max_distance, max_distance) + max_distance
-        visible = (keys_at < lengths[tokens][:, None]) & (keys_at >= firsts[tokens][:, None])
+        visible = (keys_at < lengths[tokens][:, None]) & (keys_at >= first_positions[tokens][:, None])
         scores = scores + bias[:, distances].swapaxes(0, 1)
         y[tokens] = _weighed(scores, visible, _positions(values, table, len(keys_at)))
     return y.reshape(len(qkv), -1)

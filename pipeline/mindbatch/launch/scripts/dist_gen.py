@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mindbatch.config.launch_schema import GIVEN_AS
+from mindbatch.config.launch_schema import USER_KEYS
 from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.storage import write_whole
@@ -86,7 +86,7 @@ def read_job(arguments: list[str], environment: Mapping[str, str]) -> ScriptJob:
     if errors or placement is None:
         raise ConfigError(errors)
     ranks = None if order.starts_its_ranks else _ranks(order, path, placement)
-    user_keys = {GIVEN_AS: "worker_num=RANK_SIZE,rank_table=RANK_TABLE"}
+    user_keys = {USER_KEYS: "worker_num=RANK_SIZE,rank_table=RANK_TABLE"}
     return ScriptJob(order, ranks, user_keys, notes=tuple(notes))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mindbatch.config.launch_schema import GIVEN_AS
+from mindbatch.config.launch_schema import USER_KEYS
 from mindbatch.io.error_lines import shown
 from mindbatch.io.errors import ConfigError
 from mindbatch.launch.free_ports import HeldPort, port_error
@@ -111,7 +111,7 @@ def read_job(arguments: list[str], environment: Mapping[str, str]) -> ScriptJob:
     if errors:
         raise ConfigError(errors)
     if order.starts_its_ranks:
-        return ScriptJob(order, None, variables | {GIVEN_AS: _USER_KEYS}, tuple(notes))
+        return ScriptJob(order, None, variables | {USER_KEYS: _USER_KEYS}, tuple(notes))
     return ScriptJob(order, _ranks(order, settings, variables), notes=tuple(notes))
 
 

@@ -39,7 +39,7 @@ FUSED = frozenset(
 """Operators that do the work of several; what an engineer looks for in a graph."""
 
 COLLECTIVES = frozenset({"AllGather", "AllReduce", "AllToAll", "Broadcast", "ReduceScatter"})
-"""Operators in which ranks meet."""
+"""Operators in which ranks exchange data."""
 _TITLES = ["graph", "tokens", "seconds", "compiled: fused operators and collectives, or refused"]
 
 
@@ -48,7 +48,7 @@ Report = dict[str, Any]
 
 
 _GRAPH = {"kind": "", "tokens": 0, "seconds": 0.0, "kernels": {}, "operator": "", "layer": "", "rule": None}
-"""What the JSON has of a graph where the simulation told nothing of it. rule: why it was refused."""
+"""Values in the JSON of a graph on which the simulation reported nothing. rule: the reason of a refusal."""
 
 
 def device_memory(
@@ -71,14 +71,14 @@ def device_memory(
 
 @dataclass
 class RankReport:
-    """One rank. error: why no more graphs were tried; None where all were.
+    """The graphs of one rank. error: why no more graphs were tried; None if all were.
 
-    place: its number, what it holds of the model and which layers of that are compiled, in plain JSON types.
+    described_rank: the number, the shard and the compiled layers of the rank, as JSON.
     weights: bytes. memory: `device_memory` of these.
     counts: how many layers each compiled one stands for, where the rank's process tells their bytes.
     """
 
-    place: Mapping[str, Any]
+    described_rank: Mapping[str, Any]
     weights: int
     memory: Callable[[int], dict[str, Any]]
     counts: tuple[int, ...] = ()
@@ -89,7 +89,7 @@ class RankReport:
     def take(self, answer: Mapping[str, Any]) -> None:
         """Takes an answer of `compile_ranks`.
 
-        A graph is told before it is compiled, and after; one that there was already is left out.
+        A graph is reported before it is compiled, and after; one that was compiled before is left out.
         """
         if "error" in answer:
             self.error = answer["error"]
@@ -112,7 +112,7 @@ class RankReport:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            **self.place,
+            **self.described_rank,
             "memory": self.memory(self.weights),
             "graphs": self.graphs,
             "error": self.error,

@@ -88,7 +88,7 @@ def _rank(rank: int, job: CompilationJob, config: CompileConfig, settings: Engin
     topology = Topology(parallel.data_parallel, parallel.model_parallel, parallel.pipeline_stage)
     _, stage, tensor_rank = topology.coordinates(rank)
     part = job.spec.stages[stage]
-    place = {
+    described_rank = {
         "rank": rank,
         "stage": stage,
         "tensor_rank": tensor_rank,
@@ -103,7 +103,7 @@ def _rank(rank: int, job: CompilationJob, config: CompileConfig, settings: Engin
         bytes_per_token=job.spec.cache_bytes_per_token(itemsize, "Ascend", part),
         settings=whole,
     )
-    return RankReport(place, job.weights(stage) * itemsize, memory, job.counts)
+    return RankReport(described_rank, job.weights(stage) * itemsize, memory, job.counts)
 
 
 def _compiled_settings(settings: EngineSettings) -> EngineSettings:
@@ -118,8 +118,8 @@ def _answers(
     from mindbatch.ascend_simulation.compilation import compile_ranks
     from mindbatch.ascend_simulation.process import simulate
 
-    told = {
-        **job.told,
+    request = {
+        **job.request,
         "dtype": config.model.dtype,
         "settings": asdict(_compiled_settings(settings)),
         "model_parallel": config.parallel.model_parallel,
@@ -128,7 +128,7 @@ def _answers(
     }
     current = None
     for answer in simulate(
-        compile_ranks, json.dumps(told), seconds=config.layout.timeout, verbose=config.runtime.verbose
+        compile_ranks, json.dumps(request), seconds=config.layout.timeout, verbose=config.runtime.verbose
     ):
         if answer["rank"] != current and sys.stderr.isatty():
             current = answer["rank"]
@@ -141,14 +141,14 @@ class CompilationJob:
     """Specification of a model's compilation.
 
     layers: of each stage, those that are compiled.
-    counts: how many layers each of them stands for, where only the network that is built tells the bytes of
-        a layer; empty where the spec tells them.
-    told: the job as the simulation is told of it.
+    counts: how many layers each of them stands for, where only the built network knows the bytes of
+        a layer; empty where the spec knows them.
+    request: the job as JSON, which the simulation reads.
     """
 
     spec: ModelSpec
     layers: tuple[tuple[int, ...], ...]
-    told: Mapping[str, Any]
+    request: Mapping[str, Any]
     adapters: FittedAdapters | None = None
     counts: tuple[int, ...] = ()
 
@@ -173,7 +173,7 @@ def _compilation_job(config: CompileConfig) -> CompilationJob:
     folder, ignore = existing_folder(config.model.checkpoint_name_or_path), ignored_keys(config.model)
     is_native = config.model.provider == "native"
     described = described_config(folder, config.model.type if is_native else "auto", ignore)
-    told = {
+    request = {
         "network": config.model.provider,
         "config": described.content,
         "source": described.source,
@@ -182,10 +182,10 @@ def _compilation_job(config: CompileConfig) -> CompilationJob:
     }
     if config.layout.qkv_concat:
         raise ConfigError("layout.qkv_concat=true: has no effect on compiled graphs; remove it")
-    return _native(config, told, described.architecture) if is_native else _mindformers(config, told)
+    return _native(config, request, described.architecture) if is_native else _mindformers(config, request)
 
 
-def _native(config: CompileConfig, told: Mapping[str, Any], arch: Architecture) -> CompilationJob:
+def _native(config: CompileConfig, request: Mapping[str, Any], arch: Architecture) -> CompilationJob:
     parallel = config.parallel
     size, stages, device_map = parallel.model_parallel, parallel.pipeline_stage, parallel.layer_counts
     check_division(arch, size, stages, device_map)
@@ -199,19 +199,19 @@ def _native(config: CompileConfig, told: Mapping[str, Any], arch: Architecture) 
         sampled_layers(arch, stage.layers) if is_sample else (*stage.layers,) for stage in spec.stages
     )
     lora = {"adapters": config.lora.adapters, "max_loaded": config.lora.max_loaded}
-    return CompilationJob(spec, layers, {**told, "layers": layers, "lora": lora}, adapters)
+    return CompilationJob(spec, layers, {**request, "layers": layers, "lora": lora}, adapters)
 
 
-def _mindformers(config: CompileConfig, told: Mapping[str, Any]) -> CompilationJob:
+def _mindformers(config: CompileConfig, request: Mapping[str, Any]) -> CompilationJob:
     from mindbatch.backends.mindformers import families
 
     if config.lora.folders:
         raise ConfigError(families.NOT_ON_ASCEND)
     shard, ignore = TensorSlice(0, config.parallel.model_parallel), ignored_keys(config.model)
-    spec = families.describe(told["config"], told["source"], ignore=ignore, shard=shard)
+    spec = families.describe(request["config"], request["source"], ignore=ignore, shard=shard)
     is_whole = config.layers == "all"
-    counts, sample = families.layer_sample(spec.architecture, told["config"], all_layers=is_whole)
-    return CompilationJob(spec, ((*counts,),), {**told, "config": sample}, counts=(*counts.values(),))
+    counts, sample = families.layer_sample(spec.architecture, request["config"], all_layers=is_whole)
+    return CompilationJob(spec, ((*counts,),), {**request, "config": sample}, counts=(*counts.values(),))
 
 
 def sampled_layers(arch: Architecture, layers: range) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ MAX_ERRORS = 5
 SYSTEM = "system"
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-Content = Mapping[str, Any]
+PromptContent = Mapping[str, Any]
 """Content of a prompt, as `Prompt` takes it."""
 Columns = Mapping[str, Any]
 """Values of a row."""
@@ -52,7 +52,7 @@ class Question:
 
     key: str
     source: str
-    content: Content
+    content: PromptContent
     references: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     correct: int = 0
@@ -74,10 +74,10 @@ class Question:
 class Examples:
     """Examples of a task, each a prompt with its right answer. separator: stands after each in a text."""
 
-    solved: Sequence[tuple[Content, str]] = ()
+    solved: Sequence[tuple[PromptContent, str]] = ()
     separator: str = ""
 
-    def before(self, content: Content) -> Content:
+    def before(self, content: PromptContent) -> PromptContent:
         """Puts the examples before a prompt; system messages are those of the prompt alone.
 
         Raises:
@@ -103,7 +103,7 @@ class Examples:
         return {**content, "messages": [*messages[:begin], *turns, *messages[begin:]]}
 
 
-def _kind(content: Content) -> str:
+def _kind(content: PromptContent) -> str:
     return "chat" if "messages" in content else "text" if "text" in content else "token ids"
 
 
@@ -236,7 +236,7 @@ def _examples(config: EvaluateConfig, names: Mapping[str, str]) -> Examples:
         filter_keys=None,
     )
 
-    def solved(row: DataRow) -> tuple[Content, str]:
+    def solved(row: DataRow) -> tuple[PromptContent, str]:
         if "token_ids" in row.content:
             raise ValueError("task.few_shot: examples are texts or chats, no token ids")
         question = _question(task, names, Examples(), row)

@@ -22,9 +22,9 @@ from mindbatch.loading.providers import open_model
 from mindbatch.prompts.prompts import NO_TOKENIZER, TEMPLATE_KWARGS, TOOLS, Prompt, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.tasks.evaluate.columns import Column, model_of
-from mindbatch.tasks.evaluate.questions import Content, Question, needed, text_joint
+from mindbatch.tasks.evaluate.questions import PromptContent, Question, needed, text_joint
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
-from mindbatch.tasks.evaluate.stored_outputs import Outputs, ReadAnswers, StoredOutputs
+from mindbatch.tasks.evaluate.stored_outputs import OutputsByQuestion, ReadAnswers, StoredOutputs
 from mindbatch.tasks.evaluate.task_schema import AnswerConfig
 
 GENERATION, CHOICES, LIKELIHOOD = "generation", "choices", "likelihood"
@@ -34,7 +34,7 @@ DECODING = "decoding"
 _USER_TEXT, _ASSISTANT_TEXT = "question", "answer"
 """Messages of a chat that shows what a template writes before an answer."""
 
-Row = dict[str, Any]
+JsonRow = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Continuations:
     prefix: str | None
     tokenizer: Tokenizer
 
-    def text(self, content: Content, answer: str) -> str:
+    def text(self, content: PromptContent, answer: str) -> str:
         """Puts the separator of prompt and answer before the answer."""
         if self.prefix is not None or answer[:1].isspace() or self.tokenizer.output_start:
             return (self.prefix or "") + answer  # behind `output_start` it begins a text
@@ -53,7 +53,7 @@ class Continuations:
         text = content.get("text") or self.tokenizer.decode(content.get("token_ids", ()))
         return text_joint(None, text, answer) + answer
 
-    def tokens(self, content: Content, answer: str) -> tuple[list[int], int]:
+    def tokens(self, content: PromptContent, answer: str) -> tuple[list[int], int]:
         """Encodes a prompt and its continuation as one text; returns the tokens and how many are scored.
 
         Scored are those that reach beyond the last character of the prompt: white space at its end is in a
@@ -79,7 +79,7 @@ class Continuations:
             tokens = [begin, *tokens]
         return tokens, count
 
-    def _prompt_text(self, content: Content) -> str | None:
+    def _prompt_text(self, content: PromptContent) -> str | None:
         """Returns the text of a prompt, also of token ids that are those of a text."""
         if "token_ids" not in content:
             return content.get("text")
@@ -120,7 +120,7 @@ def prepare_requests(
     """Writes the requests for a model: its tokenizer says where a continuation begins."""
     folder, needs = home / "requests" / column.checkpoint, needed(config.metric_names)
     model = model_of(config, column)
-    rows: dict[str, Iterable[Row]] = {GENERATION: generation_rows(questions, config.data)}
+    rows: dict[str, Iterable[JsonRow]] = {GENERATION: generation_rows(questions, config.data)}
     continuations = None
     if needs & {CHOICES, LIKELIHOOD}:
         source = Path(model.tokenizer or model.checkpoint_name_or_path or "")
@@ -142,7 +142,7 @@ def prepare_requests(
     return Requests(files, continuations)
 
 
-def generation_rows(questions: Iterable[Question], data: DataConfig) -> Iterator[Row]:
+def generation_rows(questions: Iterable[Question], data: DataConfig) -> Iterator[JsonRow]:
     """Yields the prompts, by the number of the question, with their own settings of the chat template."""
     for number, question in enumerate(questions):
         content = question.content
@@ -151,7 +151,7 @@ def generation_rows(questions: Iterable[Question], data: DataConfig) -> Iterator
         yield {"key": str(number), name: value, **_own_options(content, data)}
 
 
-def _own_options(content: Content, data: DataConfig) -> Row:
+def _own_options(content: PromptContent, data: DataConfig) -> JsonRow:
     """Tools and variables of a chat that `requests_data` does not give to all; those may be secrets."""
     shared, own = data.chat_template_kwargs or {}, content.get(TEMPLATE_KWARGS) or {}
     variables = {name: value for name, value in own.items() if name not in shared or shared[name] != value}
@@ -159,14 +159,14 @@ def _own_options(content: Content, data: DataConfig) -> Row:
     return {name: value for name, value in ((TOOLS, tools), (TEMPLATE_KWARGS, variables)) if value}
 
 
-def choice_rows(questions: Iterable[Question], continuations: Continuations) -> Iterator[Row]:
+def choice_rows(questions: Iterable[Question], continuations: Continuations) -> Iterator[JsonRow]:
     """Yields each prompt with each of its choices after it; the key is QUESTION.CHOICE."""
     for number, question in enumerate(questions):
         for choice, text in enumerate(question.choices):
             yield _scored(f"{number}.{choice}", *_continued(question, text, continuations))
 
 
-def answer_rows(questions: Iterable[Question], continuations: Continuations) -> Iterator[Row]:
+def answer_rows(questions: Iterable[Question], continuations: Continuations) -> Iterator[JsonRow]:
     """Yields each prompt with its first right answer after it; the key is QUESTION.0."""
     for number, question in enumerate(questions):
         yield _scored(f"{number}.0", *_continued(question, question.references[0], continuations))
@@ -174,7 +174,7 @@ def answer_rows(questions: Iterable[Question], continuations: Continuations) -> 
 
 def text_rows(
     questions: Iterable[Question], tokenizer: Tokenizer, window: int, stride: int | None
-) -> Iterator[Row]:
+) -> Iterator[JsonRow]:
     """Yields each text in windows that score each token once; the key is QUESTION.WINDOW.
 
     window: most tokens of one. stride: tokens that a window scores after the first; null: half a window.
@@ -211,13 +211,13 @@ def _continued(question: Question, answer: str, continuations: Continuations) ->
     return tokens, count
 
 
-def _scored(key: str, tokens: Sequence[int], count: int) -> Row:
+def _scored(key: str, tokens: Sequence[int], count: int) -> JsonRow:
     """Makes a request whose last `count` tokens are scored; the first of all has no probability."""
     start = max(1, len(tokens) - count)
     return {"key": key, "prompt": list(tokens), DECODING: {"prompt_logprobs_start": start}}
 
 
-def write_requests(path: Path, rows: Iterable[Row]) -> int:
+def write_requests(path: Path, rows: Iterable[JsonRow]) -> int:
     """Writes a file of requests, whole or not at all, the same bytes for the same rows; their number.
 
     Raises:
@@ -244,7 +244,7 @@ class MeasuredColumn:
     """
 
     column: Column
-    outputs: Outputs = field(default_factory=dict)
+    outputs: OutputsByQuestion = field(default_factory=dict)
     generation: Mapping[int, tuple[Answer, ...]] = field(default_factory=dict)
     choices: dict[int, tuple[ChoiceScores]] = field(default_factory=dict)
     likelihood: dict[int, tuple[TextLikelihood]] = field(default_factory=dict)
@@ -305,7 +305,7 @@ def _take_generations(
 
 
 def _take_scored(
-    column: MeasuredColumn, lines: Iterable[Row], kind: str, questions: Sequence[Question]
+    column: MeasuredColumn, lines: Iterable[JsonRow], kind: str, questions: Sequence[Question]
 ) -> None:
     """Takes the questions all of whose parts were scored."""
     scored: dict[int, dict[int, tuple[float, int]]] = defaultdict(dict)  # log-probability, tokens
@@ -331,14 +331,14 @@ def _take_scored(
         column.likelihood[number] = (likelihood,)
 
 
-def _logprobs(line: Row) -> list[float]:
+def _logprobs(line: JsonRow) -> list[float]:
     """Log-probabilities of the tokens of a request that were scored, its last ones."""
     likely = line["prompt_logprobs"]
     tokens = line["prompt"][-len(likely) :]
     return [logprobs[str(token)] for token, logprobs in zip(tokens, likely, strict=True)]
 
 
-def _json_lines(path: Path) -> Iterator[Row]:
+def _json_lines(path: Path) -> Iterator[JsonRow]:
     """Yields the rows of a file one at a time; none where there is no file."""
     if path.is_file():
         with path.open("rb") as file:

@@ -158,7 +158,7 @@ def run_config(
     )
     if decoding.seed == config.drawn.get(SEED):
         batch_config.drawn = config.drawn
-    batch_config.written = WrittenSettings.of_made(batch_config, config.written)
+    batch_config.written = WrittenSettings.of_derived(batch_config, config.written)
     return batch_config
 
 

@@ -10,11 +10,11 @@ import orjson
 from mindbatch.evaluation.metric import FACTS, Answer, Generated
 from mindbatch.tasks.evaluate.questions import Question
 
-Outputs = Mapping[int, tuple[Generated, ...]]
+OutputsByQuestion = Mapping[int, tuple[Generated, ...]]
 """By the number of a question, the texts that were generated for it."""
 
 
-class StoredOutputs(Outputs):
+class StoredOutputs(OutputsByQuestion):
     """The outputs of a file of results, of which only the offsets of the rows are in memory.
 
     num_tokens: generated, of all rows. num_samples: the most of one row.

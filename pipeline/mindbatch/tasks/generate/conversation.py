@@ -33,7 +33,7 @@ def converse(llm: LLM, params: DecodingParams, *, chat: bool, options: ChatOptio
     history: list[dict[str, Any]] = []
     at_terminal = sys.stdin.isatty()
     edited = at_terminal and sys.stdout.isatty()
-    for turn, text in enumerate(_typed() if edited else _asked(sys.stdin.buffer, at_terminal=at_terminal)):
+    for turn, text in enumerate(_typed() if edited else _prompted(sys.stdin.buffer, at_terminal=at_terminal)):
         messages = [*history, {"role": "user", "content": text}] if chat else None
         content = {"text": text} if messages is None else options.content(messages)
         row = Prompt(key=str(turn), source="your prompt", **content)
@@ -44,8 +44,8 @@ def converse(llm: LLM, params: DecodingParams, *, chat: bool, options: ChatOptio
     return EXIT_DONE
 
 
-def _asked(stream: BinaryIO, *, at_terminal: bool) -> Iterator[str]:
-    """The lines typed, until an empty one or the end; nobody is asked where the lines come from a pipe."""
+def _prompted(stream: BinaryIO, *, at_terminal: bool) -> Iterator[str]:
+    """Yields the typed lines, until an empty one or the end; a pipe gets no prompt sign."""
     _show(f"{INTRODUCTION}\n> " if at_terminal else "")
     for line in text_lines(stream):
         if line.text is not None:

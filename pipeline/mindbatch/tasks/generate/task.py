@@ -44,7 +44,7 @@ def run(config: GenerateConfig) -> int:
     """Runs the task; returns the exit code: failed when any prompt could not be run."""
     params = DecodingParams(**asdict(config.decoding))
     if config.interactive:
-        date = config.date or today()  # one for all that is asked, however long that takes
+        date = config.date or today()  # one for the whole conversation, however long it takes
         from mindbatch.tasks.generate.conversation import converse
 
         options = chat_options(config.system, config.tools, config.chat_template_kwargs, date)
@@ -179,7 +179,7 @@ class ResultWriter:
         return content | result_fields(result_body(result), token_ids=True)
 
 
-Place = tuple[str, int]  # key of the prompt, number of the sample
+SampleKey = tuple[str, int]  # key of the prompt, number of the sample
 
 
 class LiveText:
@@ -199,15 +199,15 @@ class LiveText:
         self._labelled = labelled
         self._with_prompt = with_prompt
         self._file = file
-        self._kept: dict[Place, list[StreamEvent]] = defaultdict(list)
-        self._absent: set[Place] = set()
+        self._kept: dict[SampleKey, list[StreamEvent]] = defaultdict(list)
+        self._absent: set[SampleKey] = set()
         self._has_begun = False
 
     def add(self, item: StreamEvent | RequestOutput) -> None:
         """Prints what came, and what waited for it to end, if its output has the turn."""
         if isinstance(item, StreamEvent):
             self._kept[item.key, item.index].append(item)
-        else:  # nobody waits for outputs that were asked for and that a search did not find
+        else:  # outputs that were requested and that a search did not find are not waited for
             for request, sample in self._turns:
                 if request.key == item.key and sample >= len(item.outputs):
                     self._absent.add((request.key, sample))

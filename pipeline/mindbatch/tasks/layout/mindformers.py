@@ -102,11 +102,11 @@ def _shape_errors(arch: Architecture) -> Iterator[str]:
         )
 
 
-def cut_errors(sizes: Mapping[str, int], ways: int) -> Iterator[str]:
+def cut_errors(sizes: Mapping[str, int], model_parallel: int) -> Iterator[str]:
     """A line for each size, by its name, that so many ranks do not divide."""
-    for what, size in sizes.items():
-        if size % ways:
-            yield f"parallel.model_parallel={ways}: must divide {what}, {size}"
+    for name, size in sizes.items():
+        if size % model_parallel:
+            yield f"parallel.model_parallel={model_parallel}: must divide {name}, {size}"
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class LayoutJob:
         return {**vars(self), "model": {**self.model}, **derived}
 
 
-Parameter = Mapping[str, Any]
+StageParameter = Mapping[str, Any]
 """A parameter as the ranks of a stage hold it, in plain JSON types."""
 
 
@@ -150,7 +150,7 @@ class InferredLayout:
     borrowed: stages with parameters that they use and another one holds, such as a tied embedding.
     """
 
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[StageParameter, ...]
     strategy_files: Mapping[str, bytes]
     borrowed: tuple[tuple[int, str], ...] = ()
 
@@ -179,7 +179,7 @@ def infer_layouts(
 
 def _read(job: LayoutJob, answers: Sequence[Mapping[str, Any]]) -> InferredLayout:
     """Collects the leaders' answers: shapes of the compiler, all else as the strategy files have it."""
-    parameters: list[Parameter] = []
+    parameters: list[StageParameter] = []
     borrowed: list[tuple[int, str]] = []
     files: dict[str, bytes] = {}
     for stage, (rank, answer) in enumerate(zip(job.leaders, answers, strict=True)):
@@ -197,7 +197,7 @@ def _read(job: LayoutJob, answers: Sequence[Mapping[str, Any]]) -> InferredLayou
     return InferredLayout(tuple(parameters), files, tuple(borrowed))
 
 
-def parameter_json(stage: int, shape: Sequence[int], layout: TensorLayout) -> Parameter:
+def parameter_json(stage: int, shape: Sequence[int], layout: TensorLayout) -> StageParameter:
     """shape: of the whole parameter."""
     return {
         "name": layout.name,
@@ -267,7 +267,7 @@ def layout_page(job: LayoutJob, content: Mapping[str, Any], layout: InferredLayo
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
-def _table(parameters: Sequence[Parameter]) -> list[str]:
+def _table(parameters: Sequence[StageParameter]) -> list[str]:
     rows = [["stage", "parameter", "shape", "on a rank", "cut"]]
     rows += [
         [
@@ -282,7 +282,7 @@ def _table(parameters: Sequence[Parameter]) -> list[str]:
     return table(rows, right=(0,))
 
 
-def _cut(parameter: Parameter) -> str:
+def _cut(parameter: StageParameter) -> str:
     sizes = zip(parameter["shape"], parameter["local_shape"], strict=True)
     cuts = [
         f"dimension {index} into {whole // part}"
@@ -292,7 +292,7 @@ def _cut(parameter: Parameter) -> str:
     return ", ".join(cuts) or "whole"
 
 
-def _sums(parameters: Sequence[Parameter], stages: int) -> Iterator[str]:
+def _sums(parameters: Sequence[StageParameter], stages: int) -> Iterator[str]:
     for stage in range(stages):
         own = [parameter for parameter in parameters if parameter["stage"] == stage]
         here, whole = (

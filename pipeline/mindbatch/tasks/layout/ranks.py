@@ -103,12 +103,12 @@ def plan_ranks(
     check_sizes(specs, *sizes, device_map, keys="parallel.")
     if device_map is None and is_of_run and not is_cut(path):  # rank folders are of even stages
         device_map = even_in_time(specs, parallel.pipeline_stage)
-    placed = placements(specs, *sizes, device_map)
+    by_name = placements(specs, *sizes, device_map)
     if weights is not None:
         names = checkpoint_names(arch, weights.names)
-        placed = {names(name): replace(shards, name=names(name)) for name, shards in placed.items()}
-    dtypes, dtype_from = _dtypes(model.dtype, content, weights, placed)
-    copies = with_replicas(placed, parallel.model_parallel, parallel.data_parallel)
+        by_name = {names(name): replace(shards, name=names(name)) for name, shards in by_name.items()}
+    dtypes, dtype_from = _dtypes(model.dtype, content, weights, by_name)
+    copies = with_replicas(by_name, parallel.model_parallel, parallel.data_parallel)
     files = {} if folder is None else _files(specs, parallel, copies)
     if folder is not None:
         refuse_other_files(folder, files)
@@ -124,11 +124,11 @@ def write_layout(plan: RankPlan, folder: Path | None = None, replace: bool = Fal
 
 
 def _dtypes(
-    asked: str, content: Mapping[str, Any], weights: ModelFolder | None, names: Iterable[str]
+    dtype: str, content: Mapping[str, Any], weights: ModelFolder | None, names: Iterable[str]
 ) -> tuple[dict[str, str], str]:
     """The dtype of each tensor, and who says so: the settings, else the weights, else config.json."""
-    if asked != "auto":
-        return dict.fromkeys(names, STORED_FLOATS[asked]), f"{asked}, by model.dtype"
+    if dtype != "auto":
+        return dict.fromkeys(names, STORED_FLOATS[dtype]), f"{dtype}, by model.dtype"
     if weights is not None:
         dtypes = {name: weights.info(name).dtype for name in names}
         stored_dtypes = {*dtypes.values()}
@@ -173,7 +173,7 @@ def _writable(specs: Sequence[TensorSpec], stages: int) -> Iterator[int]:
         yield size
 
 
-_UNSAYABLE = "MindSpore's strategy files cannot say this layout: they know no padding, and one piece a rank"
+_UNSAYABLE = "MindSpore's strategy files cannot say this layout: they know no padding, and one region a rank"
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _TITLES = ["tensor", "shape", "cut", "ranks", "shape on a rank", "bytes on a rank", "bytes in all"]
 
@@ -188,7 +188,11 @@ def ranks_page(plan: RankPlan, content: Mapping[str, Any]) -> str:
 
 def _is_sayable(plan: RankPlan) -> bool:
     """True if a strategy could give each rank what it holds; padding is on the last ranks."""
-    ends = [placed.shards[rank] for placed in plan.placements.values() for rank in placed.holders[::-1][:1]]
+    ends = [
+        placement.shards[rank]
+        for placement in plan.placements.values()
+        for rank in placement.holders[::-1][:1]
+    ]
     return all(shard is None or (len(shard.segments) == 1 and not shard.padding) for shard in ends)
 
 
@@ -232,7 +236,7 @@ def tensor_json(placement: Placement, dtype: str) -> dict[str, Any]:
                 "ranks": ranks,
                 "shape": [*shard.shape],
                 "bytes": math.prod(shard.shape) * itemsize,
-                "pieces": [{"local": piece.local, "whole": piece.whole} for piece in shard.segments],
+                "pieces": [{"local": segment.local, "whole": segment.whole} for segment in shard.segments],
                 "padding": [*shard.padding],
             }
             for shard, ranks in holders.items()
@@ -273,9 +277,9 @@ def _lines(group: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     lines: list[list[str]] = []
     for (shape, nbytes), ranks in _ranks_by_shape(tensor).items():
         numbers = [f"{nbytes:,}", f"{nbytes * len(ranks) * len(group):,}"]
-        places = {rank for other in group for rank in _ranks_by_shape(other)[shape, nbytes]}
-        by_stage = ", by stage" if len(places) > len(ranks) else ""
-        where = f"{ranges(sorted(places))}{by_stage}"
+        holders = {rank for other in group for rank in _ranks_by_shape(other)[shape, nbytes]}
+        by_stage = ", by stage" if len(holders) > len(ranks) else ""
+        where = f"{ranges(sorted(holders))}{by_stage}"
         cells = [_names(group), shape_text(tensor["shape"]), tensor["cut"], where, shape_text(shape)]
         lines.append([*cells, *numbers])
     return lines

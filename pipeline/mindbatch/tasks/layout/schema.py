@@ -14,7 +14,7 @@ from mindbatch.config.schema import SchemaKeys, needs, option, section
 from mindbatch.fields import kinds as kind
 from mindbatch.fields.field import Need
 
-MOST_RANKS = 8192
+MAX_RANKS = 8192
 _MINDFORMERS = needs("model.provider", "mindformers")
 _MINDSPORE = Need(
     lambda config: config.compiles or config.asks_mindspore, "model.provider", _MINDFORMERS.remedy
@@ -96,8 +96,8 @@ class LayoutTaskConfig(ModelTaskConfig):
 
 
 def rank_errors(parallel: ParallelConfig) -> Iterator[str]:
-    if (ranks := world_size_of(parallel)) > MOST_RANKS:
+    if (ranks := world_size_of(parallel)) > MAX_RANKS:
         yield (
-            f"parallel: {ranks} ranks; at most {MOST_RANKS}. Copies of the model "
+            f"parallel: {ranks} ranks; at most {MAX_RANKS}. Copies of the model "
             "(parallel.data_parallel) hold the same slices: fewer of them say the same"
         )

@@ -49,8 +49,8 @@ def plan_batch(config: PlanConfig, device_map: DeviceMap = None) -> Plan:
     """The plan. Raises ConfigError: the data is not what the settings ask for, or calibrating failed."""
     topology = replace(topology_of(config.parallel), device_map=device_map)
     setup = prepare(config.model, config.runtime, topology.part_of(0), config.lora)
-    if asked := always_chats(config.data):
-        refuse_chats(setup.tokenizer, asked)
+    if chat_setting := always_chats(config.data):
+        refuse_chats(setup.tokenizer, chat_setting)
     with TemporaryFolder() as folder:
         return _make_plan(config, setup, topology, RunFolder(folder))
 
@@ -98,8 +98,8 @@ def _time_estimate(
         llm = LLM.from_config(config)
         startup = computed + time.perf_counter() - begun
         sample = sample_rows(index, SAMPLE_BATCHES * config.model.batch_size)
-        most = config.runtime.max_batched_tokens
-        return time_after(calibrate(llm, sample, params, check, most, config.data.date), rows, startup)
+        max_tokens = config.runtime.max_batched_tokens
+        return time_after(calibrate(llm, sample, params, check, max_tokens, config.data.date), rows, startup)
     return None if config.rate is None else time_at(config.rate, rows)
 
 
@@ -127,7 +127,7 @@ def _machine_notes(demand: MemoryDemand, machine: MachineMemory) -> Iterator[str
     elif demand.setup.runtime.device_target == "CPU" and demand.total > machine.free:
         yield (
             f"memory: {demand.parts()} take {size(demand.total)}, and {size(machine.free)} of memory are "
-            f"free here; what would do: {', or '.join(demand.remedies(machine.free))}"
+            f"free here; try: {', or '.join(demand.remedies(machine.free))}"
         )
 
 
@@ -174,10 +174,10 @@ def _spread(lengths: Lengths) -> str:
 
 def _bars(lengths: Lengths) -> Iterator[str]:
     parts = lengths.histogram()
-    most = max(part.rows for part in parts)
+    max_rows = max(part.rows for part in parts)
     for part in parts:
         span = f"{part.first:,}-{part.last:,}"
-        yield f"  {span:>15}  {part.rows:>9,}  {'#' * -(-part.rows * BAR // most)}"
+        yield f"  {span:>15}  {part.rows:>9,}  {'#' * -(-part.rows * BAR // max_rows)}"
 
 
 def _states(setup: EngineSetup) -> str:
@@ -232,11 +232,11 @@ def _ranks(ranks: RankMemory) -> Iterator[str]:
 def _time(time: TimeEstimate | None) -> str:
     if time is None:
         return "not estimated; give rate=TOKENS_PER_SECOND or calibrate=true"
-    most = "at most " if time.is_most else ""
+    qualifier = "at most " if time.is_most else ""
     work = f"{time.generated_tokens:,} tokens to generate at {time.rate:,.1f} tokens/s"
     if not time.measured:
-        return f"{most}{duration(time.seconds)}: {work} (given), without starting up"
+        return f"{qualifier}{duration(time.seconds)}: {work} (given), without starting up"
     return (
-        f"{most}{duration(time.seconds)}: {duration(time.startup_seconds)} to start, "
+        f"{qualifier}{duration(time.seconds)}: {duration(time.startup_seconds)} to start, "
         f"{duration(time.compile_seconds)} in the first steps of their sizes, {work} (measured)"
     )

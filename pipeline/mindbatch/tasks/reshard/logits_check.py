@@ -33,7 +33,7 @@ ALLOWED: Mapping[str, float] = {"float16": 1 / 20, "bfloat16": 1 / 4}
 """By the dtype that weights are rounded to: how much a logit may change, as a part of the largest one."""
 
 _OTHERWISE = "verify=true compares every element without running the model"
-_MIN_ROOM = 1 << 28  # a step's arrays, and the interpreter
+_MIN_SPARE_BYTES = 1 << 28  # a step's arrays, and the interpreter
 
 
 class WholeCheckpoint(RenamedFolder):
@@ -91,8 +91,9 @@ class LogitDifference:
 class LogitsCheck:
     """The comparison of one reshard.
 
-    allowed: None where not a bit may differ. difference: once it was made.
-    nbytes: of the target's tensors. progress: is told which of the two models is run.
+    allowed: the largest difference that passes; None if the logits must be equal.
+    difference: the largest difference, after the comparison. nbytes: bytes of the target's tensors.
+    progress: shows which of the two models runs.
     """
 
     config: ReshardConfig
@@ -167,7 +168,7 @@ def _errors(opened: ReshardSource) -> Iterator[str]:
         )
     # Parameters in float32, and the largest tensor twice: as it is stored, and widened.
     sizes = [4 * math.prod(shape) for shape in source_shapes(opened.model.parameters).values()]
-    needed = sum(sizes) + 2 * max(sizes) + _MIN_ROOM
+    needed = sum(sizes) + 2 * max(sizes) + _MIN_SPARE_BYTES
     if (free := free_memory()) is not None and needed > free:
         yield f"the model in float32 takes {size(needed)}, and {size(free)} of memory are free"
 

@@ -16,7 +16,7 @@ from mindbatch.checkpoint.names.registry import (
     heads_of,
 )
 from mindbatch.checkpoint.names.renamed_files import as_mindformers, by_strategy
-from mindbatch.checkpoint.placement.regions import Placements, RankFiles, as_placed
+from mindbatch.checkpoint.placement.regions import Placements, RankFiles, as_rank_files
 from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.reshard.schema import ReshardConfig
 
@@ -143,7 +143,11 @@ def target_naming(config: ReshardConfig, architecture: Architecture | None) -> N
 
 
 def named(naming: Naming | None, placements: Placements, model_parallel: int, num_ranks: int) -> RankFiles:
-    return naming.ranks(placements, model_parallel, num_ranks) if naming else as_placed(placements, num_ranks)
+    return (
+        naming.ranks(placements, model_parallel, num_ranks)
+        if naming
+        else as_rank_files(placements, num_ranks)
+    )
 
 
 def _refuse_unknown(model_type: str, fused_by: str | None) -> None:

@@ -62,7 +62,7 @@ def plan_reshard(config: ReshardConfig, opened: ReshardSource) -> ReshardPlan:
     layouts = layouts_of(tensors, file_of, dtypes, SAFETENSORS.name if is_iteration else config.target.format)
     other_files = _other_files(config, opened.folder)
     if is_iteration:
-        whole = named(naming, opened.placed(1, 1), 1, 1)
+        whole = named(naming, opened.model_placements(1, 1), 1, 1)
         other_files |= descriptions(target, whole, config.target.model_parallel, dtypes)
     adapter = None
     if config.lora.merge is not None:
@@ -118,7 +118,9 @@ def _foreign_cuts(naming: Naming, wanted: Placements, model_parallel: int) -> It
     setting = f"target.model_parallel={model_parallel}"
     reads = "mindbatch reads these files, MindFormers needs them cut otherwise (docs/mindformers.md)"
     padded = [
-        name for name, placed in wanted.items() if any(shard and shard.padding for shard in placed.shards)
+        name
+        for name, placement in wanted.items()
+        if any(shard and shard.padding for shard in placement.shards)
     ]
     if model_parallel > 1 and not padded:
         yield (
@@ -134,7 +136,7 @@ def _foreign_cuts(naming: Naming, wanted: Placements, model_parallel: int) -> It
 def _wanted(config: ReshardConfig, opened: ReshardSource) -> Placements:
     model_parallel, stages = config.target.model_parallel, config.target.pipeline_stage
     if opened.model is not None:
-        return opened.placed(model_parallel, stages, "target.")
+        return opened.model_placements(model_parallel, stages, "target.")
     if model_parallel * stages == 1:
         return whole_placements(opened.files.shapes)
     raise ConfigError(

@@ -188,8 +188,8 @@ def _lora_errors(lora: ReshardLoraConfig) -> Iterator[str]:
 
 
 def _overlaps(source: Path, target: Path) -> Iterator[str]:
-    """A target that is its own source, or around it, would go before it has been read; one within would be
-    of the source from then on, and gone with it."""
+    """Refuses a target that is its own source or contains it: overwriting would delete the source unread. A
+    target within the source would become part of it, and be deleted with it."""
     where = None
     if source == target:
         where = "is the source"

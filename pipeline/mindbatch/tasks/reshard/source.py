@@ -28,7 +28,7 @@ from mindbatch.checkpoint.placement.regions import (
     Placement,
     Placements,
     RankFiles,
-    as_placed,
+    as_rank_files,
     whole_placements,
 )
 from mindbatch.checkpoint.reshard.replicas import digest_errors
@@ -64,10 +64,10 @@ class ReshardSource:
     notes: list[str] = field(default_factory=list)
     naming: Naming | None = None
 
-    def placed(self, model_parallel: int, stages: int, keys: str = "") -> dict[str, Placement]:
+    def model_placements(self, model_parallel: int, stages: int, keys: str = "") -> dict[str, Placement]:
         assert self.model is not None
-        placed = placements(self.model.parameters, model_parallel, stages, keys=keys)
-        renamed = {self.stored_as.get(name, name): placement for name, placement in placed.items()}
+        by_name = placements(self.model.parameters, model_parallel, stages, keys=keys)
+        renamed = {self.stored_as.get(name, name): placement for name, placement in by_name.items()}
         return {name: replace(placement, name=name) for name, placement in renamed.items()}
 
     @cached_property
@@ -118,8 +118,8 @@ def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
         opened.files = _by_strategy(Path(config.source_strategy), opened)
     elif model is not None:
         model_parallel, stages = _ranks(config, source)
-        placed = opened.placed(model_parallel, stages, "source: ")
-        opened.files = named(naming, placed, model_parallel, len(source.ranks))
+        model_placements = opened.model_placements(model_parallel, stages, "source: ")
+        opened.files = named(naming, model_placements, model_parallel, len(source.ranks))
     elif source.kind == RANKS:
         raise ConfigError(
             f"source={source.path}: rank folders without {CONFIG_NAME}; give source_config=FOLDER of "
@@ -129,7 +129,7 @@ def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
         if not is_copied:
             _refuse_one_rank_of_several(source)
         (only,) = source.ranks
-        opened.files = as_placed(whole_placements(only.shapes), 1)
+        opened.files = as_rank_files(whole_placements(only.shapes), 1)
     if stored_as and config.target.names == MINDFORMERS:
         _name_fully(opened)
     if is_copied:
@@ -236,11 +236,11 @@ def _by_strategy(path: Path, opened: ReshardSource) -> RankFiles:
         return _cut(opened, strategy_placements(strategy, shapes))
 
 
-def _cut(opened: ReshardSource, placed: Placements) -> RankFiles:
+def _cut(opened: ReshardSource, stored: Placements) -> RankFiles:
     """The ranks of a source of which files say how it was cut, without what nothing reads."""
-    used = {name: placement for name, placement in placed.items() if not opened.is_unused(name)}
+    used = {name: placement for name, placement in stored.items() if not opened.is_unused(name)}
     num_ranks = len(opened.source.ranks)
-    return opened.naming.cut(used, num_ranks) if opened.naming else as_placed(used, num_ranks)
+    return opened.naming.cut(used, num_ranks) if opened.naming else as_rank_files(used, num_ranks)
 
 
 def _note_names(opened: ReshardSource) -> None:

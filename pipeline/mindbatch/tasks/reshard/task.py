@@ -99,7 +99,7 @@ def shown_progress() -> Iterator[Progress]:
     left = TimeLeft(time.monotonic)
     with MovingBar("MiB", Console(stderr=True)) as bar:
 
-        def show(what: str, done: int, total: int) -> None:
-            bar.set(*mebibytes(done, total), f"{what}{left(what, done, total)}")
+        def show(activity: str, done: int, total: int) -> None:
+            bar.set(*mebibytes(done, total), f"{activity}{left(activity, done, total)}")
 
         yield show

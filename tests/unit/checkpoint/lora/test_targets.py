@@ -144,12 +144,12 @@ def test_any_expression_of_these(parts: list[str], name: str) -> None:
     "pattern", [r"(((a+)+)+)+b", r"(a|a)*(a|a)*(a|a)*b", r"(?=(a*)*b)a*", ".*" * 200 + "b"]
 )
 def test_what_hangs_re_does_not_hang(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mindbatch.checkpoint.lora.targets.MOST_SECONDS", 1.0)
+    monkeypatch.setattr("mindbatch.checkpoint.lora.targets.MAX_SECONDS", 1.0)
     assert not ModulePattern(pattern).matches("a" * 500)
 
 
 def test_time_is_counted_over_all_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mindbatch.checkpoint.lora.targets.MOST_SECONDS", 0.1)
+    monkeypatch.setattr("mindbatch.checkpoint.lora.targets.MAX_SECONDS", 0.1)
     slow = ModulePattern("(a?){400}")
     with pytest.raises(ValueError, match="takes too long"):
         _ = [slow.matches("a" * length) for length in range(500, 1000)]

@@ -17,7 +17,7 @@ from mindbatch.checkpoint.names.renamed_files import as_mindformers, to_huggingf
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan, plan_copies
 from mindbatch.checkpoint.placement.proof import prove, side_errors
-from mindbatch.checkpoint.placement.regions import RankFiles, Region, as_placed
+from mindbatch.checkpoint.placement.regions import RankFiles, Region, as_rank_files
 from mindbatch.io.errors import CheckpointError
 from mindbatch.model_spec.registry import describe, tensor_specs
 from reshard_models import LLAMA, MODELS, source_shapes_of
@@ -186,7 +186,7 @@ def ranks(config: dict[str, Any], ways: int, stages: int, options: Kind) -> Rank
     arch = describe(config)
     placed = placements(tensor_specs(arch), ways, stages)
     if options is None:
-        return as_placed(placed, ways * stages)
+        return as_rank_files(placed, ways * stages)
     rules = dialect(arch.model_type, replace(options, num_layers=arch.num_layers))
     return as_mindformers(rules, heads_of(arch), placed, ways * stages)
 
@@ -293,6 +293,6 @@ def test_files_are_what_their_names_make_of_the_shards(model: str, options: Opti
     placed, heads = placements(specs, 2, 2), heads_of(arch)
     rules = dialect(arch.model_type, options)
     found = scattered(as_mindformers(rules, heads, placed, 4), arrays)
-    for rank, shards in enumerate(scattered(as_placed(placed, 4), arrays)):
+    for rank, shards in enumerate(scattered(as_rank_files(placed, 4), arrays)):
         shapes = {name: array.shape for name, array in shards.items()}
         assert same([found[rank]], scattered(to_mindformers(rules, shapes, heads), shards))

@@ -19,7 +19,7 @@ from mindbatch.checkpoint.placement.plan import plan_copies
 from mindbatch.checkpoint.placement.proof import prove
 from mindbatch.checkpoint.placement.regions import (
     Placement,
-    as_placed,
+    as_rank_files,
     single_segment,
     whole_placements,
 )
@@ -50,7 +50,7 @@ def test_the_ranks_hold_all_that_their_slices_hold(specs: list[TensorSpec], choi
     stages = min(stages, layers)
     found = placements(specs, ways, stages)
     arrays = numbered(source_shapes(specs))
-    files = as_placed(found, ways * stages)
+    files = as_rank_files(found, ways * stages)
     ranks = scattered(files, arrays)
     prove(plan_copies(files, files), files, files)
     for spec in specs:

@@ -23,7 +23,7 @@ from mindbatch.checkpoint.placement.regions import (
     Shape,
     Shard,
     StoredShard,
-    as_placed,
+    as_rank_files,
     single_segment,
     whole_placements,
 )
@@ -31,15 +31,15 @@ from mindbatch.io.errors import CheckpointError
 
 
 def whole_files(shapes: Mapping[str, Shape]) -> RankFiles:
-    return as_placed(whole_placements(shapes), 1)
+    return as_rank_files(whole_placements(shapes), 1)
 
 
 def cut_files(specs: list[TensorSpec], model_parallel: int, pipeline_stage: int = 1) -> RankFiles:
-    return as_placed(placements(specs, model_parallel, pipeline_stage), model_parallel * pipeline_stage)
+    return as_rank_files(placements(specs, model_parallel, pipeline_stage), model_parallel * pipeline_stage)
 
 
 def one_tensor(shape: Shape, shards: Sequence[Shard]) -> RankFiles:
-    return as_placed({"w": Placement("w", shape, tuple(shards))}, len(shards))
+    return as_rank_files({"w": Placement("w", shape, tuple(shards))}, len(shards))
 
 
 def copies(plans: list[TensorPlan], name: str) -> list[tuple[Copy, ...]]:
@@ -129,7 +129,7 @@ LEFT, RIGHT = single_segment((4, 3), ((0, 4), (0, 3))), single_segment((4, 3), (
 
 
 def ranks(*shards: Shard | None, name: str = "w") -> RankFiles:
-    return as_placed({name: Placement(name, (4, 6), shards)}, len(shards))
+    return as_rank_files({name: Placement(name, (4, 6), shards)}, len(shards))
 
 
 FULL = ranks(single_segment((4, 6), ((0, 4), (0, 6))))
@@ -220,7 +220,7 @@ def test_copies_of_other_sizes_or_of_ranks_without_the_tensor() -> None:
 def test_tensors_with_the_same_copies_are_judged_by_their_own_sources() -> None:
     def both(w: Sequence[Shard], v: Sequence[Shard]) -> RankFiles:
         placed = {name: Placement(name, (4, 6), tuple(shards)) for name, shards in (("w", w), ("v", v))}
-        return as_placed(placed, len(w))
+        return as_rank_files(placed, len(w))
 
     whole = [single_segment((4, 6), ((0, 4), (0, 6)))]
     source, target = both([LEFT, RIGHT], [RIGHT, LEFT]), both(whole, whole)
@@ -234,7 +234,7 @@ def test_tensors_with_the_same_copies_are_judged_by_their_own_sources() -> None:
 
 def test_copies_of_another_tensor_or_the_other_way_round() -> None:
     square = {name: Placement(name, (4, 4), (single_segment((4, 4), ((0, 4), (0, 4))),)) for name in "wv"}
-    source = target = as_placed(square, 1)
+    source = target = as_rank_files(square, 1)
     first, second = plan_copies(source, target)
     for wrong in (first.copies[0]._replace(source_name="v"), first.copies[0]._replace(transposed=True)):
         [line] = faults([replace(first, copies=(wrong,)), second], source, target)

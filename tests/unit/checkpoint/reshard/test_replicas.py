@@ -9,7 +9,7 @@ import pytest
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, tensor_digest
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
-from mindbatch.checkpoint.placement.regions import Placement, Segment, Shard, as_placed, single_segment
+from mindbatch.checkpoint.placement.regions import Placement, Segment, Shard, as_rank_files, single_segment
 from mindbatch.checkpoint.reshard.replicas import compare, digest_errors, replicas_of
 from mindbatch.io.errors import CheckpointError
 from mindbatch.tasks.reshard.schema import ReshardConfig
@@ -102,8 +102,8 @@ def test_boxes_may_overlap_in_part(tmp_path: Path, row: int, is_shared: bool) ->
         "scale": Placement("scale", (), (scalar, scalar)),
     }
     with open_source(tmp_path) as source:
-        replicas = replicas_of(as_placed(placements, 2), source.ranks)
-        assert digest_errors(as_placed(placements, 2), source.ranks) == []
+        replicas = replicas_of(as_rank_files(placements, 2), source.ranks)
+        assert digest_errors(as_rank_files(placements, 2), source.ranks) == []
     assert {pair.other.name for pair in replicas} == {"w", "scale"}
     if not is_shared:
         compare(replicas)

@@ -313,5 +313,5 @@ def test_a_disk_without_room_leaves_a_reshard_unfinished(
 
     monkeypatch.setattr(folder.os, "statvfs", lambda _: Full)
     with pytest.raises(MindBatchError, match="8,192 bytes are still .* room for 4,096") as error:
-        folder.refuse_without_room(tmp_path, {"a": FileLayout(8192, (), {})})
+        folder.refuse_without_space(tmp_path, {"a": FileLayout(8192, (), {})})
     assert is_unfinished(error.value)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mindbatch.architecture.stage_cut import number_of_layers
 from mindbatch.architecture.tensor_spec import TensorSpec, source_shapes
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements, with_replicas
-from mindbatch.checkpoint.placement.regions import Placement, as_placed, single_segment
+from mindbatch.checkpoint.placement.regions import Placement, as_rank_files, single_segment
 from mindbatch.checkpoint.strategy.placements import full_shapes, stage_strategies, strategy_placements
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy, strategy_bytes, strategy_name
@@ -63,7 +63,7 @@ def test_each_rank_holds_what_its_place_in_the_device_matrix_says() -> None:
 def test_full_shapes_from_the_files_of_the_ranks(
     strategy: Strategy, shapes: dict[str, tuple[int, ...]]
 ) -> None:
-    placed = as_placed(strategy_placements(strategy, shapes), strategy.num_ranks)
+    placed = as_rank_files(strategy_placements(strategy, shapes), strategy.num_ranks)
     assert full_shapes(strategy, [placed.stored_shapes(rank) for rank in range(4)]) == shapes
 
 

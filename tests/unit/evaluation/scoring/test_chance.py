@@ -8,24 +8,24 @@ import pytest
 
 from mindbatch.evaluation import metric_of
 from mindbatch.evaluation.chance import holm, mcnemar, paired_interval, sums_of_clusters, wilson
-from mindbatch.evaluation.metric import Answer, FloatArray, Metric
+from mindbatch.evaluation.metric import Answer, DoubleArray, Metric
 from mindbatch.evaluation.scores import Difference, Estimate, MetricScores, compared, scores_of
 
 EXACT, F1, PERPLEXITY = metric_of("exact_match"), metric_of("f1"), metric_of("perplexity")
 
 
-def shares(values: list[float] | FloatArray) -> FloatArray:
+def shares(values: list[float] | DoubleArray) -> DoubleArray:
     """Sums of rows whose score is the value."""
     return np.stack([np.asarray(values, np.float64), np.ones(len(values))], axis=1)
 
 
-def estimate(metric: Metric, rows: FloatArray, clusters: Sequence[int] | None = None) -> Estimate:
+def estimate(metric: Metric, rows: DoubleArray, clusters: Sequence[int] | None = None) -> Estimate:
     """The score of rows; without clusters each is one."""
     estimates, _ = compared(metric, {"a": rows}, clusters or range(len(rows)), {"a": "a"})
     return estimates["a"]
 
 
-def difference(metric: Metric, system: FloatArray, base: FloatArray) -> Difference:
+def difference(metric: Metric, system: DoubleArray, base: DoubleArray) -> Difference:
     return compared(metric, {"a": base, "b": system}, range(len(base)), {"a": "a", "b": "a"})[1]["b"]
 
 

@@ -71,7 +71,7 @@ def test_mindbatch_is_run_once_and_told_of_the_table(here: Path) -> None:
     write_table(here, {"10.0.0.1": [0, 1]})
     job = job_of("mindbatch generate model=tiny_gpt2", "[0,2]", "2", INPUT_DATA="one, two")
     assert job.ranks is None
-    assert job.variables == {"MINDBATCH_GIVEN_AS": "worker_num=RANK_SIZE,rank_table=RANK_TABLE"}
+    assert job.variables == {"MINDBATCH_USER_KEYS": "worker_num=RANK_SIZE,rank_table=RANK_TABLE"}
     assert job.order.arguments == (
         'launch.launcher="rank_table"',
         f'launch.rank_table="{here}/table.json"',

@@ -183,7 +183,7 @@ def test_what_a_strategy_cannot_say_is_refused_with_what_it_can(tmp_path: Path, 
     assert run(*given) == 0
     pieces, padding = sorted(faults(*given, "layout.dir=s"), key=lambda line: "padded" in line)
     assert "'transformer.h.0.attn.c_attn.weight'" in pieces
-    assert "3 pieces on each rank" in pieces
+    assert "3 regions on each rank" in pieces
     assert "'transformer.wte.weight'" in padding
     assert padding.endswith("parallel.model_parallel=1; without it there is the table")
     assert not Path("s").exists()

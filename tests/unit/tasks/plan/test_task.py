@@ -177,7 +177,7 @@ def test_what_a_run_would_be_refused_for_is_said(
     (note,) = planned(config(folder), capsys)["notes"]
     assert note == (
         "memory: 119.6 KiB of weights in float32 and 1.0 GiB of runtime.cache_memory take 1.0 GiB, and "
-        "500.0 MiB of memory are free here; what would do: runtime.cache_memory of at most 499MiB, or more "
+        "500.0 MiB of memory are free here; try: runtime.cache_memory of at most 499MiB, or more "
         "of parallel.model_parallel or parallel.pipeline_stage over more machines"
     )
 

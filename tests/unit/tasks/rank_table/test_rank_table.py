@@ -220,10 +220,10 @@ def test_a_check_names_every_file_and_fault(here: Path, capsys: pytest.CaptureFi
         "version": "1.0",
         "servers": 1,
         "ranks": 8,
-        "faults": [],
+        "errors": [],
         "notes": [],
     }
-    assert [len(found["files"][1][key]) for key in ("faults", "notes")] == [3, 1]
+    assert [len(found["files"][1][key]) for key in ("errors", "notes")] == [3, 1]
 
 
 def test_words_are_the_action_and_then_the_files(here: Path) -> None:
