@@ -1,4 +1,4 @@
-"""The words of a command line as settings: JSON, texts to the letter, and all else in Hydra's grammar."""
+"""Reads a command line into settings: JSON, literal texts, and all else in Hydra's grammar."""
 
 import os
 import re
@@ -24,12 +24,12 @@ from mindbatch.io.strict_json import JsonError, StrictReader, value_errors
 
 MODEL_FOLDER = "model.checkpoint_name_or_path"
 FOLDER_KEYS = (OUTPUT_FOLDER, "hydra.run.dir", "hydra.sweep.dir")
-"""The key of the folder of outputs, and what users of Hydra call it."""
+"""The key of the folder of outputs, and Hydra's own keys for it."""
 LONGEST_ECHO = 200
-"""Characters of a value that are worth repeating in a hint."""
+"""Limit of characters of a value that a hint repeats."""
 
 _DEEPEST = 100
-"""Lists and mappings within each other: as many as a JSON schema may have, and no key takes more."""
+"""Limit of nested lists and mappings in JSON, the same as for JSON schemas."""
 _READER = StrictReader()
 _PARSER = OverridesParser.create()
 _NO_ASCII = re.compile(r"[^\x00-\x7f]")
@@ -40,7 +40,7 @@ _QUOTED_TEXTS = re.compile(rf"\[\s*{_QUOTED.pattern}(?:\s*,\s*{_QUOTED.pattern})
 def read_command_line(
     arguments: list[str], schema: type[TaskConfig], reader: LayerReader, log: ErrorLog
 ) -> Layer:
-    """The settings of a command line in the order given, positional words first; errors go to `log`."""
+    """Reads a command line in its order, positional words first; errors go to `log`."""
     words, tokens = _positional(arguments, schema, log)
     layer = Layer(words)
     for number, token in enumerate(tokens):
@@ -52,10 +52,10 @@ def read_command_line(
 
 
 def json_value(token: str) -> Any:
-    """The value, if it is a JSON text, list or object, or a list of texts in single quotes; None if not.
+    """Parses a value that is a JSON text, list or object, or a list of texts in single quotes; else None.
 
-    Hydra's grammar takes most of them too, but knows no escapes: "\\n" is a backslash and an n there. And it
-    takes time that grows with the square of a list.
+    Hydra's grammar reads most of these, but without escapes, so that "\\n" is a backslash and an n. Its time
+    grows with the square of the length of a list.
     """
     name, _, written = token.partition("=")
     if name.startswith("~") or "@" in name or written.lstrip()[:1] not in ("[", "{", '"'):
@@ -69,16 +69,16 @@ def json_value(token: str) -> Any:
 
 
 def key_of(token: str) -> str:
-    """The key of an override: `+key` and `++key` mean `key`, for the schema decides what exists."""
+    """Returns the key of an override. `+key` and `++key` mean `key`: the schema decides what exists."""
     return token.partition("=")[0].lstrip("+~").partition("@")[0]
 
 
 def _positional(
     arguments: list[str], schema: type[TaskConfig], log: ErrorLog
 ) -> tuple[list[Assignment], list[str]]:
-    """The settings that the words among `arguments` stand for, and the other arguments.
+    """Converts the words among `arguments` to settings of positional keys; returns the rest as well.
 
-    A word has no `=`, or is a path that has one: no key has a slash. It is taken to the letter.
+    A word has no `=`, or a slash before it, as a path may have and a key has not. It is a literal text.
     """
     if not schema.positional and not schema.positional_rest:
         return [], arguments
@@ -109,7 +109,7 @@ def _is_stray(token: str) -> bool:
 
 
 def _stray_words(tokens: list[str], first: int, reader: LayerReader) -> str:
-    """The error of successive words that have no key: most often a text that was not quoted for the shell."""
+    """Words the error of successive words without a key, most often a text that needs quotes in the shell."""
     words = [*takewhile(_is_stray, tokens[first:])]
     error = f"{shown(' '.join(words))}: must be KEY=VALUE"
     before = tokens[first - 1] if first else ""
@@ -162,7 +162,7 @@ def _read_one(token: str, reader: LayerReader, log: ErrorLog) -> Layer:
 
 
 def _structural(override: Override, token: str, reader: LayerReader, log: ErrorLog) -> Layer:
-    """Reads `~group`, `~key` and `group@package=option`: the first and the last are Hydra's."""
+    """Reads `~group`, `~key` and `group@package=option`."""
     key = override.key_or_group
     if key in reader.groups and (override.is_delete() or isinstance(override.value(), str)):
         return Layer(choices=[Choice(key, "" if override.is_delete() else str(override.value()), token)])
@@ -178,8 +178,9 @@ def _structural(override: Override, token: str, reader: LayerReader, log: ErrorL
 
 
 def _value(override: Override, token: str, as_text: bool) -> Any:
-    """The value; what was written, where that is a text and Hydra's grammar makes something else of it:
-    2024_11 and 1e3 are names, [abc] and \\(a\\) regular expressions.
+    """Returns the value of an override, or its literal text if Hydra reads another type where a text is due.
+
+    As texts, 2024_11 and 1e3 are names, and [abc] and \\(a\\) are regular expressions.
     """
     value, written = override.value(), token.partition("=")[2].strip()
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -189,7 +190,7 @@ def _value(override: Override, token: str, as_text: bool) -> Any:
 
 
 def _beyond_ascii(token: str) -> str | None:
-    """The value as it is written, where Hydra's grammar misses only letters beyond ASCII in it: 你好."""
+    """Returns the literal value if only letters beyond ASCII keep Hydra's grammar from reading it: 你好."""
     name, _, written = token.partition("=")
     plain = _NO_ASCII.sub("x", written)
     if plain == written:
@@ -203,17 +204,16 @@ def _beyond_ascii(token: str) -> str | None:
 
 
 def _is_plain(token: str) -> bool:
-    """True if a text that Hydra's grammar reads as something else, or not at all, is meant to the letter:
-    Q: {{ question }}, or one with commas.
+    """True if a value may be a literal text even though Hydra's grammar does not read it as one.
 
-    Not where the user has begun to quote it, and not where it may be meant as a reference.
+    Examples are Q: {{ question }}, and texts with commas. Quoted values and references are none.
     """
     value = token.partition("=")[2].strip()
     return value[:1] not in ('"', "'") and "${" not in value
 
 
 def _quoting_hint(token: str, as_text: bool = False) -> str:
-    """Explains how to write the value so that the shell and Hydra both take it as one text."""
+    """Explains how to quote the value for both the shell and Hydra."""
     key, _, value = token.partition("=")
     looks_nested = value[:1] in ('"', "'") or (value[:1] in ("[", "{") and not as_text)
     if len(value) > LONGEST_ECHO or looks_nested:
@@ -225,7 +225,7 @@ def _quoting_hint(token: str, as_text: bool = False) -> str:
 
 
 def repeated_name(override: str) -> str | None:
-    """The first name that any mapping within an override, which can be parsed, has twice; None if none is."""
+    """Finds the first name that a mapping within a valid override has twice; None if there is none."""
     if "{" not in override:
         return None
     parser: Any = OverrideParser(CommonTokenStream(OverrideLexer(InputStream(override))))

@@ -1,4 +1,4 @@
-"""Layers of settings: what one file or command line gives, key by key, and the options that it chooses."""
+"""Layers of settings: the assignments and chosen options of one file or command line."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -14,17 +14,17 @@ from mindbatch.io.errors import ConfigError
 PREDICT_YAML = "model.mindformers_yaml"
 OUTPUT_FOLDER = "output.dir"
 OPTION = "option"
-"""The key of the option, where an entry of a list of options is a mapping of values that override it."""
+"""Key of the option in an entry of a list of options that is a mapping with further values."""
 
 LinePrefix = Callable[[str], str]
-"""Gives the prefix of an error line that names the file which sets a key: `run.yaml: `, or nothing."""
+"""Returns the prefix of error lines on a key, the file that sets it: `run.yaml: `, or ""."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A value for a key, or for a name that is none.
+    """A value for a key, which may be unknown.
 
-    source: prefix of an error line: `run.yaml: `, or nothing for the command line.
+    source: prefix of error lines: `run.yaml: `, or "" for the command line.
     """
 
     key: str
@@ -36,8 +36,8 @@ class Assignment:
 class Choice:
     """The choice of an option file for a group: `model=tiny_gpt2`.
 
-    option: empty where the group is left out: `~model`.
-    override: the choice in Hydra's grammar, which may say more: `+experiment=quick`.
+    option: empty if the group is left out: `~model`.
+    override: the choice in Hydra's grammar, which may have more: `+experiment=quick`.
     """
 
     group: str
@@ -71,9 +71,9 @@ class Listed:
 
 @dataclass
 class Layer:
-    """The settings of one source: a file, a command line.
+    """The settings of one source, a file or the command line.
 
-    Its options override the layers below, its values override its options; the last list of options counts.
+    Its options override the layers below, and its assignments override its options.
     """
 
     assignments: list[Assignment] = field(default_factory=list)
@@ -90,14 +90,14 @@ class Layer:
 
 
 def values_of(layers: Iterable[Layer]) -> dict[str, Any]:
-    """The last value that the layers assign to each key."""
+    """Returns the last value that the layers assign to each key."""
     return {item.key: item.value for layer in layers for item in layer.assignments}
 
 
 class LayerReader:
-    """Turns keys and raw values into layers. Values are judged later, in the configuration as a whole.
+    """Converts keys and raw values to layers; the values are validated later.
 
-    groups: of options. listed_group: the group for which a list of options is taken.
+    groups: names of the groups. listed_group: the group that takes a list of options.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class LayerReader:
         self._listed_group = listed_group
 
     def read_file(self, path: Path) -> Layer:
-        """The settings of a --config file; its errors go to the log."""
+        """Reads a --config file; its errors go to the log."""
         try:
             content = read_mapping(path)
         except ConfigError as error:
@@ -129,9 +129,9 @@ class LayerReader:
         return layer
 
     def read(self, key: str, value: Any, source: LinePrefix = lambda key: "", override: str = "") -> Layer:
-        """The setting that `key` with `value` stands for, or one for each key below a section.
+        """Converts a key with its value to an assignment, a choice, a list of options or many assignments.
 
-        override: in Hydra's grammar, where it says more than `key=value`.
+        override: the choice in Hydra's grammar, if that has more than `key=value`.
         """
         if self.takes_list(key) and isinstance(value, str | list):
             return Layer(listing=self._listing(key, value, source(key)))
@@ -144,7 +144,7 @@ class LayerReader:
         return Layer([Assignment(key, _with_text_keys(value), source(key))])
 
     def defaults_of(self, key: str) -> Layer:
-        """The default of a key, or of each in a section: `~key`."""
+        """Assigns its default to a key, or to each key of a section: `~key`."""
         names = [name for name in self.keys.keys if name == key or name.startswith(f"{key}.")]
         defaults = [Assignment(name, self.keys.keys[name].default) for name in names]
         return Layer(defaults or [Assignment(key, None, "~")])
@@ -153,7 +153,7 @@ class LayerReader:
         return key == self._listed_group != ""
 
     def takes_text(self, key: str, written: str = "") -> bool:
-        """True if what is written for the key is a text to the letter."""
+        """True if the written value of the key is a literal text."""
         declared = self.keys.keys.get(key)
         is_list = written[:1] == "[" and written[-1:] == "]"
         return declared is not None and (
@@ -182,7 +182,7 @@ class LayerReader:
 
 
 def _with_text_keys(value: Any) -> Any:
-    """As YAML and JSON have it: {50256: -1} on the command line is {"50256": -1} when it is saved."""
+    """Converts the keys of mappings to texts, as in saved files: {50256: -1} becomes {"50256": -1}."""
     if isinstance(value, Mapping):
         return {str(name): _with_text_keys(item) for name, item in value.items()}
     return [_with_text_keys(item) for item in value] if isinstance(value, list) else value

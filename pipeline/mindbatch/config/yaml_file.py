@@ -35,9 +35,9 @@ class _StrictLoader(_Loader):  # type: ignore[misc]
 
 
 def read_mapping(path: Path, *, may_name_package: bool = False) -> dict[str, Any]:
-    """The mapping that the YAML file `path` holds; an empty file is an empty mapping.
+    """Reads the mapping of a YAML file; an empty file is an empty mapping.
 
-    may_name_package: it is an option's file, which may begin with Hydra's @package.
+    may_name_package: allows Hydra's @package, for files of options.
     Raises ConfigError for a file that is missing, too large, not UTF-8 or not YAML, and for anything but
     plain nested mappings with distinct text keys, lists and scalars.
     """
@@ -47,10 +47,9 @@ def read_mapping(path: Path, *, may_name_package: bool = False) -> dict[str, Any
 def read_with_lines(
     path: Path, unread: Collection[str] = (), *, may_name_package: bool = False
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """The mapping in `path`, as of `read_mapping`, and the line of each of its keys, dotted below a section.
+    """Reads a mapping as `read_mapping` does, and returns it with the line of each dotted key.
 
-    unread: keys at the top whose values are None here, whatever they hold: nothing is built from them, so
-    that anchors and aliases are allowed there.
+    unread: keys at the top that are not read: their values are None, and may have anchors and aliases.
     """
     text = _read_text(path)
     if not may_name_package and _PACKAGE_HEADER.search(text):

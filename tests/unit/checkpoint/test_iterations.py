@@ -148,7 +148,7 @@ DAMAGE: dict[str, tuple[Change, str]] = {
     ),
     "another shape": (
         lambda content: content["state_dict_metadata"][QKV].update(global_shape=[128, 32]),
-        "has shape [32, 32] in 'qwen3-model-0000000-0000002.safetensors'; the piece is",
+        "has shape [32, 32] in 'qwen3-model-0000000-0000002.safetensors'; the fragment is",
     ),
     "another dtype": (
         lambda content: content["state_dict_metadata"][QKV]["properties"].update(dtype="BFloat16"),

@@ -60,7 +60,7 @@ def _plan(home: Path) -> list[str]:
 
 
 def _layout(home: Path) -> list[str]:
-    return ["plan", f"{MODEL}={home}", "parallel.model_parallel=2", f"layout.dir={home.parent / 'made'}"]
+    return ["layout", f"{MODEL}={home}", "parallel.model_parallel=2", f"layout.dir={home.parent / 'made'}"]
 
 
 def _assisted(line: Line) -> Line:

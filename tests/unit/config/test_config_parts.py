@@ -80,7 +80,7 @@ def test_consequences_of_a_fault_are_dropped_by_whole_names() -> None:
     log = ErrorLog()
     log.add("prompts: bad", "prompts")
     log.add("model=x: no such option", "model")
-    log.trust("model.dtype")
+    log.mark_valid("model.dtype")
     log.add_consequences(
         ["prompts=1: bad", "prompts_file=x: missing", "model.type=y: bad", "model.dtype=z: bad"]
     )

@@ -312,6 +312,6 @@ def test_a_disk_without_room_leaves_a_reshard_unfinished(
         f_bavail, f_frsize = 1, 4096
 
     monkeypatch.setattr(folder.os, "statvfs", lambda _: Full)
-    with pytest.raises(MindBatchError, match="8,192 bytes are still .* room for 4,096") as error:
+    with pytest.raises(MindBatchError, match="8,192 bytes are still .* 4,096 are free") as error:
         folder.refuse_without_space(tmp_path, {"a": FileLayout(8192, (), {})})
     assert is_unfinished(error.value)
