@@ -23,11 +23,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # ins
 import yaml
 
 from mindbatch.config.error_log import ErrorLog
-from mindbatch.config.layers import Assignment
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import output_file_error
 from mindbatch.config.predict_yaml.apply import Applied, apply_table
 from mindbatch.config.schema import schema_keys
+from mindbatch.config.settings import Assignment
 from mindbatch.config.validation import Validator
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.io.errors import EXIT_DONE, ConfigError, MindBatchError

@@ -152,27 +152,6 @@ def test_usage_errors(arguments: list[str], expected: str, capsys: pytest.Captur
     assert captured.err == expected
 
 
-def test_print_config_shows_what_was_composed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["generate", "--print-config", "decoding=top_p", "system=${oc.env:HOME}"]) == 0
-    shown = capsys.readouterr().out
-    assert "  top_p: 0.9\n" in shown
-    assert "system: ${oc.env:HOME}\n" in shown
-    assert cli.main(["generate", "--print-config", "x=1"]) == 2
-
-
-def test_the_task_gets_its_typed_configuration_and_gives_the_exit_code(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen = []
-
-    def task(config: Any) -> int:
-        seen.append(config)
-        return 7
-
-    assert run_task(monkeypatch, task, "format=json", "--verbose") == 7
-    assert seen == [TASKS["doctor"].schema(format="json", verbose=True)]  # type: ignore[call-arg]
-
-
 class PanicException(BaseException):
     """Named as what code in Rust raises: it is no Exception."""
 

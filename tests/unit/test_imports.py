@@ -49,8 +49,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model_spec": {"checkpoint", "config_json", "kernels", "layers", "models", "parallel"}
     | DECLARATIONS
     | LOWEST,
-    "hub": LOWEST,
-    "config": {"config_json", "decoding", "hub", "model_spec", "kernels.memory"} | LOWEST,
+    "hub": {"checkpoint"} | LOWEST,
+    "config": {"checkpoint", "config_json", "decoding", "hub", "model_spec", "kernels.memory"} | LOWEST,
     "engine": {"backends", "decoding", "kernels", "parallel", "prompts"} | DECLARATIONS | LOWEST,
     "loading": BELOW_ENGINE | DECLARATIONS | {"backends", "engine"} | LOWEST,
     "message_formats": LOWEST,

@@ -16,7 +16,6 @@ from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.paths import data_root
 from mindbatch.config.schema import schema_keys
-from mindbatch.engine.request import StreamEvent
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import Prompt
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -38,34 +37,6 @@ def test_results_are_in_the_order_of_the_prompts_though_they_end_in_another(shad
     assert [result.key for result in results] == [str(i) for i in range(12)]
     for result, each in zip(results, params, strict=True):
         assert result.outputs[0].token_ids == greedy_tokens(result.prompt_token_ids, each.max_new_tokens or 0)
-
-
-def test_text_and_its_tokens(shadow_llm: LLM) -> None:
-    (result,) = shadow_llm.generate("hello world", FEW)
-    assert result.prompt == "hello world"
-    assert result.prompt_token_ids == shadow_llm.required_tokenizer.encode("hello world")
-    assert result.outputs[0].text == shadow_llm.required_tokenizer.decode(result.outputs[0].token_ids)
-
-
-def test_one_prompt_or_a_list(shadow_llm: LLM) -> None:
-    ids = shadow_llm.required_tokenizer.encode("hello")
-    alone = tokens_of(shadow_llm, "hello")
-    for one in (ids, tuple(ids), np.array(ids), [*map(np.int64, ids)]):
-        assert tokens_of(shadow_llm, one) == alone
-    for several in (["hello"], [ids], iter(["hello"]), [np.array(ids)], [[*map(np.int32, ids)]]):
-        assert tokens_of(shadow_llm, several) == alone
-    assert shadow_llm.generate([]) == shadow_llm.generate([], []) == [*shadow_llm.stream([])] == []
-
-
-def test_a_conversation_goes_through_the_chat_template(shadow_llm: LLM) -> None:
-    expected = shadow_llm.required_tokenizer.encode_chat(CHAT)
-    for prompts in (CHAT, [CHAT]):
-        (result,) = shadow_llm.generate(prompts, FEW)
-        assert result.prompt_token_ids == expected
-        assert result.prompt is None
-    mixed = shadow_llm.generate(["hello", [40, 41], CHAT], FEW)
-    assert [len(result.outputs) for result in mixed] == [1, 1, 1]
-    assert mixed[2].prompt_token_ids == expected
 
 
 def test_tools_and_variables_reach_the_chat_template(tmp_path: Path) -> None:
@@ -174,21 +145,6 @@ def test_token_ids_without_a_tokenizer() -> None:
         _ = llm.required_tokenizer
 
 
-def test_stream_gives_the_text_of_generate(shadow_llm: LLM) -> None:
-    params = DecodingParams(do_sample=True, num_return_sequences=2, max_new_tokens=30, seed=3)
-    pieces: dict[tuple[str, int], list[StreamEvent]] = {}
-    for event in shadow_llm.stream(["hello", "world"], params):
-        pieces.setdefault((event.key, event.index), []).append(event)
-    results = shadow_llm.generate(["hello", "world"], params)
-    assert len(pieces) == 4
-    for (key, index), events in pieces.items():
-        output = results[int(key)].outputs[index]
-        assert "".join(event.text for event in events) == output.text
-        assert [token for event in events for token in event.token_ids] == output.token_ids
-        assert [event.finish_reason for event in events[:-1]] == [None] * (len(events) - 1)
-        assert events[-1].finish_reason == output.finish_reason
-
-
 def test_a_stream_that_is_left_is_dropped(shadow_llm: LLM) -> None:
     expected = tokens_of(shadow_llm, "world")
     shadow_llm.stream("hello", FEW)  # never begun
@@ -205,15 +161,6 @@ def test_a_stream_that_is_left_is_dropped(shadow_llm: LLM) -> None:
     assert tokens_of(shadow_llm, "world") == expected
     assert shadow_llm.statistics.generated_tokens == before + 5
     assert not shadow_llm._model.engine.has_work
-
-
-def test_a_call_after_a_streams_last_event_does_not_disturb_it(shadow_llm: LLM) -> None:
-    events = []
-    for event in shadow_llm.stream("hello", FEW):
-        events.append(event)
-        if event.finish_reason:
-            shadow_llm.generate("world", FEW)
-    assert len(events) == 5
 
 
 def test_options_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:
@@ -331,16 +278,6 @@ def test_rows_are_taken_as_there_is_room(shadow_llm: LLM) -> None:
     assert len(results) == 40
     for i in range(40):
         assert results[str(i)].outputs[0].token_ids == greedy_tokens([30 + i % 7, 40], 5)
-
-
-def test_a_row_that_is_refused_stops_no_other(shadow_llm: LLM) -> None:
-    prompts = [[30], [10**6], [31], *([[10**6]] * 20)]
-    rows = [(Prompt(key=str(i), source=f"row {i}", token_ids=ids), FEW) for i, ids in enumerate(prompts)]
-    finished = [output for step in shadow_llm.steps(rows) for output in step.finished]
-    errors = {output.key: output.error for output in finished}
-    assert [key for key, error in errors.items() if error is None] == ["0", "2"]
-    assert (errors["1"] or "").startswith("row 1: token id 1000000 is outside the vocabulary")
-    assert len(finished) == 23
 
 
 def test_steps_go_on_beside_other_calls(shadow_llm: LLM) -> None:

@@ -10,7 +10,7 @@ from mindspore import Parameter, Tensor, nn
 
 from ascend_check.models import FloatArray
 from ascend_check.runs import GEOMETRY, STEPS, step_of
-from mindbatch.engine.batch import flatten
+from mindbatch.engine.model_runner import flatten
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.operations import attention, experts, rotation
 from mindbatch.kernels.recording import OPERATIONS

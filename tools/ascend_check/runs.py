@@ -21,8 +21,7 @@ from mindbatch.backends.model import Model
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
-from mindbatch.engine.batch import wanted_tokens
-from mindbatch.engine.model_runner import ModelRunner
+from mindbatch.engine.model_runner import ModelRunner, wanted_tokens
 from mindbatch.engine.request import Request
 from mindbatch.engine.sequence import PromptContext, SequenceGroup
 from mindbatch.engine.sequence import Sequence as TokenSequence

@@ -1,6 +1,7 @@
-"""Lists the modules that a prompt passes on its way from the command line of `generate` to its text.
+"""Lists the modules that a prompt passes on its way from the command line of `generate` to its text, or a row
+of `batch` from its file to its line of results.
 
-    python tools/meters/prompt_path.py
+    python tools/meters/prompt_path.py [batch]
 
 A module is on the way if one of its functions is called with the prompt in hand: its text, or something that
 carries the text, the tokens or what came of them (CARRIERS). docs/architecture.md has the number.
@@ -8,7 +9,9 @@ carries the text, the tokens or what came of them (CARRIERS). docs/architecture.
 
 from __future__ import annotations
 
+import json
 import sys
+import tempfile
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,6 +25,7 @@ CARRIERS = frozenset(
         *("GenerateConfig", "Prompt", "PromptRows", "Request", "Row", "GroupView"),
         *("Sequence", "SequenceGroup", "ScheduledTokens", "Step", "Batch", "StepTensors"),
         *("Decision", "Branch", "StepResult", "StreamEvent", "CompletionOutput", "RequestOutput"),
+        *("Record", "RowDraft", "DataRow"),
     }
 )
 PACKAGE = Path(__file__).parents[2] / "pipeline/mindbatch"
@@ -60,14 +64,24 @@ class Way:
         yield f"{len(self.functions)} modules"
 
 
+def batch_arguments(folder: Path) -> list[str]:
+    """A run of one row over the shipped model, in `folder`."""
+    rows = folder / "rows.jsonl"
+    rows.write_text(json.dumps({"prompt": PROMPT}) + "\n")
+    return ["batch", "model=tiny_gpt2", f"data.path={rows}", f"output.dir={folder / 'run'}", "progress=none"]
+
+
 def main() -> int:
     from mindbatch.cli import main as mindbatch
 
     way = Way()
-    threading.setprofile(way.note)
-    sys.setprofile(way.note)
-    code = mindbatch(ARGUMENTS)
-    sys.setprofile(None)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = batch_arguments(Path(folder)) if sys.argv[1:] == ["batch"] else ARGUMENTS
+        threading.setprofile(way.note)
+        sys.setprofile(way.note)
+        code = mindbatch(arguments)
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
     print("\n".join(way.lines()))
     return code
 

@@ -27,7 +27,7 @@ from mindbatch.config_json.reader import IgnoredKeys
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
-from mindbatch.engine.batch import buckets_up_to
+from mindbatch.engine.buckets import buckets_up_to
 from mindbatch.engine.request import Request
 from mindbatch.engine.sequence import PromptContext, SequenceGroup
 from mindbatch.engine.sequence import Sequence as TokenSequence

@@ -8,13 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 from mindbatch.config import paths
-from mindbatch.config.command_line import read_command_line
 from mindbatch.config.error_log import ErrorLog
 from mindbatch.config.hydra_tree import OptionContents
-from mindbatch.config.layers import PREDICT_YAML, Assignment, Choice, Layer, LayerReader, Listed, values_of
-from mindbatch.config.options import OptionFiles
+from mindbatch.config.options import Choice, OptionFiles
 from mindbatch.config.saved import WrittenSettings, read_saved
 from mindbatch.config.schema import SchemaKeys, Task, TaskConfig, schema_keys, value_at
+from mindbatch.config.settings import (
+    PREDICT_YAML,
+    Assignment,
+    Layer,
+    LayerReader,
+    Listed,
+    read_command_line,
+    values_of,
+)
 from mindbatch.config.validation import Assignments, Validator, written_values
 from mindbatch.io.errors import ConfigError
 

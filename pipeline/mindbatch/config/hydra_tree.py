@@ -17,8 +17,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mindbatch.config.error_log import ErrorLog
-from mindbatch.config.layers import Assignment, Choice, Layer, LayerReader
-from mindbatch.config.options import GLOBAL_PACKAGE, OptionFiles
+from mindbatch.config.options import GLOBAL_PACKAGE, Choice, OptionFiles
+from mindbatch.config.settings import Assignment, Layer, LayerReader
 from mindbatch.config.validation import FIXED_SETTINGS
 from mindbatch.config.yaml_file import read_mapping
 from mindbatch.io.error_lines import did_you_mean, quoted

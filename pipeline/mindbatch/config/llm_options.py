@@ -9,8 +9,9 @@ from mindbatch.config.hub_models import fetch_models
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.config.schema import INSTEAD, Key, own_keywords, schema_keys
-from mindbatch.io.error_lines import did_you_mean
+from mindbatch.config.other_names import INSTEAD
+from mindbatch.config.schema import Key, schema_keys
+from mindbatch.io.error_lines import did_you_mean, under_own_names
 from mindbatch.io.errors import ConfigError
 
 _KEYS = schema_keys(ModelTaskConfig)
@@ -92,3 +93,16 @@ def _as_written(key: Key, value: Any) -> Any:
     """Converts a path or an amount of memory to a text, as in a configuration."""
     is_text = key.name == "cache_memory" or (key.is_path and key.type is str and value is not None)
     return str(value) if is_text else value
+
+
+def own_keywords(arguments: Mapping[str, Any], keywords: Mapping[str, Key]) -> dict[str, Any]:
+    """Renames arguments that have an alias. keywords: the keys, by name of the argument.
+
+    Raises:
+        TypeError: an argument is given under two names.
+    """
+    names = {other: name for name, key in keywords.items() for other in key.aliases}
+    own, twice = under_own_names(arguments, names)
+    if twice:
+        raise TypeError("; ".join(twice))
+    return own

@@ -1,18 +1,32 @@
 """Finds the option files of the groups (`model=auto`): shipped ones, and those of --config-dir."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from mindbatch.config.error_log import ErrorLog
-from mindbatch.config.layers import Choice
+from mindbatch.config.other_names import INSTEAD
 from mindbatch.config.paths import near_sibling
-from mindbatch.config.schema import INSTEAD
 from mindbatch.io.error_lines import did_you_mean
 
 GLOBAL_PACKAGE = "_global_"
 
 DEEPEST_GROUP = 3
 """Depth to which folders are searched, so that a wrong folder does not mean a search of the whole disk."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The choice of an option file for a group: `model=tiny_gpt2`.
+
+    option: empty if the group is left out: `~model`.
+    override: the choice in Hydra's grammar, which may have more: `+experiment=quick`.
+    """
+
+    group: str
+    option: str
+    override: str
+    source: str = ""
 
 
 class OptionFiles:

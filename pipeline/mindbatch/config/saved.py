@@ -9,7 +9,6 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mindbatch.config.error_log import ErrorLog, shown
-from mindbatch.config.layers import OUTPUT_FOLDER, Layer, LayerReader, Listed
 from mindbatch.config.paths import (
     LONGEST_SHOWN,
     SAVED_CONFIG,
@@ -19,6 +18,7 @@ from mindbatch.config.paths import (
     resolve_path,
 )
 from mindbatch.config.schema import Key, TaskConfig, WrittenConfig, schema_keys, value_at
+from mindbatch.config.settings import OUTPUT_FOLDER, Layer, LayerReader, Listed
 from mindbatch.config.validation import nested
 from mindbatch.io.storage import Storage, write_whole
 

@@ -11,7 +11,7 @@ from mindbatch.config.error_log import shown
 from mindbatch.fields import kinds
 from mindbatch.fields.field import Field, Need, declare, declared_fields
 from mindbatch.fields.kinds import ValueKind
-from mindbatch.io.error_lines import as_typed, nearest, under_own_names
+from mindbatch.io.error_lines import as_typed, nearest
 
 _KINDS: Mapping[type, ValueKind] = {
     bool: kinds.flag(),
@@ -401,46 +401,7 @@ def _first_line(schema: Any) -> str:
     return (schema.__doc__ or "").strip().splitlines()[0]
 
 
-INSTEAD: Mapping[str, str] = {
-    "compile": "mindbatch compile compiles what ranks would run on Ascend",
-    "layout": "mindbatch layout says what ranks hold, and has these keys",
-    "gpu_memory_utilization": "runtime.cache_memory says how much memory the cache takes, as 8GiB",
-    "ms_dtype": "model.dtype says it, as bfloat16",
-    "torch_dtype": "model.dtype says it, as bfloat16",
-    "mirror": "model.hub says where a model is fetched from: huggingface or modelscope",
-    "trust_remote_code": "code of a model folder is never executed; remove it",
-    "stop_token_ids": "decoding.eos_token_id names all tokens that end a text, the model's own among them",
-    "tensorboard": "metrics.jsonl in output.dir has the samples, a line of JSON every 5 s; remove it",
-    "harness": "try: python -m mindbatch.lm_eval --model mindbatch --model_args pretrained=DIR --tasks NAMES",
-    "launch=mpirun": "was removed; try: launch=dynamic, or mpirun -n NUMBER mindbatch ...",
-    "launch=msrun": "was removed; try: launch=dynamic, or msrun ... python -m mindbatch ...",
-}
-"""Advice for names of other engines that have no key here, and for removed keys and options."""
-
-SAVED_EARLIER: Mapping[str, tuple[Any, ...]] = {
-    "output.tensorboard": (False, True),
-    "launch.launcher": ("mpirun", "msrun"),
-    "harness": (
-        dict.fromkeys(("tasks", "include_path", "num_fewshot", "limit")) | {"apply_chat_template": False},
-    ),
-}
-"""Removed values, by key, that files may still have, without effect: runs of earlier versions saved them."""
-
-
 def own_key(name: str, keys: Mapping[str, Key]) -> str | None:
     """Finds the key of which an unknown name is an alias, in any section."""
     others = {other: key.name for key in keys.values() for other in key.aliases}
     return others.get(name) or others.get(name.rpartition(".")[2])
-
-
-def own_keywords(arguments: Mapping[str, Any], keywords: Mapping[str, Key]) -> dict[str, Any]:
-    """Renames arguments that have an alias. keywords: the keys, by name of the argument.
-
-    Raises:
-        TypeError: an argument is given under two names.
-    """
-    names = {other: name for name, key in keywords.items() for other in key.aliases}
-    own, twice = under_own_names(arguments, names)
-    if twice:
-        raise TypeError("; ".join(twice))
-    return own

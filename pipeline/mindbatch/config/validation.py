@@ -11,9 +11,10 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 from mindbatch.config.error_log import ErrorLog, shown
-from mindbatch.config.layers import Assignment
+from mindbatch.config.other_names import INSTEAD
 from mindbatch.config.paths import LONGEST_SHOWN, input_file_error, resolve_path
-from mindbatch.config.schema import INSTEAD, Key, SchemaKeys
+from mindbatch.config.schema import Key, SchemaKeys
+from mindbatch.config.settings import MANDATORY, Assignment
 from mindbatch.config.yaml_file import HYDRA_NAME, is_hydra_key
 from mindbatch.io.error_lines import literal, nearest
 from mindbatch.io.regular_file import open_regular
@@ -21,9 +22,6 @@ from mindbatch.io.screen_text import hide
 
 JSON_SCHEMA = "decoding.json_schema"
 FIXED_SETTINGS = "Hydra's own settings are fixed here"
-MANDATORY = "???"
-"""OmegaConf's mark of a mandatory value."""
-
 _MAX_KEYS = 4
 """Number of keys of a section that an error line names as examples."""
 _ESCAPE = "${ begins a reference; write \\${ for the characters themselves"
@@ -66,9 +64,9 @@ class Validator:
         for name, setting in settings.items():
             if (key := self._keys.keys.get(name)) is None:
                 self._log.add(f"{setting.source}{name}{self._why_unknown(setting)}", name)
-            elif _holds_hydra_key(setting.value):
+            elif setting.has_hydra_key:
                 self._log.add(f"{setting.source}{name}: {HYDRA_NAME}", name)
-            elif refers(setting.value):
+            elif setting.refers:
                 references[name] = setting
             else:
                 self._read(key, setting, settings, values)
@@ -150,11 +148,6 @@ def _default(key: Key) -> Any:
     return key.read([*key.default]) if isinstance(key.default, tuple) else key.default
 
 
-def refers(value: Any) -> bool:
-    """True if a value has a reference, or the mark of a mandatory value."""
-    return "${" in str(value) or MANDATORY in str(value)
-
-
 def written_values(settings: Assignments, keys: SchemaKeys) -> dict[str, Any]:
     """Returns the value of every key as written, with each ${...}, or else its default."""
     return {
@@ -172,12 +165,6 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
             branch = branch.setdefault(section, {})
         branch[leaf] = value
     return tree
-
-
-def _holds_hydra_key(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(is_hydra_key(name) or _holds_hydra_key(item) for name, item in value.items())
-    return isinstance(value, list) and any(map(_holds_hydra_key, value))
 
 
 def _why_unresolved(error: Exception, written: Any, key: Key) -> str:

@@ -1,6 +1,7 @@
-"""Strict reading of YAML configuration files: bounded, without aliases, tags, duplicate or Hydra keys."""
+"""Reads YAML configuration files strictly: of limited size, without aliases, tags, duplicate or Hydra keys."""
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ def _read_text(path: Path) -> str:
 
 
 def _refuse_unsafe_events(text: str, path: Path, unread: Collection[str]) -> None:
-    """Aliases, tags, several documents and deep nesting, found before anything is built from the text."""
+    """Refuses aliases, tags, several documents and deep nesting, before anything is built from the text."""
     depth = documents = at_top = 0
     may_alias = False
     events: Iterator[Any] = yaml.parse(text, Loader=_StrictLoader)
@@ -162,3 +163,26 @@ def is_hydra_key(name: object) -> bool:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+def repeated_key(text: str) -> str | None:
+    """Finds the first key that a mapping in `text` has twice; None if there is none, or the text is no YAML.
+
+    A mapping in Hydra's grammar is one in the flow style of YAML.
+    """
+    if "{" not in text:
+        return None
+    try:
+        return next(_repeated(_StrictLoader(text).get_single_node()), None)
+    except (yaml.YAMLError, RecursionError):
+        return None
+
+
+def _repeated(node: Any) -> Iterator[str]:
+    if isinstance(node, yaml.MappingNode):
+        names = [str(key.value) for key, _ in node.value]
+        yield from (name for name, count in Counter(names).items() if count > 1)
+        for _, value in node.value:
+            yield from _repeated(value)
+    for item in node.value if isinstance(node, yaml.SequenceNode) else ():
+        yield from _repeated(item)

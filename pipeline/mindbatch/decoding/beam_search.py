@@ -20,11 +20,10 @@ from mindbatch.decoding.beams import (
     best_hypotheses,
 )
 from mindbatch.decoding.candidates import Candidates, draw_without_replacement
-from mindbatch.decoding.draws import row_uniforms
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import adjust, renormalised
-from mindbatch.decoding.row import FinishReason, Row, row_error
+from mindbatch.decoding.row import FinishReason, Row, row_error, row_uniforms
 from mindbatch.decoding.softmax import largest
 from mindbatch.decoding.strategy import Decision
 

@@ -8,14 +8,12 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mindbatch.decoding.filters import active_filters, sampling_candidates
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.row import Row
 from mindbatch.decoding.softmax import Summary, kernels_library, likeliest_and_normalisers
 from mindbatch.kernels.native_library import NativeLibrary
 
@@ -72,24 +70,6 @@ def uniform(
     bits = ((first >> np.uint64(5)) << np.uint64(26)) | (second >> np.uint64(6))
     numbers: NDArray[np.float64] = bits * 2.0**-53
     return numbers
-
-
-def row_uniforms(
-    rows: Sequence[Row], draws: Sequence[Sequence[tuple[int, int]]], stream: int = 0
-) -> list[NDArray[np.float64]]:
-    """Returns a uniform number for each draw (sample, step) of each row; none for a greedy row."""
-    draws = [() if row.params.greedy else own for row, own in zip(rows, draws, strict=True)]
-    words = [
-        (row.params.seed, row.row_hash, sample, step)
-        for row, row_draws in zip(rows, draws, strict=True)
-        for sample, step in row_draws
-    ]
-    if not words:
-        return [_NONE] * len(rows)
-    seeds, hashes, samples, steps = zip(*words, strict=True)
-    numbers = uniform(seeds, hashes, samples, steps, stream)
-    counts = [*map(len, draws)]
-    return [numbers[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
 
 
 def row_hash(key: str) -> int:

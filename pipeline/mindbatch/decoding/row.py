@@ -9,11 +9,13 @@ from array import array
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mindbatch.decoding.draws import uniform
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.softmax import Summary, largest, likeliest_and_normalisers
 from mindbatch.io.errors import PromptError
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 FinishReason = Literal["stop", "length"]
 """stop: an end token, a stop string or a fulfilled constraint. length: the maximum length."""
 _NEVER = np.float32(-np.inf)
+_NO_DRAWS = np.empty(0)
 NOT_FINITE = "are NaN or infinite; the model's weights or its number format do not fit"
 _LONGEST = 500
 _log = logging.getLogger(__name__)
@@ -289,3 +292,21 @@ Processor = Callable[[DecodingStep], None]
 def token_array(token_ids: Sequence[int]) -> NDArray[np.int64]:
     """Returns token ids as a read-only array."""
     return np.frombuffer(array("q", token_ids), dtype=np.int64)
+
+
+def row_uniforms(
+    rows: Sequence[Row], draws: Sequence[Sequence[tuple[int, int]]], stream: int = 0
+) -> list[NDArray[np.float64]]:
+    """Returns a uniform number for each draw (sample, step) of each row; none for a greedy row."""
+    draws = [() if row.params.greedy else own for row, own in zip(rows, draws, strict=True)]
+    words = [
+        (row.params.seed, row.row_hash, sample, step)
+        for row, row_draws in zip(rows, draws, strict=True)
+        for sample, step in row_draws
+    ]
+    if not words:
+        return [_NO_DRAWS] * len(rows)
+    seeds, hashes, samples, steps = zip(*words, strict=True)
+    numbers = uniform(seeds, hashes, samples, steps, stream)
+    counts = [*map(len, draws)]
+    return [numbers[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]

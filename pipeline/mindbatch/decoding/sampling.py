@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.draws import Draw, draw_tokens, row_uniforms
+from mindbatch.decoding.draws import Draw, draw_tokens
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import adjust
-from mindbatch.decoding.row import RawScores, Row
+from mindbatch.decoding.row import RawScores, Row, row_uniforms
 from mindbatch.decoding.softmax import Summary
 from mindbatch.decoding.strategy import Branch, Decision, DecodingStrategy, GroupView, Hypothesis, guarded
 
@@ -22,7 +22,8 @@ _TOGETHER = 64
 class SamplingStrategy(DecodingStrategy):
     """Greedy takes the likeliest token, the lowest id among equals; sampling spends a Philox number on each.
 
-    A request's first step, one row without output, branches into its num_return_sequences samples.
+    A request's first step, one row without output, branches into its num_return_sequences samples. An error
+    of a row is raised: nothing has a state here, so that the engine can let each request decide alone.
     """
 
     searches = False
@@ -38,11 +39,10 @@ class SamplingStrategy(DecodingStrategy):
         draws = [[(sample, row.step) for sample in own] for row, own in zip(rows, samples, strict=True)]
         likeliest, normalisers, tokens = _tokens(rows, logits, summary, row_uniforms(rows, draws))
         raw = RawScores(rows, logits, likeliest, normalisers)
-        decisions = []
-        first = 0
+        decisions, first = [], 0
         for group in groups:
             part = slice(first, first + len(group.rows))
-            decisions.append(guarded(group, _decide, raw, first, samples[part], tokens[part]))
+            decisions.append(_decide(raw, first, samples[part], tokens[part]))
             first += len(group.rows)
         return decisions
 

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.candidates import Candidates, draw_by_weight
-from mindbatch.decoding.draws import Draw, draw_tokens, row_uniforms
+from mindbatch.decoding.draws import Draw, draw_tokens
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.processors import adjust
-from mindbatch.decoding.row import Draft, RawScores, Row, TokenChoice
+from mindbatch.decoding.row import Draft, RawScores, Row, TokenChoice, row_uniforms
 from mindbatch.decoding.sampling import SamplingStrategy
 from mindbatch.decoding.softmax import Summary, softmax
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, guarded

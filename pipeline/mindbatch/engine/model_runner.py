@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from mindbatch.backends.model import Model
-from mindbatch.engine.batch import RunnerOutput, flatten, wanted_tokens
+from mindbatch.engine.buckets import padded
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.engine.step import Step
+from mindbatch.engine.step import RunnerOutput, ScheduledTokens, Step
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.interface import ProgramKernels
-from mindbatch.kernels.step import IntArray, Logits, Span, StepInputs, StepShape, StepValues
+from mindbatch.kernels.step import Batch, IntArray, Logits, Span, StepInputs, StepShape, StepValues
 from mindbatch.kernels.step_programs import StepRecordings, programs_of
 
 if TYPE_CHECKING:  # MindSpore
@@ -122,3 +125,88 @@ class ModelRunner:
         """
         with self._guard("computing logits"):
             return self._network.project(hidden, adapters)
+
+
+def flatten(
+    step: Step, sizes: tuple[int, int], block_size: int, table_width: int, *, with_adapters: bool = False
+) -> Batch:
+    """Lays a step out as arrays of so many tokens and block tables of so many sequences, padding included.
+
+    sizes: tokens and sequences. table_width: columns of the block tables.
+    with_adapters: the model has a slot for the adapter of each token. What else tokens of its type have shows
+    in their sequences: an encoder's input, a second position, a state.
+    """
+    size, scheduled = sizes[0], step.scheduled
+    spans, first = [range(tokens.start, tokens.stop) for tokens in scheduled], scheduled[0].sequence
+
+    def by_token(numbers: Iterable[int]) -> IntArray:
+        """Returns the number of each sequence, once for each of its tokens."""
+        return _integers(map(repeat, numbers, map(len, spans)))
+
+    indices, rows = _integers(spans), by_token(range(len(spans)))
+    ids = _integers(tokens.sequence.tokens(tokens.start, tokens.stop) for tokens in scheduled)
+    tables = [tokens.sequence.block_table for tokens in scheduled]
+    block_tables = _block_tables(tables, (sizes[1], table_width))
+    blocks, offsets = np.divmod(indices, block_size)
+    slots = block_tables[rows, blocks] * block_size + offsets
+    positions, lengths = (indices, indices + 1) if first.context is None else _within_contexts(scheduled)
+    others: dict[str, IntArray] = {}
+    if with_adapters:
+        others["adapters"] = padded(by_token(tokens.adapter for tokens in scheduled), size)
+    if first.num_encoder_tokens:
+        inputs = by_token(tokens.sequence.num_encoder_tokens for tokens in scheduled)
+        others["encoder_lengths"] = padded(inputs, size)
+    if first.state_table:
+        others["states"] = padded(_integers(map(_state_slots, scheduled)), size, -1)
+    return Batch(
+        padded(ids, size),
+        padded(positions, size),
+        padded(slots, size, -1),
+        padded(rows, size),
+        block_tables,
+        padded(lengths, size),
+        **others,
+    )
+
+
+def _state_slots(tokens: ScheduledTokens) -> Iterable[int]:
+    """Returns the slot of each token; -1 for drafted ones, which may be rejected."""
+    verified = min(tokens.stop, len(tokens.sequence)) - tokens.start
+    return chain(
+        repeat(tokens.sequence.state_table[0], verified), repeat(-1, tokens.stop - tokens.start - verified)
+    )
+
+
+def _integers(parts: Iterable[Iterable[int]]) -> IntArray:
+    """Concatenates integers to one array, which takes less time than operations on small arrays."""
+    return np.fromiter(chain.from_iterable(parts), np.int32)
+
+
+def _block_tables(tables: Sequence[list[int]], shape: tuple[int, int]) -> IntArray:
+    """Stacks block tables to an array of this shape, padded with zeros."""
+    rows, width = shape
+    fillings = [repeat(0, width - len(table)) for table in tables]
+    empty = repeat(0, width * (rows - len(tables)))
+    return _integers([*chain.from_iterable(zip(tables, fillings, strict=True)), empty]).reshape(shape)
+
+
+def _within_contexts(scheduled: Sequence[ScheduledTokens]) -> tuple[IntArray, IntArray]:
+    """Returns the positions [T, 2] and lengths [T] of a model whose prompts have contexts."""
+    pairs = []
+    for tokens in scheduled:
+        context, indices = tokens.sequence.context, np.arange(tokens.start, tokens.stop, dtype=np.int32)
+        assert context is not None, "Engine.add finds the context of every prompt"
+        pairs.append((context.positions(indices), context.lengths(indices)))
+    positions, lengths = zip(*pairs, strict=True)
+    return np.concatenate(positions), np.concatenate(lengths)
+
+
+def wanted_tokens(step: Step) -> IntArray:
+    """Returns the indices of the step's tokens whose logits or hidden states may be needed."""
+    wanted, end = list[int](), 0
+    for tokens in step.scheduled:
+        first, end = end, end + tokens.stop - tokens.start
+        wanted += range(
+            first + tokens.num_encoder_tokens if tokens.group.records_prompt else end - tokens.num_logits, end
+        )
+    return np.array(wanted, np.int32)

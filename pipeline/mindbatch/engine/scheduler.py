@@ -9,7 +9,7 @@ from mindbatch.engine.block_manager import BlockManager, StateSlots
 from mindbatch.engine.prefix_cache import Prefix, PrefixCache
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.engine.step import ScheduledTokens, Step, next_tokens
+from mindbatch.engine.step import ScheduledTokens, Step
 from mindbatch.io.errors import CacheBudgetError
 
 LOOK_AHEAD = 256
@@ -317,3 +317,33 @@ def refuse_impossible(group: SequenceGroup, settings: EngineSettings) -> None:
             f"step, more than runtime.max_batched_tokens={settings.max_batched_tokens}; raise that, "
             "or ask for fewer samples, beams or drafted tokens"
         )
+
+
+def next_tokens(group: SequenceGroup, budget: int) -> list[ScheduledTokens]:
+    """Returns a group's tokens for this step, within a budget; its sequences continue together or not at all.
+
+    The same step computes the last token of a sequence and verifies its draft.
+    """
+    sequences = group.sequences
+    is_alone = len(sequences) == 1
+    together = is_alone or group.is_decoding
+    if not is_alone and together:
+        least = sum(sequence.num_replayed_tokens + 1 + sequence.num_draft_tokens for sequence in sequences)
+        if least > budget:
+            return []  # one alone is left out below
+    wanted = []
+    for sequence in sequences:
+        earlier = sequence.num_earlier_tokens
+        last = 1 + sequence.num_draft_tokens if together else 0
+        # The last token and its draft go together, or in a later step.
+        if earlier + last > budget:
+            last = 0
+        count = min(earlier, budget) + last
+        start = sequence.num_computed_tokens
+        if start < sequence.num_known_tokens < start + count:
+            count, last = sequence.num_known_tokens - start, 0
+        if count == 0 or count < sequence.num_unsplittable_prefill_tokens:
+            continue
+        budget -= count
+        wanted.append(ScheduledTokens(group, sequence, start, start + count, last, group.adapter_slot))
+    return wanted

@@ -1,5 +1,6 @@
 """A step of the engine, a request's tokens in it, and the interface of what runs steps."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -8,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mindbatch.engine.sequence import Sequence, SequenceGroup
-from mindbatch.kernels.step import Logits, StepInputs
+from mindbatch.kernels.arrays import FloatArray
+from mindbatch.kernels.step import IntArray, Logits, StepInputs, StepValues
 
 
 @dataclass(slots=True)
@@ -49,36 +51,6 @@ class Step:
     states: dict[bytes, int] = field(default_factory=dict)
 
 
-def next_tokens(group: SequenceGroup, budget: int) -> list[ScheduledTokens]:
-    """Returns a group's tokens for this step, within a budget; its sequences continue together or not at all.
-
-    The same step computes the last token of a sequence and verifies its draft.
-    """
-    sequences = group.sequences
-    is_alone = len(sequences) == 1
-    together = is_alone or group.is_decoding
-    if not is_alone and together:
-        least = sum(sequence.num_replayed_tokens + 1 + sequence.num_draft_tokens for sequence in sequences)
-        if least > budget:
-            return []  # one alone is left out below
-    wanted = []
-    for sequence in sequences:
-        earlier = sequence.num_earlier_tokens
-        last = 1 + sequence.num_draft_tokens if together else 0
-        # The last token and its draft go together, or in a later step.
-        if earlier + last > budget:
-            last = 0
-        count = min(earlier, budget) + last
-        start = sequence.num_computed_tokens
-        if start < sequence.num_known_tokens < start + count:
-            count, last = sequence.num_known_tokens - start, 0
-        if count == 0 or count < sequence.num_unsplittable_prefill_tokens:
-            continue
-        budget -= count
-        wanted.append(ScheduledTokens(group, sequence, start, start + count, last, group.adapter_slot))
-    return wanted
-
-
 class StepOutput(Protocol):
     """The model's output of one step of T tokens."""
 
@@ -90,6 +62,40 @@ class StepOutput(Protocol):
 
     def hidden(self, tokens: Items[int]) -> npt.NDArray[np.float32]:
         """Returns the hidden states [len(tokens), hidden size] of such tokens, after the last norm."""
+
+
+Project = Callable[[FloatArray, IntArray | None], Logits]
+"""Hidden states [S, hidden size], and the slots [S] of their adapters if any, to their logits."""
+
+
+class RunnerOutput:
+    """A `StepOutput` that computes logits of the tokens when they are requested, where they did not come
+    along."""
+
+    def __init__(self, values: StepValues, project: Project, adapters: IntArray | None = None) -> None:
+        """`adapters`: see `StepInputs`."""
+        self._hidden, self._logits, self._tokens = values
+        self._project = project
+        self._adapters = adapters
+
+    def logits(self, tokens: Items[int]) -> FloatArray:
+        return self.logits_and_summary(tokens).scores
+
+    def logits_and_summary(self, tokens: Items[int]) -> Logits:
+        if self._logits is None:
+            chosen = np.asarray(tokens, np.intp)
+            adapters = None if self._adapters is None else self._adapters[chosen]
+            return self._project(self.hidden(tokens), adapters)
+        if list(tokens) == list(range(len(tokens))):
+            return self._logits.of(slice(len(tokens)))
+        return self._logits.of(np.asarray(tokens, np.int32))
+
+    def hidden(self, tokens: Items[int]) -> FloatArray:
+        rows = np.asarray(tokens, np.intp)
+        if self._tokens is not None:
+            assert np.isin(rows, self._tokens).all(), "only wanted tokens are computed"
+            rows = np.searchsorted(self._tokens, rows)
+        return self._hidden[rows]
 
 
 class Runner(Protocol):

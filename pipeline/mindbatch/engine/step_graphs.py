@@ -9,7 +9,7 @@ from mindspore import Tensor, nn
 from mindspore.graph.api import _cell_graph_executor
 
 from mindbatch.backends.model import Model
-from mindbatch.engine.batch import buckets_up_to, pad_to_bucket, padded
+from mindbatch.engine.buckets import buckets_up_to, pad_to_bucket, padded
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.ascend.graphs import DECODER, HEAD, OF_PART, recorded_cell

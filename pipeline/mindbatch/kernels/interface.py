@@ -142,7 +142,7 @@ class Kernels(ABC):
 
     def graph_inputs(self, batch: Batch, shape: StepShape, geometry: CacheGeometry) -> Sequence[IntArray]:
         """Returns the inputs of a step for a batch that is laid out in `shape.tokens` tokens."""
-        return batch.arrays()
+        return [array for array in batch if array is not None]
 
     def set_up(self) -> None:  # noqa: B027 - by default there is nothing to do
         """Prepares the device; before any model is made.

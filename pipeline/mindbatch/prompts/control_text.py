@@ -14,9 +14,8 @@ from tokenizers.pre_tokenizers import PreTokenizer
 from tokenizers.pre_tokenizers import Sequence as PreTokenizers
 
 from mindbatch.io.errors import PromptError
-from mindbatch.prompts.tokenizer_folder import library_errors_as
+from mindbatch.prompts.text_encoding import encoding_of
 
-CANNOT_ENCODE = "the tokenizer cannot encode it"
 _PRIVATE_USE = (*range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))
 
 
@@ -52,23 +51,22 @@ class ControlText:
     """Finds the texts of a tokenizer's control tokens in data and breaks them so that they match nothing.
 
     Texts of one character cannot be broken and stay unchanged.
+
+    pattern: matches each of the others.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = sorted({text for text in texts if len(text) > 1}, key=len, reverse=True)
-        self._starts = re.compile("|".join(map(re.escape, self._texts)) or r"(?!)")
-        self._first_characters = re.compile(f"(?={self._starts.pattern})(.)", re.DOTALL)
+        self.pattern = re.compile("|".join(map(re.escape, self._texts)) or r"(?!)")
+        self._first_characters = re.compile(f"(?={self.pattern.pattern})(.)", re.DOTALL)
         self._heads = {text[:i] for text in self._texts for i in range(1, len(text))}
         self._tails = {text[i:] for text in self._texts for i in range(1, len(text))}
-
-    def is_in(self, text: str) -> bool:
-        return self._starts.search(text) is not None
 
     def endangers(self, value: Any) -> bool:
         """True if a string of a JSON value has a control text, or at its edge a part of one that a template's
         text could complete."""
         return any(
-            self._starts.search(text) or self._ends_with_head(text) or self._starts_with_tail(text)
+            self.pattern.search(text) or self._ends_with_head(text) or self._starts_with_tail(text)
             for text in strings_in(value)
         )
 
@@ -177,15 +175,3 @@ def _copied(backend: Backend, words: PreTokenizer | None) -> Backend:
         backend.pre_tokenizer = words
     copy.pre_tokenizer = words
     return copy
-
-
-_LONG_TEXT = 1 << 14
-
-
-def encoding_of(backend: Backend, text: str, *, add_special_tokens: bool = False) -> Encoding:
-    with library_errors_as(PromptError, CANNOT_ENCODE):
-        if len(text) < _LONG_TEXT:
-            return backend.encode(text, add_special_tokens=add_special_tokens)
-        # Only encode_batch releases the interpreter lock.
-        encoding: Encoding = backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
-        return encoding

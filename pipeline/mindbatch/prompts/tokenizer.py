@@ -17,17 +17,20 @@ from mindbatch.io.errors import PromptError
 from mindbatch.io.strict_json import unicode_error
 from mindbatch.prompts.chat import ChatLimits, ChatTemplates, TemplateLimit
 from mindbatch.prompts.control_text import (
-    CANNOT_ENCODE,
     ControlText,
     Encoded,
     PlainEncoder,
     absent_characters,
     control_spans,
-    encoding_of,
     strings_in,
 )
 from mindbatch.prompts.messages import checked_conversation
-from mindbatch.prompts.text_lengths import refuse_longer, refuse_longer_conversation
+from mindbatch.prompts.text_encoding import (
+    CANNOT_ENCODE,
+    encoding_of,
+    refuse_longer,
+    refuse_longer_conversation,
+)
 from mindbatch.prompts.token_bytes import LoadedTokenizer, TokenBytes, token_bytes_of
 from mindbatch.prompts.tokenizer_files import load_tokenizer_files
 from mindbatch.prompts.tokenizer_folder import library_errors_as
@@ -283,7 +286,7 @@ class Tokenizer:
         return max(map(len, self._backend.get_vocab(with_added_tokens=True)), default=1)
 
     def _count_unparsed(self, text: str) -> None:
-        if not self._parses and self._control_in_prompts.is_in(text):
+        if not self._parses and self._control_in_prompts.pattern.search(text):
             with self._lock:
                 self._num_unparsed += 1
 

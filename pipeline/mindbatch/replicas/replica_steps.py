@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from mindbatch.engine.batch import RunnerOutput
-from mindbatch.engine.step import Step
+from mindbatch.engine.step import RunnerOutput, Step
 from mindbatch.io.errors import MindBatchError
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.step import IntArray, Logits, StepInputs

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mindbatch.dataset.rows import DataRow
 from mindbatch.decoding import DecodingParams
-from mindbatch.engine.batch import buckets_up_to, pad_to_bucket
+from mindbatch.engine.buckets import buckets_up_to, pad_to_bucket
 from mindbatch.io.errors import ConfigError
 from mindbatch.run.generation import Generator
 from mindbatch.run.index import RowIndex

@@ -18,12 +18,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, RangeSweep
 from hydra.errors import HydraException
 
-from mindbatch.config.command_line import FOLDER_KEYS, json_value, key_of
 from mindbatch.config.compose import Composition
 from mindbatch.config.error_log import shown
-from mindbatch.config.layers import OPTION, OUTPUT_FOLDER
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.schema import TaskConfig, schema_keys, value_at
+from mindbatch.config.settings import FOLDER_KEYS, OPTION, OUTPUT_FOLDER, json_value, key_of
 from mindbatch.io.amounts import table
 from mindbatch.io.children import command, spawn
 from mindbatch.io.error_lines import text_override

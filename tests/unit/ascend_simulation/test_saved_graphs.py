@@ -7,7 +7,7 @@ import pytest
 
 from mindbatch.ascend_simulation.compilation import CHUNK, DECODE, PROMPT, sample_steps
 from mindbatch.ascend_simulation.saved_graphs import launched, refusal_of
-from mindbatch.engine.batch import flatten
+from mindbatch.engine.model_runner import flatten
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import Step
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from adapter_folders import FULL_SHAPES, write_full_adapter
 
-from mindbatch.architecture.stage_cut import cut, stage_specs
 from mindbatch.architecture.tensor_spec import Part, TensorSpec
 from mindbatch.backends.adapter_weights import AdapterTargets, fit_beside, with_head
 from mindbatch.checkpoint.lora.adapter import open_adapter
@@ -73,14 +72,6 @@ def test_parts_of_the_outputs_lie_as_the_rank_has_them(size, module, tensor):
         else:
             heads = expected[:, rank * 6 : (rank + 1) * 6] if size == 2 else expected
         np.testing.assert_allclose(found, heads)
-
-
-def test_a_stage_has_its_own_layers_and_the_tied_head_is_on_the_last():
-    for stage in cut(SPECS, 2):
-        found = places(1, 0, stage_specs(SPECS, stage))
-        assert ("lm_head.weight" in found) == stage.is_last
-        assert ("transformer.wte.weight" in found) == stage.is_first
-        assert {name.split(".")[2] for name in found if ".h." in name} == {str(stage.index)}
 
 
 NAMES = {"embed_tokens.weight": "embedding.weight", "lm_head.weight": "head.weight"}

@@ -10,10 +10,8 @@ from safetensors_writer import safetensors_bytes
 
 from mindbatch.architecture.tensor_spec import source_shapes
 from mindbatch.backends.mindformers.provider import open_folder
-from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.config_json.reader import NONE_IGNORED
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.loading.setup import prepare
 from mindbatch.model_spec.model_spec import ModelSpec
 from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.parallel.topology import WHOLE_MODEL
@@ -44,32 +42,9 @@ def faults(folder: Path) -> list[str]:
     return [fault.removeprefix(f"{folder}/").removeprefix(f"{folder}: ") for fault in caught.value.lines]
 
 
-def test_sizes_are_those_of_the_folder(tmp_path: Path) -> None:
-    spec = opened(write(tmp_path, config("qwen3")))
-    assert (spec.model_type, spec.vocab_size, spec.max_positions) == ("qwen3", 96, 128)
-    assert spec.cache_bytes_per_token(4) == 2 * 2 * (16 + 16) * 4
-    shapes = source_shapes(tensor_specs(describe(config("qwen3")))).values()
-    assert spec.num_parameters == sum(int(np.prod(shape)) for shape in shapes)
-
-
 def test_latent_attention_caches_one_vector_a_token_as_key_and_as_value(tmp_path: Path) -> None:
     spec = opened(write(tmp_path, config("deepseek_v3")))
     assert spec.cached_numbers == 2 * ((32 + 8) + 48)
-
-
-def test_plans_know_the_model_without_loading_it(tmp_path: Path) -> None:
-    model = ModelConfig(
-        checkpoint_name_or_path=str(write(tmp_path, config("qwen3_moe"))), provider="mindformers"
-    )
-    found = prepare(model, RuntimeConfig(cache_memory="1MiB"))
-    assert found.weight_bytes == found.stored_bytes
-
-
-def test_tensors_that_are_missing_or_too_many_are_named(tmp_path: Path) -> None:
-    name = "model.layers.1.mlp.experts.7.up_proj.weight"
-    found = faults(write(tmp_path, config("qwen3_moe"), **{name: None, "adapter": np.zeros(3, np.float32)}))
-    assert found[0] == f"tensor {name!r} is missing; needed with shape [32, 64]"
-    assert found[1].startswith("model.safetensors: tensor 'adapter' of shape [3] is not part of this model")
 
 
 def test_layers_that_predict_further_tokens_are_passed_over(tmp_path: Path) -> None:
@@ -90,14 +65,6 @@ def test_types_are_not_mixed_but_for_the_correction_of_routers(tmp_path: Path) -
     (line,) = faults(write(tmp_path, settings, **halves | {norm: np.zeros(64, np.float32)}))
     assert line.startswith("tensors of several types: F16 (")
     assert line.endswith(f"F32 ({norm!r}); model.provider=mindformers needs weights of one type")
-
-
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
-    write(tmp_path, config("qwen3"))
-    (tmp_path / "model.safetensors").unlink()
-    index = {"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert any("model-00001-of-00002.safetensors" in line for line in faults(tmp_path))
 
 
 def test_another_type_is_refused(tmp_path: Path) -> None:

@@ -10,11 +10,13 @@ from hydra.core.config_store import ConfigStore
 from mindbatch.config import paths
 from mindbatch.config.compose import compose_task
 from mindbatch.config.error_log import ErrorLog
+from mindbatch.config.llm_options import own_keywords
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.machine import parse_bytes
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.config.schema import INSTEAD, own_key, own_keywords, schema_keys
+from mindbatch.config.other_names import INSTEAD
+from mindbatch.config.schema import own_key, schema_keys
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.model_spec.registry import MODEL_TYPES
 from mindbatch.run.batch_config import BatchConfig

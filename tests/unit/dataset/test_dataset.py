@@ -71,18 +71,6 @@ def test_several_paths_are_one_stream_in_their_order(tmp_path: Path) -> None:
     assert faults([str(file), f"{tmp_path}/x"]) == (several,)
 
 
-def test_text_is_as_strict_as_other_lines(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfa\xe2\x80\xa8b\n\xff\n" + b"x" * 11 + b"\nlast")
-    assert [
-        (record.line, record.columns, record.error) for record in Dataset(tmp_path, "text", 10).records()
-    ] == [
-        (1, {"prompt": "a\u2028b"}, None),
-        (2, None, "not valid UTF-8: byte 0xff at position 0"),
-        (3, None, "the line is longer than 10 bytes"),
-        (4, {"prompt": "last"}, None),
-    ]
-
-
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
@@ -124,14 +112,6 @@ def test_openai_requests_beside_other_rows_are_refused(tmp_path: Path, other: st
     assert not Dataset(tmp_path, "jsonl").is_openai
 
 
-def test_files_without_a_readable_row_say_nothing_of_their_kind(tmp_path: Path) -> None:
-    for name in ("a.jsonl", "c.jsonl"):
-        (tmp_path / name).write_text("broken\n" * 3)
-    assert not Dataset(tmp_path).is_openai
-    write(tmp_path / "b.jsonl", REQUEST)
-    assert Dataset(tmp_path).is_openai
-
-
 def test_only_the_beginning_is_searched_for_a_readable_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,11 +120,6 @@ def test_only_the_beginning_is_searched_for_a_readable_row(
     assert not Dataset(tmp_path).is_openai
     (tmp_path / "a.jsonl").write_text("\n" * 4 + json.dumps(REQUEST))
     assert Dataset(tmp_path).is_openai
-
-
-def test_only_json_lines_are_taken_for_openai_requests(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(json.dumps([REQUEST]))
-    assert Dataset(tmp_path).is_openai is False
 
 
 def test_digests_are_those_of_the_files_on_the_disk(tmp_path: Path) -> None:
@@ -268,13 +243,6 @@ def test_a_folder_with_a_format_means_its_files_of_that_format(folder: Path) -> 
     assert fault(folder, "json") == f"data.path='{folder}': the folder holds no file with a name in .json"
 
 
-def test_patterns(folder: Path) -> None:
-    assert names(folder / "*.jsonl") == ["b.jsonl"]
-    assert names(folder / "**/*.jsonl") == ["b.jsonl", "sub/d.jsonl"]
-    assert names(folder / "**/**/[de].*") == ["d.jsonl", "e.CSV.ZST"]
-    assert fault(folder / "*.xyz") == f"data.path='{folder}/*.xyz': no file matches"
-
-
 def test_a_file_whose_name_looks_like_a_pattern(tmp_path: Path) -> None:
     (tmp_path / "a[1].jsonl").touch()
     assert names(tmp_path / "a[1].jsonl") == ["a[1].jsonl"]
@@ -299,14 +267,6 @@ def test_a_given_format_goes_before_the_name(folder: Path) -> None:
     assert fault(folder, "xml") == (
         "data.format='xml': must be one of auto, jsonl, json, csv, tsv, text, parquet, openai"
     )
-
-
-def test_home_and_relative_paths(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(folder))
-    assert [file.path for file in find_files("~/sub/*.jsonl")] == [folder / "sub/d.jsonl"]
-    monkeypatch.chdir(folder)
-    assert names("b.jsonl") == ["b.jsonl"]
-    assert names("*/*.jsonl") == ["d.jsonl"]
 
 
 def test_paths_that_lead_nowhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,18 +72,6 @@ def test_embeddings_are_made_as_the_folder_of_the_model_says() -> None:
     assert (item(FolderEmbeddings())[0].overrides["pooling"], notes) == ("last", [])
 
 
-def test_a_chat():
-    body = {"model": "gpt-4o", "max_tokens": 5, "temperature": 0.5}
-    assert row(line(**body)) == DataRow(
-        key="r-1",
-        source="requests.jsonl",
-        line=3,
-        content={"messages": [HI]},
-        overrides={"do_sample": True, "max_new_tokens": 5, "temperature": 0.5},
-        extra={"endpoint": CHAT, "model": "gpt-4o"},
-    )
-
-
 def test_tools_and_variables_of_the_template():
     own = {"tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": True}
     item = row(line(**own, chat_template_kwargs={"a": 1}), chat_template_kwargs={"a": 0, "b": 2})
@@ -146,20 +134,6 @@ def test_without_a_constraint_there_are_no_tags_of_reasoning():
     assert row(line(), base, "qwen3").overrides["reasoning_tags"] == ["<think>", "</think>"]
     assert "reasoning_tags" not in row(line(**free), base, "qwen3").overrides
     assert "reasoning_tags" not in row(line(COMPLETION), base, "qwen3").overrides
-
-
-@pytest.mark.parametrize(("prompt", "content"), [("hi", {"text": "hi"}), ([1, 2], {"token_ids": [1, 2]})])
-def test_a_completion(prompt: Any, content: dict[str, Any]):
-    item = row(line(COMPLETION, prompt=prompt))
-    assert item.content == content
-    assert item.extra == {"endpoint": COMPLETION, "model": None}
-
-
-def test_a_system_message_for_all():
-    assert row(line(), system="be brief").content["messages"][0] == {"role": "system", "content": "be brief"}
-    item = made(line(COMPLETION), system="be brief")
-    assert isinstance(item, RowFailure)
-    assert item.reason.startswith("data.system has no effect")
 
 
 PARAMETERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

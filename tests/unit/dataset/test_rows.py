@@ -222,13 +222,6 @@ def test_a_row_that_could_not_be_read():
         assert named == RowFailure(None, "rows.jsonl", 3, "read", "not valid JSON")
 
 
-def test_a_column_whose_value_could_not_be_read():
-    record = Record("rows.parquet", 3, {"id": 1}, unusable={"prompt": "binary data"})
-    item = RowMaker(DataConfig(), DecodingParams(), False).make(7, record)
-    assert isinstance(item, RowFailure)
-    assert item.reason.startswith("column prompt: binary data")
-
-
 def nested(depth: int) -> Any:
     value: Any = 1
     for _ in range(depth):

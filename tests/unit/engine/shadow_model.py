@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.engine.batch import flatten
 from mindbatch.engine.engine import Engine
+from mindbatch.engine.model_runner import flatten
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import ScheduledTokens, Step, StepOutput

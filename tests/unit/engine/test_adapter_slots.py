@@ -28,7 +28,7 @@ from mindbatch.engine.request import Request
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import StageRunner, Step
 from mindbatch.engine.virtual_engines import VirtualEngines
-from mindbatch.io.errors import CheckpointError, PromptError
+from mindbatch.io.errors import CheckpointError
 
 NAMES = ("a", "b", "c", "d", "e")
 KNOWN = KnownAdapters({**{name: LiveAdapter(name, f"digest of {name}") for name in NAMES}, "base": None})
@@ -79,19 +79,6 @@ class Slots(RuleBasedStateMachine):
 
 
 TestSlots = Slots.TestCase
-
-
-def test_the_least_recently_used_adapter_goes() -> None:
-    slots = AdapterSlots(2)
-    for name in "aba":
-        slots.take(name)
-        slots.release(name)
-    assert slots.take("c") == (2, True)
-    assert slots.take("a") == (1, False)
-    assert not slots.offers("b")
-    slots.release("c")
-    assert slots.offers("b")
-    assert slots.take("b") == (2, True)
 
 
 def adapted(key: str, prompt: list[int], adapter: str | None, **params: Any) -> Request:
@@ -197,24 +184,6 @@ def test_a_row_whose_request_is_dropped_lets_the_others_go_on() -> None:
     assert slots.overdue is None
     results, _ = drain(engine)
     assert {"2", "3", "4", "5"} <= results.keys()
-
-
-@pytest.mark.parametrize("name", ["f", "A", ""])
-def test_an_unknown_adapter_is_refused_with_those_that_there_are(name: str) -> None:
-    engine, _ = make(settings(), AdapterSlots(1))
-    with pytest.raises(PromptError, match=r"there is no adapter '.?'; lora.adapters has a, b, c, d, e, base"):
-        engine.add(adapted("row", [1], name))
-
-
-def test_the_base_needs_no_slot() -> None:
-    engine, runner = make(settings(), AdapterSlots(1))
-    for number, name in enumerate(["a", "base", None]):
-        engine.add(adapted(str(number), [1, 2, 3], name, max_new_tokens=2))
-    engine.step()
-    assert [key for key, *_ in runner.steps[0]] == ["0", "1", "2"]
-    results, _ = drain(engine)
-    assert [results[key].adapter for key in "012"] == ["a", "base", None]
-    assert results["1"].outputs[0].text == results["2"].outputs[0].text != results["0"].outputs[0].text
 
 
 def test_an_adapter_whose_load_failed_is_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:

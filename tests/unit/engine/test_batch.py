@@ -7,7 +7,8 @@ from shadow_model import Letters, request
 from mindbatch.architecture.architecture import BlockPositions2D
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
-from mindbatch.engine.batch import buckets_up_to, flatten, pad_to_bucket, padded, wanted_tokens
+from mindbatch.engine.buckets import buckets_up_to, pad_to_bucket, padded
+from mindbatch.engine.model_runner import flatten, wanted_tokens
 from mindbatch.engine.output_text import SequenceText, StopMatcher
 from mindbatch.engine.sequence import PromptContext, Sequence, SequenceGroup, context_of
 from mindbatch.engine.step import ScheduledTokens, Step

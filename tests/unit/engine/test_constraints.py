@@ -2,7 +2,6 @@
 
 import json
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from constrained import (
     walk,
     wrap,
 )
-from jsonschema import Draft202012Validator
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 
@@ -69,48 +67,6 @@ def test_a_vocabulary_of_few_characters(pattern: str) -> None:
             assert ended
     assert all(re.fullmatch(pattern, text) for text in texts)
     assert len(texts) > 1
-
-
-NESTED = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "minLength": 1, "maxLength": 12},
-        "age": {"type": "integer", "minimum": -5, "maximum": 150},
-        "kind": {"enum": ["a b", "ü", "👩", None, 1.5, 'quo"te']},
-        "tags": {"type": "array", "items": {"type": "string", "maxLength": 4}, "minItems": 1, "maxItems": 3},
-        "deep": {
-            "type": "object",
-            "properties": {
-                "ok": {"type": "boolean"},
-                "code": {"type": "string", "pattern": "^[A-Z]{2}[0-9]?$"},
-            },
-            "required": ["code"],
-            "additionalProperties": False,
-        },
-    },
-    "required": ["name", "age", "tags", "deep"],
-    "additionalProperties": False,
-}
-SCHEMAS: list[dict[str, Any]] = [
-    NESTED,
-    {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 5},
-    {"anyOf": [{"const": "é🙂"}, {"type": "integer", "minimum": 10, "maximum": 12}, {"type": "null"}]},
-    {"type": "number", "minimum": 0, "maximum": 1},
-    {"type": "string", "maxLength": 6},
-]
-
-
-@pytest.mark.parametrize(("schema", "name"), each_once(SCHEMAS, COMPLETE, fast=4))
-def test_the_text_is_json_that_follows_the_schema(name: str, schema: dict[str, Any]) -> None:
-    rng = np.random.default_rng(3)
-    values = []
-    for prompt in prompts(name):
-        for _ in range(4):
-            tokens, ended = walk(make(name, prompt, json_schema=schema), rng, (END[name],), most=1000)
-            assert ended
-            values.append(json.loads(text_of(name, tokens, prompt)))
-    assert all(map(Draft202012Validator(schema).is_valid, values))
-    assert len({json.dumps(value) for value in values}) > 1
 
 
 def test_properties_come_in_the_schemas_order() -> None:

@@ -38,17 +38,6 @@ def log_softmax(tokens: list[int]) -> np.ndarray:
     return logits - np.log(np.exp(logits).sum())
 
 
-def test_greedy() -> None:
-    output = one(make_engine(settings()), PROMPT, max_new_tokens=12)
-    expected = greedy_tokens(PROMPT, 12)
-    assert output.outputs[0].token_ids == expected
-    assert output.outputs[0].text == text_of(expected)
-    assert output.outputs[0].finish_reason == "length"
-    assert output.prompt_token_ids == PROMPT
-    scores = [log_softmax(PROMPT + expected[:i])[token] for i, token in enumerate(expected)]
-    assert output.outputs[0].cumulative_logprob == pytest.approx(sum(scores), abs=1e-4)
-
-
 @pytest.mark.parametrize("use_past", [True, False])
 def test_samples_equal_separate_runs(use_past: bool) -> None:
     """A sample's random numbers depend on its index alone, so fewer samples are a part of more."""
@@ -109,22 +98,6 @@ def test_a_minimum_that_no_request_can_have_is_refused() -> None:
         assert one(engine, PROMPT, max_new_tokens=most, **{name: allowed}).error is None
 
 
-@pytest.mark.parametrize(
-    ("params", "count"),
-    [
-        ({"max_new_tokens": 7}, 7),
-        ({"max_length": 9}, 4),
-        ({"max_length": 9, "max_new_tokens": 7}, 4),
-        ({"max_length": 30, "max_new_tokens": 7}, 7),
-        ({}, 35),
-    ],
-)
-def test_the_tightest_length_ends_it(params: dict[str, int], count: int) -> None:
-    output = one(make_engine(settings()), PROMPT, **params).outputs[0]
-    assert len(output.token_ids) == count
-    assert output.finish_reason == "length"
-
-
 def test_stop_strings_cut_across_tokens() -> None:
     free = greedy_tokens(PROMPT, 20)
     text = text_of(free)
@@ -134,28 +107,6 @@ def test_stop_strings_cut_across_tokens() -> None:
     assert output.text == text[:begins]
     assert output.token_ids == free[: begins + 3]
     assert output.finish_reason == "stop"
-
-
-def test_a_stop_string_found_only_at_the_end_counts() -> None:
-    """The text ends in "bc" while a longer stop that began before was still possible."""
-    free = greedy_tokens(PROMPT, 8)
-    text = text_of(free)
-    longer, shorter = text[4:8] + "z", text[5:8]
-    output = one(make_engine(settings()), PROMPT, max_new_tokens=8, stop=(longer, shorter)).outputs[0]
-    assert output.text == text[: text.index(shorter)]
-    assert output.finish_reason == "stop"
-
-
-def test_logprobs() -> None:
-    output = one(make_engine(settings()), PROMPT, max_new_tokens=5, logprobs=3).outputs[0]
-    assert output.logprobs is not None
-    tokens = list(PROMPT)
-    for token, reported in zip(output.token_ids, output.logprobs, strict=True):
-        exact = log_softmax(tokens)
-        assert set(reported) == set(np.argsort(-exact)[:3].tolist())
-        for candidate, value in reported.items():
-            assert value == pytest.approx(exact[candidate], abs=1e-5)
-        tokens.append(token)
 
 
 @pytest.mark.parametrize("start", [0, 1, 5])
@@ -235,13 +186,6 @@ def test_an_adapter_that_is_not_there_is_refused() -> None:
     base = request("row", PROMPT)
     with pytest.raises(PromptError, match="row: there is no adapter 'sft': lora.adapters names none"):
         make_engine(settings()).add(Request("row", base.prompt_token_ids, base.params, adapter="sft"))
-
-
-def test_without_a_tokenizer_there_are_token_ids_and_no_text() -> None:
-    limits = settings()
-    output = one(Engine(ShadowRunner(limits), limits), PROMPT, max_new_tokens=4).outputs[0]
-    assert output.token_ids == greedy_tokens(PROMPT, 4)
-    assert output.text == ""
 
 
 LONG = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]

@@ -227,32 +227,6 @@ def test_a_detokenizer_or_constraint(name: str, part: dict[str, str], expected: 
     check(make_engine(**part), bad(name, stop=("x",), **more), expected, nothing)
 
 
-def nothing_after_four(key: str, output: Sequence[int]) -> Sequence[int]:
-    return range(1, 12) if len(output) < len(PROMPT) + 4 else []
-
-
-@pytest.mark.fast_cases(4)
-@pytest.mark.parametrize("name", ROWS)
-def test_a_dead_end(name: str, expected: dict[str, Any]) -> None:
-    dead = r"bad: no token is left for position 4 of output \d: forbidden by prefix_allowed_tokens_fn; .*"
-    asked = bad(name, prefix_allowed_tokens_fn=nothing_after_four)
-    check(make_engine(), asked, expected, nothing, dead)
-
-
-@pytest.mark.parametrize(("name", "calls"), [("greedy", 1), ("beam", 4)])
-def test_the_users_function(name: str, calls: int, expected: dict[str, Any]) -> None:
-    """Of a search it may fail for one beam only."""
-    left = iter(range(calls - 1))
-
-    def broken(key: str, output: Sequence[int]) -> Sequence[int]:
-        if next(left, None) is None:
-            raise KeyError("colour")
-        return range(VOCABULARY)
-
-    error = r"bad: decoding.prefix_allowed_tokens_fn: KeyError\('colour'\)"
-    check(make_engine(), bad(name, prefix_allowed_tokens_fn=broken), expected, nothing, error)
-
-
 def test_an_assistant_whose_copy_of_the_row_fails_drafts_nothing() -> None:
     outputs = []
     for name, constraint in (("assisted", "fork"), ("greedy", "")):
@@ -381,14 +355,6 @@ def test_one_row_ends_alone(params: dict[str, Any], poisoned: set[int]) -> None:
     assert [each.token_ids for each in run_all(engine, [])["row1"].outputs] == [
         each.token_ids for each in expected.outputs
     ]
-
-
-def test_a_single_row_may_be_the_first(poisoned: set[int]) -> None:
-    poisoned.add(2)
-    engine = make_engine()
-    assert "NaN" in str(run_all(engine, rows([3, 1, 4]))["row0"].error)
-    poisoned.clear()
-    assert run_all(engine, rows([3, 1, 4]))["row0"].error is None
 
 
 def test_of_a_model_that_gives_no_numbers_the_run_ends_at_once(poisoned: set[int]) -> None:

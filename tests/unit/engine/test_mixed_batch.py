@@ -23,7 +23,6 @@ from shadow_model import (
     request,
     run_all,
     settings,
-    text_of,
 )
 
 from goodness_of_fit import draws
@@ -337,18 +336,3 @@ def test_contrastive_search_streams_each_token_once_it_is_taken() -> None:
     engine.add(request("row", PROMPT, **CONTRASTIVE, max_new_tokens=6))
     _, events = drain(engine)
     assert [len(event.token_ids) for event in events] == [1] * 6
-
-
-@pytest.mark.parametrize("search", [CONTRASTIVE, RANKED], ids=["contrastive", "sample_and_rank"])
-def test_a_search_ends_at_a_stop_string(search: dict[str, Any]) -> None:
-    params = {**search, "max_new_tokens": 12}
-    free = one(params)
-    place = next(n for n in range(3, 12) if free.text.find(free.text[n - 1 : n + 1]) == n - 1)
-    if search is RANKED:
-        params |= {"length_penalty": 0.0, "best_of": 1}
-        free = one(params)
-    stop = free.text[place - 1 : place + 1]
-    output = one({**params, "stop": [stop]})
-    assert stop in free.text
-    assert (output.text, output.finish_reason) == (free.text[: free.text.index(stop)], "stop")
-    assert text_of(output.token_ids) == free.text[: free.text.index(stop) + 2]

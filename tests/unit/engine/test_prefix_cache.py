@@ -52,29 +52,6 @@ def test_a_shared_beginning_is_computed_once() -> None:
     assert cached(engine, "other", [9, *HEAD[1:10]]) == 0
 
 
-@pytest.mark.parametrize(("length", "found"), [(3, 0), (4, 0), (5, 4), (8, 4), (9, 8), (12, 8)])
-def test_the_last_token_is_always_computed(length: int, found: int) -> None:
-    """Blocks are found whole, so the same prompt again shares all full blocks before its last token."""
-    engine = make_engine(settings())
-    assert cached(engine, "a", HEAD[:length]) == 0
-    assert cached(engine, "b", HEAD[:length]) == found
-
-
-def test_generated_tokens_are_found_too() -> None:
-    """The next turn of a chat begins with the last one's answer."""
-    engine = make_engine(settings())
-    first = run_all(engine, [request("first", HEAD[:6], max_new_tokens=8)])["first"]
-    turn = [*HEAD[:6], *first.outputs[0].token_ids]
-    assert cached(engine, "second", [*turn, 3]) == 12
-
-
-@pytest.mark.parametrize("changes", [{"prefix_caching": False}, {"use_past": False}])
-def test_it_can_be_off(changes: dict[str, bool]) -> None:
-    engine = make_engine(settings(**changes))
-    assert [cached(engine, key, HEAD[:12]) for key in "ab"] == [0, 0]
-    assert engine.scheduler.blocks.num_free == engine.settings.num_blocks
-
-
 @pytest.mark.parametrize(
     ("start", "found"), [(0, 0), (1, 0), (4, 0), (5, 4), (8, 4), (9, 8), (12, 8), (13, 12), (15, 12)]
 )

@@ -66,14 +66,6 @@ def test_a_request_with_more_sequences_than_states_is_refused() -> None:
     engine.add(request("row", HEAD, num_beams=2))
 
 
-def test_fewer_states_than_sequences_are_enough() -> None:
-    engine = recurrent(num_states=2, batch_size=8)
-    rows = [request(str(row), [row, 1, 2], max_new_tokens=6) for row in range(7)]
-    results = run_all(engine, rows)
-    assert all(results[str(row)].outputs[0].token_ids == greedy_tokens([row, 1, 2], 6) for row in range(7))
-    assert engine.scheduler.num_preemptions == 0
-
-
 def test_a_registered_state_is_kept_where_a_slot_is_free() -> None:
     slots = StateSlots(2)
     table: list[int] = []

@@ -25,7 +25,6 @@ from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import StageRunner, Step
 from mindbatch.engine.virtual_engines import VirtualEngines
-from mindbatch.io.errors import CacheBudgetError
 
 
 class ShadowStages(ShadowRunner):
@@ -89,15 +88,6 @@ def test_every_stage_has_a_step_to_compute() -> None:
     assert engine.settings.batch_size == 3 * settings().batch_size
 
 
-def test_requests_are_dealt_by_the_sequences_that_they_may_have() -> None:
-    engines = [make_engine(settings()) for _ in range(2)]
-    engine = VirtualEngines(engines, cast(StageRunner, None))
-    engine.add(request("beams", [1, 2], num_beams=4))
-    for key in "abcd":
-        engine.add(request(key, [1, 2, 3]))
-    assert [each.scheduler.num_sequences for each in engines] == [4, 4]
-
-
 def test_an_abort_ends_the_steps_that_stages_have_begun() -> None:
     engine, runner = make(settings(), 2)
     rows = requests(4)
@@ -126,9 +116,3 @@ def test_nothing_comes_of_requests_that_were_all_dropped(keys: set[str] | None) 
         assert not found.finished
         events.append(found)
     assert engine.statistics.blocks_used == 0
-
-
-def test_a_request_is_refused_by_the_blocks_of_one_engine() -> None:
-    engine, _ = make(settings(num_blocks=5), 2)
-    with pytest.raises(CacheBudgetError, match="the cache holds 5"):
-        engine.add(request("large", range(1, 10), max_new_tokens=20))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.engine.batch import buckets_up_to, pad_to_bucket
+from mindbatch.engine.buckets import buckets_up_to, pad_to_bucket
 from mindbatch.kernels.ascend.step import (
     CHUNKS,
     PROMPTS,
@@ -34,7 +34,7 @@ def pad(tokens: int) -> int:
 
 
 def batch_of(spans: list[Span], size: int) -> Batch:
-    """As `engine.batch.flatten` lays it out; sequence r has blocks 4 r, 4 r + 1, ..."""
+    """As `engine.model_runner.flatten` lays it out; sequence r has blocks 4 r, 4 r + 1, ..."""
     ids, positions, rows, lengths = (np.zeros(size, np.int32) for _ in range(4))
     slots, tables = np.full(size, -1, np.int32), np.zeros((size, WIDTH), np.int32)
     at = 0

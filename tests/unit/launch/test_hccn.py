@@ -20,13 +20,6 @@ def errors_of(ask: Callable[..., object], *arguments: object) -> list[str]:
     return [*caught.value.lines]
 
 
-def test_each_device_is_asked_for(tmp_path: Path) -> None:
-    tool = stand_in(tmp_path / "bin", answers(16))
-    found = ask_hccn_tool([15, 3, 0], str(tool))
-    assert found == {15: "192.168.0.115", 3: "192.168.0.103", 0: "192.168.0.100"}
-    assert (tmp_path / "bin/asked").read_text() == "-i 15 -ip -g\n-i 3 -ip -g\n-i 0 -ip -g\n"
-
-
 def test_an_ipv6_address_keeps_its_colons(tmp_path: Path) -> None:
     tool = stand_in(tmp_path / "bin", {0: ANSWER.format(" fd00::1:2 ")})
     assert ask_hccn_tool([0], str(tool)) == {0: "fd00::1:2"}

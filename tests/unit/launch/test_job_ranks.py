@@ -27,28 +27,6 @@ def started(*nodes: ListedProcesses, dp: int = 2, mp: int = 2) -> JobRanks:
     return JobRanks(job, nodes)
 
 
-def test_each_rank_is_on_its_node_and_schedulers_on_the_first() -> None:
-    first, second = ListedProcesses(), ListedProcesses()
-    ranks = started(first, second)
-    assert [*first.living] == ["scheduler_0", "rank_0", "rank_1", "scheduler_1"]
-    assert [*second.living] == ["rank_2", "rank_3"]
-    ports = {spec.variables["MS_SCHED_PORT"] for spec in first.living.values()}
-    assert len(ports) == 2
-    assert first.living["scheduler_1"].variables["MS_SCHED_PORT"] in ports
-    assert (
-        second.living["rank_3"].variables["MS_SCHED_PORT"]
-        == first.living["scheduler_1"].variables["MS_SCHED_PORT"]
-    )
-    ranks.end()
-    assert (first.living, second.living) == ({}, {})
-
-
-def test_all_end_with_the_object() -> None:
-    node = ListedProcesses()
-    started(node)
-    assert node.closed == 1
-
-
 def test_an_end_is_told_once_with_the_last_lines() -> None:
     node = ListedProcesses()
     ranks = started(node)
@@ -92,15 +70,6 @@ def test_a_replica_is_started_anew_alone() -> None:
     assert first.living["scheduler_1"].variables["MS_SCHED_PORT"] != port
     first.fail("scheduler_1", "exit code 255")
     assert [ended.rank for ended in ranks.ended()] == [2]
-
-
-def test_starting_one_replica_anew_hides_no_end_of_another() -> None:
-    node = ListedProcesses()
-    ranks = started(node)
-    for name in ("rank_0", "rank_3"):
-        node.fail(name)
-    ranks.restart(1, 1)
-    assert [ended.rank for ended in ranks.ended()] == [0]
 
 
 def test_all_nodes_are_ended_also_when_a_process_cannot_be_started() -> None:

@@ -1,10 +1,7 @@
 """What can be refused before a process is started, all at once; where the ranks of a replica meet."""
 
 import json
-import os
 import socket
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -50,42 +47,10 @@ def table_of(tmp_path: Path, *sizes: int, reverse: bool = False) -> str:
 
 
 @pytest.fixture
-def taken_port() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
-
-
-@pytest.fixture
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
     return port
-
-
-def test_one_node_needs_nothing_to_be_given() -> None:
-    setup = set_up(LaunchConfig(), FOUR, {})
-    assert setup.is_coordinator
-    assert (setup.rendezvous, [*setup.ranks]) == (("127.0.0.1", 0), [0, 1, 2, 3])
-    assert len(setup.key) == 32
-    assert setup.key != set_up(LaunchConfig(), FOUR, {}).key
-    assert [setup.device_of(rank) for rank in range(4)] == [0, 1, 2, 3]
-
-
-def test_a_node_of_several(free_port: int) -> None:
-    setup = set_up(LaunchConfig(**TWO_NODES, master_port=free_port, node_rank=1), FOUR, KEY)
-    assert not setup.is_coordinator
-    assert [*setup.ranks] == [2, 3]
-    assert setup.key == bytes.fromhex("ab" * 32)
-    assert [setup.device_of(rank) for rank in range(4)] == [0, 1, 0, 1]
-
-
-def test_a_foreign_process_on_the_port_is_named(taken_port: int) -> None:
-    [fault] = faults(LaunchConfig(**TWO_NODES, master_port=taken_port))
-    name = Path("/proc/self/comm").read_text().strip()
-    assert fault == (
-        f"launch.master_addr=127.0.0.1, launch.master_port={taken_port}: process {os.getpid()} ({name}) "
-        "listens on this port already; use another one"
-    )
 
 
 @pytest.mark.parametrize(
@@ -99,15 +64,6 @@ def test_nodes_need_a_common_key(environment: dict[str, str], expected: str, fre
     [fault] = faults(LaunchConfig(**TWO_NODES, master_port=free_port), environment)
     assert fault.startswith(f"{expected}: the nodes of a job know each other by 64 hexadecimal digits")
     assert "secret" not in fault
-
-
-def test_all_faults_are_told_at_once_and_soon(taken_port: int, tmp_path: Path) -> None:
-    began = time.process_time()
-    launch = LaunchConfig("rank_table", **TWO_NODES, master_port=taken_port)
-    launch.rank_table = table_of(tmp_path, 8)
-    found = faults(launch, {})
-    assert time.process_time() - began < 1
-    assert [fault[:17] for fault in found] == ["launch.rank_table", "MINDBATCH_JOB_KEY", "launch.master_add"]
 
 
 @pytest.mark.parametrize(
@@ -261,17 +217,6 @@ def setup_of(topology: Topology = FOUR, **launch: object) -> JobSetup:
 
 def world(setup: JobSetup, provider: str = "native", **runtime: str) -> bool:
     return needs_world(setup, ModelConfig(provider=provider), RuntimeConfig(**runtime))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("launcher", ["dynamic", "rank_table"])
-@pytest.mark.parametrize("sizes", [(1, 2), (2, 2), (1, 1, 2), (1, 2, 2)])
-def test_one_host_with_the_kernels_needs_none(launcher: str, sizes: tuple[int, ...], tmp_path: Path) -> None:
-    topology = Topology(*sizes)
-    table = table_of(tmp_path, topology.world_size) if launcher == "rank_table" else None
-    setup = setup_of(topology, launcher=launcher, rank_table=table)
-    assert shares_memory(setup)
-    assert not world(setup)
-    assert not world(setup, kernels="native")
 
 
 def test_npus_and_mindformers_meet_through_mindspore() -> None:

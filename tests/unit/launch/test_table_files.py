@@ -92,12 +92,6 @@ def beside(first: Path, document: Document) -> list[str]:
     return [fault.replace(f"{first.parent}/", "") for fault in checked[1].errors]
 
 
-def test_copies_are_the_same_whatever_their_layout(first: Path) -> None:
-    copy = plain_table(2)
-    copy = {key: copy[key] for key in reversed(copy)}
-    assert beside(first, copy) == []
-
-
 def test_every_difference_is_named(first: Path) -> None:
     other = plain_table(2)
     other["server_list"][1]["device"][3]["device_ip"] = "10.9.9.9"

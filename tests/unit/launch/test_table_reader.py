@@ -33,17 +33,6 @@ def device(document: Document, server: int, place: int) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    "document",
-    [plain_table(), plain_table(4, 16), plain_table(1, 1), super_pod_table(), super_pod_table(1, 48, 16)],
-)
-def test_a_correct_table_has_no_faults_and_is_written_as_it_was(document: Document) -> None:
-    table, found = examine(document)
-    assert (found.errors, found.notes) == ([], [])
-    assert table.to_json() == document
-    assert table.num_ranks == sum(len(server["device"]) for server in document["server_list"])
-
-
 @pytest.mark.parametrize("size", [(1, 8), (2, 4)])
 def test_a_table_of_modelarts_is_one_of_version_1_0(size: tuple[int, int]) -> None:
     table, found = examine(modelarts_table(*size))

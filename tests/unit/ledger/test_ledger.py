@@ -321,8 +321,3 @@ def test_a_file_without_a_good_line_is_begun_anew(folder: RunFolder, content: by
     assert found_in(folder) == ([], [torn] if content else [])
     fill(folder, range(2))
     assert found_in(folder) == (["0", "1"], [])
-
-
-def test_entries_of_no_session_are_no_rows(folder: RunFolder) -> None:
-    put(folder, encode(entry(0), 1) + encode(entry(1), 1))
-    assert found_in(folder)[0] == []

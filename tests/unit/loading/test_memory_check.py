@@ -6,15 +6,12 @@ from typing import Any, cast
 
 import pytest
 
-from mindbatch.backends import native
 from mindbatch.backends.adapter_weights import FittedAdapters
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.machine import GIB, MachineMemory
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.io.errors import ConfigError, MindBatchError
-from mindbatch.kernels.step_programs import StepPrograms
-from mindbatch.llm import LLM
 from mindbatch.loading import memory_check
 from mindbatch.loading.memory_check import MemoryDemand, naming_exhaustion, refuse_beyond_memory
 from mindbatch.loading.prepared_adapters import PreparedAdapters
@@ -24,7 +21,6 @@ from sizes import Sizes, sizes
 
 # Two stages: a rank of the first has 1 GiB of weights in float32, one of the second 2; a token takes 1 MiB.
 SPEC = sizes((1 << 28, 2 << 28), 1 << 18)
-ASSISTANT = sizes((1 << 27,), 0)
 
 
 @pytest.fixture(autouse=True)
@@ -123,14 +119,6 @@ def test_weights_alone_beyond_the_memory() -> None:
     assert line.endswith("try: more of parallel.model_parallel or parallel.pipeline_stage over more machines")
 
 
-def test_one_process_and_an_assistant() -> None:
-    assert fault([1], 6) == ""
-    assert fault([1], 6, ASSISTANT).startswith(
-        "memory: the model needs 8.5 GiB, 2.5 GiB of weights in float32 and 6.0 GiB of"
-    )
-    assert fault([0], 7, ASSISTANT) == "", "it is on the last stage"
-
-
 def test_caches_alone_beyond_the_memory_are_told_as_such() -> None:
     assert fault([0, 1], 5).startswith(
         "runtime.cache_memory=5GiB for each of 2 processes: more than the 8.0 GiB"
@@ -189,18 +177,3 @@ def test_memory_that_runs_out_is_told_with_what_takes_less(error: Exception) -> 
         raise error
     with pytest.raises(FileNotFoundError), naming_exhaustion(demand, "loading"):
         raise FileNotFoundError(errno.ENOENT, "No such file")
-
-
-def test_a_run_says_where_memory_ran_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_out(*arguments: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(StepPrograms, "run", run_out)
-    with (
-        LLM("shipped:examples/tiny_gpt2") as llm,
-        pytest.raises(MindBatchError, match="^out of memory while computing a step: the model takes 1.0 GiB"),
-    ):
-        llm.generate("nine")
-    monkeypatch.setattr(native, "load", run_out)
-    with pytest.raises(MindBatchError, match="^out of memory while loading: the model takes 1.0 GiB"):
-        LLM("shipped:examples/tiny_gpt2")

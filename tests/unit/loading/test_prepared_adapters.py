@@ -3,9 +3,7 @@
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
-from adapter_folders import write_mindformers_adapter
 from safetensors.numpy import load_file
 from safetensors_writer import safetensors_bytes
 
@@ -53,18 +51,6 @@ def test_adapters_of_the_base_model_have_no_prefix(tmp_path: Path, old: str, new
     live = prepared(adapters).live
     assert live is not None
     assert {*live.adapters["own"].modules} == {*live.adapters["bare"].modules}
-
-
-def test_mindformers_names_of_modules(tmp_path: Path) -> None:
-    tensors = {
-        f"backbone.blocks.{layer}.output.mapping.mindpet_delta_lora_{which}": np.ones(shape, np.float32)
-        for layer in range(3)
-        for which, shape in (("a", (2, 96)), ("b", (384, 2)))
-    }
-    config = {"lora_rank": 2, "lora_alpha": 4, "target_modules": ".*mapping"}
-    live = prepared({"one": write_mindformers_adapter(tmp_path / "one", tensors, config)}).live
-    assert live is not None
-    assert [*live.adapters["one"].modules] == [f"transformer.h.{layer}.mlp.c_fc.weight" for layer in range(3)]
 
 
 def test_another_base_is_a_warning(tmp_path: Path) -> None:

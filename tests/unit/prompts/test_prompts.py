@@ -9,7 +9,6 @@ import pytest
 from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.prompts import prompts
 from mindbatch.prompts.messages import ROLES, checked_conversation
-from mindbatch.prompts.prompt_lines import RawLine, raw_lines
 from mindbatch.prompts.prompts import Prompt, PromptRows, read_prompts
 
 HI = {"role": "user", "content": "hi"}
@@ -22,15 +21,6 @@ def reasons(rows: PromptRows) -> dict[str, str]:
 
 def test_one_text_even_with_newlines():
     assert read_prompts(prompts="a\nb").prompts == [Prompt(key="0", source="prompts", text="a\nb")]
-
-
-def test_texts_and_token_ids():
-    rows = read_prompts(prompts=["a", [1, 2]])
-    assert rows.prompts == [
-        Prompt(key="0", source="prompts[0]", text="a"),
-        Prompt(key="1", source="prompts[1]", token_ids=[1, 2]),
-    ]
-    assert not rows.errors
 
 
 def test_json_lines(tmp_path: Path):
@@ -111,50 +101,8 @@ def test_a_line_of_json_has_one_prompt(tmp_path: Path):
     assert said["2"].startswith("messages and text: only one")
 
 
-def test_a_fault_names_its_place_once():
-    chat, text = read_prompts(messages=[{"role": "x", "content": "a"}]), read_prompts(prompts=["", "a"])
-    assert [row.error for row in text.errors] == ["prompts[0]: the prompt is empty"]
-    assert [row.error[:19] for row in chat.errors] == ["messages[0].role='x"]
-
-
 def test_one_message_is_a_conversation():
     assert read_prompts(messages=HI).prompts[0].messages == [HI]
-
-
-def test_bad_rows_keep_their_keys():
-    rows = read_prompts(prompts=["", 5, [], [1, True], [1, -2], [1, "x"], "\ud83d", "good"])
-    assert [(p.key, p.text) for p in rows.prompts] == [("7", "good")]
-    said = reasons(rows)
-    assert list(said) == ["0", "1", "2", "3", "4", "5", "6"]
-    assert said["0"] == "the prompt is empty"
-    assert "quote it" in said["1"]
-    assert "no token ids" in said["2"]
-    assert said["3"] == "token id true at position 1: must be an integer from 0"
-    assert "-2 at position 1" in said["4"]
-    assert "'x' at position 1" in said["5"]
-    assert "lone surrogate" in said["6"]
-    assert all("\n" not in error.reason for error in rows.errors)
-
-
-def test_a_file(tmp_path: Path):
-    path = tmp_path / "prompts.txt"
-    path.write_bytes("one\r\n\n\xff\n今天\u2028x\n".encode("latin-1", "ignore") + "今天\u2028x".encode())
-    rows = read_prompts(prompts_file=path)
-    assert [(p.key, p.text, p.source) for p in rows.prompts] == [
-        ("0", "one", f"{path}:1"),
-        ("3", "x", f"{path}:4"),
-        ("4", "今天\u2028x", f"{path}:5"),
-    ]
-    assert [(e.key, e.source) for e in rows.errors] == [("1", f"{path}:2"), ("2", f"{path}:3")]
-    assert "not valid UTF-8" in reasons(rows)["2"]
-
-
-def test_a_long_line_is_one_bad_row(tmp_path: Path):
-    path = tmp_path / "prompts.txt"
-    path.write_bytes(b"x" * 100 + b"\nok")
-    rows = read_prompts(prompts_file=path, max_line_bytes=99)
-    assert [p.text for p in rows.prompts] == ["ok"]
-    assert [(e.source, e.reason) for e in rows.errors] == [(f"{path}:1", "the line is longer than 99 bytes")]
 
 
 def test_standard_input():
@@ -163,29 +111,11 @@ def test_standard_input():
     assert rows.errors[0].source == "standard input:2"
 
 
-def test_chat_wraps_each_text():
-    rows = read_prompts(prompts=["hi", [1]], chat=True, system="be brief")
-    assert [p.messages for p in rows.prompts] == [[SYSTEM, HI]]
-    assert rows.prompts[0].text is None
-    assert "token ids cannot be a chat message" in reasons(rows)["1"]
-    assert read_prompts(prompts="hi", chat=True).prompts[0].messages == [HI]
-
-
 def test_messages():
     one = read_prompts(messages=[SYSTEM, HI])
     assert [(p.source, p.messages) for p in one.prompts] == [("messages", [SYSTEM, HI])]
     two = read_prompts(messages=[[HI], [SYSTEM, HI]], chat=True)
     assert [(p.key, p.source) for p in two.prompts] == [("0", "messages[0]"), ("1", "messages[1]")]
-
-
-def test_bad_messages_are_row_errors():
-    rows = read_prompts(messages=[[HI], [{"role": "bot", "content": 1}], "x", []], system="be brief")
-    assert [p.messages for p in rows.prompts] == [[SYSTEM, HI]]
-    said = reasons(rows)
-    assert "messages[1][0].role='bot'" in said["1"]
-    assert "messages[1][0].content=1" in said["1"]
-    assert "messages[2]" in said["2"]
-    assert "empty; must have a message" in said["3"]
 
 
 def test_two_system_messages_are_refused():
@@ -329,15 +259,3 @@ def test_all_faults_at_once():
     with pytest.raises(PromptError) as caught:
         checked_conversation([{"role": "bot", "content": 1}, {"role": "user"}])
     assert len(caught.value.lines) == 3
-
-
-def test_raw_lines_keep_their_ends_and_show_what_they_drop():
-    dropped: list[bytes] = []
-    content = b"\xef\xbb\xbfa\r\n\n12345678\nb"
-    assert list(raw_lines(io.BytesIO(content), 4, dropped.append)) == [
-        RawLine(1, b"a\r\n", False),
-        RawLine(2, b"\n", False),
-        RawLine(3, b"123456", True),
-        RawLine(4, b"b", False),
-    ]
-    assert dropped == [b"78\n"]

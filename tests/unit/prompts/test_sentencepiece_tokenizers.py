@@ -14,8 +14,8 @@ from sentencepiece import sentencepiece_model_pb2
 import pangu_tokenizers
 from ice_tokenizers import Published, loaded, model_file, write
 from mindbatch.io.errors import CheckpointError, PromptError
-from mindbatch.prompts.control_text import encoding_of
 from mindbatch.prompts.pangu_tokenizer import _slices
+from mindbatch.prompts.text_encoding import encoding_of
 from mindbatch.prompts.token_bytes import IncrementalDetokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
 

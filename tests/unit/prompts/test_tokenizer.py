@@ -89,13 +89,6 @@ def test_half_a_character_is_refused_in_one_line(chinese: Tokenizer):
     assert len(caught.value.lines) == 1
 
 
-def test_names_of_the_tokens(load):
-    tokenizer = load(sentencepiece_like(), bos_token="<s>", eos_token="</s>")
-    assert (tokenizer.bos_token_id, tokenizer.eos_token_ids, tokenizer.special_ids) == (1, (2,), {0, 1, 2})
-    assert tokenizer.encode("hi")[0] == 1
-    assert tokenizer.vocab_size == sentencepiece_like().get_vocab_size()
-
-
 def test_a_tokenizer_without_names(load):
     tokenizer = load(byte_level())
     assert (tokenizer.bos_token_id, tokenizer.eos_token_ids) == (None, ())

@@ -56,17 +56,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("model", [None, {"model_type": "gpt2"}, {"model_type": "minimind"}, {}])
-@pytest.mark.parametrize("config", [None, *CONFIGS.values()], ids=["no file", *CONFIGS])
-def test_tokenizer_json(tmp_path: Path, config: dict[str, Any] | None, model: dict[str, Any] | None):
-    write_folder(tmp_path, byte_level(), config)
-    if model is not None:
-        write_json(tmp_path / "config.json", model)
-    tokenizer = tokenizer_of(tmp_path)
-    assert tokenizer.encode("hello 你好") == byte_level().encode("hello 你好").ids
-    assert tokenizer.vocab_size == byte_level().get_vocab_size()
-
-
 def test_a_guessed_class_adds_no_tokens(tmp_path: Path):
     """llama's class would add <s> past the end of a byte-level vocabulary and put it before each text."""
     write_folder(tmp_path, byte_level(), None)

@@ -1,7 +1,6 @@
 """Which processes may take part in a job: hosts with other versions or model folders are refused by name."""
 
 import json
-import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeCo
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import data_root
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
-from mindbatch.loading import memory_check
 from mindbatch.replicas import load
 from mindbatch.replicas.messages import COMPARED, RankAdmission
 
@@ -131,25 +129,6 @@ def test_a_machine_with_too_little_memory_is_named(monkeypatch: pytest.MonkeyPat
     check([1], machine)
     with pytest.raises(ConfigError, match="^memory: 2 processes need .*, and far has 7.0 MiB, "):
         check([0, 1], machine)
-
-
-def test_what_cannot_run_is_refused_before_a_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "start_ranks", None)
-    monkeypatch.setitem(sys.modules, "mindspore", None)
-    model = ModelConfig(checkpoint_name_or_path=str(data_root() / "examples/tiny_gpt2"))
-    config = ModelTaskConfig(model=model, parallel=PARALLEL, runtime=RuntimeConfig(cache_memory="900TiB"))
-    with pytest.raises(
-        ConfigError, match="^runtime.cache_memory=900TiB for each of 2 processes: more than the .* there are"
-    ):
-        load.load_replicas(config)
-    config.runtime = RuntimeConfig(cache_memory="2MiB")
-    monkeypatch.setattr(memory_check, "memory_here", lambda: MachineMemory(7 << 20, 0))
-    with pytest.raises(ConfigError, match=r"^memory: 2 processes need 8.2 MiB, .*cache_memory of at most"):
-        load.load_replicas(config)
-    config.runtime = RuntimeConfig()
-    config.model.seq_length = 5000
-    with pytest.raises(ConfigError, match=r"^model.seq_length=5000: the model has 2048 positions"):
-        load.load_replicas(config)
 
 
 def test_a_setup_that_was_handed_on_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

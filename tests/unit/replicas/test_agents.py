@@ -140,16 +140,6 @@ def test_what_cannot_be_started_has_ended() -> None:
         assert found == [EndedProcess("rank_1", "was not started", lines, is_lost=True)]
 
 
-def test_an_agent_that_loses_the_front_ends_its_processes() -> None:
-    with joined(range(4)) as (agent, node):
-        node.start_specs([spec(0)])
-        wait_for(lambda: agent.processes.living)
-        node._connection.close()
-        agent.join(10)
-    assert isinstance(agent.outcome, CoordinatorLost)
-    assert agent.processes.living == {}
-
-
 def test_ranks_are_lost_with_their_agent() -> None:
     with joined(range(4)) as (agent, node):
         node.start_specs([spec(0), spec(1)])

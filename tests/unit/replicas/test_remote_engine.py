@@ -1,13 +1,11 @@
 """An engine over replicas: the results of one engine, rows dealt evenly, ends that blame the right row."""
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ended_processes import wait_for
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.io.errors import ConfigError, MindBatchError, PromptError, RankError
@@ -44,14 +42,6 @@ def started(shadow_tokenizer: Tokenizer) -> Iterator[Callable[..., tuple[RemoteE
 
 
 Start = Callable[..., tuple[RemoteEngine, ShadowRanks]]
-
-
-def test_ranks_that_are_threads_end_in_silence(started: Start, capsys: pytest.CaptureFixture[str]) -> None:
-    """What they said would come whenever they notice, in the output of whatever test is running then."""
-    engine, _ = started(2)
-    engine.close()
-    wait_for(lambda: not [thread for thread in threading.enumerate() if thread.name == "_read"])
-    assert capsys.readouterr().err == ""
 
 
 def llm_over(engine: RemoteEngine, tokenizer: Tokenizer) -> LLM:

@@ -118,12 +118,6 @@ def test_a_rank_with_other_tokens_ends_the_replica(groups: list[Group]) -> None:
         group.run(1)
 
 
-def test_ranks_of_other_stages_are_not_compared(groups: list[Group]) -> None:
-    groups.append(group := Group(CountingRunner(), CountingRunner(wrong_from=0), comparing=1))
-    group.run(2 * COMPARED_STEPS + 1)
-    assert len(group.own.seen) == 2 * COMPARED_STEPS + 1
-
-
 def test_stages_before_are_told_of_a_step_at_once_and_the_own_one_in_its_turn() -> None:
     ends = {rank: tuple(map(MessageConnection, Pipe())) for rank in (0, 3)}
     followers = Followers({rank: ours for rank, (ours, _) in ends.items()}, comparing=[3])

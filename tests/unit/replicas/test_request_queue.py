@@ -41,14 +41,6 @@ class Play:
         return [int(result.key) for result in blamed]
 
 
-def test_each_has_as_many_as_it_may() -> None:
-    play = Play(2, 100, 10)
-    assert [len(dealt) for dealt in play.dispatch()] == [10, 10]
-    assert play.queue.num_waiting == 80
-    del play.replicas[1].in_flight["1"]
-    assert play.dispatch()[1][-1] == 20
-
-
 def test_each_has_some_to_spare_until_the_end_is_near() -> None:
     """Rows of one length: whoever ends a batch first does not take what is the other's share."""
     play = Play(2, 192, 32, spare=8)
@@ -61,29 +53,6 @@ def test_each_has_some_to_spare_until_the_end_is_near() -> None:
                 computed[index] += 1
             play.dispatch()
     assert computed == [96, 96]
-
-
-def test_one_that_is_not_ready_gets_nothing() -> None:
-    play = Play(2, 5, 10)
-    play.replicas[0].waiting_for.add(0)
-    assert [len(dealt) for dealt in play.dispatch()] == [0, 5]
-
-
-def test_a_request_of_many_sequences_counts_as_many() -> None:
-    play = Play(1, 0)
-    play.add(0, do_sample=True, num_return_sequences=20)
-    play.add(1)
-    assert play.dispatch() == [[0]]
-
-
-def test_what_an_ended_replica_had_runs_alone_and_first() -> None:
-    play = Play(2, 30)
-    assert play.dispatch() == [[0, 2, 4, 6], [1, 3, 5, 7]]
-    assert play.end(0) == []
-    for key in (0, 2, 4, 6):
-        assert play.dispatch() == [[key], [1, 3, 5, 7]]  # the other goes on
-        play.replicas[0].in_flight.clear()
-    assert play.dispatch()[0] == [8, 9, 10, 11]
 
 
 def test_what_no_row_causes_blames_none() -> None:
@@ -154,12 +123,3 @@ def test_every_token_and_character_is_shown_once(first: set[int], second: set[in
     assert "".join(event.text for event in kept) == "".join(map(str, range(20)))
     assert [event.finish_reason for event in kept].count("length") == 1
     assert kept[-1].finish_reason == "length"
-
-
-def test_samples_are_apart() -> None:
-    request = InFlightRequest.of(Request("key", (1, 2), DecodingParams()))
-    one, other = StreamEvent("key", 0, "a", (1,)), StreamEvent("key", 1, "b", (2,))
-    assert request.unseen(one) == one
-    request.begin_again()
-    assert request.unseen(other) == other
-    assert request.unseen(one) is None

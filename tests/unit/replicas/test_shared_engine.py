@@ -55,20 +55,6 @@ class Script:
         self.copy.has_left = True
 
 
-class Streamer:
-    """Keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.given: list[object] = []
-        self.ended = 0
-
-    def put(self, value: object) -> None:
-        self.given.append(value)
-
-    def end(self) -> None:
-        self.ended += 1
-
-
 @pytest.fixture
 def script(shadow_tokenizer: Tokenizer) -> Iterator[Script]:
     made = Script(shadow_tokenizer)
@@ -90,33 +76,6 @@ def test_every_copy_has_the_results_and_the_events(script: Script) -> None:
     ours, theirs = ([*each.stream("one", max_new_tokens=9)] for each in (script.front, script.other))
     assert ours == theirs
     assert script.other.statistics.generated_tokens == script.front.statistics.generated_tokens > 0
-
-
-def test_rank_0_streams(script: Script) -> None:
-    shown, hidden = Streamer(), Streamer()
-    script.front.generate("one", streamer=shown, max_new_tokens=4)
-    [output] = script.other.generate("one", streamer=hidden, max_new_tokens=4)
-    assert shown.given
-    assert hidden.given == []
-    assert (shown.ended, hidden.ended) == (1, 1)
-    assert output.outputs[0].text
-
-
-def test_rows_are_taken_in_step(script: Script) -> None:
-    """`steps` takes as many rows as an engine of that size can use: more of them come as others finish."""
-    from mindbatch.decoding import DecodingParams
-    from mindbatch.prompts.prompts import Prompt
-
-    rows = [
-        (Prompt(key=str(n), source=str(n), text=f"row {n}"), DecodingParams(max_new_tokens=1 + n % 5))
-        for n in range(60)
-    ]
-    texts = [
-        [(output.key, output.outputs[0].text) for step in each.steps(rows) for output in step.finished]
-        for each in (script.front, script.other)
-    ]
-    assert texts[0] == texts[1]
-    assert len(texts[0]) == 60
 
 
 def test_results_may_come_before_the_call_is_made_here(script: Script) -> None:

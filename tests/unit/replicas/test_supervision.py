@@ -157,33 +157,11 @@ def test_a_hung_rank_is_told_with_its_process_and_state(job: WatchedJob) -> None
     )
 
 
-def test_ranks_that_hang_together_are_told_together(job: WatchedJob) -> None:
-    job.states |= {1000: "sleeping", 1001: "sleeping"}
-    [failure] = job.pass_seconds(100, {0: "step", 1: "step", 2: "idle", 3: "idle"})
-    who = "rank 0 (process 1000, sleeping), rank 1 (process 1001, sleeping)"
-    assert failure.reason == f"{who}: step 5 has lasted 60 s (launch.hang_seconds=60)"
-    assert failure.may_be_a_row
-
-
-def test_a_rank_elsewhere_has_no_process_here(job: WatchedJob) -> None:
-    job.states[1003] = "running"  # another process of this machine
-    job.pass_seconds(1, dict.fromkeys(range(4), "idle"))
-    [failure] = job.pass_seconds(100, {0: "idle", 1: "idle", 2: "idle"})
-    assert failure.reason == "rank 3: has not been heard from for 60 s (launch.hang_seconds=60)"
-    assert not failure.may_be_a_row  # its host may be cut off
-
-
 def test_a_step_that_computes_on_another_machine_is_no_hang(job: WatchedJob) -> None:
     activity = {0: "idle", 1: "idle", 2: "step", 3: "step"}
     assert job.pass_seconds(200, activity, computing={3}) == []
     [failure] = job.pass_seconds(100, activity)
     assert failure.reason.startswith("rank 2, rank 3: step 5 has lasted 2")
-
-
-def test_a_rank_that_computed_and_fell_silent_hangs(job: WatchedJob) -> None:
-    job.pass_seconds(10, dict.fromkeys(range(4), "step"), computing={3})
-    [failure] = job.pass_seconds(100, {0: "idle", 1: "idle", 2: "idle"})
-    assert failure.reason.startswith("rank 3: has not been heard from")
 
 
 def test_a_rank_that_is_stopped_before_it_has_said_anything_is_known_by_who_started_it() -> None:
@@ -272,15 +250,6 @@ def test_who_hangs_and_when(
     assert job.now - BEGIN == second
 
 
-@pytest.mark.parametrize("state", ["sleeping", "stopped"])
-def test_a_rank_that_never_comes_is_told_and_not_those_that_wait_for_it(state: ProcessState) -> None:
-    job = idle(1, 2)
-    job.states |= {1000: "sleeping", 1001: state}
-    [failure] = job.pass_seconds(100, WAITS_FOR_LOADING)
-    assert HANG <= job.now - BEGIN <= HANG + LATE
-    assert failure.reason.startswith(f"rank 1 (process 1001, {state}): ")
-
-
 def test_the_silent_one_is_blamed_and_not_those_that_wait_for_it() -> None:
     """The others began their step before it fell silent, and reach the limit first."""
     job = idle(1, 3)
@@ -313,19 +282,6 @@ def test_stopping_the_whole_tree_counts_as_one_pause() -> None:
         assert job.supervision.check() == []
         for rank in (0, 1):
             job.beat(rank, "idle")
-
-
-def test_ranks_that_have_ended_hang_no_more_and_restarted_ones_begin_anew() -> None:
-    job = idle(1, 2)
-    job.pass_seconds(59, {})
-    job.has_ended = [EndedRank(0, "signal 9")]
-    assert len(job.pass_seconds(1, {})) == 1
-    job.beat(0, "idle")  # what a dead attempt has sent
-    job.looked_at.clear()
-    assert job.pass_seconds(100, {}) == []
-    assert job.looked_at == []
-    job.supervision.begin(0)
-    assert job.pass_seconds(59, {}) == []
 
 
 @given(st.lists(st.tuples(st.floats(1, 10_000), st.sampled_from(["beat", "nothing"])), max_size=60))

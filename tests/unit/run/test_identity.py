@@ -120,13 +120,6 @@ def test_a_template_is_the_same_wherever_it_stands(folder: Path, tmp_path: Path)
     assert in_file == fields(folder, data__template="{{ q }}")
 
 
-def test_a_tokenizer_of_its_own_counts(folder: Path, tmp_path: Path) -> None:
-    other = Path(shutil.copytree(folder, tmp_path / "tokenizer"))
-    assert fields(folder, model__tokenizer=str(other)) == fields(folder)
-    (other / "vocab.json").write_text("{}")
-    assert changed(fields(folder), fields(folder, model__tokenizer=str(other))) == {"tokenizer"}
-
-
 def test_the_same_decoding_is_the_same_however_it_is_written(folder: Path) -> None:
     one = fields(folder, decoding__logit_bias={"5": 1, "3": -2}, decoding__json_schema={"type": "null"})
     other = fields(

@@ -47,25 +47,6 @@ def test_rows_that_cannot_be_read_end_the_job_before_the_model_is_loaded(
     assert fault.endswith("); a larger number allows more")
 
 
-@pytest.mark.parametrize(("most", "code"), [(3, EXIT_DONE), (1000, EXIT_DONE), (None, EXIT_FAILED)])
-def test_as_many_as_may_be_are_errors_of_their_rows(
-    tmp_path: Path, bad_rows: Path, most: int | None, code: int
-) -> None:
-    assert make_job(job_config(bad_rows, tmp_path / "run", max_errors=most)).run() == code
-    assert len(lines_of(tmp_path / "run/errors.jsonl")) == 3
-
-
-@pytest.mark.parametrize("chosen", [{"skip": 5}, {"limit": 4}, {"skip": 2, "limit": 2}])
-def test_only_chosen_rows_count(tmp_path: Path, bad_rows: Path, chosen: dict[str, int]) -> None:
-    config = job_config(bad_rows, tmp_path / "run", max_errors=1, **chosen)
-    config.data.prompt_column = "prompt"
-    if "limit" in chosen:
-        assert make_job(config).run() == EXIT_DONE
-    else:  # the last row alone, which no column helps
-        with pytest.raises(ConfigError, match="none of the 1 rows"):
-            make_job(config).run()
-
-
 def test_rows_of_a_shuffled_choice_are_counted_once_it_is_known(tmp_path: Path, bad_rows: Path) -> None:
     def config(most: int) -> Any:
         return job_config(bad_rows, tmp_path / "run", shuffle_seed=1, limit=5, max_errors=most)

@@ -89,11 +89,6 @@ def test_a_text_completion() -> None:
     }
 
 
-def test_data_in_another_format_gets_what_its_prompts_are() -> None:
-    lines = responses(finished("a", content=MESSAGES), finished("b", content={"token_ids": [1]}))
-    assert [body(line)["object"] for line in lines] == ["chat.completion", "text_completion"]
-
-
 def identifiers(line: dict[str, Any]) -> list[str]:
     return [line["id"], line["response"]["request_id"], body(line)["id"]]
 
@@ -105,14 +100,6 @@ def test_identifiers_differ_by_row_kind_and_run_only() -> None:
     assert again == first
     suffixes = [name.rpartition("_")[2].rpartition("-")[2] for name in first + second + other_run]
     assert len(set(suffixes)) == 9
-
-
-def test_names_cannot_be_confused_with_fingerprints() -> None:
-    (first,), (second,) = (
-        responses(chat(key="a"), fingerprint="bc"),
-        responses(chat(key="ca"), fingerprint="b"),
-    )
-    assert first["id"] != second["id"]
 
 
 def test_what_openai_does_not_know_comes_only_when_asked_for() -> None:
@@ -171,13 +158,6 @@ def test_completion_log_probabilities() -> None:
         ],
         "text_offset": [2, 5, 19, 29],
     }
-
-
-def test_without_a_tokenizer_tokens_have_numbers() -> None:
-    asked = generation(token_ids=(1,), logprobs=[{1: -1.0}])
-    (line,) = responses(chat(asked), token_bytes=None)
-    (token,) = body(line)["choices"][0]["logprobs"]["content"]
-    assert (token["token"], token["bytes"]) == ("token_id:1", None)
 
 
 def test_the_first_token_stands_inside_a_text() -> None:

@@ -29,7 +29,6 @@ from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.calibration import Calibration, calibrate, sample_rows
 from mindbatch.run.index import RowIndex
 from mindbatch.run.plan import (
-    MAX_FAILURES,
     Lengths,
     Plan,
     RankMemory,
@@ -40,7 +39,6 @@ from mindbatch.run.plan import (
 )
 from mindbatch.run.survey import RowCheck, RowTokens
 from sizes import sizes
-from stub_job import shared_tokenizer
 
 GREEDY = DecodingParams(max_new_tokens=10)
 
@@ -87,16 +85,6 @@ def test_an_input_that_is_longer_than_a_step_is_told(index: RowIndex) -> None:
     assert "set runtime.max_batched_tokens=13 or more" in failure.reason
 
 
-def test_rows_are_counted_with_their_own_parameters(index: RowIndex) -> None:
-    fill(index, ids(5), ids(8, max_new_tokens=3), ids(60), ids(2, do_sample=True, num_return_sequences=3))
-    rows = counted(index, model())
-    assert (rows.total, rows.usable, rows.unusable) == (4, 4, 0)
-    assert rows.prompts.total == 5 + 8 + 60 + 2
-    assert rows.outputs.total == 10 + 3 + 4 + 3 * 10  # the third ends at seq_length
-    assert rows.outputs.count == 6
-    assert rows.sequences.longest == 64
-
-
 def test_rows_that_the_engine_would_refuse_are_named(index: RowIndex) -> None:
     unread = RowFailure("k0", "rows.jsonl", 1, "read", "not valid JSON")
     bad = [ids(64), {"content": {"token_ids": [340]}}, {"content": {"text": "a"}}, ids(40)]
@@ -116,21 +104,6 @@ def test_rows_that_the_engine_would_refuse_are_named(index: RowIndex) -> None:
         assert failure.reason.startswith(reason)
     assert "cache blocks" in others[3].reason
     assert rows.prompts.total == 3
-
-
-def test_only_the_first_failures_are_kept(index: RowIndex) -> None:
-    fill(index, *[ids(64)] * (MAX_FAILURES + 3))
-    rows = counted(index, model())
-    assert rows.unusable == MAX_FAILURES + 3
-    assert [failure.key for failure in rows.failures] == [f"k{place}" for place in range(MAX_FAILURES)]
-
-
-def test_texts_and_chats_go_through_the_tokenizer(index: RowIndex) -> None:
-    tokenizer = shared_tokenizer()
-    chat = [{"role": "user", "content": "Hi"}]
-    fill(index, {"content": {"text": "one, two"}}, {"content": {"messages": chat}})
-    rows = counted(index, model(tokenizer=tokenizer))
-    assert rows.prompts.total == len(tokenizer.encode("one, two")) + len(tokenizer.encode_chat(chat))
 
 
 def plan(index: RowIndex, setup: EngineSetup, rate: float | None = None) -> Plan:

@@ -72,12 +72,6 @@ def test_the_content_follows_the_constraint_and_the_reasoning_is_free(llm: LLM, 
         assert json.loads(message["tool_calls"][0]["function"]["arguments"]) in ({"a": 1}, {"a": 2})
 
 
-def test_without_open_reasoning_it_holds_at_once(llm: LLM) -> None:
-    ((message, _),) = messages_of(llm, **FORMED, chat_template_kwargs={"enable_thinking": False})
-    assert "reasoning_content" not in message
-    assert json.loads(message["content"]) in ({"a": 1}, {"a": 2})
-
-
 def test_reasoning_that_the_model_opens_itself_is_free_too(tmp_path: Path) -> None:
     template = TEMPLATE.replace("<think>\n{%", "{%").replace("</think>", "<think>\n\n</think>\n")
     pieces = ["\n", "<think>", "a", "b", "</think>"]
@@ -92,14 +86,6 @@ def test_reasoning_that_the_model_opens_itself_is_free_too(tmp_path: Path) -> No
     ((message, _),) = messages_of(model, **FORMED, chat_template_kwargs={"enable_thinking": False})
     assert "reasoning_content" not in message
     assert json.loads(message["content"]) in ({"a": 1}, {"a": 2})
-
-
-@pytest.mark.parametrize("end", [{"stop": ["b"]}, {"max_tokens": 1}])
-def test_an_output_that_ends_within_the_reasoning_says_so(llm: LLM, end: dict[str, Any]) -> None:
-    ((message, reason),) = messages_of(llm, **FORMED, **end)
-    assert (message["content"], message["reasoning_content"]) == ("", "a")
-    assert reason == ("stop" if "stop" in end else "length")
-    assert message["parse_errors"] == ["the output ended within the reasoning, before its closing tag"]
 
 
 def test_an_end_token_is_no_content_where_control_tokens_are_shown(llm: LLM) -> None:

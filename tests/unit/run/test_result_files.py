@@ -19,7 +19,6 @@ from mindbatch.run.result_files import open_outputs
 from mindbatch.run.result_rows import (
     FinishedRow,
     OutputOptions,
-    csv_columns,
     csv_table,
     error_lines,
     result_lines,
@@ -204,24 +203,11 @@ def test_csv_has_a_line_for_each_generation() -> None:
     assert (found[1]["score"], found[1]["rank"], found[1]["accepted_tokens"]) == ("", "", "6")
 
 
-def test_csv_cells_hold_any_text_as_it_is() -> None:
-    (row,) = csv_rows(finished("=1", generation(text=AWKWARD_TEXT), content={"text": "a\rb"}))
-    assert (row["key"], row["text"], row["prompt"]) == ("=1", AWKWARD_TEXT, "a\rb")
-
-
 def test_csv_lists_are_json() -> None:
     row = finished("a", generation(logprobs=LIKELY), content={"messages": MESSAGES}, prompt_logprobs=[None])
     (cells,) = csv_rows(row, token_ids=True)
     lists = [json.loads(cells[name]) for name in ("prompt", "token_ids", "logprobs", "prompt_logprobs")]
     assert lists == [MESSAGES, [7, 8], LIKELY, [None]]
-
-
-def test_an_empty_csv_has_its_header() -> None:
-    assert written(partial(csv_table, options=OutputOptions(prompt=False))) == (
-        b"key,index,text,finish_reason,tokens,cumulative_logprob,score,rank,drafted_tokens,accepted_tokens,"
-        b"prompt_tokens,logprobs,prompt_logprobs\r\n"
-    )
-    assert csv_columns(OutputOptions(token_ids=True))[:5] == ["key", "prompt", "index", "text", "token_ids"]
 
 
 def test_parquet_has_a_row_for_each_row() -> None:
@@ -269,14 +255,6 @@ def test_parquet_has_a_row_for_each_row() -> None:
         "prompt_logprobs": [None, [{"token_id": 2, "logprob": -3.0}]],
     }
     assert (second["key"], second["prompt"], second["prompt_logprobs"]) == ("b", "[5]", None)
-
-
-def test_parquet_columns_follow_the_options() -> None:
-    (row,) = parquet_file(finished(), prompt=False).read().to_pylist()
-    assert "prompt" not in row
-    assert "token_ids" not in row["generations"][0]
-    empty = parquet_file().read()
-    assert (empty.num_rows, empty.column_names[:2]) == (0, ["key", "prompt"])
 
 
 def test_parquet_is_written_in_groups_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:

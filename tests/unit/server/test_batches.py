@@ -420,15 +420,6 @@ def test_a_server_that_ends_does_not_wait_for_room(
     assert written == []
 
 
-def test_what_is_wrong_with_the_batch_ends_it(
-    written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = work([ConfigError(["one", "two"])], written, tmp_path, monkeypatch)
-    batch.run()
-    assert batch.record.status == "failed"
-    assert [error["message"] for error in batch.record.errors] == ["one", "two"]
-
-
 def test_what_is_not_its_fault_is_tried_three_times(
     written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,15 +87,6 @@ def test_filter_and_limit(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "no tensors match filter=none*" in page(capsys, folder, filter="none*")
 
 
-def test_digests_are_computed_and_compared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recorded = as_json(capsys, folder)
-    assert as_json(capsys, folder, digests=True) == recorded
-    tensors = recorded["ranks"][0]["tensors"]
-    (folder / "digests.json").unlink()
-    assert {tensor["sha256"] for tensor in as_json(capsys, folder)["ranks"][0]["tensors"]} == {None}
-    assert as_json(capsys, folder, digests=True)["ranks"][0]["tensors"] == tensors
-
-
 def test_what_tells_of_damage_is_said(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

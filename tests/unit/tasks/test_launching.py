@@ -1,7 +1,6 @@
 """Which `mindbatch` of a job runs the task: the one of the first node, and none in a dry run."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,14 +36,6 @@ def _a_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(config: TaskConfig) -> int:
     return 7
-
-
-@pytest.mark.parametrize("overrides", [(TWO,), (TWO, *NODES)], ids=" ".join)
-def test_the_first_node_runs_the_task(overrides: tuple[str, ...], configure: Configure) -> None:
-    config = configure(*overrides)
-    assert run_in_job(config, run) == 7
-    assert config.job.ranks == range(2 if len(overrides) == 1 else 1)
-    assert replace(config).job is None
 
 
 def test_only_what_asks_for_more_than_this_process_is_launched(configure: Configure) -> None:

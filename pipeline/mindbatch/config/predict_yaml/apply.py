@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.config.error_log import ErrorLog, shown
-from mindbatch.config.layers import PREDICT_YAML, Assignment
 from mindbatch.config.paths import LONGEST_SHOWN, resolve_path
 from mindbatch.config.predict_yaml import conversions as to
 from mindbatch.config.predict_yaml.conversions import (
@@ -27,6 +26,7 @@ from mindbatch.config.predict_yaml.conversions import (
 from mindbatch.config.predict_yaml.tables import IDLE, IDLE_MODEL, IDLE_PET, MODEL, PET, RUN, UNREAD
 from mindbatch.config.saved import resolved_text
 from mindbatch.config.schema import SchemaKeys
+from mindbatch.config.settings import PREDICT_YAML, Assignment
 from mindbatch.config.yaml_file import read_with_lines
 from mindbatch.io.amounts import counted
 from mindbatch.io.error_lines import did_you_mean

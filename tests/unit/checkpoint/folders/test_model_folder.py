@@ -33,21 +33,6 @@ def refusal(folder: Path, kind: type[ConfigError] | type[CheckpointError] = Chec
     return str(caught.value)
 
 
-def test_a_folder_gives_config_and_tensors(folder: Path) -> None:
-    (folder / "generation_config.json").write_text('{"eos_token_id": [1, 2]}')
-    model = ModelFolder(str(folder))
-    assert model.config == {"model_type": "llama"}
-    assert model.generation_config == {"eos_token_id": [1, 2]}
-    assert set(model.names) == set(TENSORS)
-    assert model.nbytes == 32 + 4
-    assert model.info("embed.weight").shape == (4, 2)
-    assert model.file_name("norm.weight") == "model.safetensors"
-    assert model.floats("norm.weight").tolist() == [1, 2]
-    assert model.info("norm.weight").dtype == "BF16"
-    assert model.floats("embed.weight", rows=slice(1, 3)).sum() == 4
-    assert model.notes == ()
-
-
 def test_no_generation_config(folder: Path) -> None:
     assert ModelFolder(folder).generation_config is None
 

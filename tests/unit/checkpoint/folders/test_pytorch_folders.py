@@ -68,23 +68,6 @@ def test_several_of_other_names_are_refused(folder: Path) -> None:
         ModelFolder(folder)
 
 
-@pytest.mark.parametrize(
-    ("target", "said"),
-    [
-        ("../a.bin", "must be the plain name of a .bin file"),
-        ("a.safetensors", "must be the plain name of a .bin file"),
-        ("c.bin", "c.bin: missing"),
-        ("b.bin", "'a.weight' is not in b.bin, where the index puts it"),
-    ],
-)
-def test_an_index_that_leads_astray(folder: Path, target: str, said: str) -> None:
-    _write_shards(folder)
-    weight_map = {"a.weight": target, "b.weight": "b.bin"}
-    (folder / INDEX).write_text(json.dumps({"weight_map": weight_map}))
-    with pytest.raises(CheckpointError, match=said):
-        ModelFolder(folder)
-
-
 @pytest.mark.parametrize("write", [pytorch_bytes, old_pytorch_bytes])
 def test_an_adapter(tmp_path: Path, write) -> None:
     write_full_adapter(tmp_path)

@@ -29,14 +29,6 @@ def refusal(folder: Path) -> str:
     return str(caught.value)
 
 
-def test_tensors_come_from_their_shards(folder: Path) -> None:
-    model = ModelFolder(folder)
-    assert model.names == ("x", "y", "z")
-    assert model.file_name("z") == B
-    assert model.floats("z").tolist() == [3, 3]
-    assert model.nbytes == 24
-
-
 def test_single_file_wins_over_an_index(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(safetensors_bytes({"only": ONE}))
     assert ModelFolder(folder).names == ("only",)
@@ -73,23 +65,6 @@ def test_file_name_that_is_not_plain_is_refused(folder: Path, file: object) -> N
 def test_weight_map_must_be_an_object(folder: Path, weight_map: object) -> None:
     write_index(folder, weight_map)
     assert "weight_map must be an object" in refusal(folder)
-
-
-def test_index_without_weight_map_or_with_duplicates(folder: Path) -> None:
-    index = folder / "model.safetensors.index.json"
-    index.write_text("{}")
-    assert "weight_map must be an object" in refusal(folder)
-    index.write_text(f'{{"weight_map": {{"x": "{A}", "x": "{B}"}}}}')
-    assert "'x' appears twice" in refusal(folder)
-
-
-def test_missing_and_damaged_shards_are_named_together(folder: Path) -> None:
-    (folder / A).unlink()
-    (folder / B).write_bytes((folder / B).read_bytes()[:-1])
-    lines = refusal(folder).splitlines()
-    assert lines[0] == f"{folder / A}: missing"
-    assert lines[1].startswith(f"{folder / B}: truncated: tensor 'z' ends at byte")
-    assert len(lines) == 2
 
 
 @pytest.mark.parametrize(

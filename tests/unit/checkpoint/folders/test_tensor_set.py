@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from ckpt_bytes import ckpt_bytes, text_value, with_crc
-from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder
+from safetensors_writer import bfloat16_bits, safetensors_bytes
 
-from mindbatch.checkpoint.folders.digests import digests_of, record_digests
+from mindbatch.checkpoint.folders.digests import digests_of
 from mindbatch.checkpoint.folders.tensor_set import Source, open_source
 from mindbatch.io.errors import CheckpointError, ConfigError
 from verified_sources import open_verified
@@ -24,12 +24,6 @@ TENSORS: dict[str, npt.NDArray[Any]] = {
 
 def names_of(source: Source) -> list[list[str]]:
     return [list(tensors.tensors) for tensors in source.ranks]
-
-
-def content(source: Source, name: str, rank: int = 0) -> bytes:
-    buffer = bytearray(source.ranks[rank].info(name).nbytes)
-    source.ranks[rank].read_into(name, 0, memoryview(buffer))
-    return bytes(buffer)
 
 
 def write_rank(folder: Path, rank: int, *files: str) -> None:
@@ -56,38 +50,6 @@ def refusal(path: Path, opened: Callable[[Path], Source] = open_source) -> str:
     with pytest.raises(CheckpointError) as caught:
         opened(path)
     return str(caught.value)
-
-
-@pytest.mark.parametrize("opened", [open_source, open_verified])
-def test_a_hugging_face_folder(tmp_path: Path, opened: Callable[[Path], Source]) -> None:
-    folder = write_folder(tmp_path / "m", TENSORS)
-    record_digests(folder)
-    with opened(folder) as source:
-        assert (source.kind, names_of(source)) == ("huggingface", [list(TENSORS)])
-        assert content(source, "b.weight") == TENSORS["b.weight"].tobytes()
-        assert source.ranks[0].nbytes == 22
-        assert source.ranks[0].digest("a.weight") is not None
-
-
-@pytest.mark.parametrize("name", ["w.ckpt", "w.safetensors"])
-def test_one_file_or_the_folder_that_holds_it(tmp_path: Path, name: str) -> None:
-    data = ckpt_bytes(TENSORS) if name.endswith("ckpt") else safetensors_bytes(TENSORS)
-    (tmp_path / name).write_bytes(data)
-    for path in (tmp_path, tmp_path / name):
-        with open_source(path) as source:
-            assert (source.kind, names_of(source)) == ("file", [list(TENSORS)])
-            assert content(source, "a.weight") == TENSORS["a.weight"].tobytes()
-            assert source.ranks[0].digest("a.weight") is None
-
-
-def test_rank_folders_of_either_format(tmp_path: Path) -> None:
-    for rank in range(11):
-        write_rank(tmp_path, rank, "w.ckpt" if rank % 2 else "w.safetensors")
-    with open_source(tmp_path) as source:
-        assert source.kind == "ranks"
-        assert [content(source, "t0", rank) for rank in range(11)] == [
-            np.full(2, rank, np.float32).tobytes() for rank in range(11)
-        ]
 
 
 def test_gaps_and_doubles_of_ranks_are_refused(tmp_path: Path) -> None:

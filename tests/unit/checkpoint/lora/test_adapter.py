@@ -294,15 +294,6 @@ def test_a_file_of_any_name(tmp_path):
         open_adapter(home, scaling=1.5)
 
 
-def test_a_file_with_the_model_s_own_weights_is_refused(tmp_path):
-    tensors = matrices("{module}.mindpet_delta_lora_{which}", "ab")
-    both = tensors | {f"{MODULES[0]}.weight": ONES}
-    with pytest.raises(
-        CheckpointError, match=r"q_proj.weight': a weight of the model itself.*transform_ckpt"
-    ):
-        open_adapter(write_mindformers_adapter(tmp_path, both, CONFIG) / "adapter_model.ckpt")
-
-
 def test_the_model_says_which_weights_are_stored_inputs_first(tmp_path):
     """PEFT saves the setting that was right for the last module; square weights do not tell."""
     square = dict.fromkeys(SHAPES, (4, 4))

@@ -1,7 +1,6 @@
 """Which rank holds what of a model's tensors, by its specs."""
 
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -20,8 +19,6 @@ from mindbatch.checkpoint.placement.plan import plan_copies
 from mindbatch.checkpoint.placement.proof import prove
 from mindbatch.checkpoint.placement.regions import (
     Placement,
-    Region,
-    Segment,
     as_rank_files,
     single_segment,
     whole_placements,
@@ -34,46 +31,6 @@ from small_configs import BETWEEN, CHATGLM
 LAYER = "model.layers.0"
 
 
-def pairs(segments: Sequence[Segment]) -> tuple[tuple[Region, Region], ...]:
-    """Each region of a rank's tensor with that of the full tensor."""
-    return tuple((segment.local, segment.whole) for segment in segments)
-
-
-@pytest.mark.parametrize(
-    ("name", "regions"),
-    [
-        (f"{LAYER}.self_attn.q_proj.weight", [((low, low + 4), (0, 6)) for low in (0, 4, 8, 12)]),
-        (f"{LAYER}.self_attn.k_proj.weight", [((low, low + 2), (0, 6)) for low in (0, 0, 2, 2)]),
-        (f"{LAYER}.self_attn.o_proj.weight", [((0, 6), (low, low + 4)) for low in (0, 4, 8, 12)]),
-        (f"{LAYER}.mlp.up_proj.weight", [((low, low + 6), (0, 6)) for low in (0, 6, 12, 18)]),
-        (f"{LAYER}.mlp.down_proj.weight", [((0, 6), (low, low + 6)) for low in (0, 6, 12, 18)]),
-        ("model.norm.weight", [((0, 6),)] * 4),
-    ],
-)
-def test_columns_rows_and_heads(name: str, regions: list[Region]) -> None:
-    placement = placements(llama_specs(heads=8, kv_heads=2, width=24), 4)[name]
-    assert [[segment.whole for segment in rank] for rank in placement.ranks] == [[box] for box in regions]
-
-
-def test_fused_and_transposed_query_key_value() -> None:
-    found = placements(gpt2_specs(heads=4, head_dim=2), 2)
-    weight = found["transformer.h.0.attn.c_attn.weight"]
-    assert weight.shape == (8, 24)
-    assert weight.shards[1].shape == (8, 12)
-    assert pairs(weight.ranks[1]) == (
-        (((0, 8), (0, 4)), ((0, 8), (4, 8))),
-        (((0, 8), (4, 8)), ((0, 8), (12, 16))),
-        (((0, 8), (8, 12)), ((0, 8), (20, 24))),
-    )
-    assert pairs(found["transformer.h.0.attn.c_attn.bias"].ranks[0]) == (
-        (((0, 4),), ((0, 4),)), (((4, 8),), ((8, 12),)), (((8, 12),), ((16, 20),)),
-    )  # fmt: skip
-    rows = found["transformer.h.0.attn.c_proj.weight"].ranks[1]
-    assert pairs(rows) == ((((0, 4), (0, 8)), ((4, 8), (0, 8))),)
-    [whole] = placements(gpt2_specs(), 1)["transformer.h.0.attn.c_attn.weight"].ranks
-    assert pairs(whole) == ((((0, 8), (0, 24)), ((0, 8), (0, 24))),)
-
-
 def test_a_vocabulary_is_padded_to_equal_shapes_and_may_leave_ranks_with_padding_alone() -> None:
     table = placements(llama_specs(heads=4, vocabulary=5), 4)["model.embed_tokens.weight"]
     assert [shard.shape for shard in table.shards] == [(2, 6)] * 4
@@ -82,22 +39,6 @@ def test_a_vocabulary_is_padded_to_equal_shapes_and_may_leave_ranks_with_padding
     padding = [shard.padding for shard in table.shards if shard]
     assert padding == [(), (), (((1, 2), (0, 6)),), (((0, 2), (0, 6)),)]
     assert table.holders == (0, 1, 2, 3)
-
-
-def test_stages_hold_their_layers_and_the_ends() -> None:
-    specs = llama_specs(layers=5)
-    found = placements(specs, 2, 3)
-    layers = [found[f"model.layers.{layer}.input_layernorm.weight"].holders for layer in range(5)]
-    assert layers == [(0, 1), (0, 1), (2, 3), (2, 3), (4, 5)]
-    assert found["model.embed_tokens.weight"].holders == (0, 1)
-    assert found["model.norm.weight"].holders == found["lm_head.weight"].holders == (4, 5)
-    assert found["model.norm.weight"].shards[0] is None
-    gpt2 = placements(gpt2_specs(layers=2), 1, 2)
-    assert gpt2["transformer.wpe.weight"].holders == (0,)
-    assert gpt2["transformer.ln_f.bias"].holders == (1,)
-    tied = placements(llama_specs(layers=3, tied=True), 2, 3)
-    assert tied["model.embed_tokens.weight"].holders == (0, 1, 4, 5)
-    assert "lm_head.weight" not in tied
 
 
 @given(models(), st.integers(0, 7), st.integers(1, 3))
@@ -197,20 +138,6 @@ def test_every_model_has_placements(model_type: str) -> None:
 def test_a_spec_of_no_known_stage_is_a_mistake_of_the_model() -> None:
     with pytest.raises(ValueError, match="extra.weight: neither a layer nor"):
         placements([*llama_specs(), TensorSpec("extra.weight", (Part("x", 1),))], 1)
-
-
-@pytest.mark.parametrize(
-    ("name", "cut"),
-    [
-        ("model.embed_tokens.weight", "dimension 0 in 4, padded to 12"),
-        ("model.layers.0.self_attn.q_proj.weight", "dimension 0 in 4"),
-        ("model.layers.0.self_attn.k_proj.weight", "dimension 0 in 2, each twice"),
-        ("model.layers.0.mlp.down_proj.weight", "dimension 1 in 4"),
-        ("model.layers.0.input_layernorm.weight", "whole, 4 times"),
-    ],
-)
-def test_cuts_in_words(name: str, cut: str) -> None:
-    assert described_cut(placements(llama_specs(heads=8, kv_heads=2, vocabulary=11), 4)[name]) == cut
 
 
 def test_cuts_of_fused_whole_and_uneven_tensors() -> None:

@@ -7,13 +7,10 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from each_once import each_once
 from mindbatch.checkpoint.reshard.folder import locked
-from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
-from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.tasks.reshard.schema import ReshardConfig, reshard_errors
 from reshard_adapters import reshard
@@ -23,7 +20,6 @@ from reshard_models import (
     contents,
     flip_a_bit,
     source_shapes_of,
-    stored,
     tensors_of,
     write_model,
     write_tensors,
@@ -71,15 +67,6 @@ def test_a_full_file_is_a_source(tmp_path: Path, kind: str, beside: bool) -> Non
     assert contents(tmp_path / "whole") == contents(start)
 
 
-def test_a_merge_needs_no_config(tmp_path: Path) -> None:
-    write_tensors(tmp_path / "full.ckpt", tensors_of(LLAMA), "F32")
-    reshard(tmp_path / "full.ckpt", tmp_path / "whole", verify=True)
-    (found,) = contents(tmp_path / "whole")
-    assert {name: data for name, (_, _, data) in found.items()} == {
-        name: array.tobytes() for name, array in tensors_of(LLAMA).items()
-    }
-
-
 @pytest.mark.parametrize(("dtype", "name"), [("float16", "F16"), ("bfloat16", "BF16"), ("float32", "F32")])
 def test_the_dtype_changes_on_the_way_as_at_once(tmp_path: Path, dtype: str, name: str) -> None:
     start = write_model(tmp_path / "start", LLAMA, "F32")
@@ -92,18 +79,6 @@ def test_the_dtype_changes_on_the_way_as_at_once(tmp_path: Path, dtype: str, nam
     (found,) = contents(tmp_path / "whole")
     assert {each[0] for each in found.values()} == {name}
     assert json.loads((tmp_path / "whole/config.json").read_bytes())["torch_dtype"] == dtype
-
-
-def test_what_is_too_large_for_a_dtype_is_refused_by_name(start: Path, tmp_path: Path) -> None:
-    arrays = tensors_of(LLAMA)
-    arrays["model.layers.2.mlp.up_proj.weight"][3, 4] = 7e4
-    write_tensors(start / "model.safetensors", arrays, "F32")
-    (start / "digests.json").unlink()
-    with pytest.raises(CheckpointError, match="'model.layers.2.mlp.up_proj.weight'.*too large for F16"):
-        reshard(start, tmp_path / "half", target_dtype="float16")
-    assert not (tmp_path / "half").exists()
-    reshard(start, tmp_path / "half", target_dtype="float16", target_overflow="infinity", verify=True)
-    reshard(start, tmp_path / "brain", target_dtype="bfloat16")
 
 
 @pytest.mark.parametrize(
@@ -183,15 +158,6 @@ def test_what_the_model_does_not_use_is_left_out_and_named(
     assert "lm_head.weight" not in contents(tmp_path / "cut")[0]
 
 
-def test_names_without_the_prefix_stay_so(tmp_path: Path) -> None:
-    start = write_model(tmp_path / "start", MODELS["gpt2"], digests=False)
-    bare = {name.removeprefix("transformer."): a for name, a in tensors_of(MODELS["gpt2"]).items()}
-    write_tensors(start / "model.safetensors", {n: stored(a, "BF16") for n, a in bare.items()}, "BF16")
-    reshard(start, tmp_path / "cut", target_model_parallel=2)
-    reshard(tmp_path / "cut", tmp_path / "whole")
-    assert contents(tmp_path / "whole") == contents(start)
-
-
 def test_ranks_that_do_not_fit_are_refused(start: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"target.model_parallel=3: .*allowed for this model: 1, 2, 4, 8"):
         reshard(start, tmp_path / "cut", target_model_parallel=3)
@@ -200,37 +166,6 @@ def test_ranks_that_do_not_fit_are_refused(start: Path, tmp_path: Path) -> None:
     reshard(start, tmp_path / "cut", target_model_parallel=4)
     with pytest.raises(ConfigError, match="source_pipeline_stage=3: must divide the 4 rank folders"):
         reshard(tmp_path / "cut", tmp_path / "whole", source_pipeline_stage=3)
-
-
-def test_files_are_the_same_however_their_source_is_cut(start: Path, tmp_path: Path) -> None:
-    reshard(start, tmp_path / "a", target_model_parallel=2)
-    reshard(start, tmp_path / "b", target_model_parallel=8)
-    reshard(tmp_path / "b", tmp_path / "c", target_model_parallel=2)
-    for name in ("rank_0/model.safetensors", "rank_1/model.safetensors", "rank_1/digests.json"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "c" / name).read_bytes()
-
-
-def test_ranks_are_merged_by_a_strategy(tmp_path: Path) -> None:
-    """x is cut by columns, y by rows and stored twice, z is not named and whole everywhere."""
-    layouts = (TensorLayout("x", (2, 2), (-1, 0)), TensorLayout("y", (2, 2), (1, -1)))
-    (tmp_path / "strategy.ckpt").write_bytes(strategy_bytes(Strategy(layouts)))
-    x, y, z = (np.arange(32, dtype=np.float32).reshape(8, 4) + start for start in (0, 100, 200))
-    for rank in range(4):
-        (tmp_path / f"ranks/rank_{rank}").mkdir(parents=True)
-        row, column = divmod(rank, 2)
-        parts = {"x": x[:, 2 * column : 2 * column + 2], "y": y[4 * row : 4 * row + 4], "z": z}
-        write_tensors(tmp_path / f"ranks/rank_{rank}/checkpoint_{rank}.ckpt", parts, "F32")
-    options = {"source_strategy": str(tmp_path / "strategy.ckpt")}
-    reshard(tmp_path / "ranks", tmp_path / "whole", **options, verify=True)
-    (whole,) = contents(tmp_path / "whole")
-    for name, array in {"x": x, "y": y, "z": z}.items():
-        assert whole[name] == ("F32", (8, 4), array.tobytes())
-    other = {**parts, "y": parts["y"] + np.float32(1)}
-    write_tensors(tmp_path / "ranks/rank_3/checkpoint_3.ckpt", other, "F32")
-    message = "rank_3/checkpoint_3.ckpt: tensor 'y' is not as in .*rank_2/checkpoint_2.ckpt"
-    with pytest.raises(CheckpointError, match=message):
-        reshard(tmp_path / "ranks", tmp_path / "again", **options, verify=True)
-    reshard(tmp_path / "ranks", tmp_path / "again", **options)
 
 
 # ---- what is there already, and ranks that are no sources

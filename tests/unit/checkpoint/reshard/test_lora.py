@@ -58,16 +58,6 @@ def test_any_size_of_bands_gives_the_same_bits(
     assert contents(tmp_path / "whole") == [merged_at_once(contents(start)[0], adapter)]
 
 
-def test_the_dtype_is_changed_after_the_merge(tmp_path: Path) -> None:
-    """One rounding: the sum would be another if the weight, or the sum, were rounded on the way."""
-    start = write_model(tmp_path / "start", LLAMA, "F32")
-    adapter = write_adapter_for(tmp_path / "adapter", LLAMA)
-    reshard(start, tmp_path / "both", adapter, target_model_parallel=2, target_dtype="float16", verify=True)
-    reshard(start, tmp_path / "merged", adapter)
-    reshard(tmp_path / "merged", tmp_path / "then", target_model_parallel=2, target_dtype="float16")
-    assert contents(tmp_path / "both") == contents(tmp_path / "then")
-
-
 def test_only_the_product_is_padded_by_nothing(tmp_path: Path) -> None:
     """The rows of zeros at the end of the head stay zero."""
     start = write_model(tmp_path / "start", LLAMA)
@@ -97,13 +87,6 @@ def test_names_without_the_prefix(tmp_path: Path) -> None:
     write_tensors(start / "model.safetensors", tensors_of(config), "F32")
     reshard(start, tmp_path / "again", adapter)
     assert contents(tmp_path / "again") == [expected]
-
-
-def test_a_file_without_config_is_merged_too(tmp_path: Path) -> None:
-    write_tensors(tmp_path / "full.ckpt", tensors_of(LLAMA), "F32")
-    adapter = write_adapter_for(tmp_path / "adapter", LLAMA)
-    reshard(tmp_path / "full.ckpt", tmp_path / "made", adapter)
-    assert contents(tmp_path / "made") == [merged_at_once(contents(tmp_path / "full.ckpt")[0], adapter)]
 
 
 @pytest.mark.fast_cases(1)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from drawn_models import gpt2_specs, llama_specs, models
+from drawn_models import models
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,9 +104,6 @@ def test_layouts_that_do_not_fit_the_tensors() -> None:
         strategy_placements(TWO_BY_TWO, {"a.b": (2,)})
 
 
-PREFIX = "model.layers.0."
-
-
 def layouts(specs: list[TensorSpec], ways: int, copies: int = 1) -> Mapping[str, TensorLayout]:
     (strategy,) = stage_strategies(with_replicas(placements(specs, ways), ways, copies), ways, 1)
     return strategy.of_stage(0)
@@ -136,27 +133,6 @@ def test_a_file_says_what_was_placed_or_there_is_none(
     for stage, strategy in enumerate(stage_strategies(found, ways, stages)):
         (folder / strategy_name(stage * ways * copies)).write_bytes(strategy_bytes(strategy))
     assert strategy_placements(read_strategy(folder), source_shapes(specs)) == found
-
-
-def test_copies_come_first_in_the_matrix_and_shared_heads_last() -> None:
-    found = layouts(llama_specs(heads=8, kv_heads=2, vocabulary=12), 4, 3)
-    assert found[f"{PREFIX}self_attn.q_proj.weight"].device_matrix == (3, 4)
-    assert found[f"{PREFIX}self_attn.q_proj.weight"].tensor_map == (0, -1)
-    assert found[f"{PREFIX}self_attn.k_proj.weight"].device_matrix == (3, 2, 2)
-    assert found[f"{PREFIX}self_attn.k_proj.weight"].tensor_map == (1, -1)
-    assert found[f"{PREFIX}mlp.down_proj.weight"].tensor_map == (-1, 0)
-    assert found[f"{PREFIX}input_layernorm.weight"].device_matrix == (3, 4)
-    assert found[f"{PREFIX}input_layernorm.weight"].tensor_map == (-1,)
-
-
-def test_a_fused_matrix_is_refused_but_not_a_whole_one() -> None:
-    faults = refusal(placements(gpt2_specs(vocabulary=12), 2), 2)
-    assert faults == (
-        "tensors 'transformer.h.0.attn.c_attn.weight', 'transformer.h.0.attn.c_attn.bias', "
-        "'transformer.h.1.attn.c_attn.weight', ... and 1 more tensors: 3 regions on each rank; a strategy "
-        "gives a rank one region",
-    )
-    assert layouts(gpt2_specs(), 1, 2)["transformer.h.0.attn.c_attn.weight"].tensor_map == (-1, -1)
 
 
 HALVES = [single_segment((2,), ((low, low + 2),)) for low in (0, 2)]

@@ -42,13 +42,6 @@ def self_bleu(texts: list[str]) -> float | None:
     return value("self_bleu", *([output([1], text=text)] for text in texts))
 
 
-def test_distinct_by_hand() -> None:
-    outputs = [[1, 2, 1, 2], [1, 3]]  # pairs: 12 21 12 | 13
-    rows = [[output(tokens)] for tokens in outputs]
-    for n, expected in ((1, 3 / 6), (2, 3 / 4), (3, 2 / 2)):
-        assert value(f"distinct_{n}", *rows) == pytest.approx(expected)
-
-
 def test_no_ngram_spans_two_outputs() -> None:
     assert distinct([[1], [2]], 2) is None
     assert distinct([[1, 2], [2, 1]], 2) == 1
@@ -62,17 +55,6 @@ def test_repetition_by_hand() -> None:
     assert repeated_share([1, 2, 3]) is None
     rows = ([output([7] * 8)], [output([1, 2, 3, 4, 5])], [output([1])])
     assert value("repetition", *rows) == pytest.approx(0.4)
-
-
-@given(TOKENS, TOKENS)
-def test_a_second_copy_halves_what_is_distinct(tokens: list[int], other: list[int]) -> None:
-    outputs = [[output(tokens)], [output(other)]]
-    metric = metric_of("distinct_1")
-    once, twice = metric.of(outputs), metric.of([*outputs, *outputs])
-    assert math.isnan(once) == math.isnan(twice)
-    if not math.isnan(once):
-        assert 0 < once <= 1
-        assert twice == pytest.approx(once / 2)
 
 
 @given(st.lists(TOKENS, min_size=2, max_size=6))
@@ -162,24 +144,6 @@ def test_a_chinese_letter_is_a_word() -> None:
 def test_self_bleu_of_many_texts_takes_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts, "LARGEST_SET", 2)
     assert self_bleu(["a b c d e", "a b c d e", "v w x y z"]) == pytest.approx(100)
-
-
-def test_a_column_that_varies_more_is_told_from_one_that_does_not() -> None:
-    """Beyond chance over thirty questions; and two columns that draw alike are not told apart."""
-    draw = np.random.default_rng(1)
-
-    def column(words: int, length: int = 20) -> list[list[Generated]]:
-        return [[output(draw.integers(0, words, length).tolist())] for _ in range(30)]
-
-    found = scores("distinct_2", dull=column(3), dull_too=column(3), varied=column(9)).differences
-    assert found["varied"].is_beyond_chance
-    assert found["varied"].value > 0
-    assert not found["dull_too"].is_beyond_chance
-    intervals = [
-        each.interval for each in scores("distinct_2", a=column(4, 4), b=column(10, 4)).estimates.values()
-    ]
-    (_, highest), (lowest, _) = (interval or (0, 0) for interval in intervals)
-    assert highest < lowest
 
 
 def test_the_metrics_need_no_references_and_stand_last() -> None:

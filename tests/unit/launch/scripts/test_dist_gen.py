@@ -53,29 +53,10 @@ def variables(rank: int, device: int, size: int, here: Path) -> dict[str, str]:
     }
 
 
-def test_a_process_for_each_device_whose_rank_the_table_says(here: Path) -> None:
-    write_table(here, {"10.0.0.1": [7, 4, 5, 6]})
-    job = ranks_of("ls", "[4,8]", "4")
-    assert job.ranks == {
-        "rank_1": variables(1, 4, 4, here),
-        "rank_2": variables(2, 5, 4, here),
-        "rank_3": variables(3, 6, 4, here),
-        "rank_0": variables(0, 7, 4, here),
-    }
-    assert job.logs == here / "output/log"
-
-
 def test_in_a_container_devices_are_numbered_anew(here: Path) -> None:
     write_table(here, {"10.0.0.1": [4, 5]})
     job = ranks_of("ls", "[0,2)", "2", ASCEND_RT_VISIBLE_DEVICES="4,5")
     assert job.ranks == {"rank_0": variables(0, 0, 2, here), "rank_1": variables(1, 1, 2, here)}
-
-
-def test_a_server_of_several_is_known_by_its_address(here: Path) -> None:
-    write_table(here, {"10.0.0.1": [0, 1], "127.0.0.1": [0, 1]})
-    job = ranks_of("ls", "[0,2]", "4")
-    assert [*job.ranks] == ["rank_2", "rank_3"]
-    assert job.ranks["rank_2"] == variables(2, 0, 4, here)
 
 
 def test_a_program_gets_a_table_of_modelarts_in_the_form_that_hccl_reads(here: Path) -> None:
@@ -154,11 +135,4 @@ def test_a_machine_that_the_table_does_not_name_is_refused(here: Path) -> None:
     assert refused("ls", "[0,1)", "2") == [
         f"{path}: none of its servers ('10.0.0.1', '10.0.0.2') is this machine, {socket.gethostname()}, by "
         "server_id or host_ip"
-    ]
-
-
-def test_hidden_devices_are_refused(here: Path) -> None:
-    write_table(here, {"10.0.0.1": [4, 5]})
-    assert refused("ls", "[0,2]", "2", ASCEND_RT_VISIBLE_DEVICES="4") == [
-        "[0,2] with ASCEND_RT_VISIBLE_DEVICES='4': device 1: not there; 1 visible devices are numbered 0 to 0"
     ]

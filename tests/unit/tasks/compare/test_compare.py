@@ -172,18 +172,6 @@ def test_json_on_standard_output(command: Any, capsys: pytest.CaptureFixture[str
     assert len(json.loads(out)["columns"]["greedy"]["tokens_per_second"]) == 3
 
 
-def test_a_bad_prompt_is_named_once_and_fails_the_command(
-    command: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command("prompts=[hello, '']", f"prompts=[{'x' * 500}, hello, 7]") == 1
-    out, err = capsys.readouterr()
-    assert out.count("hello") == 1
-    assert [line.partition(": ")[2].partition(":")[0] for line in err.splitlines()] == [
-        "prompts[0]",
-        "prompts[2]",
-    ]
-
-
 def test_a_folder_that_cannot_be_written_is_said_before_anything_runs(
     command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -194,15 +194,6 @@ def test_a_process_that_dies_ends_its_rank(
     assert "1 graphs compiled, 1 refused\nno more graphs were tried: rank 0: ended by signal 11\n" in page
 
 
-def test_a_graph_that_there_was_already_is_left_out(
-    given: list[str], simulation: Simulation, capsys: pytest.CaptureFixture[str]
-) -> None:
-    again = {"kind": "prefill", "tokens": 2}
-    simulation.reports = (*simulation.reports, again, {**again, "seconds": 0.1, "kernels": {}})
-    assert run(given) == EXIT_DONE
-    assert "prefill" not in capsys.readouterr().out
-
-
 def test_what_does_not_fit_fails_the_command(
     given: list[str], simulation: Simulation, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from mindbatch.io.errors import ConfigError
 from mindbatch.ledger.entries import Entry
-from mindbatch.tasks.diff import CONTEXT, DiffConfig, difference, first_difference, run
+from mindbatch.tasks.diff import CONTEXT, DiffConfig, difference, run
 from small_runs import failure, generation, make_run, result
 
 COMPLETE = {"status": "complete"}
@@ -97,13 +97,6 @@ def test_rows_without_a_key_failed_too(tmp_path: Path, capsys: pytest.CaptureFix
     assert found["only_in_second"] == {"count": 1, "keys": ["rows.jsonl:7"]}
 
 
-def test_the_last_outcome_of_a_row_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    errors = [{"key": "1", "stage": "prompt"}]
-    make_run(tmp_path / "a", failure("1"), result("1", "x"), errors=errors)
-    make_run(tmp_path / "b", result("1", "x"))
-    assert diff(tmp_path, capsys)[0] == 0
-
-
 def test_a_limit_shows_the_first_rows_and_counts_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,13 +162,6 @@ def test_a_folder_without_a_run(tmp_path: Path) -> None:
     make_run(tmp_path / "a")
     with pytest.raises(ConfigError, match="no run here"):
         run(DiffConfig(first=f"{tmp_path}/a", second=str(tmp_path)))
-
-
-def test_first_difference() -> None:
-    assert first_difference([1, 2], [1, 2]) is None
-    assert first_difference([1, 2], [1, 3]) == 1
-    assert first_difference([1, 2], [1, 2, 3]) == 2
-    assert first_difference("", "a") == 0
 
 
 SAME, LONG = "s" * 100, "t" * 100

@@ -16,15 +16,6 @@ from mindbatch.tasks.registry import TASKS
 from .conftest import Configured
 
 
-def test_prompts_references_choices_and_clusters(configured: Configured) -> None:
-    config = configured(("exact_match", "acc"), choices="options", cluster_column="group")
-    first, *_, last = read_questions(config)
-    assert (first.content, first.references) == ({"text": "0 and 0 is"}, ("0",))
-    assert (first.choices, first.correct, first.cluster) == (("0", "99"), 0, "0")
-    assert (last.choices, last.correct, last.cluster) == (("99", "10"), 1, "2")
-    assert last.source.endswith("sums.jsonl:6")
-
-
 def test_choices_that_are_the_same_for_every_row(configured: Configured) -> None:
     config = configured(("acc",), data={"limit": 4}, choices=[" yes", " no"], correct_column="answer")
     assert [(each.choices, each.correct) for each in read_questions(config)] == [((" yes", " no"), 0)] * 3 + [

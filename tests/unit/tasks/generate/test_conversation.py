@@ -42,17 +42,6 @@ def answer(llm: LLM, prompt: Any) -> str:
     return llm.generate(prompt, FEW)[0].outputs[0].text
 
 
-def test_each_line_is_answered_until_an_empty_one(
-    shadow_llm: LLM, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    expected = answer(shadow_llm, "hello") + "\n" + answer(shadow_llm, "今天") + "\n"
-    typed(monkeypatch, "hello\n今天\r\n\nnot read\n".encode())
-    assert converse(shadow_llm, FEW, chat=False) == 0
-    captured = capsys.readouterr()
-    assert captured.out == expected
-    assert captured.err == ""
-
-
 def test_a_terminal_is_asked(
     shadow_llm: LLM, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,16 +35,6 @@ def written(results: list[RequestOutput], keys: list[str], **how: object) -> str
     return file.getvalue()
 
 
-def test_a_result_waits_for_those_before_it() -> None:
-    file = io.StringIO()
-    writer = ResultWriter(["0", "1", "2"], file, as_json=False, labelled=True)
-    shown = []
-    for key in ("2", "0", "1"):
-        writer.add(result(key, f"text {key}"))
-        shown.append(file.getvalue())
-    assert shown == ["", "[0] ptext 0\n", "[0] ptext 0\n[1] ptext 1\n[2] ptext 2\n"]
-
-
 def test_a_failed_row_prints_no_text_and_holds_nobody_up() -> None:
     failed = RequestOutput.failed("0", "too long")
     assert written([result("1", "b"), failed], ["0", "1"]) == "[1] pb\n"

@@ -130,24 +130,6 @@ def test_beside_what_is_compiled_the_ends_are_cut_as_there(
         assert ("embedding and head are whole in these files" in capsys.readouterr().out) == is_whole
 
 
-def test_json_says_where_the_files_are(
-    given: list[str], jobs: list[LayoutJob], capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["parallel.pipeline_stage=2", "parallel.model_parallel=2", "layout.dir=deep/er", "report=json"]
-    assert run([*given, *words]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert found["strategy_files"] == [f"deep/er/ckpt_strategy_rank_{rank}.ckpt" for rank in (0, 2)]
-    assert all(Path(path).is_file() for path in found["strategy_files"])
-    assert found["parameters"][0] == {
-        "name": "wq",
-        "stage": 0,
-        "shape": [64, 32],
-        "local_shape": [32, 32],
-        "device_matrix": [2],
-        "tensor_map": [0, -1],
-    }
-
-
 def test_what_a_stage_borrows_is_noted(
     given: list[str], jobs: list[LayoutJob], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,14 +151,6 @@ def test_a_strategy_is_known_in_any_order_and_another_is_replaced_only_when_aske
     assert Path("s/ckpt_strategy_rank_0.ckpt").read_bytes() == before
     assert run([*words[:-1], "layout.replace=true"]) == 0
     assert Path("s/ckpt_strategy_rank_0.ckpt").read_bytes() != before
-
-
-def test_files_of_another_layout_are_not_joined(given: list[str], jobs: list[LayoutJob]) -> None:
-    Path("s").mkdir()
-    Path("s/ckpt_strategy_rank_4.ckpt").write_text("")
-    (fault,) = faults([*given, "layout.dir=s"])
-    assert fault.startswith("layout.dir=s: holds ckpt_strategy_rank_4.ckpt")
-    assert jobs == []
 
 
 def test_options_without_effect_are_refused(given: list[str]) -> None:
@@ -246,17 +220,6 @@ def test_a_llama_keeps_its_sizes() -> None:
     }
 
 
-def test_queries_keys_and_values_may_be_one_parameter() -> None:
-    assert llama_options(arch(), 1, 1, qkv_concat=True) == llama_options(arch(), 1, 1) | {"qkv_concat": True}
-
-
-def test_biases_are_those_of_the_model() -> None:
-    qwen2 = llama_options(arch(model_type="qwen2"), 1, 1)
-    assert (qwen2["qkv_has_bias"], qwen2["attn_proj_has_bias"]) == (True, False)
-    biased = llama_options(arch(attention_bias=True), 1, 1)
-    assert (biased["qkv_has_bias"], biased["attn_proj_has_bias"]) == (True, True)
-
-
 def test_everything_it_has_not_is_named_at_once() -> None:
     found = option_faults(arch(mlp_bias=True, hidden_act="relu", head_dim=16))
     assert found == [
@@ -281,12 +244,3 @@ def test_relatives_that_differ_are_refused(changes: dict[str, Any], fault: str) 
 def test_another_family_is_refused() -> None:
     gpt2 = describe({"model_type": "gpt2", "vocab_size": 9, "n_embd": 8, "n_layer": 1, "n_head": 2})
     assert option_faults(gpt2) == ["a gpt2 model is no Llama; allowed are llama, mistral and qwen2"]
-
-
-def test_ways_must_divide_what_is_cut() -> None:
-    assert option_faults(arch(), 5) == [
-        "parallel.model_parallel=5: must divide attention heads, 8",
-        "parallel.model_parallel=5: must divide key/value heads, 4",
-        "parallel.model_parallel=5: must divide intermediate_size, 96",
-    ]
-    assert option_faults(arch(), 8) == ["parallel.model_parallel=8: must divide key/value heads, 4"]

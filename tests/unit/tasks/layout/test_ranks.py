@@ -76,14 +76,6 @@ def test_the_page_of_a_folder_without_weights(model: str, capsys: CAPTURE) -> No
     assert [*Path().iterdir()] == []
 
 
-@pytest.mark.parametrize(("config", "ways"), [(MODELS["gpt2"], 2), ({**EVEN, "vocab_size": 67}, 4)])
-def test_no_files_are_promised_that_cannot_be(
-    tmp_path: Path, config: dict[str, Any], ways: int, capsys: CAPTURE
-) -> None:
-    assert run(write_config(tmp_path / "other", config), f"parallel.model_parallel={ways}") == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("MindSpore's strategy files cannot say this")
-
-
 def test_json_has_every_tensor_of_every_rank(model: str, capsys: CAPTURE) -> None:
     found = as_json(capsys, model, "parallel.model_parallel=4", "parallel.data_parallel=2")
     assert (found["kind"], found["ranks"], found["strategy_files"]) == ("layout", 8, [])
@@ -121,30 +113,6 @@ def test_padding_is_told(tmp_path: Path, model: str, capsys: CAPTURE) -> None:
     assert head["cut"] == "dimension 0 in 2, padded to 68"
     assert [share["padding"] for share in head["shares"]] == [[], [[[33, 34], [0, 32]]]]
     assert (head["bytes"], [share["bytes"] for share in head["shares"]]) == (67 * 64, [34 * 64] * 2)
-
-
-@pytest.mark.parametrize(
-    ("config", "words", "dtype", "said"),
-    [
-        (EVEN, ["model.dtype=float16"], "F16", "float16, by model.dtype"),
-        (EVEN, [], "BF16", "bfloat16, by torch_dtype of config.json; no weights are there"),
-        ({**EVEN, "dtype": "float32"}, [], "F32", "float32, by dtype of config.json; no weights are there"),
-        (
-            {**EVEN, "torch_dtype": None},
-            [],
-            "F32",
-            "float32, for neither weights nor config.json tell",
-        ),
-    ],
-)
-@pytest.mark.usefixtures("model")
-def test_who_says_the_dtype(
-    tmp_path: Path, capsys: CAPTURE, config: dict[str, Any], words: list[str], dtype: str, said: str
-) -> None:
-    given = write_config(tmp_path / "other", config)
-    found = as_json(capsys, given, "parallel.model_parallel=2", *words)
-    assert {tensor["dtype"] for tensor in found["tensors"]} == {dtype}
-    assert found["dtype"] == said
 
 
 def test_weights_say_their_own_dtype_and_names(tmp_path: Path, model: str, capsys: CAPTURE) -> None:
@@ -359,16 +327,6 @@ def test_layers_that_are_cut_alike_share_a_line() -> None:
         "",
         "6 tensors of 4,240 bytes; 16,240 bytes on 4 ranks",
     ]
-
-
-def test_layers_of_several_stages_share_a_line() -> None:
-    first = cut_rows("h.0.w")
-    placements = (first, Placement("h.1.w", first.shape, first.shards[::-1]), cut_rows("t"))
-    lines = page_of(*placements).splitlines()
-    assert lines[1].split("  ")[0] == "h.[0-1].w"
-    assert lines[1].split()[7:] == ["0-3,", "by", "stage", "[2,", "3]", "24", "96"]
-    assert lines[2].split()[7:] == ["0-1", "[2,", "3]", "24", "48"]
-    assert [line.split() for line in lines[5:7]] == [["0-1", "2", "48"], ["2-3", "1", "24"]]
 
 
 def test_a_tensor_that_is_cut_unevenly_has_a_line_for_each_shape() -> None:

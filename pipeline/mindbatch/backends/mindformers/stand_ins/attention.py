@@ -83,7 +83,7 @@ class PartialRotary(nn.Cell):
 class KernelAttention(nn.Cell):
     """Replaces ReshapeAndCache and PagedAttention of one layer, with a cache of its own.
 
-    The inputs are those of FlashAttention. Two have the meaning of `engine.batch.Batch`:
+    The inputs are those of FlashAttention. Two have the meaning of `kernels.step.Batch`:
     batch_valid_length is the context length of each token, q_seq_lens its row of block_tables.
 
     rank: the size of latent attention's values, which are the first numbers of the cached vectors; 0 for

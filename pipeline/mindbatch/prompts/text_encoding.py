@@ -1,9 +1,15 @@
-"""Refuses texts far too long for a model before encoding, which takes about 300 bytes a character."""
+"""Encodes a text; one far too long for the model is refused before, as 300 bytes a character are needed."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tokenizers import Encoding
+from tokenizers import Tokenizer as Backend
+
 from mindbatch.io.errors import PromptError
+from mindbatch.prompts.tokenizer_folder import library_errors_as
+
+CANNOT_ENCODE = "the tokenizer cannot encode it"
 
 _MAX_MERGED = 8
 """Characters that a normalizer may merge to one; NFC merges up to 4."""
@@ -13,8 +19,19 @@ _LONG_TEXT = 4 * _PART
 _MAX_CHARACTERS_PER_TOKEN = 32
 """Characters per allowed token that a long text may have, including white space, which some tokenizers drop
 but which takes time and memory."""
+_MAX_WITH_LOCK = 1 << 14
+"""Length up to which a text is encoded without releasing the interpreter lock."""
 _MAX_ADDED_BY_SPLIT = 64
 """Tokens that a split of the text may add."""
+
+
+def encoding_of(backend: Backend, text: str, *, add_special_tokens: bool = False) -> Encoding:
+    with library_errors_as(PromptError, CANNOT_ENCODE):
+        if len(text) < _MAX_WITH_LOCK:
+            return backend.encode(text, add_special_tokens=add_special_tokens)
+        # Only encode_batch releases the interpreter lock.
+        encoding: Encoding = backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        return encoding
 
 
 def refuse_longer(
