@@ -1,4 +1,4 @@
-"""Reads YAML configuration files strictly: of limited size, without aliases, tags, duplicate or Hydra keys."""
+"""Reads YAML configuration files strictly: bounded, without aliases, tags, duplicate or Hydra keys."""
 
 import re
 from collections import Counter
