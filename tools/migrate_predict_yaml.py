@@ -90,7 +90,7 @@ def migrated(path: Path) -> Applied:
     for line in applied.errors:
         log.add(line)
     values = Validator(keys, frozenset(), log).typed(dict(applied.settings))
-    log.origins = {name: setting.source for name, setting in applied.settings.items()}
+    log.sources = {name: setting.source for name, setting in applied.settings.items()}
     log.add_consequences(_decoding_errors(values))
     log.raise_if_any()
     return applied

@@ -79,9 +79,9 @@ class LLM(Closing):
         logs: Path | None = None,
         opened: OpenedFolder | None = None,
     ) -> LLM:
-        """Loads the model of a valid configuration, in this process or in those of its ranks.
+        """Loads the model of a valid configuration, in this process or in rank processes.
 
-        notice: see `load_engine`. logs, opened: see `load_replicas`.
+        notice: as in `load_engine`. logs, opened: as in `load_replicas`.
         """
         return cls.over(_loaded(config, notice, logs, opened))
 

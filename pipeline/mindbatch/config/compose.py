@@ -1,4 +1,4 @@
-"""Composition of a task's configuration: layers laid upon each other, judged once, finished for the task."""
+"""Composes the configuration of a task: merges its layers, validates them once, and completes the result."""
 
 import dataclasses
 import re
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mindbatch.config.model_task import ModelTaskConfig
 
 MODEL_DEFAULTS = "model_defaults"
-"""The option of the group `decoding` that takes what the model recommends."""
+"""The option of the group `decoding` that uses the parameters recommended by the model."""
 
 _WITH_LINE_BREAKS = {
     "decoding.stop",
@@ -39,7 +39,7 @@ _WITH_LINE_BREAKS = {
     "data.template",
     "task.target_prefix",
 }
-"""Keys whose texts may well have some."""
+"""Keys whose texts often have line breaks."""
 _BACKSLASHED = re.compile(r"\\[nt](?![a-z])")
 _TEMPLATE_CODE = re.compile(r"\{[{%].*?[%}]\}", re.DOTALL)
 
@@ -53,10 +53,10 @@ def compose_task(
 ) -> "Composition":
     """Composes `task` from its shipped file, --config file and overrides, with the options of --config-dir.
 
-    config_name: another primary configuration than the task's own, of --config-dir.
-    A task that continues a run begins with the configuration saved there, and without one raises ConfigError.
-    Where a task takes a list of options, what is given beside the list applies to each of them.
-    Errors are noted in the composition's log.
+    config_name: a primary configuration of --config-dir instead of the task's own.
+    A task that continues a run starts from the saved configuration; ConfigError if there is none.
+    If a task takes a list of options, values beside the list apply to each of them.
+    Errors go to the log of the composition.
     """
     log, schema = ErrorLog(), task.schema
     keys = schema_keys(schema)
@@ -105,18 +105,18 @@ def compose_task(
 
 
 def _laid(assignments: Iterable[Assignment]) -> Assignments:
-    """The last assignment for each key, but for the predict YAML: a configuration holds what came of it."""
+    """Returns the last assignment for each key, except the predict YAML, which has become settings."""
     settings: Assignments = {}
     for item in assignments:
         if item.key != PREDICT_YAML:
-            settings.pop(item.key, None)  # so that the order is that of what counts
+            settings.pop(item.key, None)  # so that the order is that of the assignments that remain
             settings[item.key] = item
     return settings
 
 
 @dataclass(frozen=True)
 class PredictLayer:
-    """The settings of a predict YAML, if one is given; notes for a run, details for `--print-config`."""
+    """The settings of a predict YAML, if any, with notes for a run and details for `--print-config`."""
 
     layer: Layer = field(default_factory=Layer)
     notes: tuple[str, ...] = ()
@@ -147,7 +147,7 @@ def _predict_layer(
 
 
 def _strategy(layers: list[Layer], schema: type[TaskConfig]) -> str:
-    """Names the given setting that says how tokens are chosen; empty where none does."""
+    """Names the option of `decoding` that the user chose; empty if there is none."""
     if schema.listed_group == "decoding":
         return "the list of strategies"
     options = [item.option for layer in layers for item in layer.choices if item.group == "decoding"]
@@ -156,11 +156,11 @@ def _strategy(layers: list[Layer], schema: type[TaskConfig]) -> str:
 
 @dataclass
 class Composition:
-    """A composed configuration, not yet validated.
+    """A composed configuration that is not validated yet.
 
-    decoding: the chosen option of that group; None where the task's own holds.
-    hydra_yaml: gives Hydra's own node for it as YAML.
-    variants: for a task that takes a list of options, the settings with each; `settings` have none of them.
+    decoding: the chosen option of the group `decoding`; None if it is the task's default.
+    hydra_yaml: returns Hydra's own node for it as YAML.
+    variants: the settings with each listed option, by its name; `settings` have none of these options.
     """
 
     schema: type[TaskConfig]
@@ -176,22 +176,22 @@ class Composition:
     hydra_yaml: Callable[[], str]
 
     def check(self) -> None:
-        """Raises ConfigError with what is wrong as far as it is written out, references aside."""
+        """Validates all values without references. Raises ConfigError with every error."""
         for settings in (self.settings, *self.variants.values()):
             self.validator.typed(settings, resolves=False)
         self.log.raise_if_any()
 
     def value(self, name: str) -> Any:
-        """The value of a key, its references resolved."""
+        """Returns the value of a key, with its references resolved."""
         return self.validator.typed(self.settings)[name]
 
     @property
     def unresolved_yaml(self) -> str:
-        """The configuration as YAML, ${...} as written: resolved, it could hold secrets."""
+        """The configuration as YAML. Each ${...} is kept, because its value may be a secret."""
         return self._written().as_yaml()
 
     def finish(self) -> TaskConfig:
-        """The typed, validated configuration. Raises ConfigError with every error found up to here."""
+        """Returns the typed, validated configuration. Raises ConfigError with every error."""
         config = self._typed(self.settings)
         idle = [*self._drop_idle(config)]
         config = self._typed(self.settings) if idle else config
@@ -217,11 +217,11 @@ class Composition:
         return config
 
     def _section(self, settings: Assignments) -> Any:
-        """The section that a variant has instead of the configuration's own."""
+        """Returns the section of a variant, which replaces the configuration's own."""
         return getattr(self._typed(settings), self.schema.listed_group or "decoding")
 
     def _drop_idle(self, config: TaskConfig) -> Iterator[str]:
-        """Takes back what a predict YAML sets and has no effect in this task; yields a note for each."""
+        """Removes settings of a predict YAML without effect in this task; yields a note for each."""
         for item in self.predicted.layer.assignments:
             line = config.need_error(self.keys.keys[item.key], self.keys)
             if line is not None and self.settings[item.key].source == item.source:
@@ -229,7 +229,7 @@ class Composition:
                 yield line
 
     def _escape_notes(self, config: TaskConfig) -> Iterator[str]:
-        """Lines on texts in which a line break or a tab was most likely meant."""
+        """Yields notes on texts with \\n or \\t, where a line break or a tab was most likely meant."""
         for name in sorted({*self.set_keys} & _WITH_LINE_BREAKS & self.keys.keys.keys()):
             value = value_at(config, name)
             texts = value if isinstance(value, list | tuple) else [value]
@@ -242,7 +242,7 @@ class Composition:
                 yield f"{name}: {escape[0]} is a backslash and {letter} there; a {kind} is {name}={way}"
 
     def _fetch_models(self, config: "ModelTaskConfig") -> None:
-        """Fetches the models that are given by a name on the hub, once nothing else is wrong."""
+        """Fetches models that are given by a name on the hub, if there are no other errors."""
         from mindbatch.config.hub_models import fetch_models, unfetched
 
         if unfetched(config.model):
@@ -251,7 +251,7 @@ class Composition:
             self.log.add_consequences(fetch_models(config.model))
 
     def _ask_model(self, config: "ModelTaskConfig") -> None:
-        """Puts what the model recommends below what was given, where that was requested."""
+        """Adds the recommended parameters of the model, if requested, for keys that the user did not set."""
         if self.decoding == MODEL_DEFAULTS:
             config.decoding = self._recommended(config, self.settings, config.decoding, self.set_keys)
         elif self.listing:
@@ -266,7 +266,7 @@ class Composition:
     def _recommended(
         self, config: "ModelTaskConfig", settings: Assignments, decoding: Any, set_keys: Collection[str]
     ) -> Any:
-        """The section `decoding` of `settings` with the model's values for the keys that were not set."""
+        """Returns the section `decoding` of `settings` with the model's values for keys that were not set."""
         from mindbatch.decoding.model_defaults import model_defaults
         from mindbatch.decoding.params import DecodingParams
 
@@ -287,7 +287,7 @@ class Composition:
 
 
 def _built(schema: type, values: Mapping[str, Any], prefix: str = "") -> Any:
-    """The dataclass `schema` with `values` by full key."""
+    """Makes the dataclass `schema` of values by full key."""
     hints = get_type_hints(schema)
     arguments = {}
     for entry in dataclasses.fields(schema):
@@ -300,7 +300,7 @@ def _built(schema: type, values: Mapping[str, Any], prefix: str = "") -> Any:
 
 
 def _advice_for(config: "ModelTaskConfig") -> tuple[str, ...]:
-    """A line if the run is plainly greedy and the model recommends sampling."""
+    """Returns a note if the run decodes greedily by default and the model recommends sampling."""
     folder = config.model.checkpoint_name_or_path
     if folder is None or not config.advises_sampling or config.is_continued:
         return ()

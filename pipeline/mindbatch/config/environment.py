@@ -1,4 +1,4 @@
-"""The process environment of MindSpore and its kin: quiet, no stray folders, no network."""
+"""Prepares a process for MindSpore and MindFormers: no messages, no stray folders, no network."""
 
 import atexit
 import functools
@@ -43,10 +43,10 @@ THREAD_VARIABLES = (
 
 
 def configure_process() -> None:
-    """Sets what only a program that is MindBatch's alone may set, before anything else is imported.
+    """Changes the process in ways that are only right for the command `mindbatch`, before other imports.
 
-    NumPy's library of linear algebra, which is not used, starts threads when it is imported; a signal could
-    go to one of them while the main thread has put it off (see `interrupts.py`).
+    OpenBLAS, which is not used, starts threads when NumPy is imported; a signal could be delivered to one of
+    them while the main thread defers signals (`interrupts.py`).
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if sys.flags.isolated:
@@ -55,17 +55,17 @@ def configure_process() -> None:
 
 
 def _named_folders() -> list[str]:
-    """The folders of PYTHONPATH, by which CANN's packages are found, but for the current one: its scripts
-    leave an empty entry, which stands for that."""
+    """Lists the folders of PYTHONPATH, where CANN's packages are, without the current folder: CANN's scripts
+    leave an empty entry, which means that one."""
     folders = filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     here = os.path.realpath(os.curdir)
     return [folder for folder in folders if os.path.realpath(folder) != here]
 
 
 def _speak_utf8() -> None:
-    """Begins anew in Python's UTF-8 mode where the locale is ASCII and the mode was switched off.
+    """Restarts Python in its UTF-8 mode if the locale is ASCII and the mode is switched off.
 
-    Names of files and prompts that are not ASCII could be neither read, shown nor handed on.
+    Without it, prompts and file names beyond ASCII can be neither read nor printed.
     """
     if sys.getfilesystemencoding() == "ascii" and not sys.flags.utf8_mode:
         os.environ["PYTHONUTF8"] = "1"
@@ -73,8 +73,8 @@ def _speak_utf8() -> None:
 
 
 def end_as_scheduler() -> None:
-    """Ends this process where it is msrun's own copy of a script, beside its workers: ranks need no such one,
-    and it is no rank."""
+    """Ends this process if it is msrun's scheduler, a copy of the script beside the workers: it is no rank,
+    and the ranks do not need it."""
     if os.environ.get("MS_ROLE") == "MS_SCHED":
         sys.exit()
 
@@ -84,23 +84,20 @@ _PRIVATE_UMASK = 0o077
 
 
 def keep_files_private() -> None:
-    """From now on new files and folders are this user's alone (0600, 0700).
-
-    A umask other than the usual one was chosen by somebody, and is kept.
-    """
+    """Makes new files and folders private to this user (0600, 0700), if the umask is the usual 022."""
     umask = os.umask(_PRIVATE_UMASK)
     if umask != _USUAL_UMASK:
         os.umask(umask)
 
 
 def prepare_environment(verbose: bool = False, num_threads: int | None = None) -> None:
-    """Prepares this process for MindSpore, MindFormers and transformers; a variable the user has set is kept,
-    but for HF_HUB_OFFLINE.
+    """Prepares this process for MindSpore, MindFormers and transformers, before they are imported.
 
-    Their logs and what a failed compilation leaves go to `cache_folder()` instead of the current folder.
-    Unless `verbose`, their messages below errors are dropped; if so, tracebacks of failed rows are shown.
-    `num_threads` overrides OMP_NUM_THREADS.
-    Must come before these libraries are imported: they read the variables once.
+    Variables that the user has set are kept, except HF_HUB_OFFLINE. Logs and the dumps of failed compilations
+    go to `cache_folder()` instead of the current folder.
+
+    verbose: shows the libraries' warnings and tracebacks of failed rows; else only their errors are shown.
+    num_threads: overrides OMP_NUM_THREADS.
     """
     os.environ["HF_HUB_OFFLINE"] = "1"  # whatever the user has set: nothing in a model folder is fetched
     for name, value in (_ALWAYS if verbose else _ALWAYS | _QUIET).items():
@@ -117,13 +114,13 @@ def prepare_environment(verbose: bool = False, num_threads: int | None = None) -
 
 
 def prepare_for_mindformers() -> None:
-    """Sets what MindFormers' models read when they are imported and made, whatever the user has set."""
+    """Sets the variables that MindFormers' models read, over any values of the user."""
     os.environ.update(_OF_MINDFORMERS)
 
 
 @functools.cache
 def cache_folder() -> Path:
-    """The user's own folder for logs and compiler leftovers; a temporary one where home is not writable."""
+    """Returns the user's folder for logs and compiler dumps; a temporary one if home is not writable."""
     try:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folder = Path(base).absolute() / "mindbatch"
@@ -160,7 +157,7 @@ def _show_tracebacks() -> None:
 
 
 def _drop_messages() -> None:
-    """Silences what no variable governs: MindFormers' logger (on standard output) and Python's warnings."""
+    """Silences MindFormers' logger, which writes to standard output, and Python's warnings."""
     # MindFormers names its logger after its folder, as read from the same variable.
     logger = logging.getLogger(f"mindformers{os.path.expanduser(os.environ['LOG_MF_PATH'])}")
     if _is_error not in logger.filters:

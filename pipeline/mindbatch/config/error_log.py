@@ -14,7 +14,7 @@ _NAME = re.compile(r"\w+(?:\.\w+)*")
 
 
 class ErrorLog:
-    """Error lines in the order in which they were found, and the keys that have no trusted value for them."""
+    """Error lines in the order of their discovery, and the keys whose values are invalid."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -22,31 +22,31 @@ class ErrorLog:
         self._unread: set[str] = set()
         self._valid: set[str] = set()
         self.sources: dict[str, str] = {}
-        """By key: what to put before a line on a value that the user gave under another name."""
+        """Prefixes of error lines, by key: the file that sets the key, or the name that the user gave it."""
 
     def add(self, line: str, *doubtful: str) -> None:
-        """Notes an error that leaves `doubtful` without a trusted value: keys or groups."""
+        """Adds an error, after which the values of the keys or groups `doubtful` are invalid."""
         self.lines.append(line)
         self._doubtful.update(doubtful)
 
     def add_unread(self, line: str, keys: Iterable[str]) -> None:
-        """Notes why a file was not read that may have given any of `keys`."""
+        """Adds an error of a file that was not read and may set any of `keys`."""
         self.lines.append(line)
         self._unread.update(keys)
 
     def mark_invalid(self, key: str) -> None:
-        """Notes that `key` has no trusted value."""
+        """Marks the value of `key` as invalid."""
         self._doubtful.add(key)
         self._valid.discard(key)
 
     def mark_valid(self, key: str) -> None:
-        """Notes that the user gave `key` a value that was taken, whatever is wrong with its group or file."""
+        """Marks the value of `key` as valid, even if its group or file has an error."""
         self._valid.add(key)
 
     def add_consequences(self, lines: Iterable[str]) -> None:
-        """Notes errors found in the values, except those that name a key without a trusted value.
+        """Adds errors of validated values, except those that name a key with an invalid value.
 
-        The default stands in for a refused value: what the default contradicts is no news to the user.
+        The default replaces an invalid value, and an error that follows from the default would mislead.
         """
         news = (line for line in lines if not any(map(self._is_doubtful, _NAME.findall(line))))
         self.lines.extend(self._source(line) + line for line in news)

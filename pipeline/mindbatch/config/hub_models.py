@@ -1,4 +1,4 @@
-"""Models that are given by their name on a hub: which are to be fetched, and their folders."""
+"""Resolves models that are given by a name on a hub, and fetches those that are missing."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,9 +23,9 @@ NO_MODEL = "model.checkpoint_name_or_path: must be given: the folder of a model 
 
 
 def resolve_model_paths(model: ModelConfig) -> list[str]:
-    """Replaces `shipped:`, ~ and names of models in the hub's cache by what they mean; returns the errors.
+    """Resolves `shipped:`, ~ and the names of models in the hub's cache; returns the errors.
 
-    What is `unfetched` stays as it is.
+    Models that `unfetched` lists keep their names.
     """
     errors = [] if model.checkpoint_name_or_path is not None else [NO_MODEL]
     left = unfetched(model)
@@ -52,10 +52,10 @@ def _is_unfetched(text: str, model: ModelConfig) -> bool:
 
 
 def fetch_models(model: ModelConfig) -> list[str]:
-    """Fetches what is `unfetched`, and puts the folders in; returns their errors.
+    """Fetches the models that `unfetched` lists, and sets their keys to the folders; returns the errors.
 
     Raises:
-        MindBatchError: one cannot be fetched, or is not to be: as `fetch_model` raises it.
+        MindBatchError: a model cannot be fetched, or the user declines.
     """
     if not (left := unfetched(model)):
         return []

@@ -1,4 +1,4 @@
-"""Composition of option files by Hydra: defaults lists, groups, packages, search path, read strictly."""
+"""Composes option files by Hydra: its defaults lists, groups, packages and search path."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from mindbatch.io.errors import ConfigError
 HYDRA_VERSION_BASE = "1.3"
 
 EXPERIMENT = "experiment"
-"""The group of shipped options that set keys of several groups, which not every task has."""
+"""The group of shipped options that set keys of several groups."""
 
 _ADDED_PRIMARY = "mindbatch_added_primary"
 
@@ -51,7 +51,7 @@ class StrictFiles(FileConfigSource):
         return ".." not in Path(config_path).parts and super().is_config(config_path)
 
     def load_config(self, config_path: str) -> ConfigResult:
-        """Reads an option's file; one with errors is noted and counts as empty."""
+        """Reads an option's file. A file with errors counts as empty; `_take_errors` returns them."""
         file = Path(self.path) / self._normalize_file_name(config_path)
         content = _content(file)
         if content.pop("hydra", None) is not None:
@@ -73,20 +73,20 @@ def _content(file: Path) -> dict[str, Any]:
 
 
 def package_of(file: Path) -> str | None:
-    """The package that the header of an option's file names; None where there is none."""
+    """Returns the package in the header of an option's file; None if there is none."""
     header = _PACKAGE.search(file.read_text("utf-8", errors="replace")[:512])
     return header[1] if header else None
 
 
 def _take_errors() -> list[str]:
-    """The errors of the files that were read, each once; forgets them."""
+    """Returns the errors of the files that were read since the last call, each once."""
     errors = [*dict.fromkeys(_errors)]
     _errors.clear()
     return errors
 
 
 class OptionContents:
-    """The assignments that chosen options make, each with the name of its file."""
+    """The assignments of chosen options, each with the file that makes it."""
 
     def __init__(self, primary: str, options: OptionFiles, reader: LayerReader, log: ErrorLog) -> None:
         """primary: the name of the task's own configuration."""
@@ -95,7 +95,7 @@ class OptionContents:
         self.reader = reader
         self.log = log
         self.chosen_decoding: str | None = None
-        """The option of that group; None where the task's own holds."""
+        """The chosen option of the group `decoding`; None if it is the task's default."""
         self._chosen: tuple[str, tuple[str, ...]] = (primary, ())
         self._of_choice: dict[Choice, list[Assignment]] = {}
         self._keys: dict[Path, frozenset[str]] = {}
@@ -105,7 +105,7 @@ class OptionContents:
             self._arguments = [f"hydra.searchpath=[{quoted(f'strict://{options.added.resolve()}')}]"]
 
     def composed(self, name: str, choices: Sequence[Choice]) -> list[Assignment]:
-        """Assignments of the primary configuration `name`, with the last choice for each group."""
+        """Composes the primary configuration `name` with the last choice for each group."""
         last = {choice.override.partition("=")[0]: choice for choice in choices}
         groups = [choice.group for choice in last.values()]
         self._chosen = name, tuple(choice.override for choice in last.values())
@@ -123,42 +123,42 @@ class OptionContents:
         return self._assignments(content, options)
 
     def of(self, choice: Choice) -> list[Assignment]:
-        """Assignments of one option alone, with those that it builds on; other groups are left out."""
+        """Composes one option alone, with the options in its defaults list."""
         if choice not in self._of_choice:
             content = self._content_of(choice.group, choice.option) if choice.option else {}
             self._of_choice[choice] = self._assignments(content, {choice.group: choice.option})
         return self._of_choice[choice]
 
     def with_options(self, layer: Layer) -> Iterator[Assignment]:
-        """The assignments of a layer in their order of application: first those of its options."""
+        """Yields the assignments of a layer in their order: first those of its options."""
         for choice in layer.choices:
             yield from self.of(choice)
         yield from layer.assignments
 
     def in_order(self, layers: Iterable[Layer]) -> Iterator[Assignment]:
-        """The assignments that the layers lay, one after the other, upon the composed configuration.
+        """Yields the assignments that override the composed configuration, from the lowest layer up.
 
-        That has what all options set: those of the lowest layer need not be laid again.
+        The composed configuration has all options already, so those of the lowest layer are left out.
         """
         for number, layer in enumerate(filter(None, layers)):
             yield from self.with_options(layer) if number else layer.assignments
 
     def hydra_yaml(self) -> str:
-        """The node `hydra` of what was composed, as Hydra's own defaults make it, as YAML."""
+        """Returns Hydra's own node `hydra` for the composed configuration, as YAML."""
         name, overrides = self._chosen
         with initialize_config_dir(str(self.options.shipped), version_base=HYDRA_VERSION_BASE):
             whole = compose(self._primary(name), [*overrides, *self._arguments], return_hydra_config=True)
         return OmegaConf.to_yaml(OmegaConf.create({"hydra": whole.hydra}))
 
     def content(self, name: str | None, overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
-        """The content that files give, and the option of each group. Raises ConfigError, one line.
+        """Composes files; returns the content, and the option of each group. Raises ConfigError of one line.
 
-        name: of a primary configuration. overrides: choices of groups, in Hydra's grammar.
+        name: the primary configuration, if any. overrides: choices of groups, in Hydra's grammar.
         """
         primary = name and self._primary(name)
         shipped = initialize_config_dir(str(self.options.shipped), version_base=HYDRA_VERSION_BASE)
         try:
-            with _without_what_hydra_runs_programs_with(), shipped:
+            with _without_program_settings(), shipped:
                 tree = compose(primary, [*overrides, *self._arguments], return_hydra_config=True)
         except RecursionError as error:
             raise ConfigError(f"{', '.join(overrides)}: its defaults lead back to itself") from error
@@ -179,14 +179,14 @@ class OptionContents:
         return self.content(None, [f"+{group}={option}"])[0]
 
     def _own_options(self) -> dict[str, str]:
-        """The options that the task's own file names, by group."""
+        """Returns the default options in the task's own file, by group."""
         defaults = read_mapping(self.options.shipped / f"{self.primary}.yaml").get("defaults", [])
         return {
             group: option for entry in defaults if isinstance(entry, dict) for group, option in entry.items()
         }
 
     def _primary(self, name: str) -> str:
-        """The name by which Hydra finds a primary configuration: it looks only in its first folder."""
+        """Returns a name by which Hydra finds a primary configuration: it searches its first folder only."""
         if self.options.file("", name) is None:
             near = did_you_mean(name, self.options.names(""))
             raise ConfigError(f"--config-name {name}: there is no such file in --config-dir{near}")
@@ -196,7 +196,7 @@ class OptionContents:
         return _ADDED_PRIMARY
 
     def _source(self, key: str, choices: Mapping[str, str]) -> str:
-        """Locates the file that most likely set a key of a composed configuration: `FILE: `, or nothing."""
+        """Finds the file that most likely set a key of a composed configuration: `FILE: `, or ""."""
         for group, option in reversed([*choices.items()]):
             file = self.options.file(group, option)
             if file is None or (file.is_relative_to(self.options.shipped) and group != EXPERIMENT):
@@ -213,15 +213,15 @@ class OptionContents:
 def composed_content(
     contents: OptionContents, name: str, overrides: tuple[str, ...]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """A function of its own, so that tests compose what they share once."""
+    """Calls `content`. Tests replace this function by one with a cache."""
     return contents.content(name, overrides)
 
 
 @contextmanager
-def _without_what_hydra_runs_programs_with() -> Iterator[None]:
-    """Composes without Hydra's own launchers, loggers and help, which take half of the time.
+def _without_program_settings() -> Iterator[None]:
+    """Composes without Hydra's launchers, loggers and help, which take half of the time.
 
-    They are there again afterwards: the process may be a program of Hydra.
+    They are restored afterwards, because the process may be a program of Hydra.
     """
     store, name = ConfigStore.instance(), "config.yaml"
     own = store.repo["hydra"][name]
@@ -240,7 +240,7 @@ def _dotted_keys(content: Mapping[str, Any], prefix: str) -> Iterator[str]:
 
 
 def _one_line(error: BaseException) -> str:
-    """Hydra's message without its search path and without advice for its own programs."""
+    """Shortens Hydra's message: no search path, and no advice for programs of Hydra."""
     while not str(error) and error.__cause__ is not None:
         error = error.__cause__
     text = str(error).partition("\nConfig search path:")[0].partition("\nSearch path:")[0]

@@ -1,4 +1,4 @@
-"""The section `launch`: how the processes of a run are started, and what its keys may be together."""
+"""The section `launch`: how the processes of a run are started, and checks of its keys."""
 
 import ipaddress
 import math
@@ -24,11 +24,11 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", re.ASCII)
 
 @dataclass
 class LaunchConfig:
-    """How the processes are started, where there are several."""
+    """How the processes of a run are started, if there are several."""
 
     launcher: str = option(
         "dynamic",
-        "who starts them; dynamic: mindbatch itself; srun: each copy that Slurm starts; ray: a Ray cluster",
+        "what starts them; dynamic: mindbatch itself; srun: Slurm; ray: a Ray cluster",
         kind.choice(*LAUNCHERS),
     )
     worker_num: int | None = option(
@@ -53,13 +53,13 @@ class LaunchConfig:
     )
     node_rank: int | None = option(
         None,
-        "number of this node; null: 0, or what Slurm says; on others than 0 it serves node 0",
+        "number of this node; null: 0, or what Slurm says; other nodes than 0 serve node 0",
         kind.count(),
         needs=_RAY_FINDS_NODES,
     )
     rank_table: str | None = option(
         None,
-        "JSON file that says which device of which server is which rank",
+        "JSON file that assigns a device of a server to each rank",
         is_path=True,
         needs=_RAY_FINDS_NODES,
     )
@@ -81,7 +81,7 @@ class LaunchConfig:
 
 
 USER_KEYS = "MINDBATCH_USER_KEYS"
-"""The variable in which a script says what its user gave for keys: `worker_num=RANK_SIZE,...`."""
+"""The variable in which a script lists its own names of keys, for messages: `worker_num=RANK_SIZE,...`."""
 
 
 def user_key(key: str, default: str = "") -> str:
@@ -92,7 +92,7 @@ def user_key(key: str, default: str = "") -> str:
 
 
 def world_size_of(parallel: ParallelConfig) -> int:
-    """Processes that the numbers of replicas, slices and stages make."""
+    """Multiplies the numbers of replicas, tensor-parallel ranks and stages."""
     return math.prod((parallel.data_parallel, parallel.model_parallel, parallel.pipeline_stage))
 
 
@@ -102,14 +102,14 @@ def has_ranks(launch: LaunchConfig, parallel: ParallelConfig) -> bool:
 
 
 def resolve_launch_paths(launch: LaunchConfig, errors: list[str]) -> None:
-    """Replaces ~ in the paths by what it means; what is wrong with them is appended to `errors`."""
+    """Resolves ~ in the paths; appends the errors of the paths to `errors`."""
     table_error = input_file_error("a rank table")
     launch.rank_table = resolved(user_key("rank_table"), launch.rank_table, table_error, errors)
     launch.log_dir = resolved(user_key("log_dir"), launch.log_dir, run_folder_error, errors)
 
 
 def launch_errors(launch: LaunchConfig, parallel: ParallelConfig) -> Iterator[str]:
-    """Yields validation errors of the keys, alone and together with the number of processes."""
+    """Yields the errors of the keys, each alone and with the number of processes."""
     size = world_size_of(parallel)
     if size < 1:  # an error of its own key
         return
@@ -134,7 +134,7 @@ def launch_errors(launch: LaunchConfig, parallel: ParallelConfig) -> Iterator[st
 
 
 def _node_errors(launch: LaunchConfig, size: int) -> Iterator[str]:
-    """Checks that the processes fill their nodes, this one among them; below 1 is an error of its own key."""
+    """Checks that the processes fill whole nodes, and that this node is one of them."""
     local, node = launch.local_worker_num, launch.node_rank
     if local is None or local < 1:
         return
@@ -178,14 +178,14 @@ def _ray_errors(launch: LaunchConfig) -> Iterator[str]:
 
 
 def is_ray_address(text: str) -> bool:
-    """True if `text` says where a cluster's head is; ray:// is for Ray Client, which knows no placement."""
+    """True if `text` is an address of a cluster's head, which ray:// is not: it lacks placement groups."""
     host, _, port = text.rpartition(":")
     is_port = port.isascii() and port.isdigit() and 0 < int(port) <= LARGEST_PORT
     return text == "auto" or (is_port and is_host(host))
 
 
 def is_host(text: str) -> bool:
-    """True if `text` can be the name or the address of a machine; nothing that a shell takes for more can."""
+    """True if `text` can be a host name or an IP address, without characters that a shell interprets."""
     if len(text) <= _LONGEST_HOST_NAME and _HOST_NAME.fullmatch(text):
         return True
     try:

@@ -16,7 +16,7 @@ from mindbatch.io.errors import ConfigError
 
 _KEYS = schema_keys(ModelTaskConfig)
 _NO_KEYWORDS = ("checkpoint_name_or_path", "mindformers_yaml")
-"""Keys of `model` that are no keywords: the first argument, and what only commands compose."""
+"""Keys of `model` that are no keywords: the first argument, and a file that only commands read."""
 
 _MODEL_KEYWORDS = {
     "model_type" if name == "type" else name: key
@@ -30,10 +30,9 @@ _KEYWORDS = _MODEL_KEYWORDS | _RUNTIME_KEYWORDS | _PARALLEL_KEYWORDS | _LORA_KEY
 
 
 def with_keywords(init: Callable[..., None]) -> Callable[..., None]:
-    """The constructor, with every keyword in the signature and the text that help() and notebooks show.
+    """Adds every keyword to the signature and the docstring of the constructor, for help() and notebooks.
 
-    The schemas are the only list of the keywords, so that a new key is one at once, with its default, its
-    meaning and its checks.
+    The keywords come from the schemas: a new key is a keyword without further code.
     """
     lines = [f"    {name}: {key.meaning} ({key.in_help})" for name, key in _KEYWORDS.items()]
     init.__doc__ = "\n".join(["Loads the model of a folder; null stands for None.\n", *lines])
@@ -52,13 +51,13 @@ def with_keywords(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def options_of(path: str | Path | None, arguments: Mapping[str, Any]) -> ModelTaskConfig:
-    """Reads the model, runtime and process options from LLM's arguments, with the paths resolved.
+    """Makes a configuration of LLM's arguments, with the paths resolved.
 
-    Names of vLLM's that mean the same are taken (`config.schema`), `model` for the path among them.
+    The names that vLLM has for the same keys are allowed, too, as `model` for the path.
 
     Raises:
-        TypeError: a keyword that there is not, one that is given under two names, or no path.
-        ConfigError: values that are not allowed, or paths that lead nowhere.
+        TypeError: an unknown keyword, a keyword and its alias, or no path.
+        ConfigError: values that are not allowed, or paths that do not exist.
     """
     arguments = own_keywords(arguments, _KEYWORDS)
     named = arguments.pop("model", None)
@@ -91,13 +90,13 @@ def options_of(path: str | Path | None, arguments: Mapping[str, Any]) -> ModelTa
 
 
 def _as_written(key: Key, value: Any) -> Any:
-    """A path or an amount of memory as a configuration has it: a text."""
+    """Converts a path or an amount of memory to a text, as in a configuration."""
     is_text = key.name == "cache_memory" or (key.is_path and key.type is str and value is not None)
     return str(value) if is_text else value
 
 
 def own_keywords(arguments: Mapping[str, Any], keywords: Mapping[str, Key]) -> dict[str, Any]:
-    """The arguments under their own names. keywords: by name of the argument, its key.
+    """Renames arguments that have an alias. keywords: the keys, by name of the argument.
 
     Raises:
         TypeError: an argument is given under two names.

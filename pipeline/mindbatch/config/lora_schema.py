@@ -1,4 +1,4 @@
-"""The section `lora`: the adapters that rows may be computed with."""
+"""The section `lora`: LoRA adapters, each a folder by name, and checks of its keys."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ _ALLOWED = "a folder or file, {path: PATH, scaling: NUMBER}, or null for the bas
 
 
 class AdapterFolder(NamedTuple):
-    """Location of an adapter: a folder, or a file of tensors. scaling: where its own files do not say it."""
+    """Location of an adapter: a folder or a file of tensors. scaling: None if its own files have it."""
 
     path: Path
     scaling: float | None = None
@@ -33,7 +33,7 @@ class AdapterFolder(NamedTuple):
 
 @dataclass
 class LoraConfig:
-    """LoRA adapters that rows may be computed with."""
+    """LoRA adapters that rows may use."""
 
     adapters: Any = option(
         None,
@@ -41,20 +41,18 @@ class LoraConfig:
         kind.described("mapping of names to folders, the path of MindFormers' lora_adapter.json, or null"),
         is_path=True,
     )
-    default: str | None = option(
-        None, "name of the adapter of rows that name none; null: the model without any"
-    )
+    default: str | None = option(None, "adapter of rows that name none; null: the model without an adapter")
     max_loaded: int | None = option(
         None,
-        "most adapters in memory at a time; the least recently used goes; null: all",
+        "largest number of adapters in memory; the least recently used is unloaded; null: all",
         kind.count(1),
         needs=(excludes("lora.mode", MERGE), _A_FOLDER),
     )
 
     mode: str = option(
         "live",
-        "merge makes the one adapter part of the weights while they are read, for every row; live is beside "
-        "the model, each row with its own",
+        "merge adds one adapter to the weights while they are read, for all rows; live computes adapters "
+        "beside the model, so that each row can have another",
         kind.choice("live", MERGE),
         needs=(needs("lora.adapters"),),
     )
@@ -65,7 +63,7 @@ class LoraConfig:
 
     @property
     def row_default(self) -> str | None:
-        """The adapter of rows that name none; None is the model without any."""
+        """Name of the adapter of rows that name none; None is the model without an adapter."""
         return self.names[0] if self.is_merged and self.names else self.default
 
     @property
@@ -74,7 +72,7 @@ class LoraConfig:
 
     @property
     def folders(self) -> dict[str, AdapterFolder]:
-        """The adapters that are folders, by name; the values are valid."""
+        """The adapters with a folder, by name; `adapters` must be valid."""
         by_name = {}
         for name in self.names:
             value = self.adapters[name]
@@ -86,10 +84,7 @@ class LoraConfig:
 
 
 def resolve_lora_paths(lora: LoraConfig, errors: list[str]) -> None:
-    """Replaces a list of adapters by what it holds, and `shipped:` and ~ in paths by what they mean.
-
-    The errors of all go to `errors`.
-    """
+    """Reads a file that lists adapters, and resolves `shipped:` and ~ in paths; appends to `errors`."""
     if isinstance(lora.adapters, str | Path):
         lora.adapters = _listed(str(lora.adapters), errors)
     if not isinstance(lora.adapters, Mapping):
@@ -108,7 +103,7 @@ def resolve_lora_paths(lora: LoraConfig, errors: list[str]) -> None:
 
 
 def _listed(text: str, errors: list[str]) -> Any:
-    """The adapters of MindFormers' list; `text` itself where it cannot be read."""
+    """Reads MindFormers' list of adapters at a path; returns the path itself if that has an error."""
     before = len(errors)
     path = resolved("lora.adapters", text, checkpoint_error, errors)
     if path is None or len(errors) > before:
@@ -121,7 +116,7 @@ def _listed(text: str, errors: list[str]) -> Any:
 
 
 def lora_errors(lora: LoraConfig) -> Iterator[str]:
-    """Every error in the values but those of paths, and of a list that they are in."""
+    """Yields the errors of the values, except those of paths."""
     if isinstance(lora.adapters, str | Path):
         return
     if lora.adapters is not None and not isinstance(lora.adapters, Mapping):
@@ -141,7 +136,7 @@ def lora_errors(lora: LoraConfig) -> Iterator[str]:
 
 
 def idle_errors(lora: LoraConfig, naming: str = "") -> Iterator[str]:
-    """Yields errors of adapters that no row names. naming: a key that would let rows name them."""
+    """Yields an error of adapters that no row uses. naming: text on another key that lets rows name them."""
     if lora.folders and lora.row_default is None:
         names = [*lora.folders]
         yield (
@@ -202,13 +197,12 @@ _READER = StrictReader(max_depth=1)
 
 
 def read_adapter_list(path: Path) -> dict[str, str]:
-    """The folders of adapters by name, of the file or of a folder that holds LIST_NAME.
+    """Reads the folders of adapters by name, from LIST_NAME or a folder with that file.
 
-    Folders that are not absolute are counted from the working directory, as MindFormers has it; where that
-    has none of the name, from the list's own.
+    Relative folders start at the working directory, as in MindFormers, or else at the folder of the list.
 
     Raises:
-        ValueError: the file cannot be read, or does not hold names with folders.
+        ValueError: the file cannot be read, or is no mapping of names to folders.
     """
     file = path / LIST_NAME if path.is_dir() else path
     if not file.exists():

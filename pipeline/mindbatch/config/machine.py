@@ -1,4 +1,4 @@
-"""The machine: memory and processors, as far as this process has them, and the packages installed here."""
+"""Memory and processors of this machine, within the limits of this process, and its installed packages."""
 
 import os
 import re
@@ -27,7 +27,7 @@ _PATTERN = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,6})?)\s*([A-Za-z]*)\s*")
 
 
 def memory(meminfo: Path = MEMINFO, limit: Path = MEMORY_LIMIT, groups: Path = OWN_GROUPS) -> dict[str, int]:
-    """Bytes of memory: `total` and `available`, and the `limit` of the container or control group, if any."""
+    """Reads the bytes of memory: `total`, `available`, and the `limit` of the control group, if any."""
     kilobytes = dict(line.split(":", 1) for line in lines(meminfo) if ":" in line)
     sizes = {
         name: int(kilobytes[field].split()[0]) * 1024
@@ -40,7 +40,7 @@ def memory(meminfo: Path = MEMINFO, limit: Path = MEMORY_LIMIT, groups: Path = O
 
 
 def _limits_of(groups: Path, hierarchy: Path) -> Iterator[Path]:
-    """The files that limit a process: of its control group and of all above, of either version."""
+    """Yields the files with memory limits: of the process's control group and of all above it."""
     for is_unified, group in control_groups("memory", groups, hierarchy):
         yield group / ("memory.max" if is_unified else "memory.limit_in_bytes")
 
@@ -48,7 +48,7 @@ def _limits_of(groups: Path, hierarchy: Path) -> Iterator[Path]:
 def control_groups(
     controller: str, groups: Path = OWN_GROUPS, hierarchy: Path = CONTROL_GROUPS
 ) -> Iterator[tuple[bool, Path]]:
-    """The folders of this process's control group and of all above, each with whether it is of version 2."""
+    """Yields the folders of this process's control group and of all above it; True for version 2."""
     for line in lines(groups):
         number, controllers, name = (line.split(":", 2) + ["", ""])[:3]
         group = PurePosixPath(name)
@@ -60,13 +60,13 @@ def control_groups(
 
 
 def free_memory() -> int | None:
-    """Bytes that may still be taken; None where the system does not say."""
+    """Returns the bytes of free memory; None if the system does not report them."""
     sizes = memory()
     return min((sizes[key] for key in ("available", "limit") if key in sizes), default=None)
 
 
 class MachineMemory(NamedTuple):
-    """Bytes that a machine, or its container, has, and those that are free. name: of another machine."""
+    """Bytes of memory of a machine or its container, all and free. name: the machine, None if it is this."""
 
     whole: int
     free: int
@@ -80,7 +80,7 @@ def memory_here() -> MachineMemory | None:
 
 
 def lines(file: Path) -> list[str]:
-    """The lines of a system file; none where the system has no such file."""
+    """Reads the lines of a system file; none if the system has no such file."""
     try:
         return file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -88,7 +88,7 @@ def lines(file: Path) -> list[str]:
 
 
 def parse_bytes(text: str) -> int:
-    """The number of bytes that `text` stands for, at least 1. Raises ValueError saying what is allowed."""
+    """Reads an amount of memory, at least 1 byte. Raises ValueError with the allowed forms."""
     match = _PATTERN.fullmatch(text)
     unit = UNITS.get(match[2].upper()) if match else None
     if match is None or unit is None:
@@ -100,18 +100,18 @@ def parse_bytes(text: str) -> int:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use at a time: of those it is bound to, as many as it is granted."""
+    """Counts the cores that this process may use, by its CPU affinity and its control groups."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(bound, granted_cores() or bound)
 
 
 def granted_cores(groups: Path = OWN_GROUPS, hierarchy: Path = CONTROL_GROUPS) -> int | None:
-    """Whole cores whose time the control groups of this process grant it; None where none of them says."""
+    """Returns the cores that the control groups grant this process; None if none has a quota."""
     return min(_quotas(groups, hierarchy), default=None)
 
 
 def _quotas(groups: Path, hierarchy: Path) -> Iterator[int]:
-    """Whole cores that each control group grants, of either version; a part of one counts as one."""
+    """Yields the cores that each control group grants, rounded up."""
     for is_unified, folder in control_groups("cpu", groups, hierarchy):
         names = ("cpu.max",) if is_unified else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
         words = " ".join(line for name in names for line in lines(folder / name)).split()
@@ -120,7 +120,7 @@ def _quotas(groups: Path, hierarchy: Path) -> Iterator[int]:
 
 
 def thread_notes(num_threads: int | None, processes: int = 1) -> Iterator[str]:
-    """Yields a note of more threads than cores. processes: of this machine, each with so many threads."""
+    """Yields a note if there are more threads than cores. processes: how many have so many threads each."""
     cores = usable_cores()
     if num_threads is None or num_threads * processes <= cores:
         return
@@ -137,12 +137,12 @@ HYPER_PARALLEL = "hyper_parallel"
 
 
 def is_installed(package: str) -> bool:
-    """True if a package can be found; it is not imported."""
+    """True if a package is installed. It is not imported."""
     return find_spec(package) is not None
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Versions by package; those that are not installed are left out."""
+    """Returns the versions of those packages that are installed."""
     installed = {}
     for package in packages:
         with suppress(PackageNotFoundError):
@@ -151,7 +151,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def lacks_hyper_parallel() -> bool:
-    """True if the installed MindFormers asks for hyper_parallel, and it is not there."""
+    """True if the installed MindFormers requires hyper_parallel, and that is not installed."""
     try:
         needed = requires("mindformers") or []
     except PackageNotFoundError:

@@ -11,10 +11,10 @@ from mindbatch.hub.models import HUGGING_FACE, MODEL_SCOPE
 from mindbatch.model_spec.registry import MODEL_TYPES
 
 MAX_THREADS = 256
-"""Most threads of the C++ kernels, as csrc/thread_pool.cpp has it."""
+"""Limit of the C++ kernels' threads, the same as in csrc/thread_pool.cpp."""
 
 DEFAULT_BATCH_SIZE = 32
-"""Default sequences in a step, fewer where steps have fewer tokens; asking for more than fit is refused."""
+"""Default of model.batch_size. It is lowered to the tokens of a step; larger values of users are refused."""
 
 
 _PATHS = (
@@ -25,7 +25,7 @@ _PATHS = (
 
 @dataclass
 class ModelConfig:
-    """Which model, and how it is held."""
+    """The model, its number types and the sizes of a step."""
 
     type: str = option(
         "auto", "architecture; auto reads it from the folder's config.json", kind.choice("auto", *MODEL_TYPES)
@@ -59,7 +59,11 @@ class ModelConfig:
         is_kept=False,
         needs=(needs("model.download", True),),
     )
-    provider: str = option("native", "who runs the model", kind.choice("native", "mindformers"))
+    provider: str = option(
+        "native",
+        "whose model code runs: MindBatch's own or MindFormers'",
+        kind.choice("native", "mindformers"),
+    )
     use_past: bool = option(True, "keep keys and values of past tokens; false recomputes them at every step")
     batch_size: int = option(
         DEFAULT_BATCH_SIZE,
@@ -80,19 +84,19 @@ class ModelConfig:
     )
     quantization: str | None = option(
         None,
-        "int8 keeps matrices in whole numbers with a scale for each output, on CPU; null: in model.dtype",
+        "int8 stores matrices as integers with a scale for each output, on CPU; null: as model.dtype",
         kind.choice("int8"),
     )
     cache_dtype: str = option(
         "auto",
-        "type of cached keys and values; auto is bfloat16 beside rounded weights on CPU, else as computed",
+        "type of cached keys and values; auto is bfloat16 with such or int8 weights on CPU, else as computed",
         kind.choice("auto", "float32", "float16", "bfloat16"),
         aliases=("kv_cache_dtype",),
     )
     tokenizer: str | None = option(None, "folder of the tokenizer; null: the model's folder", is_path=True)
     special_tokens: str = option(
         "plain",
-        "control tokens that a text prompt spells out: plain text, or parse them; chats' messages stay plain",
+        "control tokens spelt out in a text prompt: keep them as plain text, or parse them; never in chats",
         kind.choice("plain", "parse"),
     )
     assistant: str | None = option(
@@ -106,15 +110,15 @@ class ModelConfig:
     )
     ignore_config_keys: Any = option(
         (),
-        "keys of config.json that change nothing, though MindBatch does not know them",
+        "unknown keys of config.json to ignore, because they change nothing of the computation",
         kind.texts("keys of config.json"),
     )
 
 
 def _decoding_schema() -> type:
-    """The section with a key for each decoding parameter, of types that OmegaConf can hold.
+    """Makes the section with a key for each decoding parameter, of types that OmegaConf can hold.
 
-    Any stands for what no plain type says; what may be null then is null where nothing is given.
+    A parameter of no plain type has the type Any, and the default null if it may be null.
     """
     hints = get_type_hints(DecodingParams)
     keys = []
@@ -143,7 +147,7 @@ else:
 
 @dataclass
 class ParallelConfig:
-    """How many processes share the work."""
+    """How the work is divided among processes."""
 
     data_parallel: int = option(
         1,
@@ -153,7 +157,7 @@ class ParallelConfig:
     )
     model_parallel: int = option(
         1,
-        "slices of every layer; must divide the attention heads. With others rare rows get other tokens",
+        "ranks that share every layer; must divide the attention heads. Other values may change rare tokens",
         kind.count(1),
         aliases=("tensor_parallel_size",),
     )
@@ -162,7 +166,7 @@ class ParallelConfig:
     )
     device_map: Any = option(
         None,
-        "layers of each stage: null lets stages take as much time each, auto hold as many bytes",
+        "layers of each stage; null balances the time of the stages, auto their bytes",
         kind.described("auto, a list with the number of layers of each stage, or null"),
     )
 
@@ -185,7 +189,7 @@ class RuntimeConfig:
     cache_memory: str = option("1GiB", "budget of the key/value cache: 512MB, 1.5GiB or plain bytes")
     block_size: int = option(
         16,
-        "tokens in a block of the cache; few waste less of it, many are found faster",
+        "tokens in a block of the cache; small blocks waste less memory, large ones are faster",
         kind.choice(8, 16, 32, 64, 128),
     )
     max_batched_tokens: int = option(
@@ -193,7 +197,7 @@ class RuntimeConfig:
     )
     prefix_caching: bool = option(
         True,
-        "compute a beginning that prompts share once and keep it in the cache",
+        "compute a beginning that prompts share once, and keep it in the cache",
         aliases=("enable_prefix_caching",),
     )
     kernels: str = option(
@@ -222,5 +226,5 @@ def batch_error(model: ModelConfig, runtime: RuntimeConfig) -> str | None:
 
 
 def ignored_keys(model: ModelConfig) -> IgnoredKeys:
-    """The keys of config.json to pass over; with an assistant, each is one of its file or of the model's."""
+    """Returns the keys of config.json to ignore; with an assistant, each may be in either of two files."""
     return IgnoredKeys(tuple(model.ignore_config_keys), may_lack=model.assistant is not None)

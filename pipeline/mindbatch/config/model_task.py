@@ -1,4 +1,4 @@
-"""Configuration of every task that runs a model: its sections, and their checks, alone and together."""
+"""Configuration of every task that runs a model: its sections, and their checks."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator
@@ -50,13 +50,13 @@ class ModelTaskConfig(TaskConfig):
     runs_model: ClassVar[bool] = True
 
     uses_one_decoding: ClassVar[bool] = False
-    """True if every row is decoded as `decoding` says: an assistant that it asks nothing of is an error."""
+    """True if `decoding` applies to all rows, so that an assistant that it does not use is an error."""
 
     advises_sampling: ClassVar[bool] = False
     """True if a note says that the model recommends sampling, when the run decodes greedily by default."""
 
     records_seed: ClassVar[bool] = False
-    """True if a run's record has the seed that was drawn, with which the same command goes on."""
+    """True if a run's record keeps a drawn seed, so that the same command resumes with it."""
 
     starts_processes: ClassVar[bool] = True
     """True if the task runs the model in as many processes as `parallel` makes."""
@@ -70,8 +70,7 @@ class ModelTaskConfig(TaskConfig):
 
     # Not annotated, as in TaskConfig.
     job = cast(Any, None)
-    """The JobSetup that `launch` and this machine have come to, once it is known. It is of these ranks: a
-    configuration made with others by `dataclasses.replace` has none."""
+    """The JobSetup of these ranks on this machine, once it is known; `dataclasses.replace` drops it."""
 
     @property
     def thread_count(self) -> int | None:
@@ -83,7 +82,7 @@ class ModelTaskConfig(TaskConfig):
         return self.starts_processes and (world_size_of(self.parallel) > 1 or not is_plain)
 
     def draw_seed(self) -> None:
-        """Draws the seed where one is to be drawn: the same for all variants."""
+        """Draws one seed for all sections with `seed=random`."""
         chosen = [
             decoding for decoding in (self.decoding, *self.variants.values()) if str(decoding.seed) == RANDOM
         ]
@@ -110,7 +109,7 @@ class ModelTaskConfig(TaskConfig):
         yield from self.run_errors(keys)
 
     def package_errors(self) -> Iterable[str]:
-        """Yields errors of what is not installed and the run needs.
+        """Yields errors of packages that the run needs and that are not installed.
 
         Native models on a CPU need neither MindSpore nor MindFormers (constraints-cpu.txt).
         """
@@ -121,7 +120,7 @@ class ModelTaskConfig(TaskConfig):
             yield f"runtime.device_target=Ascend: {missing('mindspore')}, or give runtime=cpu"
 
     def run_errors(self, keys: SchemaKeys) -> Iterable[str]:
-        """Yields errors that keep the model from being run so; a task adds those of its own sections."""
+        """Yields errors of running the model with these values; tasks add errors of their own sections."""
         yield from self.device_errors()
         yield from launch_errors(self.launch, self.parallel)
         yield from _runtime_errors(self.runtime, self.model)
@@ -129,7 +128,7 @@ class ModelTaskConfig(TaskConfig):
         yield from _speculation_errors(self)
 
     def device_errors(self) -> Iterable[str]:
-        """Yields errors that keep the model from being run on this device and these ranks."""
+        """Yields errors of running the model on this device and these ranks."""
         yield from _model_errors(self.model, self.runtime)
         yield from _reference_errors(self.model, self.runtime, self.parallel)
         yield from _parallel_errors(self.parallel, self.model)
@@ -137,13 +136,13 @@ class ModelTaskConfig(TaskConfig):
 
 
 def rounded_cache(model: ModelConfig, device_target: str) -> str | None:
-    """The type of cached keys and values; None where it is the one that the kernels compute in."""
+    """Names the type of cached keys and values; None if it is the type that the kernels compute in."""
     cache = cache_type(model.cache_dtype, model.dtype, model.quantization, device_target)
     return None if cache == kernel_dtype(model.dtype, device_target) else cache.name
 
 
 def kept_weights(model: ModelConfig, device_target: str) -> str:
-    """The type of matrices, which `model.dtype=auto` leaves to the device."""
+    """Names the type of the matrices; `model.dtype=auto` depends on the device."""
     return weight_type(model.dtype, model.quantization, device_target).name
 
 
@@ -169,7 +168,7 @@ def _model_errors(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
 
 
 def _rounding_errors(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
-    """Yields errors where a provider or kernels of the CPU keep weights and cache in float32 only."""
+    """Yields errors of types that need the native kernels: all else computes in float32 on a CPU."""
     weights = weight_type(model.dtype, model.quantization, runtime.device_target)
     cache = cache_type(model.cache_dtype, model.dtype, model.quantization, runtime.device_target)
     key = "model.dtype" if model.quantization is None else "model.quantization"
@@ -189,7 +188,7 @@ def _rounding_errors(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str
 
 
 def _reference_errors(model: ModelConfig, runtime: RuntimeConfig, parallel: ParallelConfig) -> Iterator[str]:
-    """Yields errors of what NumPy's functions do not compute."""
+    """Yields errors of models that the NumPy kernels do not compute."""
     if runtime.kernels != "reference" or runtime.device_target != "CPU":
         return
     key, allowed = "runtime.kernels=reference", "allowed: runtime.kernels=auto, native"
@@ -225,7 +224,7 @@ def _runtime_errors(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]
 
 
 def _parallel_errors(parallel: ParallelConfig, model: ModelConfig) -> Iterator[str]:
-    """Numbers of ranks that the model cannot be cut for; what MindFormers divides is found by its backend."""
+    """Yields errors of numbers of ranks that the model cannot be divided over; MindFormers checks its own."""
     of_map = [*device_map_errors(parallel)]
     yield from of_map
     sizes = (parallel.model_parallel, parallel.pipeline_stage)
@@ -267,7 +266,7 @@ def widest(params: DecodingParams) -> int:
 
 
 def _width_errors(params: DecodingParams, runtime: RuntimeConfig) -> Iterator[str]:
-    """Checks that a request's sequences, which go on together, fit one step."""
+    """Checks that the sequences of a request, which are computed together, fit in one step."""
     if widest(params) * (1 + params.num_draft_tokens) <= max(1, runtime.max_batched_tokens):
         return
     from mindbatch.decoding.registry import strategy_for  # NumPy, which few mistakes need
@@ -284,7 +283,7 @@ def _width_errors(params: DecodingParams, runtime: RuntimeConfig) -> Iterator[st
 
 
 def _decoding_errors(config: ModelTaskConfig) -> Iterator[str]:
-    """Errors of the decoding parameters; those of some variants of several are named with them."""
+    """Yields errors of the decoding parameters; an error of some variants names them."""
     variants = config.variants if config.listed_group else {"": config.decoding}
     names_by_error: dict[str, list[str]] = {}
     for name, decoding in variants.items():
@@ -301,7 +300,7 @@ def _decoding_errors(config: ModelTaskConfig) -> Iterator[str]:
 
 
 def _length_errors(params: DecodingParams, model: ModelConfig) -> Iterator[str]:
-    """A shortest output that the model has no positions for."""
+    """Yields an error if the shortest output is longer than the model's positions."""
     if max(params.min_length, params.min_new_tokens) == 0:
         return
     positions, folder = model.seq_length, model.checkpoint_name_or_path

@@ -1,4 +1,4 @@
-"""Options of the groups (`model=auto`): the shipped configuration files, and those of --config-dir."""
+"""Finds the option files of the groups (`model=auto`): shipped ones, and those of --config-dir."""
 
 import os
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from mindbatch.io.error_lines import did_you_mean
 GLOBAL_PACKAGE = "_global_"
 
 DEEPEST_GROUP = 3
-"""Folders are looked into this far: more would be a search of the whole disk."""
+"""Depth to which folders are searched, so that a wrong folder does not mean a search of the whole disk."""
 
 
 @dataclass(frozen=True)
 class Choice:
     """The choice of an option file for a group: `model=tiny_gpt2`.
 
-    option: empty where the group is left out: `~model`.
-    override: the choice in Hydra's grammar, which may say more: `+experiment=quick`.
+    option: empty if the group is left out: `~model`.
+    override: the choice in Hydra's grammar, which may have more: `+experiment=quick`.
     """
 
     group: str
@@ -30,9 +30,9 @@ class Choice:
 
 
 class OptionFiles:
-    """Names of the groups and of their options; a user adds options to shipped groups, and groups.
+    """The groups and their options; a user may add options to shipped groups, and groups.
 
-    groups: folders of the two trees, those within others too, as `db/mysql`.
+    groups: names of the folders of both trees, nested ones as `db/mysql`.
     """
 
     def __init__(self, shipped: Path, added: Path | None) -> None:
@@ -47,7 +47,7 @@ class OptionFiles:
             for name, file in own[group].items()
             if name in self._files.get(group, {})
         )
-        """Files of the user's that a shipped option of their name would hide."""
+        """Files of the user with the name of a shipped option, which would hide them."""
         for group, files in own.items():
             self._files[group] = files | self._files.get(group, {})
         self.groups = frozenset(group for group in self._files if group)
@@ -59,7 +59,7 @@ class OptionFiles:
         return self._files.get(group, {}).get(option)
 
     def check_folder(self, log: ErrorLog) -> None:
-        """Notes an added folder that is missing or empty, and options that shipped ones would hide."""
+        """Adds errors of an added folder that is missing or empty, and of `hidden` files."""
         if self.added is not None and not self.added.is_dir():
             log.add(f"--config-dir {self.added}: no such folder{near_sibling(self.added)}")
         elif self.added is not None and not self._adds_any:
@@ -71,7 +71,7 @@ class OptionFiles:
             log.add(f"{file}: an option of this name is shipped; rename the file")
 
     def exists(self, choice: Choice, log: ErrorLog) -> bool:
-        """True if the chosen option exists; if not, the options that do go to `log`."""
+        """True if the chosen option exists; else adds an error with the options that do."""
         group, option = choice.group, choice.option
         names = self.names(group)
         if option in names:
@@ -89,7 +89,7 @@ class OptionFiles:
 
 
 def _groups(top: Path) -> dict[str, dict[str, Path]]:
-    """By group ('' is the folder itself), the option files directly in its folder."""
+    """Lists the option files by group, which is '' for the folder itself, and by name."""
     groups = {}
     for path, folders, files in os.walk(top):
         folder = Path(path)

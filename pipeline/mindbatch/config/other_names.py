@@ -1,4 +1,4 @@
-"""Keys, options and values that are none any more, or are called otherwise: what there is instead."""
+"""Advice on names of other engines, and on keys, options and values that were removed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ INSTEAD: Mapping[str, str] = {
     "launch=mpirun": "was removed; try: launch=dynamic, or mpirun -n NUMBER mindbatch ...",
     "launch=msrun": "was removed; try: launch=dynamic, or msrun ... python -m mindbatch ...",
 }
-"""By another name that no key stands for, or an option that was removed, what there is instead."""
+"""Advice for names of other engines that have no key here, and for removed keys and options."""
 
 SAVED_EARLIER: Mapping[str, tuple[Any, ...]] = {
     "output.tensorboard": (False, True),
@@ -26,5 +26,4 @@ SAVED_EARLIER: Mapping[str, tuple[Any, ...]] = {
         dict.fromkeys(("tasks", "include_path", "num_fewshot", "limit")) | {"apply_chat_template": False},
     ),
 }
-"""By key, values that were removed and that a file may still give, without effect: runs that earlier versions
-saved hold them."""
+"""Removed values, by key, that files may still have, without effect: runs of earlier versions saved them."""

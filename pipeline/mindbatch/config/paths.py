@@ -1,6 +1,6 @@
-"""Paths given by the user: their own files or shipped data, and errors of those unfit for what they are for.
+"""Resolves and checks the paths that users give, to their own files or to shipped data.
 
-Nothing is read but the names and kinds of files.
+Only names and kinds of files are looked at, never their content.
 """
 
 import os
@@ -19,23 +19,23 @@ from mindbatch.io.regular_file import check_own
 from mindbatch.io.storage import remove_abandoned
 
 SHIPPED = "shipped:"
-"""Prefix of a path below the data that travels with MindBatch, wherever that is installed."""
+"""Prefix of a path in the data that is installed with MindBatch."""
 
 STANDARD_INPUT = "-"
 """Stands for standard input where a file to read is expected."""
 
 SAVED_BESIDE = ".config.yaml"
-"""Suffix that, after the name of a generated file, names its configuration."""
+"""Suffix of the file with the configuration of a generated file."""
 
 SAVED_CONFIG = "config.yaml"
-"""The configuration of a run, in its folder."""
+"""File in the folder of a run with its configuration."""
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SIBLINGS_LOOKED_AT = 10_000
 
 
 def data_root() -> Path:
-    """The folder that holds configs/ and examples/: the package itself in a wheel, else the checkout."""
+    """Returns the folder with configs/ and examples/: the package in a wheel, else the checkout."""
     return _PACKAGE if (_PACKAGE / "configs").is_dir() else _PACKAGE.parents[1]
 
 
@@ -44,9 +44,9 @@ def configs_folder() -> Path:
 
 
 def resolve_path(text: str) -> Path:
-    """The path that `text` names: below the shipped data after `shipped:`, else the user's own (~ is home).
+    """Resolves `shipped:` to the shipped data, or ~ to the user's home.
 
-    A `shipped:` path that leads out of the shipped data raises ValueError, as does an unknown ~user.
+    Raises ValueError for a `shipped:` path that leads out of the shipped data, and for an unknown ~user.
     """
     if not text.startswith(SHIPPED):
         return expand_home(text)
@@ -58,7 +58,7 @@ def resolve_path(text: str) -> Path:
 
 
 def expand_home(text: str) -> Path:
-    """`text` as a path, with a leading ~ replaced. Raises ValueError when there is no such home."""
+    """Converts `text` to a path, with a leading ~ replaced. Raises ValueError if there is no such home."""
     try:
         return Path(text).expanduser()
     except RuntimeError as error:
@@ -66,7 +66,7 @@ def expand_home(text: str) -> Path:
 
 
 def near_sibling(path: Path) -> str:
-    """`; did you mean PATH?` with a path beside the missing `path` of much the same name, or nothing."""
+    """Returns `; did you mean PATH?` if the folder of a missing path has one of a similar name, else ""."""
     try:
         names = [entry.name for entry in islice(path.parent.iterdir(), _SIBLINGS_LOOKED_AT)]
     except OSError:
@@ -75,7 +75,7 @@ def near_sibling(path: Path) -> str:
 
 
 def near_shipped(text: str) -> str:
-    """`; did you mean shipped:TEXT?` where the missing path is one of the shipped examples, or nothing."""
+    """Returns `; did you mean shipped:TEXT?` if a missing path is one of the shipped examples, else ""."""
     if not text.startswith("examples/"):
         return ""
     try:
@@ -86,17 +86,17 @@ def near_shipped(text: str) -> str:
 
 
 LONGEST_SHOWN = 200
-"""Characters of a path: its end tells more than its beginning."""
+"""Limit of characters of a path in a message."""
 
 ALREADY_EXISTS = "already exists; use another name, or output.overwrite=true"
 
 DATA_SUFFIXES = (".json", ".csv", ".tsv", ".parquet", ".gz", ".zst")
-"""Suffixes of files with rows, which prompts_file cannot be."""
+"""Suffixes of files with rows, which are no files of prompts."""
 
 _PROBES = re.compile(r"\.mindbatch-[0-9a-f]{16}")
 
 PathCheck = Callable[[Path], str | None]
-"""The reason why a path cannot be used, or None when it can."""
+"""Explains why a path cannot be used; returns None if it can."""
 
 
 def resolved(
@@ -110,10 +110,10 @@ def resolved(
     hub: str = HUGGING_FACE,
     is_fetched: bool = False,
 ) -> str | None:
-    """The path that `text` means; a reason from `error_of` why it cannot be used is appended to `errors`.
+    """Resolves the path of a key, checks it by `error_of`, and appends its error to `errors`.
 
-    is_model: it may also be the name of a model in the local cache of the hub, in this revision.
-    is_fetched: model.download=true fetches such a one.
+    is_model: `text` may also be the name of a model in the local cache of the hub, in this revision.
+    is_fetched: model.download=true fetches such a model, so that an error need not advise that.
     """
     if text is None:
         return None
@@ -135,7 +135,7 @@ def resolved(
 
 
 def resolved_tools(key: str, tools: Any, errors: list[str]) -> Any:
-    """Tools that are given as a text are the path of a file."""
+    """Resolves `tools` if it is a text, which is the path of a file."""
     if not isinstance(tools, str):
         return tools
     return resolved(key, tools, input_file_error("a JSON list of tools"), errors)
@@ -174,12 +174,12 @@ def adapter_error(path: Path) -> str | None:
 
 
 def checkpoint_error(path: Path) -> str | None:
-    """For a file or folder with tensors. What is in it is looked at later."""
+    """Checks a file or folder with tensors. Its content is checked later."""
     return None if path.exists() else f"no such file or folder{near_sibling(path)}"
 
 
 def input_file_error(holds: str, hint: str = "") -> PathCheck:
-    """For a file to read, which `holds` something: `a prompt on each line`."""
+    """Checks a file to read. holds: its content in words, as `a prompt on each line`."""
 
     def error(path: Path) -> str | None:
         if path.is_dir():
@@ -192,7 +192,7 @@ def input_file_error(holds: str, hint: str = "") -> PathCheck:
 
 
 def prompts_file_error(path: Path) -> str | None:
-    """For a file with a prompt on each line, text or JSON lines."""
+    """Checks a file with a prompt on each line, as text or JSON."""
     if error := input_file_error("a prompt on each line", ", or - for standard input")(path):
         return error
     if path.suffix.lower() not in DATA_SUFFIXES:
@@ -204,7 +204,7 @@ def prompts_file_error(path: Path) -> str | None:
 
 
 def rows_error(path: Path) -> str | None:
-    """For the rows of a dataset: a file, a folder or a pattern. What is in them is looked at later."""
+    """Checks a dataset: a file, a folder or a pattern. The content is checked later."""
     if path.exists():
         return None if os.access(path, os.R_OK) else "cannot be read (Permission denied)"
     if not is_pattern(path):
@@ -232,7 +232,7 @@ def output_file_error(path: Path) -> str | None:
 
 
 def new_files_error(*endings: str) -> PathCheck:
-    """For a file to write where none is, nor one of the same name with one of the `endings` after it."""
+    """Checks a new file to write: neither it exists, nor a file of its name and one of the `endings`."""
 
     def error(path: Path) -> str | None:
         there = [name for ending in ("", *endings) if os.path.lexists(name := f"{path}{ending}")]
@@ -243,7 +243,7 @@ def new_files_error(*endings: str) -> PathCheck:
 
 
 def new_folder_error(*names: str) -> PathCheck:
-    """For a folder of outputs that holds none of the `names` yet."""
+    """Checks a folder of outputs that must not have any of the `names` yet."""
 
     def error(path: Path) -> str | None:
         there = [name for name in names if os.path.lexists(path / name)]
@@ -253,7 +253,7 @@ def new_folder_error(*names: str) -> PathCheck:
 
 
 def run_folder_error(path: Path) -> str | None:
-    """For the folder of a run, which is made when it is not there."""
+    """Checks the folder of a run, which is created if it does not exist."""
     for folder in (path, *path.parents):
         if folder.is_dir():
             return _write_error(folder) or (_new_file_error(folder) if folder != path else None)
@@ -267,7 +267,7 @@ def _write_error(folder: Path) -> str | None:
 
 
 def _new_file_error(folder: Path) -> str | None:
-    """Rights do not tell it all: root has them everywhere, and in /proc nobody makes a file."""
+    """Creates and removes a file, for permissions say too little: root has all, and /proc takes no file."""
     try:
         os.close(os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600))
     except OSError:  # a file system that has no files without a name, or cannot be written

@@ -1,4 +1,4 @@
-"""Texts on a command line that Hydra's grammar reads as something else, and how they are quoted."""
+"""Recognises texts that Hydra's grammar does not read as texts, and explains how to quote them."""
 
 import re
 import shlex
@@ -8,22 +8,21 @@ from hydra.errors import HydraException
 
 PARSER = OverridesParser.create()
 LONGEST_ECHO = 200
-"""Characters of a value that are worth repeating in a hint."""
+"""Limit of characters of a value that a hint repeats."""
 _NO_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
 def is_plain(token: str) -> bool:
-    """True if a text that Hydra's grammar reads as something else, or not at all, is meant to the letter:
-    Q: {{ question }}, or one with commas.
+    """True if a value may be a literal text even though Hydra's grammar does not read it as one.
 
-    Not where the user has begun to quote it, and not where it may be meant as a reference.
+    Examples are Q: {{ question }}, and texts with commas. Quoted values and references are none.
     """
     value = token.partition("=")[2].strip()
     return value[:1] not in ('"', "'") and "${" not in value
 
 
 def beyond_ascii(token: str) -> str | None:
-    """The value as it is written, where Hydra's grammar misses only letters beyond ASCII in it: 你好."""
+    """Returns the literal value if only letters beyond ASCII keep Hydra's grammar from reading it: 你好."""
     name, _, written = token.partition("=")
     plain = _NO_ASCII.sub("x", written)
     if plain == written:
@@ -37,7 +36,7 @@ def beyond_ascii(token: str) -> str | None:
 
 
 def quoting_hint(token: str, as_text: bool = False) -> str:
-    """Explains how to write the value so that the shell and Hydra both take it as one text."""
+    """Explains how to quote the value for both the shell and Hydra."""
     key, _, value = token.partition("=")
     looks_nested = value[:1] in ('"', "'") or (value[:1] in ("[", "{") and not as_text)
     if len(value) > LONGEST_ECHO or looks_nested:

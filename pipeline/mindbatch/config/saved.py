@@ -1,4 +1,4 @@
-"""A configuration beside outputs: as YAML that gives it again from any folder, as a record, and read back."""
+"""Saves a configuration beside outputs, as YAML that means the same in any folder, and reads it back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,16 +23,15 @@ from mindbatch.config.validation import nested
 from mindbatch.io.storage import Storage, write_whole
 
 NOT_CONTINUED = {"output.on_mismatch"}
-"""Keys not taken from a saved configuration: what a first command says about a folder that already exists
-is not meant for the run made there since."""
+"""Keys that are not read from a saved configuration: they concern a folder that existed before the run."""
 
 
 @dataclass(frozen=True)
 class WrittenSettings:
-    """A configuration as it was written, each ${...} as it stands: what it resolves to may be a secret.
+    """A configuration as written. Each ${...} is kept, because its value may be a secret.
 
-    values: of every key. folder: from which relative paths are. set_keys: the keys that the user gave.
-    listing: the options listed for listed_group.
+    values: the written value of every key. folder: relative paths start there.
+    set_keys: the keys that the user set. listing: the options listed for `listed_group`.
     """
 
     schema: type[TaskConfig]
@@ -52,19 +51,18 @@ class WrittenSettings:
         return self._yaml({})
 
     def portable_yaml(self, config: TaskConfig) -> str:
-        """YAML that means the same from every working directory.
+        """Returns YAML that means the same in every working directory.
 
-        A path written with ${...} or `shipped:` stays as it is, and so does standard input.
-        config: what came of the values.
+        Paths with ${...} or `shipped:` and standard input are kept. config: has the resolved values.
         """
         keys = schema_keys(self.schema).keys
         paths = [name for name in self.values if keys[name].is_path]
         return self._yaml({name: self._portable(self.values[name], value_at(config, name)) for name in paths})
 
     def settings(self, config: TaskConfig) -> dict[str, Any]:
-        """The value of every key of `config` for the record of a run, nested by section, in plain JSON types.
+        """Returns the values of `config` for the record of a run, nested by section, in JSON types.
 
-        Paths are absolute. A value written with ${...} is given as written.
+        Paths are absolute. Values with ${...} are kept as written.
         """
         keys = schema_keys(self.schema).keys
         return self._content(
@@ -72,18 +70,12 @@ class WrittenSettings:
         )
 
     def _content(self, replaced: Mapping[str, Any]) -> dict[str, Any]:
-        """The values nested by section, without the keys that are not kept.
-
-        replaced: values that stand instead of the written ones.
-        """
+        """Nests the values of all kept keys by section. replaced: values that override the written ones."""
         kept = {name for name, key in schema_keys(self.schema).keys.items() if key.is_kept}
         return nested({name: replaced.get(name, self.values[name]) for name in self.values if name in kept})
 
     def _yaml(self, replaced: Mapping[str, Any]) -> str:
-        """The content as YAML.
-
-        Instead of a section for which options were listed it has the list, and the keys that were given.
-        """
+        """Returns the content as YAML, with the list of options and the keys set beside it, if any."""
         content = self._content(replaced)
         if self.listing:
             group = self.schema.listed_group
@@ -106,10 +98,7 @@ class WrittenSettings:
         return list(value) if isinstance(value, tuple) else value
 
     def _portable(self, text: Any, value: Any) -> Any:
-        """A written path, or a mapping or list of some, that means the same from any folder.
-
-        value: what came of it.
-        """
+        """Makes written paths independent of the folder, in mappings and lists, too. value: as resolved."""
         if isinstance(text, Mapping):
             return {name: self._portable(item, value[name]) for name, item in text.items()}
         if isinstance(text, Sequence) and isinstance(value, tuple) and not isinstance(text, str):
@@ -121,19 +110,18 @@ class WrittenSettings:
         return self._absolute(value).replace("${", "\\${")
 
     def _absolute(self, path: str) -> str:
-        """`path` from the root; links stay, for they may be meant to be moved."""
+        """Makes a path absolute. Symbolic links are kept, so that they can be redirected later."""
         return str(self.folder / path)
 
 
 def save_config(
     config: TaskConfig, path: Path, storage: Storage | None = None, fixed: Mapping[str, Any] | None = None
 ) -> None:
-    """Writes `config` to `path` as YAML, whole or not at all; ${...} stay as written, so no secret is kept.
+    """Writes `config` to `path` as YAML, atomically. Each ${...} is kept, so that no secret is saved.
 
-    What was drawn stands in it. fixed: by key, what has come of other values that were left to the moment;
-    None is left as it is.
+    Drawn values are saved. fixed: further values by key that a resumed run must have; None changes nothing.
 
-    Raises StorageError when it cannot be written.
+    Raises StorageError if the file cannot be written.
     """
     values = {name: value for name, value in {**config.drawn, **(fixed or {})}.items() if value is not None}
     text = config.unresolved_yaml
@@ -149,9 +137,9 @@ def save_config(
 
 
 def read_saved(values_above: Mapping[str, Any], reader: LayerReader, log: ErrorLog) -> Layer:
-    """The settings saved in the folder that `values_above` name, wherever that was moved to.
+    """Reads the settings saved in the folder `output.dir` of `values_above`, which may have been moved.
 
-    Raises ConfigError when there are none: without them everything else would look like an error, too.
+    Raises ConfigError at once if there are none, because many other errors would follow from that.
     """
     num_errors = len(log.lines)
     file = _saved_file(values_above, log)
@@ -189,7 +177,7 @@ def _why_no_run(folder: Path) -> str:
 
 
 def resolved_text(written: object, meaning: str) -> str:
-    """The text that `written` stands for, with variables of the environment. Raises ValueError for none."""
+    """Resolves variables of the environment in a text. Raises ValueError if the result is no text."""
     try:
         text = OmegaConf.create({"text": written}).text
     except OmegaConfBaseException as error:

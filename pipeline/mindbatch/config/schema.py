@@ -1,4 +1,4 @@
-"""Building blocks of schemas: keys, their documentation and other names, and what every task carries."""
+"""Building blocks of schemas: keys with declarations and aliases, and the base of all configurations."""
 
 import dataclasses
 import importlib
@@ -19,7 +19,7 @@ _KINDS: Mapping[type, ValueKind] = {
     float: kinds.number(),
     str: kinds.text(),
 }
-"""The values of a type, where a key says no more."""
+"""The kind of values by type, for keys that declare none."""
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _CONVERSIONS: Mapping[tuple[type, type], Callable[[Any], Any]] = {
     (int, str): str,
@@ -29,15 +29,15 @@ _CONVERSIONS: Mapping[tuple[type, type], Callable[[Any], Any]] = {
     (str, int): int,
     (str, bool): lambda text: _FLAGS[text.lower()],
 }
-"""By the type of what is written and that of its key."""
+"""Conversions of a written value, by its type and the type of its key."""
 
 
 @dataclass(frozen=True)
 class Option(Field):
     """Declaration of a key.
 
-    is_path: a text given for it names a file or folder, which a saved configuration has as an absolute path.
-    is_kept: configurations that are shown or saved have it.
+    is_path: its texts are paths of files or folders, which saved configurations hold as absolute paths.
+    is_kept: it is part of configurations that are shown or saved.
     """
 
     is_path: bool = False
@@ -48,17 +48,17 @@ _BY_TYPE = kinds.described("")
 
 
 def option(default: Any, meaning: str, kind: ValueKind = _BY_TYPE, **more: Any) -> Any:
-    """A field of a schema, of which `Option(default, kind, meaning, **more)` is said.
+    """Declares a field of a schema by `Option(default, kind, meaning, **more)`.
 
-    kind: all values of the annotation's type where it is not given.
+    kind: by default all values of the annotation's type.
     """
     return declare(Option(default, kind, meaning, **more))
 
 
 def needs(key: str, *values: Any, remedy: str | None = None) -> Need:
-    """An option has an effect only where `key` has one of the `values`; without these, where it has any.
+    """Declares that an option has an effect only if `key` has one of `values`, by default any value.
 
-    remedy: as of Need; else to give the first of the values.
+    remedy: text of the remedy in the error line; by default, to set `key` to the first of the values.
     """
 
     def met(config: Any) -> bool:
@@ -71,7 +71,7 @@ def needs(key: str, *values: Any, remedy: str | None = None) -> Need:
 
 
 def excludes(key: str, *values: Any) -> Need:
-    """An option has no effect where `key` has one of the `values`; without these, where it has any."""
+    """Declares that an option has no effect if `key` has one of `values`, or, without `values`, any value."""
 
     def met(config: Any) -> bool:
         value = value_at(config, key)
@@ -85,19 +85,19 @@ def _is_given(value: Any) -> bool:
 
 
 def private_option() -> Any:
-    """The field of a section that says whom the files of a task are for; see `TaskConfig.is_private`."""
+    """Declares the field of a section that makes a task's files private (`TaskConfig.is_private`)."""
     return option(
         True, "new files and folders are this user's alone where umask is the usual 022; false: as umask is"
     )
 
 
 def section(schema: type) -> Any:
-    """A nested group of keys; the docstring of `schema` is its meaning."""
+    """Declares a nested group of keys; the docstring of `schema` describes it in help."""
     return field(default_factory=schema)
 
 
 class WrittenConfig(Protocol):
-    """A configuration as it was written (`config.saved`), with each ${...}."""
+    """A configuration with each ${...} as written; `config.saved` implements it."""
 
     @property
     def values(self) -> Mapping[str, Any]: ...
@@ -108,56 +108,56 @@ class WrittenConfig(Protocol):
 
 
 class TaskConfig:
-    """Base of the composed configuration of every task: what it carries besides its keys."""
+    """Base of the composed configuration of every task, with attributes that are no keys."""
 
     # Not annotated: a dataclass field would become a key that users could set.
     written = cast("WrittenConfig | None", None)
-    """The configuration as it was written; None where it was made otherwise."""
+    """The configuration as the user wrote it; None if it was not composed from files and a command line."""
 
     drawn = dict[str, Any]()
-    """The drawn values, by key, for keys whose value leaves it to chance."""
+    """Values that were drawn at random, by key: the seed of `decoding.seed=random`."""
 
     notes = tuple[str, ...]()
     """Notes that the user should read before the task begins."""
 
     variants = dict[str, Any]()
-    """By option listed for `listed_group`: the group's section with the values of that option."""
+    """Sections of `listed_group`, by the name of each option that the user listed."""
 
     listed_group: ClassVar[str] = ""
-    """The group for which a list of options is taken, each of which makes a variant of the section."""
+    """The group for which the user may give a list of options; each makes a variant of its section."""
 
     listed_options: ClassVar[tuple[str, ...]] = ()
-    """The list where the user gives none."""
+    """The default of that list."""
 
     positional: ClassVar[tuple[str, ...]] = ()
-    """The keys that words without `=` stand for, in this order."""
+    """Keys that are set by words without `=`, in this order."""
 
     positional_rest: ClassVar[str] = ""
-    """The key for all further words, as a list; empty where there is none."""
+    """Key that takes all further words as a list; empty if no task key does."""
 
     continues_run: ClassVar[bool] = False
     """True if the task starts from the configuration saved in output.dir."""
 
     continuing_key: ClassVar[str] = ""
-    """The key that, when true, makes it start from there."""
+    """Key that, if true, makes the task start from that configuration, too."""
 
     used: ClassVar[frozenset[str]] = frozenset()
-    """The keys that the task has, where it does not have all of its sections: their names, or a section's."""
+    """Names of the keys and sections that the task has; empty if it has all keys of its schema."""
 
     runs_model: ClassVar[bool] = False
-    """True if the schema is a ModelTaskConfig, which other tasks do not import: it declares much."""
+    """True if the schema is a ModelTaskConfig. Tasks without a model do not import that class, for speed."""
 
     verbose_key: ClassVar[str] = "verbose"
     """The key that --verbose sets."""
 
     @property
     def unresolved_yaml(self) -> str:
-        """The configuration as YAML that gives it again from any folder, each ${...} as written."""
+        """YAML of the configuration, which means the same in any folder; each ${...} is kept."""
         return "" if self.written is None else self.written.portable_yaml(self)
 
     @property
     def resolved_settings(self) -> dict[str, Any]:
-        """The values of all keys, nested as in YAML; one written with ${...} stays: it may be a secret."""
+        """The values of all keys, nested as in YAML. A ${...} is not resolved, because it may be a secret."""
         return {} if self.written is None else self.written.settings(self)
 
     @property
@@ -167,7 +167,7 @@ class TaskConfig:
 
     @property
     def is_private(self) -> bool:
-        """True if what the task writes holds people's data, and nobody has said who else may read it."""
+        """True if the files that the task writes may hold personal data, and no key lets others read them."""
         return False
 
     @property
@@ -177,22 +177,22 @@ class TaskConfig:
 
     @property
     def is_launched(self) -> bool:
-        """True if the keys ask for more than the task in this process: others, a launcher, or a dry run."""
+        """True if the task runs in other processes, is started by a launcher, or is only a dry run."""
         return False
 
     @property
     def is_continued(self) -> bool:
-        """True if the configuration began with one that was saved."""
+        """True if the configuration starts from a saved one."""
         return self.continues_run
 
     def resolve_paths(self) -> list[str]:
-        """Replaces `shipped:` and ~ in the paths by what they mean; returns their errors."""
+        """Resolves `shipped:` and ~ in the paths; returns the errors of the paths."""
         return []
 
     def read_values(self, keys: "SchemaKeys") -> dict[str, str]:
-        """Puts all values into the forms of their kinds; the errors by key.
+        """Normalises all values by their kinds; returns the errors by key.
 
-        The default stands in for a value of another type, which no further check could read.
+        A value of a wrong type is replaced by the default, so that further checks can read the key.
         """
         errors = {}
         for name, key in keys.keys.items():
@@ -207,7 +207,7 @@ class TaskConfig:
         return errors
 
     def need_errors(self, keys: "SchemaKeys") -> Iterator[str]:
-        """Yields a line for each key that was given and has no effect beside the others, as declared."""
+        """Yields a line for each key that was set and, by its declared needs, has no effect."""
         yield from filter(None, (self.need_error(key, keys) for key in keys.keys.values()))
 
     def need_error(self, key: "Key", keys: "SchemaKeys") -> str | None:
@@ -219,12 +219,12 @@ class TaskConfig:
         return None if need is None else _without_effect(key.name, value, need, self)
 
     def all_errors(self, keys: "SchemaKeys") -> Iterator[str]:
-        """Yields the errors in the values besides those of each key's kind; the paths are resolved."""
+        """Yields the errors of values that depend on each other, after `resolve_paths` and `read_values`."""
         yield from self.own_errors(keys)
         yield from self.need_errors(keys)
 
     def own_errors(self, keys: "SchemaKeys") -> Iterable[str]:
-        """The errors that are declared on no key."""
+        """Returns the errors that no key declares."""
         return ()
 
 
@@ -247,18 +247,18 @@ class Task:
     """The schema, as MODULE:CLASS."""
 
     module: str
-    """Holds `run(config) -> int`."""
+    """Name of the module with `run(config) -> int`."""
 
     examples: tuple[str, ...]
 
     first: tuple[str, ...] = ()
-    """The keys, and groups of options, that people use first: its page of help. Without any it has all."""
+    """Keys and groups of options on the page of help, the most used ones; empty shows all."""
 
     implied: tuple[str, ...] = ()
     """Overrides that the name of the task stands for."""
 
     configuration: str = ""
-    """Its shipped file, where that is not named after the task."""
+    """Name of its shipped file, if that is not the name of the task."""
 
     @property
     def primary(self) -> str:
@@ -289,7 +289,7 @@ class Key(Option):
 
     @property
     def takes(self) -> str:
-        """Which values, as words that follow "must be"."""
+        """Describes the allowed values, in words that follow "must be"."""
         words = self.kind.takes
         return f"{words}{',' * (',' in words)} or null" if self.optional else words
 
@@ -299,9 +299,9 @@ class Key(Option):
         return f"{brief} {'|' if self.kind.names else 'or'} null" if self.optional else brief
 
     def converted(self, value: Any) -> Any:
-        """A value of the key's type where a file or variable has it as another: a text of digits, 1 for 1.0.
+        """Converts a value of a file or variable to the key's type: a text of digits to a number, 1 to 1.0.
 
-        Raises ValueError for one of another type.
+        Raises ValueError if that is not possible.
         """
         if self.type is Any or (value is None and self.optional) or type(value) is self.type:
             return value
@@ -311,11 +311,11 @@ class Key(Option):
             raise ValueError(f"must be {self.takes}") from None
 
     def read(self, value: Any) -> Any:
-        """The one form of a value. Raises ValueError as the kind does."""
+        """Normalises a value. Raises ValueError if it is not allowed."""
         return None if value is None and self.optional else self.kind.read(value)
 
     def error(self, value: Any) -> str | None:
-        """Explains why a value is none that the key takes; None if it is one."""
+        """Explains why a value is not allowed; None if it is."""
         try:
             self.read(value)
         except ValueError as error:
@@ -329,10 +329,10 @@ class SchemaKeys:
 
     keys: dict[str, Key]
     sections: dict[str, str]
-    """Section name -> one-line meaning; the keys of no section belong to the section ''."""
+    """One-line descriptions by section; keys without a section are in the section ''."""
 
     def nearest(self, name: str) -> str | None:
-        """The full key, or section, most likely meant by the unknown `name`, its group missing or wrong."""
+        """Finds the key or section that an unknown name most likely means, whatever its section."""
         section, _, leaf = name.rpartition(".")
         if meant := own_key(name, self.keys):
             return meant
@@ -353,7 +353,7 @@ class SchemaKeys:
 
 
 def section_of(config: Any, name: str) -> Any:
-    """The part of a configuration that has a key."""
+    """Returns the section of a configuration that has the key `name`."""
     for part in name.split(".")[:-1]:
         config = getattr(config, part)
     return config
@@ -364,7 +364,7 @@ def value_at(config: Any, name: str) -> Any:
 
 
 def schema_keys(schema: type) -> SchemaKeys:
-    """The keys of the dataclass `schema`; a field that is itself a dataclass is a section."""
+    """Lists the keys of the dataclass `schema`; a field that is itself a dataclass is a section."""
     used: frozenset[str] = getattr(schema, "used", frozenset())
     keys = {
         key.name: key
@@ -402,6 +402,6 @@ def _first_line(schema: Any) -> str:
 
 
 def own_key(name: str, keys: Mapping[str, Key]) -> str | None:
-    """The one of the keys that an unknown name, whatever its section, stands for."""
+    """Finds the key of which an unknown name is an alias, in any section."""
     others = {other: key.name for key in keys.values() for other in key.aliases}
     return others.get(name) or others.get(name.rpartition(".")[2])

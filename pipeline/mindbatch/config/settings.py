@@ -1,6 +1,6 @@
-"""Settings as they are given: words of a command line and keys of files, as layers that override each other.
+"""Reads command lines and files of settings into layers that override each other.
 
-A command line's values are JSON, texts to the letter, or in Hydra's grammar.
+Values on a command line are JSON, literal texts, or written in Hydra's grammar.
 """
 
 import os
@@ -30,19 +30,19 @@ from mindbatch.io.strict_json import JsonError, StrictReader, value_errors
 PREDICT_YAML = "model.mindformers_yaml"
 OUTPUT_FOLDER = "output.dir"
 MANDATORY = "???"
-"""OmegaConf's sign for a value that must be given."""
+"""OmegaConf's mark of a mandatory value."""
 OPTION = "option"
-"""The key of the option, where an entry of a list of options is a mapping of values that override it."""
+"""Key of the option in an entry of a list of options that is a mapping with further values."""
 
 LinePrefix = Callable[[str], str]
-"""Gives the prefix of an error line that names the file which sets a key: `run.yaml: `, or nothing."""
+"""Returns the prefix of error lines on a key, the file that sets it: `run.yaml: `, or ""."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A value for a key, or for a name that is none.
+    """A value for a key, which may be unknown.
 
-    source: prefix of an error line: `run.yaml: `, or nothing for the command line.
+    source: prefix of error lines: `run.yaml: `, or "" for the command line.
     """
 
     key: str
@@ -51,7 +51,7 @@ class Assignment:
 
     @property
     def refers(self) -> bool:
-        """True if the value has a reference in it, or is OmegaConf's sign for one that must be given."""
+        """True if the value has a reference, or the mark of a mandatory value."""
         return "${" in str(self.value) or MANDATORY in str(self.value)
 
     @property
@@ -85,9 +85,9 @@ class Listed:
 
 @dataclass
 class Layer:
-    """The settings of one source: a file, a command line.
+    """The settings of one source, a file or the command line.
 
-    Its options override the layers below, its values override its options; the last list of options counts.
+    Its options override the layers below, and its assignments override its options.
     """
 
     assignments: list[Assignment] = field(default_factory=list)
@@ -104,14 +104,14 @@ class Layer:
 
 
 def values_of(layers: Iterable[Layer]) -> dict[str, Any]:
-    """The last value that the layers assign to each key."""
+    """Returns the last value that the layers assign to each key."""
     return {item.key: item.value for layer in layers for item in layer.assignments}
 
 
 class LayerReader:
-    """Turns keys and raw values into layers. Values are judged later, in the configuration as a whole.
+    """Converts keys and raw values to layers; the values are validated later.
 
-    groups: of options. listed_group: the group for which a list of options is taken.
+    groups: names of the groups. listed_group: the group that takes a list of options.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class LayerReader:
         self._listed_group = listed_group
 
     def read_file(self, path: Path) -> Layer:
-        """The settings of a --config file; its errors go to the log."""
+        """Reads a --config file; its errors go to the log."""
         try:
             content = read_mapping(path)
         except ConfigError as error:
@@ -143,9 +143,9 @@ class LayerReader:
         return layer
 
     def read(self, key: str, value: Any, source: LinePrefix = lambda key: "", override: str = "") -> Layer:
-        """The setting that `key` with `value` stands for, or one for each key below a section.
+        """Converts a key with its value to an assignment, a choice, a list of options or many assignments.
 
-        override: in Hydra's grammar, where it says more than `key=value`.
+        override: the choice in Hydra's grammar, if that has more than `key=value`.
         """
         if self.takes_list(key) and isinstance(value, str | list):
             return Layer(listing=self._listing(key, value, source(key)))
@@ -158,7 +158,7 @@ class LayerReader:
         return Layer([Assignment(key, _with_text_keys(value), source(key))])
 
     def defaults_of(self, key: str) -> Layer:
-        """The default of a key, or of each in a section: `~key`."""
+        """Assigns its default to a key, or to each key of a section: `~key`."""
         names = [name for name in self.keys.keys if name == key or name.startswith(f"{key}.")]
         defaults = [Assignment(name, self.keys.keys[name].default) for name in names]
         return Layer(defaults or [Assignment(key, None, "~")])
@@ -167,7 +167,7 @@ class LayerReader:
         return key == self._listed_group != ""
 
     def takes_text(self, key: str, written: str = "") -> bool:
-        """True if what is written for the key is a text to the letter."""
+        """True if the written value of the key is a literal text."""
         declared = self.keys.keys.get(key)
         is_list = written[:1] == "[" and written[-1:] == "]"
         return declared is not None and (
@@ -196,7 +196,7 @@ class LayerReader:
 
 
 def _with_text_keys(value: Any) -> Any:
-    """As YAML and JSON have it: {50256: -1} on the command line is {"50256": -1} when it is saved."""
+    """Converts the keys of mappings to texts, as in saved files: {50256: -1} becomes {"50256": -1}."""
     if isinstance(value, Mapping):
         return {str(name): _with_text_keys(item) for name, item in value.items()}
     return [_with_text_keys(item) for item in value] if isinstance(value, list) else value
@@ -204,10 +204,10 @@ def _with_text_keys(value: Any) -> Any:
 
 MODEL_FOLDER = "model.checkpoint_name_or_path"
 FOLDER_KEYS = (OUTPUT_FOLDER, "hydra.run.dir", "hydra.sweep.dir")
-"""The key of the folder of outputs, and what users of Hydra call it."""
+"""The key of the folder of outputs, and Hydra's own keys for it."""
 
 _DEEPEST = 100
-"""Lists and mappings within each other: as many as a JSON schema may have, and no key takes more."""
+"""Limit of nested lists and mappings in JSON, the same as for JSON schemas."""
 _READER = StrictReader()
 _QUOTED = re.compile(r"'([^'\\]*)'")
 _QUOTED_TEXTS = re.compile(rf"\[\s*{_QUOTED.pattern}(?:\s*,\s*{_QUOTED.pattern})*\s*\]")
@@ -216,7 +216,7 @@ _QUOTED_TEXTS = re.compile(rf"\[\s*{_QUOTED.pattern}(?:\s*,\s*{_QUOTED.pattern})
 def read_command_line(
     arguments: list[str], schema: type[TaskConfig], reader: LayerReader, log: ErrorLog
 ) -> Layer:
-    """The settings of a command line in the order given, positional words first; errors go to `log`."""
+    """Reads a command line in its order, positional words first; errors go to `log`."""
     words, tokens = _positional(arguments, schema, log)
     layer = Layer(words)
     for number, token in enumerate(tokens):
@@ -228,10 +228,10 @@ def read_command_line(
 
 
 def json_value(token: str) -> Any:
-    """The value, if it is a JSON text, list or object, or a list of texts in single quotes; None if not.
+    """Parses a value that is a JSON text, list or object, or a list of texts in single quotes; else None.
 
-    Hydra's grammar takes most of them too, but knows no escapes: "\\n" is a backslash and an n there. And it
-    takes time that grows with the square of a list.
+    Hydra's grammar reads most of these, but without escapes, so that "\\n" is a backslash and an n. Its time
+    grows with the square of the length of a list.
     """
     name, _, written = token.partition("=")
     if name.startswith("~") or "@" in name or written.lstrip()[:1] not in ("[", "{", '"'):
@@ -245,16 +245,16 @@ def json_value(token: str) -> Any:
 
 
 def key_of(token: str) -> str:
-    """The key of an override: `+key` and `++key` mean `key`, for the schema decides what exists."""
+    """Returns the key of an override. `+key` and `++key` mean `key`: the schema decides what exists."""
     return token.partition("=")[0].lstrip("+~").partition("@")[0]
 
 
 def _positional(
     arguments: list[str], schema: type[TaskConfig], log: ErrorLog
 ) -> tuple[list[Assignment], list[str]]:
-    """The settings that the words among `arguments` stand for, and the other arguments.
+    """Converts the words among `arguments` to settings of positional keys; returns the rest as well.
 
-    A word has no `=`, or is a path that has one: no key has a slash. It is taken to the letter.
+    A word has no `=`, or a slash before it, as a path may have and a key has not. It is a literal text.
     """
     if not schema.positional and not schema.positional_rest:
         return [], arguments
@@ -285,7 +285,7 @@ def _is_stray(token: str) -> bool:
 
 
 def _stray_words(tokens: list[str], first: int, reader: LayerReader) -> str:
-    """The error of successive words that have no key: most often a text that was not quoted for the shell."""
+    """Words the error of successive words without a key, most often a text that needs quotes in the shell."""
     words = [*takewhile(_is_stray, tokens[first:])]
     error = f"{shown(' '.join(words))}: must be KEY=VALUE"
     before = tokens[first - 1] if first else ""
@@ -338,7 +338,7 @@ def _read_one(token: str, reader: LayerReader, log: ErrorLog) -> Layer:
 
 
 def _structural(override: Override, token: str, reader: LayerReader, log: ErrorLog) -> Layer:
-    """Reads `~group`, `~key` and `group@package=option`: the first and the last are Hydra's."""
+    """Reads `~group`, `~key` and `group@package=option`."""
     key = override.key_or_group
     if key in reader.groups and (override.is_delete() or isinstance(override.value(), str)):
         return Layer(choices=[Choice(key, "" if override.is_delete() else str(override.value()), token)])
@@ -354,8 +354,9 @@ def _structural(override: Override, token: str, reader: LayerReader, log: ErrorL
 
 
 def _value(override: Override, token: str, as_text: bool) -> Any:
-    """The value; what was written, where that is a text and Hydra's grammar makes something else of it:
-    2024_11 and 1e3 are names, [abc] and \\(a\\) regular expressions.
+    """Returns the value of an override, or its literal text if Hydra reads another type where a text is due.
+
+    As texts, 2024_11 and 1e3 are names, and [abc] and \\(a\\) are regular expressions.
     """
     value, written = override.value(), token.partition("=")[2].strip()
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

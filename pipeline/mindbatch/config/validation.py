@@ -1,4 +1,4 @@
-"""The one pass over a composed configuration: unknown keys, references, types, kinds, all errors at once."""
+"""Validates a composed configuration in one pass: unknown keys, references, types and allowed values."""
 
 import os
 import re
@@ -23,13 +23,13 @@ from mindbatch.io.screen_text import hide
 JSON_SCHEMA = "decoding.json_schema"
 FIXED_SETTINGS = "Hydra's own settings are fixed here"
 _MAX_KEYS = 4
-"""Most keys of a section that an error line names: enough to show what its keys look like."""
+"""Number of keys of a section that an error line names as examples."""
 _ESCAPE = "${ begins a reference; write \\${ for the characters themselves"
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
 
 
 def _environment_value(name: str, *default: Any) -> Any:
-    """OmegaConf's oc.env, whose values are hidden from then on."""
+    """Resolves oc.env as OmegaConf does, and hides its values in all later output."""
     value = oc.env(name, *default)
     if name in os.environ:
         hide(os.environ[name], f"${{oc.env:{name}}}")
@@ -39,13 +39,13 @@ def _environment_value(name: str, *default: Any) -> Any:
 OmegaConf.register_new_resolver("oc.env", _environment_value, replace=True)
 
 Assignments = dict[str, Assignment]
-"""The assignments that count, by key, those of the last layer last."""
+"""The last assignment for each key, in the order of the layers."""
 
 
 class Validator:
-    """Judges settings and gives their typed values. What is wrong goes to the log, and its default counts.
+    """Validates assignments and returns typed values; a wrong value is logged and replaced by its default.
 
-    groups: of options, whose names are near names too.
+    groups: names of groups, which are suggested for unknown keys, too.
     """
 
     def __init__(self, keys: SchemaKeys, groups: frozenset[str], log: ErrorLog) -> None:
@@ -54,10 +54,9 @@ class Validator:
         self._log = log
 
     def typed(self, settings: Assignments, *, resolves: bool = True) -> dict[str, Any]:
-        """The value of every key in the form of its kind.
+        """Returns the normalised value of every key, and converts those in `settings` to their types.
 
-        resolves: without it the defaults stand for all values with references.
-        In `settings` the values become those of their keys' types, but for those with references.
+        resolves: False leaves the default for values with references.
         """
         self._read_schema_file(settings)
         values = {name: _default(key) for name, key in self._keys.keys.items()}
@@ -92,7 +91,7 @@ class Validator:
             value = key.converted(setting.value)
             settings[key.name] = replace(setting, value=value)
             if key.kind.is_plain:
-                values[key.name] = value  # even where it is not allowed: what follows from it is no news
+                values[key.name] = value  # even if not allowed: no errors follow from the default
             values[key.name] = key.read(value)
             self._log.mark_valid(key.name)
         except (ValueError, RecursionError) as error:
@@ -100,7 +99,7 @@ class Validator:
             self._refuse(setting, why)
 
     def _resolve(self, references: Assignments, values: dict[str, Any]) -> None:
-        """Reads what references stand for into `values`. No error shows that, for it may be a secret."""
+        """Resolves references into `values`. No error shows a resolved value, because it may be a secret."""
         tree = OmegaConf.create(nested(values))
         for name, setting in references.items():
             try:
@@ -132,7 +131,7 @@ class Validator:
         return f"={shown(setting.value)}: must be {options}values for its keys: {listed}{rest}"
 
     def unknown(self, name: str) -> str:
-        """Explains why the key `name` is refused, with the key that was probably meant."""
+        """Explains why the key `name` is refused, and suggests the key that was probably meant."""
         if name.partition(".")[0] == "hydra":
             return f"{FIXED_SETTINGS}; --multirun, --cfg and --config-name are flags"
         if any(map(is_hydra_key, name.split("."))):
@@ -145,19 +144,19 @@ class Validator:
 
 
 def _default(key: Key) -> Any:
-    """The default as a file would give it: YAML has lists, not tuples."""
+    """Returns the default as a file would give it: YAML has lists, not tuples."""
     return key.read([*key.default]) if isinstance(key.default, tuple) else key.default
 
 
 def written_values(settings: Assignments, keys: SchemaKeys) -> dict[str, Any]:
-    """The value of every key as it was written, with each ${...}; else its default."""
+    """Returns the value of every key as written, with each ${...}, or else its default."""
     return {
         name: settings[name].value if name in settings else key.default for name, key in keys.keys.items()
     }
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by dotted key as mappings within each other."""
+    """Converts values by dotted key to nested mappings."""
     tree: dict[str, Any] = {}
     for name, value in values.items():
         *sections, leaf = name.split(".")
@@ -180,7 +179,7 @@ def _why_unresolved(error: Exception, written: Any, key: Key) -> str:
 
 
 def _text_of_schema(written: str) -> str:
-    """The text of a schema's file. Raises ValueError."""
+    """Reads the file of a JSON schema. Raises ValueError."""
     from mindbatch.decoding.grammar import MAX_CHARACTERS  # few give a schema
 
     path = resolve_path(written)

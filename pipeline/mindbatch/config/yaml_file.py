@@ -1,4 +1,4 @@
-"""Strict reading of YAML configuration files: bounded, without aliases, tags, duplicate or Hydra keys."""
+"""Reads YAML configuration files strictly: bounded, without aliases, tags, duplicate or Hydra keys."""
 
 import re
 from collections import Counter
@@ -36,9 +36,9 @@ class _StrictLoader(_Loader):  # type: ignore[misc]
 
 
 def read_mapping(path: Path, *, may_name_package: bool = False) -> dict[str, Any]:
-    """The mapping that the YAML file `path` holds; an empty file is an empty mapping.
+    """Reads the mapping of a YAML file; an empty file is an empty mapping.
 
-    may_name_package: it is an option's file, which may begin with Hydra's @package.
+    may_name_package: allows Hydra's @package, for files of options.
     Raises ConfigError for a file that is missing, too large, not UTF-8 or not YAML, and for anything but
     plain nested mappings with distinct text keys, lists and scalars.
     """
@@ -48,10 +48,9 @@ def read_mapping(path: Path, *, may_name_package: bool = False) -> dict[str, Any
 def read_with_lines(
     path: Path, unread: Collection[str] = (), *, may_name_package: bool = False
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """The mapping in `path`, as of `read_mapping`, and the line of each of its keys, dotted below a section.
+    """Reads a mapping as `read_mapping` does, and returns it with the line of each dotted key.
 
-    unread: keys at the top whose values are None here, whatever they hold: nothing is built from them, so
-    that anchors and aliases are allowed there.
+    unread: keys at the top that are not read: their values are None, and may have anchors and aliases.
     """
     text = _read_text(path)
     if not may_name_package and _PACKAGE_HEADER.search(text):
@@ -110,7 +109,7 @@ def _read_text(path: Path) -> str:
 
 
 def _refuse_unsafe_events(text: str, path: Path, unread: Collection[str]) -> None:
-    """Aliases, tags, several documents and deep nesting, found before anything is built from the text."""
+    """Refuses aliases, tags, several documents and deep nesting, before anything is built from the text."""
     depth = documents = at_top = 0
     may_alias = False
     events: Iterator[Any] = yaml.parse(text, Loader=_StrictLoader)
@@ -167,7 +166,7 @@ def _one_line(error: Exception) -> str:
 
 
 def repeated_key(text: str) -> str | None:
-    """The first key that a mapping in `text` has twice; None where none has, or it is no YAML.
+    """Finds the first key that a mapping in `text` has twice; None if there is none, or the text is no YAML.
 
     A mapping in Hydra's grammar is one in the flow style of YAML.
     """

@@ -1,1 +1,1 @@
-"""From a configuration to an engine: a folder described, checked, sized, loaded."""
+"""Makes an engine of a configuration: checks the model's folder, sizes the cache, loads the weights."""

@@ -1,4 +1,4 @@
-"""Puts an engine together from its setup: weights, kernels, cache."""
+"""Builds an engine from its setup: loads the kernels and the weights, and allocates the cache."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ Notice = Callable[[str], None]
 
 @dataclass(frozen=True)
 class LoadedEngine:
-    """An engine that is ready, with what its users need to know of it.
+    """A loaded engine, with facts that its users need.
 
-    kernels: see `kernels_in_use`.
-    streams: whether streamers get the text here; of several copies of a script one shows it.
+    cache_bytes: memory of the caches. kernels: names of the kernels, as `kernels_in_use` returns them.
+    streams: True if this process passes text to streamers; only one of several copies of a script does.
     """
 
     engine: StepEngine
@@ -86,20 +86,19 @@ def _demand_of(setup: EngineSetup) -> MemoryDemand:
 def load_runners(
     setup: EngineSetup, notice: Notice, join: Callable[[Kernels], None] = lambda kernels: None
 ) -> Runners:
-    """Loads a model, or the rank of it that was set up. notice: see `load_engine`.
+    """Loads the model of a setup, or one rank of it. notice: as in `load_engine`.
 
-    join: enters the groups of the rank, once MindSpore is set up and before the first layer.
+    join: joins the process groups of the rank, after MindSpore is set up and before the first layer.
 
     Raises:
         CheckpointError: a tensor is damaged.
-        ConfigError: this machine has not what the options ask for.
+        ConfigError: the options do not fit this machine.
         MindBatchError: memory has run out.
     """
     model, runtime = setup.model, setup.runtime
     notice("loading kernels")
-    # MindSpore, which all but the C++ kernels need, is imported only from here on: everything that can be
-    # refused without it has been. An import of it that is broken off ends the process with "Fatal Python
-    # error".
+    # MindSpore, which all but the C++ kernels need, is imported only here, after all checks that do not need
+    # it. An interrupted import of it would end the process with "Fatal Python error".
     with interruptible():
         from mindbatch.engine.model_runner import ModelRunner
         from mindbatch.kernels.choice import choose_kernels
@@ -134,19 +133,21 @@ def load_runners(
 
     load, guard = provider_of(setup.model).load, partial(naming_exhaustion, _demand_of(setup))
     main, drafting = run(setup.opened, setup.settings, setup.adapters), None
-    if setup.assistant is not None and setup.spec.stage.is_last:  # it drafts for whoever has the logits
+    if (
+        setup.assistant is not None and setup.spec.stage.is_last
+    ):  # the rank with the logits has the drafts, too
         drafting = run(setup.assistant, assistant_settings(setup.assistant, setup.settings))
     notice("")
     return Runners(main, drafting)
 
 
 def engine_of(setup: EngineSetup, runner: Runner, drafting: Runner | None) -> Engine:
-    """The engine of a model over the runners of its steps and, if it has an assistant, of that one's."""
+    """Makes the engine of a model over the runner of its steps, and over the assistant's, if any."""
     return _engine_maker(setup)(runner, drafting, 0)
 
 
 def dry_run_engine(setup: EngineSetup) -> Engine:
-    """An engine that accepts and refuses requests as the real one does, and computes nothing."""
+    """Makes an engine that accepts and refuses requests as the real one does, and computes nothing."""
     runner = DryRunner(setup.spec.vocab_size)
     return engine_of(setup, runner, None if setup.assistant is None else runner)
 
@@ -154,7 +155,7 @@ def dry_run_engine(setup: EngineSetup) -> Engine:
 def virtual_engines_of(
     setup: EngineSetup, runner: StageRunner, drafting: StageRunner | None
 ) -> VirtualEngines:
-    """Builds as `engine_of`, an engine for each pipeline stage with its own blocks of the cache."""
+    """Makes an engine for each pipeline stage, as `engine_of` does, each with its own blocks of the cache."""
     from mindbatch.engine.virtual_engines import VirtualEngines
 
     make = _engine_maker(setup)
@@ -162,7 +163,7 @@ def virtual_engines_of(
 
 
 def _engine_maker(setup: EngineSetup) -> Callable[[Runner, Runner | None, int], Engine]:
-    """Makes engines, each with a part of the runners' caches."""
+    """Returns a function that makes engines, each over a part of the runners' caches."""
     settings, opened, tokenizer = setup.settings, setup.assistant, setup.tokenizer
     make = None if tokenizer is None else partial(IncrementalDetokenizer, tokenizer)
     known, slots = setup.adapters.known, setup.adapters.slots()

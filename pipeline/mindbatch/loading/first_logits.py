@@ -1,4 +1,4 @@
-"""The logits of a few fixed prompts: what two copies of a model are compared by."""
+"""Computes the logits of a few fixed prompts, by which two copies of a model are compared."""
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ _PARAMS = DecodingParams(max_new_tokens=1)
 
 
 def fixed_prompts(vocab_size: int, max_positions: int) -> list[list[int]]:
-    """Token ids from all over the vocabulary, its first and last among them; the same for equal sizes."""
+    """Makes prompts with token ids from the whole vocabulary, the first and the last id among them."""
     length = min(TOKENS, max_positions)
     ids = [int(index * _STRIDE % 1 * vocab_size) for index in range(NUM_PROMPTS * length)]
     ids[-1] = vocab_size - 1
@@ -35,7 +35,7 @@ def fixed_prompts(vocab_size: int, max_positions: int) -> list[list[int]]:
 
 
 def first_logits(arch: Architecture, weights: StoredWeights) -> FloatArray:
-    """Loads the model, or one rank of it, on the CPU: logits [tokens, vocabulary] after all prompts' tokens.
+    """Loads a model, or one rank of it, on the CPU; returns logits [tokens, vocabulary] of the fixed prompts.
 
     Raises:
         CheckpointError: the tensors do not fit, or are damaged.
@@ -64,7 +64,7 @@ def first_logits(arch: Architecture, weights: StoredWeights) -> FloatArray:
 
 
 def _step(prompts: list[list[int]], *, has_states: bool) -> Step:
-    """Schedules all prompts at once, each in a block, and with a slot for a state, of its own."""
+    """Schedules all prompts in one step, each with its own block and, if needed, its own state slot."""
     scheduled = []
     for block, ids in enumerate(prompts):
         row = Row(_PARAMS, tuple(ids), [], (), block)

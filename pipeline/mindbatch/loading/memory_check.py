@@ -24,9 +24,9 @@ _SMALLER = {BFLOAT16: "model.dtype=bfloat16", INT8: "model.quantization=int8"}
 
 @dataclass(frozen=True)
 class MemoryDemand:
-    """Bytes that the processes of one machine hold of a model.
+    """Memory that the processes of a model take on one machine.
 
-    setup: of each process. stages: the pipeline stage of each. replicas: how many these are.
+    setup: the setup of one process. stages: the pipeline stage of each process. replicas: their number.
     """
 
     setup: EngineSetup
@@ -44,7 +44,7 @@ class MemoryDemand:
 
     @property
     def numbers(self) -> int:
-        """Number of weights; the assistant's are on the last stage."""
+        """The number of weights, with those of an assistant, which is on the last stage."""
         of_stage, assistant = self.setup.spec.rank_parameters, self.setup.assistant
         numbers = sum(of_stage[stage] for stage in self.stages)
         if assistant is not None:
@@ -95,7 +95,7 @@ class MemoryDemand:
         return f"{', '.join(sizes)} and {size(self.caches)} of runtime.cache_memory"
 
     def error(self, machine: MachineMemory) -> str | None:
-        """Reason why a machine, of whose memory a part may be in use, does not hold it; or None."""
+        """Explains why the memory of a machine is too small, whether in use or free; None if it suffices."""
         there, free, runtime = machine.whole, machine.free, self.setup.runtime
         if self.caches > there:
             on = "" if machine.name is None else f" on {machine.name}"
@@ -115,7 +115,7 @@ class MemoryDemand:
         )
 
     def remedies(self, there: int) -> Iterator[str]:
-        """Yields ways to make it fit so many bytes, each by itself; what loses least comes first."""
+        """Yields settings that alone make the model fit in `there` bytes, the least costly first."""
         left = there - self.weights - self.experts
         max_mib = self._max_cache_mib(left - self.adapter_slots)
         smaller = [*self._smaller_types(there, as_is=max_mib > 0)]
@@ -144,12 +144,12 @@ class MemoryDemand:
         )
 
     def smaller_types(self) -> Iterator[str]:
-        """The settings that keep matrices in fewer bytes, with the size of the weights then."""
+        """Yields the settings that keep matrices in smaller types, with the size of the weights."""
         for kind in self._smaller_kinds():
             yield f"{_SMALLER[kind]} ({size(self.numbers * kind.itemsize)} of weights)"
 
     def _smaller_types(self, there: int, *, as_is: bool) -> Iterator[str]:
-        """Yields types that fit, with the cache as it is, or with a smaller one too."""
+        """Yields the smaller types that fit, unless `as_is` also with a smaller cache."""
         for kind, text in zip(self._smaller_kinds(), self.smaller_types(), strict=True):
             left = there - self.numbers * kind.itemsize - self.experts - self.adapter_slots
             if self.caches <= left:
@@ -158,7 +158,7 @@ class MemoryDemand:
                 yield f"{text} with runtime.cache_memory of at most {max_mib}MiB"
 
     def _smaller_kinds(self) -> list[NumberType]:
-        """On a CPU the native kernels alone keep matrices in other types than float32."""
+        """Lists the smaller types. On a CPU only the native kernels have any beside float32."""
         may_be_kept = self.setup.model.provider == "native" and self.setup.runtime.kernels != "reference"
         is_known = self.setup.runtime.device_target == "CPU" and self.numbers > 0
         return [
@@ -168,7 +168,7 @@ class MemoryDemand:
         ]
 
     def _max_cache_mib(self, left: int) -> int:
-        """MiB of runtime.cache_memory, where that is less than now; else 0. left: bytes beside all else."""
+        """Returns the MiB of runtime.cache_memory that fit in `left` bytes; 0 if that is no less than now."""
         max_mib = max(0, left) // max(1, self.processes) // _MIB
         return max_mib if max_mib and max_mib * _MIB < parse_bytes(self.setup.runtime.cache_memory) else 0
 
@@ -185,7 +185,7 @@ def naming_exhaustion(demand: MemoryDemand | None, activity: str) -> Iterator[No
 
 
 def refuse_beyond_memory(demand: MemoryDemand, machine: MachineMemory | None = None) -> None:
-    """ConfigError when a machine does not hold what is demanded; None is this one."""
+    """Raises ConfigError if the demand exceeds the memory of a machine; None is this machine."""
     machine = machine or memory_here()
     if machine is not None and (error := demand.error(machine)):
         raise ConfigError(error)

@@ -1,4 +1,4 @@
-"""The adapters of the section `lora`: opened, checked against the model, and what engines know of them."""
+"""Opens the adapters of the section `lora`, and checks them against the model."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Stamp = tuple[tuple[str, int, int, int, int], ...]
 
 @dataclass(frozen=True)
 class PreparedAdapters:
-    """Adapters that were found in order, before MindSpore is loaded.
+    """Validated adapters; MindSpore is not needed for them.
 
-    known: what requests may name. live: those that are computed with beside the base, if there are any.
-    merged: the one that becomes part of the weights. warnings: lines for the user.
+    known: the names that requests may use. live: adapters that are computed beside the base, if any.
+    merged: the weights with an adapter added, for lora.mode=merge. warnings: lines for the user.
     """
 
     known: KnownAdapters = field(default_factory=KnownAdapters)
@@ -42,12 +42,12 @@ NO_ADAPTERS = PreparedAdapters()
 
 
 def open_adapters(lora: LoraConfig, base: Path | None = None) -> dict[str, LoraAdapter]:
-    """The adapters that are folders, by name, each checked in itself.
+    """Opens the adapters that have a folder, by name, and checks each alone.
 
-    base: the model's folder, to be compared with the name that an adapter records.
+    base: the model's folder, which is compared with the name of the base that an adapter records.
 
     Raises:
-        CheckpointError: what is wrong with them, of all.
+        CheckpointError: lists the errors of all adapters.
     """
     errors: list[str] = []
     opened: dict[AdapterFolder, LoraAdapter] = {}
@@ -66,9 +66,9 @@ _opened: dict[tuple[AdapterFolder, str | None, Stamp], LoraAdapter] = {}
 
 
 def _open_once(folder: AdapterFolder, base: str | None) -> LoraAdapter:
-    """Reuses an adapter that this process opened, if its files are the same; a run asks for digests first.
+    """Returns an adapter that this process has opened before if its files are unchanged, or opens it.
 
-    What is loaded is compared with what was opened in any case.
+    A run needs the digests of adapters before it loads them. Loading compares the files in any case.
     """
     from mindbatch.checkpoint.lora.adapter import open_adapter
 
@@ -79,7 +79,7 @@ def _open_once(folder: AdapterFolder, base: str | None) -> LoraAdapter:
 
 
 def _stamp(path: Path) -> Stamp:
-    """Stamp that changes when a file of the adapter, or one beside it, is written."""
+    """Returns a stamp that changes when a file of the adapter, or one beside it, is written."""
     folder = path if path.is_dir() else path.parent
     try:
         return tuple(
@@ -91,11 +91,11 @@ def _stamp(path: Path) -> Stamp:
 
 
 def prepare_adapters(lora: LoraConfig, opened: OpenedFolder, provider: Provider) -> PreparedAdapters:
-    """Opens the adapters and checks them against the model; merged is the one of `lora.mode=merge`.
+    """Opens the adapters and checks them against the model; plans the merge of `lora.mode=merge`.
 
     Raises:
-        CheckpointError: what is wrong with them, or does not fit the model, of all.
-        ConfigError: the weights have one already.
+        CheckpointError: lists the errors of all adapters, in themselves and against the model.
+        ConfigError: an adapter was merged into the weights before.
     """
     if not lora.names:
         return NO_ADAPTERS

@@ -1,4 +1,4 @@
-"""Providers that compute models; the folders of a model and its assistant, opened and checked by them."""
+"""Chooses the provider that runs a model, and opens the folders of the model and of its assistant."""
 
 from __future__ import annotations
 
@@ -28,29 +28,28 @@ if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
 
 
 class Provider(Protocol):
-    """Opens the folders of models and loads them: `backends.native`, `backends.mindformers.provider`."""
+    """Opens folders of models and loads them: `backends.native`, or `backends.mindformers.provider`."""
 
     def open_folder(
         self, home: Path, model_type: str, ignore: IgnoredKeys, part: RankPart
     ) -> tuple[ModelFolder, ModelSpec]:
-        """Reads config.json and the heads of the weights, no more.
+        """Reads config.json and the headers of the weight files.
 
-        part: what is to be loaded: out of a whole folder, or of rank folders that `mindbatch reshard` made.
+        part: the rank and stage to load, from a whole folder or from rank folders of `mindbatch reshard`.
 
         Raises:
-            CheckpointError: the folder does not hold a model that the provider runs, or not all of it, or
-                more.
-            ConfigError: `model_type` contradicts its config.json, or the model cannot be divided so.
+            CheckpointError: the provider does not run the model, or tensors are missing or unexpected.
+            ConfigError: `model_type` contradicts config.json, or the model cannot be divided in this way.
         """
         ...
 
     def fit_adapters(
         self, spec: ModelSpec, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
     ) -> FittedAdapters:
-        """Checks adapters against the whole model. max_loaded: in memory at a time; None for all.
+        """Checks adapters against the whole model. max_loaded: how many are in memory at once; None for all.
 
         Raises:
-            CheckpointError: what does not fit, of all adapters.
+            CheckpointError: lists the misfits of all adapters.
         """
         ...
 
@@ -58,8 +57,8 @@ class Provider(Protocol):
         """Plans the merge of an adapter into the weights while they are read.
 
         Raises:
-            CheckpointError: it does not fit the whole model, or cannot be merged.
-            ConfigError: the folder has it already.
+            CheckpointError: the adapter does not fit the model, or cannot be merged.
+            ConfigError: the adapter was merged into the folder before.
         """
         ...
 
@@ -74,7 +73,7 @@ class Provider(Protocol):
     ) -> Model:
         """Reads the weights of the spec's rank; `progress` is called with (tensors done, tensors in all).
 
-        adapters: that tokens may be computed with, each once it is loaded.
+        adapters: adapters that may be loaded into slots later.
 
         Raises:
             CheckpointError: a tensor that is damaged or does not fit.
@@ -84,7 +83,7 @@ class Provider(Protocol):
 
 
 class OpenedFolder(NamedTuple):
-    """A folder, and the model that it was found to hold; the weights are not read yet."""
+    """A folder and the description of its model; the weights are not read yet."""
 
     folder: ModelFolder
     spec: ModelSpec
@@ -99,12 +98,12 @@ def provider_of(model: ModelConfig) -> Provider:
 
 
 def open_model(model: ModelConfig, part: RankPart = WHOLE_MODEL) -> OpenedFolder:
-    """Opens the model's folder with its provider. ConfigError also where there is no such folder."""
+    """Opens the model's folder with its provider. Raises ConfigError, too, if there is no such folder."""
     return _open(model, model.checkpoint_name_or_path, model.type, part)
 
 
 def open_assistant(model: ModelConfig, shard: TensorSlice = WHOLE) -> OpenedFolder:
-    """Opens `model.assistant`, whose type is in its config.json and whose layers are never divided."""
+    """Opens `model.assistant`. Its type is read from its config.json, and all its layers are on one stage."""
     try:
         return _open(model, model.assistant, "auto", RankPart(shard))
     except ConfigError as error:
@@ -126,14 +125,14 @@ def assistant_settings(assistant: OpenedFolder, target: EngineSettings) -> Engin
 def find_assistant(
     model: ModelConfig, target: OpenedFolder, tokenizer: Tokenizer | None, shard: TensorSlice = WHOLE
 ) -> OpenedFolder | None:
-    """The model that `model.assistant` names, which has the model's vocabulary; None if it names none.
+    """Opens the assistant of a model and checks its vocabulary; returns None if there is no assistant.
 
-    tokenizer: the model's; without one only the sizes of the vocabularies are compared.
-    shard: see `open_assistant`.
+    tokenizer: the model's; without it only the sizes of the vocabularies are compared.
+    shard: the tensor-parallel rank.
 
     Raises:
-        CheckpointError: it does not hold a model that is understood, or is damaged.
-        ConfigError: its vocabulary is not the model's.
+        CheckpointError: the assistant's folder is damaged, or has no supported model.
+        ConfigError: the vocabularies differ, or the model cannot have an assistant.
     """
     if model.assistant is None:
         return None
@@ -167,10 +166,10 @@ def refuse_unfit(
     vocab_sizes: tuple[int, int],
     vocabularies: tuple[TokenIds | None, TokenIds | None],
 ) -> None:
-    """Checks a model folder and its assistant's: sizes of the logits, and token texts with their ids.
+    """Compares the vocabularies of a model and its assistant: their sizes, and the tokens with their ids.
 
     Raises:
-        ConfigError: both folders, and what differs.
+        ConfigError: names both folders and the difference.
     """
     if vocab_sizes[0] != vocab_sizes[1]:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""EngineSetup: all that an engine is made of but its weights, read and found in order before they are."""
+"""EngineSetup: everything that an engine needs except the weights, read and checked before these are."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from mindbatch.model_spec.model_spec import ModelSpec
 
 _STAGE_PROMPT_BYTES = 256
-"""Prompt tokens of a stage's step times the bytes of a weight, on a CPU: where products are faster, reading
-the weights takes more of the step. Measured in float32 (64 to 256 tokens) and bfloat16 (64 and 128)."""
+"""Prompt tokens in a step of a stage, times the bytes of a weight, on a CPU: products of smaller types are
+faster, and reading the weights pays off with more tokens. Measured in float32 (64 to 256) and bfloat16."""
 
 
 @dataclass(frozen=True)
 class EngineSetup:
-    """Setup of one engine, or of one rank of it; nothing of it needs MindSpore, nor the weights.
+    """The setup of an engine, or of one rank of it, for which neither MindSpore nor the weights are loaded.
 
-    opened: the model. assistant: the model that drafts for it, if any.
+    opened: the folder of the model. assistant: the folder of the model that drafts for it, if any.
     eos_token_ids: the ids that end a sequence.
-    settings: of one engine; there are as many as pipeline stages, which share the cache.
+    settings: the settings of one engine. There is one engine for each pipeline stage; all share the cache.
     """
 
     model: ModelConfig
@@ -77,7 +77,7 @@ class EngineSetup:
 
     @property
     def adapter_bytes(self) -> int:
-        """Bytes of the memory for adapters: each slot holds the largest."""
+        """Bytes of the slots for adapters, each as large as the largest adapter."""
         live = self.adapters.live
         if live is None:
             return 0
@@ -113,7 +113,7 @@ class EngineSetup:
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of the whole cache; a block more than it holds is for padding."""
+        """Bytes of the whole cache, with one block more for padding."""
         blocks = (self.cache_tokens + self.settings.block_size) * self.cache_bytes_per_token
         return blocks + self.num_states * self.spec.state_bytes
 
@@ -127,14 +127,14 @@ def prepare(
     opened: OpenedFolder | None = None,
     with_tokenizer: bool = True,
 ) -> EngineSetup:
-    """Reads the descriptions in a model folder, and the adapters; the options are valid in themselves.
+    """Reads a model's folder, without the weights, and its adapters. The options must be valid alone.
 
-    part: see `Provider.open_folder`. lora: None is without adapters.
-    opened: the part, where it was opened before; None opens it.
-    with_tokenizer: a rank whose leader chooses the tokens needs none, and loading one takes seconds.
+    part: the rank and stage to load. lora: None is without adapters.
+    opened: the folder, if the caller has opened it; None opens it.
+    with_tokenizer: False saves seconds for ranks that do not choose tokens.
 
     Raises:
-        CheckpointError: the folder does not hold a model that is understood, or is damaged; or an adapter.
+        CheckpointError: the folder or an adapter is damaged or not supported.
         ConfigError: the options do not fit the model.
     """
     folder, spec = opened = opened or open_model(model, part)
@@ -155,9 +155,9 @@ def prepare(
 def engine_settings(
     spec: ModelSpec, model: ModelConfig, runtime: RuntimeConfig, assistant: ModelSpec | None = None
 ) -> EngineSettings:
-    """The limits of each of a model's engines, one for a stage; the options are valid in themselves.
+    """Computes the settings of each engine, one for each stage. The options must be valid alone.
 
-    The cache budget is shared with the `assistant`, whose cache holds as many tokens, and by the engines.
+    The engines share the cache budget with each other and with the assistant, whose cache has as many tokens.
 
     Raises:
         ConfigError: the device does not run the model, seq_length is beyond the model's positions, the cache
@@ -201,10 +201,10 @@ def engine_settings(
 def _max_step_tokens(
     seq_length: int, model: ModelConfig, runtime: RuntimeConfig, *models: ModelSpec | None
 ) -> int:
-    """Tokens of a step: max_batched_tokens, or fewer where attention's memory bounds them.
+    """Returns the tokens of a step: max_batched_tokens, or fewer if the memory of attention limits them.
 
     Raises:
-        ConfigError: they are fewer than sequences.
+        ConfigError: a step would have fewer tokens than sequences.
     """
     bounds = [spec.max_step_tokens(runtime.device_target, seq_length) for spec in models if spec is not None]
     bound = min((limit for limit in bounds if limit is not None), default=None)
@@ -220,10 +220,9 @@ def _max_step_tokens(
 
 
 def _max_prompt_tokens(model: ModelConfig, runtime: RuntimeConfig, engines: int) -> int:
-    """Tokens of prompts in a step of one of so many engines, which the stages of a model compute in turn.
+    """Returns the limit of prompt tokens in a step, if the stages of a model compute several engines in turn.
 
-    A stage waits while another computes a longer step. With small chunks all steps take about as long: those
-    that have prompts, and those that only go on.
+    A stage waits while another computes a longer step. Small chunks of prompts make all steps equally long.
     """
     even_share = max(1, runtime.max_batched_tokens // engines)
     if engines == 1 or runtime.device_target != "CPU":
@@ -248,7 +247,7 @@ def _refuse_beyond_operators(block_size: int, *models: ModelSpec | None) -> None
 
 
 def model_eos_ids(folder: ModelFolder, tokenizer: Tokenizer | None) -> tuple[int, ...]:
-    """End-of-sequence ids: generation_config.json's, else config.json's, else the tokenizer's.
+    """Finds the end-of-sequence ids in generation_config.json, else in config.json, else in the tokenizer.
 
     Raises:
         CheckpointError: an eos_token_id that is neither a whole number nor a list of them.
@@ -270,9 +269,9 @@ def model_eos_ids(folder: ModelFolder, tokenizer: Tokenizer | None) -> tuple[int
 
 
 def model_start_id(folder: ModelFolder, spec: ModelSpec) -> int | None:
-    """Start id of an encoder-decoder's outputs: generation_config.json's, else the configuration's.
+    """Finds the start id of an encoder-decoder in generation_config.json, else in config.json.
 
-    None of other models.
+    Other models have None.
 
     Raises:
         CheckpointError: a decoder_start_token_id that is not the id of a token.

@@ -88,8 +88,8 @@ def test_rows_of_experts_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fault([0], 6) == ""
     assert fault([0], 7) == (
         "memory: the model needs 9.0 GiB, 1.0 GiB of weights in float32, 1.0 GiB of experts' rows in a step "
-        "and 7.0 GiB of runtime.cache_memory, and this machine has 8.0 GiB, 5.0 GiB of them free; what would "
-        "do: runtime.cache_memory of at most 6144MiB, or more of parallel.model_parallel or "
+        "and 7.0 GiB of runtime.cache_memory, and this machine has 8.0 GiB, 5.0 GiB of them free; try: "
+        "runtime.cache_memory of at most 6144MiB, or more of parallel.model_parallel or "
         "parallel.pipeline_stage over more machines, or fewer than 512 of runtime.max_batched_tokens"
     )
     assert fault([0], 7, device="Ascend") == ""
@@ -134,7 +134,7 @@ NUMBERS = 8_030_261_248
 
 
 def fault_of_8b(machine_gib: int, **options: Any) -> str:
-    """Why a machine does not hold them with 1 GiB of cache; what it says that would do."""
+    """Why a machine does not hold them with 1 GiB of cache; which remedies it names."""
     spec = sizes((NUMBERS,), 1 << 18)
     demand = MemoryDemand(setup_of(ModelConfig(**options), RuntimeConfig(), spec, 1))
     return (demand.error(MachineMemory(machine_gib * GIB, 0)) or "").partition("try: ")[2]
