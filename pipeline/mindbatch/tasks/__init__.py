@@ -1,1 +1,1 @@
-"""The tasks of the command line, one module each, and what they print."""
+"""The tasks of the command line, a module or a package for each, and their pages."""

@@ -1,4 +1,4 @@
-"""`mindbatch batch`: a dataset in, every generation out; the same command resumes."""
+"""`mindbatch batch`: generates for every row of a dataset, and resumes when it is run again."""
 
 from functools import cache
 from pathlib import Path
@@ -22,7 +22,7 @@ def run(config: BatchTaskConfig) -> int:
 
 
 def job_of(config: BatchTaskConfig) -> BatchJob:
-    """The run that a configuration asks for; its model is loaded when there is a row for it."""
+    """Makes the run of a configuration. Its model is loaded when the first row needs it."""
     folder = Path(config.model.tokenizer or config.model.checkpoint_name_or_path or "")
     opened = open_model(config.model, replica_of(config.parallel).part_of(0))
     tokenizer = cache(lambda: Tokenizer.load(folder))

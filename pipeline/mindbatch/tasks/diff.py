@@ -1,4 +1,4 @@
-"""`mindbatch diff`: two runs compared row by row, with memory that does not grow with them."""
+"""`mindbatch diff`: compares two runs row by row, in constant memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mindbatch.tasks.runs import json_mapping, state_of
 NO_RUNS = "{}: must be given: mindbatch diff FIRST SECOND, the folders of two runs"
 RUNS = ("first", "second")
 CONTEXT = 30
-"""Characters shown on either side of a difference."""
+"""Characters that are shown on either side of a difference."""
 _CACHE_KIB = 8192
 _TABLE = """
 CREATE TABLE outcomes (
@@ -79,9 +79,9 @@ def run(config: DiffConfig) -> int:
 class RowDifference:
     """The first difference of two results.
 
-    generation: which sample differs. token: the first position at which its token ids do; None where they are
-    the same, and only text or finish reason differ. first, second: the texts around the difference, or what
-    else differs, in words.
+    generation: index of the sample. token: the first position with another token id; None if the ids are the
+    same, and text or finish reason differ. first, second: the texts around the difference, or the finish
+    reasons.
     """
 
     generation: int
@@ -101,7 +101,7 @@ class ChangedRow:
 
 @dataclass
 class KeyList:
-    """Some keys: how many there are, and the first of them."""
+    """A number of keys, and the first of them."""
 
     count: int = 0
     keys: list[str] = field(default_factory=list)
@@ -109,10 +109,11 @@ class KeyList:
 
 @dataclass
 class Comparison:
-    """Outcome of comparing two runs; of each kind of row the first few are named.
+    """The differences of two runs, with the keys of the first few rows of each kind.
 
-    settings: a line for each setting that differs. computed_with: for each thing that decides last bits.
-    lists: failed_in_first, failed_in_second, only_in_first, only_in_second.
+    settings: a line for each setting that differs. computed_with: a line for each difference of versions,
+    kernels or processor that may change last bits.
+    lists: the keys by kind: failed_in_first, failed_in_second, only_in_first, only_in_second.
     """
 
     first: str
@@ -140,7 +141,7 @@ class Comparison:
 
 
 class RowOutcome(NamedTuple):
-    """The last outcome of a row in a run. row: digest of the row; None where it could not be read."""
+    """The last outcome of a row in a run. row: digest of the row; None if it could not be read."""
 
     key: str
     run: int
@@ -155,9 +156,9 @@ class RowOutcome(NamedTuple):
 
 
 def compare(first: str, second: str, limit: int) -> tuple[Comparison, list[str]]:
-    """Compares all rows of two runs as far as they have come, and changes nothing in their folders.
+    """Compares the finished rows of two runs, which may be running, without changing their folders.
 
-    No more than `limit` rows of a kind are named. Beside the comparison: a line for each damage.
+    Returns the comparison, and a line for each damage. limit: how many rows of a kind are named.
 
     Raises:
         ConfigError: a folder holds no run, or a damaged one.
@@ -186,7 +187,7 @@ def compare(first: str, second: str, limit: int) -> tuple[Comparison, list[str]]
 def _compare_row(
     comparison: Comparison, key: str, outcomes: Sequence[RowOutcome], ledgers: Sequence[Ledger], limit: int
 ) -> None:
-    """Adds a row to the comparison. outcomes: of one run or of both, in their order."""
+    """Adds a row to the comparison. outcomes: those in one run or in both, in the order of the runs."""
     failed = [outcome.run for outcome in outcomes if outcome.kind == "error"]
     if len(outcomes) == 1:
         comparison.list_key(f"only_in_{RUNS[outcomes[0].run]}", key, limit)
@@ -204,7 +205,7 @@ def _compare_row(
 
 
 def _load(database: sqlite3.Connection, run: int, folder: RunFolder, ledger: Ledger) -> None:
-    """Takes what the ledger holds, and the rows that could not even be read from the file of errors."""
+    """Loads the rows of the ledger, and, from the file of errors, rows that could not be read."""
     entries = (
         (entry.key, run, entry.row, entry.kind, location.session, location.offset, location.length)
         for entry, location in ledger.recover()
@@ -217,7 +218,7 @@ def _load(database: sqlite3.Connection, run: int, folder: RunFolder, ledger: Led
 
 
 def _computed_with(database: sqlite3.Connection, ledgers: Sequence[Ledger]) -> list[str]:
-    """A line for each thing that the results of the two runs were computed with, where it differs."""
+    """Returns a line for each version, kernel or processor that differs between the two runs."""
     query = "SELECT DISTINCT session FROM outcomes WHERE run = ? AND kind = 'result'"
     first, second = (
         [ledger.computed_with_in(session) for (session,) in database.execute(query, (run,))]
@@ -313,7 +314,7 @@ def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> RowDiffer
 def _changed_parts(
     one: Mapping[str, Any], other: Mapping[str, Any], token: int | None
 ) -> tuple[str, str] | None:
-    """Texts around their first difference, or else token ids or finish reasons; None if all are equal."""
+    """Returns the texts around the first difference, or else token ids or finish reasons; None if equal."""
     texts = str(one["text"]), str(other["text"])
     position = first_difference(*texts)
     if position is not None:
@@ -328,7 +329,7 @@ def _changed_parts(
 
 
 def first_difference(one: Sequence[Any], other: Sequence[Any]) -> int | None:
-    """The first index at which two sequences differ, be it the end of one; None when they do not."""
+    """Finds the first index at which two sequences differ, or one ends; None if they are equal."""
     if one == other:
         return None
     pairs = enumerate(zip(one, other, strict=False))

@@ -1,4 +1,4 @@
-"""`mindbatch doctor`: what was found on this machine and in this installation."""
+"""`mindbatch doctor`: shows the hardware of this machine and the parts of this installation."""
 
 import importlib
 import platform
@@ -34,7 +34,7 @@ _USES = {
 }
 
 Diagnosis = dict[str, dict[str, Any]]
-"""Section -> name -> what was found; None stands for nothing."""
+"""Findings by section and name; None is a missing thing."""
 
 CPUINFO = Path("/proc/cpuinfo")
 USED_FLAGS = (
@@ -49,7 +49,7 @@ USED_FLAGS = (
     "asimd",
     "bf16",
 )
-"""Processor flags that decide which kernel is used, or how fast it is."""
+"""Processor flags that select kernels, or make them fast."""
 COMPILERS = ("g++", "clang++")
 _COMPILER_SECONDS = 10
 
@@ -63,7 +63,7 @@ class DoctorConfig(TaskConfig):
 
 
 def run(config: DoctorConfig) -> int:
-    """Prints the findings; fails where a MindSpore that is installed cannot be imported."""
+    """Prints the findings; fails if an installed MindSpore cannot be imported."""
     mindspore, error = _import_mindspore()
     findings = collect(mindspore, error)
     if config.format == "json":
@@ -76,7 +76,7 @@ def run(config: DoctorConfig) -> int:
 
 
 def collect(mindspore: ModuleType | None, error: str | None) -> Diagnosis:
-    """Everything that the task shows; `error` says why there is no `mindspore`."""
+    """Collects all findings. error: why `mindspore` is None."""
     return {
         "versions": {"python": platform.python_version()} | dict.fromkeys(PACKAGES) | versions(PACKAGES),
         "machine": {
@@ -115,7 +115,7 @@ def _words(value: Any) -> str:
 
 
 def _import_mindspore() -> tuple[ModuleType | None, str | None]:
-    """The module, or the reason why one that is installed cannot be imported, which may be anything."""
+    """Returns the module, or the error of its import, which may be of any type."""
     if not is_installed("mindspore"):
         return None, None
     try:
@@ -125,7 +125,7 @@ def _import_mindspore() -> tuple[ModuleType | None, str | None]:
 
 
 def missing_packages() -> dict[str, str]:
-    """By package that is not installed, the uses that need it and how to install it."""
+    """Describes, for each missing package, the uses that need it and how to install it."""
     packages = {name: f"{uses}: {missing(name)}" for name, uses in _USES.items() if not is_installed(name)}
     if lacks_hyper_parallel():
         packages[HYPER_PARALLEL] = "MindFormers trains with it; for inference a stand-in is imported"
@@ -142,9 +142,9 @@ def _has_ascend(mindspore: ModuleType | None) -> bool:
 
 
 def _kernels() -> dict[str, str | None]:
-    """The attention kernels in use, and the rounding of weights worth trying here.
+    """Describes the kernels in use, and the number types of weights that are fast here.
 
-    They are loaded, so that `not built` is known and not guessed.
+    The kernels are loaded, because only that shows if they are built.
     """
     from mindbatch.kernels.native_library import faster, library_text
 
@@ -152,7 +152,7 @@ def _kernels() -> dict[str, str | None]:
 
 
 def processor(cpuinfo: Path = CPUINFO) -> str:
-    """The processor's name, or its architecture where the system tells no name."""
+    """Returns the processor's name, or its architecture if the system has no name."""
     return _cpu_field(cpuinfo, "model name") or platform.processor() or platform.machine()
 
 
@@ -162,12 +162,12 @@ def processor_flags(cpuinfo: Path = CPUINFO) -> list[str]:
 
 
 def compilers() -> dict[str, str | None]:
-    """C++ compiler -> the first line that it says about its version; None when it is not installed."""
+    """Returns the first line of each C++ compiler's version; None if it is not installed."""
     return {name: version_line(name) for name in COMPILERS}
 
 
 def version_line(name: str) -> str | None:
-    """The first line that a program says about its version; None when it is not installed."""
+    """Returns the first line of a program's version; None if it is not installed."""
     path = shutil.which(name)
     if path is None:
         return None

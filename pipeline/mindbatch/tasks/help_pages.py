@@ -1,4 +1,4 @@
-"""The pages of `--help`: all tasks; of one, the keys that people use first, those of a section, or all."""
+"""Makes the pages of `--help`: all tasks, or the most used keys, a section or all keys of a task."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -10,16 +10,16 @@ from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.registry import TASKS
 
 ALL = "all"
-"""Part of a task's page that is the whole page."""
+"""Name of the page with all keys."""
 
 KNOWN_SECTIONS = frozenset({"model", "decoding", "parallel", "launch", "runtime", "data", "task"})
-"""The groups that are sections of some task."""
+"""The groups of options that are also sections of a task."""
 
 USAGE = "usage: mindbatch TASK [FLAGS] [KEY=VALUE ...]"
 
 
 def overview(flags: Mapping[str, str]) -> str:
-    """The page of `mindbatch --help`; `flags` are those of every task, with their meanings."""
+    """Makes the page of `mindbatch --help`. flags: the flags of every task, with their meanings."""
     width = max(map(len, TASKS))
     tasks = [f"  {name:<{width}}  {task.summary}" for name, task in TASKS.items()]
     examples = [f"  {task.examples[0]}" for task in TASKS.values()]
@@ -28,9 +28,9 @@ def overview(flags: Mapping[str, str]) -> str:
 
 
 def task_page(task: Task, options: OptionFiles, flags: Mapping[str, str], part: str = "") -> str:
-    """The page of `mindbatch TASK --help`, or of `--help=PART`.
+    """Makes the page of `mindbatch TASK --help`, or of `--help=PART`.
 
-    part: all, a section of the task's keys, or "" for the keys that people use first.
+    part: "all", a section of keys, or "" for the most used keys.
 
     Raises ConfigError: there is no such part.
     """
@@ -63,7 +63,7 @@ def _first_keys(task: Task, keys: SchemaKeys, options: OptionFiles) -> Iterator[
 
 
 def _rest(task: Task, keys: SchemaKeys) -> list[str]:
-    """Says where the other keys are."""
+    """Makes the lines that say where the other keys are."""
     sections = ", ".join(f"{name} ({len(keys.of_section(name))})" for name in keys.sections)
     command = f"mindbatch {task.name} --help"
     return [
@@ -73,7 +73,7 @@ def _rest(task: Task, keys: SchemaKeys) -> list[str]:
 
 
 def _further_groups(keys: SchemaKeys, options: OptionFiles) -> list[str]:
-    """The groups that are no section: their options set keys of several, where the task has those."""
+    """Lists the groups that are no section: their options set keys of several sections."""
     groups = sorted(group for group in options.groups if group.partition("/")[0] not in KNOWN_SECTIONS)
     lines = [
         f"  +{group}=NAME: {', '.join(options.names(group))}" for group in groups if options.names(group)
@@ -82,7 +82,7 @@ def _further_groups(keys: SchemaKeys, options: OptionFiles) -> list[str]:
 
 
 def _word(key: Key) -> str:
-    """A word that stands for a key; in brackets when it may be left out."""
+    """Formats a positional word; in brackets if it may be left out."""
     word = key.name.rpartition(".")[2].upper()
     return word if key.default is None else f"[{word}]"
 
@@ -97,7 +97,7 @@ def _section(name: str, schema: SchemaKeys, options: OptionFiles, task: type[Tas
 
 
 def _group_lines(name: str, options: OptionFiles, task: type[TaskConfig]) -> list[str]:
-    """The options of a group; nothing where the section is none."""
+    """Lists the options of a group; empty if the section is no group."""
     if name not in options.groups:
         return []
     names = ", ".join(options.names(name))
@@ -110,7 +110,7 @@ def _group_lines(name: str, options: OptionFiles, task: type[TaskConfig]) -> lis
 
 
 def _topic_lines(key: Key) -> list[str]:
-    """Formats a key below the topic where one begins."""
+    """Formats a key, with the heading of its topic above it if it has one."""
     return [*(["", f"  {key.topic}"] if key.topic else []), *_key_lines(key)]
 
 
@@ -120,7 +120,7 @@ def _key_lines(key: Key) -> list[str]:
 
 
 def _default(value: object) -> str:
-    """A default as it is typed; a text whose white space would not be seen is in quotes."""
+    """Formats a default as it is typed; a text with invisible white space is quoted."""
     text = as_typed(value)
     return text if not isinstance(value, str) or text == value != "" else json.dumps(value)
 

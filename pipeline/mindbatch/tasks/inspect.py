@@ -1,4 +1,4 @@
-"""`mindbatch inspect`: what is in a checkpoint or a strategy file, and how a model would run."""
+"""`mindbatch inspect`: shows the content of a checkpoint or a strategy file, and how a model would run."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class InspectConfig(TaskConfig):
 
 
 def run(config: InspectConfig) -> int:
-    """Runs the task; CheckpointError after the page when digests show damage."""
+    """Runs the task. Raises CheckpointError after the page if digests show damage."""
     assert config.path is not None
     path = Path(config.path)
     if _holds_strategies(path):

@@ -1,4 +1,4 @@
-"""Pages that `mindbatch inspect` prints, and the same for programs."""
+"""Makes the pages of `mindbatch inspect`, and their content as JSON."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -37,8 +37,8 @@ def source_page(
 ) -> str:
     """Makes the page of a checkpoint: verdict, files, tensors, sums by dtype, and checksums.
 
-    verdict: lines on how it would run, or why it would not.
-    pattern: pattern of the names that are shown; None for all.
+    verdict: lines on how the model would run, or why it would not.
+    pattern: pattern of the names that are shown; None shows all.
     quantised: description of quantised matrices; None for floats.
     """
     kinds = sorted({file.kind for tensors in source.ranks for file in tensors.files.values()})
@@ -60,7 +60,7 @@ def source_page(
 
 
 def _rank_lines(ranks: Sequence[RankContent], number: str) -> list[str]:
-    """A line for each rank, or each file of those that are no ranks."""
+    """Makes a line for each rank, or for each file that is no rank's."""
     rows = [[number, "tensors", "bytes", "file"]]
     for rank in ranks[:_MAX_RANKS_SHOWN]:
         path = Path(rank["path"])
@@ -75,7 +75,7 @@ def _more(count: int, noun: str) -> str:
 
 
 def _tensor_lines(ranks: Sequence[RankContent], limit: int, pattern: str | None, numbers: str) -> list[str]:
-    """A line for each tensor; one that several ranks hold alike has one line, with these ranks."""
+    """Makes a line for each tensor, with the ranks that hold it alike."""
     alike: dict[tuple[object, ...], list[int]] = {}
     tensors: dict[tuple[object, ...], Mapping[str, Any]] = {}
     for rank in ranks:
@@ -122,7 +122,7 @@ def _texts(ranks: Sequence[RankContent]) -> list[str]:
 
 
 def _witnesses(ranks: Sequence[RankContent], is_compared: bool) -> list[str]:
-    """For each kind of witness, a line with the ranks that have it and whether it was compared."""
+    """Makes a line for each kind of checksum, with the ranks that have it, and if it was compared."""
     kinds: dict[str | None, list[int]] = {}
     for rank in ranks:
         kinds.setdefault(rank["witness"], []).append(rank["rank"])

@@ -1,4 +1,4 @@
-"""Role of this `mindbatch` in a job: it runs the task, serves it as a node, or neither."""
+"""Decides the role of this process in a job: it runs the task, serves as a node, or only prints a plan."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _ONE = "one process: this one; nothing else would be started"
 
 
 def run_in_job(config: TaskConfig, run: RunTask) -> int:
-    """Runs a task that `is_launched`, if this process is the one to do it; returns the exit code.
+    """Runs a task that `is_launched`, if that is the role of this process; returns the exit code.
 
     Raises:
-        ConfigError: with every error of the section `launch` and of this machine.
+        ConfigError: lists the errors of the section `launch` and of this machine.
         MindBatchError: this node's part of the job has failed.
     """
     assert isinstance(config, ModelTaskConfig)

@@ -146,7 +146,7 @@ class RankTableConfig(TaskConfig):
 
 
 Assembled = tuple[RankTable, str, list[str]]
-"""The table, the name of its file, and lines to be shown."""
+"""The table, the name of its file, and notes to print."""
 
 
 def run(config: RankTableConfig) -> int:
@@ -212,7 +212,7 @@ def _as_json(checked: CheckedFile) -> dict[str, object]:
 
 
 def _as_text(checked: CheckedFile) -> list[str]:
-    """A line for each error and note, all with the file's name, as a compiler has them."""
+    """Makes a line for each error and note, with the name of the file, like a compiler's."""
     name = printable(checked.name)
     lines = [f"{name}: {printable(error)}" for error in checked.errors]
     if checked.is_correct and checked.table:
@@ -221,7 +221,7 @@ def _as_text(checked: CheckedFile) -> list[str]:
 
 
 def assemble(config: RankTableConfig) -> Assembled:
-    """The table with its ranks. Raises ConfigError for what was given wrong, RankTableError for the rest."""
+    """Makes the table. Raises ConfigError for wrong keys, and RankTableError for all other errors."""
     table, name, notes = _of_this_server(config) if config.servers is None else _of_server_list(config)
     verify(table, AllowedDeviations(uneven=config.uneven))
     return table, name, notes

@@ -1,7 +1,7 @@
-"""The tasks of the command line: what each does, examples of it, its keys and its code.
+"""Lists the tasks of the command line: their summaries, examples, schemas and code.
 
-A task is a package of its own, or a module: the schema of its keys, with what they may be together, and
-`run(config)`. It is imported on first use; the schema loads none of the code.
+A task is a module or a package with the schema of its keys and with `run(config)`. Both are imported on first
+use, the schema without the code.
 """
 
 from mindbatch.config.schema import Task

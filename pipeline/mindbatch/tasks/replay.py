@@ -1,4 +1,4 @@
-"""`mindbatch replay`: one row of a run once more, compared with what the run has of it."""
+"""`mindbatch replay`: runs one row of a run again, and compares the result with that in the run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mindbatch.tasks.diff import difference
 
 
 def run(config: ReplayConfig) -> int:
-    """Runs the task; returns the exit code: failed when the outcome is another one."""
+    """Runs the task; returns the exit code, failed if the result differs."""
     folder, key = RunFolder(Path(config.output.dir or "")), config.key or ""
     record = RunRecord.read(folder)
     outcome = _entry(folder, record, key)
@@ -56,7 +56,7 @@ def _again(config: ReplayConfig, row: DataRow, record: RunRecord, llm: LLM) -> E
 
 
 def _with_one_replica(config: ReplayConfig) -> ReplayConfig:
-    """One row keeps no second one busy, and none changes what comes out; unless the processes are counted."""
+    """Sets data_parallel to 1, which is enough for a row, unless a key fixes the number of processes."""
     counted = config.launch.worker_num is not None or config.launch.local_worker_num is not None
     if counted or config.parallel.data_parallel == 1:
         return config
@@ -70,7 +70,7 @@ def _outcome(entry: Entry) -> list[str]:
 
 
 def _changed(before: Entry, after: Entry) -> str | None:
-    """Describes in one line what is no longer as it was; None if nothing changed."""
+    """Describes the first difference of two results in one line; None if they are the same."""
     if before.kind == after.kind == "result":
         changed = difference(before.body, after.body)
         if changed is None:
@@ -86,7 +86,7 @@ def _named(entry: Entry) -> str:
 
 
 def _entry(folder: RunFolder, record: RunRecord, key: str) -> tuple[Entry, ComputedWith] | None:
-    """Reads the last entry of a row in the ledger, and with what it was computed."""
+    """Reads the last entry of a row in the ledger, with the versions and hardware that computed it."""
     with Ledger(folder, record.fingerprint) as ledger:
         locations = [location for entry, location in ledger.recover() if entry.key == key]
         if not locations:
@@ -95,7 +95,7 @@ def _entry(folder: RunFolder, record: RunRecord, key: str) -> tuple[Entry, Compu
 
 
 def _row(config: BatchConfig, folder: RunFolder, key: str) -> DataRow:
-    """The row of that key. Raises PromptError where it cannot be run as it was read."""
+    """Finds the row of a key. Raises PromptError if the row cannot be run."""
     dataset = DataInput(config.data, Storage(), kept=True).dataset(folder)
     params = DecodingParams(**vars(config.decoding))
     embeddings = folder_embeddings(config.model.checkpoint_name_or_path)

@@ -1,4 +1,4 @@
-"""`mindbatch runs`: the runs below a folder, with their state, rows, speed and command."""
+"""`mindbatch runs`: lists the runs below a folder, with their state, rows, speed and command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mindbatch.ledger.run_folder import RunFolder, is_running
 from mindbatch.ledger.run_record import RunRecord, read_manifest
 
 DEEPEST = 6
-"""Folders are looked into this far: more would be a search of the whole disk."""
+"""Depth to which folders are searched, so that a wrong folder does not mean a search of the whole disk."""
 
 TITLES = ("status", "done", "failed", "rows", "tokens/s", "begun (UTC)", "run")
 NUMBERS = (1, 2, 3, 4)
@@ -61,9 +61,9 @@ def run(config: RunsConfig) -> int:
 
 
 def find_runs(top: Path) -> Iterator[Path]:
-    """The folders at and below `top` that hold a run; hidden ones, links and what is in a run are left out.
+    """Yields the folders of runs at and below `top`.
 
-    What cannot be read is passed over.
+    Hidden folders, links, folders within a run, and folders that cannot be read are skipped.
     """
     for name, folders, _ in os.walk(top):
         folder = Path(name)
@@ -76,7 +76,7 @@ def find_runs(top: Path) -> Iterator[Path]:
 
 
 def as_json(state: RunState) -> dict[str, Any]:
-    """The state in plain JSON types, without an error where there is none."""
+    """Converts the state to JSON types, without `error` if there is none."""
     content = dataclasses.asdict(state)
     rows = {name: content.pop(name) for name in ("total", "done", "failed")}
     error = content.pop("error")
@@ -85,7 +85,7 @@ def as_json(state: RunState) -> dict[str, Any]:
 
 
 def as_lines(states: Sequence[RunState]) -> list[str]:
-    """A line for each run, and below it the command, which may be long, or what is wrong with the run."""
+    """Makes a line for each run, and below it its command, or the error of a damaged run."""
     heading, *rows = table([TITLES, *map(_cells, states)], right=NUMBERS)
     below = (printable(state.error or shlex.join(state.command)) for state in states)
     return [heading, *(line for row, text in zip(rows, below, strict=True) for line in (row, f"    {text}"))]
@@ -104,11 +104,10 @@ def _cells(state: RunState) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """State of a run as shown by `mindbatch runs`; None stands for what is not known.
+    """State of a run as shown by `mindbatch runs`; None is an unknown value.
 
-    status: `interrupted` has ended in an orderly way, an `incomplete` run has not; the same command
-    resumes both.
-    total, done, failed: rows. tokens_per_second: generated.
+    status: an `interrupted` run ended after a signal, an `incomplete` one was killed; both can be
+    resumed. total, done, failed: numbers of rows. tokens_per_second: of generated tokens.
     """
 
     folder: str
@@ -123,7 +122,7 @@ class RunState:
 
 
 def state_of(path: Path) -> RunState:
-    """The state of the run in a folder that holds one; damage is part of the state."""
+    """Reads the state of the run in a folder. Damage is part of the state, and raises nothing."""
     folder = RunFolder(path)
     try:
         record = RunRecord.read(folder)
@@ -166,7 +165,7 @@ def _number(value: object) -> Any:
 
 
 def _last_sample(path: Path) -> Mapping[str, Any]:
-    """The last whole line of the metrics."""
+    """Reads the last whole line of the metrics."""
     try:
         with open(open_regular(path), "rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))

@@ -1,4 +1,4 @@
-"""`--multirun`: a task once for every combination of the swept values, each job in a folder below one."""
+"""`--multirun`: runs a task once for each combination of the swept values, each job in its own folder."""
 
 import json
 import re
@@ -33,9 +33,9 @@ from mindbatch.tasks.runs import state_of
 
 LONGEST_NAME = 120
 MAX_JOBS = 1000
-"""Of a sweep: all are composed and checked before the first begins."""
+"""Limit of jobs in a sweep, because all are composed and checked before the first begins."""
 OUTPUTS = (OUTPUT_FOLDER, "output.file", "report", "target.dir", "layout.dir")
-"""Keys of what a job writes: no two jobs may write the same."""
+"""Keys of the outputs of a job. No two jobs may write to the same path."""
 
 TITLES = ("job", "ended", "seconds", "done", "failed", "tokens/s")
 NUMBERS = (2, 3, 4, 5)
@@ -47,8 +47,8 @@ Compose = Callable[[list[str]], Composition]
 class SweepJob:
     """One combination of the swept values.
 
-    name: `decoding.top_p=0.5,decoding.seed=1`. swept: the keys that have several values. overrides: all that
-    are given, with one value for each key.
+    name: `decoding.top_p=0.5,decoding.seed=1`. swept: the keys that have several values.
+    overrides: all overrides of the job, with one value for each key.
     """
 
     name: str
@@ -58,7 +58,7 @@ class SweepJob:
 
     @property
     def folder_name(self) -> str:
-        """The name as that of a folder; a digest tells apart what is the same in it."""
+        """The name of the job's folder: `name` without special characters, and a digest to keep it unique."""
         safe = re.sub(r"[^\w.,=+-]", "_", self.name)
         if safe == self.name and len(safe) <= LONGEST_NAME:
             return safe
@@ -66,10 +66,10 @@ class SweepJob:
 
 
 def jobs_of(overrides: Sequence[str], options: OptionFiles, listed_group: str = "") -> list[SweepJob]:
-    """Every combination of the values of the keys that have several: `a,b`, `choice()`, `range()`, `glob()`.
+    """Makes a job for each combination of swept values: `a,b`, `choice()`, `range()` and `glob()`.
 
-    listed_group: sweeps of its option and its keys become one list of options, and not jobs of their own.
-    Raises ConfigError, a line for each sweep that cannot be made.
+    listed_group: sweeps of its option and keys become one list of options instead of jobs.
+    Raises ConfigError with a line for each sweep that cannot be expanded.
     """
     # The part of Hydra's loader of configurations that its glob() asks.
     loader: Any = SimpleNamespace(get_group_options=lambda group, results_filter: options.names(group))
@@ -98,7 +98,7 @@ def jobs_of(overrides: Sequence[str], options: OptionFiles, listed_group: str = 
 
 
 def _values(token: str, parser: OverridesParser, errors: list[str]) -> list[str]:
-    """The overrides that one stands for; what Hydra's grammar does not read is one, to the letter."""
+    """Expands an override to one for each value. A text that is not Hydra's grammar is one literal value."""
     if json_value(token) is not None:
         return [token]
     try:
@@ -122,7 +122,7 @@ def _values(token: str, parser: OverridesParser, errors: list[str]) -> list[str]
 
 
 def _num_values(override: Override) -> float:
-    """The values of a range, which may be without end; 0 for what is written out."""
+    """Counts the values of a range, which may be infinite; 0 for other sweeps."""
     sweep = override.value()
     if not isinstance(sweep, RangeSweep):
         return 0
@@ -133,12 +133,12 @@ def _num_values(override: Override) -> float:
 
 
 def _override(key: str, value: object, text: str) -> str:
-    """One value in Hydra's grammar: `text`, but for a text that was not quoted and would need escapes."""
+    """Writes an override of one value: `text`, or a quoted form of an unquoted text that needs escapes."""
     return text_override(key, value) if isinstance(value, str) and "\\" in text else f"{key}={text}"
 
 
 def _listing(group: str, columns: Sequence[Sequence[str]], parser: OverridesParser) -> str:
-    """The override that lists every combination for the group."""
+    """Makes the override that lists every combination for the group."""
     entries = []
     for chosen in product(*columns):
         parsed = [parser.parse_override(token) for token in chosen]
@@ -155,7 +155,7 @@ def _entry(entry: dict[str, Any]) -> Any:
 
 
 def with_run_folders(jobs: Sequence[SweepJob], schema: type[TaskConfig], compose: Compose) -> list[SweepJob]:
-    """The jobs with a folder of their own below output.dir, where the task makes one and it is given."""
+    """Gives each job its own folder below output.dir, if the task has that key and it is set."""
     if (
         OUTPUT_FOLDER not in schema_keys(schema).keys
         or OUTPUT_FOLDER in jobs[0].swept
@@ -176,10 +176,10 @@ def _in_folder(job: SweepJob, folder: Path) -> SweepJob:
 def run_jobs(
     jobs: Sequence[SweepJob], program: Callable[..., int], arguments: Sequence[str], compose: Compose
 ) -> int:
-    """Runs the jobs one after the other, each in a process of its own, and shows a table of all.
+    """Runs the jobs one after the other, each in its own process, and prints a table of all.
 
-    program: is called there with `arguments` and the overrides of a job, and returns its exit code.
-    A job that fails does not end the sweep. Raises ConfigError, before the first begins, with all errors.
+    program: called in that process with `arguments` and the overrides of a job; returns its exit code.
+    A job that fails does not end the sweep. Raises ConfigError with all errors before the first job begins.
     """
     outputs = dict[tuple[str, str], str]()
     errors = dict.fromkeys(line for job in jobs for line in _errors(job, compose, outputs))
@@ -196,14 +196,14 @@ def run_jobs(
 
 
 def _code_of_all(codes: Sequence[int]) -> int:
-    """The exit code of a sweep: a job that a signal or its own code calls unfinished leaves the sweep so."""
+    """Returns the exit code of a sweep: unfinished if a job is, or was ended by a signal."""
     if any(code < 0 or code >= EXIT_UNFINISHED for code in codes):
         return EXIT_UNFINISHED
     return EXIT_FAILED if any(codes) else EXIT_DONE
 
 
 def _errors(job: SweepJob, compose: Compose, outputs: dict[tuple[str, str], str]) -> Iterator[str]:
-    """The errors of a job's configuration; `outputs` has what the jobs before it write, and gets its own."""
+    """Yields the errors of a job's configuration. outputs: paths of earlier jobs; the job's are added."""
     composition = compose([*job.overrides])
     try:
         config = composition.finish()

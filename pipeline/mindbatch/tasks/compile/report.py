@@ -1,4 +1,4 @@
-"""Outcome of compiling the graphs of ranks, its memory compared with that of an NPU, and the page of both."""
+"""Reports the compilation of the graphs of ranks, and compares their memory with that of an NPU."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ FUSED = frozenset(
         "SwiGLU",
     }
 )
-"""Operators that do the work of several; what an engineer looks for in a graph."""
+"""Operators that combine several; their use shows that a graph was fused."""
 
 COLLECTIVES = frozenset({"AllGather", "AllReduce", "AllToAll", "Broadcast", "ReduceScatter"})
 """Operators in which ranks exchange data."""
@@ -44,7 +44,7 @@ _TITLES = ["graph", "tokens", "seconds", "compiled: fused operators and collecti
 
 
 Report = dict[str, Any]
-"""Of all ranks, in plain JSON types: what `report_json` makes and the page shows."""
+"""The report on all ranks as JSON, which `report_json` makes and the page shows."""
 
 
 _GRAPH = {"kind": "", "tokens": 0, "seconds": 0.0, "kernels": {}, "operator": "", "layer": "", "rule": None}
@@ -54,7 +54,7 @@ _GRAPH = {"kind": "", "tokens": 0, "seconds": 0.0, "kernels": {}, "operator": ""
 def device_memory(
     available: int, weights: int, adapters: int, bytes_per_token: int, settings: EngineSettings
 ) -> dict[str, Any]:
-    """Bytes on one NPU, in plain JSON types. available: to weights, adapters and cache."""
+    """Sums the bytes on one NPU, as JSON. available: bytes for weights, adapters and cache."""
     block, left = settings.block_size, available - weights - adapters
     cache = (settings.num_blocks + 1) * block * bytes_per_token  # a block more than it holds is for padding
     return {
@@ -74,8 +74,8 @@ class RankReport:
     """The graphs of one rank. error: why no more graphs were tried; None if all were.
 
     described_rank: the number, the shard and the compiled layers of the rank, as JSON.
-    weights: bytes. memory: `device_memory` of these.
-    counts: how many layers each compiled one stands for, where the rank's process tells their bytes.
+    weights: bytes of the weights. memory: the result of `device_memory`.
+    counts: how many layers each compiled layer stands for, if the rank's process reports their bytes.
     """
 
     described_rank: Mapping[str, Any]
@@ -87,7 +87,7 @@ class RankReport:
     _begun: Mapping[str, Any] | None = None
 
     def take(self, answer: Mapping[str, Any]) -> None:
-        """Takes an answer of `compile_ranks`.
+        """Adds an answer of `compile_ranks`.
 
         A graph is reported before it is compiled, and after; one that was compiled before is left out.
         """
@@ -126,7 +126,7 @@ def _counts(graph: Mapping[str, Any], operators: frozenset[str]) -> dict[str, in
 def report_json(
     model: ModelSpec, dtype: str, parallel: ParallelConfig, ranks: Iterable[RankReport]
 ) -> Report:
-    """All ranks that were compiled for."""
+    """Makes the report on all ranks that were compiled."""
     rank_reports = [rank.as_json() for rank in ranks]
     return {
         "kind": "compilation",

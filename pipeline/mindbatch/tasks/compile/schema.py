@@ -15,8 +15,8 @@ from mindbatch.fields import kinds as kind
 from mindbatch.tasks.layout.schema import LayoutTaskConfig
 
 RESERVE_BYTES = 4 * GIB
-"""Bytes of an NPU for what is neither weights nor cache: its driver and CANN, the buffers of communication
-(two of 200 MB for each group, unless HCCL_BUFFSIZE says otherwise), outputs and workspaces of a step."""
+"""Bytes of an NPU for everything except weights and cache: driver and CANN, outputs and workspaces of a step,
+and communication (two buffers of 200 MB for each group, unless HCCL_BUFFSIZE is set)."""
 RESERVE = f"{RESERVE_BYTES // GIB}GiB"
 ALL = "all"
 

@@ -38,16 +38,16 @@ from mindbatch.tasks.layout.parts import FindLayout, PlanPart, show_parts
 from mindbatch.tasks.layout.ranks import plan_ranks, write_layout
 
 _COMPILED_BLOCKS = 16
-"""Blocks that a cache is compiled with, at least: their number is a size of one dimension and no more."""
+"""Least number of blocks of a compiled cache. It is the size of a dimension, and changes no operator."""
 
 
 def run(config: CompileConfig) -> int:
-    """Prints what was compiled and what was refused, and below it the layout where layout.dir is given.
+    """Prints the compiled and the refused graphs, and, with layout.dir, the layout below.
 
-    EXIT_FAILED where something was refused, or does not fit.
+    Returns EXIT_FAILED if a graph was refused, or a rank does not fit its NPU.
 
     Raises:
-        ConfigError, CheckpointError: the model cannot be described, cut so, or run so.
+        ConfigError, CheckpointError: the model is not supported, or not with these ranks and settings.
     """
     job = _compilation_job(config)
     settings = engine_settings(job.spec, config.model, config.runtime)
@@ -63,7 +63,7 @@ def run(config: CompileConfig) -> int:
 
 
 def _chosen_ranks(config: CompileConfig) -> list[int]:
-    """The ranks to compile for; ALL are those of the first copy of the model, which the others are like."""
+    """Lists the ranks to compile for. ALL means the first replica: the others are the same."""
     ranks, parallel = config.ranks, config.parallel
     if ranks == ALL:
         return [*range(parallel.model_parallel * parallel.pipeline_stage)]
@@ -71,7 +71,7 @@ def _chosen_ranks(config: CompileConfig) -> list[int]:
 
 
 def _prepare_layout(config: CompileConfig) -> FindLayout:
-    """Prepares the layout of MindSpore; of a native model this project's own, in the compiled type."""
+    """Prepares MindSpore's layout, or for a native model MindBatch's own, in the compiled type."""
     if config.model.provider == "mindformers":
         from mindbatch.tasks.layout import mindformers
 
@@ -107,7 +107,7 @@ def _rank(rank: int, job: CompilationJob, config: CompileConfig, settings: Engin
 
 
 def _compiled_settings(settings: EngineSettings) -> EngineSettings:
-    """The same with no larger a cache than block tables name."""
+    """Limits the cache of the settings to the blocks that block tables need."""
     needed = max(settings.blocks_per_sequence, _COMPILED_BLOCKS)
     return replace(settings, num_blocks=min(settings.num_blocks, needed))
 
@@ -140,9 +140,9 @@ def _answers(
 class CompilationJob:
     """Specification of a model's compilation.
 
-    layers: of each stage, those that are compiled.
-    counts: how many layers each of them stands for, where only the built network knows the bytes of
-        a layer; empty where the spec knows them.
+    layers: the compiled layers of each stage.
+    counts: how many layers each of these stands for, if only the built network knows the bytes of a layer;
+        empty if the spec knows them.
     request: the job as JSON, which the simulation reads.
     """
 
@@ -153,7 +153,7 @@ class CompilationJob:
     counts: tuple[int, ...] = ()
 
     def weights(self, stage: int) -> int:
-        """Numbers of the weights of a rank of a stage; 0 where only the network tells."""
+        """Counts the weights of a rank of a stage; 0 if only the built network knows them."""
         return 0 if self.counts else self.spec.rank_parameters[stage]
 
     def adapter_numbers(self, stage: int) -> int:
@@ -164,10 +164,10 @@ class CompilationJob:
 
 
 def _compilation_job(config: CompileConfig) -> CompilationJob:
-    """Reads config.json and the adapters and nothing else.
+    """Reads config.json and the adapters, but no weights.
 
     Raises:
-        ConfigError, CheckpointError: the model cannot be described, or cut over the ranks.
+        ConfigError, CheckpointError: the model is not supported, or cannot be divided over the ranks.
     """
     assert config.model.checkpoint_name_or_path is not None
     folder, ignore = existing_folder(config.model.checkpoint_name_or_path), ignored_keys(config.model)

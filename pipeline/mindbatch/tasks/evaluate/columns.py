@@ -17,8 +17,8 @@ from mindbatch.tasks.evaluate.schema import OWN_MODEL, EvaluateConfig
 class Column:
     """One of the systems that are compared: a model with an adapter and a decoding.
 
-    name: its name in the results, of the parts in which columns differ. checkpoint: the name of the model.
-    adapter: its name in `lora.adapters`; None where there are none. decoding: the option.
+    name: its name in the results, made of the parts in which columns differ. checkpoint: the model's name.
+    adapter: its name in `lora.adapters`; None without adapters. decoding: the option of the group.
     """
 
     name: str

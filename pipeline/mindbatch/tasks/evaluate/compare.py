@@ -34,7 +34,7 @@ from mindbatch.tasks.evaluate.schema import OWN_MODEL
 from mindbatch.tasks.evaluate.task import write_files
 
 WARM_UP_BATCHES = 2
-"""Prompts of the warm-up, in batches: those of the second start as those of the first end."""
+"""Batches of prompts in the warm-up: those of the second start while those of the first end."""
 DEFAULT_TIMINGS = 3
 LONGEST_ROUND = 60.0
 """Seconds of a round of all strategies beyond which it is not repeated, unless `timings` is set."""
@@ -141,7 +141,7 @@ def run_strategies(
 
 
 def prompt_text(result: RequestOutput) -> str | None:
-    """Returns the text of a prompt, or its token ids in words; None where neither is known."""
+    """Returns the text of a prompt, or its token ids as words; None if neither is known."""
     if result.prompt is None and result.prompt_token_ids:
         return f"token ids {' '.join(map(str, result.prompt_token_ids))}"
     return result.prompt

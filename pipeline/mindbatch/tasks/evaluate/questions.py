@@ -36,7 +36,7 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 PromptContent = Mapping[str, Any]
 """Content of a prompt, as `Prompt` takes it."""
 Columns = Mapping[str, Any]
-"""Values of a row."""
+"""Values of a row, by column."""
 Item = TypeVar("Item")
 
 
@@ -44,10 +44,9 @@ Item = TypeVar("Item")
 class Question:
     """A row of the task.
 
-    source: file and line, as `sums.jsonl:6`. content: of the prompt; empty for a text that is scored as a
-    whole.
-    references: right answers. choices, correct: continuations, and which is the right one. text: scored as a
-    whole. cluster: rows that belong together have the same.
+    source: file and line, as `sums.jsonl:6`. content: the prompt; empty if `text` is scored as a whole.
+    references: the right answers. choices: continuations to choose from. correct: index of the right choice.
+    text: a text whose likelihood is scored. cluster: the same for rows that belong together.
     """
 
     key: str
@@ -126,8 +125,8 @@ def read_questions(config: EvaluateConfig) -> list[Question]:
     """Reads the questions of the data, in its order.
 
     Raises:
-        ConfigError: a column that is not there, or rows that cannot be used, the first few of them: a score
-            over some rows of a task would not be the task's.
+        ConfigError: a column is missing, or rows are invalid, of which the first few are named. They are not
+            skipped, because a score over other rows is not the score of the task.
     """
     task, names = config.task, _column_names(config, _first_columns(config.data))
     examples = _examples(config, names)

@@ -31,13 +31,13 @@ from mindbatch.tasks.evaluate.results import (
 from mindbatch.tasks.evaluate.schema import GENERATOR
 
 FIRST_FINDINGS = 3
-"""Sentences before the charts; the others are folded behind them."""
+"""Number of findings before the charts; the others are in a folded part."""
 OPEN = 3
-"""Questions that are shown unfolded."""
+"""Number of questions that are shown unfolded."""
 MAX_QUESTIONS = 400
-"""Questions with their answers on the page; samples_*.jsonl have all."""
+"""Limit of questions on the page; samples_*.jsonl have all."""
 LONGEST_TEXT = 4_000
-"""Characters of a prompt or an answer on the page."""
+"""Limit of characters of a prompt or an answer on the page."""
 
 
 def report_page(evaluation: Evaluation) -> str:
@@ -72,7 +72,7 @@ def report_page(evaluation: Evaluation) -> str:
 
 
 def _charts(evaluation: Evaluation) -> Iterator[tuple[str, str, Markup]]:
-    """Title, meaning and drawing of each metric, and of the speed where that was measured."""
+    """Yields title, meaning and drawing of each metric, and of the speed if it was measured."""
     for number, scores in enumerate(evaluation.scores):
         metric = scores.metric
         toward = metric.toward or ("better" if metric.best == "high" else "likelier")
@@ -154,7 +154,7 @@ def _what_was_scored(evaluation: Evaluation) -> str:
 
 
 class _QuestionView:
-    """The questions as the page shows them: whose answers are right, and where columns disagree."""
+    """The questions on the page, with the columns that answer each right or wrong."""
 
     def __init__(self, evaluation: Evaluation) -> None:
         self._evaluation = evaluation

@@ -177,7 +177,7 @@ def text_rows(
 ) -> Iterator[JsonRow]:
     """Yields each text in windows that score each token once; the key is QUESTION.WINDOW.
 
-    window: most tokens of one. stride: tokens that a window scores after the first; null: half a window.
+    window: largest number of tokens. stride: tokens that each further window scores; null is half a window.
     The first token is scored only where the tokenizer puts one before it. Before each window stands what an
     output follows, if there is such.
     """
@@ -218,11 +218,11 @@ def _scored(key: str, tokens: Sequence[int], count: int) -> JsonRow:
 
 
 def write_requests(path: Path, rows: Iterable[JsonRow]) -> int:
-    """Writes a file of requests, whole or not at all, the same bytes for the same rows; their number.
+    """Writes a file of requests atomically; returns their number. The same rows make the same bytes.
 
     Raises:
-        StorageError: it cannot be written.
-        ConfigError: there is nothing to run.
+        StorageError: the file cannot be written.
+        ConfigError: there are no requests.
     """
     lines = [orjson.dumps(row) for row in rows]
     if not lines:
@@ -236,11 +236,11 @@ def write_requests(path: Path, rows: Iterable[JsonRow]) -> int:
 
 @dataclass
 class MeasuredColumn:
-    """Samples of a column for the metrics, by what these need and the number of the question; errors too.
+    """Results of a column, which the metrics measure, by the number of the question, and errors.
 
-    outputs: the texts as they came, and generation: what was read out of them, each of as many samples.
-    num_tokens: generated. speeds: tokens/s of each time that the column was timed.
-    continuations: of the prompts, where they were scored.
+    outputs: the generated texts. generation: the answers that were read out of these texts.
+    num_tokens: the number of generated tokens. speeds: tokens/s of each timed round.
+    continuations: continuations of the prompts, if they were scored.
     """
 
     column: Column
@@ -255,7 +255,7 @@ class MeasuredColumn:
 
     @property
     def speed(self) -> float | None:
-        """Tokens per second, the median; None where it was not timed."""
+        """The median of tokens per second; None if the column was not timed."""
         return median(self.speeds) if self.speeds else None
 
     def scored_text(self, question: Question, answer: str = "") -> str:
@@ -307,7 +307,7 @@ def _take_generations(
 def _take_scored(
     column: MeasuredColumn, lines: Iterable[JsonRow], kind: str, questions: Sequence[Question]
 ) -> None:
-    """Takes the questions all of whose parts were scored."""
+    """Adds the questions all of whose parts were scored."""
     scored: dict[int, dict[int, tuple[float, int]]] = defaultdict(dict)  # log-probability, tokens
     for line in lines:
         number, part = map(int, line["key"].split("."))
@@ -332,7 +332,7 @@ def _take_scored(
 
 
 def _logprobs(line: JsonRow) -> list[float]:
-    """Log-probabilities of the tokens of a request that were scored, its last ones."""
+    """Returns the log-probabilities of the scored tokens of a request, which are its last ones."""
     likely = line["prompt_logprobs"]
     tokens = line["prompt"][-len(likely) :]
     return [logprobs[str(token)] for token, logprobs in zip(tokens, likely, strict=True)]

@@ -23,10 +23,10 @@ from mindbatch.tasks.evaluate.requests import MeasuredColumn
 from mindbatch.tasks.evaluate.schema import RESULTS
 
 FULL_METRICS = 6
-"""Most metrics of which the table has intervals and p-values; of more it has numbers and a mark."""
+"""Limit of metrics with intervals and p-values in the table; with more it has numbers and a mark."""
 BEYOND_CHANCE = "*"
 POINTS = 2.0
-"""Difference, in points of a hundred, for which the report says how many questions would show it."""
+"""Difference, in percentage points, for which the report says how many questions are needed to show it."""
 
 
 def _now() -> str:
@@ -37,8 +37,8 @@ def _now() -> str:
 class Evaluation:
     """An evaluation with all of its questions, answers and scores.
 
-    columns: by their names. baselines: by the name of a column, that of its baseline. settings: plain JSON
-    in which secrets are as written. timing_note: sentences on the speeds; empty where none were measured.
+    columns: results by the name of the column. baselines: name of the baseline, by the name of the column.
+    settings: the settings as JSON, with each ${...} as written. timing_note: sentences on the speeds, if any.
     """
 
     task: str
@@ -53,13 +53,13 @@ class Evaluation:
 
     @property
     def baseline(self) -> str | None:
-        """The baseline that all columns share; None where there are several."""
+        """The baseline of all columns; None if there are several."""
         names = {base for name, base in self.baselines.items() if base != name}
         return next(iter(names or self.baselines)) if len(names) < 2 else None
 
     @cached_property  # it reads every text
     def alike(self) -> list[str]:
-        """Sentences that name the columns which generated the same texts for every question."""
+        """Sentences that name columns with the same texts for every question."""
         groups: dict[bytes, list[str]] = {}
         for name, column in self.columns.items():
             texts = sha256()
@@ -337,8 +337,10 @@ def _without_interval(scores: MetricScores) -> Iterator[str]:
 
 
 def power_text(scores: MetricScores) -> str:
-    """Says what difference these questions would show, and how many would show POINTS; empty where that is
-    not known, or the metric has no points."""
+    """Describes the smallest difference that these questions can show, and how many could show POINTS.
+
+    Empty if that is unknown, or the metric is no percentage.
+    """
     metric = scores.metric
     errors = [difference.stderr for difference in scores.differences.values() if difference.stderr]
     if not errors or not metric.scale:

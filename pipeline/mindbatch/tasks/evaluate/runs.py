@@ -52,8 +52,8 @@ def run_columns(
 
     Raises:
         ConfigError: a folder holds another run.
-        CheckpointError: a model is not in order.
-        StorageError, RankError, KeyboardInterrupt: as `BatchJob.run`; the same command goes on.
+        CheckpointError: a model is damaged or not supported.
+        StorageError, RankError, KeyboardInterrupt: as `BatchJob.run`; the same command resumes.
     """
     home = Path(config.output.dir or "")
     earlier = [*_earlier(home)]
@@ -118,7 +118,7 @@ def _earlier(home: Path) -> Iterator[RunRecord]:
 
 
 def _keep_seed(config: EvaluateConfig, earlier: Iterable[RunRecord]) -> None:
-    """Keeps a seed that an earlier command has drawn, if this one's is drawn, too, and prints it."""
+    """Keeps the seed that an earlier command drew, if this command would draw one, and prints it."""
     if not config.drawn:
         return
     sections = (config.decoding, *config.variants.values())

@@ -11,13 +11,13 @@ from mindbatch.evaluation.metric import FACTS, Answer, Generated
 from mindbatch.tasks.evaluate.questions import Question
 
 OutputsByQuestion = Mapping[int, tuple[Generated, ...]]
-"""By the number of a question, the texts that were generated for it."""
+"""The generated texts, by the number of the question."""
 
 
 class StoredOutputs(OutputsByQuestion):
     """The outputs of a file of results, of which only the offsets of the rows are in memory.
 
-    num_tokens: generated, of all rows. num_samples: the most of one row.
+    num_tokens: generated tokens of all rows. num_samples: largest number of samples of a row.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +59,7 @@ def _generated(output: Mapping[str, Any]) -> Generated:
 
 
 class ReadAnswers(Mapping[int, tuple[Answer, ...]]):
-    """Answers to every question, read out of its outputs; one without outputs has as many wrong ones."""
+    """Answers to every question, read out of its outputs. Without outputs, all answers are wrong."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class ReadAnswers(Mapping[int, tuple[Answer, ...]]):
         of_output: Callable[[str], str | None],
         of_reference: Callable[[str], str | None],
     ) -> None:
-        """of_output, of_reference: read an answer out of a text."""
+        """Takes two functions that read an answer out of a text, for outputs and for references."""
         self._outputs, self._questions = outputs, questions
         self._of_output, self._of_reference = of_output, of_reference
 

@@ -1,1 +1,1 @@
-"""`mindbatch generate`: prompts in, text out."""
+"""`mindbatch generate`: generates text for a few prompts."""

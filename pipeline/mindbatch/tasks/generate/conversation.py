@@ -1,4 +1,4 @@
-"""`interactive=true`: asking for prompts, or keeping up a chat, until the user leaves."""
+"""`interactive=true`: reads prompts from the terminal and answers each, as single prompts or as a chat."""
 
 import sys
 from collections.abc import Iterator
@@ -20,9 +20,9 @@ NO_TEXT = "interactive=true: the model's folder has no tokenizer; give model.tok
 
 
 def converse(llm: LLM, params: DecodingParams, *, chat: bool, options: ChatOptions = NO_OPTIONS) -> int:
-    """Answers each line on standard input; a chat keeps its history and has the options.
+    """Answers each line on standard input; a chat keeps its history. options: for the chat template.
 
-    At a terminal Ctrl-C ends an answer, and what there is of it stays in the history.
+    At a terminal Ctrl-C ends an answer; its text so far stays in the history.
 
     Raises ConfigError: the model's folder has no tokenizer, or chat=true and there is no chat template.
     """
@@ -59,7 +59,7 @@ def _prompted(stream: BinaryIO, *, at_terminal: bool) -> Iterator[str]:
 
 
 def _typed() -> Iterator[str]:
-    """The same at a terminal, with the keys of readline where Python has it; nothing of it is kept."""
+    """Yields lines typed at a terminal, edited by readline if Python has it, without a file of history."""
     with suppress(ImportError):
         import readline  # noqa: F401 - `input` edits lines with it
     _show(f"{INTRODUCTION}\n")
@@ -82,7 +82,7 @@ def _show(text: str) -> None:
 
 
 def _answer(llm: LLM, row: Prompt, params: DecodingParams, *, at_terminal: bool) -> str | None:
-    """Streams the answer to standard output; None when the prompt could not be run."""
+    """Streams the answer to standard output; returns it, or None if the prompt could not be run."""
     run = llm.submit([(row, params)])
     if run.refused:
         say(run.refused[0].error)

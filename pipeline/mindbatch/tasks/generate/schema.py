@@ -1,4 +1,4 @@
-"""The keys of `mindbatch generate`, and those of every task that is given its prompts directly."""
+"""The keys of `mindbatch generate`, and of every task that takes prompts directly."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ _CHATS = (Need(lambda config: config.may_chat, "chat", "set chat=true, give mess
 
 @dataclass
 class PromptTaskConfig(ModelTaskConfig):
-    """The sections of a task that runs a model, and where its prompts come from."""
+    """The keys of a task that runs a model, and the sources of its prompts."""
 
     last_input: ClassVar[str] = "messages=..."
-    """The last of the keys that may be given, for the message to a user who gave none."""
+    """The last source of prompts in the error line that lists them."""
 
     prompts: Any = option(
         None,
@@ -70,11 +70,11 @@ class PromptTaskConfig(ModelTaskConfig):
     )
 
     def given_inputs(self) -> list[str]:
-        """The keys that say where prompts come from, of those that were given."""
+        """Lists the sources of prompts that are set."""
         return [name for name in ("prompts", "prompts_file", "messages") if getattr(self, name) is not None]
 
     def prompt_rows(self) -> "PromptRows":
-        """The prompts that the keys ask for. Raises ConfigError as `read_prompts` does."""
+        """Reads the prompts. Raises ConfigError as `read_prompts` does."""
         from mindbatch.prompts.prompts import read_prompts  # tokenizers: not needed for help
 
         return read_prompts(
@@ -96,7 +96,7 @@ class PromptTaskConfig(ModelTaskConfig):
         return errors
 
     def run_errors(self, keys: SchemaKeys) -> Iterable[str]:
-        """Prompts come from exactly one source."""
+        """Yields errors, among them one if prompts have no source or several."""
         yield from super().run_errors(keys)
         inputs = self.given_inputs()
         if not inputs:
@@ -113,7 +113,7 @@ class PromptTaskConfig(ModelTaskConfig):
 
     @property
     def may_chat(self) -> bool:
-        """True if prompts may be conversations: by themselves too, which read_prompts knows better."""
+        """True if prompts may be conversations, by a key or because a file has messages."""
         has_own = self.messages is not None or self.prompts_file is not None
         return self.chat or has_own or isinstance(self.prompts, list)
 

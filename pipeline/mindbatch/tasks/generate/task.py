@@ -1,4 +1,4 @@
-"""`mindbatch generate`: prompts in, text out; each result is written once all before it are, or grows."""
+"""`mindbatch generate`: generates text for a few prompts, and writes or streams it in their order."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _generate(config: GenerateConfig, params: DecodingParams, rows: PromptRows, 
 def _written(
     items: Iterable[StreamEvent | RequestOutput], writer: LiveText | ResultWriter
 ) -> list[RequestOutput]:
-    """Writes what comes; returns the results of prompts that could not go on."""
+    """Writes results as they arrive; returns those with an error."""
     failed = []
     for item in items:
         writer.add(item)
@@ -109,7 +109,7 @@ def _written(
 
 @contextmanager
 def destination(path: str | None) -> Iterator[TextIO]:
-    """Opens standard output, or a file that appears whole or not at all. Raises StorageError."""
+    """Opens standard output, or a file that is written atomically. Raises StorageError."""
     if path is None:
         yield data_output()
         return
@@ -121,12 +121,12 @@ def destination(path: str | None) -> Iterator[TextIO]:
 
 @dataclass
 class ResultWriter:
-    """Takes results as they finish and writes each once all before it are written.
+    """Writes results in the order of the prompts, each when all before it are written.
 
-    keys: all prompts, in order. prompts: by key, as they were given, for JSON.
-    labelled: put the prompt's key, and the sample's number, before each text.
-    has_text: False shows token ids instead, where there is no tokenizer.
-    with_prompt: before each text the prompt that it goes on from.
+    keys: the keys of all prompts, in order. prompts: the prompts by key, for JSON.
+    labelled: True writes the prompt's key and the sample's number before each text.
+    has_text: False writes token ids, if there is no tokenizer.
+    with_prompt: True writes the prompt before each text that continues it.
     """
 
     keys: Sequence[str]
@@ -168,7 +168,7 @@ class ResultWriter:
         return prompt + output.text if self.has_text else str(output.token_ids)
 
     def _content(self, result: RequestOutput) -> dict[str, Any]:
-        """The line that a run writes of the row, with the token ids of prompt and text; or its error."""
+        """Makes the JSON of a result as a run has it, with the token ids of prompt and text, or its error."""
         content: dict[str, Any] = {"key": result.key}
         if result.adapter is not None:
             content["adapter"] = result.adapter
@@ -183,10 +183,10 @@ SampleKey = tuple[str, int]  # key of the prompt, number of the sample
 
 
 class LiveText:
-    """Prints the text of one output as it comes; that of outputs whose turn has not come is kept.
+    """Streams the text of one output at a time, in the order of the prompts, and buffers the others.
 
-    labelled: put the prompt's key, and the sample's number, before each text.
-    with_prompt: before each text the prompt that it goes on from, as it was given.
+    labelled: True prints the prompt's key and the sample's number before each text.
+    with_prompt: True prints the prompt before each text that continues it.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class LiveText:
         self._has_begun = False
 
     def add(self, item: StreamEvent | RequestOutput) -> None:
-        """Prints what came, and what waited for it to end, if its output has the turn."""
+        """Prints or buffers an event, and after the end of an output also the buffered next ones."""
         if isinstance(item, StreamEvent):
             self._kept[item.key, item.index].append(item)
         else:  # outputs that were requested and that a search did not find are not waited for
@@ -216,7 +216,7 @@ class LiveText:
             self._has_begun = False
 
     def _print_kept(self) -> bool:
-        """Prints what there is of the output that has the turn; whether it has ended."""
+        """Prints the buffered events of the current output; returns True if it has ended."""
         request, sample = self._turns[-1]
         if (request.key, sample) in self._absent:
             if self._has_begun:
@@ -239,5 +239,5 @@ class LiveText:
 
 
 def label(key: str, index: int, samples: int) -> str:
-    """The name of one output: the prompt's key, with the sample's number where there are several."""
+    """Names an output by the prompt's key, and the sample's number if there are several."""
     return key if samples == 1 else f"{key}.{index}"

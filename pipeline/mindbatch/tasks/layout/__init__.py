@@ -1,1 +1,1 @@
-"""`mindbatch layout`: what each rank holds of a model, and MindSpore's strategy files of it."""
+"""`mindbatch layout`: shows the shards of each rank, and writes MindSpore's strategy files."""

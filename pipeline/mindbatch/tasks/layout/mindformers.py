@@ -1,6 +1,6 @@
 """`mindbatch layout model.provider=mindformers`: MindSpore's own layout of a model, and its strategy files.
 
-The layout of MindFormers' Llama over NPU ranks is worked out on this machine without any.
+MindSpore computes the layout of MindFormers' Llama over NPU ranks in simulation, without an NPU.
 """
 
 import json
@@ -44,18 +44,18 @@ _NOT_AS_COMPILED = (
 )
 _WAIT = "MindSpore works out the layout of {} ranks, which takes 10 s to some minutes ({} s at most)"
 SEQUENCE_LENGTH = 32
-"""Tokens of the network whose layout is worked out: no parameter's shape depends on it."""
+"""Sequence length of the simulated network; no parameter's shape depends on it."""
 
 
 def llama_options(
     arch: Architecture, data_parallel: int, model_parallel: int, *, qkv_concat: bool = False
 ) -> dict[str, Any]:
-    """The keyword arguments of mindformers' LlamaConfig, but for the parallel ones.
+    """Returns the keyword arguments of mindformers' LlamaConfig, except the parallel ones.
 
-    qkv_concat: query, key and value are one parameter, and gate and up another.
+    qkv_concat: True makes query, key and value one parameter, and gate and up another.
 
     Raises:
-        ConfigError: what its network does not have or cannot cut so, all of it.
+        ConfigError: lists everything that the network lacks or cannot shard.
     """
     sizes = {
         "attention heads": arch.heads,
@@ -103,7 +103,7 @@ def _shape_errors(arch: Architecture) -> Iterator[str]:
 
 
 def cut_errors(sizes: Mapping[str, int], model_parallel: int) -> Iterator[str]:
-    """A line for each size, by its name, that so many ranks do not divide."""
+    """Yields a line for each size that is not a multiple of the number of ranks. sizes: by name."""
     for name, size in sizes.items():
         if size % model_parallel:
             yield f"parallel.model_parallel={model_parallel}: must divide {name}, {size}"
@@ -111,7 +111,7 @@ def cut_errors(sizes: Mapping[str, int], model_parallel: int) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class LayoutJob:
-    """A model, as keyword arguments of LlamaConfig, and how it shall be cut."""
+    """A model, as keyword arguments of LlamaConfig, and the numbers of its ranks."""
 
     model: Mapping[str, Any]
     data_parallel: int = 1
@@ -125,7 +125,7 @@ class LayoutJob:
 
     @property
     def leaders(self) -> list[int]:
-        """The first rank of each stage: what it holds the others of the stage hold alike."""
+        """The first rank of each stage, which stands for all ranks of the stage."""
         return [*range(0, self.num_ranks, self.data_parallel * self.model_parallel)]
 
     @property
@@ -140,14 +140,14 @@ class LayoutJob:
 
 
 StageParameter = Mapping[str, Any]
-"""A parameter as the ranks of a stage hold it, in plain JSON types."""
+"""A parameter on the ranks of a stage, as JSON."""
 
 
 @dataclass(frozen=True)
 class InferredLayout:
     """All parameters, stage by stage in MindSpore's order, and the content of the strategy files by name.
 
-    borrowed: stages with parameters that they use and another one holds, such as a tied embedding.
+    borrowed: stages that use parameters of another stage, such as a tied embedding.
     """
 
     parameters: tuple[StageParameter, ...]
@@ -158,13 +158,13 @@ class InferredLayout:
 def infer_layouts(
     jobs: Sequence[LayoutJob], timeout: float, *, verbose: bool = False
 ) -> Iterator[InferredLayout]:
-    """The layout of each model, by `infer_predict_layout` in the simulation of Ascend.
+    """Infers the layout of each model by `infer_predict_layout`, in the simulation of Ascend.
 
-    timeout: seconds, of all together.
-    verbose: what MindSpore and MindFormers say is printed to standard error.
+    timeout: seconds for all models together.
+    verbose: True prints the messages of MindSpore and MindFormers to standard error.
 
     Raises:
-        BackendError: Ascend cannot be simulated here, or the first failure, in one line.
+        BackendError: Ascend cannot be simulated here, or the first inference failed.
     """
     from mindbatch.ascend_simulation import layouts
     from mindbatch.ascend_simulation.process import simulate
@@ -178,7 +178,7 @@ def infer_layouts(
 
 
 def _read(job: LayoutJob, answers: Sequence[Mapping[str, Any]]) -> InferredLayout:
-    """Collects the leaders' answers: shapes of the compiler, all else as the strategy files have it."""
+    """Combines the answers of the leaders: shapes from the compiler, all else from the strategy files."""
     parameters: list[StageParameter] = []
     borrowed: list[tuple[int, str]] = []
     files: dict[str, bytes] = {}
@@ -198,7 +198,7 @@ def _read(job: LayoutJob, answers: Sequence[Mapping[str, Any]]) -> InferredLayou
 
 
 def parameter_json(stage: int, shape: Sequence[int], layout: TensorLayout) -> StageParameter:
-    """shape: of the whole parameter."""
+    """Describes a parameter as JSON. shape: the shape of the whole parameter."""
     return {
         "name": layout.name,
         "stage": stage,
@@ -210,10 +210,11 @@ def parameter_json(stage: int, shape: Sequence[int], layout: TensorLayout) -> St
 
 
 def prepare_layout(config: LayoutTaskConfig) -> FindLayout:
-    """Checks all that can be checked beforehand.
+    """Checks the model and layout.dir before MindSpore runs.
 
     Raises:
-        ConfigError, CheckpointError: the model cannot be described or cut so, or layout.dir holds others.
+        ConfigError, CheckpointError: the model is not supported or cannot be divided over these ranks, or
+            layout.dir has other files.
     """
     assert config.model.checkpoint_name_or_path is not None
     home = existing_folder(config.model.checkpoint_name_or_path)
@@ -253,10 +254,7 @@ def _job(config: LayoutTaskConfig, arch: Architecture) -> LayoutJob:
 
 
 def layout_page(job: LayoutJob, content: Mapping[str, Any], layout: InferredLayout) -> str:
-    """Every parameter with its cut, what each rank holds, and where the strategy files are.
-
-    content: the JSON.
-    """
+    """Makes the page: sharded parameters, sums by rank, and the strategy files. content: the JSON."""
     head = [
         f"MindSpore's layout of MindFormers' Llama as {content['model_type']}",
         sizes_line(content),

@@ -1,4 +1,4 @@
-"""The parts of what a plan shows, and the folder of the strategy files of layouts over ranks."""
+"""Prints the parts of a layout, and writes its strategy files to a folder."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,18 +17,18 @@ from mindbatch.io.storage import StorageError, write_whole
 
 @dataclass(frozen=True)
 class PlanPart:
-    """json: for programs. page: for people."""
+    """A part of the output: its content as JSON, and the same as a page of text."""
 
     json: dict[str, Any]
     page: str
 
 
 FindLayout = Callable[[], PlanPart]
-"""Works a layout out whose settings have been checked, and writes its strategy files."""
+"""Computes a layout with validated settings, and writes its strategy files."""
 
 
 def show_parts(report: str, first: PlanPart, **others: PlanPart | None) -> None:
-    """Prints pages below each other, or with report=json one object, which has the others by their names."""
+    """Prints the pages below each other, or with report=json one object with the others by name."""
     there = {name: part for name, part in others.items() if part is not None}
     if report == "json":
         show_json(first.json | {name: part.json for name, part in there.items()})
@@ -40,7 +40,7 @@ _SIZES = ("data_parallel", "model_parallel", "pipeline_stage")
 
 
 def layout_head(model_type: str, parallel: ParallelConfig, paths: Sequence[Path]) -> dict[str, Any]:
-    """The JSON of a layout but for its tensors. paths: of the strategy files."""
+    """Makes the JSON of a layout without its tensors. paths: the strategy files."""
     sizes = sizes_json(parallel)
     return {
         "kind": "layout",
@@ -56,15 +56,15 @@ def sizes_json(parallel: ParallelConfig) -> dict[str, int]:
 
 
 def sizes_line(content: Mapping[str, Any]) -> str:
-    """The numbers of ranks that the JSON of a plan has."""
+    """Formats the numbers of ranks in the JSON of a layout."""
     sizes = " x ".join(f"{name} {content[name]}" for name in _SIZES)
     return f"{sizes}: {counted(math.prod(content[name] for name in _SIZES), 'rank')}"
 
 
 def refuse_other_files(folder: Path, own: Iterable[str]) -> None:
-    """ConfigError when other files are there than those of the names `own`.
+    """Raises ConfigError if the folder has other files than those of the names `own`.
 
-    MindSpore reads all strategy files of a folder as one strategy: those of another must not be among them.
+    MindSpore reads all strategy files of a folder as one strategy, so no others must be there.
     """
     if not folder.is_dir():
         return
@@ -77,10 +77,10 @@ def refuse_other_files(folder: Path, own: Iterable[str]) -> None:
 
 
 def write_strategies(folder: Path, files: Mapping[str, bytes], replace: bool) -> list[Path]:
-    """Writes the files that are not there with the same content.
+    """Writes the files, except those that exist with the same content.
 
     Raises:
-        ConfigError: a file is there with another strategy, and it is not to be replaced.
+        ConfigError: a file exists with another strategy, and `replace` is False.
     """
     wanted = {folder / name: content for name, content in files.items()}
     try:
@@ -98,7 +98,7 @@ def write_strategies(folder: Path, files: Mapping[str, bytes], replace: bool) ->
 
 
 def _says_the_same(path: Path, content: bytes) -> bool:
-    """True if a file has this strategy; MindSpore promises no order of its parameters."""
+    """True if a file has the same strategy, with its parameters in any order."""
     stored = read_regular(path, MAX_STRATEGY_BYTES)
     if stored == content:
         return True

@@ -1,7 +1,6 @@
-"""Works out which slices each rank holds of a native model, and writes MindSpore's strategy files of it.
+"""Computes the shards of a native model on each rank, and writes MindSpore's strategy files.
 
-Only config.json is needed. Weights are opened where they are there, for their names and dtypes; no more than
-their headers is read.
+Only config.json is needed. Of weights, if there are any, the headers are read for names and dtypes.
 """
 
 import math
@@ -52,9 +51,9 @@ _DTYPE_KEYS = ("dtype", "torch_dtype")
 
 @dataclass(frozen=True)
 class RankPlan:
-    """Shards that each rank holds. dtype_from: in words. files: the content of the strategy files by name.
+    """The shards of each rank. dtype_from: the source of the dtypes, in words.
 
-    is_cut: the folder is of rank folders, whose stages no device_map changes.
+    files: the content of the strategy files by name. is_cut: True for rank folders, whose stages are fixed.
     """
 
     architecture: Architecture
@@ -80,14 +79,15 @@ class RankPlan:
 def plan_ranks(
     model: ModelConfig, parallel: ParallelConfig, folder: Path | None = None, *, is_of_run: bool = False
 ) -> RankPlan:
-    """Works the plan out; writes nothing.
+    """Computes the plan, and writes nothing.
 
-    folder: for strategy files; without it the plan has none. is_of_run: stages are divided as a run would.
+    folder: where strategy files will be written; None is without them.
+    is_of_run: True divides the layers over the stages as a run does.
 
     Raises:
-        ConfigError: the model cannot be cut so, MindSpore's strategy files cannot describe it, or `folder`
-            holds something else.
-        CheckpointError: a damaged folder, weights that are not the model's, an unknown dtype.
+        ConfigError: the model cannot be divided over these ranks, strategy files cannot describe it, or
+            `folder` has other files.
+        CheckpointError: the folder is damaged, the weights do not fit config.json, or a dtype is unknown.
     """
     assert model.checkpoint_name_or_path is not None
     path = existing_folder(model.checkpoint_name_or_path)
@@ -117,7 +117,7 @@ def plan_ranks(
 
 
 def write_layout(plan: RankPlan, folder: Path | None = None, replace: bool = False) -> PlanPart:
-    """Writes the strategy files to `folder`, if there is one. ConfigError where others are there."""
+    """Writes the strategy files to `folder`, if any. Raises ConfigError if others exist there."""
     paths = [] if folder is None else write_strategies(folder, plan.files, replace)
     content = ranks_json(plan, paths)
     return PlanPart(content, ranks_page(plan, content))
@@ -126,7 +126,7 @@ def write_layout(plan: RankPlan, folder: Path | None = None, replace: bool = Fal
 def _dtypes(
     dtype: str, content: Mapping[str, Any], weights: ModelFolder | None, names: Iterable[str]
 ) -> tuple[dict[str, str], str]:
-    """The dtype of each tensor, and who says so: the settings, else the weights, else config.json."""
+    """Finds dtypes in the settings, else in the weights, else in config.json, and names the source."""
     if dtype != "auto":
         return dict.fromkeys(names, STORED_FLOATS[dtype]), f"{dtype}, by model.dtype"
     if weights is not None:
@@ -149,7 +149,7 @@ def _dtypes(
 
 
 def _files(specs: Sequence[TensorSpec], parallel: ParallelConfig, copies: Placements) -> dict[str, bytes]:
-    """The strategy file of each stage, named after its first rank."""
+    """Makes the strategy file of each stage, named after its first rank."""
     size, stages = parallel.model_parallel, parallel.pipeline_stage
     try:
         strategies = stage_strategies(copies, size, stages)
@@ -164,7 +164,7 @@ def _files(specs: Sequence[TensorSpec], parallel: ParallelConfig, copies: Placem
 
 
 def _writable(specs: Sequence[TensorSpec], stages: int) -> Iterator[int]:
-    """The values of model_parallel for which strategy files can say what ranks hold."""
+    """Yields the values of model_parallel whose layouts strategy files can describe."""
     for size in allowed_model_parallel(specs):
         try:
             stage_strategies(placements(specs, size, stages), size, stages)
@@ -179,7 +179,7 @@ _TITLES = ["tensor", "shape", "cut", "ranks", "shape on a rank", "bytes on a ran
 
 
 def ranks_page(plan: RankPlan, content: Mapping[str, Any]) -> str:
-    """The tensors with their cuts, the sums by rank, and where the strategy files are. content: the JSON."""
+    """Makes the page: sharded tensors, sums by rank, and the strategy files. content: the JSON."""
     paths = content["strategy_files"]
     files = strategy_lines(paths) if paths or _is_sayable(plan) else [_UNSAYABLE]
     layout = layout_page(content["tensors"], content["rank_sums"])
@@ -187,7 +187,7 @@ def ranks_page(plan: RankPlan, content: Mapping[str, Any]) -> str:
 
 
 def _is_sayable(plan: RankPlan) -> bool:
-    """True if a strategy could give each rank what it holds; padding is on the last ranks."""
+    """True if a strategy can describe the shards of all ranks; padding is on the last ranks."""
     ends = [
         placement.shards[rank]
         for placement in plan.placements.values()
@@ -207,7 +207,7 @@ def _head(plan: RankPlan, content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def ranks_json(plan: RankPlan, paths: Sequence[Path]) -> dict[str, Any]:
-    """Every tensor of every rank; ranks that hold the same of a tensor are listed together."""
+    """Describes every tensor as JSON; ranks with the same shard are listed together."""
     tensors = [tensor_json(placement, plan.dtypes[name]) for name, placement in plan.placements.items()]
     return {
         **layout_head(plan.architecture.model_type, plan.parallel, paths),
@@ -218,7 +218,7 @@ def ranks_json(plan: RankPlan, paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def tensor_json(placement: Placement, dtype: str) -> dict[str, Any]:
-    """A tensor and what ranks hold of it, padding included."""
+    """Describes a tensor and the shards of its ranks, with padding, as JSON."""
     holders: dict[Shard, list[int]] = {}
     for rank in placement.holders:
         shard = placement.shards[rank]
@@ -245,7 +245,7 @@ def tensor_json(placement: Placement, dtype: str) -> dict[str, Any]:
 
 
 def rank_sums(tensors: Iterable[Mapping[str, Any]], ranks_of_stage: int, stages: int) -> list[dict[str, int]]:
-    """Tensors and bytes of each rank."""
+    """Counts the tensors and bytes of each rank."""
     sums = [
         {"rank": rank, "stage": rank // ranks_of_stage, "tensors": 0, "bytes": 0}
         for rank in range(ranks_of_stage * stages)
@@ -258,9 +258,9 @@ def rank_sums(tensors: Iterable[Mapping[str, Any]], ranks_of_stage: int, stages:
 
 
 def layout_page(tensors: Sequence[Mapping[str, Any]], sums: Sequence[Mapping[str, int]]) -> str:
-    """The tensors, those of layers that are cut alike in one line, and the sums by rank.
+    """Makes a table of the tensors, with one line for layers that are sharded alike, and of the sums by rank.
 
-    Layers of several stages share a line, too: each is on the ranks of its own stage.
+    Layers of several stages share a line, too; each is on the ranks of its own stage.
     """
     alike: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
     for tensor in tensors:
@@ -272,7 +272,7 @@ def layout_page(tensors: Sequence[Mapping[str, Any]], sums: Sequence[Mapping[str
 
 
 def _lines(group: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A line for each shape that ranks have of a tensor: one, unless it is cut unevenly."""
+    """Makes a line for each shape of a tensor's shards: one, unless it is divided unevenly."""
     tensor = group[0]
     lines: list[list[str]] = []
     for (shape, nbytes), ranks in _ranks_by_shape(tensor).items():
@@ -286,7 +286,7 @@ def _lines(group: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def _ranks_by_shape(tensor: Mapping[str, Any]) -> dict[tuple[tuple[int, ...], int], list[int]]:
-    """By shape and bytes of a shard, the ranks that hold one of these."""
+    """Groups the ranks of a tensor by the shape and bytes of their shards."""
     by_shape: dict[tuple[tuple[int, ...], int], list[int]] = {}
     for share in tensor["shares"]:
         by_shape.setdefault((tuple(share["shape"]), share["bytes"]), []).extend(share["ranks"])
@@ -294,12 +294,12 @@ def _ranks_by_shape(tensor: Mapping[str, Any]) -> dict[tuple[tuple[int, ...], in
 
 
 def _family(name: str) -> str:
-    """The name without its number, when it has one: what the tensors of all layers have in common."""
+    """Removes the number of a layer from a name: the rest is common to the tensors of all layers."""
     return _NUMBER.sub("[]", name) if len(_NUMBER.findall(name)) == 1 else name
 
 
 def _names(group: Sequence[Mapping[str, Any]]) -> str:
-    """The names of a group in one: model.layers.[0-3, 6].norm.weight."""
+    """Combines the names of a group in one: model.layers.[0-3, 6].norm.weight."""
     name = group[0]["name"]
     if len(group) == 1:
         return printable(name)

@@ -1,4 +1,4 @@
-"""`mindbatch layout`: shows what each rank holds, and writes the strategy files."""
+"""`mindbatch layout`: shows the shards of each rank, and writes strategy files."""
 
 from pathlib import Path
 

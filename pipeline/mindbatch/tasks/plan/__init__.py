@@ -1,1 +1,1 @@
-"""`mindbatch plan`: what a batch needs before it is run."""
+"""`mindbatch plan`: estimates the tokens, memory and time of a batch before it runs."""

@@ -39,14 +39,14 @@ from mindbatch.tasks.plan.schema import PlanConfig
 from mindbatch.tasks.runs import state_of
 
 SAMPLE_BATCHES = 64
-"""How many batches a calibration runs at most: so many that the last one, which empties, is little of it."""
+"""Limit of the batches in a calibration: enough that the last, emptying one is a small part of it."""
 MIB = 1 << 20
 BAR = 40
 """Columns of the longest bar of the histogram."""
 
 
 def plan_batch(config: PlanConfig, device_map: DeviceMap = None) -> Plan:
-    """The plan. Raises ConfigError: the data is not what the settings ask for, or calibrating failed."""
+    """Makes the plan. Raises ConfigError if the data does not fit the settings, or the calibration failed."""
     topology = replace(topology_of(config.parallel), device_map=device_map)
     setup = prepare(config.model, config.runtime, topology.part_of(0), config.lora)
     if chat_setting := always_chats(config.data):
@@ -56,7 +56,7 @@ def plan_batch(config: PlanConfig, device_map: DeviceMap = None) -> Plan:
 
 
 def _make_plan(config: PlanConfig, setup: EngineSetup, topology: Topology, scratch: RunFolder) -> Plan:
-    """setup: of a rank. scratch: a folder that may be written to, and is removed by the caller."""
+    """Makes the plan. setup: of one rank. scratch: a folder for files, which the caller removes."""
     params = DecodingParams(**vars(config.decoding))
     with RowIndex(scratch.index) as index:
         _survey(config, setup, params, index, scratch)
@@ -181,7 +181,7 @@ def _bars(lengths: Lengths) -> Iterator[str]:
 
 
 def _states(setup: EngineSetup) -> str:
-    """States of sequences in the cache, in words; empty for a model without recurrent layers."""
+    """Describes the recurrent states in the cache; empty for a model without recurrent layers."""
     count = setup.num_states
     return f", and {count:,} states of {size(setup.spec.state_bytes)}" if count else ""
 

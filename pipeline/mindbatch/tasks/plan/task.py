@@ -1,4 +1,4 @@
-"""`mindbatch plan`: what a batch would need before it is run; over several ranks, what each of them holds."""
+"""`mindbatch plan`: estimates tokens, memory and time of a batch, and shows the shards of ranks."""
 
 from mindbatch.config.launch_schema import world_size_of
 from mindbatch.io.errors import EXIT_DONE

@@ -1,1 +1,1 @@
-"""`mindbatch reshard`: its settings, the plan that it makes of them, and what it prints."""
+"""`mindbatch reshard`: converts a checkpoint for other ranks, names, formats or dtypes."""

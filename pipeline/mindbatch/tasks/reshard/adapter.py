@@ -1,4 +1,4 @@
-"""`lora.merge` of `mindbatch reshard`: the adapter checked against the source."""
+"""Checks the adapter of `mindbatch reshard lora.merge=` against the source."""
 
 from mindbatch.backends.merged_adapter import base_tensors
 from mindbatch.checkpoint.folders.resharded import refuse_merged_before
@@ -10,11 +10,11 @@ from mindbatch.tasks.reshard.source import ReshardSource
 
 
 def plan_adapter(path: str, config: ReshardConfig, opened: ReshardSource) -> LoraPlan:
-    """The adapter at `path`, checked against the source.
+    """Opens an adapter, and checks it against the source.
 
     Raises:
-        ConfigError: it was merged into the source already.
-        CheckpointError: lists what is wrong with the adapter, or does not fit the model.
+        ConfigError: the adapter was merged into the source before.
+        CheckpointError: lists the errors of the adapter, and tensors that do not fit the model.
     """
     base = str(opened.folder.resolve()) if opened.folder else None  # the name that the adapter may record
     adapter = open_adapter(path, config.lora.scaling, base)
@@ -30,7 +30,7 @@ def plan_adapter(path: str, config: ReshardConfig, opened: ReshardSource) -> Lor
 
 
 def _base_tensors(opened: ReshardSource) -> BaseTensors:
-    """Those of the source, by its names; where no model is known, by what the files show."""
+    """Describes the tensors of the source by its model, or, if that is unknown, by its files."""
     model = opened.model
     if model is None:
         return BaseTensors(opened.files.shapes)

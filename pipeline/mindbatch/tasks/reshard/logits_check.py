@@ -1,6 +1,6 @@
-"""`mindbatch reshard verify=logits`: the first logits of the source and of what was made of it, compared.
+"""`mindbatch reshard verify=logits`: compares the first logits of the source and of the target.
 
-A model runs in a process of its own, which gives all memory back when it ends.
+Each model runs in its own process, so that all of its memory is free before the next one.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from mindbatch.tasks.reshard.schema import ReshardConfig, ReshardTargetConfig
 from mindbatch.tasks.reshard.source import ReshardSource, open_reshard_source
 
 ALLOWED: Mapping[str, float] = {"float16": 1 / 20, "bfloat16": 1 / 4}
-"""By the dtype that weights are rounded to: how much a logit may change, as a part of the largest one."""
+"""Allowed change of a logit, as a fraction of the largest logit, by the dtype that weights are rounded to."""
 
 _OTHERWISE = "verify=true compares every element without running the model"
 _MIN_SPARE_BYTES = 1 << 28  # a step's arrays, and the interpreter
 
 
 class WholeCheckpoint(RenamedFolder):
-    """The tensors of a reshard's source as one whole model's, each checked against its digests.
+    """The tensors of a reshard's source, as those of one whole model, checked against their digests.
 
-    Nothing is written: a tensor is put together when it is read, from all files that have parts of it.
+    A tensor is assembled when it is read, from all files that have parts of it; nothing is written.
     """
 
     def __init__(self, config: ReshardConfig) -> None:
-        """config: what `source...` says of the checkpoint; its target and adapter are left out.
+        """Opens the source of a configuration; the target and the adapter are ignored.
 
         Raises:
             ConfigError, CheckpointError: as `open_reshard_source`.
@@ -55,10 +55,10 @@ class WholeCheckpoint(RenamedFolder):
 
 @dataclass(frozen=True)
 class LogitDifference:
-    """Distance of a target's logits from those of its source.
+    """The difference of a target's logits from those of its source.
 
-    largest: absolute, over all positions and tokens; nan when there are values that are no numbers.
-    scale: the largest magnitude among the source's. agreeing: positions whose likeliest token is the same.
+    largest: largest absolute difference of all positions and tokens; nan if a logit is nan.
+    scale: largest absolute logit of the source. agreeing: number of positions with the same likeliest token.
     """
 
     is_equal: bool
@@ -104,10 +104,10 @@ class LogitsCheck:
     progress: Progress = silent
 
     def __call__(self, folder: Path) -> None:
-        """Runs the source, then what is in the target's folder; one model is in memory at a time.
+        """Runs the source, then the target in the folder; one model is in memory at a time.
 
         Raises:
-            CheckpointError: the two do not agree, or cannot be read.
+            CheckpointError: the logits differ too much, or a model cannot be read.
         """
         self.progress("running the source's model", 0, self.nbytes)
         source = logits_of(self.config, self.architecture)
@@ -126,10 +126,10 @@ class LogitsCheck:
 
 
 def logits_check(config: ReshardConfig, opened: ReshardSource, plan: ReshardPlan) -> LogitsCheck:
-    """The comparison that is to be made, before anything is written.
+    """Prepares the comparison, before anything is written.
 
     Raises:
-        ConfigError: why the logits cannot be compared, all reasons at once.
+        ConfigError: lists all reasons why the logits cannot be compared.
     """
     errors = [*_errors(opened)]
     if errors:
@@ -146,7 +146,7 @@ def logits_check(config: ReshardConfig, opened: ReshardSource, plan: ReshardPlan
 
 
 def difference_error(difference: LogitDifference, allowed: float | None) -> str | None:
-    """Explains why a difference is too great; `allowed`: part of the largest logit, None if none may be."""
+    """Explains why a difference is too large. allowed: a fraction of the largest logit; None for none."""
     if difference.is_equal:
         return None
     if allowed is None:
@@ -174,10 +174,10 @@ def _errors(opened: ReshardSource) -> Iterator[str]:
 
 
 def logits_of(config: ReshardConfig, architecture: Architecture) -> FloatArray:
-    """The first logits of the checkpoint that is the source of `config`, as `loading.first_logits` does.
+    """Computes the first logits of the source of `config` in another process, by `loading.first_logits`.
 
     Raises:
-        CheckpointError: it cannot be read or run, or the process has died.
+        CheckpointError: the source cannot be read or run, or the process was killed.
     """
     process = Child(answer_with_logits)
     try:
@@ -196,7 +196,7 @@ def logits_of(config: ReshardConfig, architecture: Architecture) -> FloatArray:
 
 
 def answer_with_logits(connection: Connection) -> None:
-    """Sends the logits, or the lines of an error, which the parent shows: this process shows nothing."""
+    """Sends the logits, or the lines of an error, to the parent process, which prints them."""
     config, architecture = connection.recv()
     prepare_environment(verbose=config.wants_verbose)
     try:

@@ -1,4 +1,4 @@
-"""Whose names the tensors have that `mindbatch reshard` reads and writes."""
+"""Chooses the names of tensors in `mindbatch reshard`: those of Hugging Face or of MindFormers."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ _NEEDS_CONFIG = "needs the model's config.json; give source_config=FOLDER"
 
 @dataclass(frozen=True)
 class Naming:
-    """MindFormers' names for a model. keys: what stands before the names of its settings in messages."""
+    """MindFormers' names for a model. keys: prefix of its settings in messages, `source.` or `target.`."""
 
     dialect: Dialect
     heads: Heads
@@ -34,9 +34,9 @@ class Naming:
     keys: str
 
     def ranks(self, placements: Placements, model_parallel: int, num_ranks: int) -> RankFiles:
-        """Ranks that hold these placements, `model_parallel` shards of each tensor.
+        """Describes rank files with these placements, with `model_parallel` shards of each tensor.
 
-        ConfigError where key/value heads would be on several ranks as parts of fused tensors.
+        Raises ConfigError if key/value heads in fused tensors would be on several ranks.
         """
         if model_parallel > self.heads.kv_heads:
             self._refuse_fused(model_parallel)
@@ -58,9 +58,9 @@ class Naming:
             raise ConfigError(f"{self.keys}names={MINDFORMERS}: {shares_none}, or Hugging Face's names")
 
     def cut(self, stored: Placements, num_ranks: int) -> RankFiles:
-        """Ranks that a strategy has cut. stored: its placements, by MindFormers' names.
+        """Describes rank files that a strategy has sharded. stored: its placements, by MindFormers' names.
 
-        ConfigError where each rank has joined its own sections, which a strategy does not tell.
+        Raises ConfigError if each rank has fused its own sections, which a strategy does not describe.
         """
         if self.options.qkv_concat and not self.options.grouped:
             raise ConfigError(
@@ -73,10 +73,10 @@ class Naming:
 def source_naming(
     config: ReshardConfig, architecture: Architecture | None, path: Path, names: Collection[str]
 ) -> Naming | None:
-    """Chooses the naming of a source's tensors; None: as Hugging Face does, or nobody asks.
+    """Chooses the naming of a source's tensors; None for Hugging Face's names, or if names are not needed.
 
     Raises:
-        ConfigError: options that the names or the model type have no use for.
+        ConfigError: an option has no effect on these names or this model type.
     """
     settings = {
         key: value
@@ -112,11 +112,11 @@ def source_naming(
 
 
 def target_naming(config: ReshardConfig, architecture: Architecture | None) -> Naming | None:
-    """Chooses the naming of the target's tensors; None: as Hugging Face does.
+    """Chooses the naming of the target's tensors; None for Hugging Face's names.
 
     Raises:
-        ConfigError: no model, one without MindFormers names or without a head that MindFormers needs, or
-            options that it has no use for.
+        ConfigError: the model is unknown, has no MindFormers names, or lacks a head that MindFormers needs;
+            or an option has no effect.
     """
     target = config.target
     if target.names not in (MINDFORMERS, MCORE):
@@ -151,7 +151,7 @@ def named(naming: Naming | None, placements: Placements, model_parallel: int, nu
 
 
 def _refuse_unknown(model_type: str, fused_by: str | None) -> None:
-    """ConfigError for a type without MindFormers names, or without the fused tensors of the settings."""
+    """Raises ConfigError for a type without MindFormers names, or without the requested fused tensors."""
     dialect(model_type)
     if fused_by is not None and not has_fused_form(model_type):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Plans `mindbatch reshard`: copies planned and proved, files laid out, an adapter merged."""
+"""Plans `mindbatch reshard`: plans and proves the copies, lays out the files, and merges an adapter."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def plan_reshard(config: ReshardConfig, opened: ReshardSource) -> ReshardPlan:
     """Plans and proves the reshard of an opened source.
 
     Raises:
-        ConfigError: the model cannot be cut so, or nobody knows how it is cut.
-        CheckpointError: what cannot be done or stored, or a plan that is not right.
+        ConfigError: the model cannot be divided over these ranks, or its sharding is unknown.
+        CheckpointError: a tensor cannot be converted or stored, or the proof of the plan fails.
     """
     naming = target_naming(config, opened.model.architecture if opened.model else None)
     target = _target(config, opened, naming)
@@ -97,7 +97,7 @@ def plan_reshard(config: ReshardConfig, opened: ReshardSource) -> ReshardPlan:
 
 
 def _adapter_settings(opened: ReshardSource, plan: LoraPlan | None) -> dict[str, Any]:
-    """Collects the marker's settings of adapters: of this one, and of those that are in the source."""
+    """Collects the adapters for the marker file: this one, and those merged into the source before."""
     merged = merged_before(opened.source.path)
     if plan is None:
         return {MERGED_KEY: merged} if merged else {}
@@ -167,7 +167,7 @@ def _dtypes(config: ReshardConfig, opened: ReshardSource, target: RankFiles) -> 
 
 
 def _made_of(opened: ReshardSource, target: RankFiles) -> dict[str, dict[str, None]]:
-    """The tensors of the source's files that each tensor of the target's files is made of."""
+    """Lists, for each tensor in the target's files, the tensors in the source's files that it is made of."""
     sources: dict[str, dict[str, None]] = {}
     for tensors in target.ranks:
         for name, stored in tensors.items():
@@ -204,7 +204,7 @@ def _settings(config: ReshardConfig) -> dict[str, Any]:
 
 
 def _other_files(config: ReshardConfig, folder: Path | None) -> dict[str, bytes]:
-    """The model folder's other files; config.json says the dtype that the tensors have now."""
+    """Copies the model folder's other files; config.json gets the dtype of the target."""
     if folder is None:
         return {}
     there = [name for name in COPIED_FILES if has_file(folder, name)]

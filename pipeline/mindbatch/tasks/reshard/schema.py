@@ -164,7 +164,7 @@ class ReshardConfig(TaskConfig):
 
 
 def reshard_errors(config: ReshardConfig) -> Iterator[str]:
-    """Every error but those of single values and of missing paths."""
+    """Yields the errors of values together."""
     target = config.target
     if target.format == ITERATION_FORMAT and target.names != "mcore":
         yield f"target.format={ITERATION_FORMAT}: is of Mcore models only; give target.names=mcore"

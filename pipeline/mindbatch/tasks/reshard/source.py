@@ -1,4 +1,4 @@
-"""Source of `mindbatch reshard`: its tensors, the model they are of, and where each is."""
+"""Opens the source of `mindbatch reshard`: its tensors, their model, and the location of each tensor."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -47,12 +47,11 @@ from mindbatch.tasks.reshard.schema import ReshardConfig
 
 @dataclass
 class ReshardSource:
-    """An opened source. folder: where config.json is, if there is one.
+    """An opened source. folder: the folder of config.json, if there is one.
 
-    stored_as: names by the model's names, where they are others in the files: without the prefix, or of the
-        head that a tied embedding is stored as. needed: these names.
-    files: what each rank's file holds of which tensor of the model.
-    naming: how MindFormers calls them, None where Hugging Face's names are those of the files.
+    stored_as: names in the files by the model's names, if they differ: names without prefix, or the head as
+        which a tied embedding is stored. needed: names in the files that the model needs.
+    files: the shards in each rank's file. naming: MindFormers' names; None for Hugging Face's.
     """
 
     source: Source
@@ -75,12 +74,12 @@ class ReshardSource:
         return self.files.stored_names()
 
     def dtype(self, name: str) -> str:
-        """The dtype of a tensor of the model: that of the first in the files that holds it."""
+        """Returns the dtype of a tensor of the model, in the first file that has it."""
         return self.source.dtype(self.stored_names[name][0])
 
     @cached_property
     def unused(self) -> tuple[str, ...]:
-        """Patterns of the tensors that files may hold though nothing reads them."""
+        """Patterns of tensors that files may have without any use."""
         of_model = () if self.model is None else unused_tensors(self.model.architecture)
         return of_model if self.naming is None else (*self.naming.dialect.unused, *of_model)
 
@@ -89,11 +88,11 @@ class ReshardSource:
 
 
 def open_reshard_source(config: ReshardConfig) -> ReshardSource:
-    """Opens the source and finds where its tensors are.
+    """Opens the source and locates its tensors.
 
     Raises:
-        ConfigError: nothing there, no config.json, numbers of ranks that cannot be.
-        CheckpointError: lists what is damaged or does not fit the model.
+        ConfigError: there is no checkpoint or no config.json, or the numbers of ranks are impossible.
+        CheckpointError: lists tensors that are damaged or do not fit the model.
     """
     assert config.source is not None
     source = open_source(config.source)
@@ -143,13 +142,13 @@ def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
 
 
 def _stored_as(model: ModelSpec, stored: Collection[str]) -> dict[str, str]:
-    """Names in the files by the model's names, where they are others."""
+    """Returns the names in the files by the model's names, for those that differ."""
     names = checkpoint_names(model.architecture, [*stored])
     return {name: names(name) for name in source_shapes(model.parameters) if names(name) != name}
 
 
 def _are_copies(config: ReshardConfig, source: Source) -> bool:
-    """True if each rank folder holds the same whole checkpoint. CheckpointError where one differs."""
+    """True if each rank folder has the same whole checkpoint. Raises CheckpointError if one differs."""
     is_known = config.source_strategy is not None or bool(noted_settings(source.path))
     if source.kind != RANKS or is_known or not seem_copies(source.ranks):
         return False
@@ -158,7 +157,7 @@ def _are_copies(config: ReshardConfig, source: Source) -> bool:
 
 
 def _refuse_one_rank_of_several(source: Source) -> None:
-    """A slice has the names of the whole tensors; only a configuration or the other ranks tell."""
+    """Refuses the folder of one rank, because nothing shows if its tensors are whole or shards."""
     (only,) = source.ranks
     home = next(iter(only.files.values())).path.resolve().parent
     if re.fullmatch(r"rank_\d+", home.name) and len(ranks := [*home.parent.glob("rank_*")]) > 1:
@@ -169,7 +168,7 @@ def _refuse_one_rank_of_several(source: Source) -> None:
 
 
 def _name_fully(opened: ReshardSource) -> None:
-    """Tensors get the names that they have in the whole model; the files keep theirs."""
+    """Renames the tensors to the names of the whole model; the files keep their own names."""
     assert opened.model is not None
     names = source_shapes(opened.model.parameters)
     full = {opened.stored_as.get(name, name): name for name in names}
@@ -203,7 +202,7 @@ def _model(folder: Path, ignored_keys: Sequence[str], stored: Source) -> ModelSp
 
 
 def _ranks(config: ReshardConfig, source: Source) -> tuple[int, int]:
-    """model_parallel and pipeline_stage of the source."""
+    """Returns model_parallel and pipeline_stage of the source."""
     if source.kind != RANKS:
         if config.source_pipeline_stage not in (None, 1):
             raise ConfigError(f"source_pipeline_stage: {source.path} has no rank folders; remove it")
@@ -220,7 +219,7 @@ def _ranks(config: ReshardConfig, source: Source) -> tuple[int, int]:
 
 
 def _of_iteration(config: ReshardConfig, opened: ReshardSource) -> RankFiles:
-    """The shards of a Checkpoint 2.0, which says itself how it was cut."""
+    """Locates the shards of a Checkpoint 2.0 by its own metadata."""
     for key in ("source_strategy", "source_pipeline_stage"):
         if getattr(config, key) is not None:
             raise ConfigError(
@@ -237,14 +236,14 @@ def _by_strategy(path: Path, opened: ReshardSource) -> RankFiles:
 
 
 def _cut(opened: ReshardSource, stored: Placements) -> RankFiles:
-    """The ranks of a source of which files say how it was cut, without what nothing reads."""
+    """Locates the shards of a source by placements that its files describe, without unused tensors."""
     used = {name: placement for name, placement in stored.items() if not opened.is_unused(name)}
     num_ranks = len(opened.source.ranks)
     return opened.naming.cut(used, num_ranks) if opened.naming else as_rank_files(used, num_ranks)
 
 
 def _note_names(opened: ReshardSource) -> None:
-    """Notes what the user may not expect of the source's names."""
+    """Adds notes on names of the source that the user may not expect."""
     names = {name: None for rank in opened.source.ranks for name in rank.tensors}
     if opened.naming is not None:
         fused = ", queries, keys and values in one" if opened.naming.options.qkv_concat else ""
@@ -255,7 +254,7 @@ def _note_names(opened: ReshardSource) -> None:
 
 
 def _errors(opened: ReshardSource) -> list[str]:
-    """Checks that each rank has what it should, and all have it in one dtype."""
+    """Checks that each rank has its tensors, and that all have the same dtype."""
     errors: list[str] = []
     for number, rank in enumerate(opened.source.ranks):
         errors += match_tensors(opened.files.stored_shapes(number), rank, opened.unused, DTYPES)

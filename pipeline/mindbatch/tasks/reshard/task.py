@@ -1,4 +1,4 @@
-"""`mindbatch reshard`: a checkpoint cut for other ranks, merged, or in another format or dtype."""
+"""`mindbatch reshard`: converts a checkpoint for other ranks, formats or dtypes, or merges an adapter."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _plan_lines(plan: ReshardPlan, is_done: bool) -> Iterator[str]:
 
 @contextmanager
 def shown_progress() -> Iterator[Progress]:
-    """Shows the progress that is reported within `with`; the bar disappears at the end."""
+    """Shows a bar of the progress that is reported within `with`, and removes it at the end."""
     if not sys.stderr.isatty():
         yield PlainProgress("mindbatch")
         return
