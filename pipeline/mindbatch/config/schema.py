@@ -56,7 +56,7 @@ def option(default: Any, meaning: str, kind: ValueKind = _BY_TYPE, **more: Any) 
 
 
 def needs(key: str, *values: Any, remedy: str | None = None) -> Need:
-    """An option has an effect only where `key` has one of the `values`; without these, where it has any.
+    """Declares that an option has an effect only where `key` has one of `values`; without these, any value.
 
     remedy: as of Need; else to give the first of the values.
     """
@@ -71,7 +71,7 @@ def needs(key: str, *values: Any, remedy: str | None = None) -> Need:
 
 
 def excludes(key: str, *values: Any) -> Need:
-    """An option has no effect where `key` has one of the `values`; without these, where it has any."""
+    """Declares that an option has no effect where `key` has one of `values`; without these, any value."""
 
     def met(config: Any) -> bool:
         value = value_at(config, key)
@@ -207,7 +207,10 @@ class TaskConfig:
         return errors
 
     def need_errors(self, keys: "SchemaKeys") -> Iterator[str]:
-        """Yields a line for each key that was given and has no effect beside the others, as declared."""
+        """Yields a line for each key that was given and has no effect beside the others, as declared.
+
+        Keys of `decoding` declare no needs here: `decoding.parameter.combination_errors` checks theirs.
+        """
         yield from filter(None, (self.need_error(key, keys) for key in keys.keys.values()))
 
     def need_error(self, key: "Key", keys: "SchemaKeys") -> str | None:
