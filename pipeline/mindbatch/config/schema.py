@@ -207,7 +207,10 @@ class TaskConfig:
         return errors
 
     def need_errors(self, keys: "SchemaKeys") -> Iterator[str]:
-        """Yields a line for each key that was set and, by its declared needs, has no effect."""
+        """Yields a line for each key that was given and has no effect beside the others, as declared.
+
+        Keys of `decoding` declare no needs here: `decoding.parameter.combination_errors` checks theirs.
+        """
         yield from filter(None, (self.need_error(key, keys) for key in keys.keys.values()))
 
     def need_error(self, key: "Key", keys: "SchemaKeys") -> str | None:
