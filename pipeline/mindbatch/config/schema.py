@@ -334,6 +334,9 @@ class SchemaKeys:
     sections: dict[str, str]
     """One-line descriptions by section; keys without a section are in the section ''."""
 
+    left_out: frozenset[str] = frozenset()
+    """Keys of these sections that other tasks have and this one does not."""
+
     def nearest(self, name: str) -> str | None:
         """Finds the key or section that an unknown name most likely means, whatever its section."""
         section, _, leaf = name.rpartition(".")
@@ -369,14 +372,14 @@ def value_at(config: Any, name: str) -> Any:
 def schema_keys(schema: type) -> SchemaKeys:
     """Lists the keys of the dataclass `schema`; a field that is itself a dataclass is a section."""
     used: frozenset[str] = getattr(schema, "used", frozenset())
+    every = {key.name: key for key in _walk(schema, "")}
     keys = {
-        key.name: key
-        for key in _walk(schema, "")
-        if not used or key.name in used or key.name.partition(".")[0] in used
+        name: key for name, key in every.items() if not used or name in used or name.partition(".")[0] in used
     }
     hints = get_type_hints(schema)
     sections = dict.fromkeys(name.partition(".")[0] for name in keys if "." in name)
-    return SchemaKeys(keys, {name: _first_line(hints[name]) for name in sections})
+    left_out = frozenset(every.keys() - keys.keys())
+    return SchemaKeys(keys, {name: _first_line(hints[name]) for name in sections}, left_out)
 
 
 def _walk(schema: Any, prefix: str) -> Iterator[Key]:
