@@ -69,7 +69,7 @@ class EvaluateConfig(ModelTaskConfig):
     task: AnswerConfig = section(AnswerConfig)
     checkpoints: Any = option(
         None,
-        "models to evaluate, beside `model` or without it, by names for the columns",
+        "models to evaluate, with or without `model`, by the names of their columns",
         kind.described("mapping of names to folders, or null"),
     )
     metrics: Any = option(
@@ -77,8 +77,7 @@ class EvaluateConfig(ModelTaskConfig):
     )
     baseline: str | None = option(
         None,
-        "column that the others are compared with; null: for each the first with its decoding, for that the "
-        "first of all",
+        "column that the others are compared with; null: the first with the same decoding, or the first",
     )
     output: EvaluateOutputConfig = section(EvaluateOutputConfig)
     report: str | None = option(None, "file for the page of the report (HTML)", is_path=True)
