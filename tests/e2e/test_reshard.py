@@ -80,8 +80,8 @@ def test_what_cannot_be_gets_one_line(command: CommandLine) -> None:
     assert [line.split(":")[1].strip() for line in done.stderr.splitlines()] == [
         "source",
         "target.dir",
-        "target.qkv_concat=true",
         "target.overflow=infinity",
+        "target.qkv_concat=true",
     ]
 
 

@@ -105,13 +105,13 @@ def test_logits_and_tokens_are_those_of_the_model_of_text(case: str, layout: str
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_inspect_and_plan_find_the_head(
+def test_inspect_and_layout_find_the_head(
     layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nested = folders_of(tmp_path, UNTIED, layout).nested
     assert main(["inspect", str(nested)]) == 0
     assert "runs as gemma3_text" in capsys.readouterr().out
-    assert main(["plan", f"model.checkpoint_name_or_path={nested}", "parallel.pipeline_stage=2"]) == 0
+    assert main(["layout", f"model.checkpoint_name_or_path={nested}", "parallel.pipeline_stage=2"]) == 0
 
 
 def test_a_head_that_is_stored_counts_wherever_it_is(tmp_path: Path) -> None:

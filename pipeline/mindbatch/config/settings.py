@@ -52,7 +52,8 @@ class Assignment:
     @property
     def refers(self) -> bool:
         """True if the value has a reference, or the mark of a mandatory value."""
-        return "${" in str(self.value) or MANDATORY in str(self.value)
+        text = str(self.value)
+        return "${" in text or MANDATORY in text
 
     @property
     def has_hydra_key(self) -> bool:

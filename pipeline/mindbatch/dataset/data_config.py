@@ -10,6 +10,7 @@ from mindbatch.config.machine import parse_bytes
 from mindbatch.config.paths import STANDARD_INPUT, input_file_error, resolved, resolved_tools, rows_error
 from mindbatch.config.schema import excludes, needs, option
 from mindbatch.fields import kinds as kind
+from mindbatch.fields.field import Need
 from mindbatch.io.amounts import DAY_RULE, is_day
 
 SOURCES = ("prompt_column", "messages_column", "template", "template_file")
@@ -22,9 +23,10 @@ COLUMNS = (
     "chat_template_kwargs_column",
     "adapter_column",
 )
-BESIDE_CHATS = (
-    *("system", "tools", "tools_column", "chat_template_kwargs", "chat_template_kwargs_column"),
-    "date",
+_COLUMN = (excludes("data.format", "text", "openai"),)
+_REQUEST = (excludes("data.format", "openai"),)
+_CHAT = (
+    Need(lambda config: config.data.chat or not _never_chats(config.data), "data.chat", "set data.chat=true"),
 )
 LARGEST_ROW = 1 << 30
 MAX_ERRORS = 100_000
@@ -48,45 +50,59 @@ class DataConfig:
         kind.choice("auto", "jsonl", "json", "csv", "tsv", "text", "parquet", "openai"),
     )
     key_column: str | None = option(
-        None, "column with a unique name of each row; null: the row's number, from 0"
+        None, "column with a unique name of each row; null: the row's number, from 0", needs=_COLUMN
     )
     prompt_column: str | None = option(
-        None, "column of the prompt; null without another source: prompt, or else messages"
+        None, "column of the prompt; null without another source: prompt, or else messages", needs=_COLUMN
     )
-    messages_column: str | None = option(None, "column of a chat like [{role: user, content: Hi}]")
-    template: str | None = option(None, "prompt with the columns filled in, by jinja2: Q: {{ question }}")
-    template_file: str | None = option(None, "file with the template", is_path=True)
+    messages_column: str | None = option(
+        None, "column of a chat like [{role: user, content: Hi}]", needs=_COLUMN
+    )
+    template: str | None = option(
+        None, "prompt with the columns filled in, by jinja2: Q: {{ question }}", needs=_REQUEST
+    )
+    template_file: str | None = option(None, "file with the template", is_path=True, needs=_REQUEST)
     chat: bool = option(
         False,
         "send each prompt as a user's message through the chat template",
-        needs=(excludes("data.messages_column"),),
+        needs=(*_REQUEST, excludes("data.messages_column")),
     )
-    system: str | None = option(None, "system message before each prompt; needs data.chat=true or messages")
+    system: str | None = option(
+        None, "system message before each prompt; needs data.chat=true or messages", needs=_CHAT
+    )
     tools: Any = option(
         None,
         "tools that the chat template gets",
         kind.described("list of JSON objects, JSON file that holds it, or null"),
         is_path=True,
+        needs=_CHAT,
     )
-    tools_column: str | None = option(None, "column of a row's own tools, a list as in data.tools")
+    tools_column: str | None = option(
+        None, "column of a row's own tools, a list as in data.tools", needs=_COLUMN + _CHAT
+    )
     chat_template_kwargs: Any = option(
         None,
         "further variables of the chat template, like {enable_thinking: false}",
         kind.described("mapping or null"),
+        needs=_CHAT,
     )
     chat_template_kwargs_column: str | None = option(
-        None, "column of a row's own variables of the chat template; they override those of the run"
+        None,
+        "column of a row's own variables of the chat template; they override those of the run",
+        needs=_COLUMN + _CHAT,
     )
     date: str | None = option(
-        None, "day that the chat template writes, as YYYY-MM-DD; null: the day on which the run began"
+        None,
+        "day that the chat template writes, as YYYY-MM-DD; null: the day on which the run began",
+        needs=_CHAT,
     )
     decoding_column: str | None = option(
-        None, "column of a row's own decoding parameters, like {temperature: 0.7}"
+        None, "column of a row's own decoding parameters, like {temperature: 0.7}", needs=_COLUMN
     )
     adapter_column: str | None = option(
         None,
         "column with the name of a row's own adapter, one of lora.adapters; null there: lora.default",
-        needs=(needs("lora.adapters"),),
+        needs=(*_COLUMN, needs("lora.adapters")),
     )
     limit: int | None = option(None, "largest number of rows; null: all", kind.count(1))
     skip: int = option(0, "number of rows to skip at the beginning", kind.count())
@@ -165,7 +181,6 @@ def data_errors(data: DataConfig) -> Iterator[str]:
     yield from date_errors(data)
     yield from _filter_errors(data.filter_keys)
     yield from _size_errors(data.max_line_bytes)
-    yield from _no_effects(data)
 
 
 def date_errors(data: DataConfig) -> Iterator[str]:
@@ -198,20 +213,6 @@ def _size_errors(text: str) -> Iterator[str]:
             yield f"data.max_line_bytes={shown(text)}: must be at most 1GiB, for a row is read as a whole"
     except ValueError as error:
         yield f"data.max_line_bytes={shown(text)}: {error}"
-
-
-def _no_effects(data: DataConfig) -> Iterator[str]:
-    """Yields an error for each option without effect beside the others, with a remedy."""
-    if data.format == "openai":
-        yield from idle_with_openai(data)
-        return
-    if data.format == "text":
-        for name in COLUMNS:
-            if getattr(data, name) is not None:
-                yield f"data.{name}: there are no columns with data.format=text; remove it"
-    for name in BESIDE_CHATS if not data.chat and _never_chats(data) else ():
-        if getattr(data, name) is not None:
-            yield f"data.{name}: has no effect on prompts that are no chats; set data.chat=true or remove it"
 
 
 def always_chats(data: DataConfig) -> str | None:

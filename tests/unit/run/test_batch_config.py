@@ -99,15 +99,15 @@ def test_what_goes_together(overrides: list[str], usable: list[str]) -> None:
         ),
         (
             ["data.template=a", "data.system=b"],
-            "data.system: has no effect on prompts that are no chats; set data.chat=true or remove it",
+            "data.system=b: has no effect with data.chat=false; set data.chat=true or remove it",
         ),
         (
             ["data.format=text", "data.key_column=id"],
-            "data.key_column: there are no columns with data.format=text; remove it",
+            "data.key_column=id: has no effect with data.format=text; remove it",
         ),
         (
             ["data.format=openai", "data.decoding_column=d"],
-            "data.decoding_column=d: has no effect on OpenAI's requests, which say it themselves; remove it",
+            "data.decoding_column=d: has no effect with data.format=openai; remove it",
         ),
         (["data.filter_keys=[]"], "data.filter_keys=[]: leaves no row; null takes all"),
         (
@@ -145,11 +145,10 @@ def test_what_goes_together(overrides: list[str], usable: list[str]) -> None:
         ),
         *(
             (
-                [f"data.{name}", "data.template='{{ q }}'"],
-                f"data.{name.partition('=')[0]}: has no effect on prompts that are no chats; set "
-                "data.chat=true or remove it",
+                [f"data.{shown}", "data.template='{{ q }}'"],
+                f"data.{shown}: has no effect with data.chat=false; set data.chat=true or remove it",
             )
-            for name in ("tools=[{name: f}]", "chat_template_kwargs={x: 1}", "tools_column=t")
+            for shown in ("tools=[{name: f}]", "chat_template_kwargs={x: 1}", "tools_column=t")
         ),
     ],
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindbatch.config.error_log import shown
-from mindbatch.config.schema import option
+from mindbatch.config.schema import excludes, option
 from mindbatch.evaluation import METRIC_NAMES
 from mindbatch.evaluation.extraction import EXTRACTIONS
 from mindbatch.fields import kinds as kind
@@ -35,6 +35,7 @@ class AnswerConfig:
         None,
         "column of the right answer, a text, a number or a list of them (SQuAD's {text: [...]} too); null: "
         "reference, references, answer or target, whichever there is",
+        needs=(excludes("task.instructions_column"),),
     )
     instructions_column: str | None = option(
         None,
@@ -99,8 +100,6 @@ def answer_errors(task: AnswerConfig) -> Iterator[str]:
         yield "task.few_shot_path: needs task.few_shot, the number of examples; 0: none of them"
     if (task.instructions_column is None) != (task.arguments_column is None):
         yield "task.instructions_column, task.arguments_column: each needs the other"
-    if task.instructions_column is not None and task.reference_column is not None:
-        yield "task.reference_column: has no effect with task.instructions_column; remove one of them"
     choices = task.choices
     if isinstance(choices, list | tuple) and (
         len(choices) < 2 or not all(isinstance(text, str) and text for text in choices)
