@@ -140,7 +140,7 @@ class EvaluateConfig(ModelTaskConfig):
         yield from super().run_errors(keys)
         yield from _checkpoint_errors(self.checkpoints)
         if self.model.checkpoint_name_or_path is not None and OWN_MODEL in (self.checkpoints or ()):
-            yield f"checkpoints.{OWN_MODEL}: is the column of `model` itself; give another name"
+            yield f"checkpoints.{OWN_MODEL}: is the column of `model` itself; use another name"
         if self.lora.default is not None:
             yield f"lora.default={shown(self.lora.default)}: each adapter is a column here; remove it"
         yield from data_errors(self.data)
@@ -191,4 +191,4 @@ def page_error(path: Path) -> str | None:
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     is_own = not head or f'content="{GENERATOR}"'.encode() in head
-    return None if is_own else "already exists and is no report; give another name"
+    return None if is_own else "already exists and is no report; use another name"
