@@ -31,9 +31,7 @@ class LaunchConfig:
         "what starts them; dynamic: mindbatch itself; srun: Slurm; ray: a Ray cluster",
         kind.choice(*LAUNCHERS),
     )
-    worker_num: int | None = option(
-        None, "processes on all nodes; null: as many as parallel.* makes", kind.count(1)
-    )
+    worker_num: int | None = option(None, "processes on all nodes; null: as parallel.* needs", kind.count(1))
     local_worker_num: int | None = option(
         None,
         "processes on each node; null: all, or what the rank table or Slurm says",
@@ -73,8 +71,10 @@ class LaunchConfig:
         "folder for a log of each process; null: logs in output.dir, or a temporary folder",
         is_path=True,
     )
-    hang_seconds: int = option(60, "how long a process may be silent before it counts as hung", kind.count(1))
-    max_restarts: int = option(0, "how often processes that failed are started again", kind.count())
+    hang_seconds: int = option(
+        60, "seconds without a sign of life after which a process counts as hung", kind.count(1)
+    )
+    max_restarts: int = option(0, "how often failed processes are restarted", kind.count())
     dry_run: bool = option(
         False, "print the commands and environment of each node, and start nothing", needs=_RAY_FINDS_NODES
     )

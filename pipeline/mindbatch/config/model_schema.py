@@ -38,7 +38,7 @@ class ModelConfig:
     )
     revision: str | None = option(
         None,
-        "branch, tag or commit of models given by name; null: main, as it was when it was fetched",
+        "branch, tag or commit of models given by name; null: main, as fetched before",
         is_kept=False,
     )
     hub: str = option(
@@ -49,7 +49,7 @@ class ModelConfig:
     )
     download: bool = option(
         False,
-        "fetch models given by name that the hub's cache lacks; false asks on a terminal",
+        "fetch models given by name that are not in the hub's cache; false: ask on a terminal",
         is_kept=False,
     )
     download_files: Any = option(
@@ -151,7 +151,7 @@ class ParallelConfig:
 
     data_parallel: int = option(
         1,
-        "copies of the model; each takes a share of the rows",
+        "replicas of the model; each runs a share of the rows",
         kind.count(1),
         aliases=("data_parallel_size",),
     )
@@ -162,7 +162,10 @@ class ParallelConfig:
         aliases=("tensor_parallel_size",),
     )
     pipeline_stage: int = option(
-        1, "groups of successive layers", kind.count(1), aliases=("pipeline_parallel_size",)
+        1,
+        "pipeline stages, each with a part of the layers",
+        kind.count(1),
+        aliases=("pipeline_parallel_size",),
     )
     device_map: Any = option(
         None,
@@ -193,7 +196,10 @@ class RuntimeConfig:
         kind.choice(8, 16, 32, 64, 128),
     )
     max_batched_tokens: int = option(
-        512, "most tokens in one step, prompts included", kind.count(1), aliases=("max_num_batched_tokens",)
+        512,
+        "largest number of tokens in one step, prompts included",
+        kind.count(1),
+        aliases=("max_num_batched_tokens",),
     )
     prefix_caching: bool = option(
         True,
@@ -202,12 +208,12 @@ class RuntimeConfig:
     )
     kernels: str = option(
         "auto",
-        "attention kernels; auto takes the native ones when they are built",
+        "kernels of the CPU; auto: the native ones if they are built",
         kind.choice("auto", "native", "reference"),
     )
     instruction_set: str = option(
         "auto",
-        "instructions of the native kernels; auto takes the best that the processor has",
+        "instruction set of the native kernels; auto: the best of the processor",
         kind.choice("auto", "portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx"),
     )
     verbose: bool = option(

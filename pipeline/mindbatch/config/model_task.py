@@ -326,7 +326,7 @@ def _refuse_constraint(params: DecodingParams) -> None:
 
 
 def _speculation_errors(config: ModelTaskConfig) -> Iterator[str]:
-    """An assistant that nothing asks for is wrong where no row of data could ask for it either."""
+    """Yields errors of speculative decoding. An unused assistant is none if a row of data may use it."""
     decodings = [*config.variants.values()] or [config.decoding]
     wanted = max(decoding.num_assistant_tokens for decoding in decodings)
     looked_up = max(decoding.prompt_lookup_num_tokens for decoding in decodings)

@@ -87,7 +87,7 @@ def _is_given(value: Any) -> bool:
 def private_option() -> Any:
     """Declares the field of a section that makes a task's files private (`TaskConfig.is_private`)."""
     return option(
-        True, "new files and folders are this user's alone where umask is the usual 022; false: as umask is"
+        True, "make new files and folders private to this user if the umask is 022; false: use the umask"
     )
 
 

@@ -46,11 +46,11 @@ class DataConfig:
     )
     format: str = option(
         "auto",
-        "how the files are read; auto goes by their names (.jsonl, .csv.gz, ...)",
+        "format of the files; auto: by their names (.jsonl, .csv.gz, ...)",
         kind.choice("auto", "jsonl", "json", "csv", "tsv", "text", "parquet", "openai"),
     )
     key_column: str | None = option(
-        None, "column that names a row, different in every row; null: the row's number, from 0", needs=_COLUMN
+        None, "column with a unique name of each row; null: the row's number, from 0", needs=_COLUMN
     )
     prompt_column: str | None = option(
         None, "column of the prompt; null without another source: prompt, or else messages", needs=_COLUMN
@@ -61,18 +61,18 @@ class DataConfig:
     template: str | None = option(
         None, "prompt with the columns filled in, by jinja2: Q: {{ question }}", needs=_REQUEST
     )
-    template_file: str | None = option(None, "file that holds the template", is_path=True, needs=_REQUEST)
+    template_file: str | None = option(None, "file with the template", is_path=True, needs=_REQUEST)
     chat: bool = option(
         False,
         "send each prompt as a user's message through the chat template",
         needs=(*_REQUEST, excludes("data.messages_column")),
     )
     system: str | None = option(
-        None, "system message put before each prompt; needs data.chat=true or messages", needs=_CHAT
+        None, "system message before each prompt; needs data.chat=true or messages", needs=_CHAT
     )
     tools: Any = option(
         None,
-        "what the chat template is given as tools",
+        "tools that the chat template gets",
         kind.described("list of JSON objects, JSON file that holds it, or null"),
         is_path=True,
         needs=_CHAT,
@@ -93,7 +93,7 @@ class DataConfig:
     )
     date: str | None = option(
         None,
-        "day that the chat template writes, as YYYY-MM-DD; null: that on which the run was begun",
+        "day that the chat template writes, as YYYY-MM-DD; null: the day on which the run began",
         needs=_CHAT,
     )
     decoding_column: str | None = option(
@@ -104,20 +104,20 @@ class DataConfig:
         "column with the name of a row's own adapter, one of lora.adapters; null there: lora.default",
         needs=(*_COLUMN, needs("lora.adapters")),
     )
-    limit: int | None = option(None, "most rows to take; null: all", kind.count(1))
-    skip: int = option(0, "rows to leave out at the beginning", kind.count())
+    limit: int | None = option(None, "largest number of rows; null: all", kind.count(1))
+    skip: int = option(0, "number of rows to skip at the beginning", kind.count())
     shuffle_seed: int | None = option(
-        None, "take the rows in an order drawn with this seed; null: as they come", kind.count()
+        None, "shuffle the rows with this seed; null: keep their order", kind.count()
     )
     filter_keys: Any = option(
         None,
-        "take these rows only",
+        "run only the rows with these keys",
         kind.described("list of keys, file with a key on each line, or null"),
         is_path=True,
     )
     max_errors: int | None = option(
         None,
-        "rows that may be errors, with exit code 0; one more ends the run; null: "
+        "bad rows that are allowed with exit code 0; one more ends the run; null: "
         f"{MAX_ERRORS:,}, with exit code 1",
         kind.count(),
     )

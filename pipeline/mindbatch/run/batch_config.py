@@ -35,12 +35,12 @@ class BatchOutputConfig:
     )
     format: str = option(
         "auto",
-        "of the results; auto is openai for requests in OpenAI's format, else jsonl",
+        "format format of the results; auto is openai for requests in OpenAI's format, else jsonl",
         kind.choice("auto", "jsonl", "parquet", "csv", "openai"),
     )
     prompt: bool = option(True, "write the prompt beside its generations")
     model: str | None = option(
-        None, "in OpenAI's format, the model's own name in requests and responses; null: that of its folder"
+        None, "in OpenAI's format, the model's name in requests and responses; null: the name of its folder"
     )
     message_format: str = option(
         "auto",
@@ -51,12 +51,12 @@ class BatchOutputConfig:
     token_ids: bool = option(False, "write the token ids beside the text")
     columns: Any = option(
         (),
-        "columns of the data that stand beside the results",
+        "columns of the data to copy to the results",
         kind.texts("names of columns", "[label, source]"),
     )
     on_mismatch: str = option(
         "refuse",
-        "what to do when the folder holds a run with other settings or rows",
+        "what to do if the folder has a run with other settings or rows",
         kind.choice("refuse", "new_dir", "overwrite"),
     )
     private: bool = private_option()

@@ -29,7 +29,7 @@ class ServerConfig:
         None, "key that every request but /health must have; best written as ${oc.env:NAME}"
     )
     api_key_file: str | None = option(None, "file with an allowed key on each line", is_path=True)
-    model_name: str | None = option(None, "name of the model in requests; null: that of its folder")
+    model_name: str | None = option(None, "name of the model in requests; null: the name of its folder")
     batches_dir: str | None = option(
         None,
         "folder of files and batches, which a restarted server resumes; null: none",
@@ -40,7 +40,7 @@ class ServerConfig:
         "how the model writes reasoning and tool calls; auto: read from its chat template",
         kind.choice(*MESSAGE_FORMATS),
     )
-    max_body: str = option("64MiB", "largest body of a request, but for files")
+    max_body: str = option("64MiB", "largest body of a request, except files")
     max_file: str = option("512MiB", "largest file")
     max_files: int = option(10_000, "maximum number of files", kind.count(1))
     max_requests: int = option(256, "maximum of concurrent requests; others get status 429", kind.count(1))

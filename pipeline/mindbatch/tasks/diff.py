@@ -49,7 +49,7 @@ class DiffConfig(TaskConfig):
 
     first: str | None = option(None, "folder of a run", is_path=True)
     second: str | None = option(None, "folder of the run to compare it with", is_path=True)
-    limit: int = option(20, "most rows shown; all are compared and counted", kind.count())
+    limit: int = option(20, "largest number of rows shown; all are compared and counted", kind.count())
     format: str = option("text", "text or json", kind.choice("text", "json"))
     verbose: bool = option(False, "show tracebacks")
 

@@ -60,7 +60,7 @@ class InspectConfig(TaskConfig):
         None, "a .safetensors or .ckpt file, a model folder, rank folders, or a strategy file", is_path=True
     )
     filter: str | None = option(None, "show the names that match this pattern, such as *.bias")
-    limit: int = option(200, "most tensors shown; all are counted", kind.count())
+    limit: int = option(200, "largest number of tensors shown; all are counted", kind.count())
     digests: bool = option(False, "compute the SHA-256 of every tensor, and compare it with digests.json")
     format: str = option("text", "text or json", kind.choice("text", "json"))
     verbose: bool = option(False, "show tracebacks")

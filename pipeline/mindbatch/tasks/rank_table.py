@@ -42,8 +42,8 @@ class RankTableOutputConfig:
         is_path=True,
         needs=_TO_A_FILE,
     )
-    replace: bool = option(False, "write over a file that holds something else", needs=_TO_A_FILE)
-    format: str = option("text", "of what is printed: text or json", kind.choice("text", "json"))
+    replace: bool = option(False, "overwrite a file with another content", needs=_TO_A_FILE)
+    format: str = option("text", "form of the output: text or json", kind.choice("text", "json"))
 
 
 @dataclass
@@ -64,7 +64,7 @@ class RankTableConfig(TaskConfig):
         kind.texts("files"),
     )
     num_ranks: int | None = option(None, "ranks that a table must have; null: any number", kind.count(1))
-    uneven: bool = option(False, "servers may have different numbers of devices")
+    uneven: bool = option(False, "allow servers with different numbers of devices")
     verbose: bool = option(False, "show tracebacks")
     output: RankTableOutputConfig = section(RankTableOutputConfig)
 

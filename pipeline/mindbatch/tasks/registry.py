@@ -36,7 +36,7 @@ _TASKS = (
     ),
     Task(
         name="compare",
-        summary="run the same prompts under several decoding strategies and compare what comes of it",
+        summary="run the same prompts under several decoding strategies and compare the outputs",
         keys="mindbatch.tasks.evaluate.compare_schema:CompareConfig",
         module="mindbatch.tasks.evaluate.compare",
         examples=(
@@ -134,7 +134,7 @@ _TASKS = (
     ),
     Task(
         name="plan",
-        summary="say what a batch would need before it is run: rows, tokens, memory, time",
+        summary="estimate a batch before it runs: rows, tokens, memory, time",
         keys="mindbatch.tasks.plan.schema:PlanConfig",
         module="mindbatch.tasks.plan.task",
         examples=(
@@ -156,7 +156,7 @@ _TASKS = (
     ),
     Task(
         name="layout",
-        summary="say what each rank holds of a model, and write MindSpore's strategy files of it",
+        summary="show the shards of each rank, and write MindSpore's strategy files",
         keys="mindbatch.tasks.layout.schema:LayoutTaskConfig",
         module="mindbatch.tasks.layout.task",
         examples=(
@@ -177,7 +177,7 @@ _TASKS = (
     ),
     Task(
         name="compile",
-        summary="compile what ranks would run on Ascend, without one: errors, graphs, memory",
+        summary="compile the graphs of ranks for Ascend, without an NPU: errors, graphs, memory",
         keys="mindbatch.tasks.compile.schema:CompileConfig",
         module="mindbatch.tasks.compile.task",
         examples=(
@@ -213,7 +213,7 @@ _TASKS = (
     ),
     Task(
         name="replay",
-        summary="run one row of a batch again and compare it with what it gave",
+        summary="run one row of a batch again and compare the results",
         keys="mindbatch.run.batch_config:ReplayConfig",
         module="mindbatch.tasks.replay",
         examples=("mindbatch replay runs/a key=17",),
@@ -238,7 +238,7 @@ _TASKS = (
     ),
     Task(
         name="reshard",
-        summary="cut a checkpoint for other numbers of ranks, merge it, or change its format or dtype",
+        summary="shard a checkpoint for other numbers of ranks, merge it, or change its format or dtype",
         keys="mindbatch.tasks.reshard.schema:ReshardConfig",
         module="mindbatch.tasks.reshard.task",
         examples=(
@@ -297,7 +297,7 @@ _TASKS = (
     ),
     Task(
         name="doctor",
-        summary="show what was found: versions, devices, kernels, compiler, memory",
+        summary="show versions, devices, kernels, compilers and memory of this machine",
         keys="mindbatch.tasks.doctor:DoctorConfig",
         module="mindbatch.tasks.doctor",
         examples=("mindbatch doctor", "mindbatch doctor format=json"),

@@ -39,7 +39,7 @@ class RunsConfig(TaskConfig):
 
     positional: ClassVar[tuple[str, ...]] = ("folder",)
 
-    folder: str = option(".", "folder below which the runs are", is_path=True)
+    folder: str = option(".", "folder to search for runs", is_path=True)
     format: str = option("text", "text or json", kind.choice("text", "json"))
     verbose: bool = option(False, "show tracebacks")
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from message_examples import ANY_TOOLS, parsed, parsed_cut
 
 from mindbatch.message_formats.formats import FORMATS
+from mindbatch.message_formats.markers import LLAMA_ENDS
 
 # By format: what it may drop from a text that has no valid call in it.
 DROPPED = {
@@ -14,7 +15,7 @@ DROPPED = {
     "qwen3_coder": ("<think>", "</think>"),
     "glm4": ("<think>", "</think>"),
     "deepseek": ("<think>", "</think>"),
-    "llama3": ("<|eot_id|>", "<|eom_id|>", "<|im_end|>"),
+    "llama3": LLAMA_ENDS,
     "mistral": ("[THINK]", "[/THINK]", "</s>", "<|im_end|>"),
     "kimi_k2": ("<think>", "</think>", "<|im_end|>", "[EOS]"),
     "lfm2": ("<think>", "</think>", "<|im_end|>"),
@@ -28,7 +29,7 @@ DROPPED = {
     **dict.fromkeys(("command_r", "functools"), ()),
     "apertus": ("<|inner_prefix|>", "<|inner_suffix|>", "<|assistant_end|>"),
     "gemma4": ("<|channel>thought", "<channel|>", "<turn|>", "<|tool_response>", "<eos>"),
-    "pythonic": ("<|eot_id|>", "<|eom_id|>", "<|im_end|>"),
+    "pythonic": LLAMA_ENDS,
     "gigachat": ("<|message_sep|>", "</s>"),
     "glm": (),
     "gpt_oss": (

@@ -26,7 +26,7 @@ class CompileRuntimeConfig(RuntimeConfig):
     """The device and its memory."""
 
     device_memory: str = option(
-        "64GiB", f"memory of one NPU; {RESERVE} of it is left to all but weights and cache"
+        "64GiB", f"memory of one NPU; {RESERVE} of it is for all except weights and cache"
     )
 
 

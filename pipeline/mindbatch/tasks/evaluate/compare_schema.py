@@ -30,9 +30,9 @@ class CompareOutputConfig:
     dir: str | None = option(
         None, "folder for results.json, comparison.html and the texts; null: only print", is_path=True
     )
-    overwrite: bool = option(False, "write over the files of an earlier comparison in output.dir")
+    overwrite: bool = option(False, "overwrite an earlier comparison in output.dir")
     format: str = option(
-        "text", "of what is printed: text, or json as in results.json", kind.choice("text", "json")
+        "text", "form of the printed page: text, or json as in results.json", kind.choice("text", "json")
     )
     private: bool = private_option()
 
@@ -55,13 +55,15 @@ class CompareConfig(PromptTaskConfig):
 
     runtime: CompareRuntimeConfig = section(CompareRuntimeConfig)
     output: CompareOutputConfig = section(CompareOutputConfig)
-    limit: int = option(5, "prompts whose texts are printed; the files have all", kind.count())
+    limit: int = option(
+        5, "number of number of prompts whose texts are printed; the files have all", kind.count()
+    )
     warm_up: bool = option(
         True, "first run each strategy on a few prompts, so that tokens/s does not count first steps"
     )
     timings: int | None = option(
         None,
-        "times that each strategy is run to time it, by turns; null: 3, or 1 if that takes a minute",
+        "timed runs of each strategy, in turns; null: 3, or 1 if that takes a minute",
         kind.count(1),
     )
 

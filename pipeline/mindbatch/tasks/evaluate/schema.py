@@ -69,7 +69,7 @@ class EvaluateConfig(ModelTaskConfig):
     task: AnswerConfig = section(AnswerConfig)
     checkpoints: Any = option(
         None,
-        "models to evaluate, beside `model` or without it, by names for the columns",
+        "models to evaluate, with or without `model`, by the names of their columns",
         kind.described("mapping of names to folders, or null"),
     )
     metrics: Any = option(
@@ -77,8 +77,7 @@ class EvaluateConfig(ModelTaskConfig):
     )
     baseline: str | None = option(
         None,
-        "column that the others are compared with; null: for each the first with its decoding, for that the "
-        "first of all",
+        "column that the others are compared with; null: the first with the same decoding, or the first",
     )
     output: EvaluateOutputConfig = section(EvaluateOutputConfig)
     report: str | None = option(None, "file for the page of the report (HTML)", is_path=True)
@@ -141,7 +140,7 @@ class EvaluateConfig(ModelTaskConfig):
         yield from super().run_errors(keys)
         yield from _checkpoint_errors(self.checkpoints)
         if self.model.checkpoint_name_or_path is not None and OWN_MODEL in (self.checkpoints or ()):
-            yield f"checkpoints.{OWN_MODEL}: is the column of `model` itself; give another name"
+            yield f"checkpoints.{OWN_MODEL}: is the column of `model` itself; use another name"
         if self.lora.default is not None:
             yield f"lora.default={shown(self.lora.default)}: each adapter is a column here; remove it"
         yield from data_errors(self.data)
@@ -192,4 +191,4 @@ def page_error(path: Path) -> str | None:
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     is_own = not head or f'content="{GENERATOR}"'.encode() in head
-    return None if is_own else "already exists and is no report; give another name"
+    return None if is_own else "already exists and is no report; use another name"

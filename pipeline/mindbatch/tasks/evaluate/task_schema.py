@@ -19,16 +19,16 @@ NAME_RULE = "must be 1 to 80 letters, digits, and . _ + -"
 class AnswerConfig:
     """The question to each row, how its answer is read, and what is right."""
 
-    name: str | None = option(None, "of the task, for the results; null: that of the data")
+    name: str | None = option(None, "name of the task in the results; null: the name of the data")
     template: str | None = option(
-        None, "prompt with the columns filled in, where `data` says of no prompt: Q: {{ question }}"
+        None, "prompt with the columns filled in, if no key of `data` sets one: Q: {{ question }}"
     )
     max_new_tokens: int | None = option(
-        None, "most tokens of an answer, where decoding.max_new_tokens is left at its default", kind.count(1)
+        None, "largest number of tokens of an answer, unless decoding.max_new_tokens is set", kind.count(1)
     )
     stop: Any = option(
         None,
-        "texts that end an answer, where decoding.stop is left at its default",
+        "texts that end an answer, unless decoding.stop is set",
         kind.described("text, list of texts or null"),
     )
     reference_column: str | None = option(
@@ -46,12 +46,12 @@ class AnswerConfig:
     )
     target_prefix: str | None = option(
         None,
-        "what stands between a prompt and an answer or choice whose likelihood is measured; null: one space, "
+        "text between a prompt and an answer or choice whose likelihood is measured; null: one space, "
         "unless the prompt ends or the answer begins with white space",
     )
     choices: Any = option(
         None,
-        "the continuations of which one is right",
+        "continuations of the prompt, one of which is right",
         kind.described("list of texts, the column that holds one, or null"),
     )
     correct_column: str | None = option(
@@ -67,19 +67,19 @@ class AnswerConfig:
     )
     few_shot: int | None = option(
         None,
-        "solved examples of task.few_shot_path that stand before each prompt; 0, null: none",
+        "number of solved examples of task.few_shot_path before each prompt; 0, null: none",
         kind.count(),
     )
-    few_shot_path: str | None = option(
-        None, "file of the rows that the examples are taken from", is_path=True
+    few_shot_path: str | None = option(None, "file with the rows of the examples", is_path=True)
+    few_shot_separator: str = option("\n\n", "text between the examples")
+    extract: str = option(
+        "text", "part of the output that is the answer", kind.choice(*EXTRACTIONS, "pattern")
     )
-    few_shot_separator: str = option("\n\n", "what stands between the examples")
-    extract: str = option("text", "what of the output is the answer", kind.choice(*EXTRACTIONS, "pattern"))
     extract_pattern: str | None = option(
         None, "regular expression whose last match, or its first group, is the answer, with extract=pattern"
     )
     cluster_column: str | None = option(
-        None, "column of what rows belong together by, such as the text that several questions are about"
+        None, "column with the same value for rows that belong together, such as questions on one text"
     )
     metrics: Any = option(
         ("exact_match",), f"of {', '.join(METRIC_NAMES)}", kind.described("name or list of names")

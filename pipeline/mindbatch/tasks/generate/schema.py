@@ -37,7 +37,7 @@ class PromptTaskConfig(ModelTaskConfig):
 
     prompts: Any = option(
         None,
-        "what to continue; a prompt is a text or a list of token ids",
+        "prompts to continue; each is a text or a list of token ids",
         kind.described("prompt, list of prompts or null"),
     )
     prompts_file: str | None = option(
@@ -50,11 +50,11 @@ class PromptTaskConfig(ModelTaskConfig):
     )
     chat: bool = option(False, "send each prompt as a user's message through the chat template")
     system: str | None = option(
-        None, "system message put before each prompt; needs chat=true or messages", needs=_CHATS
+        None, "system message before each prompt; needs chat=true or messages", needs=_CHATS
     )
     tools: Any = option(
         None,
-        "what the chat template is given as tools",
+        "tools that the chat template gets",
         kind.described("list of JSON objects, JSON file that holds it, or null"),
         is_path=True,
         needs=_CHATS,
@@ -129,7 +129,7 @@ class OutputConfig:
         is_path=True,
         needs=(excludes("interactive", True),),
     )
-    overwrite: bool = option(False, "write over output.file if it is there")
+    overwrite: bool = option(False, "overwrite output.file if it exists")
     private: bool = private_option()
 
 

@@ -134,7 +134,7 @@ class LayoutJob:
         return self.data_parallel == 1
 
     def as_json(self) -> dict[str, Any]:
-        """The job as the worker reads it."""
+        """Converts the job to JSON, which the worker reads."""
         derived = {"num_ranks": self.num_ranks, "leaders": self.leaders, "use_past": self.use_past}
         return {**vars(self), "model": {**self.model}, **derived}
 

@@ -27,10 +27,12 @@ class LayoutConfig:
     """The strategy files; with model.provider=mindformers, how MindSpore cuts the model."""
 
     dir: str | None = option(
-        None, "folder for MindSpore's strategy files, one a pipeline stage; null: none are kept", is_path=True
+        None,
+        "folder for MindSpore's strategy files, one for each pipeline stage; null: none are written",
+        is_path=True,
     )
     replace: bool = option(
-        False, "write over strategy files that say something else", needs=(needs("layout.dir"),)
+        False, "overwrite strategy files that have another layout", needs=(needs("layout.dir"),)
     )
     vocab_emb_dp: bool | None = option(
         None,

@@ -24,7 +24,7 @@ class PlanConfig(BatchConfig):
     advises_sampling: ClassVar[bool] = False
     starts_processes: ClassVar[bool] = False
 
-    rate: float | None = option(None, "generated tokens/s to reckon with; null: no estimate of the time")
+    rate: float | None = option(None, "generated tokens/s for the estimate; null: no estimate of the time")
     calibrate: bool = option(False, "estimate the time by running a few of the rows, 10 s at most")
     report: str = option("text", "text or json", kind.choice("text", "json"))
 

@@ -30,26 +30,26 @@ NO_TARGET = "target.dir: must be given: the folder to make"
 
 @dataclass
 class ReshardTargetConfig:
-    """The checkpoint that is made of the source."""
+    """The checkpoint to write."""
 
     dir: str | None = option(
         None, "folder to make: rank_0, rank_1 ..., or a Hugging Face folder for one rank", is_path=True
     )
-    model_parallel: int = option(1, "slices that each tensor is cut into", kind.count(1))
-    pipeline_stage: int = option(1, "stages that the layers are divided over", kind.count(1))
+    model_parallel: int = option(1, "number of tensor-parallel ranks", kind.count(1))
+    pipeline_stage: int = option(1, "number of pipeline stages", kind.count(1))
     format: str = option(
         "safetensors",
-        "of the files of tensors; iteration: MindFormers' Checkpoint 2.0, with names=mcore",
+        "format format of the files of tensors; iteration: MindFormers' Checkpoint 2.0, with names=mcore",
         kind.choice("safetensors", "ckpt", ITERATION_FORMAT),
     )
     dtype: str = option(
         "keep",
-        "of float32, float16 and bfloat16 tensors; rounded to the nearest, ties to even",
+        "new type of float tensors; values are rounded to the nearest, ties to even",
         kind.choice("keep", "float32", "float16", "bfloat16"),
     )
     overflow: str = option(
         "refuse",
-        "what becomes of values that are too large for target.dtype",
+        "what to do with values that are too large for target.dtype",
         kind.choice("refuse", "infinity"),
         needs=(_ROUNDING,),
     )
@@ -68,12 +68,12 @@ class ReshardTargetConfig:
         "fused tensors are group by group, as in MindFormers 1.9; false: joined on each rank, as before it",
         needs=(needs("target.qkv_concat", True),),
     )
-    replace: bool = option(False, "another reshard in target.dir gives way, once the new one is whole")
+    replace: bool = option(False, "replace another reshard in target.dir, once the new one is complete")
 
 
 @dataclass
 class ReshardLoraConfig:
-    """An adapter that is merged on the way."""
+    """An adapter to merge into the checkpoint."""
 
     merge: str | None = option(
         None, "a LoRA adapter of PEFT or MindFormers, folder or file, to add to the weights", is_path=True
@@ -106,7 +106,7 @@ class ReshardConfig(TaskConfig):
     )
     source_names: str = option(
         "auto",
-        "names of the source's tensors; auto: as more of them are",
+        "names of the source's tensors; auto: those that more of them have",
         kind.choice("auto", "hf", "mindformers"),
     )
     source_qkv_concat: bool | None = option(
@@ -121,7 +121,7 @@ class ReshardConfig(TaskConfig):
     )
     ignore_config_keys: Any = option(
         (),
-        "keys of config.json that change nothing, though MindBatch does not know them",
+        "unknown keys of config.json to ignore, because they change nothing of the computation",
         kind.texts("keys of config.json"),
     )
     workers: int | None = option(

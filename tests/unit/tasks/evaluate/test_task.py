@@ -216,7 +216,7 @@ def test_an_empty_folder_and_an_interrupted_evaluation_are_taken(tmp_path: Path,
 def test_a_file_that_is_no_report_is_not_replaced(tmp_path: Path, content: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(content)
-    assert page_error(path) == "already exists and is no report; give another name"
+    assert page_error(path) == "already exists and is no report; use another name"
     assert page_error(tmp_path / "new.html") is None
 
 
