@@ -70,10 +70,11 @@ def simulate(
     }
     with (
         TemporaryFolder() as folder,
-        _child(json.dumps(job), folder, plugin, stubs, verbose) as child,
+        _child(folder, plugin, stubs, verbose) as child,
     ):
         log = folder / _LOG_NAME
         try:
+            child.connection.send_bytes(json.dumps(job).encode())  # an argument has 128 KiB at most
             yield from _reports(child, seconds, log)
         except (EOFError, OSError) as error:
             memory = f"most likely out of memory (limit {memory_bytes / (1 << 30):.1f} GiB)"
@@ -93,13 +94,13 @@ def _reports(child: Child, seconds: float, log: Path) -> Iterator[Any]:
 
 
 @contextmanager
-def _child(job: str, folder: Path, plugin: AscendPlugin, stubs: Path, verbose: bool) -> Iterator[Child]:
+def _child(folder: Path, plugin: AscendPlugin, stubs: Path, verbose: bool) -> Iterator[Child]:
     """Starts the child process; ends it and all of its children after the block."""
     libraries = [stubs / LIBRARIES, *plugin.search_folders]
     environment = _environment(libraries, folder, verbose=verbose)
     log = folder / _LOG_NAME
     with log.open("wb") as errors:
-        child = Child(run_job, job, cwd=folder, env=environment, stderr=errors)
+        child = Child(run_job, cwd=folder, env=environment, stderr=errors)
     try:
         yield child
     finally:
@@ -157,9 +158,9 @@ _REPORT, _DONE, _FAILED = "report", "done", "failed"
 _LONGEST_ERROR = 2000
 
 
-def run_job(connection: Connection, job: str) -> NoReturn:
-    """Runs the function of a job, JSON of `simulate`, and sends the values that it yields."""
-    todo = json.loads(job)
+def run_job(connection: Connection) -> NoReturn:
+    """Receives a job, JSON of `simulate`, runs its function and sends the values that it yields."""
+    todo = json.loads(connection.recv_bytes())
     limit(resource.RLIMIT_AS, todo["memory_bytes"])
     limit(resource.RLIMIT_CORE, 0)
     sys.path[:] = [todo["packages"], *sys.path, todo["import_path"]]
