@@ -10,10 +10,10 @@ from kernel_runs import computed, numbers, packed
 from numpy.typing import NDArray
 
 from mindbatch.io.errors import ConfigError
-from mindbatch.kernels import operations as op
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, FloatType
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary
+from mindbatch.kernels.operations import attention, dense, rotation
 from mindbatch.kernels.shapes import Alibi, AttentionShape, CacheGeometry, alibi_slopes
 
 Arrays = list[NDArray[np.float32]]
@@ -43,9 +43,9 @@ def test_there_is_a_portable_variant_and_a_wrong_name_is_refused(library: Native
 def test_linear(library: NativeLibrary, rows: int, depth: int, columns: int, biased: bool) -> None:
     x, weight = numbers(rows, depth), numbers(columns, depth, scale=depth**-0.5)
     bias = numbers(columns) if biased else None
-    expected = op.dense.linear(x, weight, bias, outputs=columns)
+    expected = dense.linear(x, weight, bias, outputs=columns)
     matrix = packed(NativeKernels(library), weight)
-    check(library, lambda x: op.dense.linear(x, matrix, bias, outputs=columns), [x], [expected])
+    check(library, lambda x: dense.linear(x, matrix, bias, outputs=columns), [x], [expected])
 
 
 @pytest.mark.fast_cases(2)
@@ -58,7 +58,7 @@ def test_rows_do_not_influence_one_another(library: NativeLibrary, rows: int) ->
         library.set_variant(variant)
 
         def product(x: Any) -> Any:
-            return op.dense.linear(x, weight, bias, outputs=70)
+            return dense.linear(x, weight, bias, outputs=70)
 
         together = computed(native, product, x)[0]
         for row in range(rows):
@@ -70,11 +70,11 @@ def test_embedding(library: NativeLibrary, vocabulary: int, width: int) -> None:
     """An id outside the table, which another rank holds, gives zeros."""
     table = numbers(vocabulary, width)
     ids = np.array([0, vocabulary - 1, 5, 32, -1, 10_000, 5], np.int32)
-    expected = op.dense.embedding(ids, table, width=width)
+    expected = dense.embedding(ids, table, width=width)
     np.testing.assert_array_equal(expected[:4], table[ids[:4]])
     # The panels' padding columns hold zeros too.
     matrix = packed(NativeKernels(library), table)
-    check(library, lambda ids: op.dense.embedding(ids, matrix, width=width), [ids], [expected])
+    check(library, lambda ids: dense.embedding(ids, matrix, width=width), [ids], [expected])
 
 
 @pytest.mark.parametrize("centred", [True, False])
@@ -83,10 +83,10 @@ def test_norms(library: NativeLibrary, rows: int, width: int, centred: bool) -> 
     x, residual = numbers(rows, width) + 3, numbers(rows, width, scale=2.0)
     weight, bias = numbers(width), numbers(width, scale=0.3) if centred else None
     how = {"epsilon": 1e-5, "centred": centred}
-    expected = op.dense.norm(x, weight, bias, **how)
-    check(library, lambda x: op.dense.norm(x, weight, bias, **how), [x], [expected])
-    of_sum = op.dense.add_norm(x, residual, weight, bias, **how)
-    check(library, lambda x, y: op.dense.add_norm(x, y, weight, bias, **how), [x, residual], [*of_sum])
+    expected = dense.norm(x, weight, bias, **how)
+    check(library, lambda x: dense.norm(x, weight, bias, **how), [x], [expected])
+    of_sum = dense.add_norm(x, residual, weight, bias, **how)
+    check(library, lambda x, y: dense.add_norm(x, y, weight, bias, **how), [x, residual], [*of_sum])
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_rotary(
     for kind in kinds:
 
         def rotate(*given: Any, kind: dict[str, bool] = kind) -> Any:
-            return op.rotation.rotary(*given, *norms, shape=shape, epsilon=1e-6, **kind)
+            return rotation.rotary(*given, *norms, shape=shape, epsilon=1e-6, **kind)
 
         check(library, rotate, inputs, [rotate(*inputs)])
 
@@ -132,7 +132,7 @@ def test_activations(library: NativeLibrary, kind: str, gated: bool) -> None:
     given = np.stack([x, x[::-1], numbers(66)])
 
     def activate(x: Any) -> Any:
-        return op.dense.activation(x, kind=kind, gated=gated)
+        return dense.activation(x, kind=kind, gated=gated)
 
     check(library, activate, [given], [activate(given)])
 
@@ -141,8 +141,8 @@ def test_activations(library: NativeLibrary, kind: str, gated: bool) -> None:
 def test_capped(library: NativeLibrary, shape: tuple[int, int]) -> None:
     x = numbers(*shape, scale=40.0)
     expected = 30 * np.tanh(x.astype(np.float64) / 30)
-    np.testing.assert_allclose(op.dense.capped(x, cap=30.0), expected, rtol=1e-6)
-    check(library, lambda x: op.dense.capped(x, cap=30.0), [x], [expected])
+    np.testing.assert_allclose(dense.capped(x, cap=30.0), expected, rtol=1e-6)
+    check(library, lambda x: dense.capped(x, cap=30.0), [x], [expected])
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class OneStep:
 
     def __call__(self, qkv: NDArray[np.float32], *step: NDArray[np.int32]) -> NDArray[np.float32]:
         def attend(qkv: Any, *step: Any) -> Any:
-            return op.attention.attention(qkv, self.keys, self.values, *step, *self._sinks, shape=self._shape)
+            return attention.attention(qkv, self.keys, self.values, *step, *self._sinks, shape=self._shape)
 
         return computed(self._kernels, attend, qkv, *step)[0]
 
@@ -259,7 +259,7 @@ def test_attention(library: NativeLibrary, case: Case) -> None:
     # What was never written is poison to the native kernels; they must not let it through.
     poisoned = native_layout(case, np.where(empty, np.nan, keys), np.where(empty, np.nan, values))
     keys, values = np.where(empty, 0, keys), np.where(empty, 0, values)
-    expected = op.attention.attention(qkv, keys, values, *step, *case.sinks, shape=case.shape)
+    expected = attention.attention(qkv, keys, values, *step, *case.sinks, shape=case.shape)
     expected = expected[: len(qkv) - case.padding]
     kernels = NativeKernels(library)
     geometry = CacheGeometry(len(filled) - 1, case.block_size)

@@ -14,6 +14,8 @@ from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.native_weights import PANEL, NativeWeights
+from mindbatch.kernels.operations.dense import embedding, linear
+from mindbatch.kernels.recording import Operation
 
 Floats = NDArray[np.float32]
 SHAPES = [(1, 8, 5), (2, 64, 32), (13, 257, 33), (29, 300, 97), (53, 700, 40), (700, 1600, 40)]
@@ -28,10 +30,10 @@ def kind(request: pytest.FixtureRequest) -> NumberType:
 
 
 def call(
-    kind: NumberType, operation: str, inputs: Sequence[NDArray[Any]], y: Floats, **settings: Any
+    kind: NumberType, operation: Operation, inputs: Sequence[NDArray[Any]], y: Floats, **settings: Any
 ) -> None:
     """Calls the function of an operation over weights of a kind, as MindSpore does."""
-    function = NativeKernels(native_library(), kind).functions.function(operation, **settings)
+    function = NativeKernels(native_library(), kind).functions.function(operation.name, **settings)
     assert function.settings is not None
     arrays = [*inputs, function.settings, y]
     count = len(arrays)
@@ -53,7 +55,7 @@ def packed(weight: Floats, kind: NumberType) -> NDArray[Any]:
 
 def product(x: Floats, weight: NDArray[Any], bias: Floats, kind: NumberType) -> Floats:
     y = np.empty((len(x), len(bias)), np.float32)
-    call(kind, "linear", [x, weight, bias], y, outputs=len(bias))
+    call(kind, linear, [x, weight, bias], y, outputs=len(bias))
     return y
 
 
@@ -155,7 +157,7 @@ def test_an_embedding_reads_the_rows_of_the_packed_matrix(kind: NumberType) -> N
     ids = np.array([0, 96, 5, 32, -1, 10_000], np.int32)
     for _ in every_variant():
         y = np.empty((len(ids), 20), np.float32)
-        call(kind, "embedding", [ids, packed(weight, kind)], y, width=20)
+        call(kind, embedding, [ids, packed(weight, kind)], y, width=20)
         rows = bfloat16(weight) if kind == BFLOAT16 else np.multiply(*int8(weight))
         np.testing.assert_allclose(y[:4], rows[ids[:4]], rtol=1e-6)
         assert not y[4:].any()

@@ -19,7 +19,7 @@ LARGEST_SCALING = 1e9
 LONGEST_NAME = 100
 MAX_ADAPTERS = 10_000
 MERGE = "merge"
-_A_FOLDER = Need(lambda config: bool(config.lora.folders), "lora.adapters", "give one a folder")
+_A_FOLDER = Need(lambda config: bool(config.lora.folders), "lora.adapters", "name a folder there")
 _MAX_NAMED = 8
 _ALLOWED = "a folder or file, {path: PATH, scaling: NUMBER}, or null for the base"
 

@@ -207,7 +207,10 @@ class TaskConfig:
         return errors
 
     def need_errors(self, keys: "SchemaKeys") -> Iterator[str]:
-        """Yields a line for each key that was set and, by its declared needs, has no effect."""
+        """Yields a line for each key that was given and has no effect beside the others, as declared.
+
+        Keys of `decoding` declare no needs here: `decoding.parameter.combination_errors` checks theirs.
+        """
         yield from filter(None, (self.need_error(key, keys) for key in keys.keys.values()))
 
     def need_error(self, key: "Key", keys: "SchemaKeys") -> str | None:
@@ -331,6 +334,9 @@ class SchemaKeys:
     sections: dict[str, str]
     """One-line descriptions by section; keys without a section are in the section ''."""
 
+    left_out: frozenset[str] = frozenset()
+    """Keys of these sections that other tasks have and this one does not."""
+
     def nearest(self, name: str) -> str | None:
         """Finds the key or section that an unknown name most likely means, whatever its section."""
         section, _, leaf = name.rpartition(".")
@@ -366,14 +372,14 @@ def value_at(config: Any, name: str) -> Any:
 def schema_keys(schema: type) -> SchemaKeys:
     """Lists the keys of the dataclass `schema`; a field that is itself a dataclass is a section."""
     used: frozenset[str] = getattr(schema, "used", frozenset())
+    every = {key.name: key for key in _walk(schema, "")}
     keys = {
-        key.name: key
-        for key in _walk(schema, "")
-        if not used or key.name in used or key.name.partition(".")[0] in used
+        name: key for name, key in every.items() if not used or name in used or name.partition(".")[0] in used
     }
     hints = get_type_hints(schema)
     sections = dict.fromkeys(name.partition(".")[0] for name in keys if "." in name)
-    return SchemaKeys(keys, {name: _first_line(hints[name]) for name in sections})
+    left_out = frozenset(every.keys() - keys.keys())
+    return SchemaKeys(keys, {name: _first_line(hints[name]) for name in sections}, left_out)
 
 
 def _walk(schema: Any, prefix: str) -> Iterator[Key]:

@@ -139,6 +139,8 @@ class Validator:
         for part in (name.partition(".")[0], name.rpartition(".")[2]):
             if part in INSTEAD:
                 return f"unknown key; {INSTEAD[part]}"
+        if name in self._keys.left_out or name in self._groups:
+            return "this task has no such key"
         near = self._keys.nearest(name) or nearest(name, self._groups, cutoff=0.8)
         return f"unknown key; did you mean {near}?" if near else "unknown key"
 

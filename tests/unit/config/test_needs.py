@@ -42,7 +42,7 @@ def test_a_need_names_a_key_of_some_task(task: str) -> None:
         (
             "generate",
             [MODEL, PROMPT, "lora.max_loaded=2"],
-            "lora.max_loaded=2: has no effect without lora.adapters; give one a folder or remove it",
+            "lora.max_loaded=2: has no effect without lora.adapters; name a folder there or remove it",
         ),
         (
             "generate",

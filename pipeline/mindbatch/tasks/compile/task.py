@@ -128,7 +128,7 @@ def _answers(
     }
     current = None
     for answer in simulate(
-        compile_ranks, json.dumps(request), seconds=config.layout.timeout, verbose=config.runtime.verbose
+        compile_ranks, json.dumps(request), seconds=config.layout.timeout, verbose=config.verbose
     ):
         if answer["rank"] != current and sys.stderr.isatty():
             current = answer["rank"]

@@ -231,7 +231,7 @@ def _find_layout(
 ) -> PlanPart:
     if sys.stderr.isatty():
         say(_WAIT.format(job.num_ranks, config.layout.timeout))
-    (layout,) = infer_layouts([job], config.layout.timeout, verbose=config.runtime.verbose)
+    (layout,) = infer_layouts([job], config.layout.timeout, verbose=config.verbose)
     paths = [] if folder is None else write_strategies(folder, layout.strategy_files, config.layout.replace)
     content = layout_head(arch.model_type, config.parallel, paths) | {"parameters": [*layout.parameters]}
     page = layout_page(job, content, layout)

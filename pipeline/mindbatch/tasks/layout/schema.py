@@ -65,15 +65,17 @@ class LayoutTaskConfig(ModelTaskConfig):
             "parallel.model_parallel",
             "parallel.pipeline_stage",
             "report",
-            "runtime.verbose",
+            "verbose",
         }
     )
     starts_processes: ClassVar[bool] = False
+    verbose_key: ClassVar[str] = "verbose"
     compiles: ClassVar[bool] = False
     """True if graphs are compiled, too."""
 
     layout: LayoutConfig = section(LayoutConfig)
     report: str = option("text", "text or json", kind.choice("text", "json"))
+    verbose: bool = option(False, "show tracebacks and the messages of MindSpore")
 
     @property
     def asks_mindspore(self) -> bool:

@@ -134,7 +134,7 @@ def test_adapters_are_compiled_beside_the_model(
         inner // 2 + hidden
     )  # one slot, and zeros for the base
     assert simulation.job["lora"] == {"adapters": {"law": str(folder), "base": None}, "max_loaded": None}
-    assert faults([*words, adapters, "lora.mode=merge"])[0].startswith("lora.mode: unknown key")
+    assert faults([*words, adapters, "lora.mode=merge"])[0].startswith("lora.mode: this task has no such key")
     refused = faults([*words, adapters, "model.provider=mindformers"])
     assert refused[0].startswith("lora.adapters: not beside a model of model.provider=mindformers on Ascend")
     (tmp_path / "config.json").write_text(json.dumps(own | {"num_hidden_layers": 4}))

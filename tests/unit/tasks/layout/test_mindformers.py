@@ -158,7 +158,7 @@ def test_options_without_effect_are_refused(given: list[str]) -> None:
     assert faults([*given, *words]) == (
         "decoding=top_p: this task takes no option of decoding",
         "data.path: unknown key",
-        "model.batch_size: unknown key",
+        "model.batch_size: this task has no such key",
         "layout.replace=true: has no effect without layout.dir; give layout.dir or remove it",
     )
 

@@ -211,7 +211,7 @@ def test_what_a_strategy_cannot_say_is_refused_with_what_it_can(tmp_path: Path, 
         (
             ["parallel.model_parallel=2", "decoding.top_k=3", "rate=2.0", "layout.replace=true"],
             [
-                "decoding.top_k: unknown key",
+                "decoding.top_k: this task has no such key",
                 "rate: unknown key",
                 "layout.replace=true: has no effect without layout.dir; give layout.dir or remove it",
             ],
