@@ -35,7 +35,7 @@ class BatchOutputConfig:
     )
     format: str = option(
         "auto",
-        "format format of the results; auto is openai for requests in OpenAI's format, else jsonl",
+        "format of the results; auto is openai for requests in OpenAI's format, else jsonl",
         kind.choice("auto", "jsonl", "parquet", "csv", "openai"),
     )
     prompt: bool = option(True, "write the prompt beside its generations")

@@ -55,9 +55,7 @@ class CompareConfig(PromptTaskConfig):
 
     runtime: CompareRuntimeConfig = section(CompareRuntimeConfig)
     output: CompareOutputConfig = section(CompareOutputConfig)
-    limit: int = option(
-        5, "number of number of prompts whose texts are printed; the files have all", kind.count()
-    )
+    limit: int = option(5, "number of prompts whose texts are printed; the files have all", kind.count())
     warm_up: bool = option(
         True, "first run each strategy on a few prompts, so that tokens/s does not count first steps"
     )

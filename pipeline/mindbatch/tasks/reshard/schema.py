@@ -39,7 +39,7 @@ class ReshardTargetConfig:
     pipeline_stage: int = option(1, "number of pipeline stages", kind.count(1))
     format: str = option(
         "safetensors",
-        "format format of the files of tensors; iteration: MindFormers' Checkpoint 2.0, with names=mcore",
+        "format of the files of tensors; iteration: MindFormers' Checkpoint 2.0, with names=mcore",
         kind.choice("safetensors", "ckpt", ITERATION_FORMAT),
     )
     dtype: str = option(
