@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, Union, cast, get_args, get_origin, get_type_hints
 
 from mindbatch.config.error_log import shown
@@ -53,6 +53,11 @@ def option(default: Any, meaning: str, kind: ValueKind = _BY_TYPE, **more: Any) 
     kind: by default all values of the annotation's type.
     """
     return declare(Option(default, kind, meaning, **more))
+
+
+def with_default(schema: type, name: str, default: Any) -> Any:
+    """Declares a key of a section once more, with another default."""
+    return declare(replace(declared_fields(schema)[name], default=default))
 
 
 def needs(key: str, *values: Any, remedy: str | None = None) -> Need:

@@ -104,7 +104,7 @@ def text() -> ValueKind:
 
 def choice(*names: Any, optional: bool = False) -> ValueKind:
     """One of a few values, texts or numbers."""
-    takes = f"one of {', '.join(map(str, names))}{or_null(optional)}"
+    takes = f"{'one of ' * (len(names) > 1)}{', '.join(map(str, names))}{or_null(optional)}"
 
     def read(value: Any) -> Any:
         if value in names or (optional and value is None):

@@ -10,7 +10,7 @@ from mindbatch.config.lora_schema import lora_errors, resolve_lora_paths
 from mindbatch.config.machine import GIB, parse_bytes
 from mindbatch.config.model_schema import RuntimeConfig, batch_error
 from mindbatch.config.model_task import device_map_errors
-from mindbatch.config.schema import SchemaKeys, option, section
+from mindbatch.config.schema import SchemaKeys, option, section, with_default
 from mindbatch.fields import kinds as kind
 from mindbatch.tasks.layout.schema import LayoutTaskConfig
 
@@ -23,8 +23,11 @@ ALL = "all"
 
 @dataclass
 class CompileRuntimeConfig(RuntimeConfig):
-    """The device and its memory."""
+    """The device and its memory; the defaults are those of runtime=ascend."""
 
+    device_target: str = option("Ascend", "where the model runs", kind.choice("Ascend"))
+    cache_memory: str = with_default(RuntimeConfig, "cache_memory", "8GiB")
+    block_size: int = with_default(RuntimeConfig, "block_size", 128)
     device_memory: str = option(
         "64GiB", f"memory of one NPU; {RESERVE} of it is for all except weights and cache"
     )
@@ -70,9 +73,6 @@ class CompileConfig(LayoutTaskConfig):
         if self.layout.dir is not None and self.parallel.device_map is not None:
             device_map = f"parallel.device_map={shown(self.parallel.device_map)}"
             yield f"{device_map}: strategy files are of even stages; remove it, or layout.dir"
-        if self.runtime.device_target != "Ascend":
-            device = f"runtime.device_target={self.runtime.device_target}"
-            yield f"{device}: graphs are compiled for Ascend; remove it"
         if self.parallel.pipeline_stage > 1 and self.asks_mindspore:
             from mindbatch.backends.mindformers.families import stages_error
 

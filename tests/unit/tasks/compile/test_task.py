@@ -205,7 +205,7 @@ def test_mistakes_are_found_before_anything_is_compiled(given: list[str]) -> Non
     words = [*given, "runtime.device_target=CPU", "runtime.device_memory=4GiB", "ranks=[0,0]"]
     words += ["parallel.device_map=[1,1]", "model.provider=mindformers", "parallel.pipeline_stage=3"]
     assert faults([*words, "layout.vocab_emb_dp=false", "runtime.cache_memory=much"]) == (
-        "runtime.device_target=CPU: graphs are compiled for Ascend; remove it",
+        "runtime.device_target=CPU: must be Ascend",
         "parallel.pipeline_stage=3: not with model.provider=mindformers, whose networks are not divided by "
         "layers; allowed: 1 with parallel.model_parallel, or model.provider=native",
         "parallel.device_map=[1, 1]: has 2 numbers; needed is one for each of parallel.pipeline_stage=3",
