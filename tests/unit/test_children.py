@@ -225,7 +225,8 @@ sys.path[:0] = ["", {folder!r}]
 assert ChatTemplates({{"default": "text"}}).render([]) == "text"
 print(GrammarProcess().tried(Grammar("regex", "a")).error)
 job = {{"memory_bytes": 1 << 30, "module": "absent", "packages": "/absent", "import_path": "/absent"}}
-child = children.Child(process.run_job, json.dumps(job))
+child = children.Child(process.run_job)
+child.connection.send_bytes(json.dumps(job).encode())
 print(child.connection.recv_bytes())
 """
 
