@@ -1,22 +1,79 @@
-"""Packaging: the package under pipeline/, the shipped configs and examples, and the C++ CPU kernels."""
+"""Packaging: requirements, the package under pipeline/, the shipped configs and examples, the C++ kernels."""
 
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CCompilerError
+
+# Native models on a CPU: ranges, so that the package installs beside what an environment already has.
+CORE = [
+    "numpy>=1.26",
+    "pyyaml>=6.0",
+    "hydra-core>=1.3.8",
+    "omegaconf>=2.3",
+    "tokenizers>=0.22",
+    "jinja2>=3.1",
+    "markupsafe>=2",
+    "rich>=13",
+    "orjson>=3.9",
+    "xxhash>=3.4",
+    "pyarrow>=19",
+    "sacrebleu>=2.4",
+    "jieba>=0.42",
+    "sentencepiece>=0.2",
+    "protobuf>=4",
+    "llguidance>=1.9,<2",
+    "regex>=2024.5",
+]
+MINDSPORE = ["mindspore>=2.9,<2.11"]
+RAY = ["ray[data]>=2.50,<3"]
+MPI = ["mpi4py>=4,<5"]
+MODELSCOPE = ["modelscope-hub>=0.5,<0.6"]
+SERVER = ["starlette>=1,<2", "uvicorn>=0.40,<1", "python-multipart>=0.0.20", "prometheus-client>=0.20"]
+EXTRAS = {
+    "mindspore": MINDSPORE,
+    # MindFormers pins transformers and pyarrow itself.
+    "mindformers": [*MINDSPORE, "mindformers>=1.9,<2.1"],
+    "transformers": ["transformers>=4.57,<6"],
+    "server": SERVER,
+    "ray": RAY,
+    "mpi": MPI,
+    "modelscope": MODELSCOPE,
+    "lm-eval": ["lm-eval>=0.4.12,<0.5"],
+    "test": [
+        *(*SERVER, *RAY, *MPI, *MODELSCOPE),
+        "pytest>=8",
+        "pytest-xdist>=3.6",
+        "hypothesis>=6",
+        "jsonschema>=4",
+        "safetensors>=0.4",
+        "scipy>=1.11",
+        "openai>=3,<4",
+        "ruff>=0.8",
+        "mypy>=1.11",
+        "types-PyYAML",
+        "build>=1",
+        "auditwheel>=6",
+    ],
+    "parity": ["torch==2.13.0"],
+    "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<9.8"],
+}
 
 SOURCES = Path("pipeline/mindbatch/kernels/csrc")
 COMMON_FLAGS = [
     "-std=c++17",
     "-O3",
+    "-g0",
     "-fPIC",
     "-ffp-contract=fast",
     "-fno-math-errno",
@@ -48,44 +105,82 @@ class BuildKernels(build_ext):
             target.unlink(missing_ok=True)
             print(without_kernels(error), file=sys.stderr)
 
+    def get_ext_filename(self, fullname: str) -> str:
+        """One library for every Python: it is loaded by ctypes and MindSpore."""
+        return str(Path(*fullname.split(".")).with_suffix(".so"))
+
+    def get_export_symbols(self, ext: Extension) -> list[str]:
+        """The library has no Python init function."""
+        return []
+
     def _build(self, ext: Extension, target: Path) -> None:
-        self._take_another_compiler()
-        known = [name for name, flags in EXTENSION_FLAGS.items() if self._knows(flags)]
-        common = COMMON_FLAGS + [extension_macro(name) for name in known]
-        objects = []
-        for source in ext.sources:
+        self._take_gcc()
+        is_x86 = self._says("-dumpmachine").startswith("x86_64")
+        known = [name for name, flags in EXTENSION_FLAGS.items() if is_x86 and self._knows(flags)]
+        common = [*COMMON_FLAGS, *self._for_older_systems(), *map(extension_macro, known)]
+        left_out = EXTENSION_FLAGS.keys() - known if is_x86 else EXTENSION_FLAGS.keys() | VARIANT_FLAGS.keys()
+
+        def compiled(source: str) -> list[str]:
             name = Path(source).stem
-            if name in EXTENSION_FLAGS and name not in known:
-                continue
             flags = common + VARIANT_FLAGS.get(name, []) + EXTENSION_FLAGS.get(name, [])
-            objects += self.compiler.compile(
+            return self.compiler.compile(
                 [source], output_dir=self.build_temp, extra_postargs=flags, depends=ext.depends
             )
-        target.parent.mkdir(parents=True, exist_ok=True)
-        self.compiler.link_shared_object(objects, str(target), extra_postargs=["-pthread"], target_lang="c++")
 
-    def _take_another_compiler(self) -> None:
-        """Where Python's own C++ compiler is not there and the user names none, takes one that is."""
-        other = next(filter(shutil.which, ("g++", "c++", "clang++")), None)
-        if other and not os.environ.get("CXX") and not shutil.which(self.compiler.compiler_so_cxx[0]):
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            objects = threads.map(compiled, [path for path in ext.sources if Path(path).stem not in left_out])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self.compiler.link_shared_object(
+            [*chain.from_iterable(objects)], str(target), extra_postargs=["-pthread"], target_lang="c++"
+        )
+
+    def _take_gcc(self) -> None:
+        """Takes a GCC, whose dialect the sources are in, where the user names no compiler and Python's own is
+        another, or is not there."""
+        if os.environ.get("CXX"):
+            return
+        candidates = (self.compiler.compiler_so_cxx[0], "g++", "c++")
+        gcc = next((name for name in candidates if shutil.which(name) and is_gcc(name)), None)
+        if gcc:
             names = ("compiler_cxx", "compiler_so_cxx", "linker_so_cxx")
             self.compiler.set_executables(
-                **{name: [other, *getattr(self.compiler, name)[1:]] for name in names}
+                **{name: [gcc, *getattr(self.compiler, name)[1:]] for name in names}
             )
 
+    def _for_older_systems(self) -> list[str]:
+        """Flags of a wheel for manylinux: only functions that its older C and C++ libraries have."""
+        wheel = self.distribution.get_command_obj("bdist_wheel", create=False)
+        is_wanted = wheel and "manylinux" in (wheel.plat_name or "")
+        return ["-include", str(SOURCES / "manylinux.h")] if is_wanted else []
+
     def _knows(self, flags: list[str]) -> bool:
-        """Whether the compiler builds for an instruction set; never for that of another architecture."""
-        if platform.machine() != "x86_64":
-            return False
+        """Whether the compiler builds for an instruction set."""
         Path(self.build_temp).mkdir(parents=True, exist_ok=True)
         empty = Path(self.build_temp) / "empty.cpp"
         empty.write_text("#include <immintrin.h>\n")
         command = [*self.compiler.compiler_so_cxx, *flags, "-fsyntax-only", str(empty)]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
-    def get_export_symbols(self, ext: Extension) -> list[str]:
-        """The library is loaded by MindSpore and ctypes; it has no Python init function."""
-        return []
+    def _says(self, option: str) -> str:
+        return output_of([self.compiler.compiler_so_cxx[0], option])
+
+
+class Wheel(bdist_wheel):
+    """A wheel for every Python 3; with the kernels for one platform, without them for all."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        self.root_is_pure = not list(Path(self.bdist_dir).glob("mindbatch/kernels/*.so"))
+        return "py3", "none", "any" if self.root_is_pure else super().get_tag()[2]
+
+
+def is_gcc(compiler: str) -> bool:
+    """Whether a compiler is GCC, and no Clang under another name."""
+    macros = output_of([compiler, "-dM", "-E", "-x", "c++", os.devnull])
+    return "__GNUC__" in macros and "__clang__" not in macros
+
+
+def output_of(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 def without_kernels(error: Exception) -> str:
@@ -103,17 +198,9 @@ def extension_macro(name: str) -> str:
     return f"-DMB_WITH_{name.removeprefix('variant_').upper()}"
 
 
-def kernel_sources() -> list[str]:
-    """The sources for this machine: the x86 variants only on x86."""
-    names = sorted(path.name for path in SOURCES.glob("*.cpp"))
-    if platform.machine() != "x86_64":
-        names = [name for name in names if not Path(name).stem.startswith("variant_") or "portable" in name]
-    return [str(SOURCES / name) for name in names]
-
-
 KERNELS = Extension(
     "mindbatch.kernels._cpu",
-    sources=kernel_sources(),
+    sources=[str(path) for path in sorted(SOURCES.glob("*.cpp"))],
     depends=[str(path) for path in sorted(SOURCES.glob("*.h"))],
     optional=True,
 )
@@ -134,5 +221,7 @@ setup(
     # A checkout has the training of the shipped model, and no distribution does.
     exclude_package_data={"mindbatch.examples": ["training/*"]},
     ext_modules=[KERNELS],
-    cmdclass={"build_ext": BuildKernels},
+    cmdclass={"build_ext": BuildKernels, "bdist_wheel": Wheel},
+    install_requires=CORE,
+    extras_require=EXTRAS,
 )

@@ -6,4 +6,4 @@ set -euo pipefail
 
 # shellcheck source=scripts/venv.sh
 source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/venv.sh"
-run_isolated ascend_check.__main__ "mindbatch mindspore" "$@"
+run_isolated ascend_check.__main__ mindspore "$@"

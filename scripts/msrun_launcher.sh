@@ -15,4 +15,4 @@ fi
 
 # shellcheck source=scripts/venv.sh
 source "$scripts/venv.sh"
-run_isolated mindbatch.launch.scripts.msrun_launcher mindbatch "$@"
+run_isolated mindbatch.launch.scripts.msrun_launcher core "$@"

@@ -15,4 +15,4 @@ fi
 
 # shellcheck source=scripts/venv.sh
 source "$scripts/venv.sh"
-run_isolated mindbatch.launch.scripts.dist_gen mindbatch "$@"
+run_isolated mindbatch.launch.scripts.dist_gen core "$@"

@@ -7,6 +7,13 @@ venv=$root/.venv
 venv_python=$venv/bin/python
 constraints=$root/constraints.txt
 
+# By what an environment is for: the extras of setup.py, its size, and which others hold all of it.
+declare -A extras=([core]="" [mindspore]="[mindspore]" [test]="[test,mindformers]" [docs]="[docs]")
+declare -A sizes=([core]="about a minute, 0.5 GB" [docs]="about a minute, 0.5 GB")
+declare -A larger=([core]="mindspore test docs" [mindspore]="test")
+
+pythons="3.10 or newer"  # MindSpore comes for 3.10, 3.11 and 3.12
+
 say() {
     printf '== %s\n' "$*" >&2
 }
@@ -24,9 +31,11 @@ use_platform() {
     venv_python=$venv/bin/python
 }
 
-# Sets .venv up for its argument: "runtime", "test" with what the tests need, or "docs".
+# Sets .venv up for its argument: "core", "mindspore" (with MindSpore), "test" (with what the tests need, MindSpore
+# and MindFormers among it) or "docs".
 prepare_venv() {
     local what=$1 stamp
+    [[ ${extras[$what]} != *mind* ]] || pythons="3.10, 3.11 or 3.12"
     make_venv
     stamp=$(stamp_of_installation)
     if is_installed "$what" "$stamp"; then
@@ -56,20 +65,20 @@ run_step() {
     "$venv_python" -I -m pytest --numprocesses 2 --dist loadfile --durations 5 "$@"
 }
 
-# Executes a module of the package or of tools/: "MODULE NEEDED [ARGUMENT ...]". It is run by $PYTHON, else by the
-# active environment if that has the packages NEEDED, else by .venv, which is set up; for a module of the package
-# only if its arguments are valid.
+# Executes a module of the package or of tools/: "MODULE WHAT [ARGUMENT ...]". It is run by $PYTHON, else by the
+# active environment if that has MindBatch (and MindSpore, if WHAT is mindspore), else by .venv, which is set up for
+# WHAT; for a module of the package only if its arguments are valid.
 run_isolated() {
-    local module=$1 needed=$2 python program
+    local module=$1 what=$2 python program
     shift 2
     program=(-m "$module")
     [[ $module == mindbatch.* ]] || program=("$root/tools/${module//.//}.py")
     if [[ -n ${PYTHON:-} ]]; then
         python=$(path_of "$PYTHON") || fail "PYTHON=$PYTHON: no such program"
-    elif ! python=$(active_python "$needed"); then
+    elif ! python=$(active_python mindbatch "${what/core/mindbatch}"); then
         python=$venv_python
-        [[ $module != mindbatch.* ]] || is_ready runtime || check_arguments "$module" "$@"
-        prepare_venv runtime
+        [[ $module != mindbatch.* ]] || is_ready "$what" || check_arguments "$module" "$@"
+        prepare_venv "$what"
     fi
     exec "$python" -I "${program[@]}" "$@"
 }
@@ -82,7 +91,7 @@ check_arguments() {
     ((code == 100)) || exit "$code"
 }
 
-# The first that has the packages of its argument: the active environment's Python, that of the PATH, or that beside
+# The first that has the packages of its arguments: the active environment's Python, that of the PATH, or that beside
 # the mindbatch on the PATH.
 active_python() {
     local candidate python
@@ -90,8 +99,7 @@ active_python() {
         [[ $candidate == /* || $candidate != */* ]] || continue  # in the current folder
         python=$(path_of "$candidate") || continue
         [[ $candidate != mindbatch ]] || python=$(dirname -- "$(readlink -f -- "$python")")/python
-        # shellcheck disable=SC2086 # names of packages, one word each
-        if [[ $python == /* && -x $python ]] && has_packages "$python" $1; then
+        if [[ $python == /* && -x $python ]] && has_packages "$python" "$@"; then
             echo "$python"
             return
         fi
@@ -134,7 +142,7 @@ make_venv() {
     elif [[ -n ${PYTHON:-} && $(version_of "$(find_python)") != "$(version_of "$venv_python")" ]]; then
         recreate_venv "PYTHON=$PYTHON is another version"
     elif ! is_usable "$venv_python"; then
-        recreate_venv "its Python does not run"
+        recreate_venv "its Python does not run, or is not $pythons"
     fi
 }
 
@@ -149,21 +157,22 @@ recreate_venv() {
 # Prints $PYTHON if it is set, else the newest suitable Python on the path.
 find_python() {
     local candidate python
-    for candidate in ${PYTHON:+"$PYTHON"} python3.12 python3.11 python3.10 python3 python; do
+    for candidate in ${PYTHON:+"$PYTHON"} python3.{12,11,10,13,14} python3 python; do
         if python=$(path_of "$candidate") && is_usable "$python"; then
             echo "$python"
             return
         fi
-        [[ -z ${PYTHON:-} ]] || fail "PYTHON=$PYTHON: must be Python 3.10, 3.11 or 3.12 with the venv module"
+        [[ -z ${PYTHON:-} ]] || fail "PYTHON=$PYTHON: must be Python $pythons with the venv module"
     done
-    fail "no Python 3.10, 3.11 or 3.12 with the venv module was found; install one" \
+    fail "no Python $pythons with the venv module was found; install one" \
         "(on Debian and Ubuntu: apt install python3 python3-venv) or name it: PYTHON=/path/to/python3"
 }
 
 # A command of that name may exist and not run, or lack the venv module.
 is_usable() {
-    isolated "$1" -c 'import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' \
-        >/dev/null 2>&1
+    isolated "$1" -c 'import ensurepip, sys, venv
+is_too_new = not sys.argv[1].endswith("newer") and sys.version_info >= (3, 13)
+sys.exit(is_too_new or sys.version_info < (3, 10))' "$pythons" >/dev/null 2>&1
 }
 
 version_of() {
@@ -175,7 +184,7 @@ stamp_of_installation() {
     {
         cat "$root"/{setup.py,pyproject.toml} "$constraints" "$root"/pipeline/mindbatch/kernels/csrc/*
         version_of "$venv_python"
-        command -v g++ c++ clang++ || true
+        command -v g++ c++ || true
         echo "${CC:-} ${CXX:-} $root"
     } | cksum
 }
@@ -184,10 +193,11 @@ stamp_file() {
     echo "$venv/installed-for-$1"
 }
 
-# An environment for the tests also serves the program.
+# An environment with more also serves for less.
 is_installed() {
-    local file
-    for file in "$(stamp_file "$1")" "$(stamp_file "${1/runtime/test}")"; do
+    local what file
+    for what in "$1" ${larger[$1]:-}; do
+        file=$(stamp_file "$what")
         if [[ -f $file && $(<"$file") == "$2" ]]; then
             return 0
         fi
@@ -198,18 +208,33 @@ is_installed() {
 # The project is installed in place: changes of its Python files, configs and examples need no installation.
 # Packages that come as source are built with the pinned setuptools, so no second environment is resolved.
 install_project() {
-    local extra="" install
-    [[ $1 == runtime ]] || extra="[$1]"
+    local install
     install=(isolated "$venv_python" -m pip install --disable-pip-version-check --constraint "$constraints")
-    [[ -t 2 ]] || install+=(--quiet)
-    say "Installing MindBatch and its dependencies into $(basename "$venv") (minutes, and about 3.5 GB of disk, the first time)"
-    "${install[@]}" setuptools >&2
+    say "Installing MindBatch for $1 into $(basename "$venv") (${sizes[$1]:-minutes, 3.5 GB})"
+    one_line "${install[@]}" setuptools
     if [[ $constraints != "$root/constraints.txt" ]]; then
         # All requirements are listed; pip would refuse a MindFormers whose hyper-parallel it cannot find.
         install+=(--no-deps)
-        "${install[@]}" --requirement "$constraints" >&2
+        one_line "${install[@]}" --requirement "$constraints"
     fi
-    "${install[@]}" --use-pep517 --no-build-isolation --editable "$root$extra" >&2
+    one_line "${install[@]}" --use-pep517 --no-build-isolation --editable "$root${extras[$1]}"
     # Makes the first commands fast, also with PYTHONDONTWRITEBYTECODE.
     isolated "$venv_python" -m compileall -q -j 0 "$root/pipeline"
+}
+
+# Runs pip: on a terminal its last line is shown, elsewhere nothing but what goes wrong.
+one_line() {
+    if [[ ! -t 2 ]]; then
+        "$@" --quiet >&2
+        return
+    fi
+    local log=$venv/installation.log line
+    "$@" 2>&1 | tee "$log" | while IFS= read -r line; do
+        printf '\r\033[K%.*s' "$((${COLUMNS:-80} - 1))" "$line"
+    done >&2 || {
+        printf '\r\033[K' >&2
+        tail -n 20 "$log" >&2
+        return 1
+    }
+    printf '\r\033[K' >&2
 }

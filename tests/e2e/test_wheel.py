@@ -1,7 +1,12 @@
-"""What is built for others: the wheel runs anywhere, even without a compiler, and the sdist holds all."""
+"""What is built for others: the wheels run anywhere, even without a compiler, and the sdist holds all.
+
+scripts/build_wheels.sh builds them and runs these tests; those of dist/ are skipped without it.
+"""
 
 import json
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +18,7 @@ from typing import Any
 import pytest
 
 from command_line import CommandLine
-from package_sources import FILES, SOURCES, copy_of_the_sources, without_optimizing
+from package_sources import CHECKOUT, FILES, SOURCES, copy_of_the_sources, without_optimizing
 
 pytestmark = pytest.mark.builds
 
@@ -42,7 +47,11 @@ def install(wheel: Path, target: Path) -> dict[str, str]:
 
 
 def findings(
-    command: CommandLine, environment: dict[str, str], *, kernels: bool = True
+    command: CommandLine,
+    environment: dict[str, str],
+    *,
+    kernels: bool = True,
+    python: Path = Path(sys.executable),
 ) -> dict[str, dict[str, Any]]:
     """What `doctor` says; the same process then goes on counting with the shipped model.
 
@@ -50,7 +59,7 @@ def findings(
     """
     generate = ["generate", "model=tiny_gpt2", f"prompts=[{COUNTED!r}]", "decoding.max_new_tokens=1"]
     result = subprocess.run(
-        [sys.executable, "-c", f"{MAIN}; main(['doctor', 'format=json']); main({generate!r})"],
+        [str(python), "-c", f"{MAIN}; main(['doctor', 'format=json']); main({generate!r})"],
         cwd=command.here,
         env={"PATH": os.environ["PATH"], "HOME": str(command.home), **environment},
         capture_output=True,
@@ -68,18 +77,71 @@ def findings(
     return found
 
 
-def test_the_wheel_runs_from_an_empty_folder(tmp_path: Path, own_process: CommandLine) -> None:
-    sources = copy_of_the_sources(tmp_path / "sources with spaces")
-    wheel = build_wheel(sources, **without_optimizing(tmp_path))
-    environment = install(wheel, tmp_path / "target")
-    found = findings(own_process, environment)
-    assert found["folders"]["configs_and_examples"] == str(tmp_path / "target" / "mindbatch")
+DIST = os.environ.get("MINDBATCH_DIST")
+MACHINES = ("x86_64", "aarch64")
+MOST_BYTES = 15 << 20
+OLDEST_GLIBC = (2, 28)
+
+
+def built(pattern: str) -> Path:
+    """The one file of dist/ whose name matches."""
+    if DIST is None:
+        pytest.skip("scripts/build_wheels.sh runs it")
+    (path,) = Path(DIST).glob(pattern)
+    return path
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_wheel_has_everything_for_every_python_and_older_systems(machine: str) -> None:
+    wheel = built(f"*-py3-none-manylinux_2_28_{machine}.whl")
+    assert wheel.stat().st_size < MOST_BYTES
+    with zipfile.ZipFile(wheel) as files:
+        names = set(files.namelist())
+    assert {name for name in names if name.endswith(".so")} == {"mindbatch/kernels/_cpu.so"}
+    assert {"mindbatch/examples/tiny_gpt2/model.safetensors", "mindbatch/kernels/csrc/settings.h"} <= names
+    assert {"mindbatch/configs/generate.yaml", "mindbatch/py.typed"} <= names
+    assert not [name for name in names if TRAINING in name or name.endswith((".pyc", ".o"))]
+    show = [sys.executable, "-m", "auditwheel", "show", str(wheel)]
+    said = subprocess.run(show, capture_output=True, text=True, check=True).stdout
+    oldest = re.search(rf'tag: "manylinux_(\d+)_(\d+)_{machine}"', " ".join(said.split()))
+    assert oldest is not None, said
+    assert (int(oldest[1]), int(oldest[2])) <= OLDEST_GLIBC
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Has the wheel of this machine as `pip install WHEEL` brings it."""
+    wheel = built(f"*manylinux_2_28_{platform.machine()}.whl")
+    folder = tmp_path_factory.mktemp("wheel") / "environment"
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    subprocess.run([str(folder / "bin/pip"), "install", "--quiet", str(wheel)], check=True)
+    return folder
+
+
+def test_the_wheel_runs_at_full_speed(environment: Path, own_process: CommandLine) -> None:
+    python = environment / "bin/python"
+    subprocess.run([str(python), "-m", "pip", "check"], capture_output=True, check=True)
+    found = findings(own_process, {"PATH": str(python.parent)}, python=python)
+    assert found["kernels"]["attention"].startswith("native (")
+    assert found["folders"]["configs_and_examples"].startswith(str(environment))
     if shutil.which("g++"):
-        assert found["kernels"]["attention"].startswith("native (")
+        here = findings(own_process, {"PATH": os.environ["PATH"]}, python=Path(sys.executable))
+        assert found["kernels"]["attention"] == here["kernels"]["attention"]  # no instruction set is left out
+
+
+@pytest.mark.skipif(not shutil.which("uvx"), reason="uv is not installed")
+def test_uvx_runs_the_wheel(tmp_path: Path) -> None:
+    wheel = built(f"*manylinux_2_28_{platform.machine()}.whl")
+    generate = ["generate", "model=tiny_gpt2", f"prompts=[{COUNTED!r}]", "decoding.max_new_tokens=3"]
+    run = ["uvx", "--python", sys.executable, "--from", str(wheel), "mindbatch", *generate]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == f"{COUNTED} two, three\n", done.stderr
 
 
 def test_without_a_compiler_the_package_installs_and_runs(tmp_path: Path, own_process: CommandLine) -> None:
+    """The name of the wheel says that it has no kernels: it is for any machine."""
     wheel = build_wheel(copy_of_the_sources(tmp_path / "sources"), PATH=str(tmp_path / "nothing"))
+    assert wheel.name.endswith("-py3-none-any.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert not [name for name in names if name.endswith(".so") or TRAINING in name]
     assert "mindbatch/examples/tiny_gpt2/model.safetensors" in names
@@ -88,15 +150,24 @@ def test_without_a_compiler_the_package_installs_and_runs(tmp_path: Path, own_pr
     assert kernels.startswith("not built: no C++ compiler")
 
 
-def test_the_source_distribution_is_complete(tmp_path: Path) -> None:
-    sources = copy_of_the_sources(tmp_path / "sources")
-    build = "from setuptools.build_meta import build_sdist; build_sdist('dist')"
-    subprocess.run([sys.executable, "-c", build], cwd=sources, capture_output=True, check=True)
-    (archive,) = (sources / "dist").glob("*.tar.gz")
+def test_a_wheel_of_this_machine_says_so(tmp_path: Path, own_process: CommandLine) -> None:
+    sources = copy_of_the_sources(tmp_path / "sources with spaces")
+    wheel = build_wheel(sources, **without_optimizing(tmp_path))
+    assert wheel.name.endswith(f"-py3-none-linux_{platform.machine()}.whl")
+    environment = install(wheel, tmp_path / "target")
+    found = findings(own_process, environment)
+    assert found["folders"]["configs_and_examples"] == str(tmp_path / "target" / "mindbatch")
+    assert found["kernels"]["attention"].startswith("native (")
+
+
+def test_the_source_distribution_is_complete() -> None:
+    archive = built("mindbatch-*.tar.gz")
     with tarfile.open(archive) as files:
         held = {name.partition("/")[2] for name in files.getnames()}
     for folder in (*SOURCES[:2], "pipeline/mindbatch"):
-        wanted = {str(path.relative_to(sources)) for path in (sources / folder).rglob("*") if path.is_file()}
-        assert {name for name in wanted if not name.startswith(TRAINING)} <= held
+        paths = (CHECKOUT / folder).rglob("*")
+        wanted = {str(path.relative_to(CHECKOUT)) for path in paths if path.is_file()}
+        left_out = ("__pycache__", ".so", ".pyc", TRAINING)
+        assert {name for name in wanted if not any(part in name for part in left_out)} <= held
     assert not [name for name in held if TRAINING in name]
     assert set(FILES) <= held

@@ -10,7 +10,6 @@ FILES = (
     "pyproject.toml",
     "MANIFEST.in",
     "constraints.txt",
-    "constraints-cpu.txt",
     "README.md",
     "LICENSE",
     "CHANGELOG.md",

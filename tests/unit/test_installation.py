@@ -3,9 +3,11 @@
 import json
 import shlex
 import sys
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from mindbatch.io import installation
 from mindbatch.io.errors import ConfigError
@@ -57,45 +59,49 @@ def test_the_pip_is_that_of_this_environment(
 
 
 IN_PLACE, FROM_A_FOLDER = folder_of(CHECKOUT, editable=True), folder_of(CHECKOUT)
-OTHERS = [
-    {"url": "file:///tmp/mindbatch.whl", "archive_info": {}},
-    None,
-    "no JSON",
-    [],
-    folder_of(Path("/gone")),
-]
-BROUGHT = ("ray", "mpi4py", "modelscope_hub", "lm_eval", "mindspore", "mindformers")
+FROM_A_WHEEL = {"url": "file:///tmp/mindbatch.whl", "archive_info": {}}
+EXTRAS = {
+    **dict.fromkeys(installation.SERVER_PACKAGES, "server"),
+    **{name: name for name in ("mindspore", "mindformers", "transformers", "ray")},
+    **{"mpi4py": "mpi", "modelscope_hub": "modelscope", "lm_eval": "lm-eval"},
+}
 
 
-@pytest.mark.parametrize("package", [*installation.SERVER_PACKAGES, *BROUGHT])
-def test_a_missing_package_is_brought_without_installing_mindbatch_anew(
+@pytest.mark.parametrize("package", EXTRAS)
+def test_a_missing_package_is_brought_by_its_extra(
     package: str, pip: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for origin in (IN_PLACE, FROM_A_FOLDER, *OTHERS):
-        installed_from(monkeypatch, origin)
-        before, _, after = installation.install_command(package).partition(f"{pip} ")
-        requirements, pins = (shlex.split(words) for words in after.partition("-c ")[::2])
-        assert not before
-        assert pins == ([str(CHECKOUT / "constraints.txt")] if origin in (IN_PLACE, FROM_A_FOLDER) else [])
-        names = [requirement.replace("-", "_") for requirement in requirements]
-        assert any(name.startswith(package) for name in names)
-        assert not any(name.startswith(("mindbatch", ".")) for name in names)
-        assert any("mindspore" in name for name in names) == (package == "mindspore")
+    monkeypatch.setattr(sys, "prefix", "/usr")
+    assert installation.install_command(package) == f"{pip} 'mindbatch[{EXTRAS[package]}]'"
+    requirements = [*map(Requirement, requires("mindbatch") or ())]
+    names = {
+        each.name.replace("-", "_")
+        for each in requirements
+        if each.marker and each.marker.evaluate({"extra": EXTRAS[package]})
+    }
+    assert package in names
 
 
-def test_the_pins_are_those_of_the_mindspore_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed_from(monkeypatch, IN_PLACE)
-    monkeypatch.setattr(installation, "version", lambda name: "2.10.0")
-    assert installation.install_command("ray").endswith(f"-c {CHECKOUT}/constraints-2.10.txt")
-
-
-def test_without_metadata_the_name_is_asked_for(pip: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for reader in ("distribution", "requires"):
-        monkeypatch.setattr(installation, reader, not_installed)
-    assert installation.missing("ray") == f"Ray is not installed here; {pip} ray"
-    assert installation.kernels_are_missing(computes=True).endswith(
-        f"{pip} --no-deps --force-reinstall path/to/checkout builds them"
+def test_packages_of_one_extra_are_one_word(pip: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", "/usr")
+    assert installation.install_command("mindspore", *installation.SERVER_PACKAGES) == (
+        f"{pip} 'mindbatch[mindspore,server]'"
     )
+    assert installation.missing("ray") == f"Ray is not installed here; {pip} 'mindbatch[ray]'"
+
+
+@pytest.mark.parametrize("name", ["", "-2.10"])
+def test_what_the_scripts_of_a_checkout_made_keeps_to_its_pins(
+    name: str, tmp_path: Path, pip: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = tmp_path / f".venv{name}"
+    environment.mkdir()
+    monkeypatch.setattr(sys, "prefix", str(environment))
+    pins = tmp_path / f"constraints{name}.txt"
+    pins.touch()
+    assert "-c" not in shlex.split(installation.install_command("ray"))  # made by hand
+    (environment / "installed-for-core").touch()
+    assert installation.install_command("ray") == f"{pip} 'mindbatch[ray]' -c {pins}"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +109,10 @@ def test_without_metadata_the_name_is_asked_for(pip: str, monkeypatch: pytest.Mo
     [
         (IN_PLACE, f"--no-deps -e {CHECKOUT}"),
         (FROM_A_FOLDER, f"--no-deps --force-reinstall {CHECKOUT}"),
-        (OTHERS[0], "--no-deps --force-reinstall path/to/checkout"),
+        *(
+            (other, "--no-deps --force-reinstall path/to/checkout")
+            for other in (FROM_A_WHEEL, None, "no JSON", [], folder_of(Path("/gone")))
+        ),
     ],
 )
 def test_the_kernels_are_built_again_as_they_were_installed(
@@ -112,7 +121,7 @@ def test_the_kernels_are_built_again_as_they_were_installed(
     installed_from(monkeypatch, origin)
     line = f"once there is a C++ compiler (apt install g++), {pip} {options} builds them"
     assert installation.rebuild_hint() == line
-    (tmp_path / "clang++").touch(mode=0o755)
+    (tmp_path / "g++").touch(mode=0o755)
     assert installation.rebuild_hint() == f"{pip} {options} builds them"
 
 

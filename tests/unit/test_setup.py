@@ -9,7 +9,10 @@ import pytest
 import setuptools
 
 CHECKOUT = Path(__file__).parents[2]
-WORKS = '#!/bin/sh\nfor last; do [ "$before" = -o ] && : >"$last"; before=$last; done\n'
+GCC = '#!/bin/sh\ncase "$*" in *-dM*) echo "#define __GNUC__ 12";; esac\n'
+CLANG = GCC.replace("12", "4\n#define __clang__ 1")
+MAKES = 'for last; do [ "$before" = -o ] && : >"$last"; before=$last; done\n'
+WORKS = GCC + MAKES
 COMPILERS = {
     "none": {},
     "not executable": {"g++": ("#!/bin/sh\n", 0o644)},
@@ -19,7 +22,8 @@ COMPILERS = {
     "fails at link": {
         "g++": (WORKS + 'case " $* " in *" -shared "*) echo no -lstdc++ >&2; exit 1;; esac\n', 0o755)
     },
-    "makes nothing": {"g++": ("#!/bin/sh\nexit 0\n", 0o755)},
+    "makes nothing": {"g++": (GCC, 0o755)},
+    "Clang, which does not know GCC's dialect": {"c++": (CLANG + MAKES, 0o755)},
     "killed": {"g++": ("#!/bin/sh\nkill -9 $$\n", 0o755)},
 }
 
@@ -56,11 +60,16 @@ def test_a_compiler_that_does_not_work_costs_a_line(
     assert line.endswith("--no-cache-dir --force-reinstall --no-deps")
 
 
-@pytest.mark.parametrize("name", ["g++", "c++", "clang++"])
-def test_any_compiler_that_is_there_serves(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("names", [("g++",), ("c++",), ("c++", "g++")])
+def test_any_gcc_that_is_there_builds_one_library_for_every_python(
+    names: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    (library,) = build(tmp_path, monkeypatch, {name: (WORKS, 0o755)})
-    assert library.name.startswith("_cpu.")
+    *others, gcc = names
+    programs = dict.fromkeys(others, (CLANG + "exit 1\n", 0o755)) | {gcc: (WORKS, 0o755)}
+    (library,) = build(tmp_path, monkeypatch, programs)
+    assert library.name == "_cpu.so"
     assert library.stat().st_mode & stat.S_IRUSR
     assert "not built" not in capfd.readouterr().err

@@ -111,7 +111,7 @@ class ModelTaskConfig(TaskConfig):
     def package_errors(self) -> Iterable[str]:
         """Yields errors of packages that the run needs and that are not installed.
 
-        Native models on a CPU need neither MindSpore nor MindFormers (constraints-cpu.txt).
+        Native models on a CPU need neither MindSpore nor MindFormers.
         """
         absent = [package for package in ("mindspore", "mindformers") if not is_installed(package)]
         if self.model.provider == "mindformers" and absent:

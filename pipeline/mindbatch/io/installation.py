@@ -1,18 +1,15 @@
-"""This installation: where it came from, and the commands that add to it, whichever it is.
+"""This installation: where it came from, and the commands that add to it.
 
-An editable checkout, a light environment without MindSpore and a wheel are added to by the names of
-what is missing. `mindbatch` itself is not installed anew for that: pip would fetch all that it lists, and
-MindSpore with it.
+Whatever is missing is brought by an extra of setup.py. pip takes the `mindbatch` that is installed for it,
+from wherever it came, so that the same command works for a checkout, a wheel and an index.
 """
 
 import json
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, distribution, requires, version
-from itertools import chain
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -29,12 +26,16 @@ _NAMES = {
 }
 SERVER_PACKAGES = ("starlette", "uvicorn", "python_multipart", "prometheus_client")
 _EXTRAS = {
+    "mindspore": "mindspore",
+    "mindformers": "mindformers",
+    "transformers": "transformers",
     "ray": "ray",
     "mpi4py": "mpi",
     "modelscope_hub": "modelscope",
     "lm_eval": "lm-eval",
 } | dict.fromkeys(SERVER_PACKAGES, "server")
-_COMPILERS = ("g++", "c++", "clang++")
+"""By package: the extra that brings it."""
+_COMPILERS = ("g++", "c++")
 
 
 def missing(*packages: str) -> str:
@@ -45,10 +46,9 @@ def missing(*packages: str) -> str:
 
 
 def install_command(*packages: str) -> str:
-    """Returns the command that installs packages and all others of their extras, and leaves `mindbatch` as it
-    is."""
-    requirements = chain.from_iterable(map(_requirements, packages))
-    return " ".join([pip_install(), *map(shlex.quote, requirements), *_pins()])
+    """Returns the command that installs the extras of packages, and leaves `mindbatch` as it is."""
+    extras = ",".join(dict.fromkeys(_EXTRAS[package] for package in packages))
+    return " ".join([pip_install(), shlex.quote(f"{_PROJECT}[{extras}]"), *_pins()])
 
 
 def kernels_are_missing(*, computes: bool) -> str:
@@ -95,31 +95,9 @@ def _source() -> tuple[Path | None, bool]:
     return (folder if is_there else None), bool(direct_url["dir_info"].get("editable"))
 
 
-def _pins() -> Iterator[str]:
-    """Yields the option that keeps to the checkout's versions, of the MindSpore that is installed."""
-    source, _ = _source()
-    if source is None:
-        return
-    pins = source / "constraints.txt"
-    with suppress(PackageNotFoundError):
-        release = ".".join(version("mindspore").split(".")[:2])
-        other = source / f"constraints-{release}.txt"
-        pins = other if other.is_file() else pins
-    if pins.is_file():
-        yield f"-c {shlex.quote(str(pins))}"
-
-
-def _requirements(package: str) -> list[str]:
-    """Requirements of pyproject.toml: of the extra of a package, or its own; its name where there is none."""
-    with suppress(PackageNotFoundError):
-        lines = [line.partition(";")[::2] for line in requires(_PROJECT) or ()]
-        extra = _EXTRAS.get(package)
-        wanted = [
-            requirement.strip()
-            for requirement, marker in lines
-            if (extra is not None and f"'{extra}'" in marker.replace('"', "'"))
-            or (extra is None and not marker and requirement.startswith(package))
-        ]
-        if wanted:
-            return wanted
-    return [package]
+def _pins() -> list[str]:
+    """Returns the option that keeps an environment that scripts/venv.sh made to the checkout's versions."""
+    environment = Path(sys.prefix)
+    pins = environment.parent / f"constraints{environment.name.removeprefix('.venv')}.txt"
+    is_made = pins.is_file() and any(environment.glob("installed-for-*"))
+    return [f"-c {shlex.quote(str(pins))}"] if is_made else []

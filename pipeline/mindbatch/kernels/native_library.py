@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,11 +151,8 @@ def find_library() -> NativeLibrary | None:
         ConfigError: it was built from other sources, so that its functions take something else, or cannot be
             loaded.
     """
-    for suffix in EXTENSION_SUFFIXES:
-        path = Path(__file__).with_name(f"_cpu{suffix}")
-        if path.exists():
-            return NativeLibrary(path, _open(path))
-    return None
+    path = Path(__file__).with_name("_cpu.so")
+    return NativeLibrary(path, _open(path)) if path.exists() else None
 
 
 def _open(path: Path) -> ctypes.CDLL:

@@ -28,9 +28,15 @@ from mindbatch.io.installation import missing
 from mindbatch.io.screen_text import printable, say, show_json, show_page
 
 PACKAGES = ("mindbatch", "mindspore", "mindformers", "numpy", "transformers", "tokenizers", "hydra-core")
-_USES = {
+USES = {
     "mindspore": "for NPUs, for compiling for them, and for MindFormers' models",
     "mindformers": "for model.provider=mindformers",
+    "transformers": "for folders whose tokenizer has no tokenizer.json",
+    "starlette": "for mindbatch serve",
+    "ray": "for launch=ray and Ray Data",
+    "mpi4py": "for model_parallel over several hosts on CPUs",
+    "modelscope_hub": "for model.hub=modelscope",
+    "lm_eval": "for python -m mindbatch.lm_eval",
 }
 
 Diagnosis = dict[str, dict[str, Any]]
@@ -50,7 +56,7 @@ USED_FLAGS = (
     "bf16",
 )
 """Processor flags that select kernels, or make them fast."""
-COMPILERS = ("g++", "clang++")
+COMPILERS = ("g++",)
 _COMPILER_SECONDS = 10
 
 
@@ -126,7 +132,7 @@ def _import_mindspore() -> tuple[ModuleType | None, str | None]:
 
 def missing_packages() -> dict[str, str]:
     """Describes, for each missing package, the uses that need it and how to install it."""
-    packages = {name: f"{uses}: {missing(name)}" for name, uses in _USES.items() if not is_installed(name)}
+    packages = {name: f"{uses}: {missing(name)}" for name, uses in USES.items() if not is_installed(name)}
     if lacks_hyper_parallel():
         packages[HYPER_PARALLEL] = "MindFormers trains with it; for inference a stand-in is imported"
     return packages

@@ -65,16 +65,16 @@ def test_a_system_without_these_files(tmp_path: Path) -> None:
 
 
 def test_compilers_are_found_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiler = tmp_path / "g++"
-    compiler.write_text("#!/bin/sh\necho g++ 99.1\necho more\n")
-    compiler.chmod(0o755)
-    broken = tmp_path / "clang++"
-    broken.write_text("not a program")
-    broken.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert doctor.compilers() == {"g++": "g++ 99.1", "clang++": f"{broken} does not run"}
-    broken.unlink()
-    assert doctor.compilers()["clang++"] is None
+    assert doctor.compilers() == {"g++": None}
+    compiler = tmp_path / "g++"
+    for text, line in (
+        ("#!/bin/sh\necho g++ 99.1\necho more\n", "g++ 99.1"),
+        ("not a program", f"{compiler} does not run"),
+    ):
+        compiler.write_text(text)
+        compiler.chmod(0o755)
+        assert doctor.compilers() == {"g++": line}
 
 
 def test_without_mindspore_the_doctor_says_what_for_and_how_to_get_it(

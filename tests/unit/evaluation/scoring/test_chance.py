@@ -5,6 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 
 from mindbatch.evaluation import metric_of
 from mindbatch.evaluation.chance import holm, mcnemar, paired_interval, sums_of_clusters, wilson
@@ -35,6 +38,12 @@ def difference(metric: Metric, system: DoubleArray, base: DoubleArray) -> Differ
 )
 def test_mcnemar_is_how_likely_a_split_is_so_uneven(gained: int, lost: int, p_value: float) -> None:
     assert mcnemar(gained, lost) == mcnemar(lost, gained) == pytest.approx(p_value, rel=1e-3)
+
+
+@given(st.integers(0, 3000), st.integers(0, 3000))
+def test_mcnemar_is_scipys_binomial_test(gained: int, lost: int) -> None:
+    reference = stats.binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
+    assert mcnemar(gained, lost) == pytest.approx(reference, rel=1e-8, abs=1e-300)
 
 
 def test_holm_multiplies_the_smallest_by_all_and_never_decreases() -> None:
