@@ -170,9 +170,9 @@ find_python() {
 
 # A command of that name may exist and not run, or lack the venv module.
 is_usable() {
-    isolated "$1" -c 'import ensurepip, sys, venv
-is_too_new = not sys.argv[1].endswith("newer") and sys.version_info >= (3, 13)
-sys.exit(is_too_new or sys.version_info < (3, 10))' "$pythons" >/dev/null 2>&1
+    local bound=100
+    [[ $pythons == *newer ]] || bound=13
+    isolated "$1" -c "import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info < (3, $bound))" >/dev/null 2>&1
 }
 
 version_of() {

@@ -167,11 +167,11 @@ def mcnemar(gained: int, lost: int) -> float:
     if gained == lost:
         return 1.0
 
-    def log_ways(chosen: int) -> float:
+    def log_choices(chosen: int) -> float:
         return math.lgamma(num_changed + 1) - math.lgamma(chosen + 1) - math.lgamma(num_changed - chosen + 1)
 
-    all_ways = num_changed * math.log(2)
-    return min(1.0, 2 * math.fsum(math.exp(log_ways(chosen) - all_ways) for chosen in range(fewer + 1)))
+    log_total = num_changed * math.log(2)
+    return min(1.0, 2 * math.fsum(math.exp(log_choices(chosen) - log_total) for chosen in range(fewer + 1)))
 
 
 def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
