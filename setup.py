@@ -64,6 +64,7 @@ EXTRAS = {
         "types-PyYAML",
         "build>=1",
         "auditwheel>=6",
+        "uv>=0.9",
     ],
     "parity": ["torch==2.13.0"],
     "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<9.8"],
