@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -155,6 +156,9 @@ class RunFolder:
 
 
 _MAX_HOLDER_BYTES = 4096
+_LOOK_SECONDS = 0.01
+"""Time between two attempts at a lock that another process shares, to see whether a run has it."""
+_LOCK_ATTEMPTS = 1000
 
 
 class RunLock(Closing):
@@ -185,19 +189,23 @@ class RunLock(Closing):
 
 
 def _locked(folder: RunFolder, storage: Storage) -> int:
-    """Opens and locks the file; again if it lost its name meanwhile, as a refused run removes it."""
-    while True:
+    """Opens and locks the file; again if it lost its name meanwhile, as a refused run removes it, and while
+    `is_running` looks at it."""
+    for _ in range(_LOCK_ATTEMPTS):
         file = storage.append(folder.lock)
         try:
-            if not lock(file):
+            if lock(file):
+                if is_still(file, folder.lock):
+                    return file
+            elif not lock(file, shared=True):  # a run has it, and not those who look, who share it
                 holder = _describe_holder(folder)
                 raise ConfigError(f"{folder.path}: another run is writing here{holder}")
-            if is_still(file, folder.lock):
-                return file
         except BaseException:
             os.close(file)
             raise
         os.close(file)
+        time.sleep(_LOOK_SECONDS)
+    raise ConfigError(f"{folder.lock}: a process that writes no run here keeps it locked; end that process")
 
 
 @contextmanager
@@ -229,7 +237,10 @@ def _remove_empty(folder: RunFolder, created: list[Path]) -> None:
 
 
 def is_running(folder: RunFolder) -> bool:
-    """True if a run holds the folder's lock now; False if that cannot be checked."""
+    """True if a run holds the folder's lock now; False if that cannot be checked.
+
+    It shares the lock for a moment, for which a run that begins then waits.
+    """
     try:
         file = open_regular(folder.lock)
     except OSError:

@@ -11,7 +11,7 @@ import pytest
 from harness.faulty_storage import CountingStorage, FailingStorage
 from harness.ledger_session import check_finished, run_session
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.storage import Storage, StorageError
+from mindbatch.io.storage import Storage, StorageError, lock
 from mindbatch.ledger.run_folder import RESULT_NAMES, RunFolder, RunLock, is_running
 
 
@@ -170,6 +170,27 @@ def test_the_lock_of_a_killed_process_is_free(locked: RunFolder) -> None:
     assert not is_running(locked)
     with RunLock(locked):
         assert is_running(locked)
+
+
+def test_a_run_that_begins_waits_for_whoever_looks(
+    locked: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `is_running` does, in another process."""
+    locked.lock.touch()
+    looking = os.open(locked.lock, os.O_RDONLY)
+    assert lock(looking, shared=True)
+    monkeypatch.setattr("time.sleep", lambda seconds: os.close(looking))
+    with RunLock(locked):
+        assert is_running(locked)
+
+
+def test_a_lock_that_is_never_free_is_refused(locked: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    locked.lock.touch()
+    with locked.lock.open() as file:
+        assert lock(file.fileno(), shared=True)
+        with pytest.raises(ConfigError, match="lock: a process that writes no run here keeps it locked"):
+            RunLock(locked)
 
 
 def test_looking_takes_no_lock_and_makes_no_file(locked: RunFolder) -> None:
