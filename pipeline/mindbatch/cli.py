@@ -35,6 +35,7 @@ SWITCHES = {
     "--help": "show the tasks, or with a task the keys used first; --help=all: every key",
     "--version": "show the version",
     "--verbose": "show the messages of MindSpore and MindFormers, tracebacks, requests to a server",
+    "--watch": "runs: follow those that are running; as watch=true",
     "--print-config": "show the composed configuration and stop; as --cfg job",
     "--multirun": "run the task for every combination of key=a,b values, as a sweep of jobs",
 }
@@ -63,6 +64,7 @@ SHORT_FLAGS = {
 }
 
 VERBOSE = "--verbose"
+WATCH = "--watch"
 
 
 @dataclass
@@ -188,6 +190,8 @@ def _run(task: Task, line: CommandLine) -> int:
     overrides = list(line.overrides)
     if VERBOSE in line.switches:
         overrides.append(f"{task.schema.verbose_key}=true")
+    if WATCH in line.switches:
+        overrides.append(f"{WATCH.lstrip('-')}=true")
     files = [line.values.get(flag) for flag in ("--config", "--config-dir", "--config-name")]
 
     def composed(overrides: list[str]) -> "Composition":

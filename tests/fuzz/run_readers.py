@@ -26,7 +26,8 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.prompts.prompts import read_prompts
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.tasks.diff import compare
-from mindbatch.tasks.runs import as_json, as_lines, state_of
+from mindbatch.tasks.runs.run_state import state_of
+from mindbatch.tasks.runs.task import as_json, as_lines
 from small_runs import failure, make_run, result
 
 ROWS = (

@@ -313,7 +313,7 @@ LIGHT = [
     "import mindbatch.ray, mindbatch.replicas.ray_cluster",
     "import mindbatch.lm_eval, mindbatch.lm_eval.__main__",
     "import mindbatch.tasks.plan.task, mindbatch.tasks.layout.mindformers, mindbatch.tasks.compile.task",
-    "import mindbatch.tasks.diff, mindbatch.tasks.runs",
+    "import mindbatch.tasks.diff, mindbatch.tasks.runs.task, mindbatch.tasks.runs.watch",
     "import mindbatch.tasks.rank_table, mindbatch.tasks.inspect",
     "import mindbatch.evaluation.rendering, mindbatch.evaluation.scores",
     "import mindbatch.checkpoint.placement.placements, mindbatch.checkpoint.strategy.placements",

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -253,13 +254,26 @@ def is_running(folder: RunFolder) -> bool:
         os.close(file)
 
 
+def locked_since(folder: RunFolder) -> float | None:
+    """Returns when the folder was locked last, in seconds since 1970, to the second; None if unknown."""
+    try:
+        return datetime.fromisoformat(_holder(folder)["since"]).timestamp()
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
 def _describe_holder(folder: RunFolder) -> str:
     """` (process 123 on HOST since TIME)`, or nothing when its note cannot be read."""
-    try:
-        note = orjson.loads(first_bytes(folder.lock, _MAX_HOLDER_BYTES))
-    except (OSError, orjson.JSONDecodeError):
-        return ""
-    match note:
+    match _holder(folder):
         case {"process": int(process), "host": str(host), "since": str(since)}:
             return f" (process {process} on {ascii(host)[1:-1]} since {ascii(since)[1:-1]})"
     return ""
+
+
+def _holder(folder: RunFolder) -> dict[str, Any]:
+    """Reads the note of the run that locked the folder last; empty if it cannot be read."""
+    try:
+        note = orjson.loads(first_bytes(folder.lock, _MAX_HOLDER_BYTES))
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return note if isinstance(note, dict) else {}

@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -156,3 +156,54 @@ def _ends_whole(path: Path) -> bool:
             return True
         file.seek(-1, 2)
         return file.read() == b"\n"
+
+
+_TAIL_BYTES = 1 << 16
+_MAX_LINE_BYTES = 1 << 16
+_COUNTS = tuple(field.name for field in dataclasses.fields(Snapshot) if field.type in (int, "int"))
+
+
+def last_samples(path: Path) -> list[tuple[float, Snapshot]]:
+    """Reads the last samples of a file of metrics, about a quarter of an hour: each with its time, in seconds
+    since 1970. Empty if there is no such file."""
+    return [*read_samples(path, _TAIL_BYTES)]
+
+
+def read_samples(path: Path, tail_bytes: int | None = None) -> Iterator[tuple[float, Snapshot]]:
+    """Yields the samples of a file of metrics with their times; lines that are none are skipped.
+
+    tail_bytes: how much of its end is read; None reads all.
+    """
+    try:
+        file = open(open_regular(path), "rb")  # noqa: SIM115
+    except OSError:
+        return
+    with file:
+        end = file.seek(0, 2)
+        start = 0 if tail_bytes is None else max(0, end - tail_bytes)
+        file.seek(start)
+        for line in iter(lambda: file.readline(_MAX_LINE_BYTES), b""):
+            sample = _sample_of(line)
+            if sample is not None:
+                yield sample
+
+
+def _sample_of(line: bytes) -> tuple[float, Snapshot] | None:
+    try:
+        content = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(content, dict):
+        return None
+    time, seconds, cache_used = (_number(content, name) for name in ("time", "seconds", "cache_used"))
+    counts = {name: int(_number(content, name) or 0) for name in _COUNTS}
+    if time is None or seconds is None or _number(content, "rows_total") is None:
+        return None
+    return time, Snapshot(seconds=seconds, cache_used=cache_used or 0.0, **counts)
+
+
+def _number(content: Mapping[str, object], name: str) -> float | None:
+    """Returns a value that is a number and not negative; None for any other."""
+    value = content.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    return value if is_number else None  # type: ignore[return-value]

@@ -22,7 +22,7 @@ from mindbatch.ledger.ledger import EntryLocation, Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord, changes
 from mindbatch.run.manifest import differences
-from mindbatch.tasks.runs import json_mapping, state_of
+from mindbatch.tasks.runs.run_state import json_mapping, state_of
 
 NO_RUNS = "{}: must be given: mindbatch diff FIRST SECOND, the folders of two runs"
 RUNS = ("first", "second")

@@ -232,9 +232,9 @@ _TASKS = (
     Task(
         name="runs",
         summary="list the batches below a folder: their state, rows, speed and command",
-        keys="mindbatch.tasks.runs:RunsConfig",
-        module="mindbatch.tasks.runs",
-        examples=("mindbatch runs runs", "mindbatch runs runs format=json"),
+        keys="mindbatch.tasks.runs.schema:RunsConfig",
+        module="mindbatch.tasks.runs.task",
+        examples=("mindbatch runs runs", "mindbatch runs runs format=json", "mindbatch runs runs --watch"),
     ),
     Task(
         name="reshard",

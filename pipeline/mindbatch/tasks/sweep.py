@@ -29,7 +29,7 @@ from mindbatch.io.error_lines import text_override
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, ConfigError
 from mindbatch.io.screen_text import printable, say, show
 from mindbatch.ledger.run_folder import RunFolder
-from mindbatch.tasks.runs import state_of
+from mindbatch.tasks.runs.run_state import state_of
 
 LONGEST_NAME = 120
 MAX_JOBS = 1000

@@ -36,7 +36,7 @@ from mindbatch.run.plan import (
 )
 from mindbatch.run.survey import DataInput, RowCheck, refusing_chats, selection_of, survey
 from mindbatch.tasks.plan.schema import PlanConfig
-from mindbatch.tasks.runs import state_of
+from mindbatch.tasks.runs.run_state import state_of
 
 SAMPLE_BATCHES = 64
 """Limit of the batches in a calibration: enough that the last, emptying one is a small part of it."""

@@ -15,7 +15,9 @@ from mindbatch.run.batch_config import BatchConfig, ReplayConfig
 from mindbatch.tasks.registry import TASKS
 from mindbatch.tasks.replay import _with_one_replica
 from mindbatch.tasks.replay import run as run_again
-from mindbatch.tasks.runs import DEEPEST, RunsConfig, find_runs, run, state_of
+from mindbatch.tasks.runs.run_state import DEEPEST, find_runs, state_of
+from mindbatch.tasks.runs.schema import RunsConfig
+from mindbatch.tasks.runs.task import run
 from shadow_llm import make_llm
 from small_runs import make_run
 from stub_job import FIELDS, job_config, make_job, shared_tokenizer
