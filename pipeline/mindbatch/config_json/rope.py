@@ -76,9 +76,14 @@ def read_rotary_of(reader: ConfigReader, width: int, max_positions: int) -> Rota
 
 
 def plain_frequencies(theta: float, rotary_dim: int) -> Frequencies:
-    """The inverse frequency of each pair among `rotary_dim` numbers of a head."""
+    """Computes the inverse frequency of each pair among `rotary_dim` numbers of a head.
+
+    The power is of float64 and rounded once: the digits of NumPy's in float32 depend on the processor.
+    """
     exponents = np.arange(0, rotary_dim, 2, dtype=np.float32)
-    return np.float32(1) / np.float32(theta) ** (exponents / np.float32(2 * len(exponents)))
+    exponents /= np.float32(2 * len(exponents))
+    powers = np.power(np.float32(theta), exponents, dtype=np.float64)
+    return np.float32(1) / powers.astype(np.float32)
 
 
 def plain_rotary(theta: float, width: int, *, is_interleaved: bool = False) -> Rotary:
