@@ -34,6 +34,8 @@ CORE = [
     "protobuf>=4",
     "llguidance>=1.9,<2",
     "regex>=2024.5",
+    "huggingface-hub>=0.30",
+    "requests>=2.32",
 ]
 MINDSPORE = ["mindspore>=2.9,<2.11"]
 RAY = ["ray[data]>=2.50,<3"]

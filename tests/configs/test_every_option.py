@@ -26,7 +26,7 @@ IN_NEED_OF_A_TABLE = {("launch", "rank_table")}
 
 @pytest.fixture(autouse=True)
 def _ray_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mindbatch.config.machine.find_spec", lambda name: name)
+    monkeypatch.setattr("mindbatch.io.installation.find_spec", lambda name: name)
 
 
 def together(task: str, left_out: set[tuple[str, str]]) -> list[list[str]]:

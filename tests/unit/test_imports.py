@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
 from graphlib import TopologicalSorter
+from importlib.metadata import requires
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from packaging.requirements import Requirement
+
+from mindbatch.io.installation import _EXTRAS
 
 PACKAGE = Path(__file__).parents[2] / "pipeline/mindbatch"
 
@@ -340,3 +344,67 @@ def test_importing_brings_no_heavy_library() -> None:
     program = "\n".join(["import sys", *(f"{statement}\n{check}" for statement in LIGHT)])
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert dict(zip(LIGHT, done.stdout.splitlines(), strict=True)) == dict.fromkeys(LIGHT, "[]")
+
+
+NAMES = {"google": "protobuf", "hydra": "hydra-core", "yaml": "pyyaml", "_typeshed": ""}
+"""The distribution of a package that is not named after it; the last is for types alone."""
+BROUGHT = {"h11": "uvicorn", "pandas": "ray", "tqdm": "lm_eval"}
+"""Optional packages that come with another, where that is used."""
+
+
+def distribution_of(package: str) -> str:
+    return NAMES.get(package, package.lower().replace("_", "-"))
+
+
+def core() -> set[str]:
+    """The distributions that are installed with MindBatch, whatever for."""
+    requirements = [Requirement(line) for line in requires("mindbatch") or ()]
+    return {each.name.lower().replace("_", "-") for each in requirements if each.marker is None}
+
+
+def others(names: tuple[str, ...]) -> set[str]:
+    """The packages among dotted names that are neither Python's nor MindBatch's."""
+    return {name.split(".")[0] for name in names} - sys.stdlib_module_names - {"mindbatch", "_typeshed"}
+
+
+def test_every_package_is_of_the_core_or_brought_by_an_extra() -> None:
+    """One that others happen to bring today may be gone tomorrow."""
+    unknown = {
+        f"{short(module)} imports {package}"
+        for module, found in imported().items()
+        for package in others(found.all)
+        if distribution_of(package) not in core() and BROUGHT.get(package, package) not in _EXTRAS
+    }
+    assert not unknown
+
+
+@pytest.mark.slow
+def test_every_module_is_imported_with_the_core_alone_but_those_of_optional_packages() -> None:
+    """What brings an optional package as it is imported is itself imported where it is used."""
+    optional = {
+        package
+        for found in imported().values()
+        for package in others(found.all)
+        if distribution_of(package) not in core()
+    }
+    assert {"mindspore", "mindformers", "transformers", "starlette", "ray"} <= optional
+    names = [
+        dotted(module).removesuffix(".__init__") for module in imported() if "__main__" not in module.name
+    ]
+    program = f"""
+import importlib, sys
+sys.modules.update(dict.fromkeys({optional}))
+for name in {names}:
+    try:
+        importlib.import_module("mindbatch." + name if name != "__init__" else "mindbatch")
+    except ModuleNotFoundError as error:
+        print(name, error.name.split(".")[0])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    failed = dict(map(str.split, done.stdout.splitlines()))
+    for name, package in failed.items():
+        module = PACKAGE / (name.replace(".", "/") + ".py")
+        module = module if module.is_file() else PACKAGE / name.replace(".", "/") / "__init__.py"
+        assert named(module, PLACES[BROUGHT.get(package, package)][0]), (name, package)
+    assert {"server.serving", "kernels.ascend.kernels"} <= failed.keys()
+    assert not {"cli", "llm", "server.schema", "backends.native", "prompts.tokenizer_files"} & failed.keys()

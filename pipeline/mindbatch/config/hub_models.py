@@ -5,12 +5,11 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from mindbatch.config.error_log import shown
-from mindbatch.config.machine import is_installed
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.config.paths import PathCheck, folder_error, model_folder_error, resolved
 from mindbatch.hub.models import MODEL_SCOPE, cached_model, fetch_model, fetched, is_name, is_revision
 from mindbatch.io.errors import MindBatchError
-from mindbatch.io.installation import missing
+from mindbatch.io.installation import is_installed, missing
 
 FOLDERS: Mapping[str, PathCheck] = {
     "checkpoint_name_or_path": model_folder_error,

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mindbatch.config.error_log import shown
-from mindbatch.config.machine import is_installed
 from mindbatch.config.model_schema import ParallelConfig
 from mindbatch.config.paths import input_file_error, resolved, run_folder_error
 from mindbatch.config.schema import excludes, needs, option
 from mindbatch.fields import kinds as kind
-from mindbatch.io.installation import missing
+from mindbatch.io.installation import is_installed, missing
 
 LAUNCHERS = ("dynamic", "rank_table", "srun", "ray")
 _RAY_FINDS_NODES = (excludes("launch.launcher", "ray"),)

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from decimal import Decimal
 from importlib.metadata import PackageNotFoundError, requires, version
-from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
+
+from mindbatch.io.installation import is_installed
 
 GIB = 1 << 30
 MEMINFO = Path("/proc/meminfo")
@@ -134,11 +135,6 @@ def thread_notes(num_threads: int | None, processes: int = 1) -> Iterator[str]:
 
 HYPER_PARALLEL = "hyper_parallel"
 """MindFormers 2.0 imports it for training; PyPI does not have it."""
-
-
-def is_installed(package: str) -> bool:
-    """True if a package is installed. It is not imported."""
-    return find_spec(package) is not None
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

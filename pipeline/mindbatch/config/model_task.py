@@ -10,7 +10,7 @@ from mindbatch.config.error_log import shown
 from mindbatch.config.hub_models import hub_errors, resolve_model_paths
 from mindbatch.config.launch_schema import LaunchConfig, launch_errors, resolve_launch_paths, world_size_of
 from mindbatch.config.lora_schema import LoraConfig, lora_errors, resolve_lora_paths
-from mindbatch.config.machine import is_installed, parse_bytes
+from mindbatch.config.machine import parse_bytes
 from mindbatch.config.model_schema import (
     DecodingConfig,
     ModelConfig,
@@ -24,7 +24,7 @@ from mindbatch.decoding.parameter import shortest_error
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.decoding.token_kinds import RANDOM, drawn_seed
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.installation import missing
+from mindbatch.io.installation import is_installed, missing
 from mindbatch.kernels.memory import (
     DTYPES,
     FLOAT32,

@@ -10,6 +10,7 @@ import shutil
 import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -36,6 +37,11 @@ _EXTRAS = {
 } | dict.fromkeys(SERVER_PACKAGES, "server")
 """By package: the extra that brings it."""
 _COMPILERS = ("g++", "c++")
+
+
+def is_installed(package: str) -> bool:
+    """True if a package is installed. It is not imported."""
+    return find_spec(package) is not None
 
 
 def missing(*packages: str) -> str:

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from mindbatch.config.launch_schema import LaunchConfig, user_key
-from mindbatch.config.machine import is_installed
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.io.errors import ConfigError, MindBatchError
-from mindbatch.io.installation import missing
+from mindbatch.io.installation import is_installed, missing
 from mindbatch.kernels.native_library import find_library, library_text
 from mindbatch.launch.free_ports import port_error
 from mindbatch.launch.launcher_environment import (

@@ -11,9 +11,11 @@ from typing import Any
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
+from tokenizers.processors import TemplateProcessing
 
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
 from mindbatch.io.errors import CheckpointError, is_panic
+from mindbatch.io.installation import is_installed, missing
 from mindbatch.prompts.token_bytes import LoadedTokenizer, kept
 from mindbatch.prompts.tokenizer_folder import (
     SETTINGS,
@@ -30,16 +32,38 @@ from mindbatch.prompts.tokenizer_rules import entry_errors
 
 _TEMPLATE = "chat_template.jinja"
 _BYTE_PAIRS = ("vocab.json", "merges.txt", TOKENIZER)
+_SENTENCEPIECE = ("tokenizer.model", TOKENIZER)
 _END = "<|endoftext|>"
 # By class without the suffix Fast: the files that transformers opens, and its default tokens.
 _CLASSES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "PreTrainedTokenizer": ((TOKENIZER,), {}),
     "GPT2Tokenizer": (_BYTE_PAIRS, dict.fromkeys(("unk_token", "bos_token", "eos_token"), _END)),
     "Qwen2Tokenizer": (_BYTE_PAIRS, dict.fromkeys(("unk_token", "eos_token", "pad_token"), _END)),
+    "LlamaTokenizer": (_SENTENCEPIECE, {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}),
+    "GemmaTokenizer": (
+        _SENTENCEPIECE,
+        {"unk_token": "<unk>", "bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>"},
+    ),
 }
+# Those that put their own tokens around a text, whatever tokenizer.json says, and what they read for it.
+_SURROUNDING = {"LlamaTokenizer", "GemmaTokenizer"}
+_SURROUNDING_DEFAULTS = {"add_bos_token": True, "add_eos_token": False}
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _SEVERAL = "additional_special_tokens"
-_WITHOUT_EFFECT = {"add_bos_token", "clean_up_tokenization_spaces", "errors", "model_max_length"}
+_WITHOUT_EFFECT = {
+    "add_bos_token",
+    "add_eos_token",
+    "clean_up_tokenization_spaces",
+    "errors",
+    "legacy",
+    "model_input_names",
+    "model_max_length",
+    "padding_side",
+    "sp_model_kwargs",
+    "spaces_between_special_tokens",
+    "truncation_side",
+    "use_default_system_prompt",
+}
 _ALLOWED = {
     *_TOKENS,
     *_WITHOUT_EFFECT,
@@ -50,8 +74,9 @@ _ALLOWED = {
     "split_special_tokens",
     "tokenizer_class",
 }
-# Files that extend or replace the settings.
-_FURTHER = ("added_tokens.json", "special_tokens_map.json", "additional_chat_templates")
+# Files that extend or replace the settings; the first two are read where the settings list no tokens by id.
+_LISTS_OF_TOKENS = ("added_tokens.json", "special_tokens_map.json")
+_TEMPLATES = "additional_chat_templates"
 
 
 def load_plain(folder: Path, settings: Mapping[str, Any]) -> LoadedTokenizer | None:
@@ -62,9 +87,10 @@ def load_plain(folder: Path, settings: Mapping[str, Any]) -> LoadedTokenizer | N
     Raises:
         CheckpointError: a file is a link out of the folder, a pipe, too large or damaged.
     """
-    name = settings.get("tokenizer_class")
-    known = _CLASSES.get(name.removesuffix("Fast")) if isinstance(name, str) else None
-    if known is None or not has_file(folder, TOKENIZER) or any((folder / name).exists() for name in _FURTHER):
+    name = str(settings.get("tokenizer_class")).removesuffix("Fast")
+    known = _CLASSES.get(name)
+    further = (_TEMPLATES,) if "added_tokens_decoder" in settings else (_TEMPLATES, *_LISTS_OF_TOKENS)
+    if known is None or not has_file(folder, TOKENIZER) or any((folder / file).exists() for file in further):
         return None
     names, defaults = known
     files = checked_files(folder, names)
@@ -77,6 +103,8 @@ def load_plain(folder: Path, settings: Mapping[str, Any]) -> LoadedTokenizer | N
         return None
     named = _named_tokens(defaults | checked)
     if named is None or not _is_complete(backend, checked, named):
+        return None
+    if name in _SURROUNDING and not _surround(backend, _SURROUNDING_DEFAULTS | checked, named):
         return None
     return kept(backend, named, template, folder)
 
@@ -121,6 +149,24 @@ def _is_complete(backend: Backend, settings: Mapping[str, Any], named: Mapping[s
     prefix = settings.get("add_prefix_space", False)
     written = _pre_tokenizer(backend).get("add_prefix_space", prefix)
     return written == prefix and _has_added(settings.get("added_tokens_decoder", {}), added)
+
+
+def _surround(backend: Backend, settings: Mapping[str, Any], named: Mapping[str, Any]) -> bool:
+    """Sets what is put around a text as the settings say; returns False if they cannot be followed."""
+    chosen = (settings["add_bos_token"], "bos_token"), (settings["add_eos_token"], "eos_token")
+    if settings.get("add_prefix_space") is not None or any(
+        not isinstance(is_added, bool) or (is_added and name not in named) for is_added, name in chosen
+    ):
+        return False
+    before, after = ([named[name]] if is_added else [] for is_added, name in chosen)
+    first, second = ([f"{token}:{number}" for token in before] for number in (0, 1))
+    single = [*first, "$A:0", *(f"{token}:0" for token in after)]
+    backend.post_processor = TemplateProcessing(
+        single=single,
+        pair=[*single, *second, "$B:1", *(f"{token}:1" for token in after)],
+        special_tokens=[(token, backend.token_to_id(token)) for token in (*before, *after)],
+    )
+    return True
 
 
 def _pre_tokenizer(backend: Backend) -> dict[str, Any]:
@@ -196,6 +242,11 @@ def _load(folder: Path, settings: dict[str, Any], model: dict[str, Any], present
     if not present and remote is None:
         raise CheckpointError(
             f"{folder / SETTINGS}: no vocabulary in the folder; must have one of {', '.join(_CLASS_OF_FILE)}"
+        )
+    if not is_installed("transformers"):
+        of_class = "" if named is None else f" (tokenizer_class={named})"
+        raise CheckpointError(
+            f"{folder}: the tokenizer{of_class} needs transformers; {missing('transformers')}"
         )
     cls = _named_class(named)
     if cls is not None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mindbatch.config.error_log import shown
-from mindbatch.config.machine import is_installed, parse_bytes
+from mindbatch.config.machine import parse_bytes
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import input_file_error, resolved, run_folder_error
 from mindbatch.config.schema import SchemaKeys, option, private_option, section
 from mindbatch.fields import kinds as kind
-from mindbatch.io.installation import SERVER_PACKAGES, missing
+from mindbatch.io.installation import SERVER_PACKAGES, is_installed, missing
 from mindbatch.run.batch_config import MESSAGE_FORMATS
 
 _SHORTEST_KEY = 16

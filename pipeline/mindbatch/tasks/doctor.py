@@ -12,7 +12,6 @@ from mindbatch.config.environment import cache_folder, thread_settings
 from mindbatch.config.machine import (
     GIB,
     HYPER_PARALLEL,
-    is_installed,
     lacks_hyper_parallel,
     lines,
     memory,
@@ -24,14 +23,14 @@ from mindbatch.config.schema import TaskConfig, option
 from mindbatch.fields import kinds as kind
 from mindbatch.io import children
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
-from mindbatch.io.installation import missing
+from mindbatch.io.installation import is_installed, missing
 from mindbatch.io.screen_text import printable, say, show_json, show_page
 
 PACKAGES = ("mindbatch", "mindspore", "mindformers", "numpy", "transformers", "tokenizers", "hydra-core")
 USES = {
     "mindspore": "for NPUs, for compiling for them, and for MindFormers' models",
     "mindformers": "for model.provider=mindformers",
-    "transformers": "for folders whose tokenizer has no tokenizer.json",
+    "transformers": "for tokenizers of which tokenizer.json has a part only",
     "starlette": "for mindbatch serve",
     "ray": "for launch=ray and Ray Data",
     "mpi4py": "for model_parallel over several hosts on CPUs",

@@ -13,7 +13,7 @@ from mindbatch.tasks.registry import TASKS
 from task_configs import config_of
 
 FOUR = ParallelConfig(data_parallel=2, model_parallel=2)
-HAVE_RAY = "mindbatch.config.machine.find_spec"
+HAVE_RAY = "mindbatch.io.installation.find_spec"
 TWO_NODES = {"local_worker_num": 2, "master_addr": "10.0.0.1", "master_port": 8118}
 
 

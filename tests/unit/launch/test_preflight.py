@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.config import machine
 from mindbatch.config.launch_schema import LaunchConfig
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.io import installation
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.installation import missing
 from mindbatch.kernels.native_library import NativeLibrary
@@ -273,7 +273,7 @@ def test_copies_of_mpirun_on_several_hosts_that_are_the_ranks_meet_through_mpi()
 @pytest.mark.parametrize("has_mpi4py", [True, False])
 def test_what_ranks_in_mpi_need(has_mpi4py: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     found = ModuleSpec("mpi4py", None) if has_mpi4py else None
-    monkeypatch.setattr(machine, "find_spec", lambda name: found)
+    monkeypatch.setattr(installation, "find_spec", lambda name: found)
     setup = replace(by_mpirun(4), joins_mpi=True)
     fault = refused(setup)
     assert (fault is None) is has_mpi4py

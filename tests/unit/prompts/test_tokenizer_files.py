@@ -249,6 +249,7 @@ END_FLAGS = {"content": END, "lstrip": False, "rstrip": False, "normalized": Fal
 GPT2 = {"tokenizer_class": "GPT2TokenizerFast"}
 QWEN2 = {"tokenizer_class": "Qwen2Tokenizer"}
 ANY = {"tokenizer_class": "PreTrainedTokenizerFast"}
+LLAMA = {"tokenizer_class": "LlamaTokenizer", **dict.fromkeys(("unk_token", "bos_token", "eos_token"), END)}
 
 PLAIN: dict[str, dict[str, Any]] = {
     "gpt2": {**GPT2, "bos_token": "<|im_start|>", "model_max_length": 2048, "errors": "replace"},
@@ -263,10 +264,24 @@ PLAIN: dict[str, dict[str, Any]] = {
     },
     "any": {**ANY, "unk_token": END, "clean_up_tokenization_spaces": True},
     "abstract": {"tokenizer_class": "PreTrainedTokenizer"},
+    "llama": LLAMA,
+    "llama with both ends": {
+        **LLAMA,
+        **{"tokenizer_class": "LlamaTokenizerFast", "eos_token": "<|im_end|>", "add_eos_token": True},
+        **{"legacy": True, "use_default_system_prompt": False, "sp_model_kwargs": {}},
+    },
+    "llama with an end alone": {**LLAMA, "bos_token": None, "add_bos_token": False, "add_eos_token": True},
+    "llama with nothing around a text": {**LLAMA, "add_bos_token": False},
+    "gemma": {**LLAMA, "tokenizer_class": "GemmaTokenizer", "pad_token": END, "add_bos_token": True},
+    "sides": {**ANY, "padding_side": "left", "truncation_side": "left", "model_input_names": ["input_ids"]},
 }
 OTHERS: dict[str, dict[str, Any]] = {
     "no class": {"eos_token": END},
-    "another class": {"tokenizer_class": "LlamaTokenizer"},
+    "another class": {"tokenizer_class": "T5Tokenizer"},
+    "tokens of Llama that are not in the file": {"tokenizer_class": "LlamaTokenizer"},
+    "a start that is none": {**LLAMA, "bos_token": None},
+    "a start that is no truth value": {**LLAMA, "add_bos_token": "yes"},
+    "a space in front of Llama's": {**LLAMA, "add_prefix_space": True},
     "a space in front": {**GPT2, "add_prefix_space": True},
     "a token that is not in the file": {**ANY, "pad_token": "<pad>"},
     "one of several": {**ANY, "additional_special_tokens": ["<|im_end|>", "<pad>"]},
@@ -277,11 +292,10 @@ OTHERS: dict[str, dict[str, Any]] = {
     "a further token": {**QWEN2, "added_tokens_decoder": {"400": {"content": "<new>"}}},
     "named besides": {**ANY, "extra_special_tokens": {"image_token": END}},
     "several templates": {**ANY, "chat_template": [{"name": "default", "template": CHATML}]},
-    "padding": {**ANY, "padding_side": "left"},
 }
 
 
-def content(found: LoadedTokenizer | None) -> tuple[Any, ...]:
+def content_of(found: LoadedTokenizer | None) -> tuple[Any, ...]:
     assert found is not None
     ids = found.bos_token_id, found.eos_token_id, found.unk_token_id
     return json.loads(found.backend.to_str()), ids, found.named_tokens, found.templates
@@ -297,9 +311,9 @@ def test_it_is_what_transformers_loads(
     folder: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_folder(folder, None, settings)
-    plain = content(load_plain(folder, settings))
+    plain = content_of(load_plain(folder, settings))
     monkeypatch.setattr(tokenizer_files, "load_plain", lambda *given: None)
-    assert plain == content(tokenizer_files.load_tokenizer_files(folder))
+    assert plain == content_of(tokenizer_files.load_tokenizer_files(folder))
 
 
 @pytest.mark.parametrize("settings", OTHERS.values(), ids=OTHERS)
@@ -314,6 +328,20 @@ def test_further_files_are_left_to_it(folder: Path, name: str) -> None:
     assert load_plain(folder, GPT2) is not None
     (folder / name).write_text("{}")
     assert load_plain(folder, GPT2) is None
+
+
+@pytest.mark.parametrize("content", [{"eos_token": "<|im_end|>"}, {"<new>": 400}])
+def test_lists_of_tokens_beside_settings_that_list_them_are_without_effect(
+    folder: Path, content: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**GPT2, "added_tokens_decoder": {"0": {**END_FLAGS, "special": True}}}
+    write_folder(folder, None, settings)
+    write_json(
+        folder / ("special_tokens_map.json" if "eos_token" in content else "added_tokens.json"), content
+    )
+    plain = content_of(load_plain(folder, settings))
+    monkeypatch.setattr(tokenizer_files, "load_plain", lambda *given: None)
+    assert plain == content_of(tokenizer_files.load_tokenizer_files(folder))
 
 
 def test_a_tokenizer_that_pads_and_a_damaged_one_are_left_to_it(tmp_path: Path) -> None:
@@ -336,9 +364,9 @@ def test_the_template_of_a_file_comes_first(folder: Path, monkeypatch: pytest.Mo
     settings = {**GPT2, "chat_template": "other"}
     write_folder(folder, None, settings)
     (folder / "chat_template.jinja").write_bytes(CHATML.encode() + b"\r\n\xc3\xa9")
-    plain = content(load_plain(folder, settings))
+    plain = content_of(load_plain(folder, settings))
     monkeypatch.setattr(tokenizer_files, "load_plain", lambda *given: None)
-    assert plain == content(tokenizer_files.load_tokenizer_files(folder))
+    assert plain == content_of(tokenizer_files.load_tokenizer_files(folder))
 
 
 def test_the_shipped_model_needs_neither_transformers_nor_mindspore() -> None:

@@ -12,7 +12,8 @@ from io import StringIO
 from types import ModuleType
 from typing import Any, NoReturn
 
-from mindbatch.config.machine import HYPER_PARALLEL, is_installed
+from mindbatch.config.machine import HYPER_PARALLEL
+from mindbatch.io.installation import is_installed
 
 
 class _Absent(type):
