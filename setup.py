@@ -78,7 +78,7 @@ COMMON_FLAGS = [
     "-O3",
     "-g0",
     "-fPIC",
-    "-ffp-contract=fast",
+    "-ffp-contract=off",  # multiply-adds are where the sources say so
     "-fno-math-errno",
     "-fvisibility=hidden",
     "-pthread",

@@ -19,7 +19,7 @@ inline void adapter_tile(const float* const* x, const float* panel, int64_t dept
     for (int v = 0; v < kAdapterVecs; v++) w[v] = load(panel + k * kAdapterPanel + v * kLanes);
     for (int r = 0; r < Rows; r++) {
       const Vec value = splat(x[r][k]);
-      for (int v = 0; v < kAdapterVecs; v++) acc[r][v] = value * w[v] + acc[r][v];
+      for (int v = 0; v < kAdapterVecs; v++) acc[r][v] = fma(value, w[v], acc[r][v]);
     }
   }
   for (int r = 0; r < Rows; r++)

@@ -61,7 +61,7 @@ inline void score_vectors(const AttentionArgs& a, const Positions<Number>* from,
       __builtin_prefetch(from[v].values + d * Lanes::kCount, 0, 2);
     }
     for (int q = 0; q < Queries; q++)
-      for (int v = 0; v < Vectors; v++) sum[q][v] = m.queries[q * a.head_dim + d] * key[v] + sum[q][v];
+      for (int v = 0; v < Vectors; v++) sum[q][v] = Lanes::fma(m.queries[q * a.head_dim + d] - typename Lanes::Type{}, key[v], sum[q][v]);
   }
   for (int q = 0; q < Queries; q++)
     for (int v = 0; v < Vectors; v++) Lanes::store(m.scores + q * m.stride + i + v * Lanes::kCount, sum[q][v]);
@@ -92,23 +92,28 @@ inline void score_blocks(const AttentionArgs& a, const QueryTile& tile, const Ch
 // exp(score - top) of the chunks before, as a factor. (Not inlined: rounded alike for tiles of every size.)
 __attribute__((noinline)) float exponentials(float* scores, int64_t begin, int64_t end, const Chunk& chunk,
                                              Running& running) {
-  // Vectors start at multiples of the lanes, so that a position's lane does not depend on the tile.
-  const int64_t from = begin / kLanes * kLanes, to = (end + kLanes - 1) / kLanes * kLanes;
+  // They start at multiples of the sum's lanes, so that a position's lane does not depend on the tile.
+  const int64_t from = begin / kSumLanes * kSumLanes, to = (end + kSumLanes - 1) / kSumLanes * kSumLanes;
   for (int64_t i = chunk.begin; i < from; i++) scores[i] = 0;
   for (int64_t i = to; i < chunk.end; i++) scores[i] = 0;
   for (int64_t i = from; i < begin; i++) scores[i] = kNoScore;
   for (int64_t i = end; i < to; i++) scores[i] = kNoScore;
-  Vec largest = splat(running.top), sum{};
+  Vec largest = splat(running.top);
+  Sums sum;
   for (int64_t i = from; i < to; i += kLanes) largest = vmax(load(scores + i), largest);
   float top = largest[0];
   for (int l = 1; l < kLanes; l++) top = largest[l] > top ? largest[l] : top;
-  for (int64_t i = from; i < to; i += kLanes) {
-    const Vec e = vexp(load(scores + i) - top);
-    store(scores + i, e);
-    sum = sum + e;
+  for (int64_t i = from; i < to; i += kSumLanes) {
+    Vec e[kSumVecs];
+    for_each<kSumVecs>([&](int v) { e[v] = load(scores + i + v * kLanes) - top; });
+    vexp<kSumVecs>(e, e);
+    for_each<kSumVecs>([&](int v) {
+      store(scores + i + v * kLanes, e[v]);
+      sum.lanes[v] = sum.lanes[v] + e[v];
+    });
   }
   const float before = vexp(splat(running.top - top))[0];
-  running = {top, running.sum * before + sum_lanes(sum)};
+  running = {top, running.sum * before + sum.total()};
   return before;
 }
 
@@ -127,7 +132,7 @@ inline void weigh_values(const AttentionArgs& a, const QueryTile& tile, const Ch
     for (int64_t j = 0; j < count; j++)
       for (int v = 0; v < Width; v++) {
         const Vec value = AllLanes::load(values + j * a.padded_head_dim + v * kLanes);
-        for (int q = 0; q < Queries; q++) sum[q][v] = p[q * m.stride + j] * value + sum[q][v];
+        for (int q = 0; q < Queries; q++) sum[q][v] = fma(splat(p[q * m.stride + j]), value, sum[q][v]);
       }
     i += count;
   }
@@ -227,7 +232,7 @@ struct Span {
 
   // Tokens and heads of one key/value head. memory: span_floats.
   Span(const AttentionArgs& a, const QueryTile& whole, int64_t tile_tokens, float* memory) {
-    const int64_t stride = chunk_size(a) + kLanes, last = whole.first_token + whole.tokens;
+    const int64_t stride = chunk_size(a) + kSumLanes, last = whole.first_token + whole.tokens;
     for (int64_t t = whole.first_token; t < last; t += tile_tokens, count++) {
       QueryTile tile = whole;
       tile.first_token = t;
@@ -261,7 +266,7 @@ struct Span {
 };
 
 inline int64_t span_floats(const AttentionArgs& a) {
-  return kSpanTiles * kTileQueries * (a.head_dim + a.padded_head_dim + chunk_size(a) + kLanes + 2);
+  return kSpanTiles * kTileQueries * (a.head_dim + a.padded_head_dim + chunk_size(a) + kSumLanes + 2);
 }
 
 // Tokens and heads that attend together, over the union of what they see.

@@ -78,7 +78,7 @@ inline void begin_span(const AmxSpan& s) {
 
 inline void end_span(const AmxSpan& s) {
   for (int64_t q = 0; q < s.count; q++) {
-    const float inverse = 1.0f / sum_lanes(s.running[q].sums);
+    const float inverse = 1.0f / Sums{{s.running[q].sums}}.total();
     float *out = s.a.out + (s.token(q) * s.a.heads + s.head(q)) * s.a.head_dim, *result = s.result + q * s.width();
     each_vector(s.a.head_dim, [&](int64_t d, int lanes) { store_part(out + d, load(result + d) * inverse, lanes); });
   }
@@ -258,12 +258,10 @@ inline void weigh_tiles(const AmxSpan& s, const AmxStep& step, ChunkAhead& ahead
 // exp of numbers to 0, by 2^n * 2^r, |r| <= 1/2, and a polynomial of degree 4: to 2.6e-6, a hundredth of bfloat16's
 // half unit; 0 below -87.
 inline Vec exp_to_round(Vec x) {
-  const Vec power = vmax(x, splat(-87.0f)) * 1.44269504f, shifted = power + 12582912.0f;  // see vexp
-  const Vec r = power - (shifted - 12582912.0f);
-  Vec p = r * 0.009570101276f + 0.05591785908f;
-  p = p * r + 0.2402474433f;
-  p = p * r + 0.6931217909f;
-  p = p * r + 0.9999992847f;
+  const Vec clamped = vmax(x, splat(-87.0f)), shifted = fma(clamped, splat(1.44269504f), splat(12582912.0f));  // see vexp
+  const Vec r = fma(clamped, splat(1.44269504f), 12582912.0f - shifted);
+  constexpr float kPower[] = {0.9999992847f, 0.6931217909f, 0.2402474433f, 0.05591785908f, 0.009570101276f};
+  const Vec p = polynomial(kPower, r);
   return select((IntVec)(x < splat(-87.0f)), Vec{}, (Vec)((IntVec)p + ((IntVec)shifted << 23)));
 }
 

@@ -41,8 +41,8 @@ inline void score_columns(const AmxSpan& s, const KeyColumns<Number>& from, cons
                             is_pair ? from.template load<IsWhole>((d + 1) * size) : Vec{}};
       for (int q = 0; q < Count; q++) {
         const float* pair = queries + q * s.width() + begin + (d - begin) / 2;
-        first[q] = pair[0] * keys.first + first[q];
-        second[q] = pair[kTileSide] * keys.second + second[q];
+        first[q] = fma(splat(pair[0]), keys.first, first[q]);
+        second[q] = fma(splat(pair[kTileSide]), keys.second, second[q]);
       }
     }
     for (int q = 0; q < Count; q++) sum[q] = sum[q] + (first[q] + second[q]);
@@ -97,8 +97,8 @@ inline void weigh_rows(const AmxSpan& s, const FewWeights<Number, Count>& weight
       const VecPair values = {sees[0] ? AllLanes::load(row + v * kLanes) : Vec{},
                               sees[1] ? AllLanes::load(row + width + v * kLanes) : Vec{}};
       for (int q = 0; q < Count; q++) {
-        first[q][v] = weights.first[q][k] * values.first + first[q][v];
-        second[q][v] = weights.second[q][k] * values.second + second[q][v];
+        first[q][v] = fma(splat(weights.first[q][k]), values.first, first[q][v]);
+        second[q][v] = fma(splat(weights.second[q][k]), values.second, second[q][v]);
       }
     }
   }

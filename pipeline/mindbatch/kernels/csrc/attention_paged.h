@@ -117,7 +117,7 @@ __attribute__((noinline)) void add_alibi(const AttentionArgs& a, int64_t head, i
     const int64_t position = first + i - (a.alibi_rounded ? 0 : own);
     const Vec positions = lane + static_cast<float>(position);
     const Vec bias = a.alibi_rounded ? nearest(slope * nearest(positions)) : slope * positions;
-    store(scores + i, load(scores + i) + bias * a.alibi_factor);
+    store(scores + i, fma(bias, splat(a.alibi_factor), load(scores + i)));
   }
 }
 

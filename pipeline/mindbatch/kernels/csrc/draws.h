@@ -60,18 +60,18 @@ inline Vec weights_left(const Drawable& d, const KeptKeys& kept, int64_t first, 
 
 // The weight of each block that min-p leaves. Panels below are passed over.
 inline void sum_kept(const Drawable d, const KeptKeys kept, double* sums) {
-  const float lowest = d.top + (__builtin_logf(kept.least) - 1e-3f) * d.temperature;
+  const float lowest = d.top + (static_cast<float>(elementary::log(kept.least)) - 1e-3f) * d.temperature;
   const float bound = lowest > kept.key ? lowest : kept.key;
   for (int64_t first = 0; first < d.count; first += kScoresAtOnce) {
     const int64_t end = first + kScoresAtOnce < d.count ? first + kScoresAtOnce : d.count;
-    Vec sum{};
+    Sums sum;
     for (int64_t i = first; i < end; i += kPanel) {
       if (d.panel_top(i) < bound) continue;
       each_vector(end - i < kPanel ? end - i : kPanel, [&](int64_t j, int lanes) {
-        sum = sum + weights_left(d, kept, i + j, load_filled(d.keys + i + j, lanes, -__builtin_inff()));
+        sum.add(j, weights_left(d, kept, i + j, load_filled(d.keys + i + j, lanes, -__builtin_inff())));
       });
     }
-    sums[first / kScoresAtOnce] = sum_lanes(sum);
+    sums[first / kScoresAtOnce] = sum.total();
   }
 }
 
@@ -138,7 +138,7 @@ struct DrawSpace {
 // Tokens at uniform numbers from scores of which is known what `row` says.
 inline void draw_from(const DrawRule& rule, const float* scores, int64_t columns, const RowScores& row, DrawSpace& space,
                       const double* uniforms, int64_t count, int64_t* tokens) {
-  const double total = rule.temperature == 1 ? __builtin_exp(row.normaliser - row.top) : 0;
+  const double total = rule.temperature == 1 ? elementary::exp(row.normaliser - row.top) : 0;
   Drawable d{scores, row.largest, nullptr, columns, row.top, rule.temperature, 1 / rule.temperature, total};
   if (rule.top_k > 0 && rule.top_k < columns) {
     d.count = list_largest(rule, scores, columns, row.largest, space.keys, space.places);

@@ -13,8 +13,8 @@ inline void rotate(const float* x, const float* cosine, const float* sine, int64
   each_vector(half, [&](int64_t i, int lanes) {
     const Vec first = load_part(x + i, lanes), second = load_part(x + half + i, lanes);
     const Vec c = load_part(cosine + i, lanes), s = load_part(sine + i, lanes);
-    store_part(y + i, first * c - second * s, lanes);
-    store_part(y + half + i, second * c + first * s, lanes);
+    store_part(y + i, fma(first, c, -(second * s)), lanes);
+    store_part(y + half + i, fma(second, c, first * s), lanes);
   });
   for (int64_t i = rotary_dim; i < head_dim; i++) y[i] = x[i];
 }

@@ -8,12 +8,14 @@ constexpr int64_t kRouterExperts = 16, kRouterRows = 8;
 inline void route_some(const float* x, const float* weights, int64_t depth, int64_t count, float* logits) {
   const float* rows[kRouterChains];
   for (int64_t e = 0; e < kRouterChains; e++) rows[e] = weights + (e < count ? e : count - 1) * depth;
-  Vec sums[kRouterChains] = {};
+  Sums sums[kRouterChains];
   each_vector(depth, [&](int64_t i, int lanes) {
     const Vec value = load_part(x + i, lanes);
-    for (int e = 0; e < kRouterChains; e++) sums[e] = value * load_part(rows[e] + i, lanes) + sums[e];
+    const int64_t v = i / kLanes % kSumVecs;
+    for (int e = 0; e < kRouterChains; e++)
+      sums[e].lanes[v] = fma(value, load_part(rows[e] + i, lanes), sums[e].lanes[v]);
   });
-  for (int64_t e = 0; e < count; e++) logits[e] = sum_lanes(sums[e]);
+  for (int64_t e = 0; e < count; e++) logits[e] = sums[e].total();
 }
 
 void router(const RouterArgs& a) {
@@ -37,7 +39,7 @@ void weighted_sum(const WeightedSumArgs& a) {
     each_vector(a.width, [&](int64_t i, int lanes) {
       Vec sum{};
       for (int64_t c = 0; c < a.chosen; c++)
-        sum = sum + rounded(load_part(a.outputs + places[c] * a.width + i, lanes) * weights[c]);
+        sum = sum + load_part(a.outputs + places[c] * a.width + i, lanes) * weights[c];
       store_part(a.y + r * a.width + i, sum, lanes);
     });
   };

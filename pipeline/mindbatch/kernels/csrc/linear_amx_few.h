@@ -42,8 +42,8 @@ inline void multiply_few(const float* x, const char* panel, int64_t bytes, int64
           const VecPair weights = widen(load_ints(row + v * kLanes * 4));
 #pragma GCC unroll 4
           for (int r = 0; r < Rows; r++) {
-            first[p][r][v] = splat(words[r]) * weights.first + first[p][r][v];
-            second[p][r][v] = splat(words[Rows + r]) * weights.second + second[p][r][v];
+            first[p][r][v] = fma(splat(words[r]), weights.first, first[p][r][v]);
+            second[p][r][v] = fma(splat(words[Rows + r]), weights.second, second[p][r][v]);
           }
         }
       }

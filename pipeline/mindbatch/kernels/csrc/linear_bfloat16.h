@@ -64,8 +64,8 @@ struct Bfloat16Words {
       second[v] = (Vec)(pairs & static_cast<int32_t>(0xffff0000u));
     }
     for (int r = 0; r < Rows; r++) {
-      for (int v = 0; v < kVecs; v++) sum[r][v] = splat(x[Rows + r]) * second[v] + sum[r][v];
-      for (int v = 0; v < kVecs; v++) sum[r][v] = splat(x[r]) * first[v] + sum[r][v];
+      for (int v = 0; v < kVecs; v++) sum[r][v] = fma(splat(x[Rows + r]), second[v], sum[r][v]);
+      for (int v = 0; v < kVecs; v++) sum[r][v] = fma(splat(x[r]), first[v], sum[r][v]);
     }
   }
 };

@@ -16,7 +16,7 @@ struct Float32 {
     for (int r = 0; r < Rows; r++) {
       const Vec value = splat(x[r]);
 #pragma GCC unroll 8
-      for (int v = 0; v < kVecs; v++) sum[r][v] = value * w[v] + sum[r][v];
+      for (int v = 0; v < kVecs; v++) sum[r][v] = fma(value, w[v], sum[r][v]);
     }
   }
 

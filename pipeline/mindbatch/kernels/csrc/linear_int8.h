@@ -15,20 +15,21 @@ inline Vec vabs(Vec x) { return (Vec)((IntVec)x & 0x7fffffff); }
 // write: (offset, its bytes, as many as there are lanes or, behind x, zeros, how many are of x).
 template <class Write>
 inline float quantise(const float* x, int64_t depth, Write write) {
-  Vec largest{}, poison{};
+  Vec largest{};
+  Sums poison;
   each_vector(depth, [&](int64_t i, int lanes) {
     const Vec value = load_part(x + i, lanes);
     largest = vmax(largest, vabs(value));
-    poison = poison + value * 0.0f;
+    poison.add(i, value * 0.0f);
   });
   float most = 0;
   for (int l = 0; l < kLanes; l++) most = largest[l] > most ? largest[l] : most;
   const float factor = most > 1e-30f && most < 3e38f ? 127.0f / most : 0;
   each_vector(depth, [&](int64_t i, int lanes) {
-    const Vec shifted = rounded(load_part(x + i, lanes) * factor) + kRounding;
+    const Vec shifted = load_part(x + i, lanes) * factor + kRounding;
     write(i, __builtin_convertvector((IntVec)shifted - 0x4B400000, ByteVec), lanes);
   });
-  return (factor > 0 ? most / 127.0f : 0) + sum_lanes(poison);
+  return (factor > 0 ? most / 127.0f : 0) + poison.total();
 }
 
 // Sums of neighbouring products of int16, in int32.
@@ -129,7 +130,7 @@ struct Int8 {
     store_rows(a, first_column, [&](int64_t r, int64_t i) {
       IntVec sum = load_ints(acc + r * kPanel + i);
       if (Int8Words::kIsShifted) sum -= load_ints(scales + kPanel + i);
-      return rounded(__builtin_convertvector(sum, Vec) * load(scales + i) * x.scales[r]);
+      return __builtin_convertvector(sum, Vec) * load(scales + i) * x.scales[r];
     });
   }
 

@@ -69,21 +69,20 @@ struct PanelWeights {
   }
 };
 
-inline Vec sum_of(const Vec (&v)[kVecs]) {
-  Vec sum = v[0];
-  for (int i = 1; i < kVecs; i++) sum = sum + v[i];
-  return sum;
+static_assert(kPanel == 2 * kSumLanes, "a panel's sum is that of its halves");
+inline void add_panel(Sums& sum, const Vec (&v)[kVecs]) {
+  for_each<kSumVecs>([&](int i) { sum.lanes[i] = sum.lanes[i] + (v[i] + v[i + kSumVecs]); });
 }
 
 // The weight of one block from `first` on.
 inline float sum_of_block(const Drawable d, int64_t first) {
   const int64_t end = first + kScoresAtOnce < d.count ? first + kScoresAtOnce : d.count;
-  Vec sum{};
+  Sums sum;
   for (int64_t i = first; i < end; i += kPanel) {
     d.read_ahead(i);
-    sum = sum + sum_of(PanelWeights(d, i).weights);
+    add_panel(sum, PanelWeights(d, i).weights);
   }
-  return sum_lanes(sum);
+  return sum.total();
 }
 
 // Sums each block and lists the keys within a bracket. (By value: nothing that is written could change them.)
@@ -92,19 +91,19 @@ inline void weigh_blocks(const Drawable d, const Bracket bracket, BlockSums* blo
   int64_t found = 0;
   for (int64_t first = 0; first < d.count; first += kScoresAtOnce) {
     const int64_t end = first + kScoresAtOnce < d.count ? first + kScoresAtOnce : d.count;
-    Vec all{}, over{};
+    Sums all, over;
     for (int64_t i = first; i < end; i += kPanel) {
       d.read_ahead(i);
       const PanelWeights panel(d, i);
-      all = all + sum_of(panel.weights);
+      add_panel(all, panel.weights);
       if (d.panel_top(i) < bracket.low) continue;
       for_each<kVecs>([&](int v) {
         const Lanes high = at_least(panel.keys[v], splat(bracket.high));
-        over = add_where(over, high, panel.weights[v]);
+        over.lanes[v % kSumVecs] = add_where(over.lanes[v % kSumVecs], high, panel.weights[v]);
         found += append(keys + found, at_least(panel.keys[v], splat(bracket.low)) & ~high, panel.keys[v]);
       });
     }
-    blocks[first / kScoresAtOnce] = {sum_lanes(all), sum_lanes(over)};
+    blocks[first / kScoresAtOnce] = {all.total(), over.total()};
     list.ends[first / kScoresAtOnce] = static_cast<int32_t>(found);
   }
   list.count = found;
@@ -151,13 +150,16 @@ inline bool divide(const Bracket& bracket, float* bounds) {
 inline SumsAbove sums_above(const Listed& list, const float* bounds) {
   SumsAbove found;
   for (int64_t first = 0; first < list.count; first += kScoresAtOnce) {
-    Vec sums[kBounds] = {};
+    Sums sums[kBounds];
     each_vector(list.count - first < kScoresAtOnce ? list.count - first : kScoresAtOnce, [&](int64_t i, int lanes) {
       const Vec keys = load_filled(list.keys + first + i, lanes, __builtin_nanf(""));
       const Vec weights = load_part(list.weights + first + i, lanes);
-      for_each<kBounds>([&](int b) { sums[b] = add_where(sums[b], at_least(keys, splat(bounds[b])), weights); });
+      const int64_t v = i / kLanes % kSumVecs;
+      for_each<kBounds>([&](int b) {
+        sums[b].lanes[v] = add_where(sums[b].lanes[v], at_least(keys, splat(bounds[b])), weights);
+      });
     });
-    for (int b = 0; b < kBounds; b++) found.sums[b] += sum_lanes(sums[b]);
+    for (int b = 0; b < kBounds; b++) found.sums[b] += sums[b].total();
   }
   return found;
 }
@@ -165,11 +167,11 @@ inline SumsAbove sums_above(const Listed& list, const float* bounds) {
 inline double weight_of(const Listed& list) {
   double found = 0;
   for (int64_t first = 0; first < list.count; first += kScoresAtOnce) {
-    Vec sum{};
+    Sums sum;
     each_vector(list.count - first < kScoresAtOnce ? list.count - first : kScoresAtOnce, [&](int64_t i, int lanes) {
-      sum = sum + load_part(list.weights + first + i, lanes);
+      sum.add(i, load_part(list.weights + first + i, lanes));
     });
-    found += sum_lanes(sum);
+    found += sum.total();
   }
   return found;
 }
@@ -293,13 +295,13 @@ inline Bracket guess(const Drawable& d, float tail, Listed& sample) {
 inline void sum_left(const NucleusSpace& space, float key, int64_t blocks, double* sums) {
   int64_t next = 0;
   for (int64_t b = 0; b < blocks; b++) {
-    Vec sum{};
+    Sums sum;
     each_vector(space.list.ends[b] - next, [&](int64_t i, int lanes) {
       const Vec keys = load_filled(space.list.keys + next + i, lanes, __builtin_nanf(""));
-      sum = sum + where(at_least(keys, splat(key)), load_part(space.list.weights + next + i, lanes));
+      sum.add(i, where(at_least(keys, splat(key)), load_part(space.list.weights + next + i, lanes)));
     });
     next = space.list.ends[b];
-    sums[b] = space.blocks[b].above + sum_lanes(sum);
+    sums[b] = space.blocks[b].above + sum.total();
   }
 }
 

@@ -18,7 +18,7 @@ inline void convolve(const ConvolutionArgs& a, const StateSpan& span, int64_t fi
       Vec sum{};
       for (int64_t j = 0; j <= before; j++)
         if (const float* x = input(t + j))
-          sum = load_part(a.weights + j * a.channels + first + i, lanes) * load_part(x + first + i, lanes) + sum;
+          sum = fma(load_part(a.weights + j * a.channels + first + i, lanes), load_part(x + first + i, lanes), sum);
       if (a.bias) sum = sum + load_part(a.bias + first + i, lanes);
       if (a.is_activated) activate<1>(&sum, kSilu);
       store_part(y + first + i, sum, lanes);
@@ -53,17 +53,17 @@ inline void delta_token(const float* query, const float* key, int64_t key_dim, c
   int64_t i = 0;
   for (; i + kStateChains <= key_dim; i += kStateChains)
     for (int c = 0; c < kStateChains; c++)
-      for_each<kStateVectors>([&](int n) { sums[c][n] = load(at(i + c, n)) * key[i + c] + sums[c][n]; });
-  for (; i < key_dim; i++) for_each<kStateVectors>([&](int n) { sums[0][n] = load(at(i, n)) * key[i] + sums[0][n]; });
+      for_each<kStateVectors>([&](int n) { sums[c][n] = fma(load(at(i + c, n)), splat(key[i + c]), sums[c][n]); });
+  for (; i < key_dim; i++) for_each<kStateVectors>([&](int n) { sums[0][n] = fma(load(at(i, n)), splat(key[i]), sums[0][n]); });
   Vec change[kStateVectors], outs[kStateChains][kStateVectors] = {};
   for_each<kStateVectors>([&](int n) {
-    change[n] = (value[n] - shrink * ((sums[0][n] + sums[1][n]) + (sums[2][n] + sums[3][n]))) * beta;
+    change[n] = fma(splat(-shrink), (sums[0][n] + sums[1][n]) + (sums[2][n] + sums[3][n]), value[n]) * beta;
   });
   const auto step = [&](int64_t row, int c) {
     for_each<kStateVectors>([&](int n) {
-      const Vec state = load(at(row, n)) * shrink + key[row] * change[n];
+      const Vec state = fma(splat(key[row]), change[n], load(at(row, n)) * shrink);
       store(at(row, n), state);
-      outs[c][n] = state * query[row] + outs[c][n];
+      outs[c][n] = fma(state, splat(query[row]), outs[c][n]);
     });
   };
   for (i = 0; i + kStateChains <= key_dim; i += kStateChains)
@@ -107,9 +107,9 @@ void delta(const DeltaArgs& a) {
   auto unit = [&](int64_t t, int) {
     for (int64_t first = 0; first < 2 * keys; first += a.key_dim) {
       const float* x = a.qkv + t * width + first;
-      const float squares = sum_of_row(a.key_dim, [&](int64_t i, int lanes) {
+      const float squares = sum_of_row(a.key_dim, [&](Vec sum, int64_t i, int lanes) {
         const Vec value = load_part(x + i, lanes);
-        return value * value;
+        return fma(value, value, sum);
       });
       const float by = (first < keys ? scale : 1.0f) / __builtin_sqrtf(squares + 1e-6f);
       each_vector(a.key_dim, [&](int64_t i, int lanes) {

@@ -1,8 +1,8 @@
 // The entry points of layers that keep a state of each sequence (kernels/operations/recurrent.py), and of gates.
-#include <cmath>
 #include <cstdint>
 #include <vector>
 
+#include "elementary.h"
 #include "operators.h"
 #include "thread_pool.h"
 
@@ -76,9 +76,9 @@ MB_OP(mb_gated_delta) {
   for (int64_t t = 0; t < step.tokens; t++)
     for (int64_t h = 0; h < heads; h++) {
       const double change = gates[t * 2 * heads + h], x = double{gates[t * 2 * heads + heads + h]} + double{bias[h]};
-      const double softplus = x > 30 ? x : std::log1p(std::exp(x));
-      shrink[t * heads + h] = static_cast<float>(std::exp(decay[h] * softplus));
-      beta[t * heads + h] = static_cast<float>(1 / (1 + std::exp(-change)));
+      const double softplus = x > 30 ? x : elementary::log1p(elementary::exp(x));
+      shrink[t * heads + h] = static_cast<float>(elementary::exp(decay[h] * softplus));
+      beta[t * heads + h] = static_cast<float>(1 / (1 + elementary::exp(-change)));
     }
   table->delta({floats(params[0]), shrink, beta, step.state, static_cast<float*>(params[9]), spans.data(),
                 static_cast<int64_t>(spans.size()), step.tokens, shape.key_heads, heads, shape.key_dim, shape.value_dim});

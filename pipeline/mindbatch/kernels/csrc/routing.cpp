@@ -4,10 +4,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "elementary.h"
+
 namespace mindbatch {
 namespace {
 
 constexpr float kLeast = 1e-20f;  // added to a sum that is divided by
+
+inline float power(float x) { return static_cast<float>(elementary::exp(x)); }
 
 }  // namespace
 
@@ -17,12 +21,12 @@ Router::Router(const Routing& its, const float* bias)
 
 void Router::score(const float* logits) {
   if (routing.is_sigmoid) {
-    for (size_t e = 0; e < scores.size(); e++) scores[e] = 1.0f / (1.0f + std::exp(-logits[e]));
+    for (size_t e = 0; e < scores.size(); e++) scores[e] = 1.0f / (1.0f + power(-logits[e]));
     return;
   }
   const float largest = *std::max_element(logits, logits + routing.experts);
   float sum = 0;
-  for (size_t e = 0; e < scores.size(); e++) sum += scores[e] = std::exp(logits[e] - largest);
+  for (size_t e = 0; e < scores.size(); e++) sum += scores[e] = power(logits[e] - largest);
   for (float& each : scores) each /= sum;
 }
 

@@ -1,14 +1,23 @@
 // Rows of norms and activations: each computed by the thread that needs it, alone or as the input of a product.
 
-// The sum of value(offset, lanes) over a row, in four sums, for one would wait for each of its additions.
-template <class Value>
-inline float sum_of_row(int64_t width, Value value) {
-  Vec sums[kAtOnce] = {};
+// What is summed over a row, in four sums, for one would wait for each of its additions.
+// add: (sum, offset, lanes) -> the sum and those numbers of the row.
+template <class Add>
+inline float sum_of_row(int64_t width, Add add) {
+  constexpr int kVectors = kAtOnce * kSumVecs;
+  Vec sums[kVectors] = {};
   int64_t first = 0;
-  for (; first + kAtOnce * kLanes <= width; first += kAtOnce * kLanes)
-    for_each<kAtOnce>([&](int n) { sums[n] = sums[n] + value(first + n * kLanes, kLanes); });
-  each_vector(width - first, [&](int64_t i, int lanes) { sums[0] = sums[0] + value(first + i, lanes); });
-  return sum_lanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
+  for (; first + kVectors * kLanes <= width; first += kVectors * kLanes)
+    for_each<kVectors>([&](int n) { sums[n] = add(sums[n], first + n * kLanes, kLanes); });
+  each_vector(width - first, [&](int64_t i, int lanes) {
+    Vec& sum = sums[i / kLanes % kSumVecs];
+    sum = add(sum, first + i, lanes);
+  });
+  Sums whole;
+  for_each<kSumVecs>([&](int v) {
+    whole.lanes[v] = (sums[v] + sums[kSumVecs + v]) + (sums[2 * kSumVecs + v] + sums[3 * kSumVecs + v]);
+  });
+  return whole.total();
 }
 
 // Welford is not needed: rows are short and float32, and the mean is taken out before squaring.
@@ -16,13 +25,13 @@ inline void normalise(const float* x, const float* weight, const float* bias, in
                       float* y) {
   float mean = 0;
   if (bias) {
-    const float sum = sum_of_row(width, [&](int64_t i, int lanes) { return load_part(x + i, lanes); });
+    const float sum = sum_of_row(width, [&](Vec s, int64_t i, int lanes) { return s + load_part(x + i, lanes); });
     mean = sum / static_cast<float>(width);
   }
-  const float squares = sum_of_row(width, [&](int64_t i, int lanes) {
+  const float squares = sum_of_row(width, [&](Vec sum, int64_t i, int lanes) {
     Vec centred = load_part(x + i, lanes) - mean;
     for (int l = lanes; l < kLanes; l++) centred[l] = 0;
-    return centred * centred;
+    return fma(centred, centred, sum);
   });
   const float scale = 1.0f / __builtin_sqrtf(squares / static_cast<float>(width) + epsilon);
   each_vector(width, [&](int64_t i, int lanes) {
@@ -47,11 +56,7 @@ __attribute__((noinline)) void norm_row(const NormArgs& a, int64_t r, float* y) 
   normalise(x, a.weight, a.bias, a.width, a.epsilon, y);
 }
 
-inline Vec erf_gelu(Vec x) {
-  Vec y = x;
-  for (int l = 0; l < kLanes; l++) y[l] = 0.5f * x[l] * (1.0f + __builtin_erff(x[l] * 0.70710678f));
-  return y;
-}
+inline Vec erf_gelu(Vec x) { return 0.5f * x * (1.0f + verf(x * 0.70710678f)); }
 
 // x / (1 + exp(-factor * x))
 template <int N>
@@ -74,7 +79,7 @@ inline void sigmoid(Vec* x) {
 template <int N>
 inline void tanh_gelu(Vec* x) {
   Vec power[N];
-  for_each<N>([&](int n) { power[n] = 0.7978845608f * (x[n] + 0.044715f * x[n] * x[n] * x[n]) * 2.0f; });
+  for_each<N>([&](int n) { power[n] = 0.7978845608f * fma(0.044715f * x[n] * x[n], x[n], x[n]) * 2.0f; });
   vexp<N>(power, power);
   for_each<N>([&](int n) { power[n] = reciprocal(power[n] + 1.0f); });
   for_each<N>([&](int n) { x[n] = 0.5f * x[n] * (1.0f + (1.0f - 2.0f * power[n])); });

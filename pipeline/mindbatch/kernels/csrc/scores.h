@@ -18,15 +18,15 @@ inline float largest_lane(Vec v) {
 
 // Sums of exponentials relative to `top`, of panels of which the largest and the sums relative to it are given.
 inline double sum_relative_to(float top, const float* largest, const float* sums, int64_t panels) {
-  Vec sum{};
+  Sums sum;
   each_vector(panels, [&](int64_t p, int lanes) {
-    sum = sum + vexp(load_filled(largest + p, lanes, -__builtin_inff()) - top) * load_filled(sums + p, lanes, 0);
+    sum.add(p, vexp(load_filled(largest + p, lanes, -__builtin_inff()) - top) * load_filled(sums + p, lanes, 0));
   });
-  return sum_lanes(sum);
+  return sum.total();
 }
 
 inline RowScores look_at(const float* summary, int64_t columns) {
-  const int64_t panels = num_panels(columns), some = 64 * kLanes;  // summed in float32; the sums of these in float64
+  const int64_t panels = num_panels(columns), some = 64 * kSumLanes;  // summed in float32; the sums of these in float64
   RowScores row{summary, summary + panels, 0, __builtin_nan(""), false};
   Vec largest = splat(-__builtin_inff());
   each_vector(panels, [&](int64_t p, int lanes) {
@@ -38,7 +38,7 @@ inline RowScores look_at(const float* summary, int64_t columns) {
   for (int64_t p = 0; p < panels; p += some)
     sum += sum_relative_to(row.top, row.largest + p, row.sums + p, panels - p < some ? panels - p : some);
   row.is_sound = sum == sum;
-  if (row.is_sound) row.normaliser = row.top + __builtin_log(sum);
+  if (row.is_sound) row.normaliser = row.top + elementary::log(sum);
   return row;
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "elementary.h"
 #include "for_tokens.h"
 #include "operators.h"
 
@@ -21,8 +22,9 @@ MB_OP(mb_rotary_angles) {
     for (int64_t k = 0; k < each * pairs; k++) {
       const int64_t t = token * each + k / pairs, i = k % pairs;
       const float angle = static_cast<float>(positions[t]) * frequencies[i];
-      cosines[t * pairs + i] = static_cast<float>(std::cos(double{angle})) * scale;
-      sines[t * pairs + i] = static_cast<float>(std::sin(double{angle})) * scale;
+      const elementary::Turn turn = elementary::turn(angle);
+      cosines[t * pairs + i] = static_cast<float>(turn.cosine) * scale;
+      sines[t * pairs + i] = static_cast<float>(turn.sine) * scale;
     }
   });
   return 0;
@@ -97,7 +99,7 @@ MB_OP(mb_tempered) {
   float* y = static_cast<float*>(params[3]);
   for_tokens(shapes[0][0], [=](int64_t t) {
     const float steps = std::floor((static_cast<float>(positions[t]) + 1) / step);
-    const float scale = std::log1p(steps) * factor + 1;
+    const float scale = static_cast<float>(elementary::log1p(steps)) * factor + 1;
     for (int64_t i = t * width; i < t * width + query; i++) y[i] = qkv[i] * scale;
     std::memcpy(y + t * width + query, qkv + t * width + query, static_cast<size_t>(width - query) * sizeof(float));
   });
@@ -171,7 +173,7 @@ inline float exp_below_zero(float x) {
   return p * scale;
 }
 
-inline float softplus(float x) { return x > 30 ? x : std::log1p(std::exp(x)); }
+inline float softplus(float x) { return x > 30 ? x : static_cast<float>(elementary::log1p(elementary::exp(x))); }
 
 }  // namespace
 

@@ -35,7 +35,7 @@ struct Halves {
 };
 alignas(64) constexpr Halves kHalves;
 
-// Lane i is what the lanes of v[i] come to, joined by halves: sums have the order of sum_lanes.
+// Lane i is what the lanes of v[i] come to, joined by halves: sums have the order of `Sums`.
 template <class Join>
 inline Vec across_lanes(Vec (&v)[kLanes], Join join) {
 #pragma GCC unroll 4
@@ -71,8 +71,9 @@ inline Parts parts_of(int64_t pieces, int64_t count, Piece piece) {
     Vec powers[kVecs];
     for_each<kVecs>([&](int v) { powers[v] = load_scores(i, v) - bases[i]; });
     vexp<kVecs>(powers, powers);
+    for (int half = kVecs / 2; half > 0; half /= 2)  // as `Sums` adds up its lanes
+      for (int v = 0; v < half; v++) powers[v] = powers[v] + powers[v + half];
     sums[i] = powers[0];
-    for (int v = 1; v < kVecs; v++) sums[i] = sums[i] + powers[v];
   }
   return {largest, across_lanes(sums, [](Vec a, Vec b) { return a + b; })};
 }

@@ -6,8 +6,11 @@
 #include <cstring>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
+#include "elementary.h"
 #include "thread_pool.h"
 #include "variant_table.h"
 

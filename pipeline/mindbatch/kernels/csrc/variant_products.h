@@ -5,6 +5,7 @@
 
 #include <immintrin.h>
 
+#include "elementary.h"
 #include "thread_pool.h"
 #include "variant_table.h"
 

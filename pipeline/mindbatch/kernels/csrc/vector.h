@@ -1,5 +1,9 @@
 // Vectors of MB_LANES floats, written with compiler vector types so that one source serves AVX-512, AVX2 and
 // plain (SSE2, NEON) builds. Included once per variant, inside that variant's namespace.
+//
+// Every operation is rounded by itself, multiply-adds only where `fma` says so, and what is summed over a row is summed
+// in kSumLanes lanes whatever the vectors are: all variants give the same bits, but that of plain x86, which has no
+// multiply-add.
 
 constexpr int kLanes = MB_LANES;
 typedef float Vec __attribute__((vector_size(MB_LANES * 4), aligned(4), may_alias));
@@ -7,6 +11,19 @@ typedef int32_t IntVec __attribute__((vector_size(MB_LANES * 4), aligned(4), may
 
 inline Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
 inline void store(float* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
+
+// a * b + c where vectors are those of NEON or SSE2: of the latter rounded twice, unless another processor is emulated.
+template <class V>
+inline V narrow_fma(V a, V b, V c) {
+#if defined(__aarch64__)
+  return (V)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#elif defined(MB_EMULATED)
+  for (unsigned l = 0; l < sizeof c / sizeof(float); l++) c[l] = __builtin_fmaf(a[l], b[l], c[l]);
+  return c;
+#else
+  return a * b + c;
+#endif
+}
 
 // Vectors as template arguments: as such, a vector type would lose its attributes, the alignment among them.
 // Numbers of bfloat16 are loaded as floats, whose upper bits they are.
@@ -24,6 +41,16 @@ struct AllLanes {
 #endif
   }
   static void store(float* p, Type v) { *reinterpret_cast<Type*>(p) = v; }
+  // a * b + c, rounded once.
+  static Type fma(Type a, Type b, Type c) {
+#if defined(__AVX512F__)
+    return (Type)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    return (Type)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return narrow_fma(a, b, c);
+#endif
+  }
   // Of numbers that bfloat16 has.
   static void store(uint16_t* p, Type v) {
     *reinterpret_cast<Halves*>(p) = __builtin_convertvector((Words)v >> 16, Halves);
@@ -40,20 +67,18 @@ struct FewLanes {
     return (Type)(__builtin_convertvector(*reinterpret_cast<const Halves*>(p), Words) << 16);
   }
   static void store(float* p, Type v) { *reinterpret_cast<Type*>(p) = v; }
+  static Type fma(Type a, Type b, Type c) {
+#if defined(__FMA__)
+    return (Type)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return narrow_fma(a, b, c);
+#endif
+  }
 };
 
 inline IntVec load_ints(const void* p) { return *static_cast<const IntVec*>(p); }
 
-// A product that is not joined with a sum behind it into one rounding: the same number with and without FMA.
-inline Vec rounded(Vec v) {
-#if defined(__FMA__)
-  asm("" : "+v"(v));
-#elif defined(__aarch64__)
-  asm("" : "+w"(v));
-#endif
-  return v;
-}
-
+inline Vec fma(Vec a, Vec b, Vec c) { return AllLanes::fma(a, b, c); }
 inline IntVec splat_int(int32_t x) { return x - IntVec{}; }
 inline Vec splat(float x) { return x - Vec{}; }  // x - 0 is x for every x, so this folds to a broadcast
 inline Vec select(IntVec mask, Vec yes, Vec no) {
@@ -62,14 +87,6 @@ inline Vec select(IntVec mask, Vec yes, Vec no) {
 inline Vec vmin(Vec a, Vec b) { return a < b ? a : b; }
 inline Vec vmax(Vec a, Vec b) { return a > b ? a : b; }
 
-// Adds the lanes in a fixed order, so that a row's result does not depend on where it stands.
-inline float sum_lanes(Vec v) {
-  float part[kLanes];
-  store(part, v);
-  for (int width = kLanes / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; i++) part[i] += part[i + width];
-  return part[0];
-}
 
 // Calls step(n) for n from 0 to N - 1. What is computed of several vectors, a few operations of each at a time, does not
 // wait for the result of each operation.
@@ -80,6 +97,34 @@ __attribute__((always_inline)) inline void for_each(Step step) {
 }
 
 constexpr int kAtOnce = 4;  // as many vectors as loops over long rows take together
+
+// Lanes of a sum over a row: its number i goes to lane i % kSumLanes.
+constexpr int kSumLanes = 16, kSumVecs = kSumLanes / kLanes;
+
+struct Sums {
+  Vec lanes[kSumVecs] = {};
+
+  // Adds the numbers from `position` on, a multiple of kLanes.
+  void add(int64_t position, Vec numbers) {
+    Vec& sum = lanes[position / kLanes % kSumVecs];
+    sum = sum + numbers;
+  }
+
+  // Halves are added up until one lane is left.
+  float total() const {
+    float part[kSumLanes];
+    for_each<kSumVecs>([&](int v) { store(part + v * kLanes, lanes[v]); });
+    for (int width = kSumLanes / 2; width > 0; width /= 2)
+      for (int i = 0; i < width; i++) part[i] += part[i + width];
+    return part[0];
+  }
+};
+
+inline Sums operator+(const Sums& a, const Sums& b) {
+  Sums sum;
+  for_each<kSumVecs>([&](int v) { sum.lanes[v] = a.lanes[v] + b.lanes[v]; });
+  return sum;
+}
 
 // exp by 2^n * exp(r), |r| <= ln(2)/2, with ln(2) in two parts (Cody and Waite) and the Taylor polynomial of
 // degree 7: below 1.2e-7 relative error, 0 below -87.3, infinity never (the argument is clamped at 88), NaN of NaN.
@@ -92,22 +137,22 @@ __attribute__((always_inline)) inline void vexp(const Vec* x, Vec* y) {
 #else
     const Vec clamped = vmin(splat(88.0f), vmax(splat(-87.3f), x[n]));
 #endif
-    shifted[n] = clamped * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: rounds to an integer in the low bits
+    shifted[n] = fma(clamped, splat(1.44269504f), splat(12582912.0f));  // 1.5 * 2^23: rounds to an integer in the low bits
     const Vec whole = shifted[n] - 12582912.0f;
-    r[n] = clamped - whole * 0.693359375f;
-    r[n] = r[n] - whole * -2.12194440e-4f;
+    r[n] = fma(whole, splat(-0.693359375f), clamped);
+    r[n] = fma(whole, splat(2.12194440e-4f), r[n]);
   });
   for_each<N>([&](int n) {
     p[n] = splat(1.0f / 5040.0f);
-    p[n] = p[n] * r[n] + (1.0f / 720.0f);
-    p[n] = p[n] * r[n] + (1.0f / 120.0f);
-    p[n] = p[n] * r[n] + (1.0f / 24.0f);
+    p[n] = fma(p[n], r[n], splat(1.0f / 720.0f));
+    p[n] = fma(p[n], r[n], splat(1.0f / 120.0f));
+    p[n] = fma(p[n], r[n], splat(1.0f / 24.0f));
   });
   for_each<N>([&](int n) {
-    p[n] = p[n] * r[n] + (1.0f / 6.0f);
-    p[n] = p[n] * r[n] + 0.5f;
-    p[n] = p[n] * r[n] + 1.0f;
-    p[n] = p[n] * r[n] + 1.0f;
+    p[n] = fma(p[n], r[n], splat(1.0f / 6.0f));
+    p[n] = fma(p[n], r[n], splat(0.5f));
+    p[n] = fma(p[n], r[n], splat(1.0f));
+    p[n] = fma(p[n], r[n], splat(1.0f));
   });
   for_each<N>([&](int n) {
 #if defined(__AVX512F__)
@@ -126,17 +171,38 @@ inline Vec vexp(Vec x) {
   return y;
 }
 
-// 1 / x for x of 1 and above. (Division of a vector of 16 takes as long as all of vexp.)
+// 1 / x for x of 1 and above, within 0.8 units in the last place; of 2^125 and above that of 2^125. (Division of a vector of
+// 16 takes as long as all of vexp, and the digits of approximate instructions are the processor's.) The bits of x taken from
+// a constant are within 5.1% of it; then a step of Halley's, e^3, and one of Newton's, e^6.
 inline Vec reciprocal(Vec x) {
-#if defined(__AVX512F__)
-  const Vec near = (Vec)_mm512_maskz_rcp14_ps(0xffff, (__m512)x);
-  return near * (2.0f - x * near);  // a step of Newton's
-#else
-  return 1.0f / x;
-#endif
+  const Vec within = vmin(splat(0x1p125f), x), one = splat(1.0f);
+  Vec near = (Vec)(0x7ef31000 - (IntVec)within);
+  Vec error = fma(-within, near, one);
+  near = fma(near, fma(error, error, error), near);
+  error = fma(-within, near, one);
+  return fma(near, error, near);
 }
 
 inline Vec vtanh(Vec x) { return 1.0f - 2.0f * reciprocal(vexp(x * 2.0f) + 1.0f); }
+
+// first + x * (second + x * (...))
+template <int Count>
+inline Vec polynomial(const float (&coefficients)[Count], Vec x) {
+  Vec sum = splat(coefficients[Count - 1]);
+  for (int i = Count - 2; i >= 0; i--) sum = fma(sum, x, splat(coefficients[i]));
+  return sum;
+}
+
+// The error function within 1.4e-7: below 1 an odd polynomial, above it 1 - exp(-p(x)). Both were fitted to its values in
+// float64 by least squares, reweighted until the largest error was least.
+constexpr float kErf[] = {1.1283791f, -0.37612626f, 0.11283585f, -0.026853815f, 5.1883319e-3f, -8.0102251e-4f, 7.8539568e-5f};
+constexpr float kErfc[] = {3.1246623e-4f, 1.1272023f, 0.63796496f, 0.10325622f, -0.021906484f, 2.9640081e-3f, -1.8797188e-4f};
+inline Vec verf(Vec x) {
+  const IntVec sign = (IntVec)x & static_cast<int32_t>(0x80000000u);
+  const Vec far = (Vec)((IntVec)x & 0x7fffffff), size = vmin(splat(4.0f), far);
+  const Vec near = size * polynomial(kErf, size * size), beyond = 1.0f - vexp(-polynomial(kErfc, size));
+  return (Vec)((IntVec)select((IntVec)(size < splat(1.0f)), near, beyond) | sign);
+}
 
 // Calls body(offset, lanes) over `count` floats: full vectors first, then what is left of the last one.
 template <class Body>
