@@ -41,6 +41,7 @@ MINDSPORE = ["mindspore>=2.9,<2.11"]
 RAY = ["ray[data]>=2.50,<3"]
 MPI = ["mpi4py>=4,<5"]
 MODELSCOPE = ["modelscope-hub>=0.5,<0.6"]
+REMOTE = ["fsspec>=2024.2", "s3fs>=2024.2", "gcsfs>=2024.2"]
 SERVER = ["starlette>=1,<2", "uvicorn>=0.40,<1", "python-multipart>=0.0.20", "prometheus-client>=0.20"]
 EXTRAS = {
     "mindspore": MINDSPORE,
@@ -51,9 +52,10 @@ EXTRAS = {
     "ray": RAY,
     "mpi": MPI,
     "modelscope": MODELSCOPE,
+    "remote": REMOTE,
     "lm-eval": ["lm-eval>=0.4.12,<0.5"],
     "test": [
-        *(*SERVER, *RAY, *MPI, *MODELSCOPE),
+        *(*SERVER, *RAY, *MPI, *MODELSCOPE, *REMOTE),
         "pytest>=8",
         "pytest-xdist>=3.6",
         "hypothesis>=6",

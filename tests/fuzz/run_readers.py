@@ -26,8 +26,10 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.prompts.prompts import read_prompts
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.tasks.diff import compare
+from mindbatch.tasks.runs.report import report_page
 from mindbatch.tasks.runs.run_state import state_of
 from mindbatch.tasks.runs.task import as_json, as_lines
+from mindbatch.tasks.runs.watch import RunFollower
 from small_runs import failure, make_run, result
 
 ROWS = (
@@ -123,9 +125,13 @@ def two_runs(folder: Path) -> None:
             *more,
             manifest={
                 "status": "complete", "rows": {"total": 3, "done": 2, "failed": 1}, "sessions": [{}],
-                "generated_tokens_per_second": 3.5,
+                "generated_tokens_per_second": 3.5, "seconds": 2.0, "tokens": {"prompt": 3, "generated": 9},
+                "settings": {"model": {"type": "x"}}, "computed_with": [{"rows": 3}], "versions": {"a": "1"},
             },
-            samples=[{"rows_total": 3, "rows_done": 1, "generated_tokens": 9, "seconds": 2.0}],
+            samples=[
+                {"time": n, "seconds": 2.0 * n, "rows_total": 3, "rows_done": 1, "generated_tokens": 9 * n}
+                for n in range(3)
+            ],
             errors=[{"key": "2", "stage": "prompt", "reason": "too long"}],
             temperature=0.5,
         )  # fmt: skip
@@ -140,11 +146,14 @@ def _run_file(name: str) -> Callable[[Path], list[Path]]:
 
 
 def _read_runs(path: Path) -> None:
-    """What `runs`, `diff` and `retry` read of a run."""
+    """What `runs` with its page and `--watch`, `diff` and `retry` read of a run."""
     folder = next(each for each in path.parents if each.name == "0").parent
     states = [state_of(folder / name) for name in ("0", "1")]
     orjson.dumps([as_json(state) for state in states])
     as_lines(states)
+    orjson.dumps(RunFollower(folder / "0", lambda: 0.0).progress().lines())
+    if states[0].status != "damaged":
+        report_page(states[0]).encode()
     compare(str(folder / "0"), str(folder / "1"), 20)
 
 

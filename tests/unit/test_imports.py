@@ -54,7 +54,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     | DECLARATIONS
     | LOWEST,
     "hub": {"checkpoint"} | LOWEST,
-    "config": {"checkpoint", "config_json", "decoding", "hub", "model_spec", "kernels.memory"} | LOWEST,
+    "remote": {"hub"} | LOWEST,
+    "config": {"checkpoint", "config_json", "decoding", "hub", "model_spec", "kernels.memory", "remote"}
+    | LOWEST,
     "engine": {"backends", "decoding", "kernels", "parallel", "prompts"} | DECLARATIONS | LOWEST,
     "loading": BELOW_ENGINE | DECLARATIONS | {"backends", "engine"} | LOWEST,
     "message_formats": LOWEST,
@@ -64,11 +66,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "llm": FACADE | {"replicas"} | LOWEST,
     "async_llm": {"decoding", "engine", "loading", "llm", "prompts"} | LOWEST,
     "ledger": LOWEST,
-    "dataset": {"prompts", "decoding", "config", "message_formats"} | LOWEST,
+    "dataset": {"prompts", "decoding", "config", "message_formats", "remote"} | LOWEST,
     "run": {
         "dataset",
         "message_formats",
         "hub",
+        "remote",
         "ledger",
         "prompts",
         "decoding",

@@ -64,6 +64,7 @@ EXTRAS = {
     **dict.fromkeys(installation.SERVER_PACKAGES, "server"),
     **{name: name for name in ("mindspore", "mindformers", "transformers", "ray")},
     **{"mpi4py": "mpi", "modelscope_hub": "modelscope", "lm_eval": "lm-eval"},
+    **dict.fromkeys(("fsspec", "s3fs", "gcsfs"), "remote"),
 }
 
 

@@ -32,6 +32,7 @@ SAVED_CONFIG = "config.yaml"
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SIBLINGS_LOOKED_AT = 10_000
+_HEAD_BYTES = 4096
 
 
 def data_root() -> Path:
@@ -229,6 +230,20 @@ def output_file_error(path: Path) -> str | None:
     if not path.parent.is_dir():
         return f"the folder {path.parent} does not exist"
     return _write_error(path.parent) or _new_file_error(path.parent)
+
+
+def page_error(generator: str) -> PathCheck:
+    """Checks a page to write: the file is new, empty, or an earlier page. generator: its name in the head."""
+
+    def error(path: Path) -> str | None:
+        if (problem := output_file_error(path)) or not path.exists():
+            return problem
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+        is_own = not head or f'content="{generator}"'.encode() in head
+        return None if is_own else "already exists and is no report; use another name"
+
+    return error
 
 
 def new_files_error(*endings: str) -> PathCheck:

@@ -21,6 +21,7 @@ from mindbatch.config.schema import Key, TaskConfig, WrittenConfig, schema_keys,
 from mindbatch.config.settings import OUTPUT_FOLDER, Layer, LayerReader, Listed
 from mindbatch.config.validation import nested
 from mindbatch.io.storage import Storage, write_whole
+from mindbatch.remote.address import is_remote
 
 NOT_CONTINUED = {"output.on_mismatch"}
 """Keys that are not read from a saved configuration: they concern a folder that existed before the run."""
@@ -91,7 +92,7 @@ class WrittenSettings:
             return [self._kept(key, *pair) for pair in zip(text, value, strict=True)]
         if "${" in str(text):
             return text
-        if key.is_path and isinstance(value, str) and value != STANDARD_INPUT:
+        if key.is_path and isinstance(value, str) and not _is_elsewhere(value):
             return self._absolute(value)
         if key.is_path and isinstance(value, Mapping):  # of a file that lists the paths
             return {name: self._kept(key, item, item) for name, item in value.items()}
@@ -105,13 +106,18 @@ class WrittenSettings:
             return [self._portable(*pair) for pair in zip(text, value, strict=True)]
         if isinstance(value, Mapping) and "${" not in str(text):  # of a file that lists the paths
             return {name: self._portable(item, item) for name, item in value.items()}
-        if not isinstance(text, str) or text == STANDARD_INPUT or "${" in text or text.startswith(SHIPPED):
+        if not isinstance(text, str) or "${" in text or text.startswith(SHIPPED) or _is_elsewhere(text):
             return text
         return self._absolute(value).replace("${", "\\${")
 
     def _absolute(self, path: str) -> str:
         """Makes a path absolute. Symbolic links are kept, so that they can be redirected later."""
         return str(self.folder / path)
+
+
+def _is_elsewhere(text: str) -> bool:
+    """True for what is no path in this file system."""
+    return text == STANDARD_INPUT or is_remote(text)
 
 
 def save_config(

@@ -7,11 +7,19 @@ from typing import Any
 
 from mindbatch.config.error_log import shown
 from mindbatch.config.machine import parse_bytes
-from mindbatch.config.paths import STANDARD_INPUT, input_file_error, resolved, resolved_tools, rows_error
+from mindbatch.config.paths import (
+    LONGEST_SHOWN,
+    STANDARD_INPUT,
+    input_file_error,
+    resolved,
+    resolved_tools,
+    rows_error,
+)
 from mindbatch.config.schema import excludes, needs, option
 from mindbatch.fields import kinds as kind
 from mindbatch.fields.field import Need
 from mindbatch.io.amounts import DAY_RULE, is_day
+from mindbatch.remote.address import is_remote, read_error
 
 SOURCES = ("prompt_column", "messages_column", "template", "template_file")
 COLUMNS = (
@@ -40,7 +48,8 @@ class DataConfig:
 
     path: Any = option(
         None,
-        "file, folder or pattern (data/*.jsonl) of the rows, or a list of them; - is standard input",
+        "file, folder or pattern (data/*.jsonl) of the rows, address (hf://datasets/ORG/NAME/SPLIT, s3://, "
+        "gs://), or a list of them; - is standard input",
         kind.paths(),
         is_path=True,
     )
@@ -159,6 +168,10 @@ def resolve_data(data: DataConfig, errors: list[str], no_data: str = NO_DATA) ->
 
 
 def _resolved_rows(path: str, errors: list[str]) -> str | None:
+    if is_remote(path):
+        if problem := read_error(path):
+            errors.append(f"data.path={shown(path, LONGEST_SHOWN)}: {problem}")
+        return path
     return path if path == STANDARD_INPUT else resolved("data.path", path, rows_error, errors)
 
 

@@ -36,6 +36,7 @@ SUFFIXES: dict[str, Format] = {
     ".parquet": "parquet",
 }
 COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
+ROW_SUFFIXES = [suffix + packed for suffix in SUFFIXES for packed in ("", *COMPRESSIONS)]
 KNOWN = f"{', '.join(SUFFIXES)}, and all but .parquet also with {' or '.join(COMPRESSIONS)}"
 GIVEN_FORMATS: dict[str, Format] = {name: name for name in SUFFIXES.values()} | {"openai": "jsonl"}
 AUTO = "auto"
@@ -78,10 +79,16 @@ def find_files(
             files += _files_of(str(written), only, outputs)
         except ConfigError as error:
             errors += error.lines
-    twice = [file for file, number in Counter(map(Path.resolve, files)).items() if number > 1]
+    twice = [file for file, number in Counter(map(_identity, files)).items() if number > 1]
     if errors := errors or [f"data.path: {file}: several of its paths mean this file" for file in twice]:
         raise ConfigError(errors)
     return _described(files, only)
+
+
+def _identity(file: Path) -> Path:
+    """The file behind links, except in the cache of a hub, where files of the same content share one."""
+    target = file.resolve()
+    return file.absolute() if target.parent.name == "blobs" and "snapshots" in file.parts else target
 
 
 def _files_of(path: str, only: Format | None, outputs: Path | None) -> list[Path]:

@@ -32,6 +32,12 @@ def rendered(template: str, **values: object) -> Markup:
     return Markup(environment().get_template(template).render(values))
 
 
+def page(template: str, **values: object) -> str:
+    """Fills in the template of a whole page. Its policy lets a browser load and run nothing but its style."""
+    style = "\n" + (TEMPLATES / "style.css").read_text(encoding="utf-8")
+    return str(rendered(template, policy=content_policy(style), style=Markup(style), **values))
+
+
 def content_policy(style: str) -> str:
     """Builds the policy that lets a browser load and run nothing on a page but this style sheet."""
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()

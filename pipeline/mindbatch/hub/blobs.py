@@ -25,14 +25,19 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EFBIG)
 _OTHER_LENGTH = "the hub sent another number of bytes than it announced"
 
 
-class Blobs:
-    """The files of a commit of one model: contents in blobs/DIGEST, and links to them in snapshots/COMMIT.
+def entry_name(kind: str, name: str) -> str:
+    """Names the folder of a model or dataset in the cache, as huggingface_hub does."""
+    return f"{kind}s--{name.replace('/', '--')}"
 
-    home: of the model, in the cache.
+
+class Blobs:
+    """The files of a commit of one model or dataset: contents in blobs/DIGEST, links in snapshots/COMMIT.
+
+    home: of the model or dataset, in the cache.
     """
 
     def __init__(self, cache: Path, name: str, hub: HuggingFace | ModelScope) -> None:
-        entry = f"models--{name.replace('/', '--')}"
+        entry = entry_name(hub.kind, name)
         self.home = cache / entry
         self.folder = self.home / "snapshots" / hub.commit
         self._blobs, self._locks = self.home / "blobs", cache / ".locks" / entry
@@ -52,7 +57,7 @@ class Blobs:
                 self._fetch_blob(blob, listed)
             digest = _verified(blob, listed)
         link = self.folder / listed.file
-        _link(link, Path("..", "..", "blobs", name))
+        _link(link, Path(*[".."] * listed.file.count("/"), "..", "..", "blobs", name))
         return link, digest
 
     @contextmanager
@@ -152,6 +157,7 @@ def _opened(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[int]:
 
 def _link(link: Path, target: Path) -> None:
     """Makes a link; replaces an entry of its name."""
+    link.parent.mkdir(parents=True, exist_ok=True)
     partial = link.with_name(f".{link.name}.{os.getpid()}")
     with suppress(FileNotFoundError):
         partial.unlink()

@@ -5,21 +5,17 @@ The user is shown what would be fetched, and agrees to it, here; a child process
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mindbatch.io.amounts import counted, size
-from mindbatch.io.errors import ConfigError, MindBatchError
+from mindbatch.io.errors import ConfigError
 from mindbatch.io.regular_file import first_bytes
 from mindbatch.io.screen_text import printable, say
-
-if TYPE_CHECKING:
-    from mindbatch.io.children import Child
 
 FETCHED = ".mindbatch-fetched.json"
 """In the folder of a snapshot, written last: name, revision, commit, hub, digests."""
@@ -97,9 +93,6 @@ def fetch_hint(name: str, hub: str = HUGGING_FACE, *, is_fetched: bool = False) 
     return f", nor is it in the hub cache {cache_folder(hub)}; where there is a network: {fetches}{command}"
 
 
-_MIB = 1 << 20
-
-
 def fetch_model(
     name: str, revision: str | None, patterns: Iterable[str], *, asks: bool, hub: str = HUGGING_FACE
 ) -> Path:
@@ -115,10 +108,8 @@ def fetch_model(
     folder = cached_model(name, revision, hub)
     if folder is not None and fetched(folder) is not None:
         return folder
-    import subprocess
-
     from mindbatch.hub import fetch_worker  # few commands fetch
-    from mindbatch.io.children import Child
+    from mindbatch.hub.network_child import NetworkChild
 
     wanted = {
         "hub": hub,
@@ -129,15 +120,9 @@ def fetch_model(
         "record": FETCHED,
         "seconds": _LISTING_SECONDS,
     }
-    environment = {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"}
-    child = Child(
-        fetch_worker.main,
-        json.dumps(wanted),
-        env={**environment, "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
-        stderr=subprocess.DEVNULL,
-    )
+    child = NetworkChild(fetch_worker.main, wanted, name)
     try:
-        plan = _next_message(child, name)
+        plan = child.message()
         sizes: Mapping[str, int] = plan["files"]
         where = f"{printable(plan['hub'])}, commit {printable(plan['commit'])[:12]}"
         amount = f"{counted(len(sizes), 'file')}, {size(sum(sizes.values()))}"
@@ -145,35 +130,10 @@ def fetch_model(
             raise ConfigError(f"{name}: not fetched; give a folder, or model.download=true")
         if not asks:
             say(f"fetching {name}: {amount}, from {where}")
-        child.connection.send_bytes(b"go")
-        return Path(_followed(child, name, sum(sizes.values())))
+        child.go_on()
+        return Path(child.followed(sum(sizes.values()))["folder"])
     finally:
         child.end()
-
-
-def _followed(child: Child, name: str, total: int) -> str:
-    """Shows the child's progress until everything is fetched; returns the folder."""
-    from rich.console import Console
-
-    from mindbatch.io.moving_bar import MovingBar
-
-    console = Console(stderr=True)
-    with MovingBar(f"fetching {name}", console, disable=not console.is_terminal) as bar:
-        while "folder" not in (message := _next_message(child, name)):
-            bar.set(min(message["bytes"], total) // _MIB, total // _MIB, "MiB")
-    return str(message["folder"])
-
-
-def _next_message(child: Child, name: str) -> dict[str, Any]:
-    """The child's next message. Raises MindBatchError where it is an error, or the child has ended."""
-    try:
-        message: dict[str, Any] = json.loads(child.connection.recv_bytes())
-    except (EOFError, OSError) as error:
-        raise MindBatchError(f"{name}: the process that fetches it has ended ({child.death()})") from error
-    if "error" in message:
-        kind = ConfigError if message.get("lasts") else MindBatchError
-        raise kind(f"{name}: {printable(message['error'])}")
-    return message
 
 
 def _agrees(question: str) -> bool:

@@ -20,8 +20,24 @@ class TooMany(ValueError):
         )
 
 
-def is_pattern(path: Path) -> bool:
+def is_pattern(path: Path | str) -> bool:
     return bool(_MAGIC & {*str(path)})
+
+
+def matches(name: str, pattern: str) -> bool:
+    """True if a name with folders matches a pattern, as for files here; both are relative, with slashes."""
+    return _parts_match(name.split("/"), pattern.split("/"))
+
+
+def _parts_match(names: Sequence[str], parts: Sequence[str]) -> bool:
+    if not parts or not names:
+        return not parts and not names
+    if parts[0] == _ANY_DEPTH:
+        return _parts_match(names, parts[1:] or ("*",)) or (
+            not names[0].startswith(".") and _parts_match(names[1:], parts)
+        )
+    is_shown = not names[0].startswith(".") or parts[0].startswith(".")
+    return is_shown and fnmatchcase(names[0], parts[0]) and _parts_match(names[1:], parts[1:])
 
 
 def matching_files(pattern: Path) -> list[Path]:

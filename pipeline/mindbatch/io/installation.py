@@ -34,6 +34,9 @@ _EXTRAS = {
     "mpi4py": "mpi",
     "modelscope_hub": "modelscope",
     "lm_eval": "lm-eval",
+    "fsspec": "remote",
+    "s3fs": "remote",
+    "gcsfs": "remote",
 } | dict.fromkeys(SERVER_PACKAGES, "server")
 """By package: the extra that brings it."""
 _COMPILERS = ("g++", "c++")

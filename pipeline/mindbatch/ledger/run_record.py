@@ -25,7 +25,7 @@ _PLAIN_TEXT = re.compile(r'"[^"\\\s]+"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """Record of a run: its command, settings and data.
+    """SourceRecord of a run: its command, settings and data.
 
     created: time of its beginning, ISO 8601, UTC.
     command: the command line.
@@ -34,6 +34,7 @@ class RunRecord:
     date: the date in chat templates, as YYYY-MM-DD.
     seed_was_drawn: True if the seed was drawn and not set by the user.
     hub: origin of a fetched model folder, with commit and digests, as from `hub.models.fetched`.
+    sources: versions of the data that was fetched, by address (`remote.sources.SourceRecord`).
     """
 
     created: str
@@ -43,6 +44,7 @@ class RunRecord:
     date: str
     seed_was_drawn: bool = False
     hub: dict[str, Any] | None = None
+    sources: dict[str, Any] | None = None
     version: int = VERSION
 
     @property
@@ -90,7 +92,8 @@ class RunRecord:
                 "version": int(),
             } if all(isinstance(word, str) for word in command) and is_day(date):
                 content["seed_was_drawn"] = content.get("seed_was_drawn") is True
-                content["hub"] = hub if isinstance(hub := content.get("hub"), dict) else None
+                for name in ("hub", "sources"):
+                    content[name] = value if isinstance(value := content.get(name), dict) else None
                 return cls(**{field.name: content[field.name] for field in fields(cls)})
         raise ConfigError(f"{path}: damaged: created, command, fields, dataset or date is not a run's")
 

@@ -78,15 +78,15 @@ def open_ledger(
     Raises:
         RunMismatch: the folder holds a run with other settings, or results of rows that have changed since.
     """
-    if folder.holds_a_run:
-        old = RunRecord.read(folder)
+    old = RunRecord.read(folder) if folder.holds_a_run else None
+    if old is not None:
         changed = changes(old.fields, record.fields)
         if date not in (None, old.date):
             changed.append(f"data.date {old.date} -> {date}")
         if changed:
             remedy = RETRY_REMEDY if retry else MISMATCH_REMEDIES
             raise RunMismatch(f"{folder.path}: was run with other settings: {', '.join(changed)}; {remedy}")
-        record = replace(old, dataset=record.dataset)  # rows may have been added
+        record = replace(old, dataset=record.dataset, sources=record.sources)  # rows may have been added
     else:
         accept()
         record.write(folder, storage)
@@ -96,6 +96,8 @@ def open_ledger(
     if status.gone:
         ledger.notes.append(f"{folder.path}: {status.gone} rows of earlier sessions are not chosen now")
     accept()
+    if old is not None and old.sources != record.sources:  # from now on these are the versions to resume with
+        record.write(folder, storage)
     return ledger, record
 
 

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 from mindbatch.config.model_task import SEED
 from mindbatch.config.saved import save_config
+from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.rows import RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.folder_embeddings import folder_embeddings
@@ -24,8 +25,10 @@ from mindbatch.ledger.run_record import RunRecord
 from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.prompts import STANDARD_INPUT
 from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.remote.sources import ChangedObject
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.generation import (
+    MISMATCH_REMEDIES,
     Generator,
     RunMismatch,
     Tally,
@@ -133,7 +136,7 @@ class BatchJob:
         if self.retry:
             refuse_unfinished(folder)
         self._keep_seed(folder)
-        dataset = self._input.dataset(folder)
+        dataset = self._dataset(folder)
         maker = RowMaker(
             self.config.data,
             self._params,
@@ -158,6 +161,7 @@ class BatchJob:
             date=self.config.data.date or self.date or today(),
             seed_was_drawn=bool(self.config.drawn),
             hub=fetched(Path(self.config.model.checkpoint_name_or_path or "")),
+            sources=self._input.sources,
         )
         ledger, record = self._ledger(folder, record, index)
         with ledger:
@@ -166,6 +170,21 @@ class BatchJob:
             format = result_format(self.config.output.format, dataset.is_openai)
             self._work(folder, index, ledger, record, format)
         return EXIT_FAILED if self.config.data.is_failed_by(index.counts().failed) else EXIT_DONE
+
+    def _dataset(self, folder: RunFolder) -> Dataset:
+        """Opens the data, fetched in the versions that the folder's run has recorded, if any.
+
+        Raises RunMismatch: an object has changed since, and the user does not start over.
+        """
+        self._input.recorded = (RunRecord.read(folder).sources or {}) if folder.holds_a_run else {}
+        try:
+            return self._input.dataset(folder)
+        except ChangedObject as error:
+            if self.config.output.on_mismatch != "overwrite" and (self.retry or has_results(folder)):
+                remedy = "" if self.retry else f"; {MISMATCH_REMEDIES}"
+                raise RunMismatch(f"{folder.path}: {line}{remedy}" for line in error.lines) from error
+        self._input.recorded = {}
+        return self._input.dataset(folder)
 
     def _keep_seed(self, folder: RunFolder) -> None:
         """Keeps the seed that was drawn at the beginning of the folder's run, if seed=random again."""

@@ -132,6 +132,7 @@ def write_manifest(
         "fingerprint": record.fingerprint,
         "digests": _digests(record.fields),
         "dataset": record.dataset,
+        "sources": record.sources,
         "computed_with": [{"rows": count, **kind} for kind, count in results_by_kind(index, ledger)],
         "settings": config.resolved_settings,
         "versions": {"python": platform.python_version()} | versions(PACKAGES),

@@ -160,6 +160,7 @@ def _ends_whole(path: Path) -> bool:
 
 _TAIL_BYTES = 1 << 16
 _MAX_LINE_BYTES = 1 << 16
+_MAX_VALUE = 1e15
 _COUNTS = tuple(field.name for field in dataclasses.fields(Snapshot) if field.type in (int, "int"))
 
 
@@ -203,7 +204,7 @@ def _sample_of(line: bytes) -> tuple[float, Snapshot] | None:
 
 
 def _number(content: Mapping[str, object], name: str) -> float | None:
-    """Returns a value that is a number and not negative; None for any other."""
+    """Returns a value that is a number from 0 to _MAX_VALUE; None for any other."""
     value = content.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MAX_VALUE
     return value if is_number else None  # type: ignore[return-value]

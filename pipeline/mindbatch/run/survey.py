@@ -1,15 +1,17 @@
 """Reads a run's data once before anything costly, and selects its rows."""
 
 import sys
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
+from mindbatch.config.environment import cache_folder
 from mindbatch.config.machine import parse_bytes
 from mindbatch.dataset.data_config import MAX_ERRORS, DataConfig
+from mindbatch.dataset.data_files import ROW_SUFFIXES
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
@@ -20,6 +22,7 @@ from mindbatch.io.storage import Storage, WholeFile, reason_of, writing
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.prompts.prompts import STANDARD_INPUT, refuse_chats, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.remote.address import is_remote
 from mindbatch.run.index import RowIndex
 
 STANDARD_INPUT_NAME = "standard input"
@@ -33,6 +36,7 @@ class DataInput:
     """The data of one command.
 
     kept: read what an earlier session kept of standard input instead of reading it again.
+    recorded: by address, the versions to fetch (`RunRecord.sources`). sources: those of the last dataset.
     """
 
     data: DataConfig
@@ -40,6 +44,8 @@ class DataInput:
     _: KW_ONLY
     kept: bool = False
     stdin: BinaryIO | None = None
+    recorded: Mapping[str, Any] = field(default_factory=dict)
+    sources: dict[str, Any] | None = field(default=None, init=False)
     _spooled: Path | None = field(default=None, init=False)
 
     def dataset(self, folder: RunFolder, outputs: Path | None = None) -> Dataset:
@@ -50,12 +56,15 @@ class DataInput:
         Raises:
             ConfigError: there is nothing at data.path, or standard input is empty.
             StorageError: standard input cannot be kept in the folder.
+            ChangedObject, MindBatchError: see `remote.sources.local_files`.
         """
         data, name = self.data, None
         path = data.path or ""
         if path == STANDARD_INPUT:
             name = STANDARD_INPUT_NAME
             path = str(folder.standard_input if self.kept else self._spool(folder))
+        else:
+            path, self.sources = fetched_data(path, self.recorded)
         return Dataset(
             path,
             data.format,
@@ -90,6 +99,21 @@ class DataInput:
                 spooled = folder.standard_input
             self._spooled = spooled
         return self._spooled
+
+
+def fetched_data(
+    path: str | Sequence[str], recorded: Mapping[str, Any] | None = None
+) -> tuple[str | Sequence[str], dict[str, Any] | None]:
+    """Replaces addresses in data.path by local files; returns also what was fetched, None if nothing was.
+
+    Raises as `remote.sources.local_files`.
+    """
+    paths = [path] if isinstance(path, str) else path
+    if not any(map(is_remote, paths)):
+        return path, None
+    from mindbatch.remote.sources import local_files  # most data is here
+
+    return local_files(paths, ROW_SUFFIXES, recorded or {}, cache_folder() / "objects")
 
 
 def spool_standard_input(target: Path, stream: BinaryIO, storage: Storage | None = None) -> int:

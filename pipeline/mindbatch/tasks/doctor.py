@@ -36,6 +36,8 @@ USES = {
     "mpi4py": "for model_parallel over several hosts on CPUs",
     "modelscope_hub": "for model.hub=modelscope",
     "lm_eval": "for python -m mindbatch.lm_eval",
+    "s3fs": "for data and results in S3 (s3://)",
+    "gcsfs": "for data and results in Google Cloud Storage (gs://)",
 }
 
 Diagnosis = dict[str, dict[str, Any]]

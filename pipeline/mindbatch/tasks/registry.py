@@ -231,10 +231,15 @@ _TASKS = (
     ),
     Task(
         name="runs",
-        summary="list the batches below a folder: their state, rows, speed and command",
+        summary="list the batches below a folder, follow those that run, or make a page of one",
         keys="mindbatch.tasks.runs.schema:RunsConfig",
         module="mindbatch.tasks.runs.task",
-        examples=("mindbatch runs runs", "mindbatch runs runs format=json", "mindbatch runs runs --watch"),
+        examples=(
+            "mindbatch runs runs",
+            "mindbatch runs runs format=json",
+            "mindbatch runs runs --watch",
+            "mindbatch runs runs/a report=run.html",
+        ),
     ),
     Task(
         name="reshard",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
@@ -30,7 +32,7 @@ def run(config: ReplayConfig) -> int:
     folder, key = RunFolder(Path(config.output.dir or "")), config.key or ""
     record = RunRecord.read(folder)
     outcome = _entry(folder, record, key)
-    row = _row(config, folder, key)
+    row = _row(config, folder, key, record.sources or {})
     if outcome is None:
         raise ConfigError(f"key={key}: not run yet in {folder.path}; the command of the run resumes it")
     entry, kind = outcome
@@ -94,9 +96,9 @@ def _entry(folder: RunFolder, record: RunRecord, key: str) -> tuple[Entry, Compu
         return ledger.read(locations[-1]), ledger.computed_with_in(locations[-1].session)
 
 
-def _row(config: BatchConfig, folder: RunFolder, key: str) -> DataRow:
-    """Finds the row of a key. Raises PromptError if the row cannot be run."""
-    dataset = DataInput(config.data, Storage(), kept=True).dataset(folder)
+def _row(config: BatchConfig, folder: RunFolder, key: str, sources: Mapping[str, Any]) -> DataRow:
+    """Finds the row of a key. sources: see `RunRecord`. Raises PromptError if the row cannot be run."""
+    dataset = DataInput(config.data, Storage(), kept=True, recorded=sources).dataset(folder)
     params = DecodingParams(**vars(config.decoding))
     embeddings = folder_embeddings(config.model.checkpoint_name_or_path)
     maker = RowMaker(config.data, params, dataset.is_openai, lora=config.lora, embeddings=embeddings)

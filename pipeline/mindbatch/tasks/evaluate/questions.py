@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from mindbatch.io.errors import ConfigError
 from mindbatch.io.storage import TemporaryFolder
 from mindbatch.run.index import RowIndex
 from mindbatch.run.result_rows import columns_of
-from mindbatch.run.survey import selection_of, survey
+from mindbatch.run.survey import fetched_data, selection_of, survey
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
 from mindbatch.tasks.evaluate.task_schema import AnswerConfig
 
@@ -194,7 +195,13 @@ def _first_columns(data: DataConfig) -> list[str]:
 
 
 def _dataset(data: DataConfig) -> Dataset:
-    return Dataset(data.path or "", data.format, parse_bytes(data.max_line_bytes))
+    return Dataset(_local_paths(data.path or ""), data.format, parse_bytes(data.max_line_bytes))
+
+
+@cache
+def _local_paths(path: str | tuple[str, ...]) -> str | Sequence[str]:
+    """Fetches what is elsewhere, once: the rows are read several times, and a revision may move."""
+    return fetched_data(path)[0]
 
 
 def _each_row(data: DataConfig, names: Mapping[str, str], read: Callable[[DataRow], Item]) -> list[Item]:

@@ -7,13 +7,11 @@ from markupsafe import Markup
 
 from mindbatch.evaluation.metric import Generated
 from mindbatch.evaluation.rendering import (
-    TEMPLATES,
     Ranked,
     Scale,
     Stretch,
-    content_policy,
+    page,
     ranking,
-    rendered,
     stretches,
 )
 from mindbatch.evaluation.scores import MetricScores
@@ -41,15 +39,12 @@ LONGEST_TEXT = 4_000
 
 
 def report_page(evaluation: Evaluation) -> str:
-    """Builds the whole page. Its policy lets the browser load and run nothing but this style sheet."""
-    style = "\n" + (TEMPLATES / "style.css").read_text(encoding="utf-8")
+    """Builds the whole page."""
     view = _QuestionView(evaluation)
     chosen = view.chosen()
-    filled = rendered(
+    return page(
         "evaluation.html.j2",
         generator=GENERATOR,
-        policy=content_policy(style),
-        style=Markup(style),
         title=f"{evaluation.task}: {counted(len(evaluation.columns), 'column')} evaluated",
         evaluation=evaluation,
         findings=[*_findings(evaluation)],
@@ -68,7 +63,6 @@ def report_page(evaluation: Evaluation) -> str:
         power_text=power_text,
         speed_text=speed_text,
     )
-    return str(filled)
 
 
 def _charts(evaluation: Evaluation) -> Iterator[tuple[str, str, Markup]]:

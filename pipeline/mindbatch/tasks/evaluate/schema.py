@@ -13,7 +13,7 @@ from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import (
     input_file_error,
     model_folder_error,
-    output_file_error,
+    page_error,
     resolved,
     run_folder_error,
 )
@@ -40,7 +40,6 @@ GENERATOR = "mindbatch evaluate"
 
 _RUNS = {"columns", "requests"}
 _NAMES = {RESULTS, CONFIG, "scored", "logs", *_RUNS}
-_HEAD_BYTES = 4096
 
 
 @dataclass
@@ -98,7 +97,7 @@ class EvaluateConfig(ModelTaskConfig):
                 else folder
                 for name, folder in self.checkpoints.items()
             }
-        self.report = resolved("report", self.report, page_error, errors)
+        self.report = resolved("report", self.report, page_error(GENERATOR), errors)
         task, error_of = self.task, input_file_error("rows to take examples from")
         task.few_shot_path = resolved("task.few_shot_path", task.few_shot_path, error_of, errors)
         folder = self.output.dir or (str(Path(self.report).with_suffix("")) if self.report else "evaluation")
@@ -182,13 +181,3 @@ def evaluation_folder_error(path: Path) -> str | None:
         return None
     strange = min(names - _NAMES, default=min(names))
     return f"has {shown(strange)} in it but no evaluation; give a new or empty folder"
-
-
-def page_error(path: Path) -> str | None:
-    """Explains why a report cannot be written to a path: it must be free, empty, or an earlier report."""
-    if (error := output_file_error(path)) or not path.exists():
-        return error
-    with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-    is_own = not head or f'content="{GENERATOR}"'.encode() in head
-    return None if is_own else "already exists and is no report; use another name"

@@ -1,4 +1,4 @@
-"""`mindbatch runs`: lists the runs below a folder, or follows those that are running."""
+"""`mindbatch runs`: lists the runs below a folder, follows those that are running, or makes a page of one."""
 
 import dataclasses
 import shlex
@@ -8,7 +8,8 @@ from typing import Any
 
 from mindbatch.io.amounts import table
 from mindbatch.io.errors import EXIT_DONE
-from mindbatch.io.screen_text import printable, show, show_json
+from mindbatch.io.screen_text import printable, say, show, show_json
+from mindbatch.io.storage import write_whole
 from mindbatch.tasks.runs.run_state import RunState, find_runs, state_of
 from mindbatch.tasks.runs.schema import RunsConfig
 
@@ -35,6 +36,11 @@ def run(config: RunsConfig) -> int:
         show(*as_lines(states))
     else:
         show(f"{printable(config.folder)}: {missing}")
+    if config.report is not None:
+        from mindbatch.tasks.runs.report import report_page  # only a page pays for the templates
+
+        write_whole(Path(config.report), report_page(states[0]).encode())
+        say(f"written {config.report}")
     return EXIT_DONE
 
 

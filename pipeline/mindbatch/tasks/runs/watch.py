@@ -41,7 +41,7 @@ def watch_runs(
     file: a terminal, on which the lines move; any other gets a line of each run that has changed every half
     minute. now, sleep: the clock, in seconds.
     """
-    followed: dict[Path, _Follower] = {}
+    followed: dict[Path, RunFollower] = {}
     last_search = -SEARCH_SECONDS
     with _display(file or sys.stdout, now) as update:
         while True:
@@ -50,7 +50,7 @@ def watch_runs(
                 last_search = now()
                 for path in sorted(find_runs(top)):
                     if path not in followed and is_running(RunFolder(path)):
-                        followed[path] = _Follower(path, now)
+                        followed[path] = RunFollower(path, now)
             progress = [follower.progress() for follower in followed.values() if follower.is_running]
             if not progress:
                 return [*followed]
@@ -86,7 +86,7 @@ class RunProgress:
         return lines
 
 
-class _Follower:
+class RunFollower:
     """Reads the progress of a run from the files in its folder."""
 
     def __init__(self, path: Path, now: Callable[[], float]) -> None:

@@ -8,9 +8,10 @@ import numpy as np
 import orjson
 import pytest
 
+from mindbatch.config.paths import page_error
 from mindbatch.io.errors import ConfigError
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.tasks.evaluate.schema import EvaluateConfig, evaluation_folder_error, page_error
+from mindbatch.tasks.evaluate.schema import GENERATOR, EvaluateConfig, evaluation_folder_error
 from mindbatch.tasks.evaluate.task import run
 from shadow_llm import load_tokenizer, logits_after, make_llm
 from stub_job import lines_of, shared_tokenizer
@@ -216,8 +217,8 @@ def test_an_empty_folder_and_an_interrupted_evaluation_are_taken(tmp_path: Path,
 def test_a_file_that_is_no_report_is_not_replaced(tmp_path: Path, content: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(content)
-    assert page_error(path) == "already exists and is no report; use another name"
-    assert page_error(tmp_path / "new.html") is None
+    assert page_error(GENERATOR)(path) == "already exists and is no report; use another name"
+    assert page_error(GENERATOR)(tmp_path / "new.html") is None
 
 
 @pytest.mark.usefixtures("shadow")
@@ -225,5 +226,5 @@ def test_the_same_command_writes_its_own_files_again(configured: Configured, tmp
     config = configured()
     config.report = str(tmp_path / "report.html")
     assert run(config) == 0
-    assert page_error(Path(config.report)) is None
+    assert page_error(GENERATOR)(Path(config.report)) is None
     assert evaluation_folder_error(Path(config.output.dir or "")) is None
