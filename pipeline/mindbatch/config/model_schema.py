@@ -214,7 +214,7 @@ class RuntimeConfig:
     instruction_set: str = option(
         "auto",
         "instruction set of the native kernels; auto: the best of the processor",
-        kind.choice("auto", "portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx"),
+        kind.choice("auto", "portable", "neon", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx"),
     )
     verbose: bool = option(
         False, "show the messages of MindSpore and MindFormers, tracebacks, requests to a server"

@@ -19,10 +19,11 @@ if TYPE_CHECKING:  # commands that only ask for it load no NumPy
     Array = npt.NDArray[Any]
     FloatArray = npt.NDArray[np.float32]
 
-VARIANTS = ("amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "portable")
+VARIANTS = ("amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "neon", "portable")
 INTERFACE = 18  # mb_interface() in csrc/mindspore_ops.cpp
 
 _PRODUCTS = {
+    "neon": ("float32", "int32"),
     "avx512_vnni": ("float32", "int8"),
     "avx512_bf16": ("bfloat16", "int8"),
     "amx": ("bfloat16 tiles", "int8 tiles"),

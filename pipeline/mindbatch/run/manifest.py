@@ -19,8 +19,8 @@ from mindbatch.ledger.run_record import RunRecord, changes, read_manifest
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.index import RowCounts, RowIndex
 
-_SAME_BITS = {"avx512_vnni": "avx512", "avx512_bf16": "avx512"}
-"""Instruction sets that come to the bits of another, in every type; AMX does so in float32 alone."""
+_SAME_BITS = dict.fromkeys(("avx512_vnni", "avx512_bf16", "avx512", "avx2", "neon"), "multiply-add")
+"""Instruction sets that come to the same bits in every type; AMX does so in float32 alone, plain x86 in none."""
 
 
 def computed_with(config: ModelTaskConfig, kernels: str) -> ComputedWith:
@@ -40,9 +40,9 @@ def differences(before: ComputedWith, now: ComputedWith) -> list[str]:
 
 
 def _adding_alike(kind: ComputedWith) -> str:
-    """Returns the kernels, replaced by the simplest ones with the same bits."""
+    """Returns the kernels, and for those that come to the same bits one name."""
     names = str(kind.get("kernels")).split(", ")
-    plain = {**_SAME_BITS, "amx": "avx512"} if kind.get("dtype") == "float32" else _SAME_BITS
+    plain = {**_SAME_BITS, "amx": "multiply-add"} if kind.get("dtype") == "float32" else _SAME_BITS
     return ", ".join(sorted({plain.get(name, name) for name in names}))
 
 

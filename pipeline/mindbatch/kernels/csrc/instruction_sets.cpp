@@ -31,6 +31,12 @@ void attention(const AttentionArgs&);
 
 namespace {
 
+#if defined(__aarch64__)
+constexpr const char* kPlain = "neon";  // with multiply-adds, which plain x86 does not have
+#else
+constexpr const char* kPlain = "portable";
+#endif
+
 #if defined(__x86_64__)
 // Which instruction sets the processor has; with MB_EMULATED all of those that are emulated.
 #if defined(MB_EMULATED)
@@ -75,7 +81,7 @@ struct InstructionSets {
   KernelTable& extend(const char* name) { return add(tables[count - 1], name); }
 
   InstructionSets() {
-    add(portable::table, "portable");
+    add(portable::table, kPlain);
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (!has_avx2()) return;
@@ -114,7 +120,7 @@ const KernelTable* table = &sets().tables[sets().count - 1];
 
 using namespace mindbatch;
 
-// The instruction set in use: "portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16" or "amx".
+// The instruction set in use: "portable" or "neon", "avx2", "avx512", "avx512_vnni", "avx512_bf16" or "amx".
 MB_EXPORT const char* mb_variant() { return table->name; }
 
 // Chooses an instruction set by name; 0 when this machine or this build does not have it.

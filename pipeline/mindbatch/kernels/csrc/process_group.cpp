@@ -39,6 +39,8 @@ bool has_reached(uint32_t counter, uint32_t round) { return static_cast<int32_t>
 void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");  // YIELD does nothing on most processors
 #endif
 }
 

@@ -1,0 +1,27 @@
+"""Records digests of what every type computes, for test_every_processor.py: in this project's own environment, on any
+processor with multiply-adds but one with AMX. Only a change of the arithmetic itself is a reason to record again."""
+
+import json
+import tempfile
+from pathlib import Path
+
+from test_every_processor import KINDS, RECORDED, digest, is_comparable
+from type_cases import TYPE_CASES
+
+from mindbatch.kernels.native_library import find_library
+
+
+def main() -> None:
+    library = find_library()
+    assert library is not None
+    assert all(is_comparable(library.variant, kind) for kind in KINDS), library.variant
+    recorded: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
+    for kind in KINDS:
+        for case in TYPE_CASES:
+            with tempfile.TemporaryDirectory() as folder:
+                recorded[kind][case] = digest(case, kind, library.variant, Path(folder))
+    RECORDED.write_text(json.dumps(recorded, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
