@@ -179,9 +179,16 @@ def kind(kernels: str, dtype: str = "float32", model_parallel: int = 1) -> Compu
         (kind("avx512"), kind("avx512_vnni"), []),
         (kind("avx512", "int8"), kind("avx512_bf16, avx512_vnni", "int8"), []),
         (kind("amx"), kind("avx512_bf16"), []),
-        (kind("amx", "int8"), kind("avx512_bf16", "int8"), ["kernels amx -> avx512"]),
-        (kind("avx512"), kind("avx2, avx512"), ["kernels avx512 -> avx2, avx512"]),
-        (kind("ascend"), kind("avx2", model_parallel=2), ["kernels ascend -> avx2", "model_parallel 1 -> 2"]),
+        (kind("amx", "int8"), kind("avx512_bf16", "int8"), ["kernels amx -> multiply-add"]),
+        (kind("avx512"), kind("avx2, avx512"), []),
+        (kind("amx"), kind("neon"), []),
+        (kind("avx2", "bfloat16"), kind("neon", "bfloat16"), []),
+        (kind("neon"), kind("neon, portable"), ["kernels multiply-add -> multiply-add, portable"]),
+        (
+            kind("ascend"),
+            kind("avx2", model_parallel=2),
+            ["kernels ascend -> multiply-add", "model_parallel 1 -> 2"],
+        ),
     ],
 )
 def test_differences(before: ComputedWith, now: ComputedWith, lines: list[str]) -> None:
