@@ -53,13 +53,17 @@ def is_comparable(variant: str, kind: str) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", TYPE_CASES)
-def test_bits_are_those_of_other_processors(case: str, kind: str, tmp_path: Path, library: NativeLibrary) -> None:
+def test_bits_are_those_of_other_processors(
+    case: str, kind: str, tmp_path: Path, library: NativeLibrary
+) -> None:
     variants = [variant for variant in library.variants if is_comparable(variant, kind)]
     if not variants:
         pytest.skip("this processor has no multiply-adds")
     expected = json.loads(RECORDED.read_text())[kind][case]
     ends = variants if case == STRATEGIES_OF else dict.fromkeys((variants[0], variants[-1]))
-    assert {variant: digest(case, kind, variant, tmp_path) for variant in ends} == dict.fromkeys(ends, expected)
+    assert {variant: digest(case, kind, variant, tmp_path) for variant in ends} == dict.fromkeys(
+        ends, expected
+    )
 
 
 def test_every_case_is_recorded() -> None:

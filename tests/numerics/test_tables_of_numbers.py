@@ -52,7 +52,8 @@ def test_tables_do_not_depend_on_the_processor() -> None:
         pytest.skip("this processor has nothing beyond what NumPy needs")
     child = subprocess.run(
         [sys.executable, "-c", f"import {__name__} as tables; print(tables.digest_of_tables())"],
-        env=os.environ | {"NPY_DISABLE_CPU_FEATURES": " ".join(features), "PYTHONPATH": os.pathsep.join(sys.path)},
+        env=os.environ
+        | {"NPY_DISABLE_CPU_FEATURES": " ".join(features), "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         check=True,

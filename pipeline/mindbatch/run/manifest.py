@@ -19,6 +19,8 @@ from mindbatch.ledger.run_record import RunRecord, changes, read_manifest
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.index import RowCounts, RowIndex
 
+_ARITHMETIC = 2
+"""Raised whenever the kernels come to other bits: tests/numerics/fixtures/arithmetic.json has those of now. None was 1."""
 _SAME_BITS = dict.fromkeys(("avx512_vnni", "avx512_bf16", "avx512", "avx2", "neon"), "multiply-add")
 """Instruction sets that come to the same bits in every type; AMX does so in float32 alone, plain x86 in none."""
 
@@ -31,6 +33,7 @@ def computed_with(config: ModelTaskConfig, kernels: str) -> ComputedWith:
         "dtype": kept_weights(config.model, device),
         "model_parallel": config.parallel.model_parallel,
         "kernels": kernels,
+        "arithmetic": _ARITHMETIC,
     }
 
 

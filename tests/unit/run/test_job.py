@@ -298,7 +298,13 @@ def test_rows_that_are_computed_otherwise_than_before_are_told(
     interrupted(config, 9)
     manifest = orjson.loads((tmp_path / "run/manifest.json").read_bytes())
     done = manifest["rows"]["done"]
-    kind = {"device_target": "CPU", "dtype": "float32", "model_parallel": 1, "kernels": "shadow"}
+    kind = {
+        "device_target": "CPU",
+        "dtype": "float32",
+        "model_parallel": 1,
+        "kernels": "shadow",
+        "arithmetic": 2,
+    }
     assert manifest["computed_with"] == [{"rows": done, **kind}]
     interrupted(config, 1)
     assert capsys.readouterr().err == "", "computed alike"
