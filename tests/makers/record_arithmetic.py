@@ -1,5 +1,8 @@
-"""Records digests of what every type computes, for test_every_processor.py: in this project's own environment, on any
-processor with multiply-adds but one with AMX. Only a change of the arithmetic itself is a reason to record again."""
+"""Records digests of what every type computes, for test_every_processor.py.
+
+In this project's own environment, on any processor with multiply-adds but one with AMX. Only a change of the
+arithmetic itself is a reason to record again; it raises the number in run/manifest.py, too.
+"""
 
 import json
 import tempfile

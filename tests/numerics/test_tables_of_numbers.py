@@ -1,4 +1,4 @@
-"""Tables that NumPy makes have the same bits whatever instructions it takes: the child has only the oldest ones."""
+"""Tables that NumPy makes have the same bits whatever instructions it takes: a child has only the oldest."""
 
 import hashlib
 import os

@@ -193,8 +193,8 @@ def distance_buckets(buckets: int, max_distance: int, *, causal: bool) -> IntArr
     num_buckets = buckets if causal else buckets // 2
     away = np.maximum(-distances, 0) if causal else np.abs(distances)
     exact = num_buckets // 2
-    # In float32 and in this order, so that a distance on the edge of a bucket is where the model had it. The logarithm
-    # is of float64 and rounded once: the digits of NumPy's in float32 depend on the processor.
+    # In float32 and in this order, so that a distance on the edge of a bucket is where the model had it. The
+    # logarithm is of float64 and rounded once: the digits of NumPy's in float32 depend on the processor.
     ratio = np.maximum(away, 1).astype(np.float32) / np.float32(exact)
     ratio = np.log(ratio, dtype=np.float64).astype(np.float32)
     steps = ratio / np.float32(math.log(max_distance / exact)) * np.float32(num_buckets - exact)

@@ -20,9 +20,9 @@ from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.index import RowCounts, RowIndex
 
 _ARITHMETIC = 2
-"""Raised whenever the kernels come to other bits: tests/numerics/fixtures/arithmetic.json has those of now. None was 1."""
+"""Raised when the kernels come to other bits: tests/numerics/test_every_processor.py has those of now."""
 _SAME_BITS = dict.fromkeys(("avx512_vnni", "avx512_bf16", "avx512", "avx2", "neon"), "multiply-add")
-"""Instruction sets that come to the same bits in every type; AMX does so in float32 alone, plain x86 in none."""
+"""Instruction sets that come to the same bits in every type; AMX does in float32 alone, plain x86 never."""
 
 
 def computed_with(config: ModelTaskConfig, kernels: str) -> ComputedWith:
