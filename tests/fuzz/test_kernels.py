@@ -107,7 +107,7 @@ def _compile(sources: Iterable[Path], target: Path, flags: list[str]) -> None:
             special += [
                 "-DMB_EMULATED",
                 "-Wno-psabi",
-                *map(setup["extension_macro"], setup["EXTENSION_FLAGS"]),
+                *map(setup["extension_macro"], setup["EXTENSION_FLAGS"] if IS_X86 else ()),
             ]
         _run(["g++", *common, *special, "-c", str(source), "-o", str(place)])
         return str(place)
@@ -151,6 +151,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "latent_ops",
             "recurrent_ops",
             "routing",
+            "elementary",
             "packing",
             "process_group",
             "instruction_sets",
@@ -214,7 +215,10 @@ def test_the_thread_pool_has_no_race(tmp_path: Path) -> None:
 
 def test_layers_of_experts_have_no_race(tmp_path: Path) -> None:
     _need(THREADS, tmp_path)
-    ours = ("variant_portable", "experts", "routing", "mindspore_ops", "process_group", "thread_pool")
+    ours = (
+        *("variant_portable", "experts", "routing", "elementary"),
+        *("mindspore_ops", "process_group", "thread_pool"),
+    )
     sources = [DRIVER / "expert_threads.cpp", *(SOURCES / f"{name}.cpp" for name in ours)]
     _compile(sources, tmp_path / "experts", THREADS)
     _must_have_no_race(tmp_path / "experts", "every row is right\n")
