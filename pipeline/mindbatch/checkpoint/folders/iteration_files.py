@@ -55,6 +55,11 @@ def iteration_in(folder: Path, names: Collection[str] | None = None) -> Path | N
     return None
 
 
+def holds_adapter(folder: Path) -> bool:
+    """True if `folder` is an adapter that MindFormers 2.1 saved without its base, or has one in it."""
+    return (folder / ADAPTER).is_file()
+
+
 def _tracked(folder: Path) -> Path:
     data = read_limited(file_in(folder, TRACKER), 4096)
     text = data.decode("ascii", "replace").strip()
