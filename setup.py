@@ -69,6 +69,7 @@ EXTRAS = {
         "build>=1",
         "auditwheel>=6",
         "uv>=0.9",
+        "duckdb>=1.1",
     ],
     "parity": ["torch==2.13.0"],
     "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<9.8"],

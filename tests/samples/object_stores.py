@@ -17,7 +17,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 BUCKET = "bucket"
-_GATED = 1 << 20
 
 
 def md5(content: bytes) -> str:
@@ -30,7 +29,7 @@ class Store:
 
     status: the answer to everything, in place of 200. cut_uploads: number of uploads whose connection ends in
     the middle. spoils: uploads are stored with other bytes. is_opaque: it tells no digests.
-    gate: a large upload is read to its middle, and then what waits for this.
+    gate: an upload of more than gated_bytes is read to its middle, and then what waits for this.
     """
 
     objects: dict[str, bytes] = field(default_factory=dict)
@@ -39,6 +38,7 @@ class Store:
     spoils: bool = False
     is_opaque: bool = False
     gate: Event | None = None
+    gated_bytes: int = 1 << 20
     requests: list[str] = field(default_factory=list)
     parts: dict[str, dict[int, bytes]] = field(default_factory=dict)
     etags: dict[str, str] = field(default_factory=dict)
@@ -107,12 +107,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.close()
             return
-        if store.gate is not None and length > _GATED:
-            self.rfile.read(length // 2)
+        body = b""
+        if store.gate is not None and length > store.gated_bytes:
+            body = self.rfile.read(length // 2)
             store.is_waiting.set()
             store.gate.wait()
-            length -= length // 2
-        body = self.rfile.read(length)
+        with suppress(OSError):
+            body += self.rfile.read(length - len(body))
+        if len(body) < length:  # who sent it was killed
+            self.close_connection = True
+            return
         if self.headers.get("Content-Encoding") == "aws-chunked":
             body = _unchunked(body)
         address = urlsplit(self.path)
@@ -183,6 +187,9 @@ class _S3Handler(_Handler):
                 digest = md5(b"".join(hashlib.md5(part).digest() for part in parts))
                 etag = store.put(key, b"".join(parts), f"{digest}-{len(parts)}")
                 self._xml("CompleteMultipartUploadResult", f"<ETag>{etag}</ETag>")
+            case "DELETE", _, _ if key in store.objects:
+                del store.objects[key]
+                self._answer(204)
             case "DELETE", _, {"uploadId": upload}:
                 store.parts.pop(upload, None)
                 self._answer(204)
@@ -245,6 +252,9 @@ class _GoogleHandler(_Handler):
     def _about(self, query: dict[str, str], body: bytes, key: str) -> None:
         if key not in self.served.objects:
             return self._refuse(404)
+        if self.command == "DELETE":
+            del self.served.objects[key]
+            return self._answer(204)
         return self._json(self._object(key))
 
     def _list(self, query: dict[str, str], body: bytes) -> None:

@@ -132,7 +132,8 @@ def hub_reason(error: Exception, hub: str, kind: str = "model") -> tuple[str, bo
 
     kind: of what was requested.
     """
-    return _hub_line(error, hub, kind), type(error).__name__ in _LASTING
+    is_denied = getattr(getattr(error, "response", None), "status_code", None) == 403
+    return _hub_line(error, hub, kind), is_denied or type(error).__name__ in _LASTING
 
 
 def _hub_line(error: Exception, hub: str, kind: str) -> str:
@@ -143,6 +144,8 @@ def _hub_line(error: Exception, hub: str, kind: str) -> str:
         where = constants.ENDPOINT
     else:
         where = os.environ.get("MODELSCOPE_ENDPOINT") or "https://modelscope.cn"
+    if getattr(getattr(error, "response", None), "status_code", None) == 403 and name not in _GATED:
+        return f"{where} does not allow it: {TOKENS[hub]} may not read or write this {kind}"
     match name:
         case _ if name in _GATED:
             return f"its owner asks for consent: accept the terms at {where} and set {TOKENS[hub]}"

@@ -111,6 +111,11 @@ class ObjectStore:
             raise Refused(f"{key}: the store does not have what was sent")
         return stored
 
+    def remove(self, key: str) -> None:
+        """Removes an object, if it exists."""
+        if self.stat(key) is not None:
+            self._files.rm_file(f"{self._bucket}/{key}")
+
     def _put(self, path: Path, key: str) -> None:
         self._files.put_file(str(path), f"{self._bucket}/{key}", chunksize=PART_BYTES)
 

@@ -61,6 +61,41 @@ def _folder(cache: Path, request: dict[str, Any], objects: dict[str, StoredObjec
     return cache / hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:40]
 
 
+def check(connection: Connection, request: str) -> None:
+    """Answers `request`, JSON: scheme, bucket, folder, names of files, seconds.
+
+    Sends `existing`, those of the files that exist. It is an error if the credentials may not write there.
+    """
+    answer(connection, request, _check, reason, _MEMORY_BYTES)
+
+
+def _check(send: Any, connection: Connection, request: dict[str, Any]) -> None:
+    folder = request["folder"]
+    with deadline(request["seconds"], "the answer of the store"):
+        store = STORES[request["scheme"]](request["bucket"])
+        existing = store.stat_all(folder + name for name in request["names"])
+        store.can_write(folder + request["names"][0])
+    send(existing=sorted(key.removeprefix(folder) for key in existing))
+
+
+def upload(connection: Connection, request: str) -> None:
+    """Answers `request`, JSON: scheme, bucket, folder, `files`, paths here by name, and names to remove.
+
+    Sends `objects`, as `fetch` does, after the size and digest of each was compared.
+    """
+    answer(connection, request, _upload, reason, _MEMORY_BYTES)
+
+
+def _upload(send: Any, connection: Connection, request: dict[str, Any]) -> None:
+    store, folder = STORES[request["scheme"]](request["bucket"]), request["folder"]
+    objects = {}
+    for name, path in request["files"].items():
+        objects[folder + name] = recorded(store.upload(Path(path), folder + name))
+    for name in request["removed"]:
+        store.remove(folder + name)
+    send(objects=objects)
+
+
 def reason(error: Exception, values: dict[str, Any]) -> tuple[str, bool]:
     """One line on what a library or the network raised, and True if trying again does not help."""
     scheme = values["scheme"]

@@ -1,13 +1,12 @@
 """Fetches the files that addresses stand for into local caches, in the version that a run has recorded."""
 
-import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mindbatch.hub.blobs import entry_name
+from mindbatch.hub.blobs import entry_name, file_digest
 from mindbatch.hub.models import cache_folder
 from mindbatch.io.amounts import counted, size
 from mindbatch.io.errors import ConfigError
@@ -15,7 +14,6 @@ from mindbatch.io.screen_text import printable, say
 from mindbatch.remote.address import DataAddress, is_remote, parse
 
 _LISTING_SECONDS = 120.0
-_READ_BYTES = 1 << 20
 _USER = re.compile(r"(?<=//)[^/]*@")
 
 SourceRecord = dict[str, Any]
@@ -166,13 +164,8 @@ def _cached(address: DataAddress, record: SourceRecord) -> list[Path]:
 
 
 def _has(file: Path, digest: str) -> bool:
-    """True if a file has a digest, KIND:HEX, of sha256 or of git's sha1."""
-    kind, _, expected = digest.partition(":")
+    """True if a file has a digest of `file_digest`."""
     try:
-        content = hashlib.new(kind, b"blob %d\0" % file.stat().st_size if kind == "sha1" else b"")
-        with file.open("rb") as stream:
-            while chunk := stream.read(_READ_BYTES):
-                content.update(chunk)
+        return file_digest(file, digest.partition(":")[0]) == digest
     except OSError:
         return False
-    return content.hexdigest() == expected
