@@ -68,6 +68,8 @@ EXTRAS = {
         "types-PyYAML",
         "build>=1",
         "auditwheel>=6",
+        "nbclient>=0.10",
+        "ipykernel>=7",
         "uv>=0.9",
         "duckdb>=1.1",
     ],
@@ -218,7 +220,7 @@ setup(
     package_data={
         "mindbatch": ["py.typed"],
         "mindbatch.configs": ["*.yaml", "*/*.yaml"],
-        "mindbatch.examples": ["*.jsonl", "*/*", "adapters/*/*"],
+        "mindbatch.examples": ["*.ipynb", "*/*", "adapters/*/*"],
         "mindbatch.evaluation": ["templates/*"],
         "mindbatch.kernels": ["csrc/*"],
         "mindbatch.config_json": ["config_keys.json", "foreign_models.json"],
