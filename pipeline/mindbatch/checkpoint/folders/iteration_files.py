@@ -81,7 +81,7 @@ def weight_files(iteration: Path) -> list[Path]:
     if ADAPTER in names:
         raise CheckpointError(
             f"{iteration}: holds an adapter alone ({ADAPTER}), which MindFormers saved without its base; "
-            "needed are the weights of a whole model"
+            "needed are the weights of a whole model, of a training with save_trainable_only: False"
         )
     files = {int(match[1]): (name, int(match[2])) for name in names if (match := WEIGHTS.fullmatch(name))}
     if not files:

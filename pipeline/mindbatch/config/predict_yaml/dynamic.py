@@ -56,8 +56,8 @@ def checkpoint_folder(value: Any, predict_yaml: PredictYaml) -> Any:
     """Reads the folder of weights and tokenizer; an adapter without its base is refused."""
     if isinstance(value, str) and value and holds_adapter(resolve_path(value)):
         return rejected(
-            "is an adapter without its base; merge both with transform_safetensors_lora.py of MindFormers, "
-            "or give the base here and an adapter of PEFT in lora.adapters"
+            "is an adapter without its base, saved with save_trainable_only: True, which is not read; give "
+            "the base here, and an adapter of PEFT in lora.adapters"
         )
     return to.weights_folder(value, predict_yaml)
 
