@@ -63,9 +63,28 @@ def test_a_command_that_is_killed_while_it_uploads(tmp_path: Path) -> None:
         requests = len(store.requests)
         again = run(command, tmp_path, environment)
         assert (again.returncode, len(store.requests)) == (0, requests)
-    assert "secret" not in done.stderr + again.stderr
+        replayed = run([*command[:3], "replay", "run", "2"], tmp_path, environment)
+        assert (replayed.returncode, replayed.stdout.splitlines()[-1]) == (0, "equal to the run")
+    assert "secret" not in done.stderr + again.stderr + replayed.stderr
+    assert "path: hf://datasets/org/data/train\n" in (tmp_path / "run/config.yaml").read_text()
     written = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert not [path for path in written if b"secret" in path.read_bytes()]
+
+
+def test_plan_and_evaluate_read_addresses(tmp_path: Path) -> None:
+    rows = b"".join(b'{"prompt": "%d + 1 =", "answer": "%d"}\n' % (number, number + 1) for number in range(4))
+    words = ["model=tiny_gpt2", "data.path=hf://datasets/org/data/test.jsonl", "decoding.max_new_tokens=3"]
+    with DatasetHub({"test.jsonl": rows}) as hub:
+        environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "HF_ENDPOINT": hub.address}
+        command = [sys.executable, "-m", "mindbatch"]
+        planned = run([*command, "plan", *words], tmp_path, environment)
+        assert planned.returncode == 0, planned.stderr
+        assert planned.stdout.startswith("rows       4\n")
+        words += ["metrics=[exact_match]", "output.dir=scores"]
+        evaluated = run([*command, "evaluate", *words], tmp_path, environment)
+        assert evaluated.returncode == 0, evaluated.stderr
+        assert evaluated.stderr.count("fetching hf://datasets/org/data/test.jsonl") == 1
+    assert json.loads((tmp_path / "scores/results.json").read_bytes())["questions"] == 4
 
 
 def test_mistakes_are_told_together_and_before_anything_begins(tmp_path: Path) -> None:

@@ -27,14 +27,16 @@ def md5(content: bytes) -> str:
 class Store:
     """objects: of its one bucket, by key.
 
-    status: the answer to everything, in place of 200. cut_uploads: number of uploads whose connection ends in
-    the middle. spoils: uploads are stored with other bytes. is_opaque: it tells no digests.
-    gate: an upload of more than gated_bytes is read to its middle, and then what waits for this.
+    status: the answer to everything, in place of 200. cut_uploads, cut_downloads: number of those whose
+    connection ends in the middle. spoils: uploads are stored with other bytes.
+    is_opaque: it tells no digests.
+    gate: an upload of more than gated_bytes is read to its middle, and the rest after this.
     """
 
     objects: dict[str, bytes] = field(default_factory=dict)
     status: int = 200
     cut_uploads: int = 0
+    cut_downloads: int = 0
     spoils: bool = False
     is_opaque: bool = False
     gate: Event | None = None
@@ -138,7 +140,13 @@ class _Handler(BaseHTTPRequestHandler):
         headers = dict(about)
         if "Range" in self.headers:
             headers["Content-Range"] = f"bytes {start}-{last}/{len(content)}"
-        self._answer(206 if "Range" in self.headers else 200, content[start : last + 1], headers)
+        body = content[start : last + 1]
+        if self.command == "GET" and self.served.cut_downloads > 0:
+            self.served.cut_downloads -= 1
+            headers["Content-Length"] = str(len(body))
+            body = body[: len(body) // 2]
+            self.close_connection = True
+        self._answer(206 if "Range" in self.headers else 200, body, headers)
 
     def _answer(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
         self.send_response(status)

@@ -101,7 +101,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "parallel",
     }
     | DECLARATIONS
-    | {"run", "dataset", "evaluation", "ledger", "launch", "replicas", "server"}
+    | {"run", "dataset", "evaluation", "ledger", "launch", "remote", "replicas", "server"}
     | LOWEST,
     "cli": {"tasks", "config"} | LOWEST,
     "__init__": {"llm", "async_llm", "decoding", "engine"} | LOWEST,

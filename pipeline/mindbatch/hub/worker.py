@@ -123,6 +123,8 @@ def first_cause(error: BaseException) -> str:
 
 _GATED = ("GatedRepoError", "PermissionDeniedError")
 _UNKNOWN = ("RepositoryNotFoundError", "NotExistError", "AuthenticationError")
+_NETWORK = {"ServerError", "APIError", "FileDownloadError", "HTTPError", "TransportError"}
+"""Names of exceptions of the network, or kinds of them, that are no OSError: the last two are httpx's."""
 _LASTING = frozenset((*_GATED, *_UNKNOWN, "RevisionNotFoundError"))
 """Names of exceptions that say what is wrong with the request."""
 
@@ -157,7 +159,7 @@ def _hub_line(error: Exception, hub: str, kind: str) -> str:
             return f"the hub sent other bytes than it announced ({text})"
     if is_full(error):
         return "the disk of the cache is full"
-    if isinstance(error, OSError) or name in ("ServerError", "APIError", "FileDownloadError"):
+    if isinstance(error, OSError) or _NETWORK & {kind.__name__ for kind in type(error).__mro__}:
         return f"{where} cannot be reached, or ended the connection ({first_cause(error)[:200]})"
     return f"what {where} answers cannot be read ({name}: {text})"
 

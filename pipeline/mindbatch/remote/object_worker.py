@@ -73,7 +73,7 @@ def _check(send: Any, connection: Connection, request: dict[str, Any]) -> None:
     folder = request["folder"]
     with deadline(request["seconds"], "the answer of the store"):
         store = STORES[request["scheme"]](request["bucket"])
-        existing = store.stat_all(folder + name for name in request["names"])
+        existing = store.stat_all([folder + name for name in request["names"]])
         store.can_write(folder + request["names"][0])
     send(existing=sorted(key.removeprefix(folder) for key in existing))
 

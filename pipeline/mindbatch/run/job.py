@@ -251,6 +251,8 @@ class BatchJob:
                 upload.record,
             )
 
+        if index.count(None):
+            upload.check_again()
         write_status("running")
         try:
             if index.count(None):

@@ -32,9 +32,12 @@ class ResultUpload:
     folder: RunFolder
     address: str | None
     record: dict[str, Any] | None = field(default=None, init=False)
+    _is_checked: bool = field(default=False, init=False)
 
     def check(self) -> None:
-        """Claims the address for this run, which must have no files of others. No network if it is claimed.
+        """Claims the address for this run, which must have no files of others.
+
+        After a complete upload that needs no network.
 
         Raises as `check_destination`.
         """
@@ -45,9 +48,22 @@ class ResultUpload:
             self.record = earlier
             if earlier.get("status") == "complete":
                 return
-        names = [*sorted(RESULT_NAMES.values()), self.folder.errors.name]
-        check_destination(_KEY, parse(self.address), names, is_own=self.record is not None)
+        self._check(is_own=self.record is not None)
         self.record = self.record or {"address": self.address, "status": "pending"}
+
+    def check_again(self) -> None:
+        """Checks before rows are run what `check` left out because everything was uploaded already.
+
+        Raises as `check_destination`.
+        """
+        if self.address is not None and not self._is_checked:
+            self._check(is_own=True)
+
+    def _check(self, *, is_own: bool) -> None:
+        assert self.address is not None
+        names = [*sorted(RESULT_NAMES.values()), self.folder.errors.name]
+        check_destination(_KEY, parse(self.address), names, is_own=is_own)
+        self._is_checked = True
 
     def run(self, results: Collection[Path], time: str, storage: Storage) -> bool:
         """Uploads result files that are not there yet, and records it; returns True if there were any.

@@ -150,6 +150,12 @@ def test_an_object_that_does_not_arrive_as_it_is_is_not_kept(tmp_path: Path, sto
     assert not list((tmp_path / "objects").rglob("*part*"))
 
 
+def test_a_connection_that_is_cut_is_gone_on_from(store: Any) -> None:
+    store.cut_downloads = 1
+    assert fetched(store, "in/part-1.jsonl")[0] == {"part-1.jsonl": rows("a", "b")}
+    assert store.cut_downloads == 0
+
+
 def test_without_credentials_it_says_which(
     tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,6 +170,15 @@ def test_without_permission_nothing_begins(tmp_path: Path, destination: Any) -> 
     assert not (tmp_path / "run").exists()
 
 
+def test_permission_that_is_withdrawn_is_noticed_before_rows_run(tmp_path: Path, destination: Any) -> None:
+    assert make_job(run_config(tmp_path, destination)).run() == EXIT_DONE
+    write_rows(tmp_path / "rows.jsonl", 7)
+    destination.refuse()
+    refused(run_config(tmp_path, destination), EXIT_USAGE, never)
+    assert len(destination.stored()) == 2
+    assert record(tmp_path)["status"] == "complete"
+
+
 def test_what_does_not_arrive_whole_is_an_error_and_sent_again(tmp_path: Path, destination: Any) -> None:
     destination.server.spoils = True
     *_, line = refused(run_config(tmp_path, destination), EXIT_UNFINISHED)
