@@ -132,7 +132,15 @@ def test_the_wheel_runs_at_full_speed(environment: Path, own_process: CommandLin
 def test_uvx_runs_the_wheel(tmp_path: Path) -> None:
     wheel = built(f"*manylinux_2_28_{platform.machine()}.whl")
     generate = ["generate", "model=tiny_gpt2", f"prompts=[{COUNTED!r}]", "decoding.max_new_tokens=3"]
-    run = [str(Path(sys.executable).with_name("uvx")), "--python", sys.executable, "--from", str(wheel), "mindbatch", *generate]
+    run = [
+        str(Path(sys.executable).with_name("uvx")),
+        "--python",
+        sys.executable,
+        "--from",
+        str(wheel),
+        "mindbatch",
+        *generate,
+    ]
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stdout == f"{COUNTED} two, three\n", done.stderr
 

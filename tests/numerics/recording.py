@@ -1,5 +1,6 @@
 """Engines over a loaded model that write down the logits after the prefixes they compute."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,6 @@ from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import StageRunner, Step, StepOutput
-from mindbatch.engine.step_graphs import StepGraphs
 
 Prefix = tuple[int, ...]
 Logits = dict[Prefix, NDArray[np.float32]]
@@ -31,6 +31,10 @@ def load(folder: Path, *, first_buckets: Sequence[int] = (1,), **options: Any) -
 
 def pad_steps(runner: Any, sizes: Sequence[int]) -> None:
     """Steps are padded to one of these sizes, each with graphs of its own. Recorded steps are not padded."""
+    if "mindspore" not in sys.modules:  # only its graphs are padded
+        return
+    from mindbatch.engine.step_graphs import StepGraphs
+
     if isinstance(runner._network, StepGraphs):
         assert runner._network._buckets
         runner._network._buckets = [*sizes]

@@ -15,6 +15,7 @@ OWN_KERNELS = "not with runtime.device_target=Ascend, which has kernels of its o
 NATIVE_KERNELS = "is for the native kernels of a CPU; use auto"
 
 
+@pytest.mark.needs("mindspore")
 @pytest.mark.parametrize(
     ("overrides", "fault"),
     [
@@ -63,6 +64,7 @@ def test_what_a_device_has_not_is_refused(overrides: str, fault: str, usable: tu
     assert others == [] or fault is ONE_PROCESS
 
 
+@pytest.mark.needs("mindspore")
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -78,6 +80,7 @@ def test_what_it_has_is_taken(overrides: str, usable: tuple[str, str]) -> None:
     config_of("generate", *usable, *overrides.split())
 
 
+@pytest.mark.needs("mindspore")
 @pytest.mark.parametrize(
     "asked", ["model.dtype=bfloat16", "model.quantization=int8", "model.cache_dtype=bfloat16"]
 )
