@@ -150,10 +150,10 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 def mindformers_error() -> str | None:
     """Names the installed MindFormers and those allowed; None if it is one of these, or none is installed."""
-    found = versions(["mindformers"]).get("mindformers")
-    if found is None or ".".join(found.split(".")[:2]) in MINDFORMERS_RELEASES:
+    release = versions(["mindformers"]).get("mindformers")
+    if release is None or ".".join(release.split(".")[:2]) in MINDFORMERS_RELEASES:
         return None
-    return f"MindFormers {found} is installed; allowed: {', '.join(MINDFORMERS_RELEASES)}"
+    return f"MindFormers {release} is installed; allowed: {', '.join(MINDFORMERS_RELEASES)}"
 
 
 def lacks_hyper_parallel() -> bool:
