@@ -23,8 +23,9 @@ _DENIED = (401, 403)
 def fetch(connection: Connection, request: str) -> None:
     """Answers `request`, JSON: scheme, bucket, path, keys if they are known, cache, seconds to list.
 
-    Sends `objects`: by key `size`, `etag` and `version`; after a go-ahead the number of `bytes` now and then;
-    at the end `folder`, in which a file has the path of its key. In case of an error see `worker.answer`.
+    Sends `objects`, by key `size`, `etag` and `version`, and the keys `missing` in the cache; after a
+    go-ahead the number of `bytes` now and then; at the end `folder`, in which a file has the path of its key.
+    In case of an error see `worker.answer`.
     """
     answer(connection, request, _fetch, reason, _MEMORY_BYTES)
 
@@ -36,9 +37,10 @@ def _fetch(send: Any, connection: Connection, request: dict[str, Any]) -> None:
         objects = store.stat_all(keys)
     if not objects and not request["keys"]:
         raise FileNotFoundError
-    send(objects={key: recorded(stored) for key, stored in objects.items()})
-    connection.recv_bytes()
     folder = _folder(Path(request["cache"]), request, objects)
+    missing = [key for key in objects if not (folder / key).is_file()]
+    send(objects={key: recorded(stored) for key, stored in objects.items()}, missing=missing)
+    connection.recv_bytes()
     folder.mkdir(parents=True, exist_ok=True)
     limit_files(max(stored.size for stored in objects.values()))
     with (folder / ".lock").open("w") as lock, reporting(send, folder):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mindbatch.hub.blobs import entry_name, file_digest
+from mindbatch.hub.listings import COMMIT, DIGEST, is_plain_path
 from mindbatch.hub.models import cache_folder
 from mindbatch.io.amounts import counted, size
 from mindbatch.io.errors import ConfigError
@@ -51,9 +52,26 @@ def local_files(
             local.append(path)
             continue
         address = parse(path)
-        files, records[path] = _fetched(address, suffixes, recorded.get(path), cache)
+        record = _checked(address, recorded[path]) if path in recorded else None
+        files, records[path] = _fetched(address, suffixes, record, cache)
         local += map(str, files)
     return LocalFiles(tuple(local), records)
+
+
+def _checked(address: DataAddress, record: Any) -> SourceRecord:
+    """Checks a record, which is of a file that may come from others. Raises ConfigError."""
+    match record:
+        case {"commit": str(commit), "files": {**files}} if address.is_hub:
+            digests = [digest for digest in files.values() if isinstance(digest, str)]
+            if files and COMMIT.fullmatch(commit) and len(digests) == len(files):
+                names = [*files]
+                if all(map(is_plain_path, names)) and all(map(DIGEST.fullmatch, digests)):
+                    return dict(record)
+        case {"objects": {**objects}} if not address.is_hub:
+            known = [key for key, about in objects.items() if isinstance(about, dict) and "etag" in about]
+            if objects and len(known) == len(objects) and all(map(is_plain_path, known)):
+                return dict(record)
+    raise ConfigError(f"run.json: damaged: what it has of {address.text} is no record of fetched files")
 
 
 def _fetched(
@@ -113,11 +131,13 @@ def _of_store(
     }
     child = NetworkChild(object_worker.fetch, request, _key(address))
     try:
-        objects = child.message()["objects"]
+        plan = child.message()
+        objects = plan["objects"]
         if record is not None:
             _refuse_changed(address, record["objects"], objects)
-        sizes = {key: stored["size"] for key, stored in objects.items()}
-        say(_fetching(address, sizes, where))
+        sizes = {key: objects[key]["size"] for key in plan["missing"]}
+        if sizes:
+            say(_fetching(address, sizes, where))
         child.go_on()
         folder = Path(child.followed(sum(sizes.values()))["folder"])
     finally:
