@@ -24,6 +24,12 @@ from mindbatch.run.progress import clock, closing_line, reading_line, run_progre
 LAST = "8 rows run in 100 s; 400 prompt tokens (25% found in the cache), 900 generated (9 tokens/s)\n"
 
 
+@pytest.fixture(autouse=True)
+def _capable_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever terminal the tests are started in."""
+    monkeypatch.setenv("TERM", "xterm")
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
