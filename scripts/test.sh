@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Formatting, lint, types and tests: CI's first step. --fast leaves the slow tests out and draws fewer examples.
 # --platform 2.10 runs tests with MindSpore 2.10 and MindFormers 2.0 in an environment of its own: those that
-# import them, unless others are named. Other arguments go to pytest.
+# import them, unless others are named. --platform oldest and newest run the core's tests with the oldest and the
+# newest packages that setup.py allows, without MindSpore. Other arguments go to pytest.
 set -euo pipefail
 
 # shellcheck source=scripts/venv.sh
@@ -16,6 +17,11 @@ of_platform=(
     tests/unit/{backends,ascend_simulation,config,parallel} tests/unit/test_{streaming,imports}.py
     tests/unit/tasks/test_doctor.py tests/e2e/test_{generate,mindformers}.py
 )
+# What the oldest and the newest packages run, beside the tests of less than a second.
+of_core=(
+    tests/recorded/test_generated.py tests/numerics/test_{draws,shipped_models,program}.py
+    tests/e2e/test_{without_optional_packages,batch,installs}.py
+)
 is_platform=""
 others=""
 while (($#)); do
@@ -23,7 +29,7 @@ while (($#)); do
         --fast) pytest_arguments+=(-m "$not_fast" --hypothesis-profile fast) ;;
         --platform)
             use_platform "${2:-}"
-            is_platform=yes
+            is_platform=$2
             shift
             ;;
         *)
@@ -43,6 +49,11 @@ prepare_tests
 if [[ -n $is_platform ]]; then
     if [[ -n $others ]]; then
         check pytest "${pytest_arguments[@]}"
+        exit
+    fi
+    if [[ $is_platform == *est ]]; then
+        check pytest "${pytest_arguments[@]}" -m "$not_fast" --hypothesis-profile fast tests/{unit,configs,recorded,faults}
+        check pytest "${pytest_arguments[@]}" "${of_core[@]}"
         exit
     fi
     check pytest "${pytest_arguments[@]}" "${of_platform[@]}"

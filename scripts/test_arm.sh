@@ -44,20 +44,6 @@ make_debian() {
     touch "$arm/made"
 }
 
-# Installs a wheel, and what it and the tests need, with this machine's pip: emulated it would take minutes.
-install_there() {
-    local pip=(isolated "$venv_python" -m pip --disable-pip-version-check) platform
-    local options=(--quiet --no-compile --upgrade --target "$site" --find-links "$arm/pure" --only-binary=:all:)
-    options+=(--implementation cp --python-version 3.11 --abi cp311 --abi abi3 --abi none)
-    for platform in manylinux_2_{31,28,27,17} manylinux2014; do
-        options+=(--platform "${platform}_aarch64")
-    done
-    "${pip[@]}" wheel --quiet --no-deps --constraint "$constraints" --wheel-dir "$arm/pure" jieba antlr4-python3-runtime
-    # It complains of the packages of this machine, which stay as they are.
-    "${pip[@]}" install "${options[@]}" "$1" pytest hypothesis jsonschema safetensors scipy 2>"$arm/installation.log" ||
-        fail "$(cat "$arm/installation.log")"
-}
-
 wheels=("$root"/dist/*aarch64.whl)
 [[ -f ${wheels[0]} ]] || fail "there is no wheel in dist/; run scripts/build_wheels.sh first"
 for program in mmdebstrap qemu-aarch64-static; do
@@ -70,7 +56,7 @@ fi
 prepare_tests
 [[ -f $arm/made ]] || make_debian
 say "Installing $(basename "${wheels[0]}") there"
-install_there "${wheels[0]}"
+install_elsewhere 3.11 aarch64 "$site" "${wheels[0]}"
 mindbatch=(in_arm python -I -m mindbatch)
 "${mindbatch[@]}" doctor | sed -n '/^kernels/,/^$/p'
 for ranks in 1 2; do

@@ -12,6 +12,7 @@ declare -A extras=([core]="" [mindspore]="[mindspore]" [test]="[test,mindformers
 declare -A sizes=([core]="about a minute, 0.5 GB" [docs]="about a minute, 0.5 GB")
 declare -A larger=([core]="mindspore test docs" [mindspore]="test")
 
+python_names=(python3.{12,11,10,13,14} python3 python)
 pythons="3.10 or newer"  # MindSpore comes for 3.10, 3.11 and 3.12
 
 say() {
@@ -23,10 +24,12 @@ fail() {
     exit 1
 }
 
-# Switches to the environment of another MindSpore and MindFormers.
+# Switches to the environment of another MindSpore and MindFormers, or of the core's oldest or newest packages.
 use_platform() {
     constraints=$root/constraints-$1.txt
-    [[ -f $constraints ]] || fail "--platform $1: there is no $(basename "$constraints"); allowed: 2.10"
+    [[ $1 && -f $constraints ]] || fail "--platform $1: there are no such constraints; allowed: 2.10, oldest, newest"
+    [[ $1 != *est ]] || extras[test]="[server]" sizes[test]="a minute, 0.5 GB"
+    [[ $1 != oldest ]] || python_names=(python3.{10,11,12})
     venv=$root/.venv-$1
     venv_python=$venv/bin/python
 }
@@ -157,7 +160,7 @@ recreate_venv() {
 # Prints $PYTHON if it is set, else the newest suitable Python on the path.
 find_python() {
     local candidate python
-    for candidate in ${PYTHON:+"$PYTHON"} python3.{12,11,10,13,14} python3 python; do
+    for candidate in ${PYTHON:+"$PYTHON"} "${python_names[@]}"; do
         if python=$(path_of "$candidate") && is_usable "$python"; then
             echo "$python"
             return
@@ -237,4 +240,20 @@ one_line() {
         return 1
     }
     printf '\r\033[K' >&2
+}
+
+# Installs a wheel, and what it and the tests need in the newest versions, for another Python and machine, with this
+# machine's pip: "VERSION MACHINE SITE_PACKAGES WHEEL".
+install_elsewhere() {
+    local version=$1 machine=$2 site=$3 wheel=$4 platform
+    local pip=(isolated "$venv_python" -m pip --disable-pip-version-check) pure=$root/build/pure
+    local options=(--quiet --no-compile --upgrade --target "$site" --find-links "$pure" --only-binary=:all:)
+    options+=(--implementation cp --python-version "$version" --abi "cp${version/./}" --abi abi3 --abi none)
+    for platform in manylinux_2_{39,34,31,28,27,17} manylinux2014; do
+        options+=(--platform "${platform}_$machine")
+    done
+    "${pip[@]}" wheel --quiet --no-deps --constraint "$constraints" --wheel-dir "$pure" jieba antlr4-python3-runtime
+    # It complains of the packages of this machine, which stay as they are.
+    "${pip[@]}" install "${options[@]}" "$wheel" pytest pytest-xdist hypothesis jsonschema safetensors scipy \
+        2>"$root/build/installation.log" || fail "$(cat "$root/build/installation.log")"
 }

@@ -6,15 +6,16 @@ import os
 import pickle
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from mindbatch.config import hydra_tree, paths
 from mindbatch.io import screen_text as hidden_values
+from optional_packages import OPTIONAL, reason_to_skip
 
 # Each run draws others. scripts/test.sh --fast draws fewer; many more: pytest --hypothesis-profile thorough
 SUPPRESSED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -31,14 +32,35 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test with fast_cases(n) the cases after the first n are slow."""
+    """Of a test with fast_cases(n) the cases after the first n are slow; needs(...) may skip a test."""
     seen: Counter[str] = Counter()
     for item in items:
+        needed = [package for mark in item.iter_markers("needs") for package in mark.args]
+        if (reason := reason_to_skip(*needed)) is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
         if (mark := item.get_closest_marker("fast_cases")) is not None:
             name = item.nodeid.partition("[")[0]
             seen[name] += 1
             if seen[name] > mark.args[0]:
                 item.add_marker(pytest.mark.slow)
+
+
+class _Module(pytest.Module):
+    """A file of tests, skipped if it imports an optional package that is not installed."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        try:
+            return super().collect()
+        except self.CollectError as error:
+            lacks = error.__cause__
+            package = str(getattr(lacks, "name", None)).partition(".")[0]
+            if isinstance(lacks, ModuleNotFoundError) and package in OPTIONAL and reason_to_skip(package):
+                pytest.skip(reason_to_skip(package) or "", allow_module_level=True)
+            raise
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    return cast(pytest.Module, _Module.from_parent(parent, path=module_path))
 
 
 def pytest_collection_finish() -> None:

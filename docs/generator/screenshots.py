@@ -1,8 +1,8 @@
-"""Takes the screenshots of docs/images: the page of an evaluation, the progress of a batch on a terminal.
+"""Takes the screenshots of docs/images: the pages of an evaluation and a run, the progress of a batch.
 
 python docs/generator/screenshots.py [--chromium PATH]
 
-Both are of the shipped model, and take a minute. Chromium draws them without a window.
+All are of the shipped model, and take a minute. Chromium draws them without a window.
 """
 
 from __future__ import annotations
@@ -59,6 +59,9 @@ def main() -> None:
         page = folder / "terminal.html"
         page.write_text(terminal_page(progress_of_a_batch(folder)), encoding="utf-8")
         draw(chromium, page, (960, 110), IMAGES / "progress.png")
+        command = [sys.executable, "-m", "mindbatch", "runs", "runs/a", "report=run.html"]
+        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        draw(chromium, folder / "run.html", (1100, 880), IMAGES / "run.png")
 
 
 def progress_of_a_batch(folder: Path) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from mindbatch.config.environment import configure_process, keep_files_private, prepare_environment
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder, expand_home
-from mindbatch.config.schema import Task
+from mindbatch.config.schema import Task, schema_keys
 from mindbatch.io.error_lines import did_you_mean
 from mindbatch.io.errors import EXIT_DONE, EXIT_UNFINISHED, EXIT_USAGE, ConfigError, MindBatchError, is_panic
 from mindbatch.io.interrupts import DEFERRED_SIGNALS, interrupt_outcome, signal_notes
@@ -65,6 +65,7 @@ SHORT_FLAGS = {
 
 VERBOSE = "--verbose"
 WATCH = "--watch"
+_WATCH_KEY = "watch"
 
 
 @dataclass
@@ -168,7 +169,10 @@ def _dispatch(line: CommandLine) -> int:
         options = OptionFiles(configs_folder(), line.values.get("--config-dir"))
         from mindbatch.tasks.help_pages import task_page
 
-        show_page(task_page(task, options, _flags(), line.help_part))
+        flags = _flags()
+        if not _can_watch(task):
+            del flags[WATCH]
+        show_page(task_page(task, options, flags, line.help_part))
         return EXIT_DONE
     return _run(task, line)
 
@@ -191,7 +195,9 @@ def _run(task: Task, line: CommandLine) -> int:
     if VERBOSE in line.switches:
         overrides.append(f"{task.schema.verbose_key}=true")
     if WATCH in line.switches:
-        overrides.append(f"{WATCH.lstrip('-')}=true")
+        if not _can_watch(task):
+            raise ConfigError(f"{WATCH}: mindbatch {task.name} has no such flag; mindbatch runs has it")
+        overrides.append(f"{_WATCH_KEY}=true")
     files = [line.values.get(flag) for flag in ("--config", "--config-dir", "--config-name")]
 
     def composed(overrides: list[str]) -> "Composition":
@@ -239,6 +245,10 @@ def run_job(*arguments: str) -> int:
     sys.argv[:] = ["mindbatch", *arguments]  # the record of a run has its command
     signal_notes.install()
     return main([*arguments], is_command=True)
+
+
+def _can_watch(task: Task) -> bool:
+    return _WATCH_KEY in schema_keys(task.schema).keys
 
 
 def _shown_part(line: CommandLine) -> str:

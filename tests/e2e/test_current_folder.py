@@ -72,7 +72,11 @@ USERS_SCRIPTS = {
     "ascend_check.sh": ["--help"],
 }
 DEVELOPERS_SCRIPTS = ["docs.sh", "test.sh", "test_builds.sh", "test_processes.sh", "compile_for_ascend.sh"]
-FOR_OTHER_MACHINES = ["build_wheels.sh", "test_arm.sh"]  # they run compilers and a system that are not here
+FOR_OTHER_MACHINES = [
+    "build_wheels.sh",
+    "test_arm.sh",
+    "test_pythons.sh",
+]  # they run compilers and a system that are not here
 TOOLS = sorted((CHECKOUT / "tools").glob("*.py"))
 RECORDING_PYTHON = """#!/bin/bash
 # A Python that records how it was started, and only answers what version it is.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 from mindbatch.tasks import doctor
 from package_sources import CHECKOUT, copy_of_the_sources, without_optimizing
@@ -29,15 +30,35 @@ def _pins(name: str) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["constraints.txt", "constraints-2.10.txt"])
-def test_the_pins_are_in_the_ranges_of_setup_py(name: str) -> None:
+NOT_PINNED = {"lm-eval", "parity", "docs"}  # extras that the tests do without
+BEYOND_THE_CORE = {"mindspore", "mindformers", "transformers", "ray", "mpi", "modelscope", "test"}
+
+
+@pytest.mark.parametrize(
+    ("name", "not_pinned"),
+    [
+        ("constraints.txt", NOT_PINNED),
+        ("constraints-2.10.txt", NOT_PINNED),
+        ("constraints-oldest.txt", NOT_PINNED | BEYOND_THE_CORE),
+        ("constraints-newest.txt", NOT_PINNED | BEYOND_THE_CORE),
+    ],
+)
+def test_the_pins_are_in_the_ranges_of_setup_py(name: str, not_pinned: set[str]) -> None:
     pins = _pins(name)
-    not_pinned = {"lm-eval", "parity", "docs"}  # extras that the tests do without
     for requirement in map(Requirement, requires("mindbatch") or ()):
         if requirement.marker and any(requirement.marker.evaluate({"extra": each}) for each in not_pinned):
             continue
         versions = pins[requirement.name.lower().replace("_", "-")]
         assert all(requirement.specifier.contains(version) for version in versions), requirement
+
+
+def test_the_oldest_pins_are_the_lower_bounds_of_the_core_and_the_server() -> None:
+    pins = _pins("constraints-oldest.txt")
+    for requirement in map(Requirement, requires("mindbatch") or ()):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": "server"}):
+            (lowest,) = [bound.version for bound in requirement.specifier if bound.operator == ">="]
+            versions = pins[requirement.name.lower().replace("_", "-")]
+            assert {*map(Version, versions)} == {Version(lowest)}, requirement
 
 
 def test_the_pins_for_mindspore_2_10_differ_in_what_it_needs() -> None:

@@ -1,12 +1,15 @@
 """Commands with predict YAMLs of MindFormers: the same run as with keys of our own, and its resumption."""
 
+import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from mindbatch import cli
 from mindbatch.io.errors import EXIT_DONE
+from small_qwen3 import write_small_qwen3
 
 pytestmark = pytest.mark.slow
 
@@ -88,3 +91,41 @@ def test_a_batch_is_resumed_without_the_yaml(
     assert cli.main(["replay", "output.dir=run", "key=3"]) == EXIT_DONE
     assert (here / "run/results.jsonl").read_bytes() == results
     assert "no effect" not in capfd.readouterr().err
+
+
+DYNAMIC = """\
+run_mode: predict
+checkpoint: {load_path: saved}
+inference: {max_new_tokens: 6, batch_size: 2, input_data: rows.jsonl, output: answers.jsonl}
+training: {seed: 1, local_batch_size: 1}
+lr_scheduler: {type: ConstantWarmUpLR}
+parallelism: {tensor_parallel: 1, sequence_parallel: True}
+context: {device_target: CPU, mode: 1}
+model: {model_type: qwen3, architectures: Qwen3ForCausalLM, seq_length: 64, num_hidden_layers: 2}
+"""
+RECORDS = ({"instruction": "Add", "input": "1 + 2"}, {"instruction": "Go"}, {"other": "?"}, {"input": "x"})
+
+
+def test_a_yaml_of_dynamic_graphs_runs_a_checkpoint_that_a_training_saved(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A record without a prompt is the only one that fails; the others are as with keys of our own."""
+    model = write_small_qwen3(here / "hf")
+    target = ("target.dir=saved", "target.format=iteration", "target.names=mcore")
+    assert cli.main(["reshard", "source=hf", *target]) == EXIT_DONE
+    for file in model.glob("tokenizer*"):
+        shutil.copy(file, "saved")
+    (here / "rows.jsonl").write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
+    (here / "p.yaml").write_text(DYNAMIC)
+    yaml = ["batch", "model.mindformers_yaml=p.yaml", "output.dir=run"]
+    assert cli.main([*yaml, "data.max_errors=1"]) == EXIT_DONE
+    rows = [json.loads(line) for line in (here / "run/results.jsonl").read_text().splitlines()]
+    assert [row["prompt"] for row in rows] == ["Add\n1 + 2", "Go", "x"]
+    [error] = [json.loads(line) for line in (here / "run/errors.jsonl").read_text().splitlines()]
+    assert (error["line"], error["reason"]) == (3, "data.template: no column instruction; the row has other")
+    prompts = json.dumps([row["prompt"] for row in rows])
+    own = ["model.checkpoint_name_or_path=hf", "model.seq_length=64", "decoding.max_new_tokens=6"]
+    capfd.readouterr()
+    assert cli.main(["generate", f"prompts={prompts}", *own, "output.format=json"]) == EXIT_DONE
+    texts = [json.loads(line)["generations"][0]["text"] for line in capfd.readouterr().out.splitlines()]
+    assert texts == [row["generations"][0]["text"] for row in rows]

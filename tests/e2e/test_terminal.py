@@ -25,6 +25,7 @@ def test_ctrl_c_ends_the_answer_and_then_the_conversation() -> None:
     child, terminal = pty.fork()
     if child == 0:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # tests in a shell's background inherit an ignored one
+        os.environ["TERM"] = "xterm"
         os.execv(
             sys.executable, [sys.executable, "-m", "mindbatch", "generate", "model=tiny_gpt2", *CONVERSATION]
         )

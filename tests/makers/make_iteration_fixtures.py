@@ -1,9 +1,10 @@
-"""Writes tests/numerics/fixtures/iterations.tar.xz: checkpoints as MindFormers 2.0 saves them in training.
+"""Writes tests/numerics/fixtures/iterations.tar.xz: checkpoints as MindFormers saves them in training.
 
     PYTHON tests/makers make_iteration_fixtures [TARGET]
 
-PYTHON has MindSpore 2.10, MindFormers 2.0.0 and this package. CASE/ in the archive is what a job saved, one
-process for a rank, and expected.npz there has every tensor whole. No job is trained.
+PYTHON has MindSpore 2.10, MindFormers 2.0.0, and this package. CASE/ in the archive is what a job saved, one
+process for a rank, and expected.npz there has every tensor whole. No job is trained. With MindFormers 2.1.0
+the archive is iterations_2_1.tar.xz, with the JSON files only: it checks that the others have the same bytes.
 
 MindFormers' and MindSpore's own are networks and optimizers, so names and shapes, `get_all_sharded_tensor`,
 `save_checkpoint` with all that it calls, the classes of layouts, and the arithmetic of slices. Mocked are
@@ -12,11 +13,14 @@ would say (the latter is not installed); and that parameters are divided, which 
 """
 
 import os
+import pickle
 import sys
 import tarfile
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from importlib.metadata import version
+from inspect import signature
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +32,8 @@ import numpy.typing as npt
 
 from mindbatch.backends.mindformers.imports import stub_hyper_parallel
 
-FIXTURE = Path(__file__).parents[1] / "numerics/fixtures/iterations.tar.xz"
+FIXTURES = Path(__file__).parents[1] / "numerics/fixtures"
+FIXTURE, DESCRIPTIONS = FIXTURES / "iterations.tar.xz", FIXTURES / "iterations_2_1.tar.xz"
 PLAIN = {"mtime": 0, "mode": 0o644, "uid": 0, "gid": 0, "uname": "", "gname": "", "deep": False}
 CONFIG: dict[str, Any] = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8,
@@ -73,9 +78,25 @@ def main(target: Path) -> None:
             for rank in range(case.ranks):
                 with ProcessPoolExecutor(1, get_context("spawn")) as process:
                     process.submit(run_rank, Path(root, name), case, rank).result()
+        saved = [
+            path for path in sorted(Path(root).rglob("*")) if path.is_file() and path.suffix != ".pickle"
+        ]
+        if version("mindformers").startswith("2.1"):
+            refuse_other_bytes(Path(root), saved)
+            saved = [path for path in saved if path.suffix == ".json"]
         with tarfile.open(target, "w:xz") as archive:
-            for path in sorted(path for path in Path(root).rglob("*") if path.is_file()):
+            for path in saved:
                 archive.add(path, path.relative_to(root), filter=lambda member: member.replace(**PLAIN))
+
+
+def refuse_other_bytes(root: Path, saved: list[Path]) -> None:
+    """Ends the maker if a file of weights differs from the one that MindFormers 2.0 saved."""
+    with tarfile.open(FIXTURE) as archive:
+        for path in saved:
+            member = archive.extractfile(str(path.relative_to(root)))
+            assert member is not None
+            if path.suffix != ".json" and path.read_bytes() != member.read():
+                raise SystemExit(f"{path.relative_to(root)}: other bytes than in {FIXTURE}")
 
 
 def run_rank(folder: Path, case: Case, rank: int) -> None:
@@ -85,7 +106,7 @@ def run_rank(folder: Path, case: Case, rank: int) -> None:
     from mindformers.checkpoint.sharded_tensor import get_all_sharded_tensor
 
     ms.set_context(mode=ms.PYNATIVE_MODE if case.pynative else ms.GRAPH_MODE, device_target="CPU")
-    mock_cluster(case, rank)
+    mock_cluster(case, rank, folder.parent / f"{folder.name}-scattered")
     cells = build(case)
     parameters = {name: value for cell in cells for name, value in cell.parameters_dict().items()}
     arrays = whole_arrays(case, parameters)
@@ -105,13 +126,22 @@ def run_rank(folder: Path, case: Case, rank: int) -> None:
         save_checkpoint_path=str(folder),
         sharded_tensor_metas=shards,
         remove_redundancy=case.remove_redundancy,
+        **({"global_model_keys": {*cells[0].parameters_dict()}} if takes_model_keys(save_checkpoint) else {}),
     )
     np.savez_compressed(folder / "expected.npz", **arrays)
 
 
-def mock_cluster(case: Case, rank: int) -> None:
-    """Lets MindFormers take this process for a rank."""
-    from mindformers.checkpoint import layout_adapter, metadata
+def takes_model_keys(save_checkpoint: Any) -> bool:
+    """True for MindFormers 2.1, to which rank 0 tells the names of all weights."""
+    return "global_model_keys" in signature(save_checkpoint).parameters
+
+
+def mock_cluster(case: Case, rank: int, scattered: Path) -> None:
+    """Lets MindFormers take this process for a rank.
+
+    scattered: a folder outside of the checkpoint, with what rank 0 sends to the others.
+    """
+    from mindformers.checkpoint import fully_parallel, layout_adapter, metadata
     from mindformers.core.context.build_context import build_mf_context
     from mindformers.tools import utils
     from mindformers.utils import parallel_utils
@@ -119,8 +149,24 @@ def mock_cluster(case: Case, rank: int) -> None:
     build_mf_context({"use_legacy": False, "context": {}, "parallel": {}})
     utils.get_rank = lambda: rank
     utils.get_group_size = metadata.get_group_size = lambda: case.ranks
-    parallel_utils.comm_func = SimpleNamespace(barrier=lambda: None)
+    parallel_utils.comm_func = SimpleNamespace(barrier=lambda: None)  # MindFormers 2.0
+    parallel_utils.dist = parallel_utils.comm_func  # MindFormers 2.1
+    if hasattr(fully_parallel, "scatter_object_list"):  # MindFormers 2.1
+        calls = iter(range(100))
+        fully_parallel.all_gather_object = lambda gathered, own: None  # of no rank is read back what it wrote
+        fully_parallel.scatter_object_list = lambda received, objects, src: received.__setitem__(
+            0, scatter(scattered / f"{next(calls)}.pickle", objects)[rank]
+        )
     layout_adapter.get_context = {"mode": ms.PYNATIVE_MODE if case.pynative else ms.GRAPH_MODE}.get
+
+
+def scatter(path: Path, objects: list[Any] | None) -> list[Any]:
+    """Stores what rank 0 sends, and reads it on every other rank."""
+    if objects is None:
+        return list(pickle.loads(path.read_bytes()))
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(pickle.dumps(objects))
+    return objects
 
 
 def build(case: Case) -> list[Any]:
@@ -217,4 +263,5 @@ def slice_of(array: npt.NDArray[Any], shard: Any, rank: int) -> npt.NDArray[Any]
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if sys.argv[1:] else FIXTURE)
+    default = DESCRIPTIONS if version("mindformers").startswith("2.1") else FIXTURE
+    main(Path(sys.argv[1]) if sys.argv[1:] else default)

@@ -31,8 +31,11 @@ def load(folder: Path, *, first_buckets: Sequence[int] = (1,), **options: Any) -
 
 def pad_steps(runner: Any, sizes: Sequence[int]) -> None:
     """Steps are padded to one of these sizes, each with graphs of its own. Recorded steps are not padded."""
-    graphs = sys.modules.get("mindbatch.engine.step_graphs")  # imported where MindSpore runs steps
-    if graphs and isinstance(runner._network, graphs.StepGraphs):
+    if "mindspore" not in sys.modules:  # only its graphs are padded
+        return
+    from mindbatch.engine.step_graphs import StepGraphs
+
+    if isinstance(runner._network, StepGraphs):
         assert runner._network._buckets
         runner._network._buckets = [*sizes]
 

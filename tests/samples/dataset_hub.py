@@ -235,6 +235,8 @@ class _Handler(BaseHTTPRequestHandler):
             value = line["value"]
             if line["key"] == "file":
                 files[value["path"]] = base64.b64decode(value["content"])
+            elif line["key"] == "deletedFile":
+                del files[value["path"]]
             elif line["key"] == "lfsFile":
                 files[value["path"]] = hub.blobs[value["oid"]]
         new = hub.commit(files)

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-PACKED = Path(__file__).parents[1] / "numerics/fixtures/iterations.tar.xz"
+FIXTURES = Path(__file__).parents[1] / "numerics/fixtures"
+PACKED = {"2.0": ["iterations.tar.xz"], "2.1": ["iterations.tar.xz", "iterations_2_1.tar.xz"]}
+"""By release of MindFormers, its archives: 2.1 saves the same tensors, and another JSON."""
 CASES = {"a": 10, "b": 20, "c": 30, "d": 40, "e": 50}
 """By case the number of its iteration.
 
@@ -41,10 +43,11 @@ RENAMED = {
 }
 
 
-def unpacked_iterations(folder: Path) -> Path:
+def unpacked_iterations(folder: Path, release: str = "2.0") -> Path:
     """Unpacks all cases into a folder, each with the config.json of its model."""
-    with tarfile.open(PACKED) as files:
-        files.extractall(folder, filter="data")
+    for name in PACKED[release]:
+        with tarfile.open(FIXTURES / name) as files:
+            files.extractall(folder, filter="data")
     for case in CASES:
         (folder / case / "config.json").write_text(json.dumps(CONFIG))
     return folder

@@ -17,7 +17,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 BUCKET = "bucket"
-_GATED = 1 << 20
 
 
 def md5(content: bytes) -> str:
@@ -28,17 +27,20 @@ def md5(content: bytes) -> str:
 class Store:
     """objects: of its one bucket, by key.
 
-    status: the answer to everything, in place of 200. cut_uploads: number of uploads whose connection ends in
-    the middle. spoils: uploads are stored with other bytes. is_opaque: it tells no digests.
-    gate: a large upload is read to its middle, and then what waits for this.
+    status: the answer to everything, in place of 200. cut_uploads, cut_downloads: number of those whose
+    connection ends in the middle. spoils: uploads are stored with other bytes.
+    is_opaque: it tells no digests.
+    gate: an upload of more than gated_bytes is read to its middle, and the rest after this.
     """
 
     objects: dict[str, bytes] = field(default_factory=dict)
     status: int = 200
     cut_uploads: int = 0
+    cut_downloads: int = 0
     spoils: bool = False
     is_opaque: bool = False
     gate: Event | None = None
+    gated_bytes: int = 1 << 20
     requests: list[str] = field(default_factory=list)
     parts: dict[str, dict[int, bytes]] = field(default_factory=dict)
     etags: dict[str, str] = field(default_factory=dict)
@@ -107,12 +109,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.close()
             return
-        if store.gate is not None and length > _GATED:
-            self.rfile.read(length // 2)
+        body = b""
+        if store.gate is not None and length > store.gated_bytes:
+            body = self.rfile.read(length // 2)
             store.is_waiting.set()
             store.gate.wait()
-            length -= length // 2
-        body = self.rfile.read(length)
+        with suppress(OSError):
+            body += self.rfile.read(length - len(body))
+        if len(body) < length:  # who sent it was killed
+            self.close_connection = True
+            return
         if self.headers.get("Content-Encoding") == "aws-chunked":
             body = _unchunked(body)
         address = urlsplit(self.path)
@@ -134,7 +140,13 @@ class _Handler(BaseHTTPRequestHandler):
         headers = dict(about)
         if "Range" in self.headers:
             headers["Content-Range"] = f"bytes {start}-{last}/{len(content)}"
-        self._answer(206 if "Range" in self.headers else 200, content[start : last + 1], headers)
+        body = content[start : last + 1]
+        if self.command == "GET" and self.served.cut_downloads > 0:
+            self.served.cut_downloads -= 1
+            headers["Content-Length"] = str(len(body))
+            body = body[: len(body) // 2]
+            self.close_connection = True
+        self._answer(206 if "Range" in self.headers else 200, body, headers)
 
     def _answer(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
         self.send_response(status)
@@ -183,6 +195,9 @@ class _S3Handler(_Handler):
                 digest = md5(b"".join(hashlib.md5(part).digest() for part in parts))
                 etag = store.put(key, b"".join(parts), f"{digest}-{len(parts)}")
                 self._xml("CompleteMultipartUploadResult", f"<ETag>{etag}</ETag>")
+            case "DELETE", _, _ if key in store.objects:
+                del store.objects[key]
+                self._answer(204)
             case "DELETE", _, {"uploadId": upload}:
                 store.parts.pop(upload, None)
                 self._answer(204)
@@ -245,6 +260,9 @@ class _GoogleHandler(_Handler):
     def _about(self, query: dict[str, str], body: bytes, key: str) -> None:
         if key not in self.served.objects:
             return self._refuse(404)
+        if self.command == "DELETE":
+            del self.served.objects[key]
+            return self._answer(204)
         return self._json(self._object(key))
 
     def _list(self, query: dict[str, str], body: bytes) -> None:

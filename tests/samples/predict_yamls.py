@@ -320,3 +320,78 @@ CHATGLM_6B_CONFIG: dict[str, object] = {
     "gmask_token_id": 59,
 }
 """Neither form is in MindFormers 1.9; these are the keys of 1.0."""
+
+DYNAMIC = """\
+run_mode: predict
+checkpoint:
+  enable_save: False
+  save_path: "./output/checkpoint"
+  prefix: "qwen3"
+  load_path: "FOLDER"
+  load_balanced: False
+  no_load_optim: True
+inference:
+  max_new_tokens: 12
+  batch_size: 3
+  output: "answers.jsonl"
+  input_data: "rows.jsonl"
+training:
+  steps: 10
+  local_batch_size: 1
+  global_batch_size: 1
+  seed: 7
+  deterministic: True
+optimizer: {type: AdamW, betas: [0.9, 0.95]}
+lr_scheduler: {type: ConstantWarmUpLR, learning_rate: 1.e-5}
+parallelism:
+  data_parallel_shard: -1
+  disable_gradient_division: True
+  expert_parallel: 1
+  tensor_parallel: 2
+  context_parallel: 1
+  context_parallel_method: colossal
+  pipeline_parallel: 1
+  pipeline_parallel_layers_per_stage: null
+  sequence_parallel: True
+recompute: &recompute {mode: full}
+recompute_comm: *recompute
+monitor: {train_state: {local_loss: False}}
+train_dataset:
+  dataloader: {type: BlendedMegatronDatasetDataLoader, config: {seq_length: 64}}
+context:
+  mode: 1
+  device_target: "CPU"
+  max_device_memory: "8GB"
+model:
+  model_type: qwen3
+  architectures: Qwen3ForCausalLM
+  vocab_size: 300
+  seq_length: 64
+  hidden_size: 64
+  num_hidden_layers: 2
+  num_attention_heads: 4
+  num_key_value_heads: 2
+  rms_norm_eps: 1.e-6
+  add_bias_linear: False
+  use_flash_attention: True
+  attention_dropout: 0.0
+  params_dtype: "float32"
+  compute_dtype: "bfloat16"
+  layernorm_compute_dtype: "float32"
+  softmax_compute_dtype: "float32"
+  rotary_dtype: "float32"
+  num_nextn_predict_layers: 1
+  moe_aux_loss_coeff: 0.001
+"""
+"""A YAML of MindFormers 2.1 for dynamic graphs: that of a training, with `run_mode` and `inference`."""
+
+QWEN3: dict[str, object] = {
+    "model_type": "qwen3",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 300,
+    "rms_norm_eps": 1e-6,
+}
+"""config.json of the model that DYNAMIC describes."""

@@ -174,6 +174,7 @@ def from_modelscope(hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     return fetch_model("org/model", None, (), asks=False, hub=MODEL_SCOPE)
 
 
+@pytest.mark.needs("modelscope_hub")
 def test_modelscope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Hub(FILES, cut_after=len(WEIGHTS) // 3) as hub:
         folder = from_modelscope(hub, monkeypatch, tmp_path)
@@ -190,6 +191,7 @@ def test_modelscope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cached_model("org/model") is None, "the hubs have caches of their own"
 
 
+@pytest.mark.needs("modelscope_hub")
 def test_what_modelscope_does_not_give_or_gives_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

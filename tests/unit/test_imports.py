@@ -101,7 +101,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "parallel",
     }
     | DECLARATIONS
-    | {"run", "dataset", "evaluation", "ledger", "launch", "replicas", "server"}
+    | {"run", "dataset", "evaluation", "ledger", "launch", "remote", "replicas", "server"}
     | LOWEST,
     "cli": {"tasks", "config"} | LOWEST,
     "__init__": {"llm", "async_llm", "decoding", "engine"} | LOWEST,
@@ -353,6 +353,8 @@ NAMES = {"google": "protobuf", "hydra": "hydra-core", "yaml": "pyyaml", "_typesh
 """The distribution of a package that is not named after it; the last is for types alone."""
 BROUGHT = {"h11": "uvicorn", "pandas": "ray", "tqdm": "lm_eval"}
 """Optional packages that come with another, where that is used."""
+NOTEBOOK = "IPython"
+"""Imported in a notebook alone, whose program it is."""
 
 
 def distribution_of(package: str) -> str:
@@ -375,7 +377,7 @@ def test_every_package_is_of_the_core_or_brought_by_an_extra() -> None:
     unknown = {
         f"{short(module)} imports {package}"
         for module, found in imported().items()
-        for package in others(found.all)
+        for package in others(found.all) - {NOTEBOOK}
         if distribution_of(package) not in core() and BROUGHT.get(package, package) not in _EXTRAS
     }
     assert not unknown

@@ -129,6 +129,7 @@ def test_a_streamer_whose_first_put_fails_is_ended(shadow_llm: LLM) -> None:
     assert shadow_llm.generate([[4]], max_new_tokens=1)[0].error is None
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize("skip_prompt", [True, False])
 def test_transformers_streamers(
     skip_prompt: bool, shadow_llm: LLM, shadow_tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]
@@ -168,6 +169,7 @@ def mindformers_tokenizer(
     return PreTrainedTokenizerFast(tokenizer_object=shadow_tokenizer._backend, eos_token="<|im_end|>")
 
 
+@pytest.mark.needs("mindformers")
 @pytest.mark.slow
 def test_mindformers_text_streamer(
     mindformers_tokenizer: Any, shadow_tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]
@@ -188,6 +190,7 @@ def test_mindformers_text_streamer(
     assert len(results) == 2
 
 
+@pytest.mark.needs("mindformers")
 @pytest.mark.slow
 def test_mindformers_iterator_streamer_in_a_thread(
     mindformers_tokenizer: Any, shadow_tokenizer: Tokenizer

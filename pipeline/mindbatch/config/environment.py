@@ -49,6 +49,8 @@ def configure_process() -> None:
     them while the main thread defers signals (`interrupts.py`).
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if "JPY_PARENT_PID" in os.environ:  # started in a notebook: its terminal only adds to what it shows
+        os.environ["TERM"] = "dumb"
     if sys.flags.isolated:
         sys.path[:0] = _named_folders()
     _speak_utf8()

@@ -134,7 +134,9 @@ def thread_notes(num_threads: int | None, processes: int = 1) -> Iterator[str]:
 
 
 HYPER_PARALLEL = "hyper_parallel"
-"""MindFormers 2.0 imports it for training; PyPI does not have it."""
+"""MindFormers 2.0 and 2.1 import it for training; PyPI does not have it."""
+MINDFORMERS_RELEASES = ("1.9", "2.0", "2.1")
+"""Releases of MindFormers whose inference networks `model.provider=mindformers` runs."""
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
@@ -144,6 +146,14 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
         with suppress(PackageNotFoundError):
             installed[package] = version(package)
     return installed
+
+
+def mindformers_error() -> str | None:
+    """Names the installed MindFormers and those allowed; None if it is one of these, or none is installed."""
+    release = versions(["mindformers"]).get("mindformers")
+    if release is None or ".".join(release.split(".")[:2]) in MINDFORMERS_RELEASES:
+        return None
+    return f"MindFormers {release} is installed; allowed: {', '.join(MINDFORMERS_RELEASES)}"
 
 
 def lacks_hyper_parallel() -> bool:

@@ -10,7 +10,7 @@ from mindbatch.config.error_log import shown
 from mindbatch.config.hub_models import hub_errors, resolve_model_paths
 from mindbatch.config.launch_schema import LaunchConfig, launch_errors, resolve_launch_paths, world_size_of
 from mindbatch.config.lora_schema import LoraConfig, lora_errors, resolve_lora_paths
-from mindbatch.config.machine import parse_bytes
+from mindbatch.config.machine import mindformers_error, parse_bytes
 from mindbatch.config.model_schema import (
     DecodingConfig,
     ModelConfig,
@@ -109,13 +109,15 @@ class ModelTaskConfig(TaskConfig):
         yield from self.run_errors(keys)
 
     def package_errors(self) -> Iterable[str]:
-        """Yields errors of packages that the run needs and that are not installed.
+        """Yields errors of packages that the run needs and that are not installed, or of another release.
 
         Native models on a CPU need neither MindSpore nor MindFormers.
         """
         absent = [package for package in ("mindspore", "mindformers") if not is_installed(package)]
         if self.model.provider == "mindformers" and absent:
             yield f"model.provider=mindformers: {missing(*absent)}, or use model.provider=native"
+        elif self.model.provider == "mindformers" and (error := mindformers_error()):
+            yield f"model.provider=mindformers: {error}; or use model.provider=native"
         if self.runtime.device_target == "Ascend" and "mindspore" in absent:
             yield f"runtime.device_target=Ascend: {missing('mindspore')}, or give runtime=cpu"
 

@@ -240,10 +240,34 @@ def _is_binary(kind: pyarrow.DataType) -> bool:
 def _converted(cell: pyarrow.Scalar) -> Any:
     """Returns the Python value of one cell; not UTF-8, an unknown time zone and the like make it unusable."""
     try:
-        return cell.as_py()
+        return _with_nanoseconds(cell)
     except _CONVERSION_ERRORS as error:
         reason = error.strerror if isinstance(error, OSError) else error
         return Unusable(f"cannot be read as {cell.type} ({reason})")
+
+
+def _with_nanoseconds(cell: pyarrow.Scalar) -> Any:
+    """Returns the Python value of a cell, and times with nanoseconds, of which Python has none, as text."""
+    import pyarrow
+    from pyarrow import types
+
+    if not cell.is_valid:
+        return None
+    if types.is_struct(cell.type):
+        return {name: _with_nanoseconds(value) for name, value in cell.items()}
+    if types.is_list(cell.type) or types.is_large_list(cell.type) or types.is_fixed_size_list(cell.type):
+        return [*map(_with_nanoseconds, cell.values)]
+    if types.is_duration(cell.type):
+        return datetime.timedelta()  # refused whatever it is
+    if not types.is_timestamp(cell.type) or cell.type.unit != "ns":
+        return cell.as_py()
+    microseconds, rest = divmod(cell.value, 1000)
+    whole = pyarrow.scalar(microseconds, pyarrow.timestamp("us", cell.type.tz)).as_py()
+    if rest == 0:
+        return whole
+    text: str = whole.isoformat(timespec="microseconds")
+    end = text.index(".") + 7
+    return f"{text[:end]}{rest:03}{text[end:]}"
 
 
 def _json_value(value: Any) -> Any:

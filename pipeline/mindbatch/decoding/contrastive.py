@@ -90,7 +90,7 @@ def _best(group: GroupView, trial: ContrastiveState) -> int:
     equals."""
     assert group.hidden is not None
     alpha = np.float32(group.rows[0].params.penalty_alpha)
-    scores = (1 - alpha) * trial.probabilities - alpha * trial.likeness(group.hidden)
+    scores = (np.float32(1) - alpha) * trial.probabilities - alpha * trial.likeness(group.hidden)
     return int(scores.argmax())
 
 

@@ -1,4 +1,4 @@
-"""Shows the progress of a generation: a bar on a terminal, and the counts at its end."""
+"""Shows the progress of a generation: a bar on a terminal or in a notebook, and the counts at its end."""
 
 import sys
 import time
@@ -23,8 +23,9 @@ def with_progress(
     """
     tokens = done = 0
     started = time.perf_counter()
-    has_bar = shown and alone and sys.stderr.isatty()
-    with MovingBar("generating", Console(stderr=True), disable=not has_bar) as bar:
+    console = Console(stderr=True)
+    has_bar = shown and alone and (console.is_jupyter or sys.stderr.isatty())
+    with MovingBar("generating", console, disable=not has_bar) as bar:
         bar.set(0, prompts, "0 tokens/s")
         for item in items:
             if isinstance(item, RequestOutput):

@@ -143,6 +143,15 @@ def _verified(blob: Path, listed: ListedFile) -> str:
     return actual
 
 
+def file_digest(path: Path, kind: str) -> str:
+    """Digests a file as a hub lists it: KIND:HEX, of sha256, or of sha1 as git has it."""
+    content = hashlib.new(kind, b"blob %d\0" % path.stat().st_size if kind == "sha1" else b"")
+    with path.open("rb") as file:
+        while chunk := file.read(_READ_BYTES):
+            content.update(chunk)
+    return f"{kind}:{content.hexdigest()}"
+
+
 @contextmanager
 def _opened(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[int]:
     """A descriptor of a regular file of the cache, made where there is none; no link is followed."""

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
-_DIGEST = re.compile(r"sha1:[0-9a-f]{40}|sha256:[0-9a-f]{64}")
+DIGEST = re.compile(r"sha1:[0-9a-f]{40}|sha256:[0-9a-f]{64}")
 _LARGEST_FILE = 1 << 44
 _LONGEST_NAME = 200
 _LONGEST_PATH = 1000
@@ -173,7 +173,7 @@ def _checked(entries: Iterable[ListedFile], is_wanted: Callable[[Any], bool]) ->
     for file, size, digest in listed.values():
         if not isinstance(size, int) or not 0 <= size <= _LARGEST_FILE:
             raise Refused(f"{file}: the hub lists a size of {str(size)[:40]} bytes")
-        if digest is not None and not _DIGEST.fullmatch(digest):
+        if digest is not None and not DIGEST.fullmatch(digest):
             raise Refused(f"{file}: the hub lists no digest of it, {digest[:80]!a}")
     return listed
 

@@ -56,7 +56,7 @@ class NetworkChild:
             message: dict[str, Any] = json.loads(self._child.connection.recv_bytes())
         except (EOFError, OSError) as error:
             raise MindBatchError(
-                f"{self._name}: the process that fetches it has ended ({self._child.death()})"
+                f"{self._name}: the process with the connection has ended ({self._child.death()})"
             ) from error
         if "error" in message:
             kind = ConfigError if message.get("lasts") else MindBatchError

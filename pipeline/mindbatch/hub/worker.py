@@ -123,6 +123,8 @@ def first_cause(error: BaseException) -> str:
 
 _GATED = ("GatedRepoError", "PermissionDeniedError")
 _UNKNOWN = ("RepositoryNotFoundError", "NotExistError", "AuthenticationError")
+_NETWORK = {"ServerError", "APIError", "FileDownloadError", "HTTPError", "TransportError"}
+"""Names of exceptions of the network, or kinds of them, that are no OSError: the last two are httpx's."""
 _LASTING = frozenset((*_GATED, *_UNKNOWN, "RevisionNotFoundError"))
 """Names of exceptions that say what is wrong with the request."""
 
@@ -132,7 +134,8 @@ def hub_reason(error: Exception, hub: str, kind: str = "model") -> tuple[str, bo
 
     kind: of what was requested.
     """
-    return _hub_line(error, hub, kind), type(error).__name__ in _LASTING
+    is_denied = getattr(getattr(error, "response", None), "status_code", None) == 403
+    return _hub_line(error, hub, kind), is_denied or type(error).__name__ in _LASTING
 
 
 def _hub_line(error: Exception, hub: str, kind: str) -> str:
@@ -143,6 +146,8 @@ def _hub_line(error: Exception, hub: str, kind: str) -> str:
         where = constants.ENDPOINT
     else:
         where = os.environ.get("MODELSCOPE_ENDPOINT") or "https://modelscope.cn"
+    if getattr(getattr(error, "response", None), "status_code", None) == 403 and name not in _GATED:
+        return f"{where} does not allow it: {TOKENS[hub]} may not read or write this {kind}"
     match name:
         case _ if name in _GATED:
             return f"its owner asks for consent: accept the terms at {where} and set {TOKENS[hub]}"
@@ -154,7 +159,7 @@ def _hub_line(error: Exception, hub: str, kind: str) -> str:
             return f"the hub sent other bytes than it announced ({text})"
     if is_full(error):
         return "the disk of the cache is full"
-    if isinstance(error, OSError) or name in ("ServerError", "APIError", "FileDownloadError"):
+    if isinstance(error, OSError) or _NETWORK & {kind.__name__ for kind in type(error).__mro__}:
         return f"{where} cannot be reached, or ended the connection ({first_cause(error)[:200]})"
     return f"what {where} answers cannot be read ({name}: {text})"
 

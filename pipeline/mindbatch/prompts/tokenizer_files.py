@@ -95,11 +95,11 @@ def load_plain(folder: Path, settings: Mapping[str, Any]) -> LoadedTokenizer | N
     names, defaults = known
     files = checked_files(folder, names)
     checked = json.loads(files[SETTINGS])
-    template = checked.get("chat_template")
+    template = _by_name(checked.get("chat_template"))
     if _TEMPLATE in files:
         template = StringIO(files[_TEMPLATE].decode(), newline=None).read()
     backend = _read(files[TOKENIZER])
-    if backend is None or not checked.keys() <= _ALLOWED or not isinstance(template, str | None):
+    if backend is None or not checked.keys() <= _ALLOWED or not isinstance(template, str | dict | None):
         return None
     named = _named_tokens(defaults | checked)
     if named is None or not _is_complete(backend, checked, named):
@@ -117,6 +117,14 @@ def _read(data: bytes) -> Backend | None:
         if not isinstance(error, Exception) and not is_panic(error):
             raise
         return None
+
+
+def _by_name(templates: Any) -> Any:
+    """Returns a list of named templates as a dictionary; anything else as it is."""
+    if not isinstance(templates, list) or not all(isinstance(entry, dict) for entry in templates):
+        return templates
+    named = {entry.get("name"): entry.get("template") for entry in templates}
+    return named if all(isinstance(text, str) for pair in named.items() for text in pair) else templates
 
 
 def _named_tokens(settings: Mapping[str, Any]) -> dict[str, Any] | None:

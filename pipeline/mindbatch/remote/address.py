@@ -21,6 +21,7 @@ _PART = r"[A-Za-z0-9][\w.-]{0,95}"
 _REVISION = r"[^/]+(?:/(?:convert|pr)/[^/]+)?"
 _DATASET = re.compile(rf"datasets/({_PART}/{_PART})(?:@({_REVISION}))?(?:/(.*))?", re.ASCII)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _PARQUET = {"~parquet": "refs/convert/parquet"}
 """Short names of revisions, as huggingface_hub has them."""
 
@@ -117,6 +118,8 @@ def write_error(text: str) -> str | None:
         return str(error)
     if is_pattern(address.path):
         return "must be a folder, and no pattern"
+    if address.revision and _COMMIT.fullmatch(address.revision):
+        return "must name a branch after @, or none; a commit does not change"
     return missing_package(address)
 
 

@@ -4,17 +4,20 @@ import base64
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mindbatch.hub.listings import MAX_FILES, Refused, is_plain_path
+from mindbatch.hub.listings import Refused, is_plain_path
 from mindbatch.io.file_patterns import is_pattern
 
 PART_BYTES = 64 << 20
 """Bytes of a part of a large upload, and of what is held in memory of one."""
 _READ_BYTES = 1 << 20
+_MAX_OBJECTS = 10_000
+_NUM_THREADS = 16
 _TIMEOUT_SECONDS = 30
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _ENCRYPTED = ("aws:kms", "aws:kms:dsse")
@@ -67,19 +70,17 @@ class ObjectStore:
         keys = sorted(name.partition("/")[2] for name in files)
         if not keys:
             raise Refused("no object fits this pattern", lasts=True)
-        if len(keys) > MAX_FILES:
-            raise Refused(f"more than {MAX_FILES:,} objects fit this pattern", lasts=True)
+        if len(keys) > _MAX_OBJECTS:
+            raise Refused(f"more than {_MAX_OBJECTS:,} objects fit this pattern", lasts=True)
         return keys
 
-    def stat_all(self, keys: Iterable[str]) -> dict[str, StoredObject]:
+    def stat_all(self, keys: Sequence[str]) -> dict[str, StoredObject]:
         """Looks up those objects that exist. Raises Refused: a key leads out of a folder."""
-        objects = {}
-        for key in keys:
-            if not is_plain_path(key):
-                raise Refused(f"the key {key[:200]!a} cannot be the name of a file here", lasts=True)
-            if (stored := self.stat(key)) is not None:
-                objects[key] = stored
-        return objects
+        if strange := [key for key in keys if not is_plain_path(key)]:
+            raise Refused(f"the key {strange[0][:200]!a} cannot be the name of a file here", lasts=True)
+        with ThreadPoolExecutor(_NUM_THREADS) as threads:
+            objects = dict(zip(keys, threads.map(self.stat, keys), strict=True))
+        return {key: stored for key, stored in objects.items() if stored is not None}
 
     def fetch(self, key: str, stored: StoredObject, path: Path) -> None:
         """Fetches an object into a file that appears whole.
@@ -110,6 +111,11 @@ class ObjectStore:
         if stored is None or not is_whole or not self._is_same(path, key, stored):
             raise Refused(f"{key}: the store does not have what was sent")
         return stored
+
+    def remove(self, key: str) -> None:
+        """Removes an object, if it exists."""
+        if self.stat(key) is not None:
+            self._files.rm_file(f"{self._bucket}/{key}")
 
     def _put(self, path: Path, key: str) -> None:
         self._files.put_file(str(path), f"{self._bucket}/{key}", chunksize=PART_BYTES)
@@ -156,9 +162,10 @@ class S3(ObjectStore):
 
     def can_write(self, key: str) -> None:
         begun = self._files.call_s3("create_multipart_upload", Bucket=self._bucket, Key=key)
-        self._files.call_s3(
-            "abort_multipart_upload", Bucket=self._bucket, Key=key, UploadId=begun["UploadId"]
-        )
+        with suppress(Exception):  # what may write need not be allowed this; it has no parts
+            self._files.call_s3(
+                "abort_multipart_upload", Bucket=self._bucket, Key=key, UploadId=begun["UploadId"]
+            )
 
     def expected(self, path: Path) -> set[str]:
         """Also the ETag of an upload in parts: the MD5 of their MD5s, and their number."""

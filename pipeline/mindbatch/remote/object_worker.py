@@ -23,8 +23,9 @@ _DENIED = (401, 403)
 def fetch(connection: Connection, request: str) -> None:
     """Answers `request`, JSON: scheme, bucket, path, keys if they are known, cache, seconds to list.
 
-    Sends `objects`: by key `size`, `etag` and `version`; after a go-ahead the number of `bytes` now and then;
-    at the end `folder`, in which a file has the path of its key. In case of an error see `worker.answer`.
+    Sends `objects`, by key `size`, `etag` and `version`, and the keys `missing` in the cache; after a
+    go-ahead the number of `bytes` now and then; at the end `folder`, in which a file has the path of its key.
+    In case of an error see `worker.answer`.
     """
     answer(connection, request, _fetch, reason, _MEMORY_BYTES)
 
@@ -36,9 +37,10 @@ def _fetch(send: Any, connection: Connection, request: dict[str, Any]) -> None:
         objects = store.stat_all(keys)
     if not objects and not request["keys"]:
         raise FileNotFoundError
-    send(objects={key: recorded(stored) for key, stored in objects.items()})
-    connection.recv_bytes()
     folder = _folder(Path(request["cache"]), request, objects)
+    missing = [key for key in objects if not (folder / key).is_file()]
+    send(objects={key: recorded(stored) for key, stored in objects.items()}, missing=missing)
+    connection.recv_bytes()
     folder.mkdir(parents=True, exist_ok=True)
     limit_files(max(stored.size for stored in objects.values()))
     with (folder / ".lock").open("w") as lock, reporting(send, folder):
@@ -59,6 +61,41 @@ def _folder(cache: Path, request: dict[str, Any], objects: dict[str, StoredObjec
     """The folder of exactly these versions of objects."""
     identity = [request["scheme"], request["endpoint"], request["bucket"], sorted(objects.items())]
     return cache / hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:40]
+
+
+def check(connection: Connection, request: str) -> None:
+    """Answers `request`, JSON: scheme, bucket, folder, names of files, seconds.
+
+    Sends `existing`, those of the files that exist. It is an error if the credentials may not write there.
+    """
+    answer(connection, request, _check, reason, _MEMORY_BYTES)
+
+
+def _check(send: Any, connection: Connection, request: dict[str, Any]) -> None:
+    folder = request["folder"]
+    with deadline(request["seconds"], "the answer of the store"):
+        store = STORES[request["scheme"]](request["bucket"])
+        existing = store.stat_all([folder + name for name in request["names"]])
+        store.can_write(folder + request["names"][0])
+    send(existing=sorted(key.removeprefix(folder) for key in existing))
+
+
+def upload(connection: Connection, request: str) -> None:
+    """Answers `request`, JSON: scheme, bucket, folder, `files`, paths here by name, and names to remove.
+
+    Sends `objects`, as `fetch` does, after the size and digest of each was compared.
+    """
+    answer(connection, request, _upload, reason, _MEMORY_BYTES)
+
+
+def _upload(send: Any, connection: Connection, request: dict[str, Any]) -> None:
+    store, folder = STORES[request["scheme"]](request["bucket"]), request["folder"]
+    objects = {}
+    for name, path in request["files"].items():
+        objects[folder + name] = recorded(store.upload(Path(path), folder + name))
+    for name in request["removed"]:
+        store.remove(folder + name)
+    send(objects=objects)
 
 
 def reason(error: Exception, values: dict[str, Any]) -> tuple[str, bool]:

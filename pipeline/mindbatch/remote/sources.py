@@ -1,13 +1,13 @@
 """Fetches the files that addresses stand for into local caches, in the version that a run has recorded."""
 
-import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mindbatch.hub.blobs import entry_name
+from mindbatch.hub.blobs import entry_name, file_digest
+from mindbatch.hub.listings import COMMIT, DIGEST, is_plain_path
 from mindbatch.hub.models import cache_folder
 from mindbatch.io.amounts import counted, size
 from mindbatch.io.errors import ConfigError
@@ -15,7 +15,6 @@ from mindbatch.io.screen_text import printable, say
 from mindbatch.remote.address import DataAddress, is_remote, parse
 
 _LISTING_SECONDS = 120.0
-_READ_BYTES = 1 << 20
 _USER = re.compile(r"(?<=//)[^/]*@")
 
 SourceRecord = dict[str, Any]
@@ -53,9 +52,26 @@ def local_files(
             local.append(path)
             continue
         address = parse(path)
-        files, records[path] = _fetched(address, suffixes, recorded.get(path), cache)
+        record = _checked(address, recorded[path]) if path in recorded else None
+        files, records[path] = _fetched(address, suffixes, record, cache)
         local += map(str, files)
     return LocalFiles(tuple(local), records)
+
+
+def _checked(address: DataAddress, record: Any) -> SourceRecord:
+    """Checks a record, which is of a file that may come from others. Raises ConfigError."""
+    match record:
+        case {"commit": str(commit), "files": {**files}} if address.is_hub:
+            digests = [digest for digest in files.values() if isinstance(digest, str)]
+            if files and COMMIT.fullmatch(commit) and len(digests) == len(files):
+                names = [*files]
+                if all(map(is_plain_path, names)) and all(map(DIGEST.fullmatch, digests)):
+                    return dict(record)
+        case {"objects": {**objects}} if not address.is_hub:
+            known = [key for key, about in objects.items() if isinstance(about, dict) and "etag" in about]
+            if objects and len(known) == len(objects) and all(map(is_plain_path, known)):
+                return dict(record)
+    raise ConfigError(f"run.json: damaged: what it has of {address.text} is no record of fetched files")
 
 
 def _fetched(
@@ -115,11 +131,13 @@ def _of_store(
     }
     child = NetworkChild(object_worker.fetch, request, _key(address))
     try:
-        objects = child.message()["objects"]
+        plan = child.message()
+        objects = plan["objects"]
         if record is not None:
             _refuse_changed(address, record["objects"], objects)
-        sizes = {key: stored["size"] for key, stored in objects.items()}
-        say(_fetching(address, sizes, where))
+        sizes = {key: objects[key]["size"] for key in plan["missing"]}
+        if sizes:
+            say(_fetching(address, sizes, where))
         child.go_on()
         folder = Path(child.followed(sum(sizes.values()))["folder"])
     finally:
@@ -166,13 +184,8 @@ def _cached(address: DataAddress, record: SourceRecord) -> list[Path]:
 
 
 def _has(file: Path, digest: str) -> bool:
-    """True if a file has a digest, KIND:HEX, of sha256 or of git's sha1."""
-    kind, _, expected = digest.partition(":")
+    """True if a file has a digest of `file_digest`."""
     try:
-        content = hashlib.new(kind, b"blob %d\0" % file.stat().st_size if kind == "sha1" else b"")
-        with file.open("rb") as stream:
-            while chunk := stream.read(_READ_BYTES):
-                content.update(chunk)
+        return file_digest(file, digest.partition(":")[0]) == digest
     except OSError:
         return False
-    return content.hexdigest() == expected

@@ -13,6 +13,7 @@ from mindbatch.dataset.data_config import DataConfig, data_errors, resolve_data
 from mindbatch.engine.request import GENERATION_FIELDS
 from mindbatch.fields import kinds as kind
 from mindbatch.message_formats import NAMES
+from mindbatch.remote.address import is_remote, write_error
 
 RESULT_FIELDS = frozenset(
     ("key", "prompt", "generations", "prompt_tokens", "generated_tokens", "prompt_logprobs")
@@ -23,6 +24,9 @@ ADAPTER = "adapter"
 """Field that results have besides where there are adapters."""
 MESSAGE_FORMATS = ("auto", "none", *NAMES)
 """Choices of how a model writes reasoning and tool calls."""
+LOCAL_FOLDER = (
+    "a run and its ledger are in a local folder; give one, and output.upload=ADDRESS to upload the results"
+)
 NO_RUN_FOLDER = "output.dir: must be given: the folder of the run, new or to be resumed"
 
 
@@ -59,6 +63,11 @@ class BatchOutputConfig:
         "what to do if the folder has a run with other settings or rows",
         kind.choice("refuse", "new_dir", "overwrite"),
     )
+    upload: str | None = option(
+        None,
+        "address that the finished results are uploaded to, too: hf://datasets/ORG/NAME[@BRANCH]/FOLDER, "
+        "s3://BUCKET/FOLDER, gs://BUCKET/FOLDER",
+    )
     private: bool = private_option()
 
 
@@ -91,7 +100,10 @@ class BatchConfig(ModelTaskConfig):
         resolve_data(self.data, errors)
         if self.output.dir is None:
             errors.append(NO_RUN_FOLDER)
-        self.output.dir = resolved("output.dir", self.output.dir, self.folder_error, errors)
+        if is_remote(self.output.dir):
+            errors.append(f"output.dir={shown(self.output.dir)}: {LOCAL_FOLDER}")
+        else:
+            self.output.dir = resolved("output.dir", self.output.dir, self.folder_error, errors)
         return errors
 
     def folder_error(self, path: Path) -> str | None:
@@ -152,6 +164,8 @@ class ReplayConfig(BatchConfig):
 
 
 def _output_errors(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]:
+    if output.upload is not None and (problem := write_error(output.upload)):
+        yield f"output.upload={shown(output.upload)}: {problem}"
     if output.format == "openai" and data.format not in ("auto", "openai"):
         yield (
             f"output.format=openai: answers requests in OpenAI's format, not data.format={data.format}; "

@@ -56,6 +56,7 @@ from mindbatch.run.result_files import (
     write_result_files,
 )
 from mindbatch.run.survey import DataInput, Items, selection_of, survey, too_many_errors
+from mindbatch.run.upload import ResultUpload
 
 MAX_FOLDERS = 1000
 OnStep = Callable[[Tally], None]
@@ -136,6 +137,8 @@ class BatchJob:
         if self.retry:
             refuse_unfinished(folder)
         self._keep_seed(folder)
+        upload = ResultUpload(folder, self.config.output.upload)
+        upload.check()
         dataset = self._dataset(folder)
         maker = RowMaker(
             self.config.data,
@@ -168,7 +171,7 @@ class BatchJob:
             if not self.retry:
                 save_config(self.config, folder.config_file, self.storage)
             format = result_format(self.config.output.format, dataset.is_openai)
-            self._work(folder, index, ledger, record, format)
+            self._work(folder, index, ledger, record, format, upload)
         return EXIT_FAILED if self.config.data.is_failed_by(index.counts().failed) else EXIT_DONE
 
     def _dataset(self, folder: RunFolder) -> Dataset:
@@ -217,7 +220,13 @@ class BatchJob:
         return opened(retry=False)
 
     def _work(
-        self, folder: RunFolder, index: RowIndex, ledger: Ledger, record: RunRecord, format: str
+        self,
+        folder: RunFolder,
+        index: RowIndex,
+        ledger: Ledger,
+        record: RunRecord,
+        format: str,
+        upload: ResultUpload,
     ) -> None:
         """Runs the pending rows and writes the result files; the manifest records the status."""
         drawn = [f"{folder.path}: {SEED}={self._params.seed} was drawn"] if self.config.drawn else []
@@ -229,8 +238,21 @@ class BatchJob:
         def write_status(status: Status) -> None:
             names = {results} if status == "complete" else {results, *others}
             session = monitor.session()
-            write_manifest(folder, self.config, record, index, ledger, status, session, names, self.storage)
+            write_manifest(
+                folder,
+                self.config,
+                record,
+                index,
+                ledger,
+                status,
+                session,
+                names,
+                self.storage,
+                upload.record,
+            )
 
+        if index.count(None):
+            upload.check_again()
         write_status("running")
         try:
             if index.count(None):
@@ -250,6 +272,8 @@ class BatchJob:
             self._say(f"{first_failed.location}: {first_failed.reason}")
         self._say(*(f"{folder.path}: {name} is removed; {results} has the results now" for name in removed))
         self._say(f"{folder.path}: {_progress(index, results)}")
+        if upload.run([folder.results(format), folder.errors], now(), self.storage):
+            self._say(f"{folder.path}: uploaded to {upload.address}, and compared")
 
     def _generate(
         self, folder: RunFolder, index: RowIndex, ledger: Ledger, monitor: Monitor, date: str

@@ -108,10 +108,12 @@ def write_manifest(
     session: Session,
     results: Iterable[str],
     storage: Storage,
+    upload: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes the manifest anew, with the sessions of the one before it and this one, if it has run any row.
 
     results: the names of the result files that this run has written or is about to write, and not removed.
+    upload: see `ResultUpload.record`.
 
     Raises StorageError: it cannot be written.
     """
@@ -128,6 +130,7 @@ def write_manifest(
         "ended": None if status == "running" else now(),
         "rows": asdict(index.counts()),
         "results": sorted(results),
+        "upload": upload,
         "tokens": {"prompt": prompt, "cached_prompt": cached, "generated": generated},
         "seconds": seconds,
         "generated_tokens_per_second": per_second(generated, seconds),
@@ -141,6 +144,12 @@ def write_manifest(
         "versions": {"python": platform.python_version()} | versions(PACKAGES),
         "sessions": sessions,
     }
+    write_whole(folder.manifest, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n", storage)
+
+
+def record_upload(folder: RunFolder, upload: Mapping[str, Any], storage: Storage) -> None:
+    """Replaces the record of the upload in a complete run's manifest. Raises StorageError."""
+    content = read_manifest(folder) | {"upload": upload}
     write_whole(folder.manifest, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n", storage)
 
 

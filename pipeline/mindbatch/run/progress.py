@@ -10,7 +10,7 @@ from rich.console import Console
 
 from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.io.amounts import counted, duration
-from mindbatch.io.moving_bar import LoadingLine, MovingBar
+from mindbatch.io.moving_bar import LoadingLine, MovingBar, can_redraw
 from mindbatch.io.screen_text import show
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.run.batch_config import BatchConfig
@@ -33,7 +33,7 @@ def reading_line(
     kind: as of `run_progress`.
     """
     file = file or sys.stderr
-    is_live = kind == "rich" or (kind == "auto" and file.isatty())
+    is_live = kind == "rich" or (kind == "auto" and can_redraw(file))
     seconds, last = _MOVING_SECONDS if is_live else PLAIN_LINE_SECONDS, clock()
 
     def on_row(rows: int, errors: int) -> None:
@@ -61,11 +61,12 @@ def run_progress(kind: str, file: TextIO | None = None) -> Iterator[Callable[[Sn
     """Gives what shows the newest counts of a run; may be called after every step. The first ones, taken when
     the run starts, say what earlier runs had done. What this one has done is said at any end.
 
-    kind: none, plain, rich or auto, which is rich on a terminal that can move its cursor, else plain.
+    kind: none, plain, rich or auto, which is rich on a terminal that can move its cursor and in a notebook,
+        else plain.
     """
-    console = Console(file=file or sys.stderr, force_terminal=True if kind == "rich" else None)
-    can_move = console.is_terminal and not console.is_dumb_terminal
-    is_live = kind == "rich" or (kind == "auto" and can_move)
+    file = file or sys.stderr
+    console = Console(file=file, force_terminal=True if kind == "rich" else None)
+    is_live = kind == "rich" or (kind == "auto" and (console.is_jupyter or can_redraw(file)))
     bar = MovingBar("batch", console, disable=not is_live)
     tokens, rows = RateMeter(), RateMeter(ROW_RATE_SECONDS)
     first: Snapshot | None = None
@@ -83,14 +84,14 @@ def run_progress(kind: str, file: TextIO | None = None) -> Iterator[Callable[[Sn
             bar.set(snapshot.rows_ended, snapshot.rows_total, note, engine_line(snapshot, rates))
         elif kind != "none" and snapshot.seconds - printed >= PLAIN_LINE_SECONDS:
             printed = snapshot.seconds
-            show(status_line(snapshot, rates, left), file=file or sys.stderr)
+            show(status_line(snapshot, rates, left), file=file)
 
     try:
         with bar:
             yield update
     finally:
         if first is not None and last is not None and kind != "none":
-            show(closing_line(first, last), file=file or sys.stderr)
+            show(closing_line(first, last), file=file)
 
 
 def seconds_left(snapshot: Snapshot, rows_per_second: float) -> float | None:

@@ -29,12 +29,13 @@ from mindbatch.io.error_lines import text_override
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, ConfigError
 from mindbatch.io.screen_text import printable, say, show
 from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.remote.address import is_remote
 from mindbatch.tasks.runs.run_state import state_of
 
 LONGEST_NAME = 120
 MAX_JOBS = 1000
 """Limit of jobs in a sweep, because all are composed and checked before the first begins."""
-OUTPUTS = (OUTPUT_FOLDER, "output.file", "report", "target.dir", "layout.dir")
+OUTPUTS = (OUTPUT_FOLDER, "output.file", "output.upload", "report", "target.dir", "layout.dir")
 """Keys of the outputs of a job. No two jobs may write to the same path."""
 
 TITLES = ("job", "ended", "seconds", "done", "failed", "tokens/s")
@@ -163,7 +164,7 @@ def with_run_folders(jobs: Sequence[SweepJob], schema: type[TaskConfig], compose
     ):
         return [*jobs]
     base = compose([*jobs[0].overrides]).value(OUTPUT_FOLDER)
-    if base is None:
+    if base is None or is_remote(base):  # no local folder, an error of every job
         return [*jobs]
     return [_in_folder(job, Path(base) / job.folder_name) for job in jobs]
 

@@ -20,6 +20,7 @@ RESULTS = [
 ]
 
 
+@pytest.mark.needs("mindspore")
 def test_the_page_counts_and_lists_every_check() -> None:
     text = page(RESULTS, simulated=False)
     assert "Checked on an NPU: 1 passed, 0 compiled, 1 failed, 1 skipped." in text

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from adapter_folders import write_adapter
 
-from iteration_folders import CASES, CONFIG, expected_tensors, unpacked_iterations
+from iteration_folders import CASES, CONFIG, PACKED, expected_tensors, unpacked_iterations
 from mindbatch.backends import native
 from mindbatch.backends.merged_adapter import merge_native
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
@@ -27,9 +27,9 @@ SHARDED = "qwen3-model-0000001-0000002.safetensors"
 QKV = "decoder.layers.0.self_attention.linear_qkv.weight"
 
 
-@pytest.fixture(scope="module")
-def iterations(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpacked_iterations(tmp_path_factory.mktemp("iterations"))
+@pytest.fixture(scope="module", params=PACKED)
+def iterations(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpacked_iterations(tmp_path_factory.mktemp("iterations"), request.param)
 
 
 def reshard(source: Path, target: Path, **options: Any) -> Path:

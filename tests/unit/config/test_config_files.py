@@ -242,7 +242,8 @@ def test_plain_mappings_are_read(text: str, expected: object, tmp_path: Path) ->
         ("a: [\n", ": not valid YAML: "),
         ("a: \x07\n", ": not valid YAML: "),
         ("a: 1\n---\nb: 1\n", "more than one document"),
-        ("a: " + "[" * 5000 + "]" * 5000, "nested deeper than 32 levels"),
+        ("a: " + "[" * 900 + "]" * 900, "nested deeper than 32 levels"),
+        ("a: " + "[" * 5000 + "]" * 5000, "nest"),  # newer libyaml has a bound of its own, 1000 levels
         ("a: " + "9" * 5000, ": a number is too long to be read"),
         ("# @package _global_\na: 1\n", ": Hydra's @package header has no meaning in this file; remove it"),
     ],

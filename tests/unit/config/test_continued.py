@@ -38,6 +38,7 @@ def test_the_saved_configuration_is_the_beginning(run: Path, monkeypatch: pytest
     assert config.output.dir == str(run)
 
 
+@pytest.mark.needs("mindspore")
 def test_the_command_line_goes_before_it_and_so_does_a_file(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "more.yaml"
     file.write_text("runtime: ascend\ndecoding.seed: 7\nmodel.batch_size: 3\n")

@@ -15,6 +15,7 @@ OWN_KERNELS = "not with runtime.device_target=Ascend, which has kernels of its o
 NATIVE_KERNELS = "is for the native kernels of a CPU; use auto"
 
 
+@pytest.mark.needs("mindspore")
 @pytest.mark.parametrize(
     ("overrides", "fault"),
     [
@@ -63,6 +64,7 @@ def test_what_a_device_has_not_is_refused(overrides: str, fault: str, usable: tu
     assert others == [] or fault is ONE_PROCESS
 
 
+@pytest.mark.needs("mindspore")
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -78,6 +80,7 @@ def test_what_it_has_is_taken(overrides: str, usable: tuple[str, str]) -> None:
     config_of("generate", *usable, *overrides.split())
 
 
+@pytest.mark.needs("mindspore")
 @pytest.mark.parametrize(
     "asked", ["model.dtype=bfloat16", "model.quantization=int8", "model.cache_dtype=bfloat16"]
 )
@@ -154,3 +157,23 @@ def test_its_path_is_looked_at_and_kept(
         [fault] = faults(*usable, DRAFTS, f"model.assistant={folder}")
         assert fault.startswith(f"model.assistant={folder}: ")
         assert said in fault
+
+
+@pytest.mark.parametrize(
+    ("release", "is_allowed"),
+    [("1.8.0", False), ("1.9.0", True), ("2.0.0", True), ("2.1.0", True), ("2.1.1", True), ("2.10.0", False)],
+)
+def test_another_mindformers_is_named_with_those_allowed(
+    release: str, is_allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it runs the model; native models run beside any."""
+    monkeypatch.setattr("mindbatch.config.machine.versions", lambda packages: {"mindformers": release})
+    monkeypatch.setattr("mindbatch.config.model_task.is_installed", lambda package: True)
+    words = ["generate", "prompts=Hi", "model.checkpoint_name_or_path=nowhere"]
+    assert not any("MindFormers" in line for line in faults_of_task(*words))
+    lines = faults_of_task(*words, "model.provider=mindformers")
+    wanted = (
+        f"model.provider=mindformers: MindFormers {release} is installed; allowed: 1.9, 2.0, 2.1; or use "
+        "model.provider=native"
+    )
+    assert [line for line in lines if "is installed" in line] == ([] if is_allowed else [wanted])

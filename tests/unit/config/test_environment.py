@@ -14,6 +14,7 @@ import pytest
 from mindbatch.config import machine as processors
 from mindbatch.config.environment import (
     cache_folder,
+    configure_process,
     keep_files_private,
     prepare_environment,
     thread_settings,
@@ -148,6 +149,13 @@ def test_programs_that_mindspore_asks_are_found_without_a_path(monkeypatch: pyte
     monkeypatch.setattr(os, "environ", {**os.environ, "PATH": "/nowhere"})
     prepare_environment()
     assert os.environ["PATH"] == f"/nowhere:{os.defpath}"
+
+
+@pytest.mark.parametrize(("notebook", "term"), [({"JPY_PARENT_PID": "7"}, "dumb"), ({}, "xterm-color")])
+def test_a_command_of_a_notebook_has_no_cursor_to_move(notebook: dict[str, str], term: str) -> None:
+    os.environ.update({"TERM": "xterm-color", **notebook})
+    configure_process()
+    assert os.environ["TERM"] == term
 
 
 @pytest.mark.slow

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.config.predict_yaml.apply import TABLE, Applied, apply_table
+from mindbatch.config.predict_yaml.apply import DYNAMIC_GRAPHS, STATIC_GRAPHS, Applied, apply_table
 from mindbatch.config.predict_yaml.conversions import MapsTo
 from mindbatch.config.predict_yaml.tables import UNREAD
 from mindbatch.config.schema import schema_keys
 from mindbatch.io.errors import ConfigError
 from mindbatch.run.batch_config import BatchConfig
+from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.layout.schema import LayoutTaskConfig
 from predict_yamls import CHATGLM_6B, CHATGLM_6B_CONFIG, LLAMA, MCORE, OLDER, PANGU, PANGU_CONFIG
 
@@ -138,8 +139,11 @@ def test_a_yaml_of_the_older_form(tmp_path: Path, folder: Path) -> None:
 
 
 def test_targets_of_the_table_are_keys() -> None:
-    targets = {entry.target for entry in TABLE.values() if isinstance(entry, MapsTo)}
-    of_tasks = (schema_keys(task).keys.keys() for task in (BatchConfig, LayoutTaskConfig))
+    rules = [*STATIC_GRAPHS.table.values(), *DYNAMIC_GRAPHS.table.values()]
+    targets = {
+        target for entry in rules if isinstance(entry, MapsTo) for target in (entry.target, *entry.others)
+    }
+    of_tasks = (schema_keys(task).keys.keys() for task in (BatchConfig, GenerateConfig, LayoutTaskConfig))
     assert targets <= {"runtime.device_memory"}.union(*of_tasks)  # the first: not yet
 
 
@@ -148,9 +152,10 @@ def test_the_yamls_that_mindformers_ships_are_known() -> None:
     found = find_spec("mindformers")
     if found is None or found.origin is None:
         pytest.skip("mindformers is not installed")
-    files = sorted(Path(found.origin).parents[1].glob("configs/*/predict_*.yaml"))
+    configs = Path(found.origin).parents[1] / "configs"
+    files = sorted(configs.glob("*/predict_*.yaml"))
     assert files
-    for file in files:
+    for file in [*files, *configs.glob("*/*_pynative.yaml")]:
         assert apply_table(file, KEYS).errors == []
 
 
@@ -353,4 +358,4 @@ def test_a_strategy_overrides_the_yamls(tmp_path: Path, folder: Path) -> None:
 
 
 def test_sections_that_are_not_read_have_no_entries() -> None:
-    assert not {*UNREAD} & {*TABLE}
+    assert not {*UNREAD} & {*STATIC_GRAPHS.table, *DYNAMIC_GRAPHS.table}

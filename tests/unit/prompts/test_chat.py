@@ -135,6 +135,7 @@ def refused(template: str, limits: ChatLimits = QUICK) -> str:
     return str(caught.value)
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize(
     "variables", [{}, {"tools": TOOLS, "enable_thinking": False}], ids=["plain", "tools"]
 )
@@ -165,6 +166,7 @@ PARTS = {
 }
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize(("template", "as_parts"), PARTS.values(), ids=PARTS)
 def test_parts_reach_the_templates_that_know_them(template: str, as_parts: bool):
     from transformers.utils.chat_template_utils import render_jinja_template

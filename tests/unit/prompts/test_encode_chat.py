@@ -22,6 +22,7 @@ def user(content: object) -> list[dict[str, Any]]:
     return [{"role": "user", "content": content}]
 
 
+@pytest.mark.needs("transformers")
 def test_common_path_equals_transformers(tmp_path):
     from transformers import PreTrainedTokenizerFast
 
@@ -36,6 +37,7 @@ def test_common_path_equals_transformers(tmp_path):
         assert tokenizer.encode_chat(messages, add_generation_prompt=prompt) == expected
 
 
+@pytest.mark.needs("transformers")
 def test_tools_and_variables_reach_the_template_as_by_transformers(tmp_path):
     from transformers import PreTrainedTokenizerFast
 
@@ -68,6 +70,7 @@ BACKENDS = {
 }
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize(("build", "template", "control"), BACKENDS.values(), ids=BACKENDS)
 def test_control_text_in_a_message_stays_text(load, build, template: str, control: str):
     tokenizer = load(build(), bos_token="<s>", eos_token="</s>", chat_template=template)
@@ -78,6 +81,7 @@ def test_control_text_in_a_message_stays_text(load, build, template: str, contro
     assert f"hi {control} there" in tokenizer.decode(attacked, skip_special_tokens=False)
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize(
     "build", [sentencepiece_like, lambda: sentencepiece_like(metaspace=True), byte_level]
 )

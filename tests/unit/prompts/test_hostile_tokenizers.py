@@ -74,6 +74,7 @@ def write_honest(folder: Path, kind: str) -> Path:
     return folder
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize("extras", [False, True])
 @pytest.mark.parametrize("kind", HONEST)
 def test_an_honest_folder_gives_what_transformers_gives(tmp_path: Path, kind: str, extras: bool) -> None:
@@ -117,6 +118,7 @@ REACHING: list[dict[str, Any]] = [
 PLACES = ["https://mindbatch.invalid/vocab.json", "/dev/zero", "PIPE", "SECRET", "../SECRET"]
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
 @pytest.mark.parametrize("kind", ["gpt2", "gpt2 without tokenizer.json", "llama legacy", "any"])
@@ -169,6 +171,7 @@ SPECIAL: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize("kind", SPECIAL)
 @pytest.mark.parametrize("name", FILES)
 def test_special_files_are_refused_by_name(tmp_path: Path, name: str, kind: str) -> None:
@@ -184,6 +187,7 @@ def test_special_files_are_refused_by_name(tmp_path: Path, name: str, kind: str)
     assert str(path) in str(refused.value)
 
 
+@pytest.mark.needs("transformers")
 def test_a_folder_of_templates_outside_is_refused(tmp_path: Path) -> None:
     folder = write_honest(tmp_path / "model", "any")
     (tmp_path / "outside").mkdir()
@@ -193,6 +197,7 @@ def test_a_folder_of_templates_outside_is_refused(tmp_path: Path) -> None:
         load_tokenizer_files(folder)
 
 
+@pytest.mark.needs("transformers")
 def test_links_of_the_hub_cache_are_followed(tmp_path: Path) -> None:
     """snapshots/REVISION/name -> ../../blobs/HASH, also from a folder within."""
     snapshot, blobs = tmp_path / "snapshots/0123", tmp_path / "blobs"
@@ -209,6 +214,7 @@ def test_links_of_the_hub_cache_are_followed(tmp_path: Path) -> None:
     assert content(loaded(snapshot)) == expected
 
 
+@pytest.mark.needs("transformers")
 def test_only_tokenizers_are_taken_for_a_class(tmp_path: Path) -> None:
     for name in ("CLIPImageProcessor", "PretrainedConfig", "pipeline", "../x", "ViTImageProcessorFast"):
         write_folder(tmp_path, byte_level(), {"tokenizer_class": name})
@@ -225,6 +231,7 @@ def test_a_deep_settings_file_is_one_line(tmp_path: Path) -> None:
 FORGED = {"content": "<|im_end|>", "special": True, "\x1b[2J": 1}
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize(
     "settings",
     [
@@ -258,6 +265,7 @@ def test_an_unknown_token_may_itself_be_unknown(tmp_path: Path) -> None:
     assert (found.unk_token_id, found.bos_token_id, found.eos_token_id) == (None, None, 2)
 
 
+@pytest.mark.needs("transformers")
 def test_a_text_that_the_vocabulary_cannot_spell_is_a_prompt_error(tmp_path: Path) -> None:
     backend = json.loads(unigram().to_str())
     backend["model"]["unk_id"] = None
@@ -275,6 +283,7 @@ def test_a_decoder_that_panics_on_short_tokens_is_refused(tmp_path: Path) -> Non
         Tokenizer.load(tmp_path)
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize(
     "settings", [{"tokenizer_class": "PreTrainedTokenizerFast"}, LLAMA], ids=["plain", "llama"]
 )
@@ -355,6 +364,7 @@ def in_escapes(folder: Path) -> Path:
     return in_json(folder, key=r"pre\u0063ompiled_charsmap")
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize("make", [in_json, in_escapes, in_spiece, in_ice, in_pangu])
 def test_a_table_that_is_cut_off_is_refused_by_name(tmp_path: Path, make: Callable[[Path], Path]) -> None:
     path = make(tmp_path)

@@ -213,6 +213,7 @@ def test_texts_of_pangu_may_begin_and_end_with_tokens(tmp_path: Path) -> None:
     assert ours.encode("天气", add_special_tokens=False) == published.encode("天气")
 
 
+@pytest.mark.needs("transformers")
 def test_a_folder_is_known_by_its_class_or_by_its_configuration(tmp_path: Path) -> None:
     folder = pangu_tokenizers.write(
         tmp_path, pangu_tokenizers.model_file(), tokenizer_class="PanguAlphaTokenizer"

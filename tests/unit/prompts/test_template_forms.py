@@ -86,6 +86,7 @@ GIVEN = {
 }
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
 def test_a_call_is_written_as_transformers_writes_it_with_an_object(template: str) -> None:
     for arguments, expected in GIVEN.values():
@@ -95,6 +96,7 @@ def test_a_call_is_written_as_transformers_writes_it_with_an_object(template: st
             )
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
 def test_no_content_is_absent_for_the_template(template: str) -> None:
     expected = theirs(template, conversation(ARGUMENTS))
@@ -111,6 +113,7 @@ NEEDS_TEXT = {
 }
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize("template", NEEDS_TEXT.values(), ids=NEEDS_TEXT)
 def test_a_template_that_wants_text_gets_what_was_sent_or_the_json_of_an_object(template: str) -> None:
     for sent in ('{"city":  "\\u5df4"}', '{"n": 1.0}'):
@@ -132,6 +135,7 @@ _TESTED = _template(content="{% if '</think>' in m.content %}x{% endif %}{{ m.co
 """Fails with an absent content and with null, as Qwen3's do."""
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize("content", [ABSENT, None], ids=["absent", "null"])
 def test_where_absent_fails_it_is_null_or_empty_whichever_shows_the_call(content: object) -> None:
     expected = theirs(_DISTILLED, conversation('{"a": 1}', None))

@@ -105,6 +105,7 @@ def test_unknown_ids_decode_to_nothing(chinese: Tokenizer):
     assert chinese.decode([10**6, *known, chinese.vocab_size]) == "hello"
 
 
+@pytest.mark.needs("transformers")
 def test_truncation_and_padding_of_the_file_are_ignored(load):
     backend = byte_level()
     backend.enable_truncation(2)

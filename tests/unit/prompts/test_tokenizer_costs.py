@@ -174,6 +174,7 @@ def write(folder: Path, change: Content, backend: Callable[[], Backend] = byte_l
     return path
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize("kind", COSTLY)
 def test_what_costs_too_much_is_refused_by_name(tmp_path: Path, kind: str) -> None:
     change, said = COSTLY[kind]
@@ -187,6 +188,7 @@ def test_what_costs_too_much_is_refused_by_name(tmp_path: Path, kind: str) -> No
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
 
 
+@pytest.mark.needs("transformers")
 def test_a_long_token_is_refused_wherever_it_stands(tmp_path: Path) -> None:
     write(tmp_path, {})
     (tmp_path / "added_tokens.json").write_text(json.dumps({"x" * 100_000: 401}))

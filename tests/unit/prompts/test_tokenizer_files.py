@@ -56,6 +56,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.needs("transformers")
 def test_a_guessed_class_adds_no_tokens(tmp_path: Path):
     """llama's class would add <s> past the end of a byte-level vocabulary and put it before each text."""
     write_folder(tmp_path, byte_level(), None)
@@ -65,6 +66,7 @@ def test_a_guessed_class_adds_no_tokens(tmp_path: Path):
     assert max(tokenizer.encode("hello")) < byte_level().get_vocab_size()
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize("model", [None, {"model_type": "gpt2"}, {"model_type": "qwen2"}])
 def test_vocab_and_merges(tmp_path: Path, model: dict[str, Any] | None):
     write_gpt2_vocabulary(tmp_path)
@@ -76,6 +78,7 @@ def test_vocab_and_merges(tmp_path: Path, model: dict[str, Any] | None):
     assert tokenizer.eos_token_ids == (byte_level().token_to_id("<|endoftext|>"),)
 
 
+@pytest.mark.needs("transformers")
 def test_sentencepiece_model(tmp_path: Path):
     sentencepiece = pytest.importorskip("sentencepiece")
     text = tmp_path / "text.txt"
@@ -117,6 +120,7 @@ AUTO_MAPS = [
 ]
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize("auto_map", AUTO_MAPS)
 @pytest.mark.parametrize("with_json", [True, False])
 def test_a_class_that_exists_only_as_code_is_refused(tmp_path: Path, auto_map: Any, with_json: bool):
@@ -140,6 +144,7 @@ def test_code_of_a_folder_is_not_run_when_the_class_is_known(tmp_path: Path):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.needs("transformers")
 def test_model_code_beside_a_plain_tokenizer_is_no_obstacle(tmp_path: Path):
     write_folder(tmp_path, byte_level(), {})
     write_json(
@@ -273,10 +278,12 @@ PLAIN: dict[str, dict[str, Any]] = {
     "llama with an end alone": {**LLAMA, "bos_token": None, "add_bos_token": False, "add_eos_token": True},
     "llama with nothing around a text": {**LLAMA, "add_bos_token": False},
     "gemma": {**LLAMA, "tokenizer_class": "GemmaTokenizer", "pad_token": END, "add_bos_token": True},
+    "several templates": {**ANY, "chat_template": [{"name": "default", "template": CHATML}]},
     "sides": {**ANY, "padding_side": "left", "truncation_side": "left", "model_input_names": ["input_ids"]},
 }
 OTHERS: dict[str, dict[str, Any]] = {
     "no class": {"eos_token": END},
+    "a template without a name": {**ANY, "chat_template": [{"template": CHATML}]},
     "another class": {"tokenizer_class": "T5Tokenizer"},
     "tokens of Llama that are not in the file": {"tokenizer_class": "LlamaTokenizer"},
     "a start that is none": {**LLAMA, "bos_token": None},
@@ -291,7 +298,6 @@ OTHERS: dict[str, dict[str, Any]] = {
     },
     "a further token": {**QWEN2, "added_tokens_decoder": {"400": {"content": "<new>"}}},
     "named besides": {**ANY, "extra_special_tokens": {"image_token": END}},
-    "several templates": {**ANY, "chat_template": [{"name": "default", "template": CHATML}]},
 }
 
 
@@ -306,6 +312,7 @@ def folder(tmp_path: Path) -> Path:
     return write_folder(tmp_path, byte_level(SPECIAL), None)
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize("settings", PLAIN.values(), ids=PLAIN)
 def test_it_is_what_transformers_loads(
     folder: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -330,6 +337,7 @@ def test_further_files_are_left_to_it(folder: Path, name: str) -> None:
     assert load_plain(folder, GPT2) is None
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize("content", [{"eos_token": "<|im_end|>"}, {"<new>": 400}])
 def test_lists_of_tokens_beside_settings_that_list_them_are_without_effect(
     folder: Path, content: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -360,6 +368,7 @@ def test_an_ordinary_token_of_that_text_is_not_enough(tmp_path: Path) -> None:
     assert load_plain(tmp_path, {**ANY, "pad_token": "<pad>"}) is None
 
 
+@pytest.mark.needs("transformers")
 def test_the_template_of_a_file_comes_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {**GPT2, "chat_template": "other"}
     write_folder(folder, None, settings)

@@ -89,6 +89,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Tokenizer, Any
     return ours, getattr(transformers, f"{name}Fast").from_pretrained(folder)
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize("text", TEXTS)
 def test_texts_to_ids_and_back(pair: tuple[Tokenizer, Any], text: str) -> None:
     ours, theirs = pair
@@ -103,6 +104,7 @@ def test_texts_to_ids_and_back(pair: tuple[Tokenizer, Any], text: str) -> None:
     assert "".join(streamed) + detokenizer.flush() == theirs.decode(ids, skip_special_tokens=True)
 
 
+@pytest.mark.needs("transformers")
 def test_chats(pair: tuple[Tokenizer, Any]) -> None:
     ours, theirs = pair
     messages = [{"role": "user", "content": text} for text in TEXTS[:3]]

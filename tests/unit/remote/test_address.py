@@ -3,6 +3,7 @@
 import pytest
 
 from mindbatch.io.screen_text import printable
+from mindbatch.remote import address
 from mindbatch.remote.address import AddressError, DataAddress, is_remote, parse, read_error, write_error
 
 
@@ -70,6 +71,18 @@ def test_a_secret_in_an_address_is_refused_and_shown_nowhere(text: str, secret: 
         parse(text)
     assert secret not in str(error.value)
     assert secret not in printable(f"data.path={text}: {error.value}")
+
+
+@pytest.mark.parametrize(("text", "package"), [("s3://bucket/x.csv", "s3fs"), ("gs://bucket/x.csv", "gcsfs")])
+def test_a_missing_package_is_named_with_its_extra(
+    text: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(address, "find_spec", lambda name: None)
+    for error in (read_error(text), write_error(text)):
+        assert error is not None
+        assert error.startswith(f"{package} is not installed here; ")
+        assert "'mindbatch[remote]'" in error
+    assert read_error("hf://datasets/org/data/train") is None, "the core has what it needs"
 
 
 def test_what_cannot_be_read_or_written() -> None:

@@ -134,6 +134,22 @@ def test_a_resumed_run_fetches_the_old_commit_again(tmp_path: Path, monkeypatch:
         assert len([*replayed.dataset(RunFolder(tmp_path / "run")).records()]) == 3
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"commit": "../../x"},
+        {"files": {}},
+        {"files": {"../../a.jsonl": "sha1:" + "b" * 40}},
+        {"files": {"a.jsonl": "md5:x"}},
+        {"files": {"a.jsonl": 3}},
+    ],
+)
+def test_a_record_that_leads_elsewhere_is_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
+    record = {"commit": "a" * 40, "files": {"a.jsonl": "sha1:" + "b" * 40}, **wrong}
+    with pytest.raises(ConfigError, match="run.json: damaged: what it has of hf://datasets/org/data/train"):
+        local_files([TRAIN], ROW_SUFFIXES, {TRAIN: record}, tmp_path)
+
+
 def test_another_revision_is_another_address_and_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

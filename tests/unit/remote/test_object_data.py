@@ -83,7 +83,7 @@ def interrupted_after(after: int) -> Any:
     return lambda: Interrupting(make_llm(shared_tokenizer(), batch_size=1), after)
 
 
-def test_objects_are_fetched_once_and_recorded(store: Any) -> None:
+def test_objects_are_fetched_once_and_recorded(store: Any, capsys: pytest.CaptureFixture[str]) -> None:
     files, record = fetched(store, "in/*.jsonl")
     assert files == {"part-1.jsonl": rows("a", "b"), "part-2.jsonl": rows("c")}
     assert record["endpoint"] == store.address
@@ -93,7 +93,9 @@ def test_objects_are_fetched_once_and_recorded(store: Any) -> None:
     }
     assert md5(rows("c")) in record["objects"]["in/part-2.jsonl"]["etag"]
     count = sum(line.startswith("GET") and "part-1" in line for line in store.requests)
+    assert "in/*.jsonl: 2 files, 84 bytes, from http://127.0.0.1:" in capsys.readouterr().err
     assert fetched(store, "in/*.jsonl")[0] == files
+    assert "fetching" not in capsys.readouterr().err
     again = sum(line.startswith("GET") and "part-1" in line for line in store.requests) - count
     assert again == (1 if store.scheme == "gs" else 0), "only what it is, not what it has"
     assert fetched(store, "in/deep/part-3.jsonl")[0] == {"part-3.jsonl": rows("d")}
@@ -110,6 +112,16 @@ def test_a_run_resumes_with_the_objects_that_it_began_with(tmp_path: Path, store
     objects = manifest["sources"][address(store, "in/*.jsonl")]["objects"]
     assert set(objects) == {"in/part-1.jsonl", "in/part-2.jsonl"}
     assert not [path for path in (tmp_path / "run").iterdir() if b"very-secret-key" in path.read_bytes()]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [3, {}, {"objects": {}}, {"objects": {"a": 1}}, {"objects": {"../a": {"etag": "x", "size": 1}}}]
+    + [{"commit": "a" * 40, "files": {"a": "sha1:" + "b" * 40}}],
+)
+def test_a_record_that_is_none_is_refused(record: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="run.json: damaged: what it has of s3://bucket/a is no record"):
+        local_files(["s3://bucket/a"], ROW_SUFFIXES, {"s3://bucket/a": record}, tmp_path)
 
 
 def test_a_changed_object_is_an_error_that_names_it(tmp_path: Path, store: Any) -> None:
@@ -148,6 +160,12 @@ def test_an_object_that_does_not_arrive_as_it_is_is_not_kept(tmp_path: Path, sto
     line = refused(store, "in/part-1.jsonl", MindBatchError)
     assert "other bytes came than the store has; they were removed" in line
     assert not list((tmp_path / "objects").rglob("*part*"))
+
+
+def test_a_connection_that_is_cut_is_gone_on_from(store: Any) -> None:
+    store.cut_downloads = 1
+    assert fetched(store, "in/part-1.jsonl")[0] == {"part-1.jsonl": rows("a", "b")}
+    assert store.cut_downloads == 0
 
 
 def test_without_credentials_it_says_which(

@@ -62,6 +62,7 @@ def test_another_adapter_is_refused(tmp_path: Path) -> None:
         admitted.check_model(2, {"digests": [*map(folder_digest, (model, theirs))]})
 
 
+@pytest.mark.needs("mindspore")
 @pytest.mark.parametrize(
     ("theirs", "said"), [("2.8.0", "mindspore 2.8.0"), ("", "mindspore is not installed")]
 )

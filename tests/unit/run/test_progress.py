@@ -12,15 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from mindbatch.engine.progress import RunItem, with_progress
 from mindbatch.engine.request import RequestOutput, StreamEvent
-from mindbatch.io.moving_bar import CLEARED, LoadingLine
+from mindbatch.io.moving_bar import CLEARED, LoadingLine, MovingBar
 from mindbatch.io.storage import Storage
 from mindbatch.run.metrics import SAMPLES_PER_WINDOW, MetricsLog, RateMeter, Rates, Snapshot, rates_between
 from mindbatch.run.progress import clock, closing_line, reading_line, run_progress, seconds_left
 
 LAST = "8 rows run in 100 s; 400 prompt tokens (25% found in the cache), 900 generated (9 tokens/s)\n"
+
+
+@pytest.fixture(autouse=True)
+def _capable_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever terminal the tests are started in."""
+    monkeypatch.setenv("TERM", "xterm")
 
 
 class Terminal(io.StringIO):
@@ -317,3 +324,57 @@ def test_each_text_takes_the_place_of_the_last_and_nothing_stays(
             line(f"after {item}")
     parts = [CLEARED + "loading weights 50%", CLEARED + "compiling graph for 8 tokens", CLEARED]
     assert file.getvalue() == ("".join(parts) if at_terminal and shown else "")
+
+
+class _Handle:
+    """Stands in for IPython's, which draws over an output of a cell."""
+
+    def __init__(self) -> None:
+        self.drawn: list[str] = []
+
+    def draw(self, frame: Any, display_id: bool = False) -> "_Handle":
+        html = frame._repr_mimebundle_(include=(), exclude=())["text/html"]
+        self.drawn.append(re.sub("<[^>]*>", "", html))
+        return self
+
+    update = draw
+
+
+def test_in_a_notebook_one_output_is_drawn_over_at_most_five_times_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handle, now = _Handle(), [100.0]
+    monkeypatch.setattr("IPython.display.display", handle.draw)
+    monkeypatch.setattr("mindbatch.io.moving_bar.time.monotonic", lambda: now[0])
+    file = io.StringIO()
+    with MovingBar("batch", Console(file=file, force_jupyter=True)) as bar:
+        for row in range(1, 1001):
+            now[0] += 0.001
+            bar.set(row, 1000, "rows", "below [red]")
+    assert 5 <= len(handle.drawn) <= 8
+    assert "1000/1000" in handle.drawn[-1]
+    assert "below [red]" in handle.drawn[-1]
+    assert file.getvalue() == ""
+    with MovingBar("batch", Console(file=file, force_jupyter=True), disable=True) as bar:
+        bar.set(1, 2, "rows")
+    assert "1000/1000" in handle.drawn[-1]
+
+
+@pytest.mark.parametrize("term", ["dumb", "unknown"])
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(
+    term: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Emacs has one, and the cells of a notebook that run a command."""
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert shown("auto", RUN, Terminal()) == shown("plain", RUN)
+    terminal = Terminal()
+    with LoadingLine(file=terminal) as line:
+        line("loading")
+    assert terminal.getvalue() == ""
+
+
+def test_colours_wanted_everywhere_make_no_terminal_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert shown("auto", RUN) == shown("plain", RUN)

@@ -134,6 +134,22 @@ def test_no_two_jobs_write_the_same(
     assert [line.split()[1] for line in errors] == both
 
 
+def test_no_two_jobs_upload_to_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "_run", lambda program, arguments, *overrides: 0)
+    given = ["batch", "-m", "model=tiny_gpt2", "data=number_words", "decoding=sampling", "decoding.seed=1,2"]
+    given += [f"output.dir={tmp_path}/s"]
+    address = "hf://datasets/org/answers"
+    assert cli.main([*given, f"output.upload={address}"]) == 2
+    assert (
+        f"output.upload={address}: decoding.seed=1 and decoding.seed=2 would both" in capsys.readouterr().err
+    )
+    assert cli.main([*given, f"output.upload={address}/${{decoding.seed}}"]) == 0
+    assert cli.main([*given[:-1], "output.dir=s3://bucket/s"]) == 2
+    assert "output.dir=s3://bucket/s: a run and its ledger are in a local folder" in capsys.readouterr().err
+
+
 def test_jobs_that_only_read_a_run_share_it(tmp_path: Path) -> None:
     jobs = jobs_of(["key=1,2", f"output.dir={tmp_path}"], OPTIONS)
     assert with_run_folders(jobs, TASKS["replay"].schema, lambda given: composed(*given)) == jobs

@@ -55,6 +55,11 @@ def iteration_in(folder: Path, names: Collection[str] | None = None) -> Path | N
     return None
 
 
+def holds_adapter(folder: Path) -> bool:
+    """True if `folder` is an adapter that MindFormers 2.1 saved without its base, or has one in it."""
+    return (folder / ADAPTER).is_file()
+
+
 def _tracked(folder: Path) -> Path:
     data = read_limited(file_in(folder, TRACKER), 4096)
     text = data.decode("ascii", "replace").strip()
@@ -76,7 +81,7 @@ def weight_files(iteration: Path) -> list[Path]:
     if ADAPTER in names:
         raise CheckpointError(
             f"{iteration}: holds an adapter alone ({ADAPTER}), which MindFormers saved without its base; "
-            "needed are the weights of a whole model"
+            "needed are the weights of a whole model, of a training with save_trainable_only: False"
         )
     files = {int(match[1]): (name, int(match[2])) for name in names if (match := WEIGHTS.fullmatch(name))}
     if not files:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,14 @@ from mindbatch.config.predict_yaml.conversions import (
     no_effect,
     rejected,
 )
+from mindbatch.config.predict_yaml.dynamic import (
+    CLOSED_SECTION,
+    DEFAULTS,
+    DYNAMIC,
+    FORM_SECTIONS,
+    IDLE_DYNAMIC,
+)
+from mindbatch.config.predict_yaml.dynamic import MODEL as FLAT_MODEL
 from mindbatch.config.predict_yaml.tables import IDLE, IDLE_MODEL, IDLE_PET, MODEL, PET, RUN, UNREAD
 from mindbatch.config.saved import resolved_text
 from mindbatch.config.schema import SchemaKeys
@@ -34,17 +43,37 @@ from mindbatch.io.errors import ConfigError
 
 PROVIDER = "model.provider"
 
-TABLE: dict[str, KeyRule] = RUN | MODEL | PET
-"""The entries by dotted key. If several set the same key of MindBatch, the first one that is given does."""
-
-_IDLE = IDLE | IDLE_MODEL | IDLE_PET
 _MISSPELT = 0.87
 """Similarity from which a key is a misspelling: MindFormers' own keys without effect reach 0.865."""
 
-SECTIONS = frozenset(name.rsplit(".", depth)[0] for name in TABLE for depth in range(1, name.count(".") + 1))
-"""Keys whose values are sections."""
-_ORDER = {name: index for index, name in enumerate(TABLE)}
-"""The order of application; keys that are not in the table come last, in the order of the file."""
+
+@dataclass(frozen=True)
+class YamlForm:
+    """One of the two forms of YAMLs: which keys it has, and what each of them does."""
+
+    table: dict[str, KeyRule]
+    """The entries by dotted key. If several set the same key of MindBatch, the first given one does."""
+
+    idle: dict[str, str]
+    """Reasons why keys without an entry have no effect, by prefix of the key."""
+
+    model: str
+    """The prefix of keys that describe the model."""
+
+    @cached_property
+    def sections(self) -> frozenset[str]:
+        """The keys whose values are sections."""
+        depths = ((name, depth) for name in self.table for depth in range(1, name.count(".") + 1))
+        return frozenset(name.rsplit(".", depth)[0] for name, depth in depths)
+
+    @cached_property
+    def order(self) -> dict[str, int]:
+        """The order of application; keys that are not in the table come last, in the order of the file."""
+        return {name: index for index, name in enumerate(self.table)}
+
+
+STATIC_GRAPHS = YamlForm(RUN | MODEL | PET, IDLE | IDLE_MODEL | IDLE_PET, to.MODEL_CONFIG)
+DYNAMIC_GRAPHS = YamlForm(DYNAMIC, IDLE_DYNAMIC, FLAT_MODEL)
 
 
 @dataclass
@@ -54,6 +83,8 @@ class Applied:
     path: Path
     lines: dict[str, int]
     """Line numbers by dotted key of the YAML."""
+
+    form: YamlForm
 
     settings: dict[str, Assignment] = field(default_factory=dict)
     """Settings by key of MindBatch; their sources name file, line and key of the YAML."""
@@ -83,7 +114,7 @@ class Applied:
         """A line on the keys without effect; keys of training, logs and MindSpore are only counted."""
         parts, num_idle = [], 0
         for why, keys in self.unused.items():
-            named = [key for key in keys if key in TABLE or not key.startswith((*_IDLE,))]
+            named = [key for key in keys if key in self.form.table or not key.startswith((*self.form.idle,))]
             num_idle += len(keys) - len(named)
             parts += [f"{', '.join(named)} ({why})"] if named else []
         if num_idle:
@@ -112,12 +143,15 @@ def apply_table(
         ConfigError: the file cannot be read as plain YAML.
     """
     content, lines = read_with_lines(path, UNREAD)
-    applied = Applied(path, lines)
+    form = DYNAMIC_GRAPHS if FORM_SECTIONS & content.keys() else STATIC_GRAPHS
+    applied = Applied(path, lines, form)
     values = {
         name: value for name, value in _flattened(content, "", applied) if _is_plain(name, value, applied)
     }
-    predict_yaml = PredictYaml(values, overrides or {}, strategy)
-    for name in sorted(values, key=lambda name: _ORDER.get(name, len(_ORDER))):
+    if "inference" in content:
+        values = DEFAULTS | values
+    predict_yaml = PredictYaml(values, overrides or {}, strategy, keys.keys)
+    for name in sorted(values, key=lambda name: form.order.get(name, len(form.order))):
         _look_up(name, values[name], predict_yaml, keys, applied)
     if (
         DEVICE_TARGET not in {*predict_yaml.overrides, *applied.settings, *applied.doubtful}
@@ -129,7 +163,7 @@ def apply_table(
             f"{'' if chooses_type else ', in float32'}; set runtime=ascend for NPUs"
         )
     if PROVIDER not in applied.settings and PROVIDER not in predict_yaml.overrides:
-        provider = "mindformers" if predict_yaml.is_mcore else "native"
+        provider = "mindformers" if form is STATIC_GRAPHS and predict_yaml.is_mcore else "native"
         applied.settings[PROVIDER] = Assignment(PROVIDER, provider, f"{path}: ")
     return applied
 
@@ -142,7 +176,7 @@ def _flattened(content: Mapping[str, Any], prefix: str, applied: Applied) -> Ite
             applied.errors.append(
                 f"{applied.location(name)}: unknown key; write nested keys, not dotted ones"
             )
-        elif name not in SECTIONS or value is None:
+        elif name not in applied.form.sections or value is None:
             yield name, value
         elif isinstance(value, dict):
             yield from _flattened(value, f"{name}.", applied)
@@ -166,48 +200,54 @@ def _look_up(name: str, value: Any, predict_yaml: PredictYaml, keys: SchemaKeys,
     elif verdict.effect is Effect.REJECTED:
         text = "" if isinstance(value, dict) else f"={shown(value)}"
         applied.errors.append(f"{applied.location(name)}{text}: {verdict.reason}")
-        if isinstance(entry := TABLE.get(name), MapsTo):
-            applied.doubtful.add(entry.target)
+        if isinstance(entry := applied.form.table.get(name), MapsTo):
+            applied.doubtful |= {entry.target, *entry.others}
 
 
 def _verdict(name: str, value: Any, predict_yaml: PredictYaml, keys: SchemaKeys, applied: Applied) -> Verdict:
     """Sets what `name` maps to; returns KEPT where it does, or where there is nothing to report."""
-    if name in SECTIONS:
+    form = applied.form
+    if name in form.sections:
         return KEPT
-    if name not in TABLE:
-        return _without_entry(name, value, predict_yaml)
-    entry = TABLE[name]
+    if name not in form.table:
+        return _without_entry(name, value, predict_yaml, form)
+    entry = form.table[name]
     if not isinstance(entry, MapsTo):
         return entry(value, predict_yaml)
-    if entry.target not in keys.keys:
+    if not any(target in keys.keys for target in (entry.target, *entry.others)):
         return no_effect(entry.absent)
     if entry.target in predict_yaml.overrides:
         return no_effect(f"{entry.target} overrides it")
     converted = entry.convert(value, predict_yaml)
     if isinstance(converted, Verdict):
         return converted
+    if isinstance(converted, tuple):
+        return [_set(redirect, name, predict_yaml, applied) for redirect in converted][0]
     redirect = converted if isinstance(converted, Redirect) else Redirect(entry.target, converted)
     return _set(redirect, name, predict_yaml, applied)
 
 
-def _without_entry(name: str, value: Any, predict_yaml: PredictYaml) -> Verdict:
+def _without_entry(name: str, value: Any, predict_yaml: PredictYaml, form: YamlForm) -> Verdict:
     """Judges a key that the table does not have.
 
     A key that describes the model must agree with config.json, a key similar to one of the table is a
     misspelling, and any other key has no effect.
     """
-    prefix = next((prefix for prefix in _IDLE if name.startswith(prefix)), None)
-    leaf = name.removeprefix(to.MODEL_CONFIG)
+    prefix = next((prefix for prefix in form.idle if name.startswith(prefix)), None)
+    leaf = name.removeprefix(form.model)
     describes_model = prefix is None and leaf != name
     if describes_model and (entry := config_entry(leaf, predict_yaml.model_config)):
         if agrees(value, *entry):
             return KEPT
         used = f"{entry[0]}={shown(entry[1])}"
         return rejected(f"config.json of the model's folder has {used}, which is used; remove it")
-    if prefix != name and leaf not in ALIASES and (near := _near(name, is_anywhere=prefix is None)):
+    is_misspelt = prefix != name and leaf not in ALIASES
+    if is_misspelt and (near := _near(name, form, is_anywhere=prefix is None)):
         return rejected(f"unknown key{near}")
+    if name.startswith(CLOSED_SECTION) and form is DYNAMIC_GRAPHS:
+        return rejected("unknown key; decoding parameters are keys of decoding, such as decoding=top_p")
     if prefix is not None:
-        return no_effect(_IDLE[prefix])
+        return no_effect(form.idle[prefix])
     if not describes_model:
         return no_effect("not used here")
     if predict_yaml.model_config is None:
@@ -215,11 +255,11 @@ def _without_entry(name: str, value: Any, predict_yaml: PredictYaml) -> Verdict:
     return no_effect("config.json, which is used, has no such key")
 
 
-def _near(name: str, *, is_anywhere: bool) -> str:
+def _near(name: str, form: YamlForm, *, is_anywhere: bool) -> str:
     """Suggests a similar key of the table, from any section with `is_anywhere`, as `; did you mean KEY?`."""
     section, _, leaf = name.rpartition(".")
-    siblings = {key.rpartition(".")[2]: key for key in TABLE if key.rpartition(".")[0] == section}
-    everywhere = {key.rpartition(".")[2]: key for key in reversed(TABLE)} if is_anywhere else {}
+    siblings = {key.rpartition(".")[2]: key for key in form.table if key.rpartition(".")[0] == section}
+    everywhere = {key.rpartition(".")[2]: key for key in reversed(form.table)} if is_anywhere else {}
     if leaf in everywhere:
         return f"; did you mean {everywhere[leaf]}?"
     return did_you_mean(leaf, siblings, _MISSPELT, siblings.__getitem__)

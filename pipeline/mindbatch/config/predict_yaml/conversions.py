@@ -1,6 +1,6 @@
 """Converts values of a predict YAML to those of MindBatch's keys, or says why a key sets nothing."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -23,7 +23,9 @@ CHECKPOINT, DEVICE_TARGET = "model.checkpoint_name_or_path", "runtime.device_tar
 MODEL_CONFIG = "model.model_config."
 GENERATION_CONFIG = "generation_config."
 PET_CONFIG = f"{MODEL_CONFIG}pet_config."
-WEIGHTS = ("load_checkpoint", "pretrained_model_dir", f"{MODEL_CONFIG}checkpoint_name_or_path")
+LOAD_PATH = "checkpoint.load_path"
+WEIGHTS = ("load_checkpoint", "pretrained_model_dir", f"{MODEL_CONFIG}checkpoint_name_or_path", LOAD_PATH)
+NO_SUCH_KEY = "the task has no such key"
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,9 @@ class PredictYaml:
 
     strategy: str = ""
     """A setting that chooses the decoding strategy, such as `decoding=top_p`; empty: the YAML chooses it."""
+
+    keys: Collection[str] = ()
+    """The keys of the task."""
 
     def value(self, *keys: str) -> Any:
         """Returns the value of the first of the keys that is set, or None."""
@@ -110,7 +115,7 @@ class Redirect:
 
 
 Conversion = Callable[[Any, PredictYaml], Any]
-"""Converts the YAML's value to one of MindBatch's key, or returns a Redirect or a Verdict."""
+"""Converts the YAML's value to one of MindBatch's key, or returns a Redirect, several, or a Verdict."""
 
 Check = Callable[[Any, PredictYaml], Verdict]
 """Checks the value of a key that sets nothing."""
@@ -147,8 +152,11 @@ class MapsTo:
 
     target: str
     convert: Conversion = unchanged
-    absent: str = "the task has no such key"
+    absent: str = NO_SUCH_KEY
     """The reason why the key has no effect in a task without the target key."""
+
+    others: tuple[str, ...] = ()
+    """Further keys that the conversion may set."""
 
 
 KeyRule = MapsTo | Check

@@ -27,8 +27,9 @@ TOKENIZER = "it is read from the tokenizer's folder"
 
 UNREAD = dict.fromkeys(
     ("callbacks", "eval_callbacks", "eval_dataset", "eval_dataset_task", "lr_schedule", "metric")
-    + ("monitor_config", "optimizer", "recompute_config", "runner_config", "runner_wrapper")
-    + ("swap_config", "train_dataset", "train_dataset_task"),
+    + ("lr_scheduler", "monitor", "monitor_config", "optimizer", "profiler", "recompute", "recompute_comm")
+    + ("recompute_config", "runner_config", "runner_wrapper", "swap", "swap_config", "train_dataset")
+    + ("train_dataset_task",),
     TRAINING,
 )
 """Top-level sections that are not read."""

@@ -98,7 +98,7 @@ def cross_attention(
     y = np.zeros_like(heads)
     for tokens, table in _sequences(rows, tables, lengths):
         seen = lengths[tokens][:, None]
-        positions = np.arange(seen.max())
+        positions = np.arange(int(seen.max()))
         scores = _products(heads[tokens], _positions(keys, table, len(positions)), shape)
         if shape.softcap:
             scores = capped(scores, cap=shape.softcap)
@@ -162,7 +162,7 @@ def _weighed(
     """Softmax of scores [T, heads, P] where visible [T, P], times values: [T, heads, head_dim]."""
     # The largest score is subtracted so that no exponential overflows. A sink has a share of the sum and no
     # value.
-    scores = np.where(visible[:, None], scores, -np.inf)
+    scores = np.where(visible[:, None], scores, np.float32(-np.inf))  # which NumPy 2 would make float64
     apart = np.full((1, 1, 1), -np.inf, np.float32) if sinks is None else sinks.reshape(1, -1, 1)
     top = np.maximum(scores.max(-1, keepdims=True), apart)
     weights = np.exp(scores - top)

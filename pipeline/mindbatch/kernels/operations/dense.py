@@ -27,7 +27,7 @@ def linear(x: FloatArray, weight: PackedWeight, bias: Array | None, *, outputs: 
 def embedding(ids: IntArray, weight: PackedWeight, *, width: int) -> FloatArray:
     """ids [T], packed weight [vocabulary, width] -> [T, width]; zeros for ids of other ranks."""
     inside = (ids >= 0) & (ids < len(weight))
-    rows: FloatArray = weight[np.where(inside, ids, 0)] * inside[:, None]
+    rows: FloatArray = weight[ids * inside] * inside[:, None]
     return rows
 
 

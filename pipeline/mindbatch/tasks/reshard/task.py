@@ -86,13 +86,21 @@ def _plan_lines(plan: ReshardPlan, is_done: bool) -> Iterator[str]:
         yield f"{printable(str(plan.target))}: already exists, made by the same reshard"
 
 
+def _has_bar() -> bool:
+    if not sys.stderr.isatty():
+        return False
+    from mindbatch.io.moving_bar import can_redraw  # rich is slow to import
+
+    return can_redraw(sys.stderr)
+
+
 @contextmanager
 def shown_progress() -> Iterator[Progress]:
     """Shows a bar of the progress that is reported within `with`, and removes it at the end."""
-    if not sys.stderr.isatty():
+    if not _has_bar():
         yield PlainProgress("mindbatch")
         return
-    from rich.console import Console  # slow to import
+    from rich.console import Console
 
     from mindbatch.io.moving_bar import MovingBar
 

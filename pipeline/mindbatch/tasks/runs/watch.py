@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mindbatch.io.amounts import duration
+from mindbatch.io.moving_bar import can_redraw
 from mindbatch.io.screen_text import printable, show
 from mindbatch.ledger.run_folder import RunFolder, is_running, locked_since
 from mindbatch.run.manifest import rows_of
@@ -148,11 +149,10 @@ Update = Callable[[Sequence[RunProgress]], None]
 @contextmanager
 def _display(file: TextIO, now: Callable[[], float]) -> Iterator[Update]:
     """Gives what shows the newest progress of all runs."""
-    console = Console(file=file)
-    if not console.is_terminal or console.is_dumb_terminal:
+    if not can_redraw(file):
         yield _plain_lines(file, now)
         return
-    with Live(console=console, auto_refresh=False, transient=True) as live:
+    with Live(console=Console(file=file), auto_refresh=False, transient=True) as live:
         yield lambda progress: live.update(_table(progress), refresh=True)
 
 

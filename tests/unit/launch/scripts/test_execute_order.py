@@ -105,7 +105,9 @@ def test_a_python_file_that_is_not_there_is_told(
     monkeypatch.chdir(tmp_path)
     faults: list[str] = []
     read_order(f"{python}{file} --x", faults)
-    assert faults == [f"EXECUTE_ORDER '{python}{file} --x': '{file}': no such file{hint}"]
+    (fault,) = faults  # a long order is shortened
+    assert fault.startswith(f"EXECUTE_ORDER '{python}{file}"[:60])
+    assert fault.endswith(f": '{file}': no such file{hint}")
     for other in ("echo train.py", f"{sys.executable} -m nosuch.py", f"{sys.executable} -c pass nosuch.py"):
         order_of(other)
 

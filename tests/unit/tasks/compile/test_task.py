@@ -71,6 +71,7 @@ def faults(words: list[str]) -> tuple[str, ...]:
     return caught.value.lines
 
 
+@pytest.mark.needs("mindspore")
 def test_the_page(given: list[str], simulation: Simulation, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*given, "parallel.model_parallel=2", "model.batch_size=2"]) == EXIT_DONE
     page = capsys.readouterr().out
@@ -82,6 +83,7 @@ def test_the_page(given: list[str], simulation: Simulation, capsys: pytest.Captu
     assert ": fits 60.0 GiB, which would hold" in page
 
 
+@pytest.mark.needs("mindspore")
 def test_the_simulation_is_told_what_ranks_run(given: list[str], simulation: Simulation) -> None:
     words = ["parallel.model_parallel=4", "parallel.data_parallel=2", "ranks=all", "layers=all"]
     run([*given, *words, "layout.timeout=77"])
@@ -94,6 +96,7 @@ def test_the_simulation_is_told_what_ranks_run(given: list[str], simulation: Sim
     assert simulation.job["ranks"] == [7, 0]
 
 
+@pytest.mark.needs("mindspore")
 def test_bytes_are_those_of_a_rank(
     given: list[str], simulation: Simulation, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,6 +111,7 @@ def test_bytes_are_those_of_a_rank(
     assert sizes["1"]["fits"]
 
 
+@pytest.mark.needs("mindspore")
 def test_adapters_are_compiled_beside_the_model(
     given: list[str],
     simulation: Simulation,
@@ -142,6 +146,7 @@ def test_adapters_are_compiled_beside_the_model(
         run([*words, adapters])
 
 
+@pytest.mark.needs("mindspore")
 def test_each_stage_is_named_and_has_the_bytes_of_its_layers(
     given: list[str], simulation: Simulation, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,12 +171,14 @@ def test_each_stage_is_named_and_has_the_bytes_of_its_layers(
     assert "rank 3: stage 1 of 3, layers 1 to 3, tensor rank 1 of 2\nall 3 layers were compiled\n" in page
 
 
+@pytest.mark.needs("mindspore")
 def test_stages_have_a_sample_each(given: list[str], simulation: Simulation) -> None:
     run([*given, "parallel.pipeline_stage=2", "parallel.device_map=[1,4]", "ranks=all"])
     assert simulation.job["layers"] == [[0], [1, 2, 4]]
     assert simulation.job["ranks"] == [0, 1]
 
 
+@pytest.mark.needs("mindspore")
 def test_what_is_refused_fails_the_command(
     given: list[str], simulation: Simulation, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,6 +190,7 @@ def test_what_is_refused_fails_the_command(
     assert (graph["operator"], graph["is_compiled"]) == ("Foo", False)
 
 
+@pytest.mark.needs("mindspore")
 def test_a_process_that_dies_ends_its_rank(
     given: list[str], simulation: Simulation, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,6 +202,7 @@ def test_a_process_that_dies_ends_its_rank(
     assert "1 graphs compiled, 1 refused\nno more graphs were tried: rank 0: ended by signal 11\n" in page
 
 
+@pytest.mark.needs("mindspore")
 def test_what_does_not_fit_fails_the_command(
     given: list[str], simulation: Simulation, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,6 +210,7 @@ def test_what_does_not_fit_fails_the_command(
     assert "does NOT fit 1.0 GiB" in capsys.readouterr().out
 
 
+@pytest.mark.needs("mindspore")
 def test_mistakes_are_found_before_anything_is_compiled(given: list[str]) -> None:
     words = [*given, "runtime.device_target=CPU", "runtime.device_memory=4GiB", "ranks=[0,0]"]
     words += ["parallel.device_map=[1,1]", "model.provider=mindformers", "parallel.pipeline_stage=3"]
@@ -222,6 +232,7 @@ def test_mistakes_are_found_before_anything_is_compiled(given: list[str]) -> Non
     assert faults([*given, "model.dtype=float32"])[0].startswith("model.dtype=float32: not with")
 
 
+@pytest.mark.needs("mindspore")
 def test_the_layout_is_found_in_the_same_command(
     given: list[str], simulation: Simulation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -236,6 +247,7 @@ def test_the_layout_is_found_in_the_same_command(
     assert f"strategy file: {tmp_path}/strategy/ckpt_strategy_rank_0.ckpt\n" in page
 
 
+@pytest.mark.needs("mindspore")
 def test_a_layout_that_cannot_be_is_refused_before_anything_is_compiled(
     given: list[str], simulation: Simulation, tmp_path: Path
 ) -> None:
@@ -254,6 +266,7 @@ def test_a_layout_that_cannot_be_is_refused_before_anything_is_compiled(
     assert simulation.job == {}
 
 
+@pytest.mark.needs("mindspore")
 def test_a_model_of_mindformers_tells_its_weights_itself(
     tmp_path: Path, simulation: Simulation, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,6 +67,7 @@ def test_one_space_stands_where_no_white_space_does(prompt: str, answer: str, ex
     )
 
 
+@pytest.mark.needs("transformers")
 def test_the_same_text_has_the_same_tokens_whoever_has_the_space(tmp_path: Path) -> None:
     """And those are scored that stand for a character behind the prompt, of the text encoded as a whole."""
     for tokenizer in (shared_tokenizer(), made(tmp_path, sentencepiece_like())):
@@ -80,6 +81,7 @@ def test_the_same_text_has_the_same_tokens_whoever_has_the_space(tmp_path: Path)
         assert found[0] == found[1]
 
 
+@pytest.mark.needs("transformers")
 def test_white_space_at_the_end_of_a_prompt_is_the_prompts_unless_a_word_has_it(tmp_path: Path) -> None:
     tokenizer = made(tmp_path, sentencepiece_like())
     continuations = Continuations(None, tokenizer)
@@ -88,11 +90,13 @@ def test_white_space_at_the_end_of_a_prompt_is_the_prompts_unless_a_word_has_it(
     assert continuations.tokens(text("a "), "hi") == (tokenizer.encode("a hi"), 1)
 
 
+@pytest.mark.needs("transformers")
 def test_a_character_of_several_tokens_is_scored_whole(tmp_path: Path) -> None:
     tokenizer = made(tmp_path, sentencepiece_like())
     assert Continuations("", tokenizer).tokens(text("a"), "\u597d") == (tokenizer.encode("a\u597d"), 3)
 
 
+@pytest.mark.needs("transformers")
 def test_control_texts_in_a_prompt_are_text_and_move_nothing(tmp_path: Path) -> None:
     tokenizer = made(tmp_path, sentencepiece_like(), chat_template=CHATML)
     continuations = Continuations(None, tokenizer)
@@ -106,6 +110,7 @@ def test_control_texts_in_a_prompt_are_text_and_move_nothing(tmp_path: Path) -> 
             assert tokenizer.decode(tokens[-scored:]).strip() == answer
 
 
+@pytest.mark.needs("transformers")
 def test_what_a_tokenizer_puts_behind_a_text_does_not_stand_between(tmp_path: Path) -> None:
     """T5's ends every text with </s>."""
     tokenizer = made(tmp_path, unigram())
@@ -121,6 +126,7 @@ def test_nothing_before_a_continuation_is_the_beginning_of_a_text(monkeypatch: p
     assert Continuations(None, tokenizer).tokens(text(""), "four") == ([3, *alone], len(alone))
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize(
     ("template", "expected"),
     [(CHATML, "hi"), (LLAMA_2, " hi"), (BARE, "hi"), (THINKING, " hi"), ("{{ messages[2:]", "hi")],
@@ -136,6 +142,7 @@ def test_in_a_chat_the_template_says_what_stands_before_an_answer(
     tokenizer.close()
 
 
+@pytest.mark.needs("transformers")
 def test_a_chat_and_its_answer_are_encoded_as_one_text(tmp_path: Path) -> None:
     tokenizer = made(tmp_path, sentencepiece_like(), chat_template=LLAMA_2)
     tokens, scored = Continuations(None, tokenizer).tokens(CHAT, "hi")

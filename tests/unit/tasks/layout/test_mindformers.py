@@ -75,6 +75,7 @@ def faults(words: list[str]) -> tuple[str, ...]:
     return caught.value.lines
 
 
+@pytest.mark.needs("mindformers")
 def test_the_page_has_every_parameter(
     given: list[str], jobs: list[LayoutJob], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,6 +91,7 @@ def test_the_page_has_every_parameter(
     assert (jobs[0].model["num_heads"], jobs[0].model["batch_size"]) == (8, 2)
 
 
+@pytest.mark.needs("mindformers")
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_who_waits_at_a_terminal_is_told_so(
     is_terminal: bool,
@@ -103,6 +105,7 @@ def test_who_waits_at_a_terminal_is_told_so(
     assert ("MindSpore works out the layout of" in capsys.readouterr().err) == is_terminal
 
 
+@pytest.mark.needs("mindformers")
 def test_one_copy_is_compiled_with_its_cache(
     given: list[str], jobs: list[LayoutJob], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,6 +114,7 @@ def test_one_copy_is_compiled_with_its_cache(
     assert jobs[0].as_json()["use_past"]
 
 
+@pytest.mark.needs("mindformers")
 def test_beside_what_is_compiled_the_ends_are_cut_as_there(
     given: list[str],
     tmp_path: Path,
@@ -130,6 +134,7 @@ def test_beside_what_is_compiled_the_ends_are_cut_as_there(
         assert ("embedding and head are whole in these files" in capsys.readouterr().out) == is_whole
 
 
+@pytest.mark.needs("mindformers")
 def test_what_a_stage_borrows_is_noted(
     given: list[str], jobs: list[LayoutJob], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,6 +142,7 @@ def test_what_a_stage_borrows_is_noted(
     assert "note: stage 1 uses tied too" in capsys.readouterr().out
 
 
+@pytest.mark.needs("mindformers")
 @pytest.mark.usefixtures("jobs")
 def test_a_strategy_is_known_in_any_order_and_another_is_replaced_only_when_asked_for(
     given: list[str],
@@ -153,6 +159,7 @@ def test_a_strategy_is_known_in_any_order_and_another_is_replaced_only_when_aske
     assert Path("s/ckpt_strategy_rank_0.ckpt").read_bytes() != before
 
 
+@pytest.mark.needs("mindformers")
 def test_options_without_effect_are_refused(given: list[str]) -> None:
     words = ["decoding=top_p", "data.path=rows.jsonl", "model.batch_size=3", "layout.replace=true"]
     assert faults([*given, *words]) == (
@@ -169,6 +176,7 @@ def test_options_of_mindspores_compiler_need_it(given: list[str]) -> None:
     assert faults(words) == (f"layout.vocab_emb_dp=false: {effect}", f"layout.timeout=5: {effect}")
 
 
+@pytest.mark.needs("mindformers")
 @pytest.mark.parametrize(
     ("words", "fault"),
     [

@@ -18,7 +18,7 @@ from mindbatch.ledger.run_record import RunRecord
 from mindbatch.tasks.runs import outcomes
 from mindbatch.tasks.runs.outcomes import Outcomes, read_outcomes
 from mindbatch.tasks.runs.prompts import prompts_of
-from mindbatch.tasks.runs.report import report_page
+from mindbatch.tasks.runs.report import MAX_INTERVALS, report_page
 from mindbatch.tasks.runs.run_state import state_of
 from small_runs import failure, generation, make_run, result
 
@@ -191,6 +191,16 @@ def test_speeds_are_those_of_the_samples_and_sessions_stand_side_by_side(tmp_pat
     assert tokens == "until 5.0 s: 100.0; until 10 s: 20.0; until 15 s: 200.0; "
     assert rows == "until 5.0 s: 1.0; until 10 s: 0.2; until 15 s: 0.8; "
     assert page.count('class="resumed"') == 2  # one in each chart
+
+
+def test_of_a_long_run_intervals_are_joined_and_the_last_takes_the_rest(tmp_path: Path) -> None:
+    samples = [sample(second, 10 * second, 0) for second in range(101)] + [sample(101, 1300, 0)]
+    page = page_of(make_run(tmp_path, manifest=manifest(), samples=samples))
+    tokens, _ = re.findall(r"<desc[^>]*>(until [^<]*)</desc>", page)
+    *intervals, last = tokens.removesuffix("; ").split("; ")
+    assert len(intervals) == MAX_INTERVALS - 11
+    assert {interval.partition(": ")[2] for interval in intervals} == {"10.0"}
+    assert last == "until 101 s: 106.7"
 
 
 def test_a_run_that_has_not_ended_has_a_page_of_what_there_is(tmp_path: Path) -> None:

@@ -173,6 +173,16 @@ def test_nothing_to_follow_and_json_are_said(tmp_path: Path, capsys: pytest.Capt
     assert "watch=true: has no effect with format=json" in capsys.readouterr().err
 
 
+def test_other_tasks_have_no_such_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "a", "b", "--watch"]) == 2
+    assert capsys.readouterr().err == (
+        "mindbatch: --watch: mindbatch diff has no such flag; mindbatch runs has it\n"
+    )
+    for task in ("diff", "runs"):
+        assert main([task, "--help"]) == 0
+        assert ("--watch  " in capsys.readouterr().out) == (task == "runs")
+
+
 def test_ctrl_c_ends_with_its_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
