@@ -1,6 +1,8 @@
 """YAMLs of MindFormers 2.1 for dynamic graphs: each key is used, without effect for a reason, or refused."""
 
+import ast
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +219,34 @@ def test_records_become_the_prompts_that_mindformers_makes(
     except (ColumnError, PromptError):
         prompt = ""
     assert prompt == theirs(record)
+
+
+SECTIONS = ("checkpoint", "inference", "parallelism", "training")
+
+
+def test_every_key_that_mindformers_has_is_known(here: Path) -> None:
+    """The fields of its classes of configurations are read from its source, which is not imported."""
+    package = find_spec("mindformers")
+    home = Path(package.origin or "").parent if package else Path()
+    source = home / "pynative/config/config.py"
+    classes = ast.parse(source.read_text()).body if source.is_file() else []
+    fields = {
+        node.name.removesuffix("Config").lower(): [
+            item.target.id
+            for item in node.body
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+        ]
+        for node in classes
+        if isinstance(node, ast.ClassDef)
+    }
+    if "inference" not in fields:
+        pytest.skip("MindFormers 2.1 is not installed")
+    lines = [f"{name}: null" for name in fields["train"] if name not in (*SECTIONS, "model", "context")]
+    for section in SECTIONS:
+        lines += [f"{section}:", *(f"  {name}: null" for name in fields[section])]
+    result = applied("\n".join(lines))
+    assert not [error for error in result.errors if "unknown key" in error]
+    assert "not used here" not in result.unused
 
 
 def test_it_composes_in_each_task_and_the_command_line_overrides_it(here: Path) -> None:

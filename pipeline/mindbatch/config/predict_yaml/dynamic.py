@@ -146,7 +146,7 @@ IDLE_DYNAMIC: dict[str, str] = {
     **dict.fromkeys(("checkpoint.", "training."), TRAINING),
     "parallelism.data_parallel": REPLICAS,
     "parallelism.": STRATEGIES,
-    "lora_config.": "an adapter is given in lora.adapters",
+    "lora_config": "an adapter is given in lora.adapters",
     "context.": IDLE["context."],
     "output_dir": IDLE["output_dir"],
     f"{MODEL}architectures": WHICH_MODEL,
