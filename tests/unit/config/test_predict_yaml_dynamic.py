@@ -23,6 +23,7 @@ from mindbatch.tasks.layout.schema import LayoutTaskConfig
 from predict_yamls import DYNAMIC, QWEN3
 from task_configs import config_of, faults_of_task
 
+LONG = "one, " * 2000 + "two"
 RECORDS = '{"instruction": "Add", "input": "1 + 2"}\n{"instruction": "Go"}\n'
 
 
@@ -122,6 +123,7 @@ def test_the_section_inference_has_mindformers_defaults(here: Path) -> None:
             "model.experimental_attention_variant=dsa: no supported model has it",
         ),
         ("inference: {input_data: [1]}", "inference.input_data=[1]: this task reads a file: write the"),
+        ("inference: {input_data: row.jsonl}", "inference.input_data=row.jsonl: no such file"),
         ("inference: {input_data: Hello}", "inference.input_data=Hello: this task reads a file: write the"),
     ],
 )
@@ -154,6 +156,7 @@ def test_keys_of_the_other_form_are_not_used(here: Path) -> None:
         ("lines.txt", BatchConfig, {"data.path": "lines.txt", "data.format": "text"}),
         ("lines.txt", GenerateConfig, {"prompts_file": "lines.txt"}),
         ("one, two,", GenerateConfig, {"prompts": ["one, two,"]}),
+        (LONG, GenerateConfig, {"prompts": [LONG]}),
         ("[a, b]", GenerateConfig, {"prompts": ["a", "b"]}),
         ("{instruction: Add, input: 1 + 2}", GenerateConfig, {"prompts": ["Add\n1 + 2"]}),
         ("[{input: x}, {instruction: y, more: 1}]", GenerateConfig, {"prompts": ["x", "y"]}),
@@ -172,7 +175,7 @@ def test_inputs_in_each_task(
     assert {key: item for key, item in found.items() if key not in idle} == expected
 
 
-@pytest.mark.parametrize("value", ["rows.jsonl", "[1]", "{other: x}", "[a, '']"])
+@pytest.mark.parametrize("value", ["rows.jsonl", "lines.text.txt", "[1]", "{other: x}", "[a, '']"])
 def test_inputs_that_generate_cannot_take(value: str, here: Path) -> None:
     [error] = applied(with_input(value), GenerateConfig).errors
     assert "p.yaml, line 2: inference.input_data" in error
