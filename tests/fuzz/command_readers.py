@@ -20,7 +20,7 @@ from mindbatch import cli
 from mindbatch.config.schema import Task, TaskConfig
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError
 from mindbatch.tasks.registry import TASKS
-from predict_yamls import MCORE, OLDER
+from predict_yamls import DYNAMIC, MCORE, OLDER
 from rank_tables import plain_table
 
 UNFORESEEN = "(run again with --verbose for the traceback)"
@@ -74,8 +74,8 @@ def _yaml(folder: Path) -> list[Path]:
 
 def _predict_yamls(folder: Path) -> list[Path]:
     _folder(folder)
-    paths = [folder / f"{name}.yaml" for name in ("mcore", "older")]
-    for path, text in zip(paths, (MCORE, OLDER), strict=True):
+    paths = [folder / f"{name}.yaml" for name in ("mcore", "older", "dynamic")]
+    for path, text in zip(paths, (MCORE, OLDER, DYNAMIC), strict=True):
         path.write_text(text.replace("FOLDER", "model"))
     return paths
 

@@ -1,6 +1,8 @@
 """YAMLs of MindFormers 2.1 for dynamic graphs: each key is used, without effect for a reason, or refused."""
 
+import ast
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from mindbatch.tasks.layout.schema import LayoutTaskConfig
 from predict_yamls import DYNAMIC, QWEN3
 from task_configs import config_of, faults_of_task
 
+LONG = "one, " * 2000 + "two"
 RECORDS = '{"instruction": "Add", "input": "1 + 2"}\n{"instruction": "Go"}\n'
 
 
@@ -120,6 +123,7 @@ def test_the_section_inference_has_mindformers_defaults(here: Path) -> None:
             "model.experimental_attention_variant=dsa: no supported model has it",
         ),
         ("inference: {input_data: [1]}", "inference.input_data=[1]: this task reads a file: write the"),
+        ("inference: {input_data: row.jsonl}", "inference.input_data=row.jsonl: no such file"),
         ("inference: {input_data: Hello}", "inference.input_data=Hello: this task reads a file: write the"),
     ],
 )
@@ -152,6 +156,7 @@ def test_keys_of_the_other_form_are_not_used(here: Path) -> None:
         ("lines.txt", BatchConfig, {"data.path": "lines.txt", "data.format": "text"}),
         ("lines.txt", GenerateConfig, {"prompts_file": "lines.txt"}),
         ("one, two,", GenerateConfig, {"prompts": ["one, two,"]}),
+        (LONG, GenerateConfig, {"prompts": [LONG]}),
         ("[a, b]", GenerateConfig, {"prompts": ["a", "b"]}),
         ("{instruction: Add, input: 1 + 2}", GenerateConfig, {"prompts": ["Add\n1 + 2"]}),
         ("[{input: x}, {instruction: y, more: 1}]", GenerateConfig, {"prompts": ["x", "y"]}),
@@ -170,7 +175,7 @@ def test_inputs_in_each_task(
     assert {key: item for key, item in found.items() if key not in idle} == expected
 
 
-@pytest.mark.parametrize("value", ["rows.jsonl", "[1]", "{other: x}", "[a, '']"])
+@pytest.mark.parametrize("value", ["rows.jsonl", "lines.text.txt", "[1]", "{other: x}", "[a, '']"])
 def test_inputs_that_generate_cannot_take(value: str, here: Path) -> None:
     [error] = applied(with_input(value), GenerateConfig).errors
     assert "p.yaml, line 2: inference.input_data" in error
@@ -217,6 +222,34 @@ def test_records_become_the_prompts_that_mindformers_makes(
     except (ColumnError, PromptError):
         prompt = ""
     assert prompt == theirs(record)
+
+
+SECTIONS = ("checkpoint", "inference", "parallelism", "training")
+
+
+def test_every_key_that_mindformers_has_is_known(here: Path) -> None:
+    """The fields of its classes of configurations are read from its source, which is not imported."""
+    package = find_spec("mindformers")
+    home = Path(package.origin or "").parent if package else Path()
+    source = home / "pynative/config/config.py"
+    classes = ast.parse(source.read_text()).body if source.is_file() else []
+    fields = {
+        node.name.removesuffix("Config").lower(): [
+            item.target.id
+            for item in node.body
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+        ]
+        for node in classes
+        if isinstance(node, ast.ClassDef)
+    }
+    if "inference" not in fields:
+        pytest.skip("MindFormers 2.1 is not installed")
+    lines = [f"{name}: null" for name in fields["train"] if name not in (*SECTIONS, "model", "context")]
+    for section in SECTIONS:
+        lines += [f"{section}:", *(f"  {name}: null" for name in fields[section])]
+    result = applied("\n".join(lines))
+    assert not [error for error in result.errors if "unknown key" in error]
+    assert "not used here" not in result.unused
 
 
 def test_it_composes_in_each_task_and_the_command_line_overrides_it(here: Path) -> None:

@@ -204,6 +204,18 @@ def test_an_upload_that_is_cut_once_is_sent_again_at_once(tmp_path: Path, destin
     assert destination.stored() == local(tmp_path)
 
 
+def test_a_hub_that_fails_at_the_commit_gets_it_later(tmp_path: Path, destination: Any) -> None:
+    if not isinstance(destination, HubDestination):
+        pytest.skip("a store has no commits")
+    destination.server.statuses["/commit/"] = 503
+    first, *_ = refused(run_config(tmp_path, destination), EXIT_UNFINISHED)
+    assert "cannot be reached, or ended the connection" in first
+    assert destination.stored() == {}, "all or nothing"
+    destination.server.statuses.clear()
+    assert make_job(run_config(tmp_path, destination), load=never).run() == EXIT_DONE
+    assert destination.stored() == local(tmp_path)
+
+
 def test_failed_rows_that_are_tried_again_are_uploaded(tmp_path: Path, destination: Any) -> None:
     (tmp_path / "rows.jsonl").write_text('{"id": "a", "prompt": "A"}\n{"id": "b", "prompt": ""}\n')
     config = run_config(tmp_path, destination)

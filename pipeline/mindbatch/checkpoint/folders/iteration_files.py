@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from mindbatch.checkpoint.error_lines import shown
-from mindbatch.checkpoint.folders.folder_files import file_in, file_names
+from mindbatch.checkpoint.folders.folder_files import file_in, file_names, has_file
 from mindbatch.checkpoint.json_object import read_limited
 from mindbatch.io.errors import CheckpointError
 
@@ -57,7 +57,7 @@ def iteration_in(folder: Path, names: Collection[str] | None = None) -> Path | N
 
 def holds_adapter(folder: Path) -> bool:
     """True if `folder` is an adapter that MindFormers 2.1 saved without its base, or has one in it."""
-    return (folder / ADAPTER).is_file()
+    return has_file(folder, ADAPTER)
 
 
 def _tracked(folder: Path) -> Path:

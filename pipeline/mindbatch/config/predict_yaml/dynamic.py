@@ -3,6 +3,7 @@
 Source: the classes of configurations of mindformers 2.1.0, and its reader of inputs.
 """
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,14 @@ TEMPLATE = (
 )
 """Joins instruction and input as MindFormers does; a row without either is an error."""
 _PROMPT_KEYS = ("prompts", "prompts_file", "messages")
+_FILE_SUFFIXES = (".json", ".jsonl", ".txt")
+"""Suffixes of what is a file and no prompt, also where it does not exist."""
 _COLUMN_KEYS = ("data.prompt_column", "data.messages_column", "data.template", "data.template_file")
 
 
 def checkpoint_folder(value: Any, predict_yaml: PredictYaml) -> Any:
     """Reads the folder of weights and tokenizer; an adapter without its base is refused."""
-    if isinstance(value, str) and value and holds_adapter(resolve_path(value)):
+    if isinstance(value, str) and (path := _path(value)) and holds_adapter(path):
         return rejected(
             "is an adapter without its base, saved with save_trainable_only: True, which is not read; give "
             "the base here, and an adapter of PEFT in lora.adapters"
@@ -75,8 +78,10 @@ def input_data(value: Any, predict_yaml: PredictYaml) -> tuple[Redirect, ...] | 
         return KEPT
     if set_key := next((key for key in (*_PROMPT_KEYS, "data.path") if key in predict_yaml.overrides), None):
         return no_effect(f"{set_key} overrides it")
-    if isinstance(value, str) and resolve_path(value).is_file():
+    if isinstance(value, str) and (path := _path(value)) and path.is_file():
         return _file(value, predict_yaml)
+    if isinstance(value, str) and not any(map(str.isspace, value)) and Path(value).suffix in _FILE_SUFFIXES:
+        return rejected("no such file")
     if "prompts" not in predict_yaml.keys:
         if "data.path" not in predict_yaml.keys:
             return no_effect(to.NO_SUCH_KEY)
@@ -87,6 +92,14 @@ def input_data(value: Any, predict_yaml: PredictYaml) -> tuple[Redirect, ...] | 
             "must be a text, the path of a file, a record with an instruction, or a list of these"
         )
     return (Redirect("prompts", texts),)
+
+
+def _path(text: str) -> Path | None:
+    """Returns the path of a file or folder that exists, or None: a prompt may be longer than any path."""
+    with suppress(OSError, ValueError):
+        if text and (path := resolve_path(text)).exists():
+            return path
+    return None
 
 
 def _file(path: str, predict_yaml: PredictYaml) -> tuple[Redirect, ...] | Verdict:
@@ -146,7 +159,7 @@ IDLE_DYNAMIC: dict[str, str] = {
     **dict.fromkeys(("checkpoint.", "training."), TRAINING),
     "parallelism.data_parallel": REPLICAS,
     "parallelism.": STRATEGIES,
-    "lora_config.": "an adapter is given in lora.adapters",
+    "lora_config": "an adapter is given in lora.adapters",
     "context.": IDLE["context."],
     "output_dir": IDLE["output_dir"],
     f"{MODEL}architectures": WHICH_MODEL,

@@ -135,7 +135,8 @@ def _time_charts(folder: RunFolder) -> Iterator[Chart]:
     speeds = {"Generated tokens per second": "generated_tokens", "Rows per second": "rows"}
     for number, (title, rate) in enumerate(speeds.items()):
         intervals = [*_intervals(sessions, rate, seconds / MAX_INTERVALS)]
-        yield title, f"Over the time of running.{resumed}", timeline(f"speed-{number}", title, intervals)
+        if any(interval.speed for session in intervals for interval in session):
+            yield title, f"Over the time of running.{resumed}", timeline(f"speed-{number}", title, intervals)
 
 
 def _sessions(folder: RunFolder) -> list[list[Snapshot]]:
@@ -178,11 +179,11 @@ def _rows(entries: Sequence[Entry], prompts: Mapping[str, str]) -> Iterator[dict
         yield {**row, "error": None, "facts": counted(entry.body["prompt_tokens"], "prompt token")}
 
 
-def _output(generation: Mapping[str, Any]) -> tuple[str, str]:
-    """Returns the text of a generation, and one line on it."""
+def _output(generation: Mapping[str, Any]) -> tuple[str | None, str]:
+    """Returns the text of a generation, None of an embedding, and one line on it."""
     facts = [counted(len(generation["token_ids"]), "token"), f"finish reason {generation['finish_reason']}"]
     if EMBEDDING in generation:
-        return "", f"embedding of {counted(len(generation[EMBEDDING]), 'number')}"
+        return None, f"embedding of {counted(len(generation[EMBEDDING]), 'number')}"
     return generation["text"], " · ".join(facts)
 
 

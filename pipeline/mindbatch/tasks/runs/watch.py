@@ -26,6 +26,8 @@ from mindbatch.tasks.runs.run_state import find_runs
 LOOK_SECONDS = 1.0
 SEARCH_SECONDS = 10.0
 """Time between two searches of the folder for runs that have begun since."""
+NEXT_SECONDS = 10.0
+"""Time for which the next run is waited for when all have ended: a sweep's jobs follow one another."""
 TOKEN_RATE_SECONDS = 30.0
 SILENT_SECONDS = 60.0
 """Time without a sample, after which it is shown for how long there was none."""
@@ -39,11 +41,14 @@ def watch_runs(
 ) -> list[Path]:
     """Shows the progress of the runs that are running at and below `top` until none is; returns their paths.
 
+    Below a folder of runs it waits a little for a next one, as of a sweep.
+
     file: a terminal, on which the lines move; any other gets a line of each run that has changed every half
     minute. now, sleep: the clock, in seconds.
     """
     followed: dict[Path, RunFollower] = {}
     last_search = -SEARCH_SECONDS
+    last_seen = now()
     with _display(file or sys.stdout, now) as update:
         while True:
             running = [follower for follower in followed.values() if follower.is_running]
@@ -53,9 +58,11 @@ def watch_runs(
                     if path not in followed and is_running(RunFolder(path)):
                         followed[path] = RunFollower(path, now)
             progress = [follower.progress() for follower in followed.values() if follower.is_running]
-            if not progress:
+            if progress:
+                last_seen = now()
+                update(progress)
+            elif not followed or RunFolder(top).holds_a_run or now() - last_seen >= NEXT_SECONDS:
                 return [*followed]
-            update(progress)
             sleep(LOOK_SECONDS)
 
 

@@ -196,7 +196,7 @@ def test_speeds_are_those_of_the_samples_and_sessions_stand_side_by_side(tmp_pat
 def test_of_a_long_run_intervals_are_joined_and_the_last_takes_the_rest(tmp_path: Path) -> None:
     samples = [sample(second, 10 * second, 0) for second in range(101)] + [sample(101, 1300, 0)]
     page = page_of(make_run(tmp_path, manifest=manifest(), samples=samples))
-    tokens, _ = re.findall(r"<desc[^>]*>(until [^<]*)</desc>", page)
+    [tokens] = re.findall(r"<desc[^>]*>(until [^<]*)</desc>", page)
     *intervals, last = tokens.removesuffix("; ").split("; ")
     assert len(intervals) == MAX_INTERVALS - 11
     assert {interval.partition(": ")[2] for interval in intervals} == {"10.0"}
@@ -211,6 +211,18 @@ def test_a_run_that_has_not_ended_has_a_page_of_what_there_is(tmp_path: Path) ->
     assert "1 row: prompt" in page
     assert "Prompt tokens" in page
     assert "<h1>" in page_of(make_run(tmp_path / "empty"))
+
+
+def test_an_embedding_has_no_text(tmp_path: Path) -> None:
+    vector = {**generation("", token_ids=[]), "embedding": [0.5, 0.25]}
+    row = Entry("a", "asked", "result", {"generations": [vector], "prompt_tokens": 3})
+    page = page_of(make_run(tmp_path, row, manifest=manifest(), samples=[sample(0, 0, 0), sample(5, 0, 9)]))
+    assert "embedding of 2 numbers" in page
+    assert "(no text)" not in page
+    assert "Output tokens" not in page
+    assert "Generated tokens per second" not in page
+    assert "Rows per second" in page
+    assert "The result file holds no prompts" in page
 
 
 @pytest.mark.parametrize("format", ["jsonl", "csv", "parquet"])

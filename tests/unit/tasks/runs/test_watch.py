@@ -97,7 +97,7 @@ def test_a_run_that_begins_later_is_followed_too_and_the_end_is_that_of_the_last
     clock = Clock(actions)
     folders, lines = followed(tmp_path, clock)
     assert folders == [tmp_path / "a", tmp_path / "b"]
-    assert clock.now == 40
+    assert clock.now == 39 + watch.NEXT_SECONDS
     assert len(lines) == 2
 
 
@@ -106,12 +106,15 @@ def test_a_job_of_a_sweep_that_begins_when_another_has_ended_is_followed(tmp_pat
     lock = RunLock(first)
     locks: list[RunLock] = []
 
-    def next_job() -> None:
-        lock.close()
-        locks.append(RunLock(second))
-
-    clock = Clock({3: next_job, 6: lambda: locks[0].close()})
+    clock = Clock({3: lock.close, 9: lambda: locks.append(RunLock(second)), 13: lambda: locks[0].close()})
     assert followed(tmp_path, clock)[0] == [tmp_path / "a", tmp_path / "b"]
+
+
+def test_after_a_run_that_is_named_itself_nothing_is_waited_for(tmp_path: Path) -> None:
+    lock = RunLock(make_run(tmp_path / "a"))
+    clock = Clock({3: lock.close})
+    assert followed(tmp_path / "a", clock)[0] == [tmp_path / "a"]
+    assert clock.now == 3
 
 
 def test_a_run_without_news_is_named(tmp_path: Path) -> None:
@@ -158,6 +161,7 @@ def test_the_flag_is_the_key_and_both_end_with_the_states(
     for word in ("--watch", "watch=true"):
         lock = RunLock(folder)
         monkeypatch.setattr(watch, "LOOK_SECONDS", 0)
+        monkeypatch.setattr(watch, "NEXT_SECONDS", 0)
         monkeypatch.setattr(watch, "session_samples", lambda folder: lock.close() or [])  # noqa: B023
         assert main(["runs", str(tmp_path), word]) == 0
         first, _, state, _ = capsys.readouterr().out.splitlines()
