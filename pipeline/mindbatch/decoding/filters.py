@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mindbatch.decoding.candidates import Candidates
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
-from mindbatch.decoding.softmax import entropy, kth_largest, largest, weights_of
+from mindbatch.decoding.softmax import entropy, exponential, kth_largest, largest, logarithm, weights_of
 
 _SORTED_BITS = 20
 """Keys are put in bins by the 12 bits before these: so few to a bin that only those of one bin are sorted."""
@@ -140,7 +140,7 @@ def top_h_mask(candidates: Candidates, top_h: float, least: int = 1) -> NDArray[
     probabilities = weights / weights.sum()
     limit = entropy(scores, weights) * np.float32(top_h)
     possible = np.count_nonzero(probabilities)  # in descending order, so that these come first
-    terms = -probabilities[:possible] * np.log(probabilities[:possible])
+    terms = -probabilities[:possible] * logarithm(probabilities[:possible])
     # Summed in float64 and compared in float32, as PyTorch does on a CPU.
     sums = np.cumsum(terms, dtype=np.float64).astype(np.float32)
     mask = np.zeros(candidates.scores.size, dtype=np.bool_)
@@ -171,7 +171,7 @@ def typical_mask(candidates: Candidates, typical_p: float, least: int = 1) -> ND
     scores, weights = candidates.scores, candidates.weights
     total = weights.sum()
     # -log p - entropy = largest + log(total) - score - entropy
-    strangeness = np.abs(scores.max() + np.log(total) - entropy(scores, weights) - scores)
+    strangeness = np.abs(scores.max() + logarithm(total) - entropy(scores, weights) - scores)
     edge, _ = crossing(strangeness, weights, np.float32(typical_p), reached=True)
     mask: NDArray[np.bool_] = strangeness <= edge
     if least > 1:
@@ -193,7 +193,7 @@ def eta_mask(candidates: Candidates, epsilon: float, least: int = 1) -> NDArray[
     Source: Hewitt, Manning, Liang, "Truncation sampling as language model desmoothing", 2022, section 5.
     """
     bound = np.float32(epsilon)
-    falling = np.sqrt(bound) * np.exp(-entropy(candidates.scores, candidates.weights))
+    falling = np.sqrt(bound) * exponential(-entropy(candidates.scores, candidates.weights))
     return _likely(candidates, min(bound, falling), least)
 
 

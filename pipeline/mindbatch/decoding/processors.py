@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mindbatch.decoding import bans
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.decoding.row import DecodingStep, Processor, Row, token_array
+from mindbatch.decoding.softmax import exponential, logarithm
 
 _LARGEST = np.finfo(np.float32).max
 
@@ -234,5 +235,5 @@ def renormalised(scores: NDArray[np.float32], params: DecodingParams) -> NDArray
     if not params.renormalize_logits:
         return scores
     shifted: NDArray[np.float32] = scores - scores.max()
-    shifted -= np.log(np.exp(shifted).sum())
+    shifted -= logarithm(exponential(shifted).sum())
     return shifted

@@ -25,6 +25,16 @@ def kernels_library() -> NativeLibrary | None:
         return None
 
 
+def exponential(x: NDArray[np.float32] | np.float32) -> NDArray[np.float32]:
+    """Computes e^x in float64, rounded once: the digits of NumPy's in float32 depend on the processor."""
+    return np.asarray(np.exp(x, dtype=np.float64), np.float32)
+
+
+def logarithm(x: NDArray[np.float32] | np.float32) -> NDArray[np.float32]:
+    """Computes the natural logarithm as `exponential` does its inverse."""
+    return np.asarray(np.log(x, dtype=np.float64), np.float32)
+
+
 def softmax(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     """Probabilities of `scores` [n]; minus infinity has probability zero, and one score must be finite."""
     weights = weights_of(scores)
@@ -34,8 +44,7 @@ def softmax(scores: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def weights_of(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     """Probabilities of `scores` [n] up to a common factor; the largest is 1."""
-    shifted: NDArray[np.float32] = scores - scores.max()
-    return np.exp(shifted, out=shifted)
+    return exponential(scores - scores.max())
 
 
 def entropy(scores: NDArray[np.float32], weights: NDArray[np.float32]) -> np.float32:
@@ -44,7 +53,7 @@ def entropy(scores: NDArray[np.float32], weights: NDArray[np.float32]) -> np.flo
     total = weights.sum()
     # Where a weight is 0 the score may be minus infinity; any finite number instead adds nothing.
     shifted = np.maximum(scores - scores.max(), _LOWEST_SHIFTED)
-    return np.float32(np.log(total) - (shifted * weights).sum() / total)
+    return np.float32(logarithm(total) - (shifted * weights).sum() / total)
 
 
 def likeliest_and_normalisers(

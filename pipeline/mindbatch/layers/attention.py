@@ -248,7 +248,9 @@ class GatedDelta(Module):
     def bind(self, name: str, rank: Rank) -> None:
         super().bind(name, rank)
         assert self.arch.recurrence is not None
-        self.decay = rank.kernels.fixed(-np.exp(rank.kernels.floats(self.decay)))
+        # Of float64 and rounded once: the digits of NumPy's in float32 depend on the processor.
+        power = np.exp(rank.kernels.floats(self.decay), dtype=np.float64).astype(np.float32)
+        self.decay = rank.kernels.fixed(-power)
         self.shape = self.arch.recurrence.delta_of(rank.shard.size)
         self.state = rank.cache_of(self.layer)[1]
 
