@@ -66,5 +66,7 @@ for ranks in 1 2; do
     [[ $text == "An increasing sequence: one, two, three," ]] || fail "the text is: $text"
 done
 say "${tests[*]}"
-in_arm python -I -m pytest -p no:cacheprovider -q --hypothesis-profile fast \
-    -m "not slow and not on_demand and not processes and not simulation and not builds" "${tests[@]}" "$@"
+pytest=(in_arm python -I -m pytest -p no:cacheprovider -q --hypothesis-profile fast)
+"${pytest[@]}" -m "not slow and not on_demand and not processes and not simulation and not builds" "${tests[@]}" "$@"
+say "The bits of other processors"
+"${pytest[@]}" tests/numerics/test_every_processor.py -k "float32 or qwen3-"

@@ -1,7 +1,7 @@
 """A row has the same bits with every instruction set that has multiply-adds, here and on other machines.
 
 fixtures/arithmetic.json has digests of them, which `tests/makers record_arithmetic` makes. In bfloat16 and
-int8 AMX is a class of its own; plain x86 ("portable"), which rounds twice where others round once, is in none.
+int8 AMX is a class of its own; plain x86 ("portable"), which has none, is in no class.
 """
 
 from __future__ import annotations
