@@ -8,6 +8,7 @@ set -euo pipefail
 source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/venv.sh"
 
 declare -A releases=([3.13]=trixie [3.14]=forky)
+programs=bash,dash,coreutils,findutils,grep,procps,sed,util-linux  # which tests of processes run
 tests=(tests/unit/{engine,kernels,decoding,launch} tests/unit/test_{llm,children,cli}.py tests/configs
     tests/numerics/test_{draws,shipped_models,program,rounded_weights}.py tests/recorded
     tests/e2e/test_{without_optional_packages,batch}.py)
@@ -34,9 +35,10 @@ make_debian() {
     mkdir -p -- "$debian"
     # A release that is in the making may not have been signed anew for weeks.
     mmdebstrap --quiet --mode=root --variant=extract --skip=output/mknod,output/dev \
-        --aptopt='Acquire::Check-Valid-Until "false"' --include="python$python-venv,libstdc++6,bash,coreutils" \
+        --aptopt='Acquire::Check-Valid-Until "false"' --include="python$python-venv,libstdc++6,$programs" \
         "${releases[$python]}" "$debian" "deb http://deb.debian.org/debian ${releases[$python]} main"
     mkdir -p -- "$debian/checkout"
+    ln -sf dash "$debian/bin/sh"  # nothing is configured in a Debian that is only unpacked
     in_debian "$debian" "python$python" -m venv --without-pip /venv
     touch "$debian/made"
 }

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
@@ -15,6 +16,10 @@ MAX_PARTS = 1_000_000
 MAX_DIGITS = 100
 DEEPEST_VALUE = 64
 """Lists and mappings inside one another, below a message: far from where recursion would end the program."""
+_MAX_DEPTH = 900
+"""Python 3.10 reads about so many levels; newer ones read as many as the stack of the thread holds."""
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STEP = {"[": 1, "{": 1, "]": -1, "}": -1}
 _MAX_LINES = 100
 _LONGEST_KEY = 200
 _SURE_DIGITS = 18  # any such number fits 64 bits
@@ -28,7 +33,7 @@ class StrictReader:
     """Reads JSON: unique keys, finite numbers; each kind of file has its bounds.
 
     integers: what whole numbers may be, beside their number of digits.
-    max_depth: objects and arrays within each other; None: as Python's recursion allows.
+    max_depth: objects and arrays within each other; None: as many as all versions of Python read.
     """
 
     def __init__(
@@ -39,7 +44,8 @@ class StrictReader:
         max_depth: int | None = None,
         shown: Callable[[object], str] = shown,
     ) -> None:
-        self._max_digits, self._integers, self._max_depth = max_digits, integers, max_depth
+        self._max_digits, self._integers = max_digits, integers
+        self._max_depth = _MAX_DEPTH if max_depth is None else max_depth
         self._shown = shown
         allowed = "" if max_depth is None else f"; at most {max_depth} levels are allowed"
         self._too_deep = f"JSON is nested too deeply{allowed}"
@@ -60,13 +66,15 @@ class StrictReader:
         except UnicodeDecodeError as error:
             raise JsonError(f"not UTF-8 text (byte {error.start})") from error
         except json.JSONDecodeError as error:
+            if _depth(error.doc[: error.pos]) > self._max_depth:
+                raise JsonError(self._too_deep) from error
             reason = error.msg.removesuffix(" at").rstrip(": ")
             is_one_line = error.doc.count("\n") == 0
             at = f"character {error.pos}" if is_one_line else f"line {error.lineno}, column {error.colno}"
             raise JsonError(f"not valid JSON: {reason} at {at}") from error
         except RecursionError as error:
             raise JsonError(self._too_deep) from error
-        if self._max_depth is not None and text.count("{") + text.count("[") > self._max_depth:
+        if text.count("{") + text.count("[") > self._max_depth:
             self._check_depth(value, self._max_depth)
         return value
 
@@ -105,6 +113,11 @@ class StrictReader:
             level = [item for outer in level for item in _items(outer) if isinstance(item, (dict, list))]
         if level:
             raise JsonError(self._too_deep)
+
+
+def _depth(text: str) -> int:
+    """Returns how deep the beginning of a JSON text is nested."""
+    return max(itertools.accumulate(_STEP.get(mark, 0) for mark in _TEXT.sub("", text)), default=0)
 
 
 def parts_error(data: bytes, max_containers: int | None = None, max_texts: int | None = None) -> str | None:
