@@ -3,6 +3,7 @@
 Only names and kinds of files are looked at, never their content.
 """
 
+import errno
 import os
 import re
 import secrets
@@ -120,6 +121,7 @@ def resolved(
         return None
     try:
         path = resolve_path(text)
+        _raise_unusable(path)
         if is_model and not path.exists():
             path = cached_model(text, revision, hub) or path
         problem = error_of(path) if text else "must not be empty"
@@ -133,6 +135,17 @@ def resolved(
     if problem:
         errors.append(f"{key}={shown(text, LONGEST_SHOWN)}: {problem}")
     return str(path)
+
+
+def _raise_unusable(path: Path) -> None:
+    """Raises OSError where nobody can say what is at a path; `exists` of Python 3.14 is False there."""
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EBADF, errno.ELOOP):
+            raise
+    except ValueError:  # a null byte
+        pass
 
 
 def resolved_tools(key: str, tools: Any, errors: list[str]) -> Any:

