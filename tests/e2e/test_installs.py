@@ -31,7 +31,7 @@ def _pins(name: str) -> dict[str, set[str]]:
 
 
 NOT_PINNED = {"lm-eval", "parity", "docs"}  # extras that the tests do without
-BEYOND_THE_CORE = {"mindspore", "mindformers", "transformers", "ray", "mpi", "modelscope", "test"}
+BEYOND_THE_CORE = {"mindspore", "mindformers", "transformers", "ray", "mpi", "modelscope", "remote", "test"}
 
 
 @pytest.mark.parametrize(

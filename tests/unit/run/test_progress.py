@@ -343,6 +343,7 @@ class _Handle:
 def test_in_a_notebook_one_output_is_drawn_over_at_most_five_times_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    pytest.importorskip("IPython", reason="IPython is not installed: pip install -e '.[test]'")
     handle, now = _Handle(), [100.0]
     monkeypatch.setattr("IPython.display.display", handle.draw)
     monkeypatch.setattr("mindbatch.io.moving_bar.time.monotonic", lambda: now[0])
