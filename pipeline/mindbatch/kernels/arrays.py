@@ -3,6 +3,8 @@
 import math
 import mmap
 from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -22,6 +24,7 @@ CopyRows = Callable[[Sequence[tuple[int, int]]], None]
 CACHE_LINE = 64
 HUGE_PAGE = 2 << 20
 ARENA_CHUNK = 32 << 20
+HUGE_PAGE_SIZE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -40,9 +43,21 @@ def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 def _huge_pages(size: int) -> mmap.mmap:
     mapped = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+    if hasattr(mmap, "MADV_HUGEPAGE") and _are_small(HUGE_PAGE_SIZE):
         mapped.madvise(mmap.MADV_HUGEPAGE)
     return mapped
+
+
+@cache
+def _are_small(size_file: Path) -> bool:
+    """Whether a huge page is no larger than what is asked for at once.
+
+    Where pages have 64 KiB, as on some aarch64 systems, a huge one has 512 MiB, all of it taken for one number.
+    """
+    try:
+        return int(size_file.read_text()) <= ARENA_CHUNK
+    except (OSError, ValueError):  # older systems do not say; they have the small ones
+        return True
 
 
 class Arena:

@@ -1,5 +1,6 @@
 """What kernels share: number types, memory of weights, slopes of ALiBi, and sums over processes."""
 
+import mmap
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from mindbatch.io.errors import ConfigError
+from mindbatch.kernels import arrays
 from mindbatch.kernels.arrays import ARENA_CHUNK, CACHE_LINE, Arena
 from mindbatch.kernels.memory import DTYPES, kernel_dtype, padded_head
 from mindbatch.kernels.native_library import find_library
@@ -98,3 +100,22 @@ PROGRAM = Path(__file__).parents[2] / "processes/process_group_ranks.py"
 def test_sums_and_gathers_of_several_processes(size: int) -> None:
     done = subprocess.run([sys.executable, PROGRAM, str(size)], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(("size", "advised"), [("2097152\n", 1), ("536870912\n", 0), (None, 1)])
+def test_huge_pages_are_asked_for_where_they_are_small(
+    size: str | None, advised: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On systems with pages of 64 KiB one huge page has 512 MiB."""
+    asked = []
+
+    class Mapping(mmap.mmap):
+        def madvise(self, *arguments: int) -> None:
+            asked.append(arguments)
+
+    if size is not None:
+        (tmp_path / "size").write_text(size)
+    monkeypatch.setattr(arrays, "HUGE_PAGE_SIZE", tmp_path / "size")
+    monkeypatch.setattr(mmap, "mmap", Mapping)
+    arrays.aligned_zeros((arrays.HUGE_PAGE,), np.dtype(np.uint8))
+    assert len(asked) == advised
