@@ -50,9 +50,9 @@ def _huge_pages(size: int) -> mmap.mmap:
 
 @cache
 def _are_small(size_file: Path) -> bool:
-    """Whether a huge page is no larger than what is asked for at once.
+    """Says whether a huge page is no larger than what is taken at once.
 
-    Where pages have 64 KiB, as on some aarch64 systems, a huge one has 512 MiB, all of it taken for one number.
+    Where pages have 64 KiB, as on some aarch64 systems, a huge one has 512 MiB: too much for one number.
     """
     try:
         return int(size_file.read_text()) <= ARENA_CHUNK
