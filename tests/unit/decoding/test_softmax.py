@@ -171,8 +171,13 @@ def test_equals_the_inverse_of_one_cumulative_sum() -> None:
     scores = generator.standard_normal(3000).astype(np.float32)
     numbers = generator.random(2000)
     sums = np.cumsum(exponential(scores - scores.max()), dtype=np.float64)
-    expected = np.searchsorted(sums, numbers * sums[-1], side="right")
-    np.testing.assert_array_equal(draw(scores, numbers), expected)
+    # Blocks are summed in float32: a number within their rounding of a border may fall on either side.
+    first, last = (
+        np.searchsorted(sums, numbers * sums[-1] * (1 + gap), side="right") for gap in (-1e-7, 1e-7)
+    )
+    found = draw(scores, numbers)
+    assert ((first <= found) & (found <= last)).all()
+    assert (first == last).mean() > 0.99
 
 
 def test_no_numbers_draw_nothing() -> None:
