@@ -9,13 +9,14 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from threading import Thread
 from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from hub_server import git_digest
+from quiet_handler import QuietHandler
 
 _LFS = (".parquet", ".jsonl")
 
@@ -95,26 +96,10 @@ def entry_of(name: str, content: bytes) -> dict[str, Any]:
     return entry
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     served: DatasetHub
-    protocol_version = "HTTP/1.1"
 
-    def log_message(self, format: str, *values: object) -> None:
-        """Prints nothing."""
-
-    def do_HEAD(self) -> None:
-        self._do()
-
-    def do_GET(self) -> None:
-        self._do()
-
-    def do_POST(self) -> None:
-        self._do()
-
-    def do_PUT(self) -> None:
-        self._do()
-
-    def _do(self) -> None:
+    def answer(self) -> None:
         hub = self.served
         hub.requests.append(f"{self.command} {self.path}")
         hub.tokens.append(self.headers.get("Authorization"))

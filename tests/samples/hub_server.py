@@ -8,10 +8,12 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from threading import Event, Thread
 from types import TracebackType
 from urllib.parse import SplitResult, parse_qs, urlsplit
+
+from quiet_handler import QuietHandler
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 _GATED = 1 << 20
@@ -93,17 +95,10 @@ class Hub:
         return json.dumps({"Code": 200, "Success": True, "Data": {"Files": files}}).encode()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     served: Hub
-    protocol_version = "HTTP/1.1"
 
-    def log_message(self, format: str, *values: object) -> None:
-        """Prints nothing."""
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
+    def answer(self) -> None:
         hub = self.served
         hub.requests.append(f"{self.command} {self.path}")
         if hub.status != 200:

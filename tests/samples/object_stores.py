@@ -9,12 +9,14 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from threading import Event, Thread
 from types import TracebackType
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+from quiet_handler import QuietHandler
 
 BUCKET = "bucket"
 
@@ -77,29 +79,10 @@ class Store:
         return self.etags.get(key, md5(self.objects[key]))
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     served: Store
-    protocol_version = "HTTP/1.1"
 
-    def log_message(self, format: str, *values: object) -> None:
-        """Prints nothing."""
-
-    def do_HEAD(self) -> None:
-        self._do()
-
-    def do_GET(self) -> None:
-        self._do()
-
-    def do_POST(self) -> None:
-        self._do()
-
-    def do_PUT(self) -> None:
-        self._do()
-
-    def do_DELETE(self) -> None:
-        self._do()
-
-    def _do(self) -> None:
+    def answer(self) -> None:
         store = self.served
         store.requests.append(f"{self.command} {self.path}")
         length = int(self.headers.get("Content-Length") or 0)
