@@ -90,7 +90,7 @@ def test_any_text_gives_the_same_message_however_it_is_cut(
 
 def _characters(text: str, name: str) -> str:
     """A text without what its format drops, and without whitespace."""
-    for part in DROPPED[name]:
+    for part in (*DROPPED[name], *FORMATS[name].end_tokens):
         text = text.replace(part, "")
     return "".join(text.split())
 
@@ -98,6 +98,7 @@ def _characters(text: str, name: str) -> str:
 @given(_names, _texts, st.booleans())
 @example("deepseek", "<｜tool▁calls▁begin｜><｜tool▁calls▁end｜>", True)
 @example("mistral", "[THINK]a</s>b</s>[/THINK]</s>c</s>", False)
+@example("glm", "<|endoftext|>", False)
 def test_no_character_is_lost_but_separators_and_markers(name: str, text: str, with_tools: bool) -> None:
     message = parsed(name, text, tools=ANY_TOOLS if with_tools else ())
     if not message.tool_calls:
