@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the x86_64 wheel of dist/ (scripts/build_wheels.sh) with the newest packages in a Debian for each
 # Python, which it makes in build/python3.N (0.7 GB each), and runs the command and tests of the core
-# there. Needs Debian's mmdebstrap. Arguments are Pythons: 3.13 and 3.14 unless some are named.
+# there. Needs Debian's mmdebstrap. Where the system gives no namespaces it ends with exit code 77 and a line.
+# Arguments are Pythons: 3.13 and 3.14 unless some are named.
 set -euo pipefail
 
 # shellcheck source=scripts/venv.sh
@@ -46,6 +47,10 @@ make_debian() {
 wheels=("$root"/dist/*x86_64.whl)
 [[ -f ${wheels[0]} ]] || fail "there is no wheel in dist/; run scripts/build_wheels.sh first"
 command -v mmdebstrap >/dev/null || fail "no mmdebstrap; on Debian: apt install mmdebstrap"
+if ! unshare --user --map-root-user --mount --pid --fork true 2>/dev/null; then
+    say "Not run: this system gives no namespaces of its own"
+    exit 77
+fi
 prepare_tests
 (($#)) || set -- "${!releases[@]}"
 for python; do
