@@ -25,7 +25,7 @@ _PLAIN_TEXT = re.compile(r'"[^"\\\s]+"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """SourceRecord of a run: its command, settings and data.
+    """Record of a run: its command, settings and data.
 
     created: time of its beginning, ISO 8601, UTC.
     command: the command line.
