@@ -20,6 +20,7 @@ from pathlib import Path
 from mindbatch.io.children import run
 from mindbatch.io.errors import BackendError
 from mindbatch.io.installation import missing, pip_install
+from mindbatch.io.regular_file import digested
 from mindbatch.io.storage import Storage, TemporaryFolder, reason_of
 
 SUPPORTED = ("2.9.0", "2.10.0")
@@ -46,11 +47,8 @@ class AscendPlugin:
     @property
     def key(self) -> str:
         """A unique name of this plugin: MindSpore's version and the plugin's digest."""
-        digest = hashlib.sha256()
         with (self.folder / PLUGIN).open("rb") as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
-        return f"{self.mindspore_version}-{digest.hexdigest()[:16]}"
+            return f"{self.mindspore_version}-{digested(hashlib.sha256(), file.read)[:16]}"
 
     @property
     def parts(self) -> list[Path]:

@@ -8,18 +8,19 @@ import fcntl
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mindbatch.hub.listings import HuggingFace, ListedFile, ModelScope, Refused
+from mindbatch.io.regular_file import digested
 
 _TRIES = 5
 """Number of connections in a row that may end without having brought anything."""
 _CHUNK = 1 << 15
 """Bytes read from the network at a time; a part that was cut off is lost."""
-_READ_BYTES = 1 << 20
 _TIMEOUT_SECONDS = 10.0
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EFBIG)
 _OTHER_LENGTH = "the hub sent another number of bytes than it announced"
@@ -133,10 +134,7 @@ def _verified(blob: Path, listed: ListedFile) -> str:
     is_git = listed.digest is not None and listed.digest.startswith("sha1:")
     with _opened(blob, os.O_RDONLY) as file:
         size = os.fstat(file).st_size
-        digest = hashlib.sha1(b"blob %d\0" % size) if is_git else hashlib.sha256()
-        while chunk := os.read(file, _READ_BYTES):
-            digest.update(chunk)
-    actual = f"{digest.name}:{digest.hexdigest()}"
+        actual = _digest("sha1" if is_git else "sha256", size, partial(os.read, file))
     if listed.digest not in (None, actual) or size != listed.size:
         blob.unlink()
         raise Refused(f"{listed.file}: its digest is not the one that the hub lists; it was removed")
@@ -145,11 +143,14 @@ def _verified(blob: Path, listed: ListedFile) -> str:
 
 def file_digest(path: Path, kind: str) -> str:
     """Digests a file as a hub lists it: KIND:HEX, of sha256, or of sha1 as git has it."""
-    content = hashlib.new(kind, b"blob %d\0" % path.stat().st_size if kind == "sha1" else b"")
     with path.open("rb") as file:
-        while chunk := file.read(_READ_BYTES):
-            content.update(chunk)
-    return f"{kind}:{content.hexdigest()}"
+        return _digest(kind, path.stat().st_size, file.read)
+
+
+def _digest(kind: str, size: int, read: Callable[[int], bytes]) -> str:
+    """Digests what `read` gives, `size` bytes in all."""
+    content = hashlib.new(kind, b"blob %d\0" % size if kind == "sha1" else b"")
+    return f"{kind}:{digested(content, read)}"
 
 
 @contextmanager

@@ -3,9 +3,19 @@
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 _CHUNK_BYTES = 1 << 22
+
+
+class Digest(Protocol):
+    """A digest of hashlib, or one that works alike."""
+
+    def update(self, data: bytes, /) -> None: ...
+
+    def hexdigest(self) -> str: ...
 
 
 def open_regular(path: Path) -> int:
@@ -72,13 +82,17 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
         return file.read(size)
 
 
+def digested(content: Digest, read: Callable[[int], bytes]) -> str:
+    """Adds to a digest what `read(count)` gives until it gives nothing; returns the digest in hex."""
+    while chunk := read(_CHUNK_BYTES):
+        content.update(chunk)
+    return content.hexdigest()
+
+
 def size_and_digest(path: Path) -> tuple[int, str]:
     """Returns the size of a file and its XXH3-128 in hex. Raises OSError as `open_regular`."""
     import xxhash
 
-    state, size = xxhash.xxh3_128(), 0
     with open(open_regular(path), "rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            state.update(chunk)
-            size += len(chunk)
-    return size, state.hexdigest()
+        digest = digested(xxhash.xxh3_128(), file.read)
+        return file.tell(), digest

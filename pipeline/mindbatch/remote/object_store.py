@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from mindbatch.hub.listings import Refused, is_plain_path
 from mindbatch.io.file_patterns import is_pattern
+from mindbatch.io.regular_file import digested
 
 PART_BYTES = 64 << 20
 """Bytes of a part of a large upload, and of what is held in memory of one."""
-_READ_BYTES = 1 << 20
 _MAX_OBJECTS = 10_000
 _NUM_THREADS = 16
 _TIMEOUT_SECONDS = 30
@@ -125,11 +125,8 @@ class ObjectStore:
             return True
         if stored.md5 is not None:
             return False
-        content = hashlib.md5(usedforsecurity=False)
         with self._files.open(f"{self._bucket}/{key}", "rb", block_size=PART_BYTES) as remote:
-            while chunk := remote.read(_READ_BYTES):
-                content.update(chunk)
-        return content.hexdigest() == digest_of(path)
+            return digested(hashlib.md5(usedforsecurity=False), remote.read) == digest_of(path)
 
 
 class S3(ObjectStore):
@@ -213,11 +210,8 @@ STORES: dict[str, type[ObjectStore]] = {"s3": S3, "gs": GoogleStorage}
 
 def digest_of(path: Path) -> str:
     """Returns the MD5 of a file, in hex, as stores tell it."""
-    content = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
-        while chunk := file.read(_READ_BYTES):
-            content.update(chunk)
-    return content.hexdigest()
+        return digested(hashlib.md5(usedforsecurity=False), file.read)
 
 
 def _parts(path: Path) -> Iterable[bytes]:
