@@ -120,8 +120,7 @@ def fetch_model(
         "record": FETCHED,
         "seconds": _LISTING_SECONDS,
     }
-    child = NetworkChild(fetch_worker.main, wanted, name)
-    try:
+    with NetworkChild(fetch_worker.main, wanted, name) as child:
         plan = child.message()
         sizes: Mapping[str, int] = plan["files"]
         where = f"{printable(plan['hub'])}, commit {printable(plan['commit'])[:12]}"
@@ -132,8 +131,6 @@ def fetch_model(
             say(f"fetching {name}: {amount}, from {where}")
         child.go_on()
         return Path(child.followed(sum(sizes.values()))["folder"])
-    finally:
-        child.end()
 
 
 def _agrees(question: str) -> bool:

@@ -8,6 +8,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from mindbatch.io.children import Child
+from mindbatch.io.closing import Closing
 from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.io.screen_text import hide, printable
 
@@ -21,8 +22,8 @@ _SECRETS = ("HF_TOKEN", "MODELSCOPE_API_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SE
 """Variables whose values are in no message, whatever a library says."""
 
 
-class NetworkChild:
-    """A child process that answers one request, in JSON messages; it ends with `end`.
+class NetworkChild(Closing):
+    """A child process that answers one request, in JSON messages, within a `with` block.
 
     name: of what it fetches or uploads, the beginning of every error line.
     """
@@ -38,7 +39,7 @@ class NetworkChild:
             function, json.dumps(request), env={**environment, **_ENVIRONMENT}, stderr=subprocess.DEVNULL
         )
 
-    def end(self) -> None:
+    def close(self) -> None:
         self._child.end()
 
     def go_on(self) -> None:

@@ -62,8 +62,6 @@ def _answer(key: str, address: DataAddress, request: str, **fields: Any) -> dict
         if address.is_hub
         else {"scheme": address.scheme, "bucket": address.container}
     )
-    child = NetworkChild(functions[request], {**where, "folder": folder, **fields}, f"{key}={address.text}")
-    try:
+    wanted = {**where, "folder": folder, **fields}
+    with NetworkChild(functions[request], wanted, f"{key}={address.text}") as child:
         return child.message()
-    finally:
-        child.end()

@@ -98,15 +98,12 @@ def _of_hub(
         "suffixes": [*suffixes],
         "seconds": _LISTING_SECONDS,
     }
-    child = NetworkChild(hub_worker.fetch, request, _key(address))
-    try:
+    with NetworkChild(hub_worker.fetch, request, _key(address)) as child:
         plan = child.message()
         where = f"{printable(plan['hub'])}, commit {plan['commit'][:12]}"
         say(_fetching(address, plan["files"], where))
         child.go_on()
         done = child.followed(sum(plan["files"].values()))
-    finally:
-        child.end()
     folder, digests = Path(done["folder"]), done["digests"]
     new = {"hub": plan["hub"], "commit": plan["commit"], "files": digests}
     return [folder / file for file in digests], new
@@ -129,8 +126,7 @@ def _of_store(
         "cache": str(cache),
         "seconds": _LISTING_SECONDS,
     }
-    child = NetworkChild(object_worker.fetch, request, _key(address))
-    try:
+    with NetworkChild(object_worker.fetch, request, _key(address)) as child:
         plan = child.message()
         objects = plan["objects"]
         if record is not None:
@@ -140,8 +136,6 @@ def _of_store(
             say(_fetching(address, sizes, where))
         child.go_on()
         folder = Path(child.followed(sum(sizes.values()))["folder"])
-    finally:
-        child.end()
     return [folder / key for key in objects], {"endpoint": where, "objects": objects}
 
 
