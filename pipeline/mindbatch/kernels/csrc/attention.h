@@ -61,7 +61,8 @@ inline void score_vectors(const AttentionArgs& a, const Positions<Number>* from,
       __builtin_prefetch(from[v].values + d * Lanes::kCount, 0, 2);
     }
     for (int q = 0; q < Queries; q++)
-      for (int v = 0; v < Vectors; v++) sum[q][v] = Lanes::fma(m.queries[q * a.head_dim + d] - typename Lanes::Type{}, key[v], sum[q][v]);
+      for (int v = 0; v < Vectors; v++)
+        sum[q][v] = Lanes::fma(Lanes::splat(m.queries[q * a.head_dim + d]), key[v], sum[q][v]);
   }
   for (int q = 0; q < Queries; q++)
     for (int v = 0; v < Vectors; v++) Lanes::store(m.scores + q * m.stride + i + v * Lanes::kCount, sum[q][v]);

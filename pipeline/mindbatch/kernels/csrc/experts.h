@@ -11,9 +11,8 @@ inline void route_some(const float* x, const float* weights, int64_t depth, int6
   Sums sums[kRouterChains];
   each_vector(depth, [&](int64_t i, int lanes) {
     const Vec value = load_part(x + i, lanes);
-    const int64_t v = i / kLanes % kSumVecs;
     for (int e = 0; e < kRouterChains; e++)
-      sums[e].lanes[v] = fma(value, load_part(rows[e] + i, lanes), sums[e].lanes[v]);
+      sums[e].at(i) = fma(value, load_part(rows[e] + i, lanes), sums[e].at(i));
   });
   for (int64_t e = 0; e < count; e++) logits[e] = sums[e].total();
 }

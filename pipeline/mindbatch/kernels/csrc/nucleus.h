@@ -99,7 +99,7 @@ inline void weigh_blocks(const Drawable d, const Bracket bracket, BlockSums* blo
       if (d.panel_top(i) < bracket.low) continue;
       for_each<kVecs>([&](int v) {
         const Lanes high = at_least(panel.keys[v], splat(bracket.high));
-        over.lanes[v % kSumVecs] = add_where(over.lanes[v % kSumVecs], high, panel.weights[v]);
+        over.at(v * kLanes) = add_where(over.at(v * kLanes), high, panel.weights[v]);
         found += append(keys + found, at_least(panel.keys[v], splat(bracket.low)) & ~high, panel.keys[v]);
       });
     }
@@ -154,9 +154,8 @@ inline SumsAbove sums_above(const Listed& list, const float* bounds) {
     each_vector(list.count - first < kScoresAtOnce ? list.count - first : kScoresAtOnce, [&](int64_t i, int lanes) {
       const Vec keys = load_filled(list.keys + first + i, lanes, __builtin_nanf(""));
       const Vec weights = load_part(list.weights + first + i, lanes);
-      const int64_t v = i / kLanes % kSumVecs;
       for_each<kBounds>([&](int b) {
-        sums[b].lanes[v] = add_where(sums[b].lanes[v], at_least(keys, splat(bounds[b])), weights);
+        sums[b].at(i) = add_where(sums[b].at(i), at_least(keys, splat(bounds[b])), weights);
       });
     });
     for (int b = 0; b < kBounds; b++) found.sums[b] += sums[b].total();

@@ -10,7 +10,7 @@ inline float sum_of_row(int64_t width, Add add) {
   for (; first + kVectors * kLanes <= width; first += kVectors * kLanes)
     for_each<kVectors>([&](int n) { sums[n] = add(sums[n], first + n * kLanes, kLanes); });
   each_vector(width - first, [&](int64_t i, int lanes) {
-    Vec& sum = sums[i / kLanes % kSumVecs];
+    Vec& sum = sums[Sums::vector_of(i)];
     sum = add(sum, first + i, lanes);
   });
   Sums whole;

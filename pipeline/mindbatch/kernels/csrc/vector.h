@@ -41,6 +41,7 @@ struct AllLanes {
 #endif
   }
   static void store(float* p, Type v) { *reinterpret_cast<Type*>(p) = v; }
+  static Type splat(float x) { return x - Type{}; }  // x - 0 is x for every x, so this folds to a broadcast
   // a * b + c, rounded once.
   static Type fma(Type a, Type b, Type c) {
 #if defined(__AVX512F__)
@@ -67,6 +68,7 @@ struct FewLanes {
     return (Type)(__builtin_convertvector(*reinterpret_cast<const Halves*>(p), Words) << 16);
   }
   static void store(float* p, Type v) { *reinterpret_cast<Type*>(p) = v; }
+  static Type splat(float x) { return x - Type{}; }
   static Type fma(Type a, Type b, Type c) {
 #if defined(__FMA__)
     return (Type)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
@@ -80,7 +82,7 @@ inline IntVec load_ints(const void* p) { return *static_cast<const IntVec*>(p); 
 
 inline Vec fma(Vec a, Vec b, Vec c) { return AllLanes::fma(a, b, c); }
 inline IntVec splat_int(int32_t x) { return x - IntVec{}; }
-inline Vec splat(float x) { return x - Vec{}; }  // x - 0 is x for every x, so this folds to a broadcast
+inline Vec splat(float x) { return AllLanes::splat(x); }
 inline Vec select(IntVec mask, Vec yes, Vec no) {
   return (Vec)((mask & (IntVec)yes) | (~mask & (IntVec)no));
 }
@@ -104,11 +106,10 @@ constexpr int kSumLanes = 16, kSumVecs = kSumLanes / kLanes;
 struct Sums {
   Vec lanes[kSumVecs] = {};
 
-  // Adds the numbers from `position` on, a multiple of kLanes.
-  void add(int64_t position, Vec numbers) {
-    Vec& sum = lanes[position / kLanes % kSumVecs];
-    sum = sum + numbers;
-  }
+  // Of the numbers of a row from `position` on, a multiple of kLanes: the vector of their sums.
+  static int64_t vector_of(int64_t position) { return position / kLanes % kSumVecs; }
+  Vec& at(int64_t position) { return lanes[vector_of(position)]; }
+  void add(int64_t position, Vec numbers) { at(position) = at(position) + numbers; }
 
   // Halves are added up until one lane is left.
   float total() const {
