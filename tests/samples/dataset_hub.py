@@ -9,14 +9,11 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import ThreadingHTTPServer
-from threading import Thread
-from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from hub_server import git_digest
-from quiet_handler import QuietHandler
+from loopback_server import LoopbackServer, QuietHandler
 
 _LFS = (".parquet", ".jsonl")
 
@@ -26,7 +23,7 @@ def commit_of(files: Mapping[str, bytes]) -> str:
 
 
 @dataclass
-class DatasetHub:
+class DatasetHub(LoopbackServer):
     """files: of the main branch; `commit` makes another of them.
 
     token: that a request must have. may_write: whether it may write. page: entries of a page of a tree.
@@ -51,23 +48,9 @@ class DatasetHub:
     blobs: dict[str, bytes] = field(default_factory=dict)
 
     def __enter__(self) -> DatasetHub:
-        hub = self
-
-        class Handler(_Handler):
-            served = hub
-
         self.main = ""
         self.commit(self.files)
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self._server.server_port}"
-        Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        return super().__enter__()
 
     def commit(self, files: Mapping[str, bytes]) -> str:
         self.main = commit_of(files)
@@ -240,3 +223,6 @@ class _Handler(QuietHandler):
         if self.command != "HEAD":
             with suppress(OSError):
                 self.wfile.write(body)
+
+
+DatasetHub.handler = _Handler

@@ -8,12 +8,13 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import ThreadingHTTPServer
-from threading import Event, Thread
-from types import TracebackType
+from pathlib import Path
+from threading import Event
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
-from quiet_handler import QuietHandler
+import pytest
+
+from loopback_server import LoopbackServer, QuietHandler
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 _GATED = 1 << 20
@@ -24,8 +25,17 @@ def git_digest(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
+def use_empty_cache(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Lets a test have a cache of its own, no token, and libraries that fetch nothing; returns the cache."""
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(home))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return home / "hub"
+
+
 @dataclass
-class Hub:
+class Hub(LoopbackServer):
     """files: of its one model, by name.
 
     cut_after: bytes of a large file after which each connection ends. sent: what is sent in place of a
@@ -49,23 +59,6 @@ class Hub:
     lists: bytes | None = None
     endless: str | None = None
     requests: list[str] = field(default_factory=list)
-
-    def __enter__(self) -> Hub:
-        hub = self
-
-        class Handler(_Handler):
-            served = hub
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self._server.server_port}"
-        Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
     def listing(self) -> bytes:
         if self.lists is not None:
@@ -180,3 +173,6 @@ class _Handler(QuietHandler):
             body = body[len(body) // 2 :]
         with suppress(OSError):  # who asked was killed
             self.wfile.write(body)
+
+
+Hub.handler = _Handler

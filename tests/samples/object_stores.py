@@ -9,14 +9,12 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import ThreadingHTTPServer
-from threading import Event, Thread
-from types import TracebackType
-from typing import Any, ClassVar
+from threading import Event
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-from quiet_handler import QuietHandler
+from loopback_server import LoopbackServer, QuietHandler
 
 BUCKET = "bucket"
 
@@ -26,7 +24,7 @@ def md5(content: bytes) -> str:
 
 
 @dataclass
-class Store:
+class Store(LoopbackServer):
     """objects: of its one bucket, by key.
 
     status: the answer to everything, in place of 200. cut_uploads, cut_downloads: number of those whose
@@ -47,20 +45,6 @@ class Store:
     parts: dict[str, dict[int, bytes]] = field(default_factory=dict)
     etags: dict[str, str] = field(default_factory=dict)
     is_waiting: Event = field(default_factory=Event)
-    handler: ClassVar[type[_Handler]]
-
-    def __enter__(self) -> Store:
-        handler = type("Handler", (self.handler,), {"served": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.address = f"http://127.0.0.1:{self._server.server_port}"
-        Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
     @property
     def uploads(self) -> list[str]:

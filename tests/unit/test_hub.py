@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.scripts import run_script
-from hub_server import COMMIT, Hub
+from hub_server import COMMIT, Hub, use_empty_cache
 from mindbatch.hub import models
 from mindbatch.hub.models import MODEL_SCOPE, cached_model, fetch_model, fetched
 from mindbatch.io.errors import EXIT_UNFINISHED, EXIT_USAGE, MindBatchError
@@ -31,12 +31,8 @@ FILES: Mapping[str, bytes] = {
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as this process has it, whose libraries fetch nothing
     monkeypatch.chdir(tmp_path)
-    return tmp_path / "home/hub"
+    return use_empty_cache(tmp_path / "home", monkeypatch)
 
 
 def fetch(hub: Hub, monkeypatch: pytest.MonkeyPatch, *patterns: str, revision: str | None = None) -> Path:

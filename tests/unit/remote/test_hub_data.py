@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from dataset_hub import DatasetHub, entry_of
-from hub_server import git_digest
+from hub_server import git_digest, use_empty_cache
 from mindbatch.dataset.data_files import ROW_SUFFIXES
 from mindbatch.io.errors import EXIT_DONE, ConfigError, MindBatchError
 from mindbatch.io.storage import Storage
@@ -39,12 +39,8 @@ FILES: Mapping[str, bytes] = {
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as this process has it, whose libraries fetch nothing
     monkeypatch.chdir(tmp_path)
-    return tmp_path / "home/hub"
+    return use_empty_cache(tmp_path / "home", monkeypatch)
 
 
 def fetched(hub: DatasetHub, monkeypatch: pytest.MonkeyPatch, address: str = TRAIN) -> dict[str, bytes]:
