@@ -241,19 +241,3 @@ one_line() {
     }
     printf '\r\033[K' >&2
 }
-
-# Installs a wheel, and what it and the tests need in the newest versions, for another Python and machine, with this
-# machine's pip: "VERSION MACHINE SITE_PACKAGES WHEEL".
-install_elsewhere() {
-    local version=$1 machine=$2 site=$3 wheel=$4 platform
-    local pip=(isolated "$venv_python" -m pip --disable-pip-version-check) pure=$root/build/pure
-    local options=(--quiet --no-compile --upgrade --target "$site" --find-links "$pure" --only-binary=:all:)
-    options+=(--implementation cp --python-version "$version" --abi "cp${version/./}" --abi abi3 --abi none)
-    for platform in manylinux_2_{39,34,31,28,27,17} manylinux2014; do
-        options+=(--platform "${platform}_$machine")
-    done
-    "${pip[@]}" wheel --quiet --no-deps --constraint "$constraints" --wheel-dir "$pure" jieba antlr4-python3-runtime
-    # It complains of the packages of this machine, which stay as they are.
-    "${pip[@]}" install "${options[@]}" "$wheel" pytest pytest-xdist hypothesis jsonschema safetensors scipy \
-        2>"$root/build/installation.log" || fail "$(cat "$root/build/installation.log")"
-}

@@ -105,7 +105,7 @@ def run_script(
 
 def test_every_script_is_here() -> None:
     there = {path.name for path in (CHECKOUT / "scripts").glob("*.sh")}
-    assert there == {*USERS_SCRIPTS, *DEVELOPERS_SCRIPTS, *FOR_OTHER_MACHINES, "venv.sh"}
+    assert there == {*USERS_SCRIPTS, *DEVELOPERS_SCRIPTS, *FOR_OTHER_MACHINES, "venv.sh", "debian.sh"}
 
 
 @pytest.mark.slow
