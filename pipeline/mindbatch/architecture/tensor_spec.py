@@ -4,6 +4,7 @@ One declaration serves the layers (which slice they hold), the loader (which byt
 resharding tools (which element goes where).
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -36,7 +37,8 @@ class Part:
     transposed: bool = False
     """True if the checkpoint stores [inputs, outputs]."""
     unit: int = 1
-    """Outputs that stay on one rank together, as those of a head."""
+    """Outputs that stay on one rank together, as those of a head; of a matrix whose inputs are divided,
+    inputs."""
     is_shared: bool = False
     """True if ranks share units where there are more ranks than units, as key/value heads."""
     group_size: int = 0
@@ -72,7 +74,7 @@ class Part:
         """The number of units that ranks divide among them; None where nothing is divided evenly."""
         if sharding is Sharding.OUTPUTS:
             return self.outputs // self.unit
-        return self.inputs if sharding is Sharding.INPUTS else None
+        return self.inputs // self.unit if sharding is Sharding.INPUTS and self.inputs else None
 
     def divides(self, sharding: Sharding, size: int) -> bool:
         units = self.units(sharding)
@@ -112,7 +114,7 @@ class Part:
         if self.inputs is None:
             return 0, 1
         self._check(sharding, shard)
-        return shard.bounds(self.inputs) if sharding is Sharding.INPUTS else (0, self.inputs)
+        return shard.bounds(self.inputs, self.unit) if sharding is Sharding.INPUTS else (0, self.inputs)
 
     def local_outputs(self, sharding: Sharding, shard: TensorSlice) -> int:
         """Outputs on this rank; a padded vocabulary counts its padding."""
@@ -149,6 +151,9 @@ class TensorSpec:
     kept as two `stacks`, the first of them transposed."""
     is_table: bool = False
     """True if rows are only looked up; adapters do not add to them."""
+    segments: int = 1
+    """Equal stretches of the inputs of a matrix that ranks divide among them: a product is summed by each,
+    and then in a balanced tree, so that its bits are the same on 1, 2, .. `segments` ranks."""
 
     @property
     def stacks(self) -> tuple[str, str]:
@@ -172,8 +177,27 @@ class TensorSpec:
         low, high = self.parts[0].input_bounds(self.sharding, shard)
         return high - low
 
+    def local_segments(self, shard: TensorSlice) -> int:
+        """Segments on this rank; one where ranks do not divide them."""
+        return segments_of_rank(self.segments, shard.size)
+
     def numbers(self, shard: TensorSlice) -> int:
         return self.local_outputs(shard) * (self.local_inputs(shard) or 1)
+
+
+MAX_SEGMENTS = 8
+
+
+def segments(parts: Sequence[Part], sharding: Sharding) -> int:
+    """`TensorSpec.segments` of parts: the largest power of two up to 8 that their units can be cut into."""
+    units = [part.units(sharding) or 1 for part in parts]
+    return math.gcd(MAX_SEGMENTS, *units) if sharding is Sharding.INPUTS else 1
+
+
+def segments_of_rank(units: int, ranks: int) -> int:
+    """Segments on each of the ranks that divide so many units; one where the ranks do not divide them."""
+    count, rest = divmod(math.gcd(MAX_SEGMENTS, units), ranks)
+    return 1 if rest else count
 
 
 def fused(
@@ -252,6 +276,7 @@ def shard_specs(specs: Sequence[TensorSpec], shard: TensorSlice) -> list[TensorS
             spec,
             parts=tuple(of_rank(part, spec.sharding) for part in spec.parts),
             sharding=Sharding.REPLICATED,
+            segments=spec.local_segments(shard),
         )
         for spec in specs
     ]

@@ -145,7 +145,7 @@ class AdapterTarget(NamedTuple):
         if rows is not None:
             b = rows.factor[:, None] * b
             offset = _sum(rows.offset, None if offset is None else rows.factor * offset)
-        if self.inputs.start:  # the first rank adds it to the sum
+        if self.parameter == EMBEDDING and self.inputs.start:  # the first rank adds it to the sum of rows
             offset = None
         scale = None if rows is None else self._rows(rows.factor)
         a, offset = whole.a[:, self.inputs], None if offset is None else self._rows(offset)
@@ -170,17 +170,19 @@ class AdapterTargets:
         """specs: of the rank's stage, with the head. embedding: the tensor of the token embedding."""
         self.targets: dict[str, AdapterTarget] = {}
         self.shapes: dict[str, AdaptedShape] = {}
-        wanted: set[str] = set()
+        ranks: dict[str, int] = {}
         replaced: set[str] = set()
-        for adapter in adapters:
-            wanted.update(adapter.modules)
-            replaced.update(
-                name for name, module in adapter.modules.items() if module.kind is ModuleKind.WHOLE
-            )
+        for name, module in ((name, it) for adapter in adapters for name, it in adapter.modules.items()):
+            is_whole = module.kind is ModuleKind.WHOLE
+            ranks[name] = max(ranks.get(name, 0), 0 if is_whole else module.rank)
+            if is_whole:
+                replaced.add(name)
         for spec in specs:
             sources = list(dict.fromkeys(part.source for part in spec.parts))
-            if spec.is_linear and wanted.intersection(sources):
-                self.shapes[spec.name] = _shape(spec, sources, shard, replaced.intersection(sources))
+            if spec.is_linear and not ranks.keys().isdisjoint(sources):
+                has_whole = not replaced.isdisjoint(sources)
+                its_ranks = tuple(ranks.get(source, 0) for source in sources)
+                self.shapes[spec.name] = _shape(spec, sources, shard, its_ranks, has_whole=has_whole)
                 for number, source in enumerate(sources):
                     base = embedding if source == TIED_HEAD else source
                     self.targets[source] = _target(spec, number, source, shard, base)
@@ -265,16 +267,16 @@ def _part(
 
 
 def _shape(
-    spec: TensorSpec, sources: Sequence[str], shard: TensorSlice, replaced: Collection[str]
+    spec: TensorSpec, sources: Sequence[str], shard: TensorSlice, ranks: tuple[int, ...], *, has_whole: bool
 ) -> AdaptedShape:
     if spec.name == EMBEDDING:
         tokens, width = spec.local_outputs(shard), spec.local_inputs(shard) or 0
-        return AdaptedShape(tokens, (width,), is_embedding=True, has_whole=bool(replaced))
+        return AdaptedShape(tokens, (width,), ranks, is_embedding=True, has_whole=has_whole)
     widths = [
         sum(part.local_outputs(spec.sharding, shard) for part in spec.parts if part.source == source)
         for source in sources
     ]
-    return AdaptedShape(spec.local_inputs(shard) or 0, tuple(widths), has_whole=bool(replaced))
+    return AdaptedShape(spec.local_inputs(shard) or 0, tuple(widths), ranks, has_whole=has_whole)
 
 
 def _target(spec: TensorSpec, number: int, source: str, shard: TensorSlice, base: str) -> AdapterTarget:

@@ -77,9 +77,9 @@ def _load(
         dtype = np.dtype(np.float32) if spec.layout is Layout.FLOAT32 else kernels.dtype
         array = aligned_zeros((outputs,) if inputs is None else (outputs, inputs), dtype)
     elif spec.matrices:
-        array = kernels.packed_stack(matrices, outputs // matrices, inputs)
+        array = kernels.packed_stack(matrices, outputs // matrices, inputs, spec.local_segments(shard))
     else:
-        array = kernels.packed_zeros(outputs, inputs)
+        array = kernels.packed_zeros(outputs, inputs, spec.local_segments(shard))
     first, padding = 0, (_padded(spec, outputs, kernels) - outputs) // matrices
     of_matrix = len(spec.parts) // matrices
     for number, part in enumerate(spec.parts):

@@ -55,13 +55,20 @@ class AdaptedShape:
 
     inputs: numbers of x; of an embedding its tokens, x being one-hot.
     widths: outputs of its parts, one after another, each with a pair of matrices of its own.
+    ranks: the largest rank of each part that any adapter has.
     has_whole: some adapter has a whole weight for it.
     """
 
     inputs: int
     widths: tuple[int, ...]
+    ranks: tuple[int, ...]
     is_embedding: bool = False
     has_whole: bool = False
+
+    @property
+    def rank(self) -> int:
+        """Numbers of x A^T: those of the parts one after another."""
+        return max(1, sum(self.ranks))
 
 
 WHOLE_WEIGHT = -1
@@ -81,7 +88,6 @@ class SlotArrays(AdapterStore):
     def __init__(
         self,
         shapes: Mapping[str, AdaptedShape],
-        adapters: Sequence[Ranks],
         slots: int,
         dtype: np.dtype[Any],
         as_parameter: Callable[[str, Array], Any],
@@ -92,8 +98,7 @@ class SlotArrays(AdapterStore):
         self._arrays: dict[str, tuple[Array, ...]] = {}
         self.parameters = {}
         for name, shape in shapes.items():
-            rank = max(1, *(sum(map(abs, ranks.get(name, ()))) for ranks in adapters))
-            arrays = tuple(aligned_zeros((slots + 1, *size), dtype) for size in _sizes(shape, rank))
+            arrays = tuple(aligned_zeros((slots + 1, *size), dtype) for size in _sizes(shape))
             # A scale of 1: slots without an adapter leave the product as it is.
             arrays[2][:] = 1
             self._arrays[name] = arrays
@@ -107,20 +112,18 @@ class SlotArrays(AdapterStore):
             for number, array in enumerate(arrays):
                 # Clears the adapter that had the slot before: its scale to 1, all else to 0.
                 array[slot] = number == 2
-            first = 0
             for part in parts.get(name, ()):
                 if isinstance(part, WholePart):
                     arrays[4][slot, : len(part.weight)], arrays[5][slot] = part.weight, 1
                 else:
-                    _put(self._shapes[name], slot, part, first, arrays)
-                    first += len(part.a)
+                    _put(self._shapes[name], slot, part, arrays)
             if self._send is not None:
                 for parameter, array in zip(self.parameters[name].stored, arrays, strict=True):
                     self._send(parameter, array)
 
 
-def _sizes(shape: AdaptedShape, rank: int) -> list[tuple[int, ...]]:
-    outputs = sum(shape.widths)
+def _sizes(shape: AdaptedShape) -> list[tuple[int, ...]]:
+    outputs, rank = sum(shape.widths), shape.rank
     a = (shape.inputs, rank) if shape.is_embedding else (rank, shape.inputs)
     sizes = [a, (outputs, rank), (outputs,), (outputs,)]
     if shape.has_whole:
@@ -128,8 +131,8 @@ def _sizes(shape: AdaptedShape, rank: int) -> list[tuple[int, ...]]:
     return sizes
 
 
-def _put(shape: AdaptedShape, slot: int, part: LowRankPart, first: int, arrays: Sequence[Array]) -> None:
-    start = sum(shape.widths[: part.part])
+def _put(shape: AdaptedShape, slot: int, part: LowRankPart, arrays: Sequence[Array]) -> None:
+    start, first = sum(shape.widths[: part.part]), sum(shape.ranks[: part.part])
     rows, ranks = slice(start, start + len(part.b)), slice(first, first + len(part.a))
     if shape.is_embedding:
         arrays[0][slot, : part.a.shape[1], ranks] = part.a.T

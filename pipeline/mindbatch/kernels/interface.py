@@ -29,6 +29,8 @@ class Kernels(ABC):
     float_type: the type of vectors and hidden states. Numbers from a checkpoint and results of a model are
         float32, which holds the values of every stored type.
     graph: the kind of step (`StepShape.graph`) that these kernels compute.
+    sums_segments: products are summed by the segments of `packed_zeros`, so that what follows a sum over
+        ranks can be the same on any number of them.
     packs_any_float: `pack` takes float32, float16 and bfloat16's bits (uint16), not its own dtype only.
     """
 
@@ -37,6 +39,7 @@ class Kernels(ABC):
     float_type: FloatType = FLOAT32
     graph: str = ANY_STEP
     packs_any_float: bool = False
+    sums_segments: bool = False
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -80,15 +83,19 @@ class Kernels(ABC):
         return np.zeros(width, self.dtype)
 
     @abstractmethod
-    def packed_zeros(self, outputs: int, inputs: int) -> Array:
-        """Allocates a packed weight, which `pack` fills."""
+    def packed_zeros(self, outputs: int, inputs: int, segments: int = 1) -> Array:
+        """Allocates a packed weight, which `pack` fills.
 
-    def packed_stack(self, matrices: int, outputs: int, inputs: int) -> Array:
+        segments: equal stretches of inputs whose products are summed apart, and then in a balanced tree; see
+            `TensorSpec.segments`. Only kernels whose sums are ordered so look at them.
+        """
+
+    def packed_stack(self, matrices: int, outputs: int, inputs: int, segments: int = 1) -> Array:
         """Allocates packed matrices of one size, which `pack` fills one after another.
 
         Each begins `stacked_outputs(outputs)` outputs behind the one before.
         """
-        return self.packed_zeros(matrices * self.stacked_outputs(outputs), inputs)
+        return self.packed_zeros(matrices * self.stacked_outputs(outputs), inputs, segments)
 
     def stacked_outputs(self, outputs: int) -> int:
         """Counts outputs from one matrix of a packed stack to the next, for matrices of so many outputs."""

@@ -25,6 +25,7 @@ class NativeStorage(Kernels):
 
     name = "native"
     packs_any_float = True
+    sums_segments = True
 
     def __init__(
         self, library: NativeLibrary, weights: NumberType = FLOAT32, cache: FloatType = FLOAT32
@@ -57,8 +58,8 @@ class NativeStorage(Kernels):
     def weight_type(self) -> NumberType:
         return self._weights.type
 
-    def packed_zeros(self, outputs: int, inputs: int) -> Array:
-        return self._weights.zeros(outputs, inputs)
+    def packed_zeros(self, outputs: int, inputs: int, segments: int = 1) -> Array:
+        return self._weights.zeros(outputs, inputs, segments)
 
     def stacked_outputs(self, outputs: int) -> int:
         """Rounds up to whole panels, because each matrix begins with one."""

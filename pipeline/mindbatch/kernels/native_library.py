@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # commands that only ask for it load no NumPy
     FloatArray = npt.NDArray[np.float32]
 
 VARIANTS = ("amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "neon", "portable")
-INTERFACE = 18  # mb_interface() in csrc/mindspore_ops.cpp
+INTERFACE = 19  # mb_interface() in csrc/mindspore_ops.cpp
 
 _PRODUCTS = {
     "neon": ("float32", "int32"),
@@ -76,10 +76,13 @@ class NativeLibrary:
         return number
 
     def pack(self, kind: int, stored: int, rows: Array, packed: Array, first_output: int) -> int:
-        """Writes rows [n, inputs] to a packed matrix (csrc/packing.cpp); counts the finite numbers lost."""
+        """Writes rows [n, inputs] to a packed matrix (csrc/packing.cpp); counts the finite numbers lost.
+
+        packed: [panels, segments, ...].
+        """
         sizes = (*rows.shape, *(stride // rows.itemsize for stride in rows.strides))
-        addresses = rows.ctypes.data, packed.ctypes.data
-        return int(self.handle.mb_pack(kind, stored, addresses[0], *sizes, addresses[1], first_output))
+        into = packed.ctypes.data, first_output, packed.shape[1]
+        return int(self.handle.mb_pack(kind, stored, rows.ctypes.data, *sizes, *into))
 
     def likeliest(
         self, scores: FloatArray, summary: FloatArray | None, likeliest: Array, normalisers: Array
@@ -175,7 +178,7 @@ def _open(path: Path) -> ctypes.CDLL:
     handle.mb_set_variant.argtypes = [ctypes.c_char_p]
     handle.mb_set_num_threads.argtypes = [ctypes.c_int]
     number, pointer = ctypes.c_int64, ctypes.c_void_p
-    handle.mb_pack.argtypes = [ctypes.c_int, ctypes.c_int, pointer, *[number] * 4, pointer, number]
+    handle.mb_pack.argtypes = [ctypes.c_int, ctypes.c_int, pointer, *[number] * 4, pointer, number, number]
     handle.mb_pack.restype = number
     handle.mb_likeliest.argtypes = [*[pointer] * 2, number, number, *[pointer] * 2]
     handle.mb_likeliest.restype = None

@@ -37,14 +37,15 @@ class NativeWeights:
         self.type, self.suffix = kind, "" if kind == FLOAT32 else f"_{kind.name}"
         self._library, self._arena = library, Arena()
 
-    def zeros(self, outputs: int, inputs: int) -> Array:
-        panels = -(-outputs // PANEL)
+    def zeros(self, outputs: int, inputs: int, segments: int = 1) -> Array:
+        """[panels, segments, ...], each segment padded by itself."""
+        panels, inputs = -(-outputs // PANEL), inputs // segments
         if self.type == FLOAT32:
-            return self._arena.zeros((panels, inputs, PANEL), np.dtype(np.float32))
+            return self._arena.zeros((panels, segments, inputs, PANEL), np.dtype(np.float32))
         whole = _DEPTHS[self.type]
         depth = -(-inputs // whole) * whole
         size = depth * PANEL * self.type.itemsize + _TAILS[self.type]
-        return self._arena.zeros((panels, size), np.dtype(np.int8))
+        return self._arena.zeros((panels, segments, size), np.dtype(np.int8))
 
     def pack(self, packed: Array, first_output: int, rows: Array) -> int:
         """Packs rows in the library, which rounds them where the type is not float32."""
@@ -54,8 +55,13 @@ class NativeWeights:
     def pack_integers(self, packed: Array, first_output: int, numbers: Array, scales: FloatArray) -> None:
         """Packs int8 as it is.
 
-        [panels]([inputs / 4, PANEL, 4] int8, scales [PANEL] float32, 128 * sums of outputs [PANEL] int32).
+        Each segment of a panel: [inputs / 4, PANEL, 4] int8, scales [PANEL] float32, 128 * sums of outputs
+        [PANEL] int32.
         """
+        for segment, some in enumerate(np.split(numbers, packed.shape[1], 1)):
+            self._pack_integers(packed[:, segment], first_output, some, scales)
+
+    def _pack_integers(self, packed: Array, first_output: int, numbers: Array, scales: FloatArray) -> None:
         words = np.pad(numbers, ((0, 0), (0, -numbers.shape[1] % 4))).view(np.int32)
         # Kernels add 128 to inputs, for bytes without a sign; this much is then taken off each output.
         offsets = 128 * numbers.sum(axis=1, dtype=np.int32)

@@ -116,7 +116,7 @@ class MpiProcessGroups:
     def functions(self) -> Mapping[str, Any]:
         """Functions that replace the library's of the same names (csrc/mindspore_ops.cpp) in a program.
 
-        They give the same bits: sums are added in the order of ranks.
+        They give the same bits: sums are added in the same tree.
         """
         return {
             "mb_all_reduce": self._function(_sum),
@@ -144,10 +144,16 @@ class MpiProcessGroups:
 
 
 def _sum(group: MPI.Intracomm, x: FloatArray, y: FloatArray) -> None:
-    first, *others = _parts(group, x)
-    np.copyto(y, first)
-    for part in others:
-        y += part
+    np.copyto(y, _tree(_parts(group, x)))
+
+
+def _tree(parts: FloatArray) -> FloatArray:
+    """The sum of parts [n, ...]: of the first half of them, and of the second."""
+    if len(parts) == 1:
+        first: FloatArray = parts[0]
+        return first
+    half = (len(parts) + 1) // 2
+    return _tree(parts[:half]) + _tree(parts[half:])
 
 
 def _gather(group: MPI.Intracomm, x: FloatArray, y: FloatArray) -> None:

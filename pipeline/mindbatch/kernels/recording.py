@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -108,6 +108,12 @@ class Operation:
         shapes = [(ROWS,) if width is None else (ROWS, width) for width in widths]
         outputs = recording.call(self.name, inputs, settings, shapes, self.dtype)
         return outputs if len(outputs) > 1 else next(iter(outputs), None)
+
+    @property
+    def outputs(self) -> int:
+        """How many arrays it gives."""
+        result = get_type_hints(self.function)["return"]
+        return len(get_args(result)) if get_origin(result) is tuple else 1
 
     def widths(self, shapes: Sequence[Any], settings: Mapping[str, Any]) -> tuple[int | None, ...]:
         """Columns of each output, for inputs of such shapes; None of one without."""

@@ -21,7 +21,7 @@ class ReferenceKernels(ProgramKernels):
 
     name = "reference"
 
-    def packed_zeros(self, outputs: int, inputs: int) -> Array:
+    def packed_zeros(self, outputs: int, inputs: int, segments: int = 1) -> Array:
         return aligned_zeros((outputs, inputs), self.dtype)
 
     def pack(self, packed: Array, first_output: int, rows: Array) -> int:
@@ -31,7 +31,7 @@ class ReferenceKernels(ProgramKernels):
     def adapter_store(
         self, shapes: Mapping[str, AdaptedShape], adapters: Sequence[Ranks], slots: int
     ) -> AdapterStore:
-        return SlotArrays(shapes, adapters, slots, self.dtype, self.as_parameter)
+        return SlotArrays(shapes, slots, self.dtype, self.as_parameter)
 
     def cache_shapes(self, shape: AttentionShape, geometry: CacheGeometry) -> CacheShapes:
         size = (geometry.num_blocks + 1, geometry.block_size, shape.kv_heads, shape.head_dim)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from mindbatch.architecture.architecture import Architecture, Rotary
-from mindbatch.architecture.tensor_spec import Layout, Part, Sharding, fused
+from mindbatch.architecture.tensor_spec import Layout, Part, Sharding, fused, segments_of_rank
 from mindbatch.kernels.arrays import FloatArray, KernelParameter
 from mindbatch.kernels.operations.attention import attention, cross_attention, distance_attention
 from mindbatch.kernels.operations.recurrent import causal_convolution, gated_delta
@@ -99,7 +99,7 @@ class Rotation(LayerBound):
     def forward(self, qkv: Tensor, tokens: Tokens, *norms: Norm | None) -> Tensor:
         """norms: those of query and key, None for one without a norm; or none at all."""
         weights = tuple(None if norm is None else norm.weight for norm in norms) or (None, None)
-        if self.shard.size > 1 and any(isinstance(norm, AllHeadsNorm) for norm in norms):
+        if any(isinstance(norm, AllHeadsNorm) for norm in norms):
             qkv, weights = self._normed(qkv, weights), (None, None)
         if self.rotary is None and weights[0] is None:
             return qkv
@@ -118,7 +118,9 @@ class Rotation(LayerBound):
         arch, shape = self.arch, self.shape
         # A key/value head is on several ranks where there are fewer, and is summed as often.
         totals = (arch.heads * shape.head_dim, self.shard.size * shape.kv_heads * shape.head_dim)
-        sums = reduced(square_sums(qkv, shape=shape), self.shard)
+        heads = ((arch.heads, shape.heads), (arch.kv_heads, shape.kv_heads))
+        segments = tuple(segments_of_rank(whole, whole // own) for whole, own in heads)
+        sums = reduced(square_sums(qkv, shape=shape, segments=segments), self.shard)
         settings = {"shape": shape, "epsilon": arch.norm_epsilon, "totals": totals}
         return norm_by_sums(qkv, sums, *weights, **settings)
 

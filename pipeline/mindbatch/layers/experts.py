@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from mindbatch.architecture.tensor_spec import Layout, Part, Sharding
-from mindbatch.kernels.operations.experts import experts
+from mindbatch.kernels.operations.experts import expert_products, expert_sum, experts, router_logits
 from mindbatch.kernels.shapes import ExpertsShape, Routing
 from mindbatch.layers.linear import reduced
 from mindbatch.layers.rank import Module, ModuleParameter, Rank, Tensor, Tokens, declared
@@ -88,11 +88,13 @@ class Mixture(Module):
     def bind(self, name: str, rank: Rank) -> None:
         super().bind(name, rank)
         first, last = rank.shard.bounds(self.inner)
+        assert not (self.weighs_inputs and self.scales)
         has_biases = bool(self.biases or self.scales)
         settings = (self.activation, has_biases, self.limit, self.weighs_inputs, self.has_logits)
         self.shape, self.shard = ExpertsShape(self.routing, last - first, *settings), rank.shard
+        self.is_summed_before = rank.shard.size > 1 and rank.kernels.sums_segments
         added = [linear.bias for linear in self.biases] or [None] * 3
-        if rank.shard.rank > 0:
+        if rank.shard.rank > 0 and not self.is_summed_before:
             added[-1] = None  # one of the ranks adds that of the sum
         scale = self.scales[0].bias if self.scales else None
         self.added = [*added, scale] if has_biases else []
@@ -100,6 +102,13 @@ class Mixture(Module):
     def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
         return self.routed(x, self.router.weight)
 
-    def routed(self, x: Tensor, router: ModuleParameter) -> Tensor:
-        weights = (router, self.router.correction, self.up.weight, self.down.weight, *self.added)
-        return reduced(experts(x, *weights, shape=self.shape), self.shard)
+    def routed(self, x: Tensor, router: ModuleParameter | Tensor) -> Tensor:
+        matrices = (self.router.correction, self.up.weight, self.down.weight)
+        if not self.is_summed_before:
+            return reduced(experts(x, router, *matrices, *self.added, shape=self.shape), self.shard)
+        # What each expert computes is summed over ranks by itself: the sum over experts is the same then.
+        logits = router if self.has_logits else router_logits(x, router)
+        of_router, of_up, of_down, scale = self.added or [None] * 4
+        products = expert_products(x, logits, *matrices, of_router, of_up, shape=self.shape)
+        added = (self.router.correction, of_router, of_down, scale)
+        return expert_sum(reduced(products, self.shard), logits, *added, shape=self.shape)

@@ -7,9 +7,11 @@ from mindbatch.kernels.arrays import KernelParameter
 from mindbatch.kernels.operations.attention import head_products
 from mindbatch.kernels.operations.dense import (
     adapted_embedding,
-    adapted_linear,
+    adapted_products,
+    adapted_sum,
     all_gather,
     all_reduce,
+    biased,
     embedding,
     group_norm,
     ids_from,
@@ -19,26 +21,40 @@ from mindbatch.kernels.operations.dense import (
 )
 from mindbatch.kernels.shapes import HeadProductsShape
 from mindbatch.layers.rank import Module, ModuleParameter, Rank, Tensor, Tokens, declared
-from mindbatch.parallel.topology import TensorSlice
+from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 
 class Product:
     """x W^T + b with a rank's part of a matrix, plus what the adapter of each token adds.
 
     base: name of the parameter that holds the matrix, if not `name` (a head that is the token embedding).
+    over: the ranks that divide its inputs. Their products are summed; what follows is computed of the sum,
+        so that it is the same on any number of ranks.
     """
 
-    def __init__(self, name: str, rank: Rank, bias: ModuleParameter | None, base: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        rank: Rank,
+        bias: ModuleParameter | None,
+        base: str | None = None,
+        over: TensorSlice = WHOLE,
+    ) -> None:
         matrix = base or name
         self.weight, self.outputs = rank.weights.parameters[matrix], rank.weights.outputs[matrix]
-        self.bias = bias
+        self.bias, self.over = bias, over
         self.adapted = rank.weights.adapted.get(name)
 
     def __call__(self, x: Tensor, tokens: Tokens) -> Tensor:
-        if self.adapted is None:
+        if self.adapted is not None:
+            shape, stored = self.adapted.shape, (tokens.adapters, *self.adapted.stored)
+            products = adapted_products(x, self.weight, *stored, outputs=self.outputs, shape=shape)
+            sums = (reduced(product, self.over) for product in products)
+            return adapted_sum(*sums, self.bias, *stored, shape=shape)
+        if self.over.size == 1:
             return linear(x, self.weight, self.bias, outputs=self.outputs)
-        inputs = (x, self.weight, self.bias, tokens.adapters, *self.adapted.stored)
-        return adapted_linear(*inputs, outputs=self.outputs, shape=self.adapted.shape)
+        y = reduced(linear(x, self.weight, None, outputs=self.outputs), self.over)
+        return y if self.bias is None else biased(y, self.bias)
 
 
 class Linear(Module):
@@ -55,7 +71,8 @@ class Linear(Module):
 
     def bind(self, name: str, rank: Rank) -> None:
         super().bind(name, rank)
-        self.product = Product(f"{name}.weight", rank, self.bias)
+        over = rank.shard if self.sharding is Sharding.INPUTS else WHOLE
+        self.product = Product(f"{name}.weight", rank, self.bias, over=over)
 
     def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
         return self.product(x, tokens)
@@ -74,18 +91,9 @@ class ColumnLinear(Linear):
 
 
 class RowLinear(Linear):
-    """Each rank has some inputs; the ranks' products are summed, and the first rank adds the bias."""
+    """Each rank has some inputs; the ranks' products are summed."""
 
     sharding = Sharding.INPUTS
-
-    def bind(self, name: str, rank: Rank) -> None:
-        super().bind(name, rank)
-        self.shard = rank.shard
-        if rank.shard.rank > 0:
-            self.product.bias = None
-
-    def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
-        return reduced(self.product(x, tokens), self.shard)
 
 
 def reduced(x: Tensor, shard: TensorSlice) -> Tensor:

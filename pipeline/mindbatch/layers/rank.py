@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mindbatch.architecture.architecture import Rotary
-from mindbatch.architecture.tensor_spec import Layout, Part, Sharding, TensorSpec
+from mindbatch.architecture.tensor_spec import Layout, Part, Sharding, TensorSpec, segments
 from mindbatch.kernels.adapters import AdaptedParameter
 from mindbatch.kernels.arrays import KernelParameter
 from mindbatch.kernels.interface import Kernels
@@ -28,7 +28,7 @@ def declared(
     split: int = 0,
 ) -> ModuleParameter:
     """Declares a parameter of a node, whose attribute names it; see `TensorSpec`."""
-    return TensorSpec("", parts, sharding, layout, matrices, split)
+    return TensorSpec("", parts, sharding, layout, matrices, split, segments=segments(parts, sharding))
 
 
 class Module:

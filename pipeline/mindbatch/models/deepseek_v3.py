@@ -115,7 +115,7 @@ class Attention(Module):
             Part(f"{source}.kv_b_proj.weight", a.heads * unit, latent.rank, unit=unit), latent.plain
         )
         self.rotate, self.attend = Rotation(a, layer), PagedAttention(a, layer)
-        joined = Part(f"{source}.{output}.weight", hidden, a.heads * latent.value)
+        joined = Part(f"{source}.{output}.weight", hidden, a.heads * latent.value, unit=latent.value)
         self.output = RowLinear(joined, bias=a.output_bias)
 
     def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:

@@ -211,7 +211,8 @@ class Attention(Module):
                 self.value = ColumnLinear(value, bias=a.qkv_bias)
         self.qk = ColumnLinear(*parts, bias=a.qkv_bias)
         self.epsilon = a.norm_epsilon
-        self.output = RowLinear(Part(f"{source}.o_proj.weight", hidden, query), bias=a.output_bias)
+        joined = Part(f"{source}.o_proj.weight", hidden, query, unit=sizes.head_dim)
+        self.output = RowLinear(joined, bias=a.output_bias)
 
     def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:
         qk = self.qk(x_TH, tokens)

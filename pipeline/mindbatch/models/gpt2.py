@@ -36,7 +36,8 @@ def describe(reader: ConfigReader) -> Architecture:
 class Attention(llama.Attention):
     def __init__(self, a: Architecture, source: str, layer: int, output: str) -> None:
         super().__init__(a, source, layer, output)
-        self.output = RowLinear(*_conv1d(f"{source}.{output}", (a.hidden_size,), a.hidden_size), bias=True)
+        joined = _conv1d(f"{source}.{output}", (a.hidden_size,), a.hidden_size, a.head_dim)
+        self.output = RowLinear(*joined, bias=True)
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
         return _conv1d(f"{source}.c_attn", (a.hidden_size,) * 3, a.hidden_size, a.head_dim)

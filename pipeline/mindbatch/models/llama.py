@@ -117,7 +117,7 @@ class Attention(Module):
         self.qkv = ColumnLinear(*self.projections(a, source), bias=a.qkv_bias)
         self.rotate: Module = Rotation(a, layer)
         self.attend = PagedAttention(a, layer)
-        joined = Part(f"{source}.{output}.weight", a.hidden_size, a.heads * a.head_dim)
+        joined = Part(f"{source}.{output}.weight", a.hidden_size, a.heads * a.head_dim, unit=a.head_dim)
         self.output = RowLinear(joined, bias=a.output_bias)
 
     def forward(self, x_TH: Tensor, tokens: Tokens) -> Tensor:

@@ -33,7 +33,8 @@ class QueryAttention(Module):
         query, *keys = llama.qkv_parts(a, *(f"{source}.{which}_proj.weight" for which in "qkv"))
         self.q, self.kv = ColumnLinear(query, bias=True), ColumnLinear(*keys, bias=True)
         self.attend = PagedAttention(a, layer)
-        self.output = RowLinear(Part(f"{source}.c_proj.weight", a.hidden_size, a.hidden_size), bias=True)
+        joined = Part(f"{source}.c_proj.weight", a.hidden_size, a.hidden_size, unit=a.head_dim)
+        self.output = RowLinear(joined, bias=True)
 
     def forward(self, x_TH: Tensor, queries_TH: Tensor, tokens: Tokens) -> Tensor:
         qkv = joined(self.q(queries_TH, tokens), self.kv(x_TH, tokens))

@@ -96,7 +96,7 @@ class DeltaNet(Module):
         )
         self.delta = GatedDelta(a, layer, decay, bias)
         self.norm = RmsNorm(f"{source}.norm", heads.value_dim, a.norm_epsilon)
-        self.output = RowLinear(Part(f"{source}.out_proj.weight", a.hidden_size, widths[2]))
+        self.output = RowLinear(Part(f"{source}.out_proj.weight", a.hidden_size, widths[2], unit=units[2]))
 
     def projections(
         self, a: Architecture, source: str, units: Sequence[int], together: int

@@ -98,7 +98,7 @@ class Attention(Module):
         for joined, letters in fused.items():
             parts = (Part(f"{source}.{letter}.weight", width, hidden, unit=unit) for letter in letters)
             setattr(self, joined, ColumnLinear(*parts))
-        self.output = RowLinear(Part(f"{source}.o.weight", hidden, width))
+        self.output = RowLinear(Part(f"{source}.o.weight", hidden, width, unit=unit))
 
 
 class SelfAttention(Attention):

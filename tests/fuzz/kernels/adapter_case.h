@@ -19,14 +19,23 @@ struct AdapterLayer {
   AdapterCase a;
   int64_t columns = 0, parts;
   int64_t used = 1;  // panels of the arena; the first is nobody's
-  std::vector<int32_t> table;
+  std::vector<int32_t> table, ranks;  // ranks: the largest of each part
+  int64_t segments;
   Floats weights, bias, arena;
 
   AdapterLayer(Random& random, const AdapterCase& a)
       : a(a), columns(total(a.widths)), parts(static_cast<int64_t>(a.widths.size())), table(laid_out()),
-        weights(drawn(random, "adapters.weights", {panels(columns), a.depth, kPanelWidth})),
+        ranks(largest(a)), segments(some_segments(random, a.depth)),
+        weights(drawn(random, "adapters.weights", {panels(columns), segments, a.depth / segments, kPanelWidth})),
         bias(drawn(random, "adapters.bias", {columns})),
         arena(drawn(random, "adapters.arena", {used, kArenaPanel})) {}
+
+  static std::vector<int32_t> largest(const AdapterCase& a) {
+    std::vector<int32_t> found(a.widths.size());
+    for (const auto& ranks : a.ranks)
+      for (size_t part = 0; part < ranks.size(); part++) found[part] = std::max(found[part], ranks[part]);
+    return found;
+  }
 
   static int64_t total(const std::vector<int32_t>& widths) {
     int64_t sum = 0;
@@ -51,9 +60,21 @@ struct AdapterLayer {
     const auto slot_count = static_cast<int64_t>(a.ranks.size()) + 1;
     const Ints its_slots("adapters.slots", {static_cast<int64_t>(slots.size())}, slots);
     const Ints its_table("adapters.table", {slot_count, parts, kFields}, table);
-    const mindbatch::AdaptedLinearSettings of_layer = {columns, {a.depth, numbers_of(a.widths), false, false}};
-    const Ints settings = words_of("adapters.settings", of_layer);
-    return call(mb_adapted_linear, {x, weights, bias, its_slots, arena, its_table, settings, y});
+    const mindbatch::AdaptedShape shape = {a.depth, numbers_of(a.widths), numbers_of(ranks), false, false};
+    const Ints of_products = words_of("adapters.settings", mindbatch::AdaptedProductsSettings{columns, shape});
+    const Ints of_sum = words_of("adapters.settings", mindbatch::AdaptedSumSettings{shape});
+    const auto rows = static_cast<int64_t>(slots.size());
+    const Floats base = empty("adapters.base", {rows, columns});
+    const Floats inner = empty("adapters.inner", {rows, std::max<int64_t>(total(ranks), 1)});
+    const int failed = call(mb_adapted_products, {x, weights, its_slots, arena, its_table, of_products, base, inner});
+    if (failed) {
+      require(base.unchanged() && inner.unchanged(), "the output was written to");
+      // The sum refuses, too, what it reads itself: not where A is.
+      const Floats zeros("adapters.zeros", {rows, columns}, std::vector<float>(static_cast<size_t>(rows * columns)));
+      call(mb_adapted_sum, {zeros, inner, bias, its_slots, arena, its_table, of_sum, zeros});
+      return failed;
+    }
+    return call(mb_adapted_sum, {base, inner, bias, its_slots, arena, its_table, of_sum, y});
   }
 
   double at(int32_t first, int64_t outputs_before, int64_t inputs, int64_t input) const {
@@ -119,10 +140,10 @@ inline void adapted_embed_case(Random& random, int32_t vocabulary, int32_t depth
   const auto rows = static_cast<int64_t>(tokens.size());
   const Ints ids("adapted_embed.ids", {rows}, tokens), slots("adapted_embed.slots", {rows}, its_slots);
   const Ints table("adapted_embed.table", {3, 1, kFields}, fields);
-  const std::vector<int32_t> widths = {depth};
-  const mindbatch::AdaptedEmbeddingSettings of_layer = {{vocabulary, numbers_of(widths), true, true}};
+  const std::vector<int32_t> widths = {depth}, ranks = {rank};
+  const mindbatch::AdaptedEmbeddingSettings of_layer = {{vocabulary, numbers_of(widths), numbers_of(ranks), true, true}};
   const Ints settings = words_of("adapted_embed.settings", of_layer);
-  const Floats weights = drawn(random, "adapted_embed.weights", {panels(vocabulary), depth, kPanelWidth});
+  const Floats weights = drawn(random, "adapted_embed.weights", {panels(vocabulary), 1, depth, kPanelWidth});
   const Floats arena = drawn(random, "adapted_embed.arena", {third + whole_size, kArenaPanel});
   const Floats y = empty("adapted_embed.y", {rows, depth});
   require(call(mb_adapted_embedding, {ids, weights, slots, arena, table, settings, y}) == 0, "failed");

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -160,10 +161,14 @@ int mb_tempered(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_gated(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_router_logits(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_experts(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_expert_products(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_expert_sum(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_square_sums(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_head_products(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_columns(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_latent_heads(int, void**, int*, int64_t**, const char**, void*, void*);
-int mb_adapted_linear(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_adapted_products(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_adapted_sum(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_adapted_embedding(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_embedding(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_xielu(int, void**, int*, int64_t**, const char**, void*, void*);
@@ -199,7 +204,7 @@ int mb_add_norm_linear_int8(int, void**, int*, int64_t**, const char**, void*, v
 int mb_activation_linear_int8(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_embedding_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_embedding_int8(int, void**, int*, int64_t**, const char**, void*, void*);
-int64_t mb_pack(int, int, const char*, int64_t, int64_t, int64_t, int64_t, char*, int64_t);
+int64_t mb_pack(int, int, const char*, int64_t, int64_t, int64_t, int64_t, char*, int64_t, int64_t);
 void mb_likeliest(const float*, const float*, int64_t, int64_t, int64_t*, double*);
 void mb_choose(const float*, const float*, const float* const*, const void*, const double*, const int64_t*, int64_t, int64_t,
                int64_t*, double*, int64_t*);

@@ -9,6 +9,41 @@ inline double packed(const Floats& weights, int64_t depth, int64_t column, int64
   return weights.values[(column / kPanelWidth * depth + k) * kPanelWidth + column % kPanelWidth];
 }
 
+// A number of segments, a power of two up to 8 that divides the inputs.
+inline int64_t some_segments(Random& random, int64_t depth) {
+  const int64_t wanted = int64_t{1} << random.between(0, 3);
+  return std::gcd(wanted, depth);
+}
+
+// Ranks that divide the inputs of a product of whole segments add theirs up to its bits: here two, each with every second
+// half of a row and of a panel. weights: [panels, segments, ...].
+template <class Weights>
+void halves_case(Random& random, Operator linear, const Weights& weights, int64_t rows, int64_t depth, int64_t columns) {
+  const int64_t segments = weights.shape[1];
+  if (segments < 2) return;
+  const Ints settings = words_of("halves.settings", mindbatch::LinearSettings{columns});
+  const Floats x = drawn(random, "halves.x", {rows, depth}), none = drawn(random, "halves.bias", {1});
+  const Floats whole = empty("halves.y", {rows, columns});
+  require(call(linear, {x, weights, none, settings, whole}) == 0, "failed");
+  std::vector<float> sum(static_cast<size_t>(rows * columns));
+  for (int64_t half = 0; half < 2; half++) {
+    Shape shape = weights.shape;
+    shape[1] = segments / 2;
+    const int64_t size = size_of(weights.shape) / weights.shape[0] / 2;
+    std::remove_const_t<decltype(weights.values)> its;
+    for (int64_t p = 0; p < weights.shape[0]; p++)
+      its.insert(its.end(), weights.memory + (2 * p + half) * size, weights.memory + (2 * p + half + 1) * size);
+    std::vector<float> its_x;
+    for (int64_t r = 0; r < rows; r++)
+      for (int64_t k = 0; k < depth / 2; k++) its_x.push_back(x.values[r * depth + half * (depth / 2) + k]);
+    const Weights its_weights("halves.weights", shape, its);
+    const Floats part("halves.part_of_x", {rows, depth / 2}, its_x), y = empty("halves.part_of_y", {rows, columns});
+    require(call(linear, {part, its_weights, none, settings, y}) == 0, "failed");
+    for (size_t i = 0; i < sum.size(); i++) sum[i] = half ? sum[i] + y.memory[i] : y.memory[i];
+  }
+  require(std::equal(sum.begin(), sum.end(), whole.memory), "the sum of two halves has other bits");
+}
+
 // A head gives the numbers of its product, and a summary that finds what the numbers themselves give, to the bits.
 inline void head_case(const Floats& x, const Floats& weights, const Floats& bias, const Floats& expected) {
   const int64_t rows = expected.shape[0], columns = expected.shape[1];
@@ -29,7 +64,8 @@ inline void head_case(const Floats& x, const Floats& weights, const Floats& bias
 inline void linear_case(Random& random, int64_t rows, int64_t depth, int64_t columns, bool biased) {
   running = "linear " + std::to_string(rows) + "x" + std::to_string(depth) + "x" + std::to_string(columns);
   const Floats x = drawn(random, "linear.x", {rows, depth});
-  const Floats weights = drawn(random, "linear.weights", {panels(columns), depth, kPanelWidth});
+  const int64_t segments = some_segments(random, depth);
+  const Floats weights = drawn(random, "linear.weights", {panels(columns), segments, depth / segments, kPanelWidth});
   const Floats bias = drawn(random, "linear.bias", {biased ? columns : 1});  // one element: no bias
   const Floats y = empty("linear.y", {rows, columns});
   const Ints settings = words_of("linear.settings", mindbatch::LinearSettings{columns});
@@ -43,6 +79,7 @@ inline void linear_case(Random& random, int64_t rows, int64_t depth, int64_t col
     }
   compare(y, expected, static_cast<double>(depth) / 16);
   head_case(x, weights, bias, y);
+  halves_case(random, mb_linear, weights, rows, depth, columns);
 }
 
 inline void embed_case(Random& random, int64_t vocabulary, int64_t depth) {
@@ -51,7 +88,7 @@ inline void embed_case(Random& random, int64_t vocabulary, int64_t depth) {
   const int32_t beyond = static_cast<int32_t>(panels(vocabulary) * kPanelWidth);
   const std::vector<int32_t> values = {0, last, -1, beyond - 1, beyond, INT32_MAX, INT32_MIN, last / 2};
   const Ints ids("embed.ids", {static_cast<int64_t>(values.size())}, values);
-  const Floats weights = drawn(random, "embed.weights", {panels(vocabulary), depth, kPanelWidth});
+  const Floats weights = drawn(random, "embed.weights", {panels(vocabulary), 1, depth, kPanelWidth});
   const Floats y = empty("embed.y", {static_cast<int64_t>(values.size()), depth});
   const Ints settings = words_of("embed.settings", mindbatch::EmbeddingSettings{depth});
   require(call(mb_embedding, {ids, weights, settings, y}) == 0, "failed");
@@ -126,18 +163,42 @@ inline void tempered_case(Random& random, int64_t tokens, int64_t width, int64_t
   require(call(mb_tempered, {qkv, positions, settings(width + 1), y}) != 0, "queries are wider than a row");
 }
 
-// normed: 1 for norms of all heads together, 2 of each head. pairs: as of variant_table.h.
+// Twice as many queries as keys, and twice as many segments of them. Of one segment more than there are numbers nothing is
+// computed.
+inline void square_sums_case(Random& random, int64_t tokens, int64_t segments, int64_t of_segment) {
+  running = "square sums " + std::to_string(tokens) + "x" + std::to_string(segments) + "x" + std::to_string(of_segment);
+  segments = int64_t{1} << segments / 2;
+  const int64_t heads = 2 * segments, width = (heads + 2 * segments) * of_segment;
+  const Floats qkv = drawn(random, "squares.qkv", {tokens, width}), sums = empty("squares.sums", {tokens, 2});
+  const auto squared = [&](int32_t of_query, int32_t of_key) {
+    const std::vector<int32_t> both = {of_query, of_key};
+    const mindbatch::SquareSumsSettings its = {{heads, segments, of_segment}, numbers_of(both)};
+    return call(mb_square_sums, {qkv, words_of("squares.settings", its), sums});
+  };
+  const auto most = static_cast<int32_t>(heads * of_segment);
+  for (const int32_t outside : {0, -1, most + 1, 1 << 20}) require(squared(outside, 1) != 0, "segments outside are taken");
+  require(squared(static_cast<int32_t>(heads), static_cast<int32_t>(segments)) == 0, "failed");
+  std::vector<double> expected;
+  for (int64_t t = 0; t < tokens; t++)
+    for (int64_t first = 0, some = heads; first <= heads; first += heads, some = segments) {
+      double sum = 0;
+      for (int64_t i = first * of_segment; i < (first + some) * of_segment; i++)
+        sum += std::pow(double{qkv.values[t * width + i]}, 2);
+      expected.push_back(sum);
+    }
+  compare(sums, expected, static_cast<double>(heads * of_segment));
+}
+
+// pairs: as of variant_table.h.
 inline void rotary_case(Random& random, int64_t tokens, int64_t heads, int64_t kv_heads, int64_t head_dim,
-                        int64_t rotary_dim, int64_t normed, int32_t pairs) {
+                        int64_t rotary_dim, bool normed, int32_t pairs) {
   running = "rotary " + std::to_string(head_dim) + "/" + std::to_string(rotary_dim);
-  const int64_t query_width = normed == 1 ? heads * head_dim : head_dim;
-  const int64_t key_width = normed == 1 ? kv_heads * head_dim : head_dim;
   const int64_t width = (heads + 2 * kv_heads) * head_dim, half = rotary_dim / 2;
   const Floats qkv = drawn(random, "rotary.qkv", {tokens, width});
   const Floats cosine = drawn(random, "rotary.cos", {tokens, half});
   const Floats sine = drawn(random, "rotary.sin", {tokens, half});
-  const Floats query_norm = drawn(random, "rotary.query_norm", {normed ? query_width : 1});
-  const Floats key_norm = drawn(random, "rotary.key_norm", {normed ? key_width : 1});
+  const Floats query_norm = drawn(random, "rotary.query_norm", {normed ? head_dim : 1});
+  const Floats key_norm = drawn(random, "rotary.key_norm", {normed ? head_dim : 1});
   const mindbatch::RotarySettings of_heads = {{heads, kv_heads, head_dim}, 1e-2f, pairs == 1, pairs == 2};
   const Ints settings = words_of("rotary.settings", of_heads);
   const Floats out = empty("rotary.out", {tokens, width});
@@ -145,10 +206,10 @@ inline void rotary_case(Random& random, int64_t tokens, int64_t heads, int64_t k
   std::vector<double> expected(qkv.values.begin(), qkv.values.end());
   for (int64_t t = 0; t < tokens; t++) {
     double *queries = &expected[t * width], *keys = queries + heads * head_dim;
-    for (int64_t i = 0; normed && i < heads * head_dim; i += query_width)
-      normalised(queries + i, query_norm.values.data(), nullptr, query_width, 1e-2f, queries + i);
-    for (int64_t i = 0; normed && i < kv_heads * head_dim; i += key_width)
-      normalised(keys + i, key_norm.values.data(), nullptr, key_width, 1e-2f, keys + i);
+    for (int64_t i = 0; normed && i < heads * head_dim; i += head_dim)
+      normalised(queries + i, query_norm.values.data(), nullptr, head_dim, 1e-2f, queries + i);
+    for (int64_t i = 0; normed && i < kv_heads * head_dim; i += head_dim)
+      normalised(keys + i, key_norm.values.data(), nullptr, head_dim, 1e-2f, keys + i);
     for (int64_t h = 0; h < heads + kv_heads; h++) {
       double* x = queries + h * head_dim;
       for (int64_t i = 0; i < half; i++) {

@@ -64,8 +64,9 @@ void fixed_cases(Random& random) {
   for (const int64_t width : {1, 15, 33, 1024, 1041}) likeliest_case(random, 3, width);
   for (const int64_t head_dim : {2, 6, 20, 64, 80, 256})
     for (const int64_t rotary_dim : {int64_t{0}, int64_t{2}, head_dim})
-      rotary_case(random, 3, 4, 2, head_dim, rotary_dim, head_dim % 3, head_dim % 4 == 0);
-  for (const int64_t head_dim : {4, 20, 68, 128}) rotary_case(random, 3, 4, 2, head_dim, head_dim, head_dim % 3, 2);
+      rotary_case(random, 3, 4, 2, head_dim, rotary_dim, head_dim % 3 > 0, head_dim % 4 == 0);
+  for (const int64_t head_dim : {4, 20, 68, 128}) rotary_case(random, 3, 4, 2, head_dim, head_dim, head_dim % 3 > 0, 2);
+  for (const int64_t heads : {1, 2, 8}) square_sums_case(random, 3, heads, 20);
   choice_cases(random);
   rounded_cases(random);
   fixed_fusions(random, false);
@@ -115,7 +116,8 @@ void random_case(Random& random) {
   random_choice_case(random);
   const int64_t head_dim = 2 * random.between(1, 128);
   rotary_case(random, random.between(1, 5), random.between(1, 9), random.between(1, 4), head_dim,
-              2 * random.between(0, head_dim / 2), random.between(0, 2), other);
+              2 * random.between(0, head_dim / 2), random.between(0, 2) > 0, other);
+  square_sums_case(random, random.between(1, 5), random.between(1, 4), random.between(1, 40));
   cap_case(random, random.between(1, 9), random.between(1, 3000));
   xielu_case(random, random.between(1, 9), random.between(1, 3000));
   random_attention(random);

@@ -15,13 +15,16 @@ struct ExpertLayer {
   static constexpr double kLeastLead = 1e-3;  // of chosen scores over others, so that rounding chooses alike
 
   ExpertCase a;
-  Floats router, correction, up, down, router_bias, up_bias, down_bias, scale;
+  Floats router, correction, up;
+  int64_t segments;  // of down
+  Floats down, router_bias, up_bias, down_bias, scale;
 
   ExpertLayer(Random& random, const ExpertCase& a)
       : a(a), router(drawn(random, "experts.router", {a.experts, a.hidden})),
         correction(drawn(random, "experts.correction", {a.groups > 1 ? a.experts : 1})),
-        up(drawn(random, "experts.up", {a.experts, panels(2 * a.inner), a.hidden, kPanelWidth})),
-        down(drawn(random, "experts.down", {a.experts, panels(a.hidden), a.inner, kPanelWidth})),
+        up(drawn(random, "experts.up", {a.experts * panels(2 * a.inner), 1, a.hidden, kPanelWidth})),
+        segments(some_segments(random, a.inner)),
+        down(drawn(random, "experts.down", {a.experts * panels(a.hidden), segments, a.inner / segments, kPanelWidth})),
         router_bias(drawn(random, "experts.router_bias", {a.experts})),
         up_bias(drawn(random, "experts.up_bias", {a.experts, 2 * a.inner})),
         down_bias(drawn(random, "experts.down_bias", {a.experts, a.hidden})),
@@ -48,6 +51,20 @@ struct ExpertLayer {
       return call(mb_experts,
                   {x, scorer, correction, up, down, router_bias, up_bias, down_bias, scale, settings, y});
     return call(mb_experts, {x, scorer, correction, up, down, settings, y});
+  }
+
+  // The same in two calls, as ranks that divide the experts compute it.
+  int run_apart(const Floats& x, const mindbatch::ExpertsShape& shape, const Floats& y) const {
+    const Floats logits = empty("experts.logits", {x.shape[0], a.experts}), none("experts.none", {1}, {0});
+    const Floats products = empty("experts.products", {x.shape[0], shape.routing.chosen * a.hidden});
+    const bool has_biases = a.limit > 0;
+    require(call(mb_router_logits, {x, router, logits}) == 0, "the router failed");
+    const Ints of_products = words_of("experts.settings", mindbatch::ExpertProductsSettings{shape});
+    const Ints of_sum = words_of("experts.settings", mindbatch::ExpertSumSettings{shape});
+    const Floats &of_router = has_biases ? router_bias : none, &of_up = has_biases ? up_bias : none;
+    const Floats &of_down = has_biases ? down_bias : none, &factor = has_biases ? scale : none;
+    const int failed = call(mb_expert_products, {x, logits, correction, up, down, of_router, of_up, of_products, products});
+    return failed ? failed : call(mb_expert_sum, {products, logits, correction, of_router, of_down, factor, of_sum, y});
   }
 
   std::vector<double> scores(const float* x) const {
@@ -134,6 +151,11 @@ inline void expert_case(Random& random, const ExpertCase& a) {
   const ExpertLayer layer(random, a);
   const Floats x = drawn(random, "experts.x", {a.rows, a.hidden}), y = empty("experts.y", {a.rows, a.hidden});
   require(layer.run(x, layer.shape(), y) == 0, "failed");
+  const Floats apart = empty("experts.apart", {a.rows, a.hidden});
+  if (!a.weighs_inputs || a.limit == 0) {  // no model has a scale for experts that take in weighed inputs
+    require(layer.run_apart(x, layer.shape(), apart) == 0, "failed apart");
+    require(std::equal(y.memory, y.memory + a.rows * a.hidden, apart.memory), "two calls give other bits than one");
+  }
   for (int64_t r = 0; r < a.rows; r++) {
     const float* its = &x.values[r * a.hidden];
     const Floats one("experts.one_x", {1, a.hidden}, std::vector<float>(its, its + a.hidden));

@@ -68,7 +68,7 @@ void fused_case(Random& random, const FusedProducts& products, const Weights& we
 
 // With weights of every kind.
 inline void fused_cases(Random& random, int64_t rows, int64_t depth, int64_t columns, bool emulated) {
-  fused_case(random, kFusedFloat32, drawn(random, "fused.weights", {panels(columns), depth, kPanelWidth}), rows, depth,
+  fused_case(random, kFusedFloat32, drawn(random, "fused.weights", {panels(columns), 1, depth, kPanelWidth}), rows, depth,
              columns, emulated);
   for (size_t i = 0; i < kKinds.size(); i++)
     fused_case(random, kFusedKinds[i], Packed(random, kKinds[i], columns, depth).bytes, rows, depth, columns,

@@ -12,7 +12,7 @@ inline void head_case(Random& random, const HeadCase& a) {
             std::to_string(a.outputs);
   const int64_t width = a.heads * a.stride + a.more;
   const Floats x = drawn(random, "heads.x", {a.rows, width}),
-               weights = drawn(random, "heads.weights", {a.heads, panels(a.outputs), a.inputs, kPanelWidth});
+               weights = drawn(random, "heads.weights", {a.heads * panels(a.outputs), 1, a.inputs, kPanelWidth});
   const auto settings = [&](int64_t first) {
     return words_of("heads.settings", mindbatch::HeadProductsSettings{{a.heads, a.stride, first, a.inputs, a.outputs}});
   };

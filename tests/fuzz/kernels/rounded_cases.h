@@ -43,39 +43,46 @@ struct StoredRows {
 
 struct Packed {
   const Kind& kind;
-  int64_t depth, panel_bytes;
+  int64_t depth, segments, segment_depth, segment_bytes;
   Buffer<int8_t> bytes;
 
   Packed(Random& random, const Kind& kind, int64_t outputs, int64_t depth)
-      : kind(kind), depth(depth), panel_bytes((depth + kind.depth_unit - 1) / kind.depth_unit * kind.depth_unit *
-                                                  kind.bytes * kPanelWidth + kind.tail),
-        bytes(kind.name + ".weights", {panels(outputs), panel_bytes},
-              std::vector<int8_t>(static_cast<size_t>(panels(outputs) * panel_bytes))) {
+      : kind(kind), depth(depth), segments(some_segments(random, depth)), segment_depth(depth / segments),
+        segment_bytes((segment_depth + kind.depth_unit - 1) / kind.depth_unit * kind.depth_unit * kind.bytes * kPanelWidth +
+                      kind.tail),
+        bytes(kind.name + ".weights", {panels(outputs), segments, segment_bytes},
+              std::vector<int8_t>(static_cast<size_t>(panels(outputs) * segments * segment_bytes))) {
     std::vector<float> values = numbers(random, outputs * depth);
     const StoredRows rows(kind.name + ".rows", random.one_of(kStored), values);
     char* packed = reinterpret_cast<char*>(bytes.memory);
     const int64_t first = outputs / 2;  // in two calls, as the parts of a fused matrix are packed
-    require(mb_pack(kind.number, rows.stored, rows.from(0), first, depth, depth, 1, packed, 0) == 0, "numbers are lost");
+    require(mb_pack(kind.number, rows.stored, rows.from(0), first, depth, depth, 1, packed, 0, segments) == 0,
+            "numbers are lost");
     require(mb_pack(kind.number, rows.stored, rows.from(first * depth), outputs - first, depth, depth, 1, packed,
-                    first) == 0, "numbers are lost");
+                    first, segments) == 0, "numbers are lost");
     for (int64_t output = 0; output < outputs; output++)
       for (int64_t k = 0; k < depth; k++) {
-        const double step = kind.bytes == 2 ? std::fabs(at(output, k)) / 128 : scale(output);
+        const double step = kind.bytes == 2 ? std::fabs(at(output, k)) / 128 : scale(output, k);
         require(std::fabs(at(output, k) - values[output * depth + k]) <= step * 0.5001,
                 "a weight is further than half a step from what it was");
       }
   }
 
-  const int8_t* panel(int64_t output) const { return bytes.memory + output / kPanelWidth * panel_bytes; }
-  double scale(int64_t output) const {
+  // Of the segment that has an input.
+  const int8_t* panel(int64_t output, int64_t k) const {
+    return bytes.memory + (output / kPanelWidth * segments + k / segment_depth) * segment_bytes;
+  }
+  double scale(int64_t output, int64_t k) const {
     float found;
-    std::memcpy(&found, panel(output) + panel_bytes - kind.tail + output % kPanelWidth * 4, 4);
+    std::memcpy(&found, panel(output, k) + segment_bytes - kind.tail + output % kPanelWidth * 4, 4);
     return found;
   }
   double at(int64_t output, int64_t k) const {
     const int64_t group = 4 / kind.bytes, column = output % kPanelWidth;
-    const int8_t* number = panel(output) + ((k / group * kPanelWidth + column) * group + k % group) * kind.bytes;
-    if (kind.bytes == 1) return *number * scale(output);
+    const int64_t within = k % segment_depth;
+    const int8_t* number =
+        panel(output, k) + ((within / group * kPanelWidth + column) * group + within % group) * kind.bytes;
+    if (kind.bytes == 1) return *number * scale(output, k);
     uint16_t half;
     std::memcpy(&half, number, 2);
     return from_bits(static_cast<int32_t>(uint32_t{half} << 16));
@@ -105,6 +112,7 @@ inline void rounded_linear_case(Random& random, const Kind& kind, int64_t rows, 
       require(std::fabs(y.memory[r * columns + c] - sum) <= limit, "a sum is too far from what it should be");
     }
   }
+  halves_case(random, kind.linear, weights.bytes, rows, depth, columns);
 }
 
 inline void rounded_embed_case(Random& random, const Kind& kind, int64_t vocabulary, int64_t depth) {
@@ -125,7 +133,7 @@ inline void rounded_embed_case(Random& random, const Kind& kind, int64_t vocabul
 inline void rounded_cases(Random& random) {
   for (const Kind& kind : kKinds) {
     for (const int64_t rows : {0, 1, 3, 4, 5, 17, 33})
-      for (const int64_t depth : {1, 33, 65})
+      for (const int64_t depth : {1, 33, 65, 136})
         for (const int64_t columns : {1, 33}) rounded_linear_case(random, kind, rows, depth, columns, rows % 2);
     rounded_linear_case(random, kind, 33, 547, 64, true);  // AMX: several slices of a panel, with sums between them
     rounded_linear_case(random, kind, 29, 1090, 65, true);  // more than one slice of each kind

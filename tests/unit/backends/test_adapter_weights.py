@@ -1,6 +1,7 @@
-"""What each rank computes of an adapter: together it is the whole addition, and biases are added once."""
+"""What each rank computes of an adapter: together it is the whole addition; biases are added to the sum."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from adapter_folders import FULL_SHAPES, write_full_adapter
 from mindbatch.architecture.tensor_spec import Part, TensorSpec
 from mindbatch.backends.adapter_weights import AdapterTargets, fit_beside, with_head
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.modules import LowRank
+from mindbatch.checkpoint.lora.modules import LowRank, ModuleKind
 from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan
 from mindbatch.io.errors import CheckpointError
 from mindbatch.model_spec.registry import describe, tensor_specs
@@ -21,18 +22,9 @@ SOURCES = [part.source for spec in SPECS for part in spec.parts]
 INPUTS, OUTPUTS = {"c_attn": 8, "c_proj": 32, "lm_head": 8}, {"c_attn": 24, "c_proj": 8, "lm_head": 11}
 
 
-class EveryTensor(dict):
-    """Stands for the modules of an adapter that adds to all tensors."""
-
-    def values(self):
-        return ()
-
-    def items(self):
-        return ()
-
-
 def places(size, rank, specs=SPECS):
-    adapter = LoraPlan(None, EveryTensor.fromkeys(SOURCES), BaseTensors({}))
+    module = SimpleNamespace(kind=ModuleKind.LINEAR, rank=2)
+    adapter = LoraPlan(None, dict.fromkeys(SOURCES, module), BaseTensors({}))
     return AdapterTargets(specs, TensorSlice(rank, size), [adapter]).targets
 
 
@@ -42,19 +34,19 @@ def whole(module):
     return LowRank(scaling=0.5, **{name: chance.normal(size=size) for name, size in sizes.items()})
 
 
-def product(part, x):
-    return x @ part.a.T @ part.b.T + (0 if part.offset is None else part.offset)
+def product(part, inner):
+    return inner @ part.b.T + (0 if part.offset is None else part.offset)
 
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_parts_of_the_inputs_add_up(size):
     added = whole("c_proj")
     x = np.random.default_rng(4).normal(size=(3, INPUTS["c_proj"]))
-    found = 0
-    for rank in range(size):
-        place = places(size, rank)["transformer.h.0.mlp.c_proj.weight"]
-        found = found + product(place.cut(added), x[:, place.inputs])
-    np.testing.assert_allclose(found, 0.5 * (x @ added.a.T @ added.b.T + added.bias))
+    cuts = [places(size, rank)["transformer.h.0.mlp.c_proj.weight"] for rank in range(size)]
+    inner = sum(x[:, place.inputs] @ place.cut(added).a.T for place in cuts)
+    for place in cuts:
+        found = product(place.cut(added), inner)
+        np.testing.assert_allclose(found, 0.5 * (x @ added.a.T @ added.b.T + added.bias))
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -66,7 +58,8 @@ def test_parts_of_the_outputs_lie_as_the_rank_has_them(size, module, tensor):
     expected = 0.5 * (x @ added.a.T @ added.b.T + added.bias)
     [name] = {source for source in SOURCES if source.endswith(f"{tensor}.weight")}
     for rank in range(size):
-        found = product(places(size, rank)[name].cut(added), x)
+        part = places(size, rank)[name].cut(added)
+        found = product(part, x @ part.a.T)
         if module == "c_attn":
             heads = expected.reshape(3, 3, size, -1)[:, :, rank].reshape(3, -1)
         else:

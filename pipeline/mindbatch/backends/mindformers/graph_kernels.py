@@ -39,7 +39,7 @@ class GraphKernels(NativeStorage, MindSporeKernels):
             return outputs if len(outputs) > 1 else outputs[0]
 
         def dtype(*types: Any) -> Any:
-            return mindspore.float32
+            return mindspore.float32 if declared.outputs == 1 else (mindspore.float32,) * declared.outputs
 
         operator = ops.Custom(f"{self.library.path}:{function.name}", shape, dtype, "aot")
         return GraphCell(operator, extra_inputs)

@@ -96,9 +96,9 @@ def _slice_errors(specs: Sequence[TensorSpec], size: int) -> Iterator[str]:
 
 
 def _units_of(part: Part, sharding: Sharding) -> str:
-    if sharding is Sharding.INPUTS:
-        return "inputs"
-    return "outputs" if part.unit == 1 else "heads"
+    if part.unit > 1:
+        return "heads"
+    return "inputs" if sharding is Sharding.INPUTS else "outputs"
 
 
 ShardedParts = Sequence[tuple[Part, Sharding]]

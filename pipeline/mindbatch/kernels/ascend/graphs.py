@@ -90,6 +90,7 @@ LAYER_DOT = "__"
 """Stands in names of cells for the dot in those of layers."""
 _TAKE_STEPS = ("attention", "distance_attention")
 _EXPRESSIONS = {
+    "biased": "{0} + {1}",
     "columns": "mint.narrow({0}, -1, {first}, {count})",
     "ids_from": "{0} - {first}",
     "joined": "ops.cat(({0}, {1}), 1)",

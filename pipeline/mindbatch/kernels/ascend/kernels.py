@@ -38,7 +38,8 @@ from mindbatch.parallel.context import ReceiveHidden, SendHidden, all_gather, al
 _CELLS: Mapping[str, Callable[..., nn.Cell]] = {
     "activation": operators.ActivationCell,
     "adapted_embedding": lambda shape: plain_cells.GatheredEmbedding(plain_cells.EmbeddingCell()),
-    "adapted_linear": lambda outputs, shape: plain_cells.GatheredLinear(operators.LinearCell()),
+    "adapted_products": lambda outputs, shape: plain_cells.GatheredProducts(),
+    "adapted_sum": lambda shape: plain_cells.GatheredSum(),
     "all_gather": all_gather,
     "all_reduce": all_reduce,
     "capped": plain_cells.Capped,
@@ -75,10 +76,10 @@ class AscendKernels(MindSporeKernels):
         self._single_tokens = single_tokens
         self._dtype = getattr(mindspore, float_type.name)
 
-    def packed_zeros(self, outputs: int, inputs: int) -> Array:
+    def packed_zeros(self, outputs: int, inputs: int, segments: int = 1) -> Array:
         return aligned_zeros((outputs, inputs), self.dtype)
 
-    def packed_stack(self, matrices: int, outputs: int, inputs: int) -> Array:
+    def packed_stack(self, matrices: int, outputs: int, inputs: int, segments: int = 1) -> Array:
         """Zeros [matrices, inputs, outputs], as GroupedMatmulV4 takes a stack."""
         return aligned_zeros((matrices, inputs, outputs), self.dtype)
 
@@ -94,7 +95,7 @@ class AscendKernels(MindSporeKernels):
     def adapter_store(
         self, shapes: Mapping[str, AdaptedShape], adapters: Sequence[Ranks], slots: int
     ) -> AdapterStore:
-        return SlotArrays(shapes, adapters, slots, self.dtype, self.as_parameter, _send)
+        return SlotArrays(shapes, slots, self.dtype, self.as_parameter, _send)
 
     def cell(self, operation: str, **settings: Any) -> nn.Cell:
         make = _CELLS.get(operation)

@@ -85,7 +85,7 @@ class Tempered(nn.Cell):
 class SquareSums(nn.Cell):
     """Cell of `operations.rotation.square_sums`."""
 
-    def __init__(self, shape: AttentionShape) -> None:
+    def __init__(self, shape: AttentionShape, segments: tuple[int, int]) -> None:
         super().__init__(auto_prefix=False)
         self.widths = shape.widths
 
@@ -150,25 +150,37 @@ def _part(x: Tensor, first: int, count: int) -> Tensor:
     return mint.narrow(x, -1, first, count)
 
 
-class GatheredLinear(nn.Cell):
-    """Cell (x [T, inputs], weight, bias, slots [T], *stored) -> [T, outputs]."""
+class GatheredProducts(nn.Cell):
+    """Cell of `operations.dense.adapted_products`."""
 
-    def __init__(self, linear: nn.Cell) -> None:
+    def __init__(self) -> None:
         super().__init__(auto_prefix=False)
-        self.linear = linear
         self.product = ops.BatchMatMul()
         self.whole = ops.MatMul(transpose_b=True)
 
-    def construct(self, x: Tensor, weight: Tensor, bias: Tensor, slots: Tensor, *stored: Tensor) -> Tensor:
-        y = self.linear(x, weight, bias)
+    def construct(self, x: Tensor, weight: Tensor, slots: Tensor, *stored: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.whole(x, weight)
         if len(stored) > 4:
             for slot in range(1, stored[4].shape[0]):
                 chosen = ops.logical_and((slots == slot).expand_dims(1), stored[5][slot] > 0)
                 y = ops.where(chosen, self.whole(x, stored[4][slot]), y)
-        a, b, scale, offset = stored[:4]
-        y = y * ops.gather(scale, slots, 0) + ops.gather(offset, slots, 0)
-        shrunk = self.product(ops.gather(a, slots, 0), x.expand_dims(2))
-        return y + self.product(ops.gather(b, slots, 0), shrunk).reshape(y.shape)
+        inner = self.product(ops.gather(stored[0], slots, 0), x.expand_dims(2))
+        return y, inner.reshape(x.shape[0], -1)
+
+
+class GatheredSum(nn.Cell):
+    """Cell of `operations.dense.adapted_sum`."""
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+        self.product = ops.BatchMatMul()
+
+    def construct(self, y: Tensor, inner: Tensor, bias: Tensor, slots: Tensor, *stored: Tensor) -> Tensor:
+        if bias.shape[0] > 1:
+            biased = y + bias
+            y = biased if len(stored) == 4 else ops.where(ops.gather(stored[5], slots, 0) > 0, y, biased)
+        y = y * ops.gather(stored[2], slots, 0) + ops.gather(stored[3], slots, 0)
+        return y + self.product(ops.gather(stored[1], slots, 0), inner.expand_dims(2)).reshape(y.shape)
 
 
 class GatheredEmbedding(nn.Cell):

@@ -60,28 +60,23 @@ struct Groups {
   }
 };
 
-// y[row] += what the row's adapter adds for x[row].
-void add(const Adapters& adapters, const Groups& found, const float* x, float* y, int64_t depth, int64_t columns) {
-  const auto rows = static_cast<int64_t>(found.order.size());
-  int64_t floats_of_row = 0;
-  for (const AdapterGroup& group : found.groups)
-    for (int64_t part = 0; part < adapters.parts; part++)
-      floats_of_row = std::max(floats_of_row, panels(group.parts[part].rank) * kAdapterPanel);
-  const std::unique_ptr<float[]> memory(new float[static_cast<size_t>(rows * adapters.parts * floats_of_row)]);
-  std::vector<float*> inner;
-  for (int64_t i = 0; i < rows * adapters.parts; i++) inner.push_back(memory.get() + i * floats_of_row);
+// Where x A^T of each row of the groups is in inner [rows, rank], the parts' side by side, for each part.
+std::vector<float*> rows_of_inner(const Groups& found, const AdaptedShape& shape, float* inner, int64_t rank) {
+  std::vector<float*> rows;
+  for (int64_t part = 0, first = 0; part < shape.ranks.count; first += shape.ranks[part++])
+    for (const int32_t row : found.order) rows.push_back(inner + row * rank + first);
+  return rows;
+}
+
+std::vector<int32_t> starts_of(const AdaptedShape& shape) {
   std::vector<int32_t> starts(1);
-  for (int64_t part = 1; part < adapters.parts; part++) starts.push_back(starts.back() + adapters.widths[part - 1]);
-  const AdapterArgs arguments = {x, y, found.order.data(), found.groups.data(), inner.data(), adapters.arena,
-                                 adapters.widths, starts.data(), rows, depth, columns,
-                                 static_cast<int64_t>(found.groups.size()), adapters.parts};
-  table->adapter_shrink(arguments);
-  table->adapter_expand(arguments);
+  for (int64_t part = 1; part < shape.widths.count; part++) starts.push_back(starts.back() + shape.widths[part - 1]);
+  return starts;
 }
 
 // Rows of a group whose adapter has whole weights: computed anew, by the kernel of the layer's own.
 void replace_rows(const Adapters& adapters, const Groups& found, const float* x, float* y, int64_t depth,
-                  int64_t columns) {
+                  int64_t columns, int64_t segments) {
   for (const AdapterGroup& group : found.groups) {
     if (!group.parts->whole) continue;
     std::vector<float> its_x(static_cast<size_t>(group.rows * depth));
@@ -90,7 +85,7 @@ void replace_rows(const Adapters& adapters, const Groups& found, const float* x,
     for (int64_t i = 0; i < group.rows; i++)
       std::copy_n(x + order[i] * depth, depth, its_x.data() + i * depth);
     table->linear[kFloat32]({its_x.data(), adapters.arena + int64_t{group.parts->whole} * kAdapterPanel, nullptr,
-                             its_y.data(), group.rows, depth, columns});
+                             its_y.data(), group.rows, depth, columns, segments});
     for (int64_t i = 0; i < group.rows; i++)
       std::copy_n(its_y.data() + i * columns, columns, y + order[i] * columns);
   }
@@ -124,28 +119,41 @@ void add_tokens(const Adapters& adapters, Groups& found, const int32_t* ids, flo
                          static_cast<int64_t>(found.groups.size()), 1});
 }
 
-// x [rows, depth], packed weights [panels, ...], bias [columns] or [1], slots [rows], arena [panels, kAdapterPanel],
-// table [slots, parts, fields of AdapterPart], settings -> y [rows, columns]
+// Finds the adapters of rows, and whether what they have is within memory. depth: 0 where only B is read.
+bool find_adapters(const Adapters& adapters, const AdaptedShape& shape, const int32_t* slots, int64_t rows, int64_t depth,
+                   int64_t whole_size, Groups& found) {
+  if (shape.ranks.count != adapters.parts || shape.widths.count != adapters.parts) return false;
+  for (int64_t part = 0; part < adapters.parts; part++)
+    for (int64_t slot = 1; slot < adapters.slots; slot++)
+      if (adapters.of(slot)[part].rank > shape.ranks[part]) return false;
+  return found.find(adapters, slots, rows, [&](const AdapterPart& its, int64_t width) {
+    return adapters.within(its, width, panels(its.rank) * depth, depth ? whole_size : 0);
+  });
+}
+
+// x [rows, depth], packed weights [panels, segments, ...], slots [rows], arena [panels, kAdapterPanel], table [slots, parts,
+// fields of AdapterPart], settings -> y [rows, columns], inner [rows, rank]
 // Fails, with nothing written, when a slot or an adapter is outside.
-int adapted_linear(int count, void** params, int64_t** shapes, int* ndims, WeightKind kind) {
+int adapted_products(int count, void** params, int64_t** shapes, WeightKind kind) {
   PoolLock lock;
-  const AdaptedShape shape = settings_of<AdaptedLinearSettings>(count, params).shape;
-  const int64_t rows = shapes[0][0], depth = shapes[0][1], columns = shapes[7][1];
-  const Adapters adapters = {floats(params[4]), static_cast<const AdapterPart*>(params[5]), shape.widths.data,
-                             shapes[4][0], shapes[5][0], shapes[5][1]};
+  const auto settings = read_settings<AdaptedProductsSettings>(params[5]);
+  const AdaptedShape& shape = settings.shape;
+  const int64_t rows = shapes[0][0], depth = shapes[0][1], columns = shapes[6][1], rank = shapes[7][1];
+  const int64_t segments = shapes[1][1], whole = shapes[1][0] * depth * (kPanel / kAdapterPanel);
+  const Adapters adapters = {floats(params[3]), static_cast<const AdapterPart*>(params[4]), shape.widths.data,
+                             shapes[3][0], shapes[4][0], shapes[4][1]};
   Groups found;
-  const int64_t whole = shapes[1][0] * depth * (kPanel / kAdapterPanel);
-  const auto within = [&](const AdapterPart& its, int64_t width) {
-    return adapters.within(its, width, panels(its.rank) * depth, whole);
-  };
-  if (!found.find(adapters, ints(params[3]), rows, within)) return kOutside;
-  float* y = static_cast<float*>(params[7]);
-  LinearArgs arguments = linear_arguments(params, shapes, ndims, 1, 7, depth);
-  arguments.x = floats(params[0]);
-  linear_of_step(arguments, kind);
+  if (count != 8 || !find_adapters(adapters, shape, ints(params[2]), rows, depth, whole, found)) return kOutside;
+  const float* x = floats(params[0]);
+  float *y = static_cast<float*>(params[6]), *inner = static_cast<float*>(params[7]);
+  linear_of_step({x, params[1], nullptr, y, rows, depth, columns, segments}, kind);
+  std::fill_n(inner, rows * rank, 0.0f);
   if (found.groups.empty()) return 0;
-  replace_rows(adapters, found, floats(params[0]), y, depth, columns);
-  add(adapters, found, floats(params[0]), y, depth, columns);
+  replace_rows(adapters, found, x, y, depth, columns, segments);
+  const auto of_inner = rows_of_inner(found, shape, inner, rank);
+  table->adapter_shrink({x, y, found.order.data(), found.groups.data(), of_inner.data(), adapters.arena, adapters.widths,
+                         nullptr, static_cast<int64_t>(found.order.size()), depth, columns,
+                         static_cast<int64_t>(found.groups.size()), adapters.parts, segments});
   return 0;
 }
 
@@ -169,7 +177,7 @@ int adapted_embedding(int count, void** params, int64_t** shapes, WeightKind kin
   float* y = static_cast<float*>(params[6]);
   const int32_t* ids = ints(params[0]);
   const int64_t rows = shapes[1][0] * kPanel;
-  table->embed[kind]({ids, params[1], y, tokens, depth, rows});
+  table->embed[kind]({ids, params[1], y, tokens, depth, rows, shapes[1][1]});
   if (found.groups.empty()) return 0;
   replace_tokens(adapters, found, ids, y, depth, rows);
   std::vector<float> zeros(static_cast<size_t>(largest));
@@ -182,9 +190,35 @@ int adapted_embedding(int count, void** params, int64_t** shapes, WeightKind kin
 
 using namespace mindbatch;
 
-MB_OP(mb_adapted_linear) { return adapted_linear(count, params, shapes, ndims, kFloat32); }
-MB_OP(mb_adapted_linear_bfloat16) { return adapted_linear(count, params, shapes, ndims, kBfloat16); }
-MB_OP(mb_adapted_linear_int8) { return adapted_linear(count, params, shapes, ndims, kInt8); }
+MB_OP(mb_adapted_products) { return adapted_products(count, params, shapes, kFloat32); }
+MB_OP(mb_adapted_products_bfloat16) { return adapted_products(count, params, shapes, kBfloat16); }
+MB_OP(mb_adapted_products_int8) { return adapted_products(count, params, shapes, kInt8); }
+
+// y [rows, columns], inner [rows, rank], bias [columns] or [1], slots [rows], arena, table, settings -> [rows, columns]
+// Fails, with nothing written, when a slot or an adapter is outside.
+MB_OP(mb_adapted_sum) {
+  PoolLock lock;
+  const AdaptedShape shape = settings_of<AdaptedSumSettings>(count, params).shape;
+  const int64_t rows = shapes[0][0], columns = shapes[0][1], rank = shapes[1][1];
+  const Adapters adapters = {floats(params[4]), static_cast<const AdapterPart*>(params[5]), shape.widths.data,
+                             shapes[4][0], shapes[5][0], shapes[5][1]};
+  Groups found;
+  if (!find_adapters(adapters, shape, ints(params[3]), rows, 0, 0, found)) return kOutside;
+  float *y = static_cast<float*>(params[7]), *inner = static_cast<float*>(params[1]);
+  const float *x = floats(params[0]), *bias = optional(params, shapes, ndims, 2);
+  for (int64_t r = 0; r < rows; r++) {
+    const bool has_bias = bias && !adapters.of(ints(params[3])[r])->whole;
+    for (int64_t i = 0; i < columns; i++) y[r * columns + i] = x[r * columns + i] + (has_bias ? bias[i] : 0);
+  }
+  if (found.groups.empty()) return 0;
+  const auto of_inner = rows_of_inner(found, shape, inner, rank);
+  const auto starts = starts_of(shape);
+  table->adapter_expand({nullptr, y, found.order.data(), found.groups.data(), of_inner.data(), adapters.arena,
+                         adapters.widths, starts.data(), static_cast<int64_t>(found.order.size()), 0, columns,
+                         static_cast<int64_t>(found.groups.size()), adapters.parts});
+  return 0;
+}
+
 MB_OP(mb_adapted_embedding) { return adapted_embedding(count, params, shapes, kFloat32); }
 MB_OP(mb_adapted_embedding_bfloat16) { return adapted_embedding(count, params, shapes, kBfloat16); }
 MB_OP(mb_adapted_embedding_int8) { return adapted_embedding(count, params, shapes, kInt8); }

@@ -1,7 +1,7 @@
 // What adapters add to the rows of a linear layer: y[row] += (x[row] A^T) B^T with A and B of the row's slot.
 //
-// Each row is computed by itself, in chains of multiply-adds over k and then over the rank, both in rising order:
-// its result does not depend on the rows of its group or batch. Rows that share an adapter share the reading of it.
+// Each row is computed by itself, in chains of multiply-adds over k, of each of its segments, and then over the rank, in
+// rising order: its result does not depend on the rows of its group or batch. Rows that share an adapter share the reading of it.
 // A is packed as [rank / kAdapterPanel][depth][kAdapterPanel], B as [outputs / kAdapterPanel][rank][kAdapterPanel].
 
 constexpr int kAdapterVecs = kAdapterPanel / kLanes;
@@ -36,18 +36,31 @@ inline AdapterTileFn pick_adapter_tile(int64_t rows) {
 
 inline int64_t panels_of(int64_t numbers) { return (numbers + kAdapterPanel - 1) / kAdapterPanel; }
 
-// inner[part][row] = x[row] A^T for some rows of a group; the last panel is written whole.
+// inner[part][row] = x[row] A^T for some rows of a group.
 inline void shrink_rows(const AdapterArgs& a, const AdapterGroup& group, int64_t part, int64_t first, int64_t rows) {
   const AdapterPart& its = group.parts[part];
-  const float* x[kAdapterRows];
-  for (int64_t r = 0; r < rows; r++) x[r] = a.x + a.order[first + r] * a.depth;
+  const int64_t depth = a.depth / a.segments;
   for (int64_t p = 0; p < panels_of(its.rank); p++) {
-    Vec sum[kAdapterRows][kAdapterVecs] = {};
     const float* panel = a.arena + its.a * kAdapterPanel + p * a.depth * kAdapterPanel;
-    pick_adapter_tile<kAdapterRows>(rows)(x, panel, a.depth, sum);
+    Vec waiting[kMostLevels + 1][kAdapterRows][kAdapterVecs];
+    for (int64_t s = 0; s < a.segments; s++, panel += depth * kAdapterPanel) {
+      const float* x[kAdapterRows];
+      for (int64_t r = 0; r < rows; r++) x[r] = a.x + a.order[first + r] * a.depth + s * depth;
+      Vec sum[kAdapterRows][kAdapterVecs] = {};
+      pick_adapter_tile<kAdapterRows>(rows)(x, panel, depth, sum);
+      const int level = complete_before(s);
+      for (int64_t r = 0; r < rows; r++)
+        for (int v = 0; v < kAdapterVecs; v++) {
+          for (int l = 0; l < level; l++) sum[r][v] = waiting[l][r][v] + sum[r][v];
+          waiting[level][r][v] = sum[r][v];
+        }
+    }
+    const Vec(*whole)[kAdapterVecs] = waiting[complete_before(a.segments - 1)];
+    const int64_t column = p * kAdapterPanel, left = its.rank - column;
     for (int64_t r = 0; r < rows; r++) {
-      float* to = a.inner[part * a.rows + first + r] + p * kAdapterPanel;
-      for (int v = 0; v < kAdapterVecs; v++) store(to + v * kLanes, sum[r][v]);
+      float* to = a.inner[part * a.rows + first + r] + column;
+      each_vector(left < kAdapterPanel ? left : kAdapterPanel,
+                  [&](int64_t i, int lanes) { store_part(to + i, whole[r][i / kLanes], lanes); });
     }
   }
 }

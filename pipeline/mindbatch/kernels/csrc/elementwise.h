@@ -44,19 +44,19 @@ void rotary(const RotaryArgs& a) {
   auto body = [&](int64_t t, int thread) {
     float* normal = scratch(1 + thread, (a.heads > a.kv_heads ? a.heads : a.kv_heads) * a.head_dim);
     const float *cosine = a.cos + t * (a.rotary_dim / 2), *sine = a.sin + t * (a.rotary_dim / 2);
-    auto some = [&](int64_t first, int64_t heads, const float* weight, int64_t norm_width) {
+    auto some = [&](int64_t first, int64_t heads, const float* weight) {
       const float* x = a.qkv + t * width + first * a.head_dim;
       float* y = a.out + t * width + first * a.head_dim;
       if (weight) {
-        for (int64_t i = 0; i < heads * a.head_dim; i += norm_width)
-          normalise(x + i, weight, nullptr, norm_width, a.epsilon, normal + i);
+        for (int64_t i = 0; i < heads * a.head_dim; i += a.head_dim)
+          normalise(x + i, weight, nullptr, a.head_dim, a.epsilon, normal + i);
         x = normal;
       }
       for (int64_t i = 0; i < heads * a.head_dim; i += a.head_dim)
         rotated(x + i, cosine, sine, a.head_dim, a.rotary_dim, y + i);
     };
-    some(0, a.heads, a.query_norm, a.query_norm_width);
-    some(a.heads, a.kv_heads, a.key_norm, a.key_norm_width);
+    some(0, a.heads, a.query_norm);
+    some(a.heads, a.kv_heads, a.key_norm);
     const int64_t values = t * width + (a.heads + a.kv_heads) * a.head_dim;
     __builtin_memcpy(a.out + values, a.qkv + values, static_cast<size_t>(a.kv_heads * a.head_dim) * 4);
   };

@@ -18,14 +18,14 @@ constexpr int64_t kRoutedAtOnce = 8;
 struct ExpertWeights {
   const char *up, *down;  // [experts]([2 * inner, hidden]), the gates first, and [experts]([hidden, inner])
   const float *up_bias, *down_bias;  // [experts, 2 * inner] and [experts, hidden], or null
-  int64_t hidden, inner;
+  int64_t hidden, inner, up_segments, down_segments;
   WeightKind kind;
 
-  static int64_t bytes(int64_t outputs, int64_t inputs, WeightKind kind) {
-    return (outputs + kPanel - 1) / kPanel * panel_bytes(inputs, kind);
+  static int64_t panels(int64_t outputs) { return (outputs + kPanel - 1) / kPanel; }
+  const char* up_of(int64_t expert) const { return up + expert * panels(2 * inner) * panel_bytes(hidden, kind, up_segments); }
+  const char* down_of(int64_t expert) const {
+    return down + expert * panels(hidden) * panel_bytes(inner, kind, down_segments);
   }
-  const char* up_of(int64_t expert) const { return up + expert * bytes(2 * inner, hidden, kind); }
-  const char* down_of(int64_t expert) const { return down + expert * bytes(hidden, inner, kind); }
 };
 
 // Some rows of one expert: places [first, first + count) among all rows in the order of their experts.
@@ -122,12 +122,14 @@ void compute(const Task& task, const ExpertWeights& weights, const Gating& gatin
   }
   const auto linear = table->linear[weights.kind];
   const float* up_bias = bias_of(weights.up_bias, task.expert, 2 * inner);
-  linear({inputs, weights.up_of(task.expert), up_bias, up, task.count, hidden, 2 * inner});
+  linear({inputs, weights.up_of(task.expert), up_bias, up, task.count, hidden, 2 * inner,
+          weights.up_segments});
   if (gating.limit > 0)
     for (int64_t i = 0; i < task.count; i++) clamp_row(up + i * 2 * inner, inner, gating.limit, active + i * inner);
   table->activation({up, active, task.count, inner, gating.activation, true});
   const float* down_bias = bias_of(weights.down_bias, task.expert, hidden);
-  linear({active, weights.down_of(task.expert), down_bias, inputs, task.count, inner, hidden});
+  linear({active, weights.down_of(task.expert), down_bias, inputs, task.count, inner, hidden,
+          weights.down_segments});
 }
 
 // Each task on one thread; where there are few, one after another on all of them. A row's bits are the same.
@@ -155,6 +157,42 @@ bool is_possible(const Routing& its) {
   return its.group_best >= 1 && its.group_best <= its.experts / its.groups;
 }
 
+// What a layer of experts needs beside its arguments; kept between calls. Needs a PoolLock.
+struct Layer {
+  Groups groups;
+  std::vector<float> memory;  // logits [rows, experts], then `Rows`
+
+  // Memory of so many floats, which begins with logits, plus what is added to them.
+  void begin(const float* logits, const float* bias, int64_t rows, int64_t experts, int64_t more) {
+    const auto count = static_cast<size_t>(rows * experts);
+    memory.resize(std::max(memory.size(), count + static_cast<size_t>(more)));
+    if (logits) std::memcpy(memory.data(), logits, count * sizeof(float));
+    if (bias)
+      for (size_t i = 0; i < count; i++) memory[i] += bias[i % static_cast<size_t>(experts)];
+  }
+
+  // After `begin`: each row's experts compute. scale: of the experts' weights, or null.
+  Rows compute(const ExpertsShape& shape, const ExpertWeights& weights, const float* correction, const float* scale,
+               const float* x, int64_t rows) {
+    const int64_t places = rows * shape.routing.chosen;
+    groups.choose(shape.routing, correction, memory.data(), rows);
+    Rows its;
+    its.hidden = memory.data() + rows * shape.routing.experts;
+    its.up = its.hidden + places * weights.hidden;
+    its.inner = its.up + places * 2 * weights.inner;
+    if (scale)
+      for (size_t i = 0; i < static_cast<size_t>(places); i++) groups.weights[i] *= scale[groups.experts[i]];
+    groups.weigh_inputs(shape.weighs_inputs);
+    compute_all(groups, weights, {shape.activation, shape.limit}, x, its);
+    return its;
+  }
+};
+
+Layer& layer() {
+  static auto& kept = *new Layer;
+  return kept;
+}
+
 int experts_of_step(int count, void** params, int64_t** shapes, int* ndims, WeightKind kind) {
   const ExpertsShape shape = settings_of<ExpertsSettings>(count, params).shape;
   const auto bias = [&](int index) { return shape.has_biases ? optional(params, shapes, ndims, index) : nullptr; };
@@ -162,29 +200,35 @@ int experts_of_step(int count, void** params, int64_t** shapes, int* ndims, Weig
   if (routing.experts != shapes[1][shape.has_logits ? 1 : 0] || !is_possible(routing)) return kOutside;
   const int64_t rows = shapes[0][0], hidden = shapes[0][1], inner = shape.inner;
   const ExpertWeights weights = {static_cast<const char*>(params[3]), static_cast<const char*>(params[4]), bias(6),
-                                 bias(7), hidden, inner, kind};
+                                 bias(7), hidden, inner, shapes[3][1], shapes[4][1], kind};
+  const float *x = floats(params[0]), *router = floats(params[1]);
   PoolLock lock;
-  static auto& groups = *new Groups;
-  static auto& memory = *new std::vector<float>;
-  const auto places = static_cast<size_t>(rows * routing.chosen);
-  const size_t logits = static_cast<size_t>(rows * routing.experts);
-  memory.resize(std::max(memory.size(), logits + places * static_cast<size_t>(hidden + 3 * inner)));
-  const float* x = floats(params[0]);
-  if (shape.has_logits) std::memcpy(memory.data(), params[1], logits * sizeof(float));
-  else table->router({x, floats(params[1]), memory.data(), rows, hidden, routing.experts});
-  if (const float* added = bias(5))
-    for (size_t i = 0; i < logits; i++) memory[i] += added[i % static_cast<size_t>(routing.experts)];
-  groups.choose(routing, optional(params, shapes, ndims, 2), memory.data(), rows);
-  Rows its;
-  its.hidden = memory.data() + logits;
-  its.up = its.hidden + places * static_cast<size_t>(hidden);
-  its.inner = its.up + places * static_cast<size_t>(2 * inner);
-  if (const float* scale = bias(8))
-    for (size_t i = 0; i < places; i++) groups.weights[i] *= scale[groups.experts[i]];
-  groups.weigh_inputs(shape.weighs_inputs);
-  compute_all(groups, weights, {shape.activation, shape.limit}, x, its);
-  table->weighted_sum({its.hidden, groups.weights.data(), groups.places.data(), static_cast<float*>(params[count - 1]),
-                       rows, routing.chosen, hidden});
+  Layer& its = layer();
+  its.begin(shape.has_logits ? router : nullptr, nullptr, rows, routing.experts,
+            rows * routing.chosen * (hidden + 3 * inner));
+  if (!shape.has_logits) table->router({x, router, its.memory.data(), rows, hidden, routing.experts});
+  its.begin(nullptr, bias(5), rows, routing.experts, 0);
+  const Rows found = its.compute(shape, weights, optional(params, shapes, ndims, 2), bias(8), x, rows);
+  table->weighted_sum({found.hidden, its.groups.weights.data(), its.groups.places.data(),
+                       static_cast<float*>(params[count - 1]), rows, routing.chosen, hidden});
+  return 0;
+}
+
+int expert_products(int count, void** params, int64_t** shapes, int* ndims, WeightKind kind) {
+  const ExpertsShape shape = settings_of<ExpertProductsSettings>(count, params).shape;
+  const auto optional_at = [&](int index) { return optional(params, shapes, ndims, index); };
+  const int64_t rows = shapes[0][0], hidden = shapes[0][1], inner = shape.inner, chosen = shape.routing.chosen;
+  if (count != 9 || shape.routing.experts != shapes[1][1] || !is_possible(shape.routing)) return kOutside;
+  const ExpertWeights weights = {static_cast<const char*>(params[3]), static_cast<const char*>(params[4]), optional_at(6),
+                                 nullptr, hidden, inner, shapes[3][1], shapes[4][1], kind};
+  PoolLock lock;
+  Layer& its = layer();
+  its.begin(floats(params[1]), optional_at(5), rows, shape.routing.experts, rows * chosen * (hidden + 3 * inner));
+  const Rows found = its.compute(shape, weights, optional_at(2), nullptr, floats(params[0]), rows);
+  float* y = static_cast<float*>(params[8]);
+  for (int64_t i = 0; i < rows * chosen; i++)
+    std::memcpy(y + i * hidden, found.hidden + its.groups.places[static_cast<size_t>(i)] * hidden,
+                static_cast<size_t>(hidden) * sizeof(float));
   return 0;
 }
 
@@ -201,6 +245,40 @@ using namespace mindbatch;
 MB_OP(mb_experts) { return experts_of_step(count, params, shapes, ndims, kFloat32); }
 MB_OP(mb_experts_bfloat16) { return experts_of_step(count, params, shapes, ndims, kBfloat16); }
 MB_OP(mb_experts_int8) { return experts_of_step(count, params, shapes, ndims, kInt8); }
+
+// x [rows, hidden], logits [rows, experts], correction [experts] or [1], packed up and down of all experts, biases of the
+// router and of up or [1], settings -> y [rows, chosen * hidden]: what the experts of each row compute
+MB_OP(mb_expert_products) { return expert_products(count, params, shapes, ndims, kFloat32); }
+MB_OP(mb_expert_products_bfloat16) { return expert_products(count, params, shapes, ndims, kBfloat16); }
+MB_OP(mb_expert_products_int8) { return expert_products(count, params, shapes, ndims, kInt8); }
+
+// products [rows, chosen * hidden], logits [rows, experts], correction [experts] or [1], biases of the router [experts] and
+// of down [experts, hidden], and what weights are multiplied with [experts], each or [1], settings -> y [rows, hidden]
+MB_OP(mb_expert_sum) {
+  const ExpertsShape shape = settings_of<ExpertSumSettings>(count, params).shape;
+  const auto optional_at = [&](int index) { return optional(params, shapes, ndims, index); };
+  const int64_t rows = shapes[0][0], chosen = shape.routing.chosen, hidden = shapes[7][1], places = rows * chosen;
+  if (count != 8 || shape.routing.experts != shapes[1][1] || !is_possible(shape.routing)) return kOutside;
+  if (shapes[0][1] != chosen * hidden) return kOutside;
+  PoolLock lock;
+  Layer& its = layer();
+  its.begin(floats(params[1]), optional_at(3), rows, shape.routing.experts, places * hidden);
+  Groups& groups = its.groups;
+  groups.choose(shape.routing, optional_at(2), its.memory.data(), rows);
+  const float *bias = optional_at(4), *scale = optional_at(5), *products = floats(params[0]);
+  float* outputs = its.memory.data() + rows * shape.routing.experts;
+  for (int64_t i = 0; i < places; i++) {
+    const int64_t expert = groups.experts[static_cast<size_t>(i)];
+    for (int64_t k = 0; k < hidden; k++)
+      outputs[i * hidden + k] = products[i * hidden + k] + (bias ? bias[expert * hidden + k] : 0);
+    if (scale) groups.weights[static_cast<size_t>(i)] *= scale[expert];
+    groups.places[static_cast<size_t>(i)] = static_cast<int32_t>(i);
+  }
+  if (shape.weighs_inputs) groups.weights.assign(static_cast<size_t>(places), 1);
+  table->weighted_sum({outputs, groups.weights.data(), groups.places.data(), static_cast<float*>(params[7]), rows, chosen,
+                       hidden});
+  return 0;
+}
 
 // x [rows, depth], router [experts, depth] -> logits [rows, experts]
 MB_OP(mb_router_logits) {

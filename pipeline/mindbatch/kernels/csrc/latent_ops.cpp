@@ -18,7 +18,7 @@ void copy(float* to, const float* from, int64_t count) {
 // What mb_head_products computes, and the layout of its rows.
 struct HeadProducts {
   int64_t heads, stride, first, inputs, outputs;
-  int64_t rows, width;  // of x
+  int64_t rows, width, segments;  // of x, and of weights
   const float* x;
   const char* weights;
   float* y;
@@ -33,7 +33,8 @@ struct HeadProducts {
     const int64_t panels = (outputs + kPanel - 1) / kPanel;
     float* products = memory + rows * inputs;
     for (int64_t r = 0; r < rows; r++) copy(memory + r * inputs, x + r * width + head * stride + first, inputs);
-    product(memory, weights + head * panels * panel_bytes(inputs, kind), products, rows, inputs, outputs, kind);
+    const char* its_weights = weights + head * panels * panel_bytes(inputs, kind, segments);
+    table->linear[kind]({memory, its_weights, nullptr, products, rows, inputs, outputs, segments});
     for (int64_t r = 0; r < rows; r++) copy(y + (r * heads + head) * outputs, products + r * outputs, outputs);
   }
 };
@@ -42,6 +43,7 @@ struct HeadProducts {
 int head_products(int count, void** params, int64_t** shapes, WeightKind kind) {
   const HeadProductsShape shape = settings_of<HeadProductsSettings>(count, params).shape;
   const HeadProducts its = {shape.heads, shape.stride, shape.first, shape.inputs, shape.outputs, shapes[0][0], shapes[0][1],
+                            shapes[1][1],
                             floats(params[0]), static_cast<const char*>(params[1]), static_cast<float*>(params[3]), kind};
   if (!its.is_possible()) return kOutside;
   PoolLock lock;

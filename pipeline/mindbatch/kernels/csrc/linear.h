@@ -1,8 +1,9 @@
 // y = x W^T + b over weights packed in panels of kPanel outputs, of whatever kind: [N / kPanel][groups][kPanel].
 //
 // A group is as many neighbouring k as fill 4 bytes of each output: 1 of float32, 2 of bfloat16, 4 of int8. Every
-// output element is one chain of sums over the groups in rising order, whatever the number of rows, the tile it
-// falls in and the thread that computes it. So a row's result does not depend on the other rows of its batch. The
+// output element is, of each segment of k, one chain of sums over the groups in rising order, whatever the number of
+// rows, the tile it falls in and the thread that computes it; the segments' are added in a balanced tree. So a row's
+// result does not depend on the other rows of its batch, nor on how many ranks the segments are divided over. The
 // blocking follows Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008): a panel's
 // slice of kGroupsAtOnce (16 KB) stays in the first-level cache of its core while the tiles of x pass by.
 //
@@ -103,35 +104,66 @@ inline void lay_out(const float* const* rows, int64_t height, int64_t count, flo
     for (int64_t r = 0; r < height; r++) __builtin_memcpy(to + word * height + r, rows[r] + word, 4);
 }
 
-// x as its tiles read it: [slice of kGroupsAtOnce][tile][group][word][row]. scales: [rows], for kinds that have any.
+// The segments of a product: inputs, groups of a Kind and bytes of a panel, of each.
+struct Segments {
+  int64_t count, depth, groups, bytes;
+};
+
+template <class Kind>
+inline Segments segments_of(const LinearArgs& a) {
+  const int64_t depth = a.depth / a.segments;
+  return {a.segments, depth, padded_depth(depth, Kind::kKind) / Kind::kGroup, panel_bytes(depth, Kind::kKind)};
+}
+
+// Calls body(segment, first, count) for the groups of all segments, at most `most` at a time, which are of one segment.
+template <class Body>
+inline void each_slice(const Segments& its, int64_t most, Body body) {
+  for (int64_t s = 0; s < its.count; s++)
+    for (int64_t g = 0; g < its.groups; g += most) body(s, g, its.groups - g < most ? its.groups - g : most);
+}
+
+// x as its tiles read it: [slice of kGroupsAtOnce][tile][group][word][row]. scales: [rows][segments], for kinds that
+// have any.
 template <class Kind>
 struct TiledRows {
   const typename Kind::Word* words;
   const float* scales;
 };
 
+// The words of a row, those of each segment behind those of the one before: at `to`, or where the row is.
+template <class Kind>
+inline const typename Kind::Word* words_of_row(const Segments& its, const float* x, typename Kind::Word* to, float* scales) {
+  const typename Kind::Word* words = Kind::words(x, its.depth, to, scales);
+  for (int64_t s = 1; s < its.count; s++)
+    Kind::words(x + s * its.depth, its.depth, to + s * its.groups * Kind::kWords, scales + s);
+  return words;
+}
+
 template <class Kind>
 inline TiledRows<Kind> tile_rows(const LinearArgs& a, const Tiling& tiling) {
   typedef typename Kind::Word Word;
   static_assert(sizeof(Word) == 4 && Kind::kTileRows <= kLanes, "rows are transposed as vectors of 4 bytes");
-  const int64_t count = padded_depth(a.depth, Kind::kKind) / Kind::kGroup * Kind::kWords;  // words of a row
-  float* tiled = scratch(0, a.rows * (count + 1) + a.depth);
+  const Segments its = segments_of<Kind>(a);
+  const int64_t count = its.count * its.groups * Kind::kWords;  // words of a row
+  float* tiled = scratch(0, a.rows * (count + its.count) + a.depth);
   float* scales = tiled + a.rows * count;
-  if (a.rows == 1) return {Kind::words(row_of(a, 0, scales + 1), a.depth, reinterpret_cast<Word*>(tiled), scales), scales};
+  if (a.rows == 1)
+    return {words_of_row<Kind>(its, row_of(a, 0, scales + its.count), reinterpret_cast<Word*>(tiled), scales), scales};
   auto body = [&](int64_t t, int thread) {
-    const int64_t first = tiling.begin(t), height = tiling.height(t), slice = kGroupsAtOnce * Kind::kWords;
+    const int64_t first = tiling.begin(t), height = tiling.height(t);
     float* own = scratch(1 + thread, height * count + a.depth);
     const float* rows[Kind::kTileRows];
     for (int64_t r = 0; r < height; r++) {
       float* words = own + r * count;  // of float32 the row itself
       const float* x = row_of(a, first + r, Kind::kKind == kFloat32 ? words : own + height * count);
-      rows[r] = reinterpret_cast<const float*>(Kind::words(x, a.depth, reinterpret_cast<Word*>(words), scales + first + r));
+      float* its_scales = scales + (first + r) * its.count;
+      rows[r] = reinterpret_cast<const float*>(words_of_row<Kind>(its, x, reinterpret_cast<Word*>(words), its_scales));
     }
-    for (int64_t word = 0; word < count; word += slice) {
-      const int64_t some = count - word < slice ? count - word : slice;
+    each_slice(its, kGroupsAtOnce, [&](int64_t segment, int64_t g, int64_t groups) {
+      const int64_t word = (segment * its.groups + g) * Kind::kWords, some = groups * Kind::kWords;
       lay_out(rows, height, some, tiled + word * a.rows + first * some);
       for (int64_t r = 0; r < height; r++) rows[r] += some;
-    }
+    });
   };
   parallel_for(tiling.tiles, body);
   return {reinterpret_cast<const Word*>(tiled), scales};
@@ -150,6 +182,28 @@ inline void store_rows(const LinearArgs& a, int64_t first_column, Value value) {
       store_part(y + i, found, lanes);
     });
   }
+}
+
+// Adds the sums of a segment for a panel to those of the segments before it, which wait in `waiting`
+// [kMostLevels][rows, kPanel], and writes what is complete: there, or with the last segment to y.
+// value: (row, offset in the panel) -> the segment's Vec.
+template <class Value>
+inline void add_segment(const LinearArgs& a, int64_t segment, int64_t first_column, float* waiting, Value value) {
+  const int64_t size = a.rows * kPanel;
+  const int level = complete_before(segment);
+  const auto sum = [&](int64_t r, int64_t i) {
+    Vec found = value(r, i);
+    for (int l = 0; l < level; l++) found = load(waiting + l * size + r * kPanel + i) + found;
+    return found;
+  };
+  if (segment + 1 == a.segments) return store_rows(a, first_column, sum);
+  for (int64_t r = 0; r < a.rows; r++)
+    for (int64_t i = 0; i < kPanel; i += kLanes) store(waiting + level * size + r * kPanel + i, sum(r, i));
+}
+
+// Floats that are needed for that, and for `rows` rows of sums.
+inline int64_t sums_and_waiting(int64_t rows, int64_t segments) {
+  return rows * kPanel * (1 + complete_before(segments - 1));
 }
 
 // What is known of the rows of a panel, if it is asked for.
@@ -172,33 +226,37 @@ inline void own_lines(const LinearArgs& a, int64_t first, int64_t height, int64_
   }
 }
 
-// One panel of outputs for all rows; `acc` holds [rows, kPanel]. While the tiles compute with one slice of weights
-// they read the next one into the second-level cache, each its share: so memory is read during all of the arithmetic.
+// One panel of outputs for all rows; `acc` holds what `sums_and_waiting` says. While the tiles compute with one slice of
+// weights they read the next one into the second-level cache, each its share: so memory is read during all of the
+// arithmetic.
 template <class Kind>
 inline void linear_panel(const LinearArgs& a, const Tiling& tiling, const TiledRows<Kind>& x, int64_t p,
                          float* acc) {
-  __builtin_memset(acc, 0, static_cast<size_t>(a.rows * kPanel) * 4);
-  const int64_t all = padded_depth(a.depth, Kind::kKind) / Kind::kGroup;
-  const char* panel = static_cast<const char*>(a.weights) + p * panel_bytes(a.depth, Kind::kKind);
+  const Segments its = segments_of<Kind>(a);
+  const char* panel = static_cast<const char*>(a.weights) + p * its.count * its.bytes;
   const bool is_stream = tiling.tiles == 1;
-  const int64_t most = is_stream ? all : kGroupsAtOnce;  // one tile reads the panel once: no use in slices
-  for (int64_t g = 0; g < all; g += most) {
-    const int64_t groups = all - g < most ? all - g : most;
-    const char* slice = panel + g * kRowBytes;
+  const int64_t most = is_stream ? its.groups : kGroupsAtOnce;  // one tile reads the panel once: no use in slices
+  each_slice(its, most, [&](int64_t segment, int64_t g, int64_t groups) {
+    if (g == 0) __builtin_memset(acc, 0, static_cast<size_t>(a.rows * kPanel) * 4);
+    const char *segment_panel = panel + segment * its.bytes, *slice = segment_panel + g * kRowBytes;
     Ahead ahead = {slice + (is_stream ? kPanelAhead : groups * kRowBytes), kRowBytes / tiling.tiles,
                    is_stream ? kRowBytes / 2 : 0};
-    const bool is_last = g + groups == all;
+    const bool is_last = g + groups == its.groups;
+    const int64_t before = segment * its.groups + g;
     for (int64_t t = 0; t < tiling.tiles; t++) {
       const int64_t first = tiling.begin(t), height = tiling.height(t);
-      if (is_last) own_lines(a, first, height, p * kPanel);
-      const typename Kind::Word* words = x.words + (g * a.rows + first * groups) * Kind::kWords;
+      if (is_last && segment + 1 == its.count) own_lines(a, first, height, p * kPanel);
+      const typename Kind::Word* words = x.words + (before * a.rows + first * groups) * Kind::kWords;
       const auto multiply = is_stream ? pick_tile<Kind, Kind::kTileRows, true>(height)
                                       : pick_tile<Kind, Kind::kTileRows, false>(height);
       multiply(words, slice, groups, acc + first * kPanel, ahead);
       ahead.bytes += ahead.step * groups;
     }
-  }
-  Kind::store(a, x, acc, panel + all * kRowBytes, p * kPanel);
+    if (is_last) {
+      const char* tail = segment_panel + its.groups * kRowBytes;
+      add_segment(a, segment, p * kPanel, acc + a.rows * kPanel, Kind::sums(a, x.scales + segment, acc, tail));
+    }
+  });
   summarise(a, p);
 }
 
@@ -223,14 +281,14 @@ void linear(const LinearArgs& a) {
   const Tiling tiling(a.rows, Kind::kTileRows);
   const TiledRows<Kind> x = tile_rows<Kind>(a, tiling);
   each_panel(a, [&](int64_t p, int thread) {
-    linear_panel<Kind>(a, tiling, x, p, scratch(1 + thread, a.rows * kPanel));
+    linear_panel<Kind>(a, tiling, x, p, scratch(1 + thread, sums_and_waiting(a.rows, a.segments)));
   });
 }
 
 // Rows of a packed table: y[t] = W[ids[t]]; ids outside the table give zeros.
 template <class Kind>
 void embed(const EmbedArgs& a) {
-  const int64_t bytes = panel_bytes(a.depth, Kind::kKind);
+  const int64_t depth = a.depth / a.segments, bytes = panel_bytes(depth, Kind::kKind);
   auto body = [&](int64_t t, int) {
     const int64_t id = a.ids[t];
     float* y = a.y + t * a.depth;
@@ -238,7 +296,8 @@ void embed(const EmbedArgs& a) {
       __builtin_memset(y, 0, static_cast<size_t>(a.depth) * 4);
       return;
     }
-    Kind::unpack(static_cast<const char*>(a.weights) + id / kPanel * bytes, id % kPanel, a.depth, y);
+    const char* panel = static_cast<const char*>(a.weights) + id / kPanel * a.segments * bytes;
+    for (int64_t s = 0; s < a.segments; s++) Kind::unpack(panel + s * bytes, id % kPanel, depth, y + s * depth);
   };
   parallel_for(a.tokens, body);
 }

@@ -13,8 +13,6 @@ constexpr int64_t kPairsAhead = 4;
 
 struct AmxBfloat16 : Bfloat16 {
   static void few(const LinearArgs& a) { linear_few<kFewRows>(a); }
-  static TiledRows<Bfloat16> rows(const float*) { return {nullptr, nullptr}; }
-
   // Writes a row to its place in each tile; returns its scale.
   static float write(const float* x, int64_t depth, char* to) {
     typedef uint16_t Halves __attribute__((vector_size(kLanes * 2), aligned(2), may_alias));
@@ -42,7 +40,6 @@ struct AmxInt8 : Int8 {
   static constexpr int8_t kSign = -128;  // see Int8Words
 
   static void few(const LinearArgs& a) { linear<Int8>(a); }
-  static TiledRows<Int8> rows(const float* scales) { return {nullptr, scales}; }
 
   static float write(const float* x, int64_t depth, char* to) {
     const ByteVec zeros = ByteVec{} ^ kSign;
@@ -108,19 +105,19 @@ inline void multiply_tiles(const char* x, int64_t stride, const char* panel, int
   MB_TILE_STORE(3, acc + kTileSide * kPanel + kTileSide, kRowBytes);
 }
 
-// Rows of x in blocks of 16, each of `tiles` tiles.
+// Rows of x in blocks of 16, which are `stride` bytes apart; of each the `tiles` tiles of a segment.
 struct PackedRows {
   const char* bytes;
-  int64_t blocks, tiles;
+  int64_t blocks, tiles, stride;
 };
 
-// acc: [rows, kPanel] = x times a panel, whose outputs go to columns of a.y from `first_column` on. While a slice computes,
-// the next one is fetched, each pair of blocks a share. One pair reads the panel once, from memory: there is no use in
-// slices, and it fetches not far ahead.
+// acc: [rows, kPanel] = x times a segment of a panel, whose outputs go to columns of a.y from `first_column` on. While a
+// slice computes, the next one is fetched, each pair of blocks a share. One pair reads the panel once, from memory: there
+// is no use in slices, and it fetches not far ahead.
 template <class Kind>
 inline void multiply_panel(const LinearArgs& a, int64_t first_column, const PackedRows& x, const char* panel,
                            float* acc) {
-  const int64_t pairs = (x.blocks + 1) / 2, stride = x.tiles * kTileBytes;
+  const int64_t pairs = (x.blocks + 1) / 2;
   const int64_t most = pairs == 1 ? x.tiles : kSliceTiles, lines = (kPairBytes / kLine + pairs - 1) / pairs;
   for (int64_t t = 0; t < x.tiles; t += most) {
     const int64_t some = x.tiles - t < most ? x.tiles - t : most;
@@ -130,7 +127,7 @@ inline void multiply_panel(const LinearArgs& a, int64_t first_column, const Pack
     for (int64_t b = 0; b < x.blocks; b += 2) {
       const int64_t first = b * kTileSide, left = a.rows - first;
       if (is_last) own_lines(a, first, left < 2 * kTileSide ? left : 2 * kTileSide, first_column);
-      multiply_tiles<Kind>(x.bytes + b * stride + t * kTileBytes, stride, slice, some, b + 1 < x.blocks, t == 0,
+      multiply_tiles<Kind>(x.bytes + b * x.stride + t * kTileBytes, x.stride, slice, some, b + 1 < x.blocks, t == 0,
                            acc + b * kTileSide * kPanel, ahead);
     }
   }
@@ -143,30 +140,37 @@ constexpr AroundTasks kWithTiles = {[] { MB_TILE_CONFIGURE(); }, [] { MB_TILE_RE
 template <class Kind>
 void linear_amx(const LinearArgs& a) {
   if (a.rows <= kFewRows) return Kind::few(a);
-  const int64_t tiles = padded_depth(a.depth, Kind::kKind) / Kind::kGroup / kTileSide, block_bytes = tiles * kTileBytes;
+  const Segments its = segments_of<Kind>(a);
+  const int64_t tiles = its.groups / kTileSide, block_bytes = its.count * tiles * kTileBytes;
   const int64_t all = (a.rows + kTileSide - 1) / kTileSide;
-  float* memory = scratch(0, all * block_bytes / 4 + a.rows);
+  float* memory = scratch(0, all * block_bytes / 4 + a.rows * its.count);
   char* packed = reinterpret_cast<char*>(memory);
   float* scales = memory + all * block_bytes / 4;
   auto pack = [&](int64_t r, int thread) {
     char* to = packed + r / kTileSide * block_bytes + r % kTileSide * kTileRowBytes;
-    scales[r] = Kind::write(row_of(a, r, scratch(1 + thread, a.depth)), a.depth, to);
+    const float* x = row_of(a, r, scratch(1 + thread, a.depth));
+    for (int64_t s = 0; s < its.count; s++)
+      scales[r * its.count + s] = Kind::write(x + s * its.depth, its.depth, to + s * tiles * kTileBytes);
   };
   each_row(a.rows, pack);
   const int64_t parts = (all * block_bytes + kRowsBytes - 1) / kRowsBytes;
   const int64_t blocks = ((all + parts - 1) / parts + 1) / 2 * 2;
   for (int64_t b = 0; b < all; b += blocks) {
-    const PackedRows x = {packed + b * block_bytes, all - b < blocks ? all - b : blocks, tiles};
+    const int64_t some = all - b < blocks ? all - b : blocks;
     LinearArgs part = a;
     const int64_t first = b * kTileSide;
     part.rows = a.rows - first < blocks * kTileSide ? a.rows - first : blocks * kTileSide;
     part.y = a.y + first * a.columns;
     if (a.summary) part.summary = a.summary + first * 2 * num_panels(a.columns);
     each_panel(part, [&](int64_t p, int thread) {
-      float* acc = scratch(1 + thread, x.blocks * kTileSide * kPanel);
-      const char* panel = static_cast<const char*>(a.weights) + p * panel_bytes(a.depth, Kind::kKind);
-      multiply_panel<Kind>(part, p * kPanel, x, panel, acc);
-      Kind::store(part, Kind::rows(scales + first), acc, panel + tiles * kPairBytes, p * kPanel);
+      float* acc = scratch(1 + thread, sums_and_waiting(some * kTileSide, its.count));
+      const char* panel = static_cast<const char*>(a.weights) + p * its.count * its.bytes;
+      for (int64_t s = 0; s < its.count; s++, panel += its.bytes) {
+        const PackedRows x = {packed + b * block_bytes + s * tiles * kTileBytes, some, tiles, block_bytes};
+        multiply_panel<Kind>(part, p * kPanel, x, panel, acc);
+        add_segment(part, s, p * kPanel, acc + some * kTileSide * kPanel,
+                    Kind::sums(part, scales + first * its.count + s, acc, panel + tiles * kPairBytes));
+      }
       summarise(part, p);
     }, &kWithTiles);
   }

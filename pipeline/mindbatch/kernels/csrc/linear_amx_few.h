@@ -74,14 +74,19 @@ struct FewProduct {
       for (int64_t p = 0; p < Panels; p++) multiply<1>(first + p);
       return;
     }
-    alignas(64) float acc[Panels * Rows * kPanel];
-    const int64_t groups = padded_depth(a.depth, kBfloat16) / Bfloat16::kGroup, bytes = panel_bytes(a.depth, kBfloat16);
+    alignas(64) float acc[Panels * Rows * kPanel], waiting[Panels][kMostLevels * Rows * kPanel];
+    const Segments its = segments_of<WidenedRows>(a);
+    const int64_t bytes = its.count * its.bytes;
+    const char* panel = static_cast<const char*>(a.weights) + first * bytes;
     for (int64_t p = 0; p < Panels; p++) own_lines(a, 0, Rows, (first + p) * kPanel);
-    const unsigned mode = MB_FLUSH_SUBNORMALS();
-    multiply_few<Rows, Panels>(x.words, static_cast<const char*>(a.weights) + first * bytes, bytes, groups, acc);
-    MB_RESTORE_MODE(mode);
-    for (int64_t p = 0; p < Panels; p++)
-      Bfloat16::store(a, {nullptr, nullptr}, acc + p * Rows * kPanel, nullptr, (first + p) * kPanel);
+    for (int64_t s = 0; s < its.count; s++, panel += its.bytes) {
+      const unsigned mode = MB_FLUSH_SUBNORMALS();
+      multiply_few<Rows, Panels>(x.words + s * its.groups * Rows * WidenedRows::kWords, panel, bytes, its.groups, acc);
+      MB_RESTORE_MODE(mode);
+      for (int64_t p = 0; p < Panels; p++)
+        add_segment(a, s, (first + p) * kPanel, waiting[p],
+                    WidenedRows::sums(a, nullptr, acc + p * Rows * kPanel, nullptr));
+    }
   }
 };
 

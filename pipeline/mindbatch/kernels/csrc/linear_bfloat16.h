@@ -96,8 +96,8 @@ struct Bfloat16 {
     return to;
   }
 
-  static void store(const LinearArgs& a, const TiledRows<Bfloat16>&, const float* acc, const char*, int64_t first_column) {
-    store_rows(a, first_column, [&](int64_t r, int64_t i) { return load(acc + r * kPanel + i); });
+  static auto sums(const LinearArgs&, const float*, const float* acc, const char*) {
+    return [=](int64_t r, int64_t i) { return load(acc + r * kPanel + i); };
   }
 
   static void unpack(const char* panel, int64_t column, int64_t depth, float* y) {

@@ -22,8 +22,8 @@ struct Float32 {
 
   static const float* words(const float* x, int64_t, float*, float*) { return x; }
 
-  static void store(const LinearArgs& a, const TiledRows<Float32>&, const float* acc, const char*, int64_t first_column) {
-    store_rows(a, first_column, [&](int64_t r, int64_t i) { return load(acc + r * kPanel + i); });
+  static auto sums(const LinearArgs&, const float*, const float* acc, const char*) {
+    return [=](int64_t r, int64_t i) { return load(acc + r * kPanel + i); };
   }
 
   static void unpack(const char* panel, int64_t column, int64_t depth, float* y) {

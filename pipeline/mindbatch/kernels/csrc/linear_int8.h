@@ -1,7 +1,7 @@
 // Products with int8 weights: [N / kPanel]([K / 4][kPanel][4], scales, offsets), see kInt8Tail.
 //
-// x is rounded to int8 with a scale of its own for each row, the largest of it being 127. Sums are exact in int32
-// (up to a depth of 133,000); then y = sum * weight's scale * row's scale + bias, each rounded to float32. So every
+// x is rounded to int8 with a scale of its own for each segment of a row, the largest of it being 127. Sums are exact in
+// int32 (up to a depth of 133,000); then each is sum * weight's scale * row's scale, each rounded to float32. So every
 // set of instructions gives the same bits.
 
 typedef int16_t ShortVec __attribute__((vector_size(MB_LANES * 4), aligned(4), may_alias));
@@ -125,13 +125,13 @@ struct Int8 {
     return to;
   }
 
-  static void store(const LinearArgs& a, const TiledRows<Int8>& x, const float* acc, const char* tail, int64_t first_column) {
+  static auto sums(const LinearArgs& a, const float* scales_of_rows, const float* acc, const char* tail) {
     const float* scales = reinterpret_cast<const float*>(tail);
-    store_rows(a, first_column, [&](int64_t r, int64_t i) {
+    return [=, segments = a.segments](int64_t r, int64_t i) {
       IntVec sum = load_ints(acc + r * kPanel + i);
       if (Int8Words::kIsShifted) sum -= load_ints(scales + kPanel + i);
-      return __builtin_convertvector(sum, Vec) * load(scales + i) * x.scales[r];
-    });
+      return __builtin_convertvector(sum, Vec) * load(scales + i) * scales_of_rows[r * segments];
+    };
   }
 
   static void unpack(const char* panel, int64_t column, int64_t depth, float* y) {

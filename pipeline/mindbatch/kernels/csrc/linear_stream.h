@@ -63,13 +63,20 @@ struct StreamProduct {
 
   template <int Panels>
   void multiply(int64_t first) const {
-    alignas(64) float acc[Panels * Rows * kPanel];
-    const int64_t groups = padded_depth(a.depth, Kind::kKind) / Kind::kGroup, bytes = panel_bytes(a.depth, Kind::kKind);
+    alignas(64) float acc[Panels * Rows * kPanel], waiting[Panels][kMostLevels * Rows * kPanel];
+    const Segments its = segments_of<Kind>(a);
+    const int64_t bytes = its.count * its.bytes;
     const char* panel = static_cast<const char*>(a.weights) + first * bytes;
     for (int64_t p = 0; p < Panels; p++) own_lines(a, 0, Rows, (first + p) * kPanel);
-    stream_tile<Kind, Rows, Panels>(x.words, panel, bytes, groups, acc);
-    for (int64_t p = 0; p < Panels; p++)
-      Kind::store(a, x, acc + p * Rows * kPanel, panel + p * bytes + groups * kRowBytes, (first + p) * kPanel);
+    for (int64_t s = 0; s < its.count; s++, panel += its.bytes) {
+      const typename Kind::Word* words = x.words + s * its.groups * Rows * Kind::kWords;
+      stream_tile<Kind, Rows, Panels>(words, panel, bytes, its.groups, acc);
+      for (int64_t p = 0; p < Panels; p++) {
+        const char* tail = panel + p * bytes + its.groups * kRowBytes;
+        const auto sums = Kind::sums(a, x.scales + s, acc + p * Rows * kPanel, tail);
+        add_segment(a, s, (first + p) * kPanel, waiting[p], sums);
+      }
+    }
   }
 };
 

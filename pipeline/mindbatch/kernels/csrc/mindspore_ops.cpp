@@ -21,7 +21,7 @@ struct Follower {
 void read_next_ahead(const LinearArgs& a, WeightKind kind) {
   static auto& followers = *new std::unordered_map<const void*, Follower>;
   static const void* previous = nullptr;
-  followers[previous] = {a.weights, panel_bytes(a.depth, kind), (a.columns + kPanel - 1) / kPanel};
+  followers[previous] = {a.weights, panel_bytes(a.depth, kind, a.segments), (a.columns + kPanel - 1) / kPanel};
   previous = a.weights;
   const auto next = followers.find(a.weights);
   if (next != followers.end()) set_ahead(next->second.weights, next->second.panel_bytes, next->second.panels);
@@ -54,14 +54,9 @@ const float* optional(void** params, int64_t** shapes, int* ndims, int index) {
   return size > 1 ? floats(params[index]) : nullptr;
 }
 
-void product(const float* x, const void* weights, float* y, int64_t rows, int64_t depth, int64_t columns,
-             WeightKind kind) {
-  table->linear[kind]({x, weights, nullptr, y, rows, depth, columns});
-}
-
 LinearArgs linear_arguments(void** params, int64_t** shapes, int* ndims, int first, int y, int64_t depth) {
   return {nullptr, params[first], optional(params, shapes, ndims, first + 1), static_cast<float*>(params[y]),
-          shapes[y][0], depth, shapes[y][1]};
+          shapes[y][0], depth, shapes[y][1], shapes[first][1]};
 }
 
 void linear_of_step(const LinearArgs& arguments, WeightKind kind) {
@@ -86,13 +81,13 @@ ActivationArgs activation_arguments(void** params, int64_t** shapes, const Activ
 using namespace mindbatch;
 
 // Which entry points there are, and what they take: INTERFACE of kernels/native_library.py, and settings of operations.
-MB_EXPORT int mb_interface() { return 18; }
+MB_EXPORT int mb_interface() { return 19; }
 MB_EXPORT uint32_t mb_settings_digest() { return kSettingsDigest; }
 
 MB_EXPORT void mb_set_num_threads(int count) { set_num_threads(count); }
 MB_EXPORT int mb_num_threads() { return num_threads(); }
 
-// x [rows, depth], packed weights [panels, ...], bias [columns] or [1], settings -> y [rows, columns]
+// x [rows, depth], packed weights [panels, segments, ...], bias [columns] or [1], settings -> y [rows, columns]
 #define MB_LINEAR(name, kind)                                                                       \
   MB_OP(name) {                                                                                     \
     PoolLock lock;                                                                                  \
@@ -119,12 +114,12 @@ MB_HEAD(mb_head, kFloat32)
 MB_HEAD(mb_head_bfloat16, kBfloat16)
 MB_HEAD(mb_head_int8, kInt8)
 
-// ids [tokens], packed weights [panels, ...], settings -> y [tokens, depth]
+// ids [tokens], packed weights [panels, segments, ...], settings -> y [tokens, depth]
 #define MB_EMBEDDING(name, kind)                                                                        \
   MB_OP(name) {                                                                                     \
     PoolLock lock;                                                                                  \
     table->embed[kind]({ints(params[0]), params[1], static_cast<float*>(params[3]), shapes[0][0],   \
-                        shapes[3][1], shapes[1][0] * kPanel});                                      \
+                        shapes[3][1], shapes[1][0] * kPanel, shapes[1][1]});                        \
     return 0;                                                                                       \
   }
 MB_EMBEDDING(mb_embedding, kFloat32)
@@ -212,10 +207,12 @@ MB_OP(mb_rotary) {
   PoolLock lock;
   const auto settings = settings_of<RotarySettings>(count, params);
   const AttentionShape& shape = settings.shape;
+  for (const int norm : {3, 4})
+    if (optional(params, shapes, ndims, norm) && shapes[norm][0] != shape.head_dim) return kOutside;
   const Pairs pairs = settings.in_halves ? kInHalves : settings.is_interleaved ? kNeighbours : kApart;
   table->rotary({floats(params[0]), floats(params[1]), floats(params[2]), optional(params, shapes, ndims, 3),
                  optional(params, shapes, ndims, 4), static_cast<float*>(params[6]), shapes[0][0], shape.heads,
-                 shape.kv_heads, shape.head_dim, shapes[1][1] * 2, shapes[3][0], shapes[4][0], settings.epsilon, pairs});
+                 shape.kv_heads, shape.head_dim, shapes[1][1] * 2, settings.epsilon, pairs});
   return 0;
 }
 

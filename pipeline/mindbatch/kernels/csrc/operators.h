@@ -39,14 +39,11 @@ NormArgs norm_arguments(void** params, int64_t** shapes, int* ndims, bool adds, 
 ActivationArgs activation_arguments(void** params, int64_t** shapes, const ActivationSettings& settings, float* y,
                                     int64_t width);
 
-// Packed weights [panels, ...] and bias [columns] or [1] from operand `first` on, y [rows, columns] -> a product's
+// Packed weights [panels, segments, ...] and bias [columns] or [1] from operand `first` on, y [rows, columns] -> a product's
 // arguments, but for its input.
 LinearArgs linear_arguments(void** params, int64_t** shapes, int* ndims, int first, int y, int64_t depth);
 
 // A linear layer of a step: its product, and what the next one reads is read ahead. Needs a PoolLock.
 void linear_of_step(const LinearArgs& arguments, WeightKind kind);
-
-// A product without a bias: y [rows, columns] = x [rows, depth] times packed weights. Needs a PoolLock.
-void product(const float* x, const void* weights, float* y, int64_t rows, int64_t depth, int64_t columns, WeightKind kind);
 
 }  // namespace mindbatch

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <vector>
 
 #if defined(__linux__)
 #include <linux/futex.h>
@@ -132,6 +133,21 @@ bool each_part(int64_t count, Do part) {
   return true;
 }
 
+constexpr int64_t kSumFloats = 512;  // 2 KB, on the stack once for each level of a tree
+
+// sum[i] = the sum over so many parts of part[first + i], of the first half of them and of the second.
+void add_in_tree(const float* const* parts, int count, int64_t first, int64_t some, float* sum) {
+  if (count == 1) {
+    std::memcpy(sum, parts[0] + first, static_cast<size_t>(some) * sizeof(float));
+    return;
+  }
+  float other[kSumFloats];
+  const int half = (count + 1) / 2;
+  add_in_tree(parts, half, first, some, sum);
+  add_in_tree(parts + half, count - half, first, some, other);
+  for (int64_t i = 0; i < some; i++) sum[i] += other[i];
+}
+
 // One round: shares this rank's part, and calls take(rank, part) for every rank in order.
 template <class Take>
 bool exchange(const ProcessGroup& here, const float* part, int64_t count, Take take) {
@@ -166,14 +182,11 @@ int join_process_group(int file, int rank, int size) {
 bool sum_over_group(int number, const float* x, float* y, int64_t count) {
   const ProcessGroup* here = group(number);
   return here && each_part(count, [=](int64_t start, int64_t some) {
-    float* sum = y + start;
-    return exchange(*here, x + start, some, [=](int rank, const float* part) {
-      if (rank == 0) {
-        std::memcpy(sum, part, some * sizeof(float));
-      } else {
-        for (int64_t i = 0; i < some; i++) sum[i] += part[i];
-      }
-    });
+    std::vector<const float*> parts;
+    if (!exchange(*here, x + start, some, [&](int, const float* part) { parts.push_back(part); })) return false;
+    for (int64_t done = 0; done < some; done += kSumFloats)
+      add_in_tree(parts.data(), here->size, done, std::min(kSumFloats, some - done), y + start + done);
+    return true;
   });
 }
 

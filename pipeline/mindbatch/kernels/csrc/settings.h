@@ -6,18 +6,19 @@
 namespace mindbatch {
 
 // Of all that follows; a library with another one was built from other settings (kernels/native_library.py).
-constexpr uint32_t kSettingsDigest = 323715506u;
+constexpr uint32_t kSettingsDigest = 3656761398u;
 
 enum Activation : int32_t { kGeluTanh, kGelu, kSilu, kRelu, kQuickGelu, kSigmoid, kIdentity };
 
 struct AdaptedShape {
   int64_t inputs;
   Numbers<int32_t> widths;
+  Numbers<int32_t> ranks;
   bool is_embedding;
   bool has_whole;
 
   template <class Parts>
-  void visit(Parts& parts) { parts(inputs, widths, is_embedding, has_whole); }
+  void visit(Parts& parts) { parts(inputs, widths, ranks, is_embedding, has_whole); }
 };
 
 struct TensorSlice {
@@ -124,12 +125,19 @@ struct AdaptedEmbeddingSettings {
   void visit(Parts& parts) { parts(shape); }
 };
 
-struct AdaptedLinearSettings {
+struct AdaptedProductsSettings {
   int64_t outputs;
   AdaptedShape shape;
 
   template <class Parts>
   void visit(Parts& parts) { parts(outputs, shape); }
+};
+
+struct AdaptedSumSettings {
+  AdaptedShape shape;
+
+  template <class Parts>
+  void visit(Parts& parts) { parts(shape); }
 };
 
 struct AddNormSettings {
@@ -207,6 +215,20 @@ struct EmbeddingSettings {
 
   template <class Parts>
   void visit(Parts& parts) { parts(width); }
+};
+
+struct ExpertProductsSettings {
+  ExpertsShape shape;
+
+  template <class Parts>
+  void visit(Parts& parts) { parts(shape); }
+};
+
+struct ExpertSumSettings {
+  ExpertsShape shape;
+
+  template <class Parts>
+  void visit(Parts& parts) { parts(shape); }
 };
 
 struct ExpertsSettings {
@@ -332,9 +354,10 @@ struct SendHiddenSettings {
 
 struct SquareSumsSettings {
   AttentionShape shape;
+  Numbers<int32_t> segments;
 
   template <class Parts>
-  void visit(Parts& parts) { parts(shape); }
+  void visit(Parts& parts) { parts(shape, segments); }
 };
 
 struct TemperedSettings {

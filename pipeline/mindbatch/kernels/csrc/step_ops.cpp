@@ -75,6 +75,17 @@ MB_OP(mb_sum) {
   return 0;
 }
 
+// x [tokens, width], bias [width] -> x + bias
+MB_OP(mb_biased) {
+  const int64_t width = shapes[0][1];
+  const float *x = floats(params[0]), *bias = floats(params[1]);
+  float* y = static_cast<float*>(params[2]);
+  for_tokens(shapes[0][0], [=](int64_t t) {
+    for (int64_t i = 0; i < width; i++) y[t * width + i] = x[t * width + i] + bias[i];
+  });
+  return 0;
+}
+
 // x [tokens, a], y [tokens, b] -> [tokens, a + b], side by side
 MB_OP(mb_joined) {
   const int64_t left = shapes[0][1], right = shapes[1][1];
@@ -107,21 +118,31 @@ MB_OP(mb_tempered) {
 }
 
 // qkv [tokens, query width + 2 * key width], settings -> [tokens, 2]: of each token the sums
-// of the squares of its query and of its key
+// of the squares of its query and of its key. Squares of each segment are added in float64, the rounded sums in a tree.
 MB_OP(mb_square_sums) {
-  const AttentionShape shape = settings_of<SquareSumsSettings>(count, params).shape;
+  const auto settings = settings_of<SquareSumsSettings>(count, params);
+  const AttentionShape& shape = settings.shape;
   const int64_t width = shapes[0][1], query = shape.heads * shape.head_dim, key = shape.kv_heads * shape.head_dim;
-  if (query < 0 || key < 0 || query + key > width) return kOutside;
+  if (query < 0 || key < 0 || query + key > width || settings.segments.count != 2) return kOutside;
+  const int64_t of_query = settings.segments[0], of_key = settings.segments[1], most = 1 << kMostLevels;
+  if (of_query < 1 || of_query > most || query % of_query || of_key < 1 || of_key > most || key % of_key) return kOutside;
   const float* qkv = floats(params[0]);
   float* sums = static_cast<float*>(params[2]);
-  const auto squares = [](const float* x, int64_t count) {
-    double sum = 0;
-    for (int64_t i = 0; i < count; i++) sum += double{x[i]} * double{x[i]};
-    return static_cast<float>(sum);
+  const auto squares = [](const float* x, int64_t count, int64_t segments) {
+    float waiting[kMostLevels + 1];
+    for (int64_t s = 0, i = 0; s < segments; s++) {
+      double exact = 0;
+      for (; i < (s + 1) * (count / segments); i++) exact += double{x[i]} * double{x[i]};
+      float sum = static_cast<float>(exact);
+      const int level = complete_before(s);
+      for (int l = 0; l < level; l++) sum = waiting[l] + sum;
+      waiting[level] = sum;
+    }
+    return waiting[complete_before(segments - 1)];
   };
   for_tokens(shapes[0][0], [=](int64_t t) {
-    sums[2 * t] = squares(qkv + t * width, query);
-    sums[2 * t + 1] = squares(qkv + t * width + query, key);
+    sums[2 * t] = squares(qkv + t * width, query, of_query);
+    sums[2 * t + 1] = squares(qkv + t * width + query, key, of_key);
   });
   return 0;
 }

@@ -12,6 +12,14 @@ constexpr int kPanel = 32;
 // How the matrix of a linear layer is kept; linear_*.h says how each is packed.
 enum WeightKind : int32_t { kFloat32 = 0, kBfloat16 = 1, kInt8 = 2, kWeightKinds = 3 };
 
+// Inputs of a matrix are so many segments of equal depth, a power of two: each is packed by itself, and is summed by
+// itself in every product. Sums of segments are added in a balanced tree, of which ranks of one model compute subtrees.
+constexpr int kMostLevels = 8;  // of the tree
+
+// How many sums that wait in the tree are added to that of a segment, the last first. It then waits on the level of this
+// number, or with the last segment is complete.
+static inline int complete_before(int64_t segment) { return __builtin_ctzll(~static_cast<unsigned long long>(segment)); }
+
 // (Static: what is compiled for one instruction set must not be kept for all.)
 // Depth of a packed matrix: padded with zeros to whole tiles of AMX, 16 rows of 4 bytes of each output.
 static inline int64_t padded_depth(int64_t depth, WeightKind kind) {
@@ -22,10 +30,10 @@ static inline int64_t padded_depth(int64_t depth, WeightKind kind) {
 // Behind a panel of int8: the float scale of each output, and 128 times the sum of its weights as int32.
 constexpr int64_t kInt8Tail = kPanel * 8;
 
-// Bytes of a packed panel of kPanel outputs.
-static inline int64_t panel_bytes(int64_t depth, WeightKind kind) {
+// Bytes of a packed panel of kPanel outputs, of one segment or of several.
+static inline int64_t panel_bytes(int64_t depth, WeightKind kind, int64_t segments = 1) {
   const int64_t size = kind == kInt8 ? 1 : (kind == kBfloat16 ? 2 : 4);
-  return padded_depth(depth, kind) * kPanel * size + (kind == kInt8 ? kInt8Tail : 0);
+  return (padded_depth(depth / segments, kind) * kPanel * size + (kind == kInt8 ? kInt8Tail : 0)) * segments;
 }
 
 struct NormArgs {
@@ -51,6 +59,7 @@ struct LinearArgs {
   const float* bias;
   float* y;
   int64_t rows, depth, columns;
+  int64_t segments = 1;
   const NormArgs* norm = nullptr;
   const ActivationArgs* activation = nullptr;
   float* summary = nullptr;  // [rows][2][panels] of y: see summary.h
@@ -60,7 +69,7 @@ struct EmbedArgs {
   const int32_t* ids;
   const void* weights;
   float* y;
-  int64_t tokens, depth, vocabulary;
+  int64_t tokens, depth, vocabulary, segments = 1;
 };
 
 // Tokens of one step, flattened. Keys are cached as [block, kv head, head_dim, slot], values as
@@ -94,10 +103,9 @@ enum Pairs : int32_t { kApart = 0, kNeighbours = 1, kInHalves = 2 };
 
 struct RotaryArgs {
   const float *qkv, *cos, *sin;         // cos, sin: [tokens, rotary_dim / 2]
-  const float *query_norm, *key_norm;   // or null: RMS norm before rotation
+  const float *query_norm, *key_norm;   // [head_dim] or null: RMS norm of each head before rotation
   float* out;
   int64_t tokens, heads, kv_heads, head_dim, rotary_dim;
-  int64_t query_norm_width, key_norm_width;  // numbers that are normed together: of a head, or of all heads
   float epsilon;
   int32_t pairs;  // of Pairs
 };
@@ -172,10 +180,10 @@ struct AdapterArgs {
   float* y;              // [rows, columns]
   const int32_t* order;  // [rows]: those without an adapter are in no group
   const AdapterGroup* groups;
-  float* const* inner;   // [parts][rows], in that order: x A^T of each row, whole panels
+  float* const* inner;   // [parts][rows], in that order: x A^T of each row
   const float* arena;
   const int32_t *widths, *starts;  // [parts]: outputs of each, and where in a row of y they begin
-  int64_t rows, depth, columns, num_groups, num_parts;
+  int64_t rows, depth, columns, num_groups, num_parts, segments = 1;
 };
 
 struct RouterArgs {

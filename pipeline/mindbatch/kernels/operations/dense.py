@@ -62,6 +62,12 @@ def sum(x: FloatArray, y: FloatArray) -> FloatArray:
     return x + y
 
 
+@operation()
+def biased(x: FloatArray, bias: Array) -> FloatArray:
+    """x + bias [width]: of sums over ranks, which have none before they are complete."""
+    return x + bias
+
+
 @operation(lambda x, y: x[1] + y[1])
 def joined(x: FloatArray, y: FloatArray) -> FloatArray:
     """x [T, a], y [T, b] -> [T, a + b], side by side."""
@@ -142,30 +148,55 @@ def xielu(x: FloatArray, positive: Array, negative: Array, *, beta: float, epsil
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
-@operation(lambda x, *others, outputs, shape: outputs)
-def adapted_linear(
+@operation(lambda x, *others, outputs, shape: (outputs, shape.rank))
+def adapted_products(
     x: FloatArray,
     weight: PackedWeight,
-    bias: Array | None,
     slots: IntArray,
     *stored: Array,
     outputs: int,
     shape: AdaptedShape,
-) -> FloatArray:
-    """`linear`, and of each token what the adapter in its slot does -> [T, outputs].
+) -> tuple[FloatArray, FloatArray]:
+    """x W^T [T, outputs], W being whole weights where the adapter has some, and x A^T [T, rank].
+
+    Ranks that divide the inputs add both up before `adapted_sum` is taken.
 
     slots [T]: of each token's adapter. stored, as `kernels.adapters.SlotArrays` keeps it: A [slots, rank,
     inputs], of an embedding [slots, tokens, rank]; B [slots, outputs, rank]; scale, offset [slots, outputs];
     and where any adapter has them whole weights [slots, outputs, inputs] ([slots, tokens, width]) with a mark
     [slots, 1].
     """
-    y = linear(x, weight, bias, outputs=outputs)
-    a, b, scale, offset, *whole = stored
+    y = linear(x, weight, None, outputs=outputs)
+    inner = np.zeros((len(x), shape.rank), np.float32)
+    a, _, _, _, *whole = stored
     for slot in np.unique(slots):
         own = slots == slot
         if whole and whole[1][slot, 0]:
             y[own] = x[own] @ whole[0][slot].T
-        y[own] = y[own] * scale[slot] + offset[slot] + (x[own] @ a[slot].T) @ b[slot].T
+        inner[own] = x[own] @ a[slot].T
+    return y, inner
+
+
+@operation()
+def adapted_sum(
+    y: FloatArray,
+    inner: FloatArray,
+    bias: Array | None,
+    slots: IntArray,
+    *stored: Array,
+    shape: AdaptedShape,
+) -> FloatArray:
+    """(y + bias) * scale + offset + inner B^T, for what `adapted_products` gives -> [T, outputs].
+
+    Whole weights have no bias.
+    """
+    _, b, scale, offset, *whole = stored
+    if bias is not None:
+        y = y + (bias if not whole else bias * (whole[1][slots] == 0))
+    y = y * scale[slots] + offset[slots]
+    for slot in np.unique(slots):
+        own = slots == slot
+        y[own] += inner[own] @ b[slot].T
     return y
 
 
@@ -173,7 +204,7 @@ def adapted_linear(
 def adapted_embedding(
     ids: IntArray, weight: PackedWeight, slots: IntArray, *stored: Array, shape: AdaptedShape
 ) -> FloatArray:
-    """`embedding` and what adapters do -> [T, width]; slots, stored: see `adapted_linear`."""
+    """`embedding` and what adapters do -> [T, width]; slots, stored: see `adapted_products`."""
     y = embedding(ids, weight, width=shape.widths[0])
     a, b, scale, offset, *whole = stored
     inside = (ids >= 0) & (ids < a.shape[1])
@@ -189,7 +220,7 @@ def adapted_embedding(
 
 @operation()
 def all_reduce(x: FloatArray, *, shard: TensorSlice) -> FloatArray:
-    """The sum over the ranks of the slice; [T, width] on each."""
+    """The sum over the ranks of the slice, in a balanced tree; [T, width] on each."""
     return _alone(x)
 
 

@@ -41,23 +41,68 @@ def experts(
     The weighted outputs of a row's experts are added in the order of the experts.
     """
     logits: FloatArray = router if shape.has_logits else x @ router.T
-    logits = logits if router_bias is None else logits + router_bias
-    weights, chosen = routed(logits, correction, shape.routing)
-    weights = weights if expert_scale is None else weights * expert_scale[chosen]
-    y = np.zeros_like(x)
+    products = expert_products(x, logits, correction, up, down, router_bias, up_bias, shape=shape)
+    return expert_sum(products, logits, correction, router_bias, down_bias, expert_scale, shape=shape)
+
+
+@operation(lambda x, *others, shape: shape.routing.chosen * x[1])
+def expert_products(
+    x: FloatArray,
+    logits: FloatArray,
+    correction: Array | None,
+    up: PackedWeight,
+    down: PackedWeight,
+    router_bias: Array | None = None,
+    up_bias: Array | None = None,
+    *,
+    shape: ExpertsShape,
+) -> FloatArray:
+    """Outputs of each of a row's experts, without a bias or a weight: [T, chosen * width].
+
+    Ranks that divide the inner widths add it up before `expert_sum` is taken. Inputs as of `experts`.
+    """
+    weights, chosen = _routed(logits, correction, router_bias, shape)
+    y = np.zeros((*chosen.shape, x.shape[1]), np.float32)
     ups = up.reshape(-1, 2 * shape.inner, x.shape[1])
     downs = down.reshape(-1, x.shape[1], shape.inner)
     for expert in np.unique(chosen):
         rows, choices = np.nonzero(chosen == expert)
-        factors = weights[rows, choices][:, None]
-        inputs = x[rows] * factors if shape.weighs_inputs else x[rows]
+        inputs = x[rows] * weights[rows, choices][:, None] if shape.weighs_inputs else x[rows]
         gate_up = inputs @ ups[expert].T if up_bias is None else inputs @ ups[expert].T + up_bias[expert]
         if shape.limit:
             gate_up = clamped(gate_up, shape.limit)
-        outputs = activation(gate_up, kind=shape.activation, gated=True) @ downs[expert].T
-        outputs = outputs if down_bias is None else outputs + down_bias[expert]
-        y[rows] += outputs if shape.weighs_inputs else outputs * factors
-    return y
+        y[rows, choices] = activation(gate_up, kind=shape.activation, gated=True) @ downs[expert].T
+    return y.reshape(len(x), -1)
+
+
+@operation(lambda products, *others, shape: products[1] // shape.routing.chosen)
+def expert_sum(
+    products: FloatArray,
+    logits: FloatArray,
+    correction: Array | None,
+    router_bias: Array | None = None,
+    down_bias: Array | None = None,
+    expert_scale: Array | None = None,
+    *,
+    shape: ExpertsShape,
+) -> FloatArray:
+    """The weighted sum of what `expert_products` gives, with biases added: [T, width]."""
+    weights, chosen = _routed(logits, correction, router_bias, shape)
+    outputs = products.reshape(*chosen.shape, -1)
+    if down_bias is not None:
+        outputs = outputs + down_bias[chosen]
+    if shape.weighs_inputs:
+        weights = np.ones_like(weights)
+    elif expert_scale is not None:
+        weights = weights * expert_scale[chosen]
+    summed: FloatArray = (outputs * weights[..., None]).sum(1)
+    return summed
+
+
+def _routed(
+    logits: FloatArray, correction: Array | None, router_bias: Array | None, shape: ExpertsShape
+) -> tuple[FloatArray, IntArray]:
+    return routed(logits if router_bias is None else logits + router_bias, correction, shape.routing)
 
 
 def clamped(gate_up: FloatArray, limit: float) -> FloatArray:

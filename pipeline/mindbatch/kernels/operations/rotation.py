@@ -49,7 +49,7 @@ def rotary(
 ) -> FloatArray:
     """cos, sin [T, rotary_dim / 2]; norms or None -> qkv with query and key normed, then rotated.
 
-    A norm as long as a head is of each head, one as long as all heads is of all together.
+    Norms are as long as a head, and of each head.
     is_interleaved: the numbers of a pair are neighbours; else they are half of rotary_dim apart.
     in_halves: each half of a head is rotated as if it were one, by half of the angles.
     """
@@ -96,9 +96,12 @@ def tempered(
     return np.concatenate((query * scale[:, None], rest), -1)
 
 
-@operation(lambda qkv, shape: 2)
-def square_sums(qkv: FloatArray, *, shape: AttentionShape) -> FloatArray:
-    """[T, 2]: of each token the sums of the squares of its query and its key."""
+@operation(lambda qkv, **settings: 2)
+def square_sums(qkv: FloatArray, *, shape: AttentionShape, segments: tuple[int, int]) -> FloatArray:
+    """[T, 2]: of each token the sums of the squares of its query and its key.
+
+    segments: stretches of the heads of both that are summed apart, and then in a balanced tree.
+    """
     query, key, _ = np.split(qkv, np.cumsum(shape.widths)[:2], -1)
     return np.stack(((query * query).sum(-1), (key * key).sum(-1)), 1)
 

@@ -74,23 +74,42 @@ def linear_layers(network: Any) -> Iterator[tuple[str, Any, str]]:
 
 
 class WithAdapters(nn.Cell):
-    """Calls the cell of an adapted operation on x [T, ...] and weights with the slots and adapters."""
+    """Calls the cell of an adapted operation on x [T, ...] and a weight with the slots and adapters."""
 
     def __init__(self, cell: nn.Cell, adapted: AdaptedLayer) -> None:
         super().__init__(auto_prefix=False)
         self.cell, self.stored, self.slots = cell, adapted.stored, adapted.slots
 
-    def construct(self, x: Tensor, *weights: Tensor) -> Tensor:
+    def construct(self, x: Tensor, weight: Tensor) -> Any:
         # The dependency on x is needed: MindSpore 2.9 may otherwise read the slots before they are written.
         slots = ops.depend(self.slots, x)[: x.shape[0]]
-        return self.cell(x, *weights, slots, *self.stored)
+        return self.cell(x, weight, slots, *self.stored)
+
+
+class AdaptedProduct(nn.Cell):
+    """Computes x W^T + b with adapters, of the ranks' products where `reduce` adds them."""
+
+    def __init__(
+        self, outputs: int, kernels: MindSporeKernels, adapted: AdaptedLayer, reduce: nn.Cell
+    ) -> None:
+        super().__init__(auto_prefix=False)
+        cell = kernels.cell("adapted_products", outputs=outputs, shape=adapted.shape)
+        self.products = WithAdapters(cell, adapted)
+        self.sum = kernels.cell("adapted_sum", shape=adapted.shape)
+        self.stored, self.slots, self.reduce = adapted.stored, adapted.slots, reduce
+
+    def construct(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y, inner = self.products(x, weight)
+        slots = ops.depend(self.slots, y)[: x.shape[0]]
+        return self.sum(self.reduce(y), self.reduce(inner), bias, slots, *self.stored)
 
 
 class KernelLinear(nn.Cell):
     """Computes x W^T + b [T, outputs] of x [T, inputs], and then the collective of the ranks, if any.
 
-    bias: the bias, or kernels.absent(). collective: adds or gathers the ranks' products. adapted: the
-        adapter parameters of the layer.
+    bias: the bias, or kernels.absent(). collective: gathers the ranks' products, or adds them where the layer
+        has no adapter. adapted: the adapter parameters of the layer. reduce: adds the ranks' products, if it
+        has one.
     """
 
     def __init__(
@@ -101,14 +120,13 @@ class KernelLinear(nn.Cell):
         kernels: MindSporeKernels,
         collective: nn.Cell | None = None,
         adapted: AdaptedLayer | None = None,
+        reduce: nn.Cell | None = None,
     ) -> None:
         super().__init__(auto_prefix=False)
         if adapted is None:
             self.product = kernels.cell("linear", outputs=outputs)
         else:
-            self.product = WithAdapters(
-                kernels.cell("adapted_linear", outputs=outputs, shape=adapted.shape), adapted
-            )
+            self.product = AdaptedProduct(outputs, kernels, adapted, reduce or Identity())
         self.weight = weight
         self.bias = bias
         self.collective = collective or Identity()
@@ -164,14 +182,18 @@ def linear_of(module: Any, kernels: MindSporeKernels, adapted: AdaptedLayer | No
 
     outputs, shard = module.weight.shape[0], _shard_of(module)
     is_row = isinstance(module, RowParallelLinear)
-    has_bias = getattr(module, "bias", None) is not None and not (is_row and shard.rank > 0)
+    # What follows the products of an adapted layer is computed of their sum, on every rank.
+    is_first = not is_row or shard.rank == 0 or adapted is not None
+    has_bias = getattr(module, "bias", None) is not None and is_first
     bias = constant(module.bias.asnumpy(), kernels.dtype) if has_bias else kernels.absent()
-    collective = None
+    collective = reduce = None
     if is_row and not module.delay_allreduce and not module.skip_bias_add:
-        collective = kernels.cell("all_reduce", shard=shard)
+        sum_of_ranks = kernels.cell("all_reduce", shard=shard)
+        collective, reduce = (sum_of_ranks, None) if adapted is None else (None, sum_of_ranks)
     elif getattr(module, "gather_output", False):
         collective = kernels.cell("all_gather", shard=shard, total=outputs * shard.size)
-    return KernelLinear(outputs, _weight_of(module, kernels), bias, kernels, collective, adapted)
+    weight = _weight_of(module, kernels)
+    return KernelLinear(outputs, weight, bias, kernels, collective, adapted, reduce)
 
 
 def _weight_of(module: Any, kernels: MindSporeKernels) -> Parameter:
