@@ -97,7 +97,6 @@ def test_norms(library: NativeLibrary, rows: int, width: int, centred: bool) -> 
         (4, 2, 8, 8, False, False),
         (2, 2, 80, 80, True, False),
         (1, 1, 6, 2, True, True),
-        (3, 1, 20, 20, "whole", False),
     ],
 )
 def test_rotary(
@@ -106,13 +105,12 @@ def test_rotary(
     kv_heads: int,
     head_dim: int,
     rotary_dim: int,
-    normed: bool | str,
+    normed: bool,
     interleaved: bool,
 ) -> None:
     shape = AttentionShape(heads, kv_heads, head_dim, 1.0)
     angles = numbers(7, rotary_dim // 2, scale=3.0)
-    widths = [count * head_dim for count in ((heads, kv_heads) if normed == "whole" else (1, 1))]
-    norms = [numbers(width) + 1 if normed else None for width in widths]
+    norms = [numbers(head_dim) + 1 if normed else None for _ in range(2)]
     inputs = [numbers(7, shape.qkv_width), np.cos(angles), np.sin(angles)]
     kinds = [{"is_interleaved": interleaved, "in_halves": False}]
     if rotary_dim % 4 == 0 and rotary_dim == head_dim:
@@ -123,6 +121,32 @@ def test_rotary(
             return rotation.rotary(*given, *norms, shape=shape, epsilon=1e-6, **kind)
 
         check(library, rotate, inputs, [rotate(*inputs)])
+
+
+def test_norms_over_all_heads_are_of_the_ranks_that_divide_them(library: NativeLibrary) -> None:
+    """Two ranks' sums added are those of one process, to the bits."""
+    shape, half = AttentionShape(8, 4, 20, 1.0), AttentionShape(4, 2, 20, 1.0)
+    kernels, qkv = NativeKernels(library), numbers(7, shape.qkv_width)
+    norms = (numbers(8 * 20) + 1, numbers(4 * 20) + 1)
+
+    def sums_of(x: Array, shape: AttentionShape, segments: tuple[int, int]) -> Array:
+        [found] = computed(kernels, lambda x: rotation.square_sums(x, shape=shape, segments=segments), x)
+        return found
+
+    whole = sums_of(qkv, shape, (8, 4))
+    query, key, value = np.split(qkv, np.cumsum(shape.widths)[:2], 1)
+    of_ranks = zip(*(np.split(part, 2, 1) for part in (query, key, value)), strict=True)
+    one, other = (sums_of(np.concatenate(parts, 1), half, (4, 2)) for parts in of_ranks)
+    np.testing.assert_array_equal(whole, one + other)
+    totals = (8 * 20, 4 * 20)
+
+    def normed(x: Any, sums: Any) -> Any:
+        return rotation.norm_by_sums(x, sums, *norms, shape=shape, epsilon=1e-6, totals=totals)
+
+    parts = (
+        dense.norm(part, norm, None, epsilon=1e-6, centred=False) for part, norm in zip((query, key), norms)
+    )
+    check(library, normed, [qkv, whole], [np.concatenate((*parts, value), 1)])
 
 
 @pytest.mark.parametrize("gated", [True, False])

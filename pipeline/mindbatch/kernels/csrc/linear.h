@@ -24,17 +24,18 @@ struct Ahead {
 };
 
 // acc[r][c] += sum over g of x[g][r] * panel[g][c]; x: [groups, Kind::kWords, Rows], panel: [groups, kPanel].
+// tail: what is behind a segment's panel where it begins here, so that acc holds nothing yet; or null.
 // IsStream: the panel comes from memory. The processor itself takes it on to the first-level cache; a fetch for that too
 // holds up those from memory.
 // (Loops over sums are unrolled early: later, the compiler has already put the sums in memory before and behind.)
 template <class Kind, int Rows, bool IsStream>
-inline void tile(const typename Kind::Word* x, const char* panel, int64_t groups, float* acc, Ahead ahead) {
+inline void tile(const typename Kind::Word* x, const char* panel, int64_t groups, const char* tail, float* acc, Ahead ahead) {
   typedef typename Kind::Sum Sum;
   Sum sum[Rows][kVecs];
 #pragma GCC unroll 16
   for (int r = 0; r < Rows; r++)
 #pragma GCC unroll 8
-    for (int v = 0; v < kVecs; v++) sum[r][v] = (Sum)load(acc + r * kPanel + v * kLanes);
+    for (int v = 0; v < kVecs; v++) sum[r][v] = tail ? Kind::nothing(tail, v) : (Sum)load(acc + r * kPanel + v * kLanes);
   for (int64_t g = 0; g < groups; g++) {
     __builtin_prefetch(ahead.bytes, 0, 2);
     __builtin_prefetch(ahead.bytes + ahead.second, 0, 2);
@@ -54,7 +55,7 @@ inline void tile(const typename Kind::Word* x, const char* panel, int64_t groups
 }
 
 template <class Kind>
-using TileFn = void (*)(const typename Kind::Word*, const char*, int64_t, float*, Ahead);
+using TileFn = void (*)(const typename Kind::Word*, const char*, int64_t, const char*, float*, Ahead);
 
 template <class Kind, int Rows, bool IsStream>
 inline TileFn<Kind> pick_tile(int64_t rows) {
@@ -237,8 +238,8 @@ inline void linear_panel(const LinearArgs& a, const Tiling& tiling, const TiledR
   const bool is_stream = tiling.tiles == 1;
   const int64_t most = is_stream ? its.groups : kGroupsAtOnce;  // one tile reads the panel once: no use in slices
   each_slice(its, most, [&](int64_t segment, int64_t g, int64_t groups) {
-    if (g == 0) __builtin_memset(acc, 0, static_cast<size_t>(a.rows * kPanel) * 4);
     const char *segment_panel = panel + segment * its.bytes, *slice = segment_panel + g * kRowBytes;
+    const char* tail = segment_panel + its.groups * kRowBytes;
     Ahead ahead = {slice + (is_stream ? kPanelAhead : groups * kRowBytes), kRowBytes / tiling.tiles,
                    is_stream ? kRowBytes / 2 : 0};
     const bool is_last = g + groups == its.groups;
@@ -249,13 +250,10 @@ inline void linear_panel(const LinearArgs& a, const Tiling& tiling, const TiledR
       const typename Kind::Word* words = x.words + (before * a.rows + first * groups) * Kind::kWords;
       const auto multiply = is_stream ? pick_tile<Kind, Kind::kTileRows, true>(height)
                                       : pick_tile<Kind, Kind::kTileRows, false>(height);
-      multiply(words, slice, groups, acc + first * kPanel, ahead);
+      multiply(words, slice, groups, g == 0 ? tail : nullptr, acc + first * kPanel, ahead);
       ahead.bytes += ahead.step * groups;
     }
-    if (is_last) {
-      const char* tail = segment_panel + its.groups * kRowBytes;
-      add_segment(a, segment, p * kPanel, acc + a.rows * kPanel, Kind::sums(a, x.scales + segment, acc, tail));
-    }
+    if (is_last) add_segment(a, segment, p * kPanel, acc + a.rows * kPanel, Kind::sums(a, x.scales + segment, acc, tail));
   });
   summarise(a, p);
 }
