@@ -129,7 +129,7 @@ def test_norms_over_all_heads_are_of_the_ranks_that_divide_them(library: NativeL
     kernels, qkv = NativeKernels(library), numbers(7, shape.qkv_width)
     norms = (numbers(8 * 20) + 1, numbers(4 * 20) + 1)
 
-    def sums_of(x: Array, shape: AttentionShape, segments: tuple[int, int]) -> Array:
+    def sums_of(x: Any, shape: AttentionShape, segments: tuple[int, int]) -> Any:
         [found] = computed(kernels, lambda x: rotation.square_sums(x, shape=shape, segments=segments), x)
         return found
 
@@ -144,7 +144,8 @@ def test_norms_over_all_heads_are_of_the_ranks_that_divide_them(library: NativeL
         return rotation.norm_by_sums(x, sums, *norms, shape=shape, epsilon=1e-6, totals=totals)
 
     parts = (
-        dense.norm(part, norm, None, epsilon=1e-6, centred=False) for part, norm in zip((query, key), norms)
+        dense.norm(part, norm, None, epsilon=1e-6, centred=False)
+        for part, norm in zip((query, key), norms, strict=True)
     )
     check(library, normed, [qkv, whole], [np.concatenate((*parts, value), 1)])
 
