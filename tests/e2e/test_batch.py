@@ -48,7 +48,7 @@ def test_a_run_and_what_can_be_asked_of_it(command: CommandLine) -> None:
     assert "3 of 3 rows done (results.jsonl)\n" in done.stderr
     manifest = json.loads((command.here / "runs/a/manifest.json").read_bytes())
     used: dict[str, object] = {"device_target": "CPU", "dtype": "float32", "model_parallel": 1}
-    used |= {"kernels": kernels_in_use("auto", "CPU"), "arithmetic": 2}
+    used |= {"kernels": kernels_in_use("auto", "CPU"), "arithmetic": 3}
     assert manifest["computed_with"] == [{"rows": 3, **used}]
     results = lines_of(command.here / "runs/a/results.jsonl")
     assert [(row["key"], row["prompt"], row["generations"][0]["text"]) for row in results] == SUMS

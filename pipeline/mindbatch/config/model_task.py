@@ -244,6 +244,29 @@ def _parallel_errors(parallel: ParallelConfig, model: ModelConfig) -> Iterator[s
             yield f"model.assistant={assistant}: {error}"
 
 
+def slices_in_sums(config: ModelTaskConfig) -> int:
+    """The slices in whose order sums are added: 1 where their bits are those of one process."""
+    model, size = config.model, config.parallel.model_parallel
+    is_ours = config.runtime.device_target == "CPU" and model.provider != "mindformers"
+    if size == 1 or not is_ours or not model.checkpoint_name_or_path:
+        return size
+    from mindbatch.checkpoint.placement.placements import sums_alike
+    from mindbatch.model_spec.described_folder import architecture_if_sound
+    from mindbatch.model_spec.registry import tensor_specs
+
+    arch = architecture_if_sound(Path(model.checkpoint_name_or_path), model.type, ignored_keys(model))
+    return 1 if arch is not None and sums_alike(tensor_specs(arch), size) else size
+
+
+def slices_notes(config: ModelTaskConfig) -> Iterator[str]:
+    """Yields a line where rows may differ from those of one process by their slices."""
+    if (size := slices_in_sums(config)) > 1:
+        yield (
+            f"parallel.model_parallel={size}: sums over {size} slices have other last digits than those of "
+            "one process; rare rows get other tokens"
+        )
+
+
 def device_map_errors(parallel: ParallelConfig) -> Iterator[str]:
     """Checks the form of parallel.device_map; the loader checks that it divides this model's layers.
 

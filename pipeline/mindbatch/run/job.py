@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mindbatch.config.model_task import SEED
+from mindbatch.config.model_task import SEED, slices_notes
 from mindbatch.config.saved import save_config
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.rows import RowFailure, RowMaker
@@ -283,6 +283,7 @@ class BatchJob:
         with self.load(folder) as generator:
             ledger.computed_with = computed_with(self.config, generator.kernels)
             say(*mixed(folder, index, ledger))
+            say(*slices_notes(self.config))
             with monitor.watching(generator) as watch:
 
                 def on_step(tally: Tally) -> None:

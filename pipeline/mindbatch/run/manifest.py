@@ -10,7 +10,7 @@ import orjson
 import xxhash
 
 from mindbatch.config.machine import versions
-from mindbatch.config.model_task import ModelTaskConfig, kept_weights
+from mindbatch.config.model_task import ModelTaskConfig, kept_weights, slices_in_sums
 from mindbatch.io.amounts import counted, per_second
 from mindbatch.io.storage import Storage, write_whole
 from mindbatch.ledger.ledger import ComputedWith, Ledger
@@ -19,19 +19,22 @@ from mindbatch.ledger.run_record import RunRecord, changes, read_manifest
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.index import RowCounts, RowIndex
 
-_ARITHMETIC = 2
+_ARITHMETIC = 3
 """Raised when the kernels come to other bits: tests/numerics/test_every_processor.py has those of now."""
 _SAME_BITS = dict.fromkeys(("avx512_vnni", "avx512_bf16", "avx512", "avx2", "neon"), "multiply-add")
 """Instruction sets that come to the same bits in every type; AMX does in float32 alone, plain x86 never."""
 
 
 def computed_with(config: ModelTaskConfig, kernels: str) -> ComputedWith:
-    """Collects these settings of a session. kernels: see `LLM.kernels`."""
+    """Collects these settings of a session. kernels: see `LLM.kernels`.
+
+    model_parallel is 1 where sums over the slices have the bits of one process.
+    """
     device = config.runtime.device_target
     return {
         "device_target": device,
         "dtype": kept_weights(config.model, device),
-        "model_parallel": config.parallel.model_parallel,
+        "model_parallel": slices_in_sums(config),
         "kernels": kernels,
         "arithmetic": _ARITHMETIC,
     }

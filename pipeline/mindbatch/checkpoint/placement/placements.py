@@ -11,7 +11,7 @@ from functools import cache
 from itertools import groupby
 
 from mindbatch.architecture.stage_cut import cut, holds, is_tied, number_of_layers, stage_errors
-from mindbatch.architecture.tensor_spec import Part, Sharding, TensorSpec, source_shapes
+from mindbatch.architecture.tensor_spec import Layout, Part, Sharding, TensorSpec, source_shapes
 from mindbatch.checkpoint.placement.regions import (
     Placement,
     Placements,
@@ -61,6 +61,12 @@ def allowed_model_parallel(specs: Iterable[TensorSpec]) -> list[int]:
     ]
     sizes = range(1, min(unit_counts, default=1) + 1)
     return [size for size in sizes if all(part.divides(sharding, size) for part, sharding in sharded)]
+
+
+def sums_alike(specs: Iterable[TensorSpec], size: int) -> bool:
+    """True if sums over so many ranks have the bits of one process; see `TensorSpec.segments`."""
+    divided = (spec for spec in specs if spec.sharding is Sharding.INPUTS and spec.layout is Layout.PACKED)
+    return size == 1 or all(spec.segments % size == 0 for spec in divided)
 
 
 def check_sizes(

@@ -24,18 +24,18 @@ struct Ahead {
 };
 
 // acc[r][c] += sum over g of x[g][r] * panel[g][c]; x: [groups, Kind::kWords, Rows], panel: [groups, kPanel].
-// tail: what is behind a segment's panel where it begins here, so that acc holds nothing yet; or null.
+// is_first: acc holds nothing yet.
 // IsStream: the panel comes from memory. The processor itself takes it on to the first-level cache; a fetch for that too
 // holds up those from memory.
 // (Loops over sums are unrolled early: later, the compiler has already put the sums in memory before and behind.)
 template <class Kind, int Rows, bool IsStream>
-inline void tile(const typename Kind::Word* x, const char* panel, int64_t groups, const char* tail, float* acc, Ahead ahead) {
+inline void tile(const typename Kind::Word* x, const char* panel, int64_t groups, bool is_first, float* acc, Ahead ahead) {
   typedef typename Kind::Sum Sum;
   Sum sum[Rows][kVecs];
 #pragma GCC unroll 16
   for (int r = 0; r < Rows; r++)
 #pragma GCC unroll 8
-    for (int v = 0; v < kVecs; v++) sum[r][v] = tail ? Kind::nothing(tail, v) : (Sum)load(acc + r * kPanel + v * kLanes);
+    for (int v = 0; v < kVecs; v++) sum[r][v] = is_first ? Sum{} : (Sum)load(acc + r * kPanel + v * kLanes);
   for (int64_t g = 0; g < groups; g++) {
     __builtin_prefetch(ahead.bytes, 0, 2);
     __builtin_prefetch(ahead.bytes + ahead.second, 0, 2);
@@ -55,7 +55,7 @@ inline void tile(const typename Kind::Word* x, const char* panel, int64_t groups
 }
 
 template <class Kind>
-using TileFn = void (*)(const typename Kind::Word*, const char*, int64_t, const char*, float*, Ahead);
+using TileFn = void (*)(const typename Kind::Word*, const char*, int64_t, bool, float*, Ahead);
 
 template <class Kind, int Rows, bool IsStream>
 inline TileFn<Kind> pick_tile(int64_t rows) {
@@ -198,8 +198,9 @@ inline void add_segment(const LinearArgs& a, int64_t segment, int64_t first_colu
     return found;
   };
   if (segment + 1 == a.segments) return store_rows(a, first_column, sum);
+  float* to = waiting + level * size;
   for (int64_t r = 0; r < a.rows; r++)
-    for (int64_t i = 0; i < kPanel; i += kLanes) store(waiting + level * size + r * kPanel + i, sum(r, i));
+    for (int64_t i = 0; i < kPanel; i += kLanes) store(to + r * kPanel + i, sum(r, i));
 }
 
 // Floats that are needed for that, and for `rows` rows of sums.
@@ -250,7 +251,7 @@ inline void linear_panel(const LinearArgs& a, const Tiling& tiling, const TiledR
       const typename Kind::Word* words = x.words + (before * a.rows + first * groups) * Kind::kWords;
       const auto multiply = is_stream ? pick_tile<Kind, Kind::kTileRows, true>(height)
                                       : pick_tile<Kind, Kind::kTileRows, false>(height);
-      multiply(words, slice, groups, g == 0 ? tail : nullptr, acc + first * kPanel, ahead);
+      multiply(words, slice, groups, g == 0, acc + first * kPanel, ahead);
       ahead.bytes += ahead.step * groups;
     }
     if (is_last) add_segment(a, segment, p * kPanel, acc + a.rows * kPanel, Kind::sums(a, x.scales + segment, acc, tail));

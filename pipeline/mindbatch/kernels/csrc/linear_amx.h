@@ -47,16 +47,6 @@ struct AmxInt8 : Int8 {
     return quantise(x, depth, [&](int64_t k, ByteVec bytes, int) { put(k, bytes ^ kSign, to); });
   }
 
-  // Tiles begin with zeros.
-  static auto sums(const LinearArgs& a, const float* scales_of_rows, float* acc, const char* tail) {
-    for (int64_t r = 0; r < a.rows; r++)
-      for (int64_t i = 0; i < kPanel; i += kLanes) {
-        const IntVec sum = load_ints(acc + r * kPanel + i) - offsets(tail, i);
-        store(acc + r * kPanel + i, (Vec)sum);
-      }
-    return Int8::sums(a, scales_of_rows, acc, tail);
-  }
-
   static void add(bool both) {
     MB_TILE_DOT_BYTES(0, 4, 6);
     MB_TILE_DOT_BYTES(1, 4, 7);

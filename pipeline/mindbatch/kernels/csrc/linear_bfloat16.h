@@ -96,8 +96,6 @@ struct Bfloat16 {
     return to;
   }
 
-  static Vec nothing(const char*, int) { return Vec{}; }
-
   static auto sums(const LinearArgs&, const float*, const float* acc, const char*) {
     return [=](int64_t r, int64_t i) { return load(acc + r * kPanel + i); };
   }

@@ -22,8 +22,6 @@ struct Float32 {
 
   static const float* words(const float* x, int64_t, float*, float*) { return x; }
 
-  static Vec nothing(const char*, int) { return Vec{}; }
-
   static auto sums(const LinearArgs&, const float*, const float* acc, const char*) {
     return [=](int64_t r, int64_t i) { return load(acc + r * kPanel + i); };
   }

@@ -125,15 +125,12 @@ struct Int8 {
     return to;
   }
 
-  static IntVec offsets(const char* tail, int64_t i) { return load_ints(reinterpret_cast<const float*>(tail) + kPanel + i); }
-
-  // What sums of no products are, so that what words are shifted by is taken out.
-  static IntVec nothing(const char* tail, int v) { return Int8Words::kIsShifted ? -offsets(tail, v * kLanes) : IntVec{}; }
-
   static auto sums(const LinearArgs& a, const float* scales_of_rows, const float* acc, const char* tail) {
     const float* scales = reinterpret_cast<const float*>(tail);
     return [=, segments = a.segments](int64_t r, int64_t i) {
-      return __builtin_convertvector(load_ints(acc + r * kPanel + i), Vec) * load(scales + i) * scales_of_rows[r * segments];
+      IntVec sum = load_ints(acc + r * kPanel + i);
+      if (Int8Words::kIsShifted) sum -= load_ints(scales + kPanel + i);
+      return __builtin_convertvector(sum, Vec) * load(scales + i) * scales_of_rows[r * segments];
     };
   }
 

@@ -39,13 +39,7 @@ inline void each_stream(const LinearArgs& a, const Product& product) {
 // next. The order of sums is that of `tile`.
 template <class Kind, int Rows, int Panels>
 inline void stream_tile(const typename Kind::Word* x, const char* panel, int64_t bytes, int64_t groups, float* acc) {
-  typename Kind::Sum sum[Panels][Rows][kVecs];
-#pragma GCC unroll 2
-  for (int p = 0; p < Panels; p++)
-#pragma GCC unroll 4
-    for (int r = 0; r < Rows; r++)
-#pragma GCC unroll 2
-      for (int v = 0; v < kVecs; v++) sum[p][r][v] = Kind::nothing(panel + p * bytes + groups * kRowBytes, v);
+  typename Kind::Sum sum[Panels][Rows][kVecs] = {};
   for (int64_t g = 0; g < groups; g++) {
 #pragma GCC unroll 2
     for (int p = 0; p < Panels; p++) {
