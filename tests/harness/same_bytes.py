@@ -3,10 +3,10 @@
 python same_bytes.py FOLDER [--cases gpt2 qwen3] [--kinds float32 bfloat16 int8] [--kills 0] [--seed 0]
 Every model type of the tests, in each type of weights: one process with every instruction set of this
 machine, and slices, replicas and stages. The rows are greedy, sampled, with beams, contrastive, with tokens
-looked up, pooled, with an adapter, most with log-probabilities; of rows that a type refuses, the errors must be
-the same. --kills: so many times the command and all of its ranks are killed amid a run of several hundred rows,
-which goes on over another topology with another instruction set until it is complete. Prints what differs; the
-exit code is 1 then.
+looked up, pooled, with an adapter, most with log-probabilities; of rows that a type refuses, the errors
+must be the same. --kills: so many times the command and all of its ranks are killed amid a run of several
+hundred rows, which goes on over another topology with another instruction set until it is complete. Prints
+what differs; the exit code is 1 then.
 """
 
 from __future__ import annotations
