@@ -28,17 +28,19 @@ _TAILS = {BFLOAT16: 0, INT8: 8 * PANEL}  # bytes of a panel beside its numbers: 
 
 
 MAX_SEGMENTS = 256  # two to the power of kMostLevels in csrc/variant_table.h
-MIN_SCALED_INPUTS = 256
-"""Half as long costs int8 some 5% of its speed, and lowered no perplexity that was measured."""
+_SEGMENT_INPUTS = {FLOAT32: 128, INT8: 256}
+"""The fewest inputs of a segment. Short chains of float32 are more exact; int8 has scales for each segment,
+and half as many inputs would cost it some 5% of its speed for nothing that was measured."""
 
 
-def finer_segments(inputs: int, segments: int) -> int:
-    """Segments of int8, each with scales of its own: the given ones, halved while they are long.
+def finer_segments(kind: NumberType, inputs: int, segments: int) -> int:
+    """The segments that a matrix is packed in: those given, halved while they are long.
 
     Ranks that divide the given ones divide these, too, and add their sums in the same tree.
     """
-    while segments < MAX_SEGMENTS and inputs % (2 * segments * _DEPTHS[INT8]) == 0:
-        if inputs // (2 * segments) < MIN_SCALED_INPUTS:
+    least, whole = _SEGMENT_INPUTS.get(kind, inputs), _DEPTHS.get(kind, 1)
+    while segments < MAX_SEGMENTS and inputs % (2 * segments * whole) == 0:
+        if inputs // (2 * segments) < least:
             break
         segments *= 2
     return segments
@@ -56,8 +58,7 @@ class NativeWeights:
 
     def zeros(self, outputs: int, inputs: int, segments: int = 1) -> Array:
         """[panels, segments, ...], each segment padded by itself."""
-        if self.type == INT8:
-            segments = finer_segments(inputs, segments)
+        segments = finer_segments(self.type, inputs, segments)
         panels, inputs = -(-outputs // PANEL), inputs // segments
         if self.type == FLOAT32:
             return self._arena.zeros((panels, segments, inputs, PANEL), np.dtype(np.float32))

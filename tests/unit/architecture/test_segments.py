@@ -4,6 +4,7 @@ import pytest
 
 from mindbatch.architecture.tensor_spec import Layout, Part, Sharding, TensorSpec, shard_specs
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, sums_alike
+from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.kernels.native_weights import MAX_SEGMENTS, finer_segments
 from mindbatch.layers.rank import declared
 from mindbatch.model_spec.registry import describe, tensor_specs
@@ -62,9 +63,10 @@ def test_what_slices_change_no_bits() -> None:
 
 @pytest.mark.parametrize("inputs", [64, 640, 768, 896, 4864, 11008, 1 << 17, 1 << 20])
 @pytest.mark.parametrize("segments", [1, 8])
-def test_int8_halves_them_alike_on_any_number_of_ranks(inputs: int, segments: int) -> None:
-    whole = finer_segments(inputs, segments)
+@pytest.mark.parametrize("kind", [FLOAT32, BFLOAT16, INT8], ids=lambda kind: kind.name)
+def test_they_are_halved_alike_on_any_number_of_ranks(kind: NumberType, segments: int, inputs: int) -> None:
+    whole = finer_segments(kind, inputs, segments)
     assert whole % segments == 0
     assert whole <= MAX_SEGMENTS
     if segments == 8 and whole < MAX_SEGMENTS:
-        assert finer_segments(inputs // 2, 4) * 2 == whole
+        assert finer_segments(kind, inputs // 2, 4) * 2 == whole
