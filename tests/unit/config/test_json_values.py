@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from mindbatch.config.model_schema import DecodingConfig
 from mindbatch.config.saved import save_config
+from mindbatch.config.settings import MANDATORY
 from mindbatch.decoding import DecodingParams
 from mindbatch.io.error_lines import text_override, texts_override
 from mindbatch.io.errors import ConfigError
@@ -90,6 +91,7 @@ def test_sections_and_marks_of_hydra_mean_what_they_did() -> None:
         ('prompts@here=["a"]', "prompts is no group"),
         (r'prompts=["\ud800"]', "is not valid Unicode: lone surrogate"),
         ('promts=["a"]', "did you mean prompts"),
+        ('prompts=["???"]', "stands for a value that must be given"),
     ],
 )
 def test_what_is_refused_stays_refused(override: str, fault: str) -> None:
@@ -129,6 +131,8 @@ def composed(*overrides: str) -> tuple[object, object]:
 @example(" a ", "$(touch x); `y`")
 @example("back\\", '\\"')
 def test_a_text_arrives_to_the_letter(first: str, second: str) -> None:
+    """All but `???`, which stands for a value that must be given, and is refused."""
+    assume(MANDATORY not in (first, second))
     given_texts = (first, [first, second])
     assert composed(text_override("system", first), texts_override("prompts", [first, second])) == given_texts
 

@@ -1,6 +1,6 @@
 // The entry points of layers with adapters: which rows have which, checked against the memory that there is.
 #include <algorithm>
-#include <memory>
+#include <numeric>
 #include <vector>
 
 #include "operators.h"
@@ -119,9 +119,11 @@ void add_tokens(const Adapters& adapters, Groups& found, const int32_t* ids, flo
                          static_cast<int64_t>(found.groups.size()), 1});
 }
 
-// Finds the adapters of rows, and whether what they have is within memory. depth: 0 where only B is read.
-bool find_adapters(const Adapters& adapters, const AdaptedShape& shape, const int32_t* slots, int64_t rows, int64_t depth,
-                   int64_t whole_size, Groups& found) {
+// Finds the adapters of rows, and whether what they have is within memory. rank: numbers of x A^T of a row. depth: 0 where
+// only B is read.
+bool find_adapters(const Adapters& adapters, const AdaptedShape& shape, const int32_t* slots, int64_t rows, int64_t rank,
+                   int64_t depth, int64_t whole_size, Groups& found) {
+  if (std::accumulate(shape.ranks.data, shape.ranks.data + shape.ranks.count, int64_t{0}) > rank) return false;
   if (shape.ranks.count != adapters.parts || shape.widths.count != adapters.parts) return false;
   for (int64_t part = 0; part < adapters.parts; part++)
     for (int64_t slot = 1; slot < adapters.slots; slot++)
@@ -143,7 +145,7 @@ int adapted_products(int count, void** params, int64_t** shapes, WeightKind kind
   const Adapters adapters = {floats(params[3]), static_cast<const AdapterPart*>(params[4]), shape.widths.data,
                              shapes[3][0], shapes[4][0], shapes[4][1]};
   Groups found;
-  if (count != 8 || !find_adapters(adapters, shape, ints(params[2]), rows, depth, whole, found)) return kOutside;
+  if (count != 8 || !find_adapters(adapters, shape, ints(params[2]), rows, rank, depth, whole, found)) return kOutside;
   const float* x = floats(params[0]);
   float *y = static_cast<float*>(params[6]), *inner = static_cast<float*>(params[7]);
   linear_of_step({x, params[1], nullptr, y, rows, depth, columns, segments}, kind);
@@ -203,13 +205,14 @@ MB_OP(mb_adapted_sum) {
   const Adapters adapters = {floats(params[4]), static_cast<const AdapterPart*>(params[5]), shape.widths.data,
                              shapes[4][0], shapes[5][0], shapes[5][1]};
   Groups found;
-  if (!find_adapters(adapters, shape, ints(params[3]), rows, 0, 0, found)) return kOutside;
+  if (!find_adapters(adapters, shape, ints(params[3]), rows, rank, 0, 0, found)) return kOutside;
   float *y = static_cast<float*>(params[7]), *inner = static_cast<float*>(params[1]);
   const float *x = floats(params[0]), *bias = optional(params, shapes, ndims, 2);
-  for (int64_t r = 0; r < rows; r++) {
+  auto add_bias = [=](int64_t r, int) {
     const bool has_bias = bias && !adapters.of(ints(params[3])[r])->whole;
     for (int64_t i = 0; i < columns; i++) y[r * columns + i] = x[r * columns + i] + (has_bias ? bias[i] : 0);
-  }
+  };
+  parallel_for(rows, add_bias);
   if (found.groups.empty()) return 0;
   const auto of_inner = rows_of_inner(found, shape, inner, rank);
   const auto starts = starts_of(shape);

@@ -226,9 +226,11 @@ int expert_products(int count, void** params, int64_t** shapes, int* ndims, Weig
   its.begin(floats(params[1]), optional_at(5), rows, shape.routing.experts, rows * chosen * (hidden + 3 * inner));
   const Rows found = its.compute(shape, weights, optional_at(2), nullptr, floats(params[0]), rows);
   float* y = static_cast<float*>(params[8]);
-  for (int64_t i = 0; i < rows * chosen; i++)
-    std::memcpy(y + i * hidden, found.hidden + its.groups.places[static_cast<size_t>(i)] * hidden,
-                static_cast<size_t>(hidden) * sizeof(float));
+  const int32_t* places = its.groups.places.data();
+  auto give = [=](int64_t i, int) {
+    std::memcpy(y + i * hidden, found.hidden + places[i] * hidden, static_cast<size_t>(hidden) * sizeof(float));
+  };
+  parallel_for(rows * chosen, give);
   return 0;
 }
 
@@ -267,13 +269,14 @@ MB_OP(mb_expert_sum) {
   groups.choose(shape.routing, optional_at(2), its.memory.data(), rows);
   const float *bias = optional_at(4), *scale = optional_at(5), *products = floats(params[0]);
   float* outputs = its.memory.data() + rows * shape.routing.experts;
-  for (int64_t i = 0; i < places; i++) {
+  auto add_bias = [&](int64_t i, int) {
     const int64_t expert = groups.experts[static_cast<size_t>(i)];
     for (int64_t k = 0; k < hidden; k++)
       outputs[i * hidden + k] = products[i * hidden + k] + (bias ? bias[expert * hidden + k] : 0);
     if (scale) groups.weights[static_cast<size_t>(i)] *= scale[expert];
     groups.places[static_cast<size_t>(i)] = static_cast<int32_t>(i);
-  }
+  };
+  parallel_for(places, add_bias);
   if (shape.weighs_inputs) groups.weights.assign(static_cast<size_t>(places), 1);
   table->weighted_sum({outputs, groups.weights.data(), groups.places.data(), static_cast<float*>(params[7]), rows, chosen,
                        hidden});
