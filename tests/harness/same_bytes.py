@@ -29,7 +29,7 @@ from test_every_processor import KINDS, is_comparable
 from test_every_type_adapters import matrices_of, write_adapter
 from type_cases import TYPE_CASES, config_of, prompts_of, write_case
 
-from mindbatch.checkpoint.placement.placements import allowed_model_parallel, sums_alike
+from mindbatch.checkpoint.placement.placements import sums_alike
 from mindbatch.kernels.native_library import find_library
 from mindbatch.model_spec.described_folder import division_errors
 from mindbatch.model_spec.registry import describe, tensor_specs
@@ -104,10 +104,7 @@ class Job:
     def can_run(self, topology: tuple[int, int, int]) -> bool:
         _, slices, stages = topology
         arch = describe(config_of(self.case))
-        specs = tensor_specs(arch)
-        if slices not in allowed_model_parallel(specs) or not sums_alike(specs, slices):
-            return False
-        return not division_errors(arch, slices, stages)
+        return not division_errors(arch, slices, stages) and sums_alike(tensor_specs(arch), slices)
 
     def command(self, run: Path, way: Way) -> list[str]:
         fixed = (

@@ -258,9 +258,9 @@ def slices_in_sums(config: ModelTaskConfig) -> int:
     return 1 if arch is not None and sums_alike(tensor_specs(arch), size) else size
 
 
-def slices_notes(config: ModelTaskConfig) -> Iterator[str]:
-    """Yields a line where rows may differ from those of one process by their slices."""
-    if (size := slices_in_sums(config)) > 1:
+def slices_notes(size: int) -> Iterator[str]:
+    """Yields a line where rows may differ from those of one process. size: see `slices_in_sums`."""
+    if size > 1:
         yield (
             f"parallel.model_parallel={size}: sums over {size} slices have other last digits than those of "
             "one process; rare rows get other tokens"

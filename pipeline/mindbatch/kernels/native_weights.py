@@ -27,7 +27,7 @@ _DEPTHS = {BFLOAT16: 32, INT8: 64}  # inputs are padded to as many: padded_depth
 _TAILS = {BFLOAT16: 0, INT8: 8 * PANEL}  # bytes of a panel beside its numbers: kInt8Tail there
 
 
-MAX_SEGMENTS = 256  # two to the power of kMostLevels in csrc/variant_table.h
+MAX_PACKED_SEGMENTS = 256  # two to the power of kMostLevels in csrc/variant_table.h
 _SEGMENT_INPUTS = {FLOAT32: 128, INT8: 256}
 """The fewest inputs of a segment. Short chains of float32 are more exact; int8 has scales for each segment,
 and half as many inputs would cost it some 5% of its speed for nothing that was measured."""
@@ -39,7 +39,7 @@ def finer_segments(kind: NumberType, inputs: int, segments: int) -> int:
     Ranks that divide the given ones divide these, too, and add their sums in the same tree.
     """
     least, whole = _SEGMENT_INPUTS.get(kind, inputs), _DEPTHS.get(kind, 1)
-    while segments < MAX_SEGMENTS and inputs % (2 * segments * whole) == 0:
+    while segments < MAX_PACKED_SEGMENTS and inputs % (2 * segments * whole) == 0:
         if inputs // (2 * segments) < least:
             break
         segments *= 2

@@ -282,8 +282,7 @@ class BatchJob:
         self._limit_errors(failed, f"{failed:,} of {self.config.output.dir} already")
         with self.load(folder) as generator:
             ledger.computed_with = computed_with(self.config, generator.kernels)
-            say(*mixed(folder, index, ledger))
-            say(*slices_notes(self.config))
+            say(*mixed(folder, index, ledger), *slices_notes(int(ledger.computed_with["model_parallel"])))
             with monitor.watching(generator) as watch:
 
                 def on_step(tally: Tally) -> None:

@@ -66,7 +66,7 @@ void fixed_cases(Random& random) {
     for (const int64_t rotary_dim : {int64_t{0}, int64_t{2}, head_dim})
       rotary_case(random, 3, 4, 2, head_dim, rotary_dim, head_dim % 3 > 0, head_dim % 4 == 0);
   for (const int64_t head_dim : {4, 20, 68, 128}) rotary_case(random, 3, 4, 2, head_dim, head_dim, head_dim % 3 > 0, 2);
-  for (const int64_t heads : {1, 2, 8}) square_sums_case(random, 3, heads, 20);
+  for (const int64_t segments : {1, 2, 8}) square_sums_case(random, 3, segments, 20);
   choice_cases(random);
   rounded_cases(random);
   fixed_fusions(random, false);

@@ -5,7 +5,7 @@ import pytest
 from mindbatch.architecture.tensor_spec import Layout, Part, Sharding, TensorSpec, shard_specs
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, sums_alike
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
-from mindbatch.kernels.native_weights import MAX_SEGMENTS, finer_segments
+from mindbatch.kernels.native_weights import MAX_PACKED_SEGMENTS, finer_segments
 from mindbatch.layers.rank import declared
 from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.parallel.topology import TensorSlice
@@ -67,6 +67,6 @@ def test_what_slices_change_no_bits() -> None:
 def test_they_are_halved_alike_on_any_number_of_ranks(kind: NumberType, segments: int, inputs: int) -> None:
     whole = finer_segments(kind, inputs, segments)
     assert whole % segments == 0
-    assert whole <= MAX_SEGMENTS
-    if segments == 8 and whole < MAX_SEGMENTS:
+    assert whole <= MAX_PACKED_SEGMENTS
+    if segments == 8 and whole < MAX_PACKED_SEGMENTS:
         assert finer_segments(kind, inputs // 2, 4) * 2 == whole

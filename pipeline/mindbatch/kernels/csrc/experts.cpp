@@ -122,8 +122,7 @@ void compute(const Task& task, const ExpertWeights& weights, const Gating& gatin
   }
   const auto linear = table->linear[weights.kind];
   const float* up_bias = bias_of(weights.up_bias, task.expert, 2 * inner);
-  linear({inputs, weights.up_of(task.expert), up_bias, up, task.count, hidden, 2 * inner,
-          weights.up_segments});
+  linear({inputs, weights.up_of(task.expert), up_bias, up, task.count, hidden, 2 * inner, weights.up_segments});
   if (gating.limit > 0)
     for (int64_t i = 0; i < task.count; i++) clamp_row(up + i * 2 * inner, inner, gating.limit, active + i * inner);
   table->activation({up, active, task.count, inner, gating.activation, true});
@@ -162,16 +161,16 @@ struct Layer {
   Groups groups;
   std::vector<float> memory;  // logits [rows, experts], then `Rows`
 
-  // Memory of so many floats, which begins with logits, plus what is added to them.
-  void begin(const float* logits, const float* bias, int64_t rows, int64_t experts, int64_t more) {
-    const auto count = static_cast<size_t>(rows * experts);
-    memory.resize(std::max(memory.size(), count + static_cast<size_t>(more)));
-    if (logits) std::memcpy(memory.data(), logits, count * sizeof(float));
-    if (bias)
-      for (size_t i = 0; i < count; i++) memory[i] += bias[i % static_cast<size_t>(experts)];
+  void reserve(int64_t floats) { memory.resize(std::max(memory.size(), static_cast<size_t>(floats))); }
+
+  // Logits [rows, experts] from elsewhere, after `reserve`.
+  void take(const float* logits, int64_t count) { std::memcpy(memory.data(), logits, static_cast<size_t>(count) * sizeof(float)); }
+
+  void add_bias(const float* bias, int64_t rows, int64_t experts) {
+    for (int64_t i = 0; bias && i < rows * experts; i++) memory[static_cast<size_t>(i)] += bias[i % experts];
   }
 
-  // After `begin`: each row's experts compute. scale: of the experts' weights, or null.
+  // With its logits: each row's experts compute. scale: of the experts' weights, or null.
   Rows compute(const ExpertsShape& shape, const ExpertWeights& weights, const float* correction, const float* scale,
                const float* x, int64_t rows) {
     const int64_t places = rows * shape.routing.chosen;
@@ -204,10 +203,10 @@ int experts_of_step(int count, void** params, int64_t** shapes, int* ndims, Weig
   const float *x = floats(params[0]), *router = floats(params[1]);
   PoolLock lock;
   Layer& its = layer();
-  its.begin(shape.has_logits ? router : nullptr, nullptr, rows, routing.experts,
-            rows * routing.chosen * (hidden + 3 * inner));
-  if (!shape.has_logits) table->router({x, router, its.memory.data(), rows, hidden, routing.experts});
-  its.begin(nullptr, bias(5), rows, routing.experts, 0);
+  its.reserve(rows * (routing.experts + routing.chosen * (hidden + 3 * inner)));
+  if (shape.has_logits) its.take(router, rows * routing.experts);
+  else table->router({x, router, its.memory.data(), rows, hidden, routing.experts});
+  its.add_bias(bias(5), rows, routing.experts);
   const Rows found = its.compute(shape, weights, optional(params, shapes, ndims, 2), bias(8), x, rows);
   table->weighted_sum({found.hidden, its.groups.weights.data(), its.groups.places.data(),
                        static_cast<float*>(params[count - 1]), rows, routing.chosen, hidden});
@@ -223,7 +222,9 @@ int expert_products(int count, void** params, int64_t** shapes, int* ndims, Weig
                                  nullptr, hidden, inner, shapes[3][1], shapes[4][1], kind};
   PoolLock lock;
   Layer& its = layer();
-  its.begin(floats(params[1]), optional_at(5), rows, shape.routing.experts, rows * chosen * (hidden + 3 * inner));
+  its.reserve(rows * (shape.routing.experts + chosen * (hidden + 3 * inner)));
+  its.take(floats(params[1]), rows * shape.routing.experts);
+  its.add_bias(optional_at(5), rows, shape.routing.experts);
   const Rows found = its.compute(shape, weights, optional_at(2), nullptr, floats(params[0]), rows);
   float* y = static_cast<float*>(params[8]);
   const int32_t* places = its.groups.places.data();
@@ -264,7 +265,9 @@ MB_OP(mb_expert_sum) {
   if (shapes[0][1] != chosen * hidden) return kOutside;
   PoolLock lock;
   Layer& its = layer();
-  its.begin(floats(params[1]), optional_at(3), rows, shape.routing.experts, places * hidden);
+  its.reserve(rows * shape.routing.experts + places * hidden);
+  its.take(floats(params[1]), rows * shape.routing.experts);
+  its.add_bias(optional_at(3), rows, shape.routing.experts);
   Groups& groups = its.groups;
   groups.choose(shape.routing, optional_at(2), its.memory.data(), rows);
   const float *bias = optional_at(4), *scale = optional_at(5), *products = floats(params[0]);

@@ -43,8 +43,7 @@ struct HeadProducts {
 int head_products(int count, void** params, int64_t** shapes, WeightKind kind) {
   const HeadProductsShape shape = settings_of<HeadProductsSettings>(count, params).shape;
   const HeadProducts its = {shape.heads, shape.stride, shape.first, shape.inputs, shape.outputs, shapes[0][0], shapes[0][1],
-                            shapes[1][1],
-                            floats(params[0]), static_cast<const char*>(params[1]), static_cast<float*>(params[3]), kind};
+                            shapes[1][1], floats(params[0]), static_cast<const char*>(params[1]), static_cast<float*>(params[3]), kind};
   if (!its.is_possible()) return kOutside;
   PoolLock lock;
   static auto& memory = *new std::vector<float>;

@@ -13,6 +13,7 @@ constexpr int64_t kPairsAhead = 4;
 
 struct AmxBfloat16 : Bfloat16 {
   static void few(const LinearArgs& a) { linear_few<kFewRows>(a); }
+
   // Writes a row to its place in each tile; returns its scale.
   static float write(const float* x, int64_t depth, char* to) {
     typedef uint16_t Halves __attribute__((vector_size(kLanes * 2), aligned(2), may_alias));

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from mindbatch.config.machine import MachineMemory, memory_here
-from mindbatch.config.model_task import slices_notes
+from mindbatch.config.model_task import slices_in_sums, slices_notes
 from mindbatch.dataset.data_config import always_chats
 from mindbatch.dataset.rows import RowMaker
 from mindbatch.decoding import DecodingParams
@@ -67,7 +67,8 @@ def _make_plan(config: PlanConfig, setup: EngineSetup, topology: Topology, scrat
     ranks = RankMemory(topology, partial(MemoryDemand.of, setup))
     plan = Plan(rows, setup, ranks, estimate)
     of_prompts = None if setup.tokenizer is None else setup.tokenizer.take_note()
-    notes = (*_memory_notes(config, plan), *slices_notes(config), *_run_notes(config), of_prompts)
+    of_slices = slices_notes(slices_in_sums(config))
+    notes = (*_memory_notes(config, plan), *of_slices, *_run_notes(config), of_prompts)
     return replace(plan, notes=tuple(note for note in notes if note is not None))
 
 

@@ -74,13 +74,13 @@ def linear_layers(network: Any) -> Iterator[tuple[str, Any, str]]:
 
 
 class WithAdapters(nn.Cell):
-    """Calls the cell of an adapted operation on x [T, ...] and a weight with the slots and adapters."""
+    """Calls the cell of an adapted operation on x [T, ...] and a weight, with the slots and adapters."""
 
     def __init__(self, cell: nn.Cell, adapted: AdaptedLayer) -> None:
         super().__init__(auto_prefix=False)
         self.cell, self.stored, self.slots = cell, adapted.stored, adapted.slots
 
-    def construct(self, x: Tensor, weight: Tensor) -> Any:
+    def construct(self, x: Tensor, weight: Tensor) -> Tensor:
         # The dependency on x is needed: MindSpore 2.9 may otherwise read the slots before they are written.
         slots = ops.depend(self.slots, x)[: x.shape[0]]
         return self.cell(x, weight, slots, *self.stored)
@@ -93,14 +93,13 @@ class AdaptedProduct(nn.Cell):
         self, outputs: int, kernels: MindSporeKernels, adapted: AdaptedLayer, reduce: nn.Cell
     ) -> None:
         super().__init__(auto_prefix=False)
-        cell = kernels.cell("adapted_products", outputs=outputs, shape=adapted.shape)
-        self.products = WithAdapters(cell, adapted)
+        self.products = kernels.cell("adapted_products", outputs=outputs, shape=adapted.shape)
         self.sum = kernels.cell("adapted_sum", shape=adapted.shape)
         self.stored, self.slots, self.reduce = adapted.stored, adapted.slots, reduce
 
     def construct(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        y, inner = self.products(x, weight)
-        slots = ops.depend(self.slots, y)[: x.shape[0]]
+        slots = ops.depend(self.slots, x)[: x.shape[0]]  # as in `WithAdapters`
+        y, inner = self.products(x, weight, slots, *self.stored)
         return self.sum(self.reduce(y), self.reduce(inner), bias, slots, *self.stored)
 
 
