@@ -103,11 +103,11 @@ def _compile(sources: Iterable[Path], target: Path, flags: list[str]) -> None:
         place = target.with_name(f"{target.name}_{source.stem}.o")
         # What only calls the kernels is not itself looked at: half the time.
         special = setup["VARIANT_FLAGS"].get(source.stem, []) + (flags if source.stem != "driver" else [])
-        if source.stem == "instruction_sets" or source.stem in setup["EXTENSION_FLAGS"]:
+        if source.stem == "instruction_sets" or source.stem in setup["X86_EXTENSIONS"]:
             special += [
                 "-DMB_EMULATED",
                 "-Wno-psabi",
-                *map(setup["extension_macro"], setup["EXTENSION_FLAGS"] if IS_X86 else ()),
+                *map(setup["extension_macro"], setup["X86_EXTENSIONS"] if IS_X86 else ()),
             ]
         _run(["g++", *common, *special, "-c", str(source), "-o", str(place)])
         return str(place)

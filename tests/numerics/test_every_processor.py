@@ -29,12 +29,16 @@ STRATEGIES = [
     DecodingParams(max_new_tokens=8, prompt_lookup_num_tokens=3, logprobs=1),
 ]
 STRATEGIES_OF = "qwen3"
+LONG = 120
 
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the C++ kernels were not built")
 
 
 def digest(case: str, kind: str, variant: str, folder: Path) -> str:
-    """Of all logits that greedy tokens are chosen from; of STRATEGIES_OF also of what each strategy makes."""
+    """Of all logits that greedy tokens are chosen from; of STRATEGIES_OF also of what each strategy makes.
+
+    And of those behind a prompt that attention sums in parts.
+    """
     llm = load(write_case(folder, case), max_batched_tokens=64, instruction_set=variant, **KINDS[kind])
     prompts, of = prompts_of(case), hashlib.sha256()
     run = LastRun(llm, prompts, DecodingParams(max_new_tokens=6))
@@ -42,6 +46,9 @@ def digest(case: str, kind: str, variant: str, folder: Path) -> str:
         of.update(np.array(prefix, np.int32).tobytes() + run.logits[prefix].tobytes())
     if case == STRATEGIES_OF:
         rows = prompts[: len(STRATEGIES)]
+        run = LastRun(llm, [(prompts[0] * LONG)[:LONG]], DecodingParams(max_new_tokens=2))
+        for prefix in sorted(run.logits):
+            of.update(run.logits[prefix].tobytes())
         for result in LastRun(llm, rows, STRATEGIES).results:
             of.update(repr(result.outputs).encode())
     return of.hexdigest()[:16]

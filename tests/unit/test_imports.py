@@ -79,6 +79,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "loading",
         "checkpoint",
         "config",
+        "kernels.native_library",
         "parallel",
     }
     | LOWEST,

@@ -13,6 +13,7 @@ SUBJECTS = {
     "strategies": ("strategies",),
     "batch": ("batch", "memory", "choices"),
     "peers": ("peers",),
+    "exactness": ("exactness", "gemma"),
     "lora": ("lora",),
     "load": ("load",),
     "processes": ("parallel", "start", "scaling"),

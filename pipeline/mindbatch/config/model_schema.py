@@ -214,7 +214,17 @@ class RuntimeConfig:
     instruction_set: str = option(
         "auto",
         "instruction set of the native kernels; auto: the best of the processor",
-        kind.choice("auto", "portable", "neon", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx"),
+        kind.choice(
+            "auto",
+            *("portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx"),
+            *("neon", "neon_dotprod", "neon_i8mm_bf16"),
+        ),
+    )
+    arithmetic: str = option(
+        "auto",
+        "order of the sums beside bfloat16 and int8; vectors: that of every instruction set but AMX, for the "
+        "same bytes on all of them; auto: the fastest",
+        kind.choice("auto", "vectors"),
     )
     verbose: bool = option(
         False, "show the messages of MindSpore and MindFormers, tracebacks, requests to a server"

@@ -218,6 +218,15 @@ def _runtime_errors(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]
         yield (
             f"runtime.instruction_set={runtime.instruction_set}: is for the native kernels of a CPU; use auto"
         )
+    if runtime.arithmetic != "auto" and (
+        runtime.device_target == "Ascend"
+        or runtime.kernels == "reference"
+        or runtime.instruction_set == "amx"
+    ):
+        yield (
+            f"runtime.arithmetic={runtime.arithmetic}: is for the native kernels of a CPU, without "
+            "runtime.instruction_set=amx; use auto"
+        )
     if runtime.block_size < SMALLEST_NPU_BLOCK and runtime.device_target == "Ascend":
         yield (
             f"runtime.block_size={runtime.block_size}: not with runtime.device_target=Ascend, whose "

@@ -10,6 +10,8 @@ from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType, cache_type,
 from mindbatch.kernels.native_library import find_library, library_text
 
 CHOICES = ("auto", "native", "reference")
+COMMON_SET = "avx512_bf16"
+"""The best instruction set of processors with AMX whose bits are those of all others."""
 
 
 def choose_kernels(
@@ -20,12 +22,14 @@ def choose_kernels(
     quantization: str | None = None,
     instruction_set: str = "auto",
     cache_dtype: str = "auto",
+    arithmetic: str = "auto",
 ) -> Kernels:
     """The kernels for a device. "auto" takes the fastest that are there.
 
     num_threads: of the native kernels; None is one for each core.
     dtype, quantization, cache_dtype: as these keys of `model` name them.
     instruction_set: of the native kernels; "auto" leaves it as it is in this process, at first the best one.
+    arithmetic: "vectors" takes the best one below AMX, whose bits are its own; "auto" the fastest.
 
     Raises:
         ConfigError: the name is unknown or not one of the device's, native kernels are requested and were not
@@ -54,6 +58,8 @@ def choose_kernels(
         library.set_num_threads(num_threads)
     if instruction_set != "auto":
         library.set_variant(instruction_set)
+    elif arithmetic == "vectors" and library.variant == "amx":
+        library.set_variant(COMMON_SET)
     return NativeKernels(library, weights, cache)
 
 

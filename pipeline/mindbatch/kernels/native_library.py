@@ -19,16 +19,30 @@ if TYPE_CHECKING:  # commands that only ask for it load no NumPy
     Array = npt.NDArray[Any]
     FloatArray = npt.NDArray[np.float32]
 
-VARIANTS = ("amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "neon", "portable")
+VARIANTS = (
+    "amx",
+    "avx512_bf16",
+    "avx512_vnni",
+    "avx512",
+    "avx2",
+    "neon_i8mm_bf16",
+    "neon_dotprod",
+    "neon",
+    "portable",
+)
 INTERFACE = 19  # mb_interface() in csrc/mindspore_ops.cpp
 
 _PRODUCTS = {
     "neon": ("float32", "int32"),
+    "neon_dotprod": ("float32", "int8"),
+    "neon_i8mm_bf16": ("bfloat16", "int8"),
     "avx512_vnni": ("float32", "int8"),
     "avx512_bf16": ("bfloat16", "int8"),
     "amx": ("bfloat16 tiles", "int8 tiles"),
 }
 """By instruction set: what it multiplies bfloat16 and int8 in; the others widen both."""
+_ARITHMETIC = {"amx": "tiles", "portable": "vectors without multiply-add"}
+"""Which bits instruction sets come to where they are not those of vectors."""
 
 
 @dataclass(frozen=True)
@@ -226,3 +240,18 @@ def faster() -> str | None:
         f"model.quantization=int8 (a quarter of float32's bytes, products in {products[1]}), "
         f"model.dtype=bfloat16 (half of them, products in {products[0]}{prompts})"
     )
+
+
+def arithmetic_of(kernels: str, weights: str) -> str:
+    """Names the bits that kernels come to: one name for all that come to the same.
+
+    kernels: names as `choice.kernels_in_use` gives them, those of several ranks with commas. weights: the
+    type in which they are kept; tiles multiply no float32.
+    """
+
+    def bits_of(name: str) -> str:
+        if name not in VARIANTS:
+            return name
+        return "vectors" if name == "amx" and weights == "float32" else _ARITHMETIC.get(name, "vectors")
+
+    return ", ".join(sorted({bits_of(name) for name in kernels.split(", ")}))

@@ -112,6 +112,7 @@ def load_runners(
             model.quantization,
             runtime.instruction_set,
             model.cache_dtype,
+            runtime.arithmetic,
         )
         kernels.set_up()
         join(kernels)

@@ -41,35 +41,42 @@ def first_logits(arch: Architecture, weights: StoredWeights) -> FloatArray:
         CheckpointError: the tensors do not fit, or are damaged.
         ConfigError: the kernels do not run here.
     """
+    return prompt_logits(arch, weights, fixed_prompts(arch.vocab_size, arch.max_positions))
+
+
+def prompt_logits(arch: Architecture, weights: StoredWeights, prompts: list[list[int]]) -> FloatArray:
+    """Computes the logits of all positions of prompts in one step; see `first_logits`."""
     from mindbatch.engine.model_runner import ModelRunner
     from mindbatch.kernels.choice import choose_kernels
     from mindbatch.kernels.shapes import CacheGeometry
 
     kernels = choose_kernels("auto", "CPU")
     kernels.set_up()
-    prompts = fixed_prompts(arch.vocab_size, arch.max_positions)
+    longest = max(map(len, prompts))
+    blocks = -(-longest // BLOCK_SIZE)
     settings = EngineSettings(
         batch_size=len(prompts),
-        seq_length=len(prompts[0]),
+        seq_length=longest,
         block_size=BLOCK_SIZE,
-        num_blocks=len(prompts),
-        max_batched_tokens=NUM_PROMPTS * TOKENS,
+        num_blocks=len(prompts) * blocks,
+        max_batched_tokens=sum(map(len, prompts)),
         num_states=0 if arch.recurrence is None else len(prompts),
     )
     geometry = CacheGeometry(settings.num_blocks, settings.block_size, settings.num_states)
     spec = ModelSpec.of(arch, RankPart(weights.shard))
     runner = ModelRunner(native.load(spec, weights, kernels, geometry), settings)
-    step = _step(prompts, has_states=settings.is_recurrent)
+    step = _step(prompts, blocks, has_states=settings.is_recurrent)
     return np.array(runner.run(step).logits(range(step.num_tokens)))
 
 
-def _step(prompts: list[list[int]], *, has_states: bool) -> Step:
-    """Schedules all prompts in one step, each with its own block and, if needed, its own state slot."""
+def _step(prompts: list[list[int]], blocks: int, *, has_states: bool) -> Step:
+    """Schedules all prompts in one step, each with blocks of its own and, if needed, its own state slot."""
     scheduled = []
-    for block, ids in enumerate(prompts):
-        row = Row(_PARAMS, tuple(ids), [], (), block)
-        sequence = Sequence(row, None, block_table=[block], state_table=[block] * has_states)
-        request = Request(str(block), tuple(ids), _PARAMS)
+    for index, ids in enumerate(prompts):
+        row = Row(_PARAMS, tuple(ids), [], (), index)
+        table = [*range(index * blocks, (index + 1) * blocks)]
+        sequence = Sequence(row, None, block_table=table, state_table=[index] * has_states)
+        request = Request(str(index), tuple(ids), _PARAMS)
         group = SequenceGroup(request, strategy_for(_PARAMS), [sequence], len(ids) + 1)
         scheduled.append(ScheduledTokens(group, sequence, 0, len(ids), len(ids)))
     return Step(scheduled, num_tokens=sum(map(len, prompts)))

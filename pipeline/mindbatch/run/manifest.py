@@ -13,43 +13,32 @@ from mindbatch.config.machine import versions
 from mindbatch.config.model_task import ModelTaskConfig, kept_weights, slices_in_sums
 from mindbatch.io.amounts import counted, per_second
 from mindbatch.io.storage import Storage, write_whole
+from mindbatch.kernels.native_library import arithmetic_of
 from mindbatch.ledger.ledger import ComputedWith, Ledger
 from mindbatch.ledger.run_folder import RESULT_NAMES, RunFolder
 from mindbatch.ledger.run_record import RunRecord, changes, read_manifest
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.index import RowCounts, RowIndex
 
-_ARITHMETIC = 3
+_ARITHMETIC = 4
 """Raised when the kernels come to other bits: tests/numerics/test_every_processor.py has those of now."""
-_SAME_BITS = dict.fromkeys(("avx512_vnni", "avx512_bf16", "avx512", "avx2", "neon"), "multiply-add")
-"""Instruction sets that come to the same bits in every type; AMX does in float32 alone, plain x86 never."""
 
 
 def computed_with(config: ModelTaskConfig, kernels: str) -> ComputedWith:
-    """Collects these settings of a session. kernels: see `LLM.kernels`.
+    """Collects what decides the bits of a session's rows. kernels: see `LLM.kernels`.
 
-    model_parallel is 1 where sums over the slices have the bits of one process.
+    model_parallel is 1 where sums over the slices have the bits of one process; kernels are the classes of
+    those that come to the same bits.
     """
     device = config.runtime.device_target
+    dtype = kept_weights(config.model, device)
     return {
         "device_target": device,
-        "dtype": kept_weights(config.model, device),
+        "dtype": dtype,
         "model_parallel": slices_in_sums(config),
-        "kernels": kernels,
+        "kernels": arithmetic_of(kernels, dtype),
         "arithmetic": _ARITHMETIC,
     }
-
-
-def differences(before: ComputedWith, now: ComputedWith) -> list[str]:
-    """Returns a line for each difference that may change bits."""
-    return changes(*({**kind, "kernels": _adding_alike(kind)} for kind in (before, now)))
-
-
-def _adding_alike(kind: ComputedWith) -> str:
-    """Returns the kernels, and for those that come to the same bits one name."""
-    names = str(kind.get("kernels")).split(", ")
-    plain = {**_SAME_BITS, "amx": "multiply-add"} if kind.get("dtype") == "float32" else _SAME_BITS
-    return ", ".join(sorted({plain.get(name, name) for name in names}))
 
 
 def results_by_kind(index: RowIndex, ledger: Ledger) -> list[tuple[ComputedWith, int]]:
@@ -66,7 +55,7 @@ def mixed(folder: RunFolder, index: RowIndex, ledger: Ledger) -> Iterator[str]:
     others = [
         f"{counted(count, 'row')} before with {', '.join(changed)}"
         for kind, count in results_by_kind(index, ledger)
-        if (changed := differences(kind, ledger.computed_with))
+        if (changed := changes(kind, ledger.computed_with))
     ]
     if others:
         yield (

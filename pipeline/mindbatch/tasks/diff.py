@@ -21,7 +21,6 @@ from mindbatch.ledger.entries import EntryKind
 from mindbatch.ledger.ledger import EntryLocation, Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord, changes
-from mindbatch.run.manifest import differences
 from mindbatch.tasks.runs.run_state import json_mapping, state_of
 
 NO_RUNS = "{}: must be given: mindbatch diff FIRST SECOND, the folders of two runs"
@@ -225,7 +224,7 @@ def _computed_with(database: sqlite3.Connection, ledgers: Sequence[Ledger]) -> l
         for run, ledger in enumerate(ledgers)
     )
     pairs = product(first, second) if any(kind not in second for kind in first) else ()
-    return [*dict.fromkeys(line for pair in pairs for line in differences(*pair))]
+    return [*dict.fromkeys(line for pair in pairs for line in changes(*pair))]
 
 
 def _unfinished(*folders: str) -> Iterator[str]:

@@ -22,7 +22,7 @@ from mindbatch.llm import LLM
 from mindbatch.run.batch_config import BatchConfig, ReplayConfig
 from mindbatch.run.generation import entry_of
 from mindbatch.run.identity import fingerprint_fields
-from mindbatch.run.manifest import computed_with, differences
+from mindbatch.run.manifest import computed_with
 from mindbatch.run.survey import DataInput
 from mindbatch.tasks.diff import difference
 
@@ -41,7 +41,7 @@ def run(config: ReplayConfig) -> int:
     show(f"{printable(row.source)}:{row.line}: key {printable(row.key)}")
     for change in changes(record.fields, fingerprint_fields(config)):
         show(f"other settings: {printable(change)}")
-    for change in differences(kind, now):
+    for change in changes(kind, now):
         show(f"computed with: {printable(change)}")
     for line in _outcome(again):
         print(line, file=data_output())

@@ -8,10 +8,9 @@ import pytest
 
 from mindbatch.config.paths import data_root
 from mindbatch.io.errors import CheckpointError
-from mindbatch.ledger.ledger import ComputedWith
+from mindbatch.kernels.native_library import arithmetic_of
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.identity import fingerprint_fields
-from mindbatch.run.manifest import differences
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run as reshard
 from peft_folders import write_adapter
@@ -169,27 +168,19 @@ def test_the_files_of_all_ranks_count_where_the_model_is_cut(cut: str, folder: P
     assert changed(before, fields(tmp_path / "cut", **{f"parallel__{cut}": 2})) == {"weights"}
 
 
-def kind(kernels: str, dtype: str = "float32", model_parallel: int = 1) -> ComputedWith:
-    return {"dtype": dtype, "model_parallel": model_parallel, "kernels": kernels}
-
-
 @pytest.mark.parametrize(
-    ("before", "now", "lines"),
+    ("kernels", "weights", "bits"),
     [
-        (kind("avx512"), kind("avx512_vnni"), []),
-        (kind("avx512", "int8"), kind("avx512_bf16, avx512_vnni", "int8"), []),
-        (kind("amx"), kind("avx512_bf16"), []),
-        (kind("amx", "int8"), kind("avx512_bf16", "int8"), ["kernels amx -> multiply-add"]),
-        (kind("avx512"), kind("avx2, avx512"), []),
-        (kind("amx"), kind("neon"), []),
-        (kind("avx2", "bfloat16"), kind("neon", "bfloat16"), []),
-        (kind("neon"), kind("neon, portable"), ["kernels multiply-add -> multiply-add, portable"]),
-        (
-            kind("ascend"),
-            kind("avx2", model_parallel=2),
-            ["kernels ascend -> multiply-add", "model_parallel 1 -> 2"],
-        ),
+        ("avx512", "float32", "vectors"),
+        ("avx512_bf16, avx512_vnni", "int8", "vectors"),
+        ("amx", "float32", "vectors"),
+        ("amx", "int8", "tiles"),
+        ("amx, avx2", "bfloat16", "tiles, vectors"),
+        ("neon_i8mm_bf16", "bfloat16", "vectors"),
+        ("neon, portable", "float32", "vectors, vectors without multiply-add"),
+        ("ascend", "float32", "ascend"),
+        ("reference", "float32", "reference"),
     ],
 )
-def test_differences(before: ComputedWith, now: ComputedWith, lines: list[str]) -> None:
-    assert [line.replace('"', "") for line in differences(before, now)] == lines
+def test_kernels_of_the_same_bits_have_one_name(kernels: str, weights: str, bits: str) -> None:
+    assert arithmetic_of(kernels, weights) == bits

@@ -303,7 +303,7 @@ def test_rows_that_are_computed_otherwise_than_before_are_told(
         "dtype": "float32",
         "model_parallel": 1,
         "kernels": "shadow",
-        "arithmetic": 3,
+        "arithmetic": 4,
     }
     assert manifest["computed_with"] == [{"rows": done, **kind}]
     interrupted(config, 1)

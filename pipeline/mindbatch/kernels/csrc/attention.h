@@ -5,8 +5,9 @@
 // are taken together in tiles, and a span of tiles passes over the context in chunks, so that what is cached is
 // loaded once for all of them and no matrix of scores leaves a core's caches: after Dao et al., "FlashAttention"
 // (2022). Within a chunk they take its parts in turn, which stay in the first-level cache. After each chunk a query
-// has the largest score so far, and sums over the positions in their order. Chunks begin at multiples of their size,
-// so that neither a tile, nor its companions, nor the threads change anything in any query's arithmetic.
+// has the largest score so far, and sums over the positions: of each part in their order, then of the parts in theirs,
+// for a long chain of sums is less exact. Chunks and parts begin at multiples of their size, so that neither a tile, nor
+// its companions, nor the threads change anything in any query's arithmetic.
 
 constexpr int kTileQueries = 8;
 constexpr int64_t kSpanTiles = 16;
@@ -71,7 +72,7 @@ inline void score_vectors(const AttentionArgs& a, const Positions<Number>* from,
 // The scores of part of a chunk, in whole vectors of `Lanes`, which divide a block.
 template <class Number, class Lanes, int Queries>
 inline void score_blocks(const AttentionArgs& a, const QueryTile& tile, const Chunk& chunk, const TileMemory& m) {
-  constexpr int kVectors = kLanes == 16 ? 2 : 1;
+  constexpr int kVectors = kRegisters == 32 ? 2 : 1;
   const auto positions = [&](int64_t i) -> Positions<Number> {
     const int64_t at = chunk.first + i, next = at + kVectors * Lanes::kCount;
     const Number* keys = keys_at<Number>(a, chunk.table, tile.kv_head, at);
@@ -102,8 +103,7 @@ __attribute__((noinline)) float exponentials(float* scores, int64_t begin, int64
   Vec largest = splat(running.top);
   Sums sum;
   for (int64_t i = from; i < to; i += kLanes) largest = vmax(load(scores + i), largest);
-  float top = largest[0];
-  for (int l = 1; l < kLanes; l++) top = largest[l] > top ? largest[l] : top;
+  const float top = largest_of(largest);
   for (int64_t i = from; i < to; i += kSumLanes) {
     Vec e[kSumVecs];
     for_each<kSumVecs>([&](int v) { e[v] = load(scores + i + v * kLanes) - top; });
@@ -124,7 +124,7 @@ inline void weigh_values(const AttentionArgs& a, const QueryTile& tile, const Ch
                          const TileMemory& m) {
   Vec sum[Queries][Width];
   for (int q = 0; q < Queries; q++)
-    for (int v = 0; v < Width; v++) sum[q][v] = load(m.result + q * a.padded_head_dim + d + v * kLanes);
+    for (int v = 0; v < Width; v++) sum[q][v] = Vec{};
   for (int64_t i = chunk.begin; i < chunk.end;) {
     int64_t count = a.block_size - (chunk.first + i) % a.block_size;
     if (count > chunk.end - i) count = chunk.end - i;
@@ -138,7 +138,10 @@ inline void weigh_values(const AttentionArgs& a, const QueryTile& tile, const Ch
     i += count;
   }
   for (int q = 0; q < Queries; q++)
-    for (int v = 0; v < Width; v++) store(m.result + q * a.padded_head_dim + d + v * kLanes, sum[q][v]);
+    for (int v = 0; v < Width; v++) {
+      float* result = m.result + q * a.padded_head_dim + d + v * kLanes;
+      store(result, load(result) + sum[q][v]);
+    }
 }
 
 template <class Number, int Queries>
@@ -152,7 +155,7 @@ void score(const AttentionArgs& a, const QueryTile& tile, const Chunk& chunk, co
 template <class Number, int Queries>
 void weigh(const AttentionArgs& a, const QueryTile& tile, const Chunk& chunk, const TileMemory& m) {
   int64_t d = 0;
-  constexpr int kWide = kLanes == 16 ? 2 : 1;
+  constexpr int kWide = kRegisters == 32 ? 2 : 1;
   for (; d + kWide * kLanes <= a.padded_head_dim; d += kWide * kLanes)
     weigh_values<Number, Queries, kWide>(a, tile, chunk, d, m);
   for (; d < a.padded_head_dim; d += kLanes) weigh_values<Number, Queries, 1>(a, tile, chunk, d, m);

@@ -265,14 +265,6 @@ inline Vec exp_to_round(Vec x) {
   return select((IntVec)(x < splat(-87.0f)), Vec{}, (Vec)((IntVec)p + ((IntVec)shifted << 23)));
 }
 
-inline float largest_of(Vec v) {
-  float part[kLanes];
-  store(part, v);
-  for (int width = kLanes / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; i++) part[i] = part[i + width] > part[i] ? part[i + width] : part[i];
-  return part[0];
-}
-
 // Turns scores [begin, end) of a query, -inf where it sees nothing, into exponentials, which are kept rounded, in half the
 // memory; `result`, its values so far, follows the largest score.
 inline void exponentials_in_place(float* scores, int64_t begin, int64_t end, AmxRunning& running, float* result,

@@ -5,6 +5,9 @@
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 #include "operators.h"
@@ -20,6 +23,15 @@ namespace avx512_vnni { void linear_int8(const LinearArgs&); }
 #endif
 #if defined(MB_WITH_AVX512_BF16)
 namespace avx512_bf16 { void linear_bfloat16(const LinearArgs&); }
+#endif
+#if defined(MB_WITH_NEON_DOTPROD)
+namespace neon_dotprod { void linear_int8(const LinearArgs&); }
+#endif
+#if defined(MB_WITH_NEON_I8MM_BF16)
+namespace neon_i8mm_bf16 {
+void linear_bfloat16(const LinearArgs&);
+void linear_int8(const LinearArgs&);
+}  // namespace neon_i8mm_bf16
 #endif
 #if defined(MB_WITH_AMX)
 namespace amx {
@@ -64,6 +76,13 @@ bool has_avx512() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
 }
+#elif defined(__aarch64__)
+// Linux, Documentation/arch/arm64/elf_hwcaps.rst
+[[maybe_unused]] bool has_dotprod() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
+[[maybe_unused]] bool has_i8mm_and_bf16() {
+  constexpr unsigned long kBoth = HWCAP2_I8MM | HWCAP2_BF16;
+  return (getauxval(AT_HWCAP2) & kBoth) == kBoth;
+}
 #endif
 
 // The kernels of each instruction set, the best last: a processor that has one has those before it.
@@ -97,6 +116,16 @@ struct InstructionSets {
     if (!has_bf16()) return;
     extend("avx512_bf16").linear[kBfloat16] = avx512_bf16::linear_bfloat16;
 #endif
+#if defined(MB_WITH_NEON_DOTPROD)
+    if (!has_dotprod()) return;
+    extend("neon_dotprod").linear[kInt8] = neon_dotprod::linear_int8;
+#endif
+#if defined(MB_WITH_NEON_I8MM_BF16)
+    if (!has_i8mm_and_bf16()) return;
+    KernelTable& paired = extend("neon_i8mm_bf16");
+    paired.linear[kBfloat16] = neon_i8mm_bf16::linear_bfloat16;
+    paired.linear[kInt8] = neon_i8mm_bf16::linear_int8;
+#endif
 #if defined(MB_WITH_AMX)
     if (!has_amx()) return;
     KernelTable& tiled = extend("amx");
@@ -120,7 +149,8 @@ const KernelTable* table = &sets().tables[sets().count - 1];
 
 using namespace mindbatch;
 
-// The instruction set in use: "portable" or "neon", "avx2", "avx512", "avx512_vnni", "avx512_bf16" or "amx".
+// The instruction set in use: "portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16" or "amx"; "neon", "neon_dotprod" or
+// "neon_i8mm_bf16".
 MB_EXPORT const char* mb_variant() { return table->name; }
 
 // Chooses an instruction set by name; 0 when this machine or this build does not have it.

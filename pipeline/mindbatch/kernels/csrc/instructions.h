@@ -1,10 +1,30 @@
-// The instructions of AVX512_VNNI, AVX512_BF16 and AMX that products and attention use, as Intel's manual (SDM, volume 2) has them.
+// The instructions beyond AVX-512 and NEON that products and attention use: those of AVX512_VNNI, AVX512_BF16 and AMX as
+// Intel's manual (SDM, volume 2) has them; those of ARM's extensions (Arm ARM, DDI 0487) with one rounding for each product.
 //
 // With MB_EMULATED they are plain C++ that does the same, numbers below the normal ones aside: tests run the kernels
 // on processors that lack them. A tile has 16 rows of 64 bytes; tiles 0 to 3 are sums, 4 and 5 are of x, 6 and 7 of
 // the weights.
 
 constexpr int64_t kTileSide = 16, kTileRowBytes = 64, kTileBytes = kTileSide * kTileRowBytes;
+
+#if defined(__aarch64__)
+
+// SDOT; and BFMLALT, then BFMLALB, where x86's VDPBF16PS adds the second number of a pair first, too. (BFDOT and BFMMLA
+// round otherwise.)
+#define MB_DOT_BYTES(sum, x, w) (IntVec)vdotq_s32((int32x4_t)(sum), (int8x16_t)(x), (int8x16_t)(w))
+#define MB_DOT_PAIRS(sum, x, w) dot_pairs(sum, x, w)
+constexpr bool kDotsAreShifted = false;
+
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+inline Vec dot_pairs(Vec sum, IntVec x, IntVec w) {
+  const float32x4_t second = vbfmlaltq_f32((float32x4_t)sum, (bfloat16x8_t)w, (bfloat16x8_t)x);
+  return (Vec)vbfmlalbq_f32(second, (bfloat16x8_t)w, (bfloat16x8_t)x);
+}
+#endif
+
+#else
+
+constexpr bool kDotsAreShifted = true;
 
 #if !defined(MB_EMULATED)
 
@@ -175,5 +195,7 @@ inline void emulated_tile_dot_bytes(int sum, int x, int w) {
 #define MB_TILE_STORE(tile, to, stride) emulated_store(tile, to, stride)
 #define MB_TILE_DOT_PAIRS(sum, x, w) emulated_tile_dot_pairs(sum, x, w)
 #define MB_TILE_DOT_BYTES(sum, x, w) emulated_tile_dot_bytes(sum, x, w)
+
+#endif
 
 #endif

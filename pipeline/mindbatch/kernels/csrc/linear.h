@@ -8,10 +8,14 @@
 // slice of kGroupsAtOnce (16 KB) stays in the first-level cache of its core while the tiles of x pass by.
 //
 // A Kind (linear_*.h) says what it reads of x (Word, so many for each row and group), what its sums are, how many
-// rows a tile has at most, and how a group is added.
+// rows a tile has at most, and how groups are added, kStep of them at a time.
 
 constexpr int64_t kGroupsAtOnce = 128;
 constexpr int64_t kRowBytes = kPanel * 4;
+// As many vectors of a panel as a tile of so many rows sums up at once, for registers hold the sums.
+constexpr int part_vecs(int rows) { return kLanes > 4 || rows * kVecs <= kRegisters / 2 ? kVecs : kRegisters / 8; }
+// Rows of a tile at most, and no more than a vector has lanes: see `lay_out`.
+constexpr int kSumRows = kLanes == 16 ? 14 : (kLanes == 8 ? 3 : 4);
 // How far ahead a tile takes x and the panel from the second-level cache to the first.
 constexpr int64_t kWordsAhead = 192, kGroupsAhead = 4;
 // How many bytes ahead a panel comes from memory that one tile passes over. Measured: at 2048 and 4096 it came slower.
@@ -23,36 +27,59 @@ struct Ahead {
   int64_t step, second;
 };
 
+// Of a part of a panel: see `tile`. Fetches: what is ahead, and the panel.
+// (Loops over sums are unrolled early: later, the compiler has already put the sums in memory before and behind.)
+template <class Kind, int Rows, bool IsStream, bool Fetches>
+inline void tile_part(const typename Kind::Word* x, const char* panel, int64_t groups, bool is_first, float* acc, Ahead ahead) {
+  typedef typename Kind::Sum Sum;
+  constexpr int kPartVecs = part_vecs(Rows);
+  Sum sum[Rows][kPartVecs];
+#pragma GCC unroll 16
+  for (int r = 0; r < Rows; r++)
+#pragma GCC unroll 8
+    for (int v = 0; v < kPartVecs; v++) sum[r][v] = is_first ? Sum{} : (Sum)load(acc + r * kPanel + v * kLanes);
+  Kind::turn(sum);
+  for (int64_t g = 0; g < groups; g += Kind::kStep) {
+    const typename Kind::Word* words = x + g * Rows * Kind::kWords;
+    if constexpr (Fetches) {
+      for (int step = 0; step < Kind::kStep; step++, ahead.bytes += ahead.step) {
+        __builtin_prefetch(ahead.bytes, 0, 2);
+        __builtin_prefetch(ahead.bytes + ahead.second, 0, 2);
+      }
+      __builtin_prefetch(words + kWordsAhead);
+      if (!IsStream) {
+        __builtin_prefetch(panel + (g + kGroupsAhead) * kRowBytes);
+        __builtin_prefetch(panel + (g + kGroupsAhead) * kRowBytes + kRowBytes / 2);
+      }
+    }
+    Kind::template add<Rows>(words, panel + g * kRowBytes, sum);
+  }
+  Kind::turn(sum);
+#pragma GCC unroll 16
+  for (int r = 0; r < Rows; r++)
+#pragma GCC unroll 8
+    for (int v = 0; v < kPartVecs; v++) store(acc + r * kPanel + v * kLanes, (Vec)sum[r][v]);
+}
+
 // acc[r][c] += sum over g of x[g][r] * panel[g][c]; x: [groups, Kind::kWords, Rows], panel: [groups, kPanel].
 // is_first: acc holds nothing yet.
 // IsStream: the panel comes from memory. The processor itself takes it on to the first-level cache; a fetch for that too
 // holds up those from memory.
-// (Loops over sums are unrolled early: later, the compiler has already put the sums in memory before and behind.)
 template <class Kind, int Rows, bool IsStream>
 inline void tile(const typename Kind::Word* x, const char* panel, int64_t groups, bool is_first, float* acc, Ahead ahead) {
-  typedef typename Kind::Sum Sum;
-  Sum sum[Rows][kVecs];
-#pragma GCC unroll 16
-  for (int r = 0; r < Rows; r++)
-#pragma GCC unroll 8
-    for (int v = 0; v < kVecs; v++) sum[r][v] = is_first ? Sum{} : (Sum)load(acc + r * kPanel + v * kLanes);
-  for (int64_t g = 0; g < groups; g++) {
-    __builtin_prefetch(ahead.bytes, 0, 2);
-    __builtin_prefetch(ahead.bytes + ahead.second, 0, 2);
-    ahead.bytes += ahead.step;
-    const typename Kind::Word* words = x + g * Rows * Kind::kWords;
-    __builtin_prefetch(words + kWordsAhead);
-    if (!IsStream) {
-      __builtin_prefetch(panel + (g + kGroupsAhead) * kRowBytes);
-      __builtin_prefetch(panel + (g + kGroupsAhead) * kRowBytes + kRowBytes / 2);
-    }
-    Kind::template add<Rows>(words, panel + g * kRowBytes, sum);
-  }
-#pragma GCC unroll 16
-  for (int r = 0; r < Rows; r++)
-#pragma GCC unroll 8
-    for (int v = 0; v < kVecs; v++) store(acc + r * kPanel + v * kLanes, (Vec)sum[r][v]);
+  constexpr int64_t kPart = part_vecs(Rows) * kLanes;
+  tile_part<Kind, Rows, IsStream, true>(x, panel, groups, is_first, acc, ahead);
+  for (int64_t first = kPart; first < kPanel; first += kPart)
+    tile_part<Kind, Rows, IsStream, false>(x, panel + first * 4, groups, is_first, acc + first, ahead);
 }
+
+// The groups of a Kind are added one by one to sums as they are stored.
+struct OneByOne {
+  static constexpr int kStep = 1;
+
+  template <class Sums>
+  static void turn(Sums&) {}
+};
 
 template <class Kind>
 using TileFn = void (*)(const typename Kind::Word*, const char*, int64_t, bool, float*, Ahead);
@@ -170,12 +197,17 @@ inline TiledRows<Kind> tile_rows(const LinearArgs& a, const Tiling& tiling) {
   return {reinterpret_cast<const Word*>(tiled), scales};
 }
 
+// Rows [first, end) of a product.
+struct RowRange {
+  int64_t first, end;
+};
+
 // Adds the bias, where there is one, to values [rows, kPanel] of a panel, and writes them to its columns of y.
 // value: (row, offset in the panel) -> Vec.
 template <class Value>
-inline void store_rows(const LinearArgs& a, int64_t first_column, Value value) {
+inline void store_rows(const LinearArgs& a, int64_t first_column, RowRange rows, Value value) {
   const int64_t columns = a.columns - first_column < kPanel ? a.columns - first_column : kPanel;
-  for (int64_t r = 0; r < a.rows; r++) {
+  for (int64_t r = rows.first; r < rows.end; r++) {
     float* y = a.y + r * a.columns + first_column;
     each_vector(columns, [&](int64_t i, int lanes) {
       Vec found = value(r, i);
@@ -187,19 +219,20 @@ inline void store_rows(const LinearArgs& a, int64_t first_column, Value value) {
 
 // Adds the sums of a segment for a panel to those of the segments before it, which wait in `waiting`
 // [kMostLevels][rows, kPanel], and writes what is complete: there, or with the last segment to y.
-// value: (row, offset in the panel) -> the segment's Vec.
-template <class Value>
-inline void add_segment(const LinearArgs& a, int64_t segment, int64_t first_column, float* waiting, Value value) {
+// value: (row, offset in the panel) -> the segment's Vec. Level: complete_before(segment), where it is known.
+template <int Level = -1, class Value>
+inline void add_segment(const LinearArgs& a, int64_t segment, int64_t first_column, float* waiting, RowRange rows,
+                        Value value) {
   const int64_t size = a.rows * kPanel;
-  const int level = complete_before(segment);
+  const int level = Level < 0 ? complete_before(segment) : Level;
   const auto sum = [&](int64_t r, int64_t i) {
     Vec found = value(r, i);
     for (int l = 0; l < level; l++) found = load(waiting + l * size + r * kPanel + i) + found;
     return found;
   };
-  if (segment + 1 == a.segments) return store_rows(a, first_column, sum);
+  if (segment + 1 == a.segments) return store_rows(a, first_column, rows, sum);
   float* to = waiting + level * size;
-  for (int64_t r = 0; r < a.rows; r++)
+  for (int64_t r = rows.first; r < rows.end; r++)
     for (int64_t i = 0; i < kPanel; i += kLanes) store(to + r * kPanel + i, sum(r, i));
 }
 
@@ -254,7 +287,9 @@ inline void linear_panel(const LinearArgs& a, const Tiling& tiling, const TiledR
       multiply(words, slice, groups, g == 0, acc + first * kPanel, ahead);
       ahead.bytes += ahead.step * groups;
     }
-    if (is_last) add_segment(a, segment, p * kPanel, acc + a.rows * kPanel, Kind::sums(a, x.scales + segment, acc, tail));
+    if (!is_last) return;
+    const auto sums = Kind::sums(a, x.scales + segment, acc, tail);
+    add_segment(a, segment, p * kPanel, acc + a.rows * kPanel, {0, a.rows}, sums);
   });
   summarise(a, p);
 }

@@ -73,11 +73,44 @@ struct Fetch {
   }
 };
 
+constexpr int64_t kPairRows = 2 * kTileSide, kPairSums = kPairRows * kPanel;
+
+// The sums of a segment for a pair of blocks, added to those of the segments before a few rows at a time, while tiles
+// compute what comes next.
+template <class Kind>
+struct PairSums {
+  LinearArgs rows{};
+  int64_t segment = 0, first_column = 0;
+  const float *sums = nullptr, *scales = nullptr;
+  const char* tail = nullptr;
+  float* waiting = nullptr;
+  int64_t done = 0;
+
+  void add(int64_t most) {
+    const RowRange some = {done, rows.rows - done < most ? rows.rows : done + most};
+    if (some.first >= some.end) return;
+    switch (complete_before(segment)) {
+      case 0: return add<0>(some);
+      case 1: return add<1>(some);
+      case 2: return add<2>(some);
+      default: return add<-1>(some);
+    }
+  }
+
+ private:
+  template <int Level>
+  void add(const RowRange& some) {
+    add_segment<Level>(rows, segment, first_column, waiting, some, Kind::sums(rows, scales, sums, tail));
+    done = some.end;
+  }
+};
+
 // acc [16 or 32 rows, kPanel] = x times a slice of a panel, added to what acc holds unless `is_first`.
 // x: 16 rows in `tiles` tiles, and where `both` 16 more, `stride` bytes behind them.
 template <class Kind>
 inline void multiply_tiles(const char* x, int64_t stride, const char* panel, int64_t tiles, bool both, bool is_first,
-                           float* acc, Fetch& ahead) {
+                           float* acc, Fetch& ahead, PairSums<Kind>& before) {
+  const int64_t rows_at_once = (kPairRows + tiles - 1) / tiles;
   if (is_first) {
     MB_TILE_ZERO(0);
     MB_TILE_ZERO(1);
@@ -93,6 +126,7 @@ inline void multiply_tiles(const char* x, int64_t stride, const char* panel, int
   }
   for (int64_t t = 0; t < tiles; t++) {
     ahead.fetch();
+    before.add(rows_at_once);
     MB_TILE_LOAD(4, x + t * kTileBytes, kTileRowBytes);
     if (both) MB_TILE_LOAD(5, x + stride + t * kTileBytes, kTileRowBytes);
     MB_TILE_LOAD(6, panel + t * kPairBytes, kRowBytes);
@@ -110,32 +144,41 @@ inline void multiply_tiles(const char* x, int64_t stride, const char* panel, int
 struct PackedRows {
   const char* bytes;
   int64_t blocks, tiles, stride;
-};
 
-// acc: [rows, kPanel] = x times a segment of a panel, whose outputs go to columns of a.y from `first_column` on. While a
+  // Rows of a pair of blocks, of which the last block may be missing.
+  int64_t pairs() const { return (blocks + 1) / 2; }
+};
+// x times a segment of a panel; complete(pair, its sums [kPairRows, kPanel]) as soon as a pair of blocks has them, while
+// those of the pair before are still added. acc: kPairSums for each pair, or of two where a segment is one slice. While a
 // slice computes, the next one is fetched, each pair of blocks a share. One pair reads the panel once, from memory: there
 // is no use in slices, and it fetches not far ahead.
-template <class Kind>
-inline void multiply_panel(const LinearArgs& a, int64_t first_column, const PackedRows& x, const char* panel,
-                           float* acc) {
-  const int64_t pairs = (x.blocks + 1) / 2;
-  const int64_t most = pairs == 1 ? x.tiles : kSliceTiles, lines = (kPairBytes / kLine + pairs - 1) / pairs;
+template <class Kind, class Complete>
+inline void multiply_panel(const PackedRows& x, const char* panel, float* acc, PairSums<Kind>& before, Complete complete) {
+  const int64_t pairs = x.pairs(), most = pairs == 1 ? x.tiles : kSliceTiles;
+  const int64_t lines = (kPairBytes / kLine + pairs - 1) / pairs;
   for (int64_t t = 0; t < x.tiles; t += most) {
     const int64_t some = x.tiles - t < most ? x.tiles - t : most;
     const char* slice = panel + t * kPairBytes;
     Fetch ahead = {slice + (pairs == 1 ? kPairsAhead : some) * kPairBytes, lines};
-    const bool is_last = t + some == x.tiles;
-    for (int64_t b = 0; b < x.blocks; b += 2) {
-      const int64_t first = b * kTileSide, left = a.rows - first;
-      if (is_last) own_lines(a, first, left < 2 * kTileSide ? left : 2 * kTileSide, first_column);
-      multiply_tiles<Kind>(x.bytes + b * x.stride + t * kTileBytes, x.stride, slice, some, b + 1 < x.blocks, t == 0,
-                           acc + b * kTileSide * kPanel, ahead);
+    for (int64_t pair = 0; pair < pairs; pair++) {
+      const char* rows = x.bytes + 2 * pair * x.stride + t * kTileBytes;
+      float* sums = x.tiles > most ? acc + pair * kPairSums : before.sums == acc ? acc + kPairSums : acc;
+      multiply_tiles(rows, x.stride, slice, some, 2 * pair + 1 < x.blocks, t == 0, sums, ahead, before);
+      if (t + some == x.tiles) complete(pair, sums);
     }
   }
 }
 
 // Once for all panels of a thread: to configure tiles takes as long as some of their products.
 constexpr AroundTasks kWithTiles = {[] { MB_TILE_CONFIGURE(); }, [] { MB_TILE_RELEASE(); }};
+
+// The product of rows [first, first + most), or of those that there are.
+inline LinearArgs rows_of(const LinearArgs& a, int64_t first, int64_t most) {
+  LinearArgs part = a;
+  part.rows = a.rows - first < most ? a.rows - first : most;
+  part.y = a.y + first * a.columns;
+  return part;
+}
 
 // See `linear`. What is behind the last row of x in its tiles is never read again: those sums are left out.
 template <class Kind>
@@ -158,20 +201,25 @@ void linear_amx(const LinearArgs& a) {
   const int64_t blocks = ((all + parts - 1) / parts + 1) / 2 * 2;
   for (int64_t b = 0; b < all; b += blocks) {
     const int64_t some = all - b < blocks ? all - b : blocks;
-    LinearArgs part = a;
     const int64_t first = b * kTileSide;
-    part.rows = a.rows - first < blocks * kTileSide ? a.rows - first : blocks * kTileSide;
-    part.y = a.y + first * a.columns;
+    LinearArgs part = rows_of(a, first, blocks * kTileSide);
     if (a.summary) part.summary = a.summary + first * 2 * num_panels(a.columns);
+    const int64_t pairs = (some + 1) / 2, waiting_sums = kPairSums * complete_before(its.count - 1);
     each_panel(part, [&](int64_t p, int thread) {
-      float* acc = scratch(1 + thread, sums_and_waiting(some * kTileSide, its.count));
+      float* waiting = scratch(1 + thread, (pairs + 1) * kPairSums + pairs * waiting_sums) + (pairs + 1) * kPairSums;
       const char* panel = static_cast<const char*>(a.weights) + p * its.count * its.bytes;
+      PairSums<Kind> before;
       for (int64_t s = 0; s < its.count; s++, panel += its.bytes) {
         const PackedRows x = {packed + b * block_bytes + s * tiles * kTileBytes, some, tiles, block_bytes};
-        multiply_panel<Kind>(part, p * kPanel, x, panel, acc);
-        add_segment(part, s, p * kPanel, acc + some * kTileSide * kPanel,
-                    Kind::sums(part, scales + first * its.count + s, acc, panel + tiles * kPairBytes));
+        multiply_panel(x, panel, waiting - (pairs + 1) * kPairSums, before, [&](int64_t pair, const float* sums) {
+          before.add(kPairRows);
+          const int64_t row = pair * kPairRows;
+          before = {rows_of(part, row, kPairRows), s, p * kPanel, sums, scales + (first + row) * its.count + s,
+                    panel + tiles * kPairBytes, waiting + pair * waiting_sums};
+          if (s + 1 == its.count) own_lines(before.rows, 0, before.rows.rows, p * kPanel);
+        });
       }
+      before.add(kPairRows);
       summarise(part, p);
     }, &kWithTiles);
   }

@@ -84,7 +84,7 @@ struct FewProduct {
       multiply_few<Rows, Panels>(x.words + s * its.groups * Rows * WidenedRows::kWords, panel, bytes, its.groups, acc);
       MB_RESTORE_MODE(mode);
       for (int64_t p = 0; p < Panels; p++)
-        add_segment(a, s, (first + p) * kPanel, waiting[p],
+        add_segment(a, s, (first + p) * kPanel, waiting[p], {0, Rows},
                     WidenedRows::sums(a, nullptr, acc + p * Rows * kPanel, nullptr));
     }
   }

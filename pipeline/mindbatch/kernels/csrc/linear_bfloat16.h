@@ -30,56 +30,63 @@ inline Vec to_bfloat16(Vec x) {
 }
 
 #if defined(MB_HAS_BF16)
-// Pairs of bfloat16, multiplied and added at once.
+// Pairs of bfloat16, which need not be widened.
 struct Bfloat16Words {
   typedef int32_t Word;
-  static constexpr int kCount = 1, kTileRows = 14;
+  static constexpr int kCount = 1, kTileRows = kSumRows;
 
   typedef uint16_t Number;
   static uint16_t number(float x) { return static_cast<uint16_t>(float_bits(to_bfloat16(x)) >> 16); }
 
-  template <int Rows>
-  __attribute__((always_inline)) static void add(const int32_t* x, const char* panel, Vec (*sum)[kVecs]) {
-    IntVec w[kVecs];
-    for (int v = 0; v < kVecs; v++) w[v] = load_ints(panel + v * kLanes * 4);
+  template <int Rows, int Vecs>
+  __attribute__((always_inline)) static void add(const int32_t* x, const char* panel, Vec (*sum)[Vecs]) {
+    IntVec w[Vecs];
+#pragma GCC unroll 8
+    for (int v = 0; v < Vecs; v++) w[v] = load_ints(panel + v * kLanes * 4);
+#pragma GCC unroll 16
     for (int r = 0; r < Rows; r++)
-      for (int v = 0; v < kVecs; v++) sum[r][v] = MB_DOT_PAIRS(sum[r][v], splat_int(x[r]), w[v]);
+#pragma GCC unroll 8
+      for (int v = 0; v < Vecs; v++) sum[r][v] = MB_DOT_PAIRS(sum[r][v], splat_int(x[r]), w[v]);
   }
 };
 #else
 // The two of each pair as float32.
 struct Bfloat16Words {
   typedef float Word;
-  static constexpr int kCount = 2, kTileRows = kLanes == 16 ? 12 : (kLanes == 8 ? 3 : 2);
+  static constexpr int kCount = 2, kTileRows = kLanes == 16 ? 12 : kSumRows;
 
   typedef float Number;
   static float number(float x) { return to_bfloat16(x); }
 
-  template <int Rows>
-  __attribute__((always_inline)) static void add(const float* x, const char* panel, Vec (*sum)[kVecs]) {
-    Vec first[kVecs], second[kVecs];
-    for (int v = 0; v < kVecs; v++) {
+  template <int Rows, int Vecs>
+  __attribute__((always_inline)) static void add(const float* x, const char* panel, Vec (*sum)[Vecs]) {
+    Vec first[Vecs], second[Vecs];
+#pragma GCC unroll 8
+    for (int v = 0; v < Vecs; v++) {
       const IntVec pairs = load_ints(panel + v * kLanes * 4);
       first[v] = (Vec)(pairs << 16);
       second[v] = (Vec)(pairs & static_cast<int32_t>(0xffff0000u));
     }
+#pragma GCC unroll 16
     for (int r = 0; r < Rows; r++) {
-      for (int v = 0; v < kVecs; v++) sum[r][v] = fma(splat(x[Rows + r]), second[v], sum[r][v]);
-      for (int v = 0; v < kVecs; v++) sum[r][v] = fma(splat(x[r]), first[v], sum[r][v]);
+#pragma GCC unroll 8
+      for (int v = 0; v < Vecs; v++) sum[r][v] = fma(splat(x[Rows + r]), second[v], sum[r][v]);
+#pragma GCC unroll 8
+      for (int v = 0; v < Vecs; v++) sum[r][v] = fma(splat(x[r]), first[v], sum[r][v]);
     }
   }
 };
 #endif
 
-struct Bfloat16 {
+struct Bfloat16 : OneByOne {
   static constexpr WeightKind kKind = kBfloat16;
   static constexpr int64_t kGroup = 2, kWords = Bfloat16Words::kCount;
   static constexpr int kTileRows = Bfloat16Words::kTileRows;
   typedef Bfloat16Words::Word Word;
   typedef Vec Sum;
 
-  template <int Rows>
-  __attribute__((always_inline)) static void add(const Word* x, const char* panel, Vec (*sum)[kVecs]) {
+  template <int Rows, int Vecs>
+  __attribute__((always_inline)) static void add(const Word* x, const char* panel, Vec (*sum)[Vecs]) {
     Bfloat16Words::add<Rows>(x, panel, sum);
   }
 

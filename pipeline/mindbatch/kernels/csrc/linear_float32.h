@@ -1,22 +1,22 @@
 // Products with float32 weights: [N / kPanel][K][kPanel], one multiply-add for each k.
 
-struct Float32 {
+struct Float32 : OneByOne {
   static constexpr WeightKind kKind = kFloat32;
   static constexpr int64_t kGroup = 1, kWords = 1;
-  static constexpr int kTileRows = kLanes == 16 ? 14 : (kLanes == 8 ? 3 : 2);
+  static constexpr int kTileRows = kSumRows;
   typedef float Word;
   typedef Vec Sum;
 
-  template <int Rows>
-  __attribute__((always_inline)) static void add(const float* x, const char* panel, Vec (*sum)[kVecs]) {
-    Vec w[kVecs];
+  template <int Rows, int Vecs>
+  __attribute__((always_inline)) static void add(const float* x, const char* panel, Vec (*sum)[Vecs]) {
+    Vec w[Vecs];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVecs; v++) w[v] = load(reinterpret_cast<const float*>(panel) + v * kLanes);
+    for (int v = 0; v < Vecs; v++) w[v] = load(reinterpret_cast<const float*>(panel) + v * kLanes);
 #pragma GCC unroll 16
     for (int r = 0; r < Rows; r++) {
       const Vec value = splat(x[r]);
 #pragma GCC unroll 8
-      for (int v = 0; v < kVecs; v++) sum[r][v] = fma(value, w[v], sum[r][v]);
+      for (int v = 0; v < Vecs; v++) sum[r][v] = fma(value, w[v], sum[r][v]);
     }
   }
 

@@ -74,7 +74,7 @@ struct StreamProduct {
       for (int64_t p = 0; p < Panels; p++) {
         const char* tail = panel + p * bytes + its.groups * kRowBytes;
         const auto sums = Kind::sums(a, x.scales + s, acc + p * Rows * kPanel, tail);
-        add_segment(a, s, (first + p) * kPanel, waiting[p], sums);
+        add_segment(a, s, (first + p) * kPanel, waiting[p], {0, Rows}, sums);
       }
     }
   }

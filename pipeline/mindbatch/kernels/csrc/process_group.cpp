@@ -17,6 +17,8 @@
 #include <sys/syscall.h>
 #endif
 
+#include "pause.h"
+
 namespace mindbatch {
 namespace {
 
@@ -36,14 +38,6 @@ struct alignas(64) RankState {
 static_assert(std::atomic<uint32_t>::is_always_lock_free && sizeof(RankState) == 64, "processes share the states");
 
 bool has_reached(uint32_t counter, uint32_t round) { return static_cast<int32_t>(counter - round) >= 0; }
-
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb");  // YIELD does nothing on most processors
-#endif
-}
 
 // Sleeps until the counter has changed, or for a nap.
 void sleep_on(std::atomic<uint32_t>& counter, uint32_t seen) {
@@ -66,6 +60,9 @@ bool has_ended(const RankState& state) {
   return process != 0 && kill(process, 0) != 0 && errno == ESRCH;
 }
 
+// Nothing here relies on an order of memory that x86 keeps and ARM does not. A rank writes its slot before it reaches a round,
+// and others read the slot after they saw that. Slots take turns: a rank writes to one again two rounds later, after it saw
+// all others reach the round between, which they do when they have read it.
 class ProcessGroup {
  public:
   ProcessGroup() = default;
@@ -100,7 +97,7 @@ class ProcessGroup {
     RankState& other = state(of);
     for (int spins = 0; spins < kSpins; spins++) {
       if (has_reached(other.round.load(std::memory_order_acquire), round)) return true;
-      pause();
+      pause_cpu();
     }
     for (int alone = 0; alone < kNapsWithoutProcess; alone += has_ended(other)) {
       other.sleepers.fetch_add(1);

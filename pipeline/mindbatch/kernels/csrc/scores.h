@@ -10,12 +10,6 @@ struct RowScores {
   bool is_sound;
 };
 
-inline float largest_lane(Vec v) {
-  float top = v[0];
-  for (int l = 1; l < kLanes; l++) top = v[l] > top ? v[l] : top;
-  return top;
-}
-
 // Sums of exponentials relative to `top`, of panels of which the largest and the sums relative to it are given.
 inline double sum_relative_to(float top, const float* largest, const float* sums, int64_t panels) {
   Sums sum;
@@ -32,7 +26,7 @@ inline RowScores look_at(const float* summary, int64_t columns) {
   each_vector(panels, [&](int64_t p, int lanes) {
     largest = vmax(load_filled(row.largest + p, lanes, -__builtin_inff()), largest);
   });
-  row.top = largest_lane(largest);
+  row.top = largest_of(largest);
   if (row.top == -__builtin_inff()) return row;
   double sum = 0;
   for (int64_t p = 0; p < panels; p += some)

@@ -12,19 +12,13 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include "pause.h"
+
 namespace mindbatch {
 namespace {
 
 constexpr int kMaxThreads = 256;
 constexpr int kSpins = 10000;  // some 100 microseconds of pausing before a thread sleeps
-
-inline void pause_cpu() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 constexpr int64_t kLine = 64;
 constexpr int64_t kLinesAtOnce = 8;
@@ -59,6 +53,9 @@ struct alignas(kLine) Share {
   }
 };
 
+// Nothing here relies on an order of memory that x86 keeps and ARM does not. What a call brings (fn, context, around, shares)
+// is written before `open` is set and read by workers that found it set; what a task writes comes before its worker leaves
+// `active_workers`, which the caller reads as 0 before it returns.
 struct Pool {
   std::mutex in_use;
   std::mutex sleep_mutex;

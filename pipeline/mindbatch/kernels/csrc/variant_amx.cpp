@@ -2,7 +2,7 @@
 #define MB_VARIANT amx
 #define MB_LANES 16
 #define MB_HAS_BF16
-#define MB_HAS_VNNI
+#define MB_HAS_DOT_BYTES
 #include "variant_products.h"
 #include "linear_bfloat16.h"
 #include "linear_int8.h"

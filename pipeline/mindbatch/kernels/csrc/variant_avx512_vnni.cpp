@@ -1,7 +1,7 @@
 // Products with int8 weights on AVX512_VNNI; setup.py gives the compiler flags.
 #define MB_VARIANT avx512_vnni
 #define MB_LANES 16
-#define MB_HAS_VNNI
+#define MB_HAS_DOT_BYTES
 #include "variant_products.h"
 #include "linear_int8.h"
 

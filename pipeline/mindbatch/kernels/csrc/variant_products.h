@@ -3,7 +3,11 @@
 #include <cmath>
 #include <cstdint>
 
+#if defined(__x86_64__)
 #include <immintrin.h>
+#else
+#include <arm_neon.h>
+#endif
 
 #include "elementary.h"
 #include "thread_pool.h"

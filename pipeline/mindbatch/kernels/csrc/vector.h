@@ -25,6 +25,12 @@ inline V narrow_fma(V a, V b, V c) {
 #endif
 }
 
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int kRegisters = 32;
+#else
+constexpr int kRegisters = 16;
+#endif
+
 // Vectors as template arguments: as such, a vector type would lose its attributes, the alignment among them.
 // Numbers of bfloat16 are loaded as floats, whose upper bits they are.
 struct AllLanes {
@@ -89,6 +95,13 @@ inline Vec select(IntVec mask, Vec yes, Vec no) {
 inline Vec vmin(Vec a, Vec b) { return a < b ? a : b; }
 inline Vec vmax(Vec a, Vec b) { return a > b ? a : b; }
 
+inline float largest_of(Vec v) {
+  float part[kLanes];
+  store(part, v);
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; i++) part[i] = part[i + width] > part[i] ? part[i + width] : part[i];
+  return part[0];
+}
 
 // Calls step(n) for n from 0 to N - 1. What is computed of several vectors, a few operations of each at a time, does not
 // wait for the result of each operation.
