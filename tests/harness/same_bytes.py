@@ -2,10 +2,11 @@
 
 python same_bytes.py FOLDER [--cases gpt2 qwen3] [--kinds float32 bfloat16 int8] [--kills 0] [--seed 0]
 Every model type of the tests, in each type of weights: one process with every instruction set of this
-machine, and slices, replicas and stages. The rows are greedy, sampled, with beams, contrastive, with tokens
-looked up, pooled, with an adapter, most with log-probabilities; of rows that a type refuses, the errors
-must be the same. --kills: so many times the command and all of its ranks are killed amid a run of several
-hundred rows, which goes on over another topology with another instruction set until it is complete. Prints
+machine, and slices, replicas and stages, with AMX in both of its arithmetics. The rows are greedy, sampled,
+with beams, contrastive, with tokens looked up, pooled, with an adapter, most with log-probabilities; of rows
+that a type refuses, the errors must be the same. --kills: so many times the command and all of its ranks are
+killed amid a run of several hundred rows, which goes on over another topology with another instruction set
+until it is complete. Prints
 what differs; the exit code is 1 then.
 """
 
@@ -51,20 +52,29 @@ TOPOLOGIES = [(1, 2, 1), (1, 4, 1), (2, 1, 1), (1, 1, 2), (2, 2, 1), (1, 2, 2)]
 
 @dataclass(frozen=True)
 class Way:
-    """How rows are computed."""
+    """How rows are computed. arithmetic: of the instruction set "auto"."""
 
     kind: str
     topology: tuple[int, int, int] = WHOLE
     instruction_set: str = "auto"
+    arithmetic: str = "vectors"
 
     def __str__(self) -> str:
         replicas, slices, stages = self.topology
-        return f"{self.kind}, dp {replicas} mp {slices} pp {stages}, {self.instruction_set}"
+        how = self.arithmetic if self.instruction_set == "auto" else self.instruction_set
+        return f"{self.kind}, dp {replicas} mp {slices} pp {stages}, {how}"
+
+    @property
+    def whole(self) -> Way:
+        """What one process computes in the same arithmetic."""
+        return Way(self.kind, arithmetic=self.arithmetic)
 
     def arguments(self) -> list[str]:
         names = ("data_parallel", "model_parallel", "pipeline_stage")
         sizes = [f"parallel.{name}={size}" for name, size in zip(names, self.topology, strict=True)]
         kind = [f"model.{key}={value}" for key, value in KINDS[self.kind].items()]
+        if self.instruction_set == "auto":
+            return [*sizes, *kind, f"runtime.arithmetic={self.arithmetic}"]
         return [*sizes, *kind, f"runtime.instruction_set={self.instruction_set}"]
 
 
@@ -97,9 +107,11 @@ class Job:
             for variant in library.variants:
                 if is_comparable(variant, kind):
                     yield Way(kind, WHOLE, variant)
-            for topology in TOPOLOGIES:
-                if self.can_run(topology):
-                    yield Way(kind, topology)
+            has_tiles = not is_comparable(library.variants[0], kind)
+            for topology in filter(self.can_run, TOPOLOGIES):
+                yield Way(kind, topology)
+                if has_tiles:
+                    yield Way(kind, topology, arithmetic="auto")
 
     def can_run(self, topology: tuple[int, int, int]) -> bool:
         _, slices, stages = topology
@@ -140,12 +152,12 @@ def files_of(run: Path) -> dict[str, bytes]:
 
 
 def differences(job: Job, ways: Sequence[Way]) -> Iterator[str]:
-    """A line for each way whose files differ from those of one process with the best instructions."""
-    whole = {kind: job.results(Way(kind)) for kind in dict.fromkeys(way.kind for way in ways)}
+    """A line for each way whose files differ from those of one process in the same arithmetic."""
+    wholes = {whole: job.results(whole) for whole in dict.fromkeys(way.whole for way in ways)}
     for way in ways:
-        found = job.results(way)
-        if found != whole[way.kind]:
-            lines = [(file, *_rows(whole[way.kind], found, file)) for file in found]
+        found, whole = job.results(way), wholes[way.whole]
+        if found != whole:
+            lines = [(file, *_rows(whole, found, file)) for file in found]
             yield f"{job.case}: {way}: " + ", ".join(
                 f"{n} of {rows} rows of {file}" for file, n, rows in lines
             )

@@ -1,10 +1,13 @@
 """Folders with quantised matrices: what a rank loads of them, and what they compute."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from adapter_models import GEOMETRY, logits
+from model_folders import weights_of
+from type_cases import description_of
 
 from mindbatch.backends import native
 from mindbatch.backends.loader import load_weights
@@ -16,7 +19,7 @@ from mindbatch.model_spec.model_spec import ModelSpec
 from mindbatch.model_spec.registry import describe
 from mindbatch.parallel.context import initialise
 from mindbatch.parallel.topology import WHOLE, RankPart, TensorSlice
-from quantised_folders import METHODS, sample
+from quantised_folders import METHODS, Sample, sample
 from small_configs import LLAMA
 
 ROWS = [([1, 5, 9, 30, 2], 0), ([7, 7, 8], 0)]
@@ -74,3 +77,29 @@ def test_a_quantised_model_gives_the_logits_of_its_floats(tmp_path: Path) -> Non
         found.append(np.concatenate(logits(loaded, ROWS)))
     assert np.isfinite(found[0]).all()
     np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize(
+    "case", ["qwen3", "qwen3_moe", "qwen3_5_text", "deepseek_v3", "minimax_m2", "glm4_moe"]
+)
+def test_types_that_are_published_in_fp8_have_the_weights_of_their_floats(tmp_path: Path, case: str) -> None:
+    """Matrices of linear layers and of single experts; routers, norms and tables stay floats."""
+    described, chance = description_of(case), np.random.default_rng(5)
+    floats = weights_of(described)
+    made = Sample(described["config"] | {"quantization_config": METHODS["fp8"].settings}, {}, floats)
+    for name, array in floats.items():
+        if not re.search(r"(_proj|_proj_with_mqa|\.w[123])\.weight$", name):
+            made.tensors[name] = array
+            continue
+        found = METHODS["fp8"].draw(chance, *array.shape)
+        floats[name] = found.floats
+        module = name.removesuffix(".weight")
+        made.tensors.update({f"{module}.{end}": each for end, each in found.tensors.items()})
+    assert any(name.endswith("weight_scale_inv") for name in made.tensors)
+    parameters = []
+    for path in (made.write(tmp_path / "quantised"), made.write_floats(tmp_path / "floats")):
+        folder, spec = open_model(ModelConfig(checkpoint_name_or_path=str(path)))
+        with folder:
+            parameters.append(load_weights(spec, folder, choose_kernels("auto", "CPU")).parameters)
+    for name, parameter in parameters[1].items():
+        np.testing.assert_array_equal(np.asarray(parameters[0][name]), np.asarray(parameter))

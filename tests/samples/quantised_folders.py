@@ -144,7 +144,50 @@ def compressed_packed(
     return Method(compressed_settings("pack-quantized", None, **arguments, actorder=actorder), draw)
 
 
+def e4m3(code: int) -> float:
+    """Sign, four bits of exponent with a bias of 7, three of mantissa."""
+    sign, exponent, mantissa = code >> 7, code >> 3 & 15, code & 7
+    size = mantissa / 8 * 2.0**-6 if exponent == 0 else (1 + mantissa / 8) * 2.0 ** (exponent - 7)
+    return -size if sign else size
+
+
+def fp8(
+    settings: dict[str, Any], end: str, block: tuple[int | None, int | None], *, is_flat: bool = False
+) -> Method:
+    """FP8 with a scale for each block; None: as many outputs or inputs as there are."""
+
+    def draw(chance: np.random.Generator, outputs: int, inputs: int) -> Quantised:
+        rows, columns = block[0] or outputs, block[1] or inputs
+        codes = chance.integers(0, 0x7F, (outputs, inputs)) | chance.integers(0, 2, (outputs, inputs)) << 7
+        scales = chance.uniform(0.0001, 0.001, (-(-outputs // rows), -(-inputs // columns))).astype(
+            np.float32
+        )
+        wide = np.repeat(np.repeat(scales, rows, 0), columns, 1)[:outputs, :inputs]
+        numbers = np.vectorize(e4m3)(codes).astype(np.float32)
+        tensors = {
+            "weight": codes.astype(np.uint8).view("V1"),
+            end: scales.reshape(-1) if is_flat else scales,
+        }
+        return Quantised(tensors, numbers * wide)
+
+    return Method(settings, draw)
+
+
+FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"}
+
+
+def compressed_fp8(block: tuple[int | None, int | None], **weights: Any) -> Method:
+    """FP8 as llm-compressor writes it, activations rounded as they come."""
+    activations = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "token", "dynamic": True}
+    settings = compressed_settings("float-quantized", activations, num_bits=8, **weights | {"type": "float"})
+    return fp8(settings, "weight_scale", block, is_flat=weights["strategy"] == "tensor")
+
+
 METHODS = {
+    "fp8": fp8(FP8 | {"weight_block_size": [16, 32]}, "weight_scale_inv", (16, 32)),
+    "fp8_channel": compressed_fp8((1, None), strategy="channel"),
+    "fp8_tensor": compressed_fp8((None, None), strategy="tensor"),
+    "fp8_block": compressed_fp8((32, 16), strategy="block", block_structure=[32, 16]),
     "int8": compressed_int8(),
     "packed": compressed_packed(),
     "packed8": compressed_packed(8),

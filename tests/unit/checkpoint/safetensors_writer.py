@@ -17,6 +17,7 @@ DTYPE_NAMES = {
     "int8": "I8",
     "uint8": "U8",
     "bool": "BOOL",
+    "void8": "F8_E4M3",  # NumPy has no such floats: bytes that are no numbers stand for them
 }
 
 

@@ -92,7 +92,7 @@ def quantised(**settings: Any) -> dict[str, Any]:
         ),
         (quantised(quant_method="torchao"), "MXFP4 experts); take the folder of the original model"),
         (quantised(quant_method="bitsandbytes", load_in_8bit=True), "quantised (bitsandbytes, 8 bits)"),
-        (quantised(quant_method="fp8", weight_block_size=[128, 128]), "quantised (FP8)"),
+        (quantised(quant_method="fbgemm_fp8"), "quantised (FP8)"),
         (quantised(group_size=64, bits=4), "quantised (MLX, 4 bits)"),
         (quantised(quant_method=["x"]), "a method unknown here"),
         (
@@ -139,7 +139,7 @@ def test_the_nearest_type_is_told_and_what_differs() -> None:
     assert "nearest" not in refused.value.lines[0]
 
 
-FP8 = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+FP8 = {"quantization_config": {"quant_method": "fbgemm_fp8"}}
 SHELL = {"model_type": "qwen3_5", "text_config": LLAMA | {"model_type": "qwen3_5_text"}}
 
 

@@ -1,4 +1,4 @@
-"""compressed-tensors, in its formats "int-quantized" and "pack-quantized"."""
+"""compressed-tensors, in its formats "int-quantized", "float-quantized" and "pack-quantized"."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mindbatch.checkpoint.formats.floats import Array
+from mindbatch.checkpoint.quantised.fp8 import Fp8, read_block
 from mindbatch.checkpoint.quantised.layout import HALVES, GroupedMatrix, Needed, QuantisedLayout, unpacked
 from mindbatch.checkpoint.quantised.method import QuantisationMethod, SettingsReader, read_bits
 
@@ -128,7 +129,7 @@ def _group_weights(settings: SettingsReader, form: str) -> Iterator[SettingsRead
         if activations is not None:  # rounded as they come, they need nothing from the folder
             rounded = group.within("input_activations", activations)
             rounded.needs("num_bits", [8])
-            rounded.needs("type", ["int"])
+            rounded.needs("type", ["float" if form == "float-quantized" else "int"])
             rounded.needs("dynamic", [True])
         yield group.within("weights", group.value("weights"))
 
@@ -137,6 +138,15 @@ def _int8(weights: SettingsReader) -> QuantisedLayout:
     weights.needs("num_bits", [8])
     weights.needs("symmetric", [True])
     return CompressedInt8(_scale_groups(weights))
+
+
+def _fp8(weights: SettingsReader) -> QuantisedLayout:
+    weights.needs("num_bits", [8])
+    weights.needs("type", ["float"])
+    weights.needs("symmetric", [True])
+    strategy = weights.choice("strategy", {name: name for name in ("channel", "tensor", "block")})
+    block = read_block(weights, "block_structure") if strategy == "block" else None
+    return Fp8("weight_scale", block, by_output=strategy == "channel")
 
 
 def _packed(weights: SettingsReader) -> QuantisedLayout:
@@ -155,8 +165,9 @@ def _scale_groups(weights: SettingsReader) -> int | None:
 
 _FORMATS: dict[str, Callable[[SettingsReader], QuantisedLayout]] = {
     "int-quantized": _int8,
+    "float-quantized": _fp8,
     "pack-quantized": _packed,
 }
 METHOD = QuantisationMethod(
-    "compressed-tensors", "compressed-tensors (int8, and packed in 4 or 8 bits)", _compressed
+    "compressed-tensors", "compressed-tensors (int8, FP8, and packed in 4 or 8 bits)", _compressed
 )

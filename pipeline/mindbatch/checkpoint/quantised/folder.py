@@ -13,7 +13,14 @@ from mindbatch.checkpoint.quantised.layout import GroupedMatrix, Needed, Quantis
 from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import CheckpointError
 
-_INTEGERS = {"U8": np.uint8, "I8": np.int8, "I32": np.int32, "U32": np.uint32, "I64": np.int64}
+_CODES = {
+    "U8": np.uint8,
+    "I8": np.int8,
+    "I32": np.int32,
+    "U32": np.uint32,
+    "I64": np.int64,
+    "F8_E4M3": np.uint8,
+}
 
 
 class QuantisedFolder(ModelFolder):
@@ -104,7 +111,8 @@ class QuantisedFolder(ModelFolder):
                 end: self._values(self._part(module, end), number)
                 for end, _ in self._stored_parts(module, size)
             }
-            with located(f"{self._label(self._main(module))}, matrix {number}"):
+            place = self._label(self._main(module))
+            with located(place if number is None else f"{place}, matrix {number}"):
                 self._last = name, number, self._layout.matrix(tensors, *size)
         return self._last[2]
 
@@ -117,7 +125,7 @@ class QuantisedFolder(ModelFolder):
         info = super().info(name)
         if info.dtype in FLOAT_DTYPES:
             return super().floats(name)
-        values = np.empty(info.shape if number is None else info.shape[1:], _INTEGERS[info.dtype])
+        values = np.empty(info.shape if number is None else info.shape[1:], _CODES[info.dtype])
         self.verified(name).read_into(name, (number or 0) * values.nbytes, values.data.cast("B"))
         return values
 

@@ -36,12 +36,13 @@ class ScaledIntegers(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupedMatrix:
-    """[outputs, inputs]: (code - zero) * scale, exact in float32 for scales in half precision.
+    """[outputs, inputs]: (code - zero) * scale in float32, exact for scales in half precision.
 
-    codes: function that unpacks the codes of some outputs, [n, inputs] of 8 bits each.
+    codes: function that unpacks the codes of some outputs, [n, inputs].
     scales: [outputs, groups].
     zeros: [outputs, groups], or one number for all.
     groups: [inputs], the group of each input; None if groups of equal size follow one another.
+    is_integer: False if codes are unpacked to numbers that are no integers.
     """
 
     shape: tuple[int, int]
@@ -49,6 +50,7 @@ class GroupedMatrix:
     scales: FloatArray
     zeros: FloatArray | int
     groups: Array | None = None
+    is_integer: bool = True
 
     def floats(self, rows: slice, columns: slice) -> FloatArray:
         """Some outputs and inputs, given by bounds inside the matrix."""
@@ -74,7 +76,7 @@ class GroupedMatrix:
     @property
     def has_row_scales(self) -> bool:
         """True if each output has one scale, and the codes less their zero are numbers of int8."""
-        return self.scales.shape[1] == 1 and isinstance(self.zeros, int)
+        return self.is_integer and self.scales.shape[1] == 1 and isinstance(self.zeros, int)
 
     def integers(self, rows: slice, columns: slice) -> ScaledIntegers:
         assert self.has_row_scales

@@ -1,10 +1,9 @@
 """The methods of quantisation that are read, by the names that `quantization_config` gives them."""
 
-from mindbatch.checkpoint.quantised import awq, compressed_tensors, gptq, mxfp4
+from mindbatch.checkpoint.quantised import awq, compressed_tensors, fp8, gptq, mxfp4
 
-METHODS = {
-    method.name: method for method in (compressed_tensors.METHOD, gptq.METHOD, awq.METHOD, mxfp4.METHOD)
-}
+_ALL = (compressed_tensors.METHOD, gptq.METHOD, awq.METHOD, fp8.METHOD, mxfp4.METHOD)
+METHODS = {method.name: method for method in _ALL}
 
 
 def read_methods() -> str:

@@ -93,6 +93,16 @@ def test_a_rank_of_mxfp4_has_the_weights_of_a_folder_of_floats(tmp_path: Path, s
                 np.testing.assert_array_equal(found.parameters[name], array)
 
 
+def test_a_number_of_fp8_that_is_none_is_refused(tmp_path: Path) -> None:
+    made = sample("fp8", LLAMA)
+    made.tensors[f"{MATRIX}.weight"].view(np.uint8)[3, 5] = 0xFF
+    with (
+        opened(made.write(tmp_path), made.config) as folder,
+        pytest.raises(CheckpointError, match=r"down_proj.weight': holds numbers that are none"),
+    ):
+        load_weights(ModelSpec.of(describe(made.config)), folder, ReferenceKernels())
+
+
 def test_a_scale_of_mxfp4_that_is_no_number_is_refused(tmp_path: Path) -> None:
     made = mxfp4()
     made.tensors[f"{STACK}scales"][2, 5, 1] = 255
@@ -152,6 +162,10 @@ def setting(key: str, value: Any) -> Any:
     return change
 
 
+def as_bytes(made: Sample) -> None:
+    made.tensors[f"{MATRIX}.weight"] = made.tensors[f"{MATRIX}.weight"].view(np.uint8)
+
+
 def twice(made: Sample) -> None:
     made.tensors[f"{MATRIX}.weight"] = made.floats[f"{MATRIX}.weight"]
 
@@ -200,6 +214,19 @@ REFUSED: list[tuple[str, Any, str]] = [
         "GPTQ, 4 bits, groups of 16; no tensor is stored so, as *.qweight",
     ),
     ("awq", setting("group_size", -1), "needed is [1, 32]"),
+    ("fp8", broken("weight_scale_inv", (0, 1), 0), "weight_scale_inv: 1 of 4 scales are not above 0"),
+    ("fp8", reshaped("weight_scale_inv", slice(1)), "has shape [1, 2], needed is [2, 2] for 32 outputs"),
+    ("fp8", as_bytes, "has dtype U8, needed is F8_E4M3"),
+    ("fp8", setting("weight_block_size", [16]), "weight_block_size=[16]: must be two positive numbers"),
+    ("fp8", setting("weight_block_size", None), "weight_block_size=null: must be two positive numbers"),
+    (
+        "fp8",
+        setting("activation_scheme", "static"),
+        "activation_scheme='static': not supported; allowed: 'dynamic'",
+    ),
+    ("fp8", setting("fmt", "e5m2"), "fmt='e5m2': not supported; allowed: 'e4m3'"),
+    ("fp8_tensor", reshaped("weight_scale", slice(0)), "has shape [0], needed is [1]"),
+    ("fp8_channel", reshaped("weight_scale", slice(4)), "has shape [4, 1], needed is [32, 1]"),
     ("mxfp4", without("scales", STACK), "gate_up_proj_scales' is missing; MXFP4 needs it"),
     ("mxfp4", recast("blocks", np.int32, STACK), "gate_up_proj_blocks' has dtype I32, needed is U8"),
     (
