@@ -10,7 +10,7 @@
 // A Kind (linear_*.h) says what it reads of x (Word, so many for each row and group), what its sums are, how many
 // rows a tile has at most, and how groups are added, kStep of them at a time.
 
-constexpr int64_t kGroupsAtOnce = 128;
+constexpr int64_t kGroupsAtOnce = 128, kMostAtOnce = 192;  // the latter of a segment that is no longer
 constexpr int64_t kRowBytes = kPanel * 4;
 // As many vectors of a panel as a tile of so many rows sums up at once, for registers hold the sums.
 constexpr int part_vecs(int rows) { return kLanes > 4 || rows * kVecs <= kRegisters / 2 ? kVecs : kRegisters / 8; }
@@ -38,7 +38,7 @@ inline void tile_part(const typename Kind::Word* x, const char* panel, int64_t g
   for (int r = 0; r < Rows; r++)
 #pragma GCC unroll 8
     for (int v = 0; v < kPartVecs; v++) sum[r][v] = is_first ? Sum{} : (Sum)load(acc + r * kPanel + v * kLanes);
-  Kind::turn(sum);
+  if constexpr (Kind::kStep > 1) Kind::template turn<Rows>(sum);
   for (int64_t g = 0; g < groups; g += Kind::kStep) {
     const typename Kind::Word* words = x + g * Rows * Kind::kWords;
     if constexpr (Fetches) {
@@ -54,7 +54,7 @@ inline void tile_part(const typename Kind::Word* x, const char* panel, int64_t g
     }
     Kind::template add<Rows>(words, panel + g * kRowBytes, sum);
   }
-  Kind::turn(sum);
+  if constexpr (Kind::kStep > 1) Kind::template turn<Rows>(sum);
 #pragma GCC unroll 16
   for (int r = 0; r < Rows; r++)
 #pragma GCC unroll 8
@@ -73,12 +73,10 @@ inline void tile(const typename Kind::Word* x, const char* panel, int64_t groups
     tile_part<Kind, Rows, IsStream, false>(x, panel + first * 4, groups, is_first, acc + first, ahead);
 }
 
-// The groups of a Kind are added one by one to sums as they are stored.
+// The groups of a Kind are added one by one, to sums as they are stored. (Where they are not, `turn` turns sums into what is
+// added to, and back.)
 struct OneByOne {
   static constexpr int kStep = 1;
-
-  template <class Sums>
-  static void turn(Sums&) {}
 };
 
 template <class Kind>
@@ -143,6 +141,9 @@ inline Segments segments_of(const LinearArgs& a) {
   return {a.segments, depth, padded_depth(depth, Kind::kKind) / Kind::kGroup, panel_bytes(depth, Kind::kKind)};
 }
 
+// Groups of a slice.
+inline int64_t slice_groups(const Segments& its) { return its.groups <= kMostAtOnce ? its.groups : kGroupsAtOnce; }
+
 // Calls body(segment, first, count) for the groups of all segments, at most `most` at a time, which are of one segment.
 template <class Body>
 inline void each_slice(const Segments& its, int64_t most, Body body) {
@@ -150,7 +151,7 @@ inline void each_slice(const Segments& its, int64_t most, Body body) {
     for (int64_t g = 0; g < its.groups; g += most) body(s, g, its.groups - g < most ? its.groups - g : most);
 }
 
-// x as its tiles read it: [slice of kGroupsAtOnce][tile][group][word][row]. scales: [rows][segments], for kinds that
+// x as its tiles read it: [slice][tile][group][word][row]. scales: [rows][segments], for kinds that
 // have any.
 template <class Kind>
 struct TiledRows {
@@ -187,7 +188,7 @@ inline TiledRows<Kind> tile_rows(const LinearArgs& a, const Tiling& tiling) {
       float* its_scales = scales + (first + r) * its.count;
       rows[r] = reinterpret_cast<const float*>(words_of_row<Kind>(its, x, reinterpret_cast<Word*>(words), its_scales));
     }
-    each_slice(its, kGroupsAtOnce, [&](int64_t segment, int64_t g, int64_t groups) {
+    each_slice(its, slice_groups(its), [&](int64_t segment, int64_t g, int64_t groups) {
       const int64_t word = (segment * its.groups + g) * Kind::kWords, some = groups * Kind::kWords;
       lay_out(rows, height, some, tiled + word * a.rows + first * some);
       for (int64_t r = 0; r < height; r++) rows[r] += some;
@@ -195,6 +196,14 @@ inline TiledRows<Kind> tile_rows(const LinearArgs& a, const Tiling& tiling) {
   };
   parallel_for(tiling.tiles, body);
   return {reinterpret_cast<const Word*>(tiled), scales};
+}
+
+// The product of rows [first, first + most), or of those that there are.
+inline LinearArgs rows_of(const LinearArgs& a, int64_t first, int64_t most) {
+  LinearArgs part = a;
+  part.rows = a.rows - first < most ? a.rows - first : most;
+  part.y = a.y + first * a.columns;
+  return part;
 }
 
 // Rows [first, end) of a product.
@@ -217,12 +226,10 @@ inline void store_rows(const LinearArgs& a, int64_t first_column, RowRange rows,
   }
 }
 
-// Adds the sums of a segment for a panel to those of the segments before it, which wait in `waiting`
-// [kMostLevels][rows, kPanel], and writes what is complete: there, or with the last segment to y.
-// value: (row, offset in the panel) -> the segment's Vec. Level: complete_before(segment), where it is known.
-template <int Level = -1, class Value>
-inline void add_segment(const LinearArgs& a, int64_t segment, int64_t first_column, float* waiting, RowRange rows,
-                        Value value) {
+// See `add_segment`. Level: complete_before(segment), or -1.
+template <int Level, class Value>
+inline void add_at_level(const LinearArgs& a, int64_t segment, int64_t first_column, float* waiting, RowRange rows,
+                         Value value) {
   const int64_t size = a.rows * kPanel;
   const int level = Level < 0 ? complete_before(segment) : Level;
   const auto sum = [&](int64_t r, int64_t i) {
@@ -234,6 +241,20 @@ inline void add_segment(const LinearArgs& a, int64_t segment, int64_t first_colu
   float* to = waiting + level * size;
   for (int64_t r = rows.first; r < rows.end; r++)
     for (int64_t i = 0; i < kPanel; i += kLanes) store(to + r * kPanel + i, sum(r, i));
+}
+
+// Adds the sums of a segment for a panel to those of the segments before it, which wait in `waiting`
+// [kMostLevels][rows, kPanel], and writes what is complete: there, or with the last segment to y.
+// value: (row, offset in the panel) -> the segment's Vec.
+template <class Value>
+inline void add_segment(const LinearArgs& a, int64_t segment, int64_t first_column, float* waiting, RowRange rows,
+                        Value value) {
+  switch (complete_before(segment)) {
+    case 0: return add_at_level<0>(a, segment, first_column, waiting, rows, value);
+    case 1: return add_at_level<1>(a, segment, first_column, waiting, rows, value);
+    case 2: return add_at_level<2>(a, segment, first_column, waiting, rows, value);
+    default: return add_at_level<-1>(a, segment, first_column, waiting, rows, value);
+  }
 }
 
 // Floats that are needed for that, and for `rows` rows of sums.
@@ -270,7 +291,8 @@ inline void linear_panel(const LinearArgs& a, const Tiling& tiling, const TiledR
   const Segments its = segments_of<Kind>(a);
   const char* panel = static_cast<const char*>(a.weights) + p * its.count * its.bytes;
   const bool is_stream = tiling.tiles == 1;
-  const int64_t most = is_stream ? its.groups : kGroupsAtOnce;  // one tile reads the panel once: no use in slices
+  const int64_t most = is_stream ? its.groups : slice_groups(its);  // one tile reads the panel once: no use in slices
+  float* waiting = acc + a.rows * kPanel;
   each_slice(its, most, [&](int64_t segment, int64_t g, int64_t groups) {
     const char *segment_panel = panel + segment * its.bytes, *slice = segment_panel + g * kRowBytes;
     const char* tail = segment_panel + its.groups * kRowBytes;
@@ -284,12 +306,14 @@ inline void linear_panel(const LinearArgs& a, const Tiling& tiling, const TiledR
       const typename Kind::Word* words = x.words + (before * a.rows + first * groups) * Kind::kWords;
       const auto multiply = is_stream ? pick_tile<Kind, Kind::kTileRows, true>(height)
                                       : pick_tile<Kind, Kind::kTileRows, false>(height);
-      multiply(words, slice, groups, g == 0, acc + first * kPanel, ahead);
+      float* sums = most < its.groups ? acc + first * kPanel : acc;  // of one slice in the first-level cache
+      multiply(words, slice, groups, g == 0, sums, ahead);
       ahead.bytes += ahead.step * groups;
+      if (!is_last) continue;
+      const LinearArgs rows = rows_of(a, first, height);
+      add_segment(rows, segment, p * kPanel, waiting + first * kPanel * complete_before(its.count - 1), {0, height},
+                  Kind::sums(a, x.scales + first * its.count + segment, sums, tail));
     }
-    if (!is_last) return;
-    const auto sums = Kind::sums(a, x.scales + segment, acc, tail);
-    add_segment(a, segment, p * kPanel, acc + a.rows * kPanel, {0, a.rows}, sums);
   });
   summarise(a, p);
 }

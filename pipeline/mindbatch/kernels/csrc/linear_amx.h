@@ -88,19 +88,8 @@ struct PairSums {
 
   void add(int64_t most) {
     const RowRange some = {done, rows.rows - done < most ? rows.rows : done + most};
-    if (some.first >= some.end) return;
-    switch (complete_before(segment)) {
-      case 0: return add<0>(some);
-      case 1: return add<1>(some);
-      case 2: return add<2>(some);
-      default: return add<-1>(some);
-    }
-  }
-
- private:
-  template <int Level>
-  void add(const RowRange& some) {
-    add_segment<Level>(rows, segment, first_column, waiting, some, Kind::sums(rows, scales, sums, tail));
+    if (some.first < some.end)
+      add_segment(rows, segment, first_column, waiting, some, Kind::sums(rows, scales, sums, tail));
     done = some.end;
   }
 };
@@ -171,14 +160,6 @@ inline void multiply_panel(const PackedRows& x, const char* panel, float* acc, P
 
 // Once for all panels of a thread: to configure tiles takes as long as some of their products.
 constexpr AroundTasks kWithTiles = {[] { MB_TILE_CONFIGURE(); }, [] { MB_TILE_RELEASE(); }};
-
-// The product of rows [first, first + most), or of those that there are.
-inline LinearArgs rows_of(const LinearArgs& a, int64_t first, int64_t most) {
-  LinearArgs part = a;
-  part.rows = a.rows - first < most ? a.rows - first : most;
-  part.y = a.y + first * a.columns;
-  return part;
-}
 
 // See `linear`. What is behind the last row of x in its tiles is never read again: those sums are left out.
 template <class Kind>

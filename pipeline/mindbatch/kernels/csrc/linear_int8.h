@@ -119,7 +119,7 @@ struct Int8Step : Int8Words {
 
   // Of two rows of four sums two squares, and the other way round.
   template <int Rows, int Vecs>
-  static void turn(IntVec (&sum)[Rows][Vecs]) {
+  static void turn(IntVec (*sum)[Vecs]) {
 #pragma GCC unroll 16
     for (int r = 0; r + 1 < Rows; r += 2)
 #pragma GCC unroll 8
