@@ -34,12 +34,13 @@ LONG = 120
 pytestmark = pytest.mark.skipif(find_library() is None, reason="the C++ kernels were not built")
 
 
-def digest(case: str, kind: str, variant: str, folder: Path) -> str:
+def digest(case: str, kind: str, variant: str, folder: Path, arithmetic: str = "auto") -> str:
     """Of all logits that greedy tokens are chosen from; of STRATEGIES_OF also of what each strategy makes.
 
     And of those behind a prompt that attention sums in parts.
     """
-    llm = load(write_case(folder, case), max_batched_tokens=64, instruction_set=variant, **KINDS[kind])
+    how = {"instruction_set": variant, "arithmetic": arithmetic, **KINDS[kind]}
+    llm = load(write_case(folder, case), max_batched_tokens=64, **how)
     prompts, of = prompts_of(case), hashlib.sha256()
     run = LastRun(llm, prompts, DecodingParams(max_new_tokens=6))
     for prefix in sorted(run.logits):
@@ -71,6 +72,16 @@ def test_bits_are_those_of_other_processors(
     assert {variant: digest(case, kind, variant, tmp_path) for variant in ends} == dict.fromkeys(
         ends, expected
     )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_vectors_are_the_bits_of_other_processors_with_amx_too(
+    kind: str, tmp_path: Path, library: NativeLibrary
+) -> None:
+    if library.variant == "portable":
+        pytest.skip("this processor has no multiply-adds")
+    expected = json.loads(RECORDED.read_text())[kind][STRATEGIES_OF]
+    assert digest(STRATEGIES_OF, kind, "auto", tmp_path, arithmetic="vectors") == expected
 
 
 def test_every_case_is_recorded() -> None:

@@ -13,6 +13,7 @@ ONE_PROCESS = (
 )
 OWN_KERNELS = "not with runtime.device_target=Ascend, which has kernels of its own; use auto"
 NATIVE_KERNELS = "is for the native kernels of a CPU; use auto"
+VECTORS = "is for the native kernels of a CPU, without runtime.instruction_set=amx; use auto"
 
 
 @pytest.mark.needs("mindspore")
@@ -51,6 +52,9 @@ NATIVE_KERNELS = "is for the native kernels of a CPU; use auto"
         ("model.quantization=awq model.dtype=bfloat16", "must be int8"),
         ("runtime.instruction_set=avx2 runtime=ascend", NATIVE_KERNELS),
         ("runtime.instruction_set=avx2 runtime.kernels=reference", NATIVE_KERNELS),
+        ("runtime.arithmetic=vectors runtime=ascend", VECTORS),
+        ("runtime.arithmetic=vectors runtime.kernels=reference", VECTORS),
+        ("runtime.arithmetic=vectors runtime.instruction_set=amx", VECTORS),
         ("runtime.kernels=reference parallel.model_parallel=2", ONE_PROCESS),
         ("runtime.kernels=reference parallel.pipeline_stage=2", ONE_PROCESS),
         ("runtime.kernels=native runtime=ascend", OWN_KERNELS),
