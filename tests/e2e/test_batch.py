@@ -14,6 +14,7 @@ import pytest
 
 from command_line import CommandLine, wait_until
 from mindbatch.kernels.choice import kernels_in_use
+from mindbatch.kernels.native_library import arithmetic_of
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +49,7 @@ def test_a_run_and_what_can_be_asked_of_it(command: CommandLine) -> None:
     assert "3 of 3 rows done (results.jsonl)\n" in done.stderr
     manifest = json.loads((command.here / "runs/a/manifest.json").read_bytes())
     used: dict[str, object] = {"device_target": "CPU", "dtype": "float32", "model_parallel": 1}
-    used |= {"kernels": kernels_in_use("auto", "CPU"), "arithmetic": 3}
+    used |= {"kernels": arithmetic_of(kernels_in_use("auto", "CPU"), "float32"), "arithmetic": 4}
     assert manifest["computed_with"] == [{"rows": 3, **used}]
     results = lines_of(command.here / "runs/a/results.jsonl")
     assert [(row["key"], row["prompt"], row["generations"][0]["text"]) for row in results] == SUMS

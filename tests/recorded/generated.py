@@ -36,8 +36,8 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 LOADED: dict[str, dict[str, Any]] = {
     "": {},
-    "bfloat16": {"dtype": "bfloat16"},
-    "int8": {"quantization": "int8"},
+    "bfloat16": {"dtype": "bfloat16", "arithmetic": "vectors"},
+    "int8": {"quantization": "int8", "arithmetic": "vectors"},
     "NumPy": {"kernels": "reference"},
 }
 CASES = (

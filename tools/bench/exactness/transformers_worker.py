@@ -57,11 +57,13 @@ def main() -> None:
             weight.normal_(0, SPREAD)
     model.save_pretrained(folder)
     prompts = {int(length): torch.randint(0, VOCABULARY, (1, int(length))) for length in lengths}
-    found = {length: model(ids).logits[0].numpy() for length, ids in prompts.items()}
+    rounded = {length: model(ids).logits[0].numpy() for length, ids in prompts.items()}
     with in_float64():
         exact = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
         exact.load_state_dict(model.state_dict())
         for length, ids in prompts.items():
             logits = exact(ids).logits[0].numpy()
             assert logits.dtype == np.float64
-            np.savez(Path(folder) / f"{length}.npz", ids=ids[0].numpy(), float32=found[length], exact=logits)
+            np.savez(
+                Path(folder) / f"{length}.npz", ids=ids[0].numpy(), float32=rounded[length], exact=logits
+            )

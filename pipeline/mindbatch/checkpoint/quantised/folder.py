@@ -111,8 +111,8 @@ class QuantisedFolder(ModelFolder):
                 end: self._values(self._part(module, end), number)
                 for end, _ in self._stored_parts(module, size)
             }
-            place = self._label(self._main(module))
-            with located(place if number is None else f"{place}, matrix {number}"):
+            label = self._label(self._main(module))
+            with located(label if number is None else f"{label}, matrix {number}"):
                 self._last = name, number, self._layout.matrix(tensors, *size)
         return self._last[2]
 
