@@ -5,7 +5,8 @@
 // rows, the tile it falls in and the thread that computes it; the segments' are added in a balanced tree. So a row's
 // result does not depend on the other rows of its batch, nor on how many ranks the segments are divided over. The
 // blocking follows Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008): a panel's
-// slice of kGroupsAtOnce (16 KB) stays in the first-level cache of its core while the tiles of x pass by.
+// slice of kGroupsAtOnce (16 KB) stays in the first-level cache of its core while the tiles of x pass by, and so do the sums
+// of a tile until they are added to those of the segments before.
 //
 // A Kind (linear_*.h) says what it reads of x (Word, so many for each row and group), what its sums are, how many
 // rows a tile has at most, and how groups are added, kStep of them at a time.

@@ -134,9 +134,10 @@ struct PackedRows {
   const char* bytes;
   int64_t blocks, tiles, stride;
 
-  // Rows of a pair of blocks, of which the last block may be missing.
+  // Of the last pair the second block may be missing.
   int64_t pairs() const { return (blocks + 1) / 2; }
 };
+
 // x times a segment of a panel; complete(pair, its sums [kPairRows, kPanel]) as soon as a pair of blocks has them, while
 // those of the pair before are still added. acc: kPairSums for each pair, or of two where a segment is one slice. While a
 // slice computes, the next one is fetched, each pair of blocks a share. One pair reads the panel once, from memory: there
