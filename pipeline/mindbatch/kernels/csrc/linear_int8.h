@@ -134,7 +134,7 @@ struct Int8Step : Int8Words {
   __attribute__((always_inline)) static void add(const int32_t* x, const char* panel, IntVec (*sum)[Vecs]) {
     if constexpr (Rows > 1) {
       int32_t words[2][4] = {};
-      for (int g = 0; g < 2; g++) __builtin_memcpy(words[g], x + g * Rows, (Rows < 4 ? Rows : 4) * sizeof(int32_t));
+      for (int g = 0; g < 2; g++) __builtin_memcpy(words[g], x + g * Rows, Rows * sizeof(int32_t));
       const int32x4_t low = vld1q_s32(words[0]), high = vld1q_s32(words[1]);
       const int8x16_t rows[2] = {(int8x16_t)vzip1q_s32(low, high), (int8x16_t)vzip2q_s32(low, high)};
 #pragma GCC unroll 8
@@ -159,15 +159,9 @@ typedef Int8Words Int8Step;
 
 struct Int8 : Int8Step {
   static constexpr WeightKind kKind = kInt8;
-  static constexpr int64_t kGroup = 4, kWords = Int8Words::kCount;
-  static constexpr int kTileRows = Int8Words::kTileRows;
+  static constexpr int64_t kGroup = 4, kWords = kCount;
   typedef int32_t Word;
   typedef IntVec Sum;
-
-  template <int Rows, int Vecs>
-  __attribute__((always_inline)) static void add(const int32_t* x, const char* panel, IntVec (*sum)[Vecs]) {
-    Int8Step::add<Rows>(x, panel, sum);
-  }
 
   // A row, rounded, and zeros behind it. Its bytes are first written to the end of its words, none of which is
   // written before its own bytes are read.
