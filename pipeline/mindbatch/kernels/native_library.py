@@ -41,7 +41,7 @@ _PRODUCTS = {
     "amx": ("bfloat16 tiles", "int8 tiles"),
 }
 """By instruction set: what it multiplies bfloat16 and int8 in; the others widen both."""
-_ARITHMETIC = {"amx": "tiles", "portable": "vectors without multiply-add"}
+_OTHER_BITS = {"amx": "tiles", "portable": "vectors without multiply-add"}
 """Which bits instruction sets come to where they are not those of vectors."""
 
 
@@ -252,6 +252,6 @@ def arithmetic_of(kernels: str, weights: str) -> str:
     def bits_of(name: str) -> str:
         if name not in VARIANTS:
             return name
-        return "vectors" if name == "amx" and weights == "float32" else _ARITHMETIC.get(name, "vectors")
+        return "vectors" if name == "amx" and weights == "float32" else _OTHER_BITS.get(name, "vectors")
 
     return ", ".join(sorted({bits_of(name) for name in kernels.split(", ")}))

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from bench.child_process import command
@@ -63,7 +64,7 @@ def passages() -> Iterator[str]:
     ]
     texts = (path.read_text(encoding="utf-8") for path in files if path.is_file())
     long = (text[:CHARACTERS] for text in texts if len(text) >= CHARACTERS)
-    yield from (text for _, text in zip(range(PASSAGES), long, strict=False))
+    yield from islice(long, PASSAGES)
 
 
 def perplexity(model: Path, data: Path, setting: str) -> float:

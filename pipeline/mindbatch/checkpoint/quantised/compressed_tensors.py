@@ -119,6 +119,7 @@ def _compressed(settings: SettingsReader) -> QuantisedLayout:
 
 def _group_weights(settings: SettingsReader, form: str) -> Iterator[SettingsReader]:
     """Yields the settings of each group's weights; checks the other settings of the groups."""
+    number_type = "float" if form == "float-quantized" else "int"
     groups_by_name = settings.value("config_groups")
     groups = settings.within("config_groups", groups_by_name)
     for name, scheme in groups_by_name.items() if isinstance(groups_by_name, Mapping) else ():
@@ -129,9 +130,11 @@ def _group_weights(settings: SettingsReader, form: str) -> Iterator[SettingsRead
         if activations is not None:  # rounded as they come, they need nothing from the folder
             rounded = group.within("input_activations", activations)
             rounded.needs("num_bits", [8])
-            rounded.needs("type", ["float" if form == "float-quantized" else "int"])
+            rounded.needs("type", [number_type])
             rounded.needs("dynamic", [True])
-        yield group.within("weights", group.value("weights"))
+        weights = group.within("weights", group.value("weights"))
+        weights.needs("type", [number_type])
+        yield weights
 
 
 def _int8(weights: SettingsReader) -> QuantisedLayout:
@@ -142,11 +145,11 @@ def _int8(weights: SettingsReader) -> QuantisedLayout:
 
 def _fp8(weights: SettingsReader) -> QuantisedLayout:
     weights.needs("num_bits", [8])
-    weights.needs("type", ["float"])
     weights.needs("symmetric", [True])
     strategy = weights.choice("strategy", {name: name for name in ("channel", "tensor", "block")})
-    block = read_block(weights, "block_structure") if strategy == "block" else None
-    return Fp8("weight_scale", block, by_output=strategy == "channel")
+    if strategy == "block":
+        return Fp8("weight_scale", read_block(weights, "block_structure"))
+    return Fp8("weight_scale", (1 if strategy == "channel" else None, None))
 
 
 def _packed(weights: SettingsReader) -> QuantisedLayout:
@@ -158,7 +161,6 @@ def _packed(weights: SettingsReader) -> QuantisedLayout:
 
 def _scale_groups(weights: SettingsReader) -> int | None:
     """Reads the number of inputs that have a scale together; None for all of them."""
-    weights.needs("type", ["int"])
     strategy = weights.choice("strategy", {"channel": "channel", "group": "group"})
     return weights.positive("group_size") if strategy == "group" else None
 

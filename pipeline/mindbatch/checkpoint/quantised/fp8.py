@@ -1,6 +1,6 @@
 """FP8: numbers of eight bits (E4M3) with a scale for each block, as DeepSeek and Qwen publish them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,11 @@ def _e4m3() -> FloatArray:
 
 
 _NUMBERS = _e4m3()
+_SCALES: dict[tuple[int | None, int | None], str] = {
+    (None, None): "one scale",
+    (1, None): "a scale for each output",
+}
+"""In words, by what has a scale together: see `Fp8.block`."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +39,12 @@ class Fp8(QuantisedLayout):
     """weight [outputs, inputs], and a scale for each block of neighbouring outputs and inputs.
 
     marks: end of the name of the scales, which numbers are multiplied by.
-    block: outputs and inputs of a block; None for all of them, whose only scale is a vector of one number.
-    by_output: True if each output has a scale of its own, [outputs, 1].
+    block: outputs and inputs of a block, None for all of them; of a single block the scale is a vector of one
+        number.
     """
 
     marks: str
-    block: tuple[int, int] | None = None
-    by_output: bool = False
+    block: tuple[int | None, int | None]
 
     main = "weight"
 
@@ -50,23 +54,19 @@ class Fp8(QuantisedLayout):
 
     @property
     def title(self) -> str:
-        if self.by_output:
-            return "FP8, a scale for each output"
-        if self.block is None:
-            return "FP8, one scale"
-        return f"FP8, blocks of {self.block[0]} x {self.block[1]}"
+        blocks = f"blocks of {self.block[0]} x {self.block[1]}"
+        return f"FP8, {_SCALES.get(self.block, blocks)}"
 
     @property
     def group_size(self) -> int | None:  # type: ignore[override]
-        return None if self.block is None else self.block[1]
+        return self.block[1]
 
     def size(self, main: tuple[int, ...]) -> tuple[int, int]:
         return main[0], main[1]
 
     def needed(self, outputs: int, inputs: int) -> Mapping[str, Needed]:
-        shape: tuple[int, ...] = (outputs, 1) if self.by_output else (1,)
-        if self.block is not None:
-            shape = -(-outputs // self.block[0]), self.groups(inputs)
+        rows = 1 if self.block[0] is None else -(-outputs // self.block[0])
+        shape = (1,) if self.block == (None, None) else (rows, self.groups(inputs))
         return {
             "weight": Needed((STORED,), (outputs, inputs), is_large=True),
             self.marks: Needed(HALVES, shape),
@@ -76,11 +76,10 @@ class Fp8(QuantisedLayout):
         codes, scales = tensors["weight"], tensors[self.marks]
         if np.any(codes & _NAN == _NAN):
             raise CheckpointError("holds numbers that are none (NaN)")
-        rows = 1 if self.by_output else outputs if self.block is None else self.block[0]
         return GroupedMatrix(
             (outputs, inputs),
             lambda part: _NUMBERS[codes[part]],
-            np.repeat(scales.reshape(-1, self.groups(inputs)), rows, axis=0)[:outputs],
+            np.repeat(scales.reshape(-1, self.groups(inputs)), self.block[0] or outputs, axis=0)[:outputs],
             0,
             self.groups_in_order(inputs),
             is_integer=False,
@@ -90,10 +89,8 @@ class Fp8(QuantisedLayout):
 def read_block(settings: SettingsReader, key: str) -> tuple[int, int]:
     """Reads the numbers of outputs and inputs of a block; where they are none, an error is noted."""
     block = settings.value(key)
-    if isinstance(block, Iterable) and not isinstance(block, str | Mapping):
-        sizes = [*block]
-        if len(sizes) == 2 and all(type(size) is int and size > 0 for size in sizes):
-            return sizes[0], sizes[1]
+    if isinstance(block, list) and len(block) == 2 and all(type(size) is int and size > 0 for size in block):
+        return block[0], block[1]
     settings.error(key, "must be two positive numbers, the outputs and the inputs of a block")
     return 1, 1
 
