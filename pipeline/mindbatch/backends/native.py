@@ -17,6 +17,7 @@ from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights, has_weights
 from mindbatch.checkpoint.folders.resharded import copied_tensors, noted_settings, reshard_command
 from mindbatch.checkpoint.folders.weight_files import rank_folders
+from mindbatch.checkpoint.quantised.description_files import description_in
 from mindbatch.config_json.foreign_models import QUANTIZATION
 from mindbatch.config_json.forms import Config
 from mindbatch.io.errors import CheckpointError, ConfigError
@@ -122,11 +123,11 @@ def _folder_of(
     if has_weights(home) or not rank_folders(home):
         if arch is not None and not has_weights(home) and (folder := _iteration_of(home, arch)):
             return folder
-        if QUANTIZATION not in config:
+        if QUANTIZATION not in config and description_in(home) is None:
             return ModelFolder(home)
         from mindbatch.config_json.quantisation import open_whole  # most weights are floats
 
-        return open_whole(home, config, str(home / CONFIG_NAME), ignore.names)
+        return open_whole(home, config, ignore.names)
     if part.stages > 1 and part.device_map is not None:
         value = part.device_map if isinstance(part.device_map, str) else [*part.device_map]
         raise ConfigError(

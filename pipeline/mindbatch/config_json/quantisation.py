@@ -3,17 +3,29 @@
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.json_object import read_json_object
+from mindbatch.checkpoint.quantised import modelopt
+from mindbatch.checkpoint.quantised.ascend import AscendScheme
+from mindbatch.checkpoint.quantised.description_files import (
+    GOLDEN_STICK_NAME,
+    MODELOPT_NAME,
+    description_in,
+)
 from mindbatch.checkpoint.quantised.folder import QuantisedFolder
-from mindbatch.checkpoint.quantised.layout import QuantisedLayout
+from mindbatch.checkpoint.quantised.method import QuantisationMethod
 from mindbatch.checkpoint.quantised.registry import METHODS
+from mindbatch.checkpoint.quantised.scheme import Scheme
 from mindbatch.config_json.foreign_models import QUANTIZATION
 from mindbatch.config_json.forms import Config
 from mindbatch.config_json.reader import ConfigReader
 from mindbatch.io.errors import CheckpointError
 
+_MAX_BYTES = 10_000_000
 
-def read_layout(config: Config, source: str, ignored: Collection[str] = ()) -> QuantisedLayout | None:
+
+def read_scheme(config: Config, source: str, ignored: Collection[str] = ()) -> Scheme | None:
     """Reads how a folder's matrices are stored; None where they are floats, or by a method that is not read.
 
     What else the settings hold says how a tool arrived at the numbers; whether these are as they are said to
@@ -29,20 +41,41 @@ def read_layout(config: Config, source: str, ignored: Collection[str] = ()) -> Q
         return None
     method = settings.get("quant_method")
     known = METHODS.get(method) if isinstance(method, str) else None
-    if known is None:
-        return None
-    reader = ConfigReader(settings, f"{source}: {QUANTIZATION}")
-    layout = known.read(reader)
+    return None if known is None else _read(known, settings, f"{source}: {QUANTIZATION}")
+
+
+def _read(method: QuantisationMethod, settings: Config, source: str) -> Scheme:
+    reader = ConfigReader(settings, source)
+    scheme = method.read(reader)
     if reader.errors:
         raise CheckpointError(reader.errors)
-    return layout
+    return scheme
 
 
-def open_whole(home: Path, config: Config, source: str, ignored: Collection[str] = ()) -> ModelFolder:
+def _described(path: Path) -> Scheme:
+    """Reads a file beside config.json that says how matrices are stored."""
+    if path.name == GOLDEN_STICK_NAME:
+        raise CheckpointError(
+            f"{path}: is of MindSpore Golden Stick, whose scales of inputs are not read; take the folder of "
+            "the original model, or one that msModelSlim wrote"
+        )
+    if path.name != MODELOPT_NAME:
+        return AscendScheme(path)
+    content = read_json_object(path, _MAX_BYTES).get("quantization")
+    scheme = _read(modelopt.METHODS[0], content if isinstance(content, Mapping) else {}, str(path))
+    scheme.source = path.name
+    return scheme
+
+
+def open_whole(home: Path, config: Config, ignored: Collection[str] = ()) -> ModelFolder:
     """The folder of a whole model, its weights floats or quantised.
 
+    ignored: keys of config.json that are to be passed over.
+
     Raises:
-        ConfigError, CheckpointError: see `ModelFolder`, `QuantisedFolder`, `read_layout`.
+        ConfigError, CheckpointError: see `ModelFolder`, `QuantisedFolder`, `read_scheme`.
     """
-    layout = read_layout(config, source, ignored)
-    return ModelFolder(home) if layout is None else QuantisedFolder(home, layout)
+    scheme = read_scheme(config, str(home / CONFIG_NAME), ignored)
+    if scheme is None and (name := description_in(home)) is not None:
+        scheme = _described(home / name)
+    return ModelFolder(home) if scheme is None else QuantisedFolder(home, scheme)

@@ -21,6 +21,7 @@ from mindbatch.model_spec.registry import (
     declaration,
     describe,
     embedding_source,
+    refuse_quantised,
     tensor_specs,
     unused_tensors,
 )
@@ -148,8 +149,10 @@ def left_out_errors(copied: Mapping[str, str], folder: ModelFolder | TensorSet) 
 
 def check_tensors(arch: Architecture, specs: Sequence[TensorSpec], folder: StoredWeights) -> None:
     """Raises CheckpointError unless the folder holds just the tensors that `specs` of the model need."""
-    from mindbatch.checkpoint.folders.model_folder import match_tensors  # NumPy
+    from mindbatch.checkpoint.folders.model_folder import ModelFolder, match_tensors  # NumPy
 
+    if isinstance(folder, ModelFolder) and folder.quantised is not None:
+        refuse_quantised(specs, arch.model_type, folder.path)
     names = checkpoint_names(arch, folder.names)
     expected = {names(source): shape for source, shape in source_shapes(specs).items()}
     unused = unused_tensors(arch)

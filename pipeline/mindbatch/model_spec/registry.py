@@ -119,10 +119,15 @@ def describe(
         reader.ignore([QUANTIZATION])
     reader.finish()
     if quantised:
-        parts = (part for spec in declared.tree(architecture).parameters() for part in spec.parts)
-        if any(part.transposed and part.matrix is None for part in parts):
-            raise CheckpointError(f"{source}: {QUANTIZATION}: quantised weights of {chosen} are not read")
+        specs = [*declared.tree(architecture).parameters()]
+        refuse_quantised(specs, chosen, f"{source}: {QUANTIZATION}")
     return replace(architecture, model_type=chosen)
+
+
+def refuse_quantised(specs: Sequence[TensorSpec], model_type: str, where: object) -> None:
+    """CheckpointError for a model whose files have transposes of matrices, of which outputs are not whole."""
+    if any(part.transposed and part.matrix is None for spec in specs for part in spec.parts):
+        raise CheckpointError(f"{where}: quantised weights of {model_type} are not read")
 
 
 def chosen_type(
@@ -165,9 +170,9 @@ def _is_read_quantised(config: Config, source: str, ignore: IgnoredKeys) -> bool
     """True if the matrices are stored as integers, in a way that is read. CheckpointError: not with these."""
     if QUANTIZATION not in config:
         return False
-    from mindbatch.config_json.quantisation import read_layout  # NumPy, which a wrong setting need not load
+    from mindbatch.config_json.quantisation import read_scheme  # NumPy, which a wrong setting need not load
 
-    return read_layout(config, source, ignore.names) is not None
+    return read_scheme(config, source, ignore.names) is not None
 
 
 def _refuse_unknown(model_type: object, config: Config, source: str) -> None:

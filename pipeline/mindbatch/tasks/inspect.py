@@ -21,6 +21,7 @@ from mindbatch.checkpoint.folders.tensor_set import (
     seem_copies,
 )
 from mindbatch.checkpoint.iterations.metadata import placements
+from mindbatch.checkpoint.quantised.description_files import description_in
 from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
@@ -150,11 +151,11 @@ def _quantised_as(path: Path, config: Mapping[str, Any]) -> str | None:
     Raises:
         CheckpointError: they contradict that, or cannot be read.
     """
-    if QUANTIZATION not in config:
+    if QUANTIZATION not in config and not (path.is_dir() and description_in(path)):
         return None
     from mindbatch.config_json.quantisation import open_whole  # NumPy, which other folders do not need
 
-    with open_whole(path, config, str(path / CONFIG_NAME)) as folder:
+    with open_whole(path, config) as folder:
         return folder.quantised
 
 

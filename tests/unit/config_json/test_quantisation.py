@@ -7,7 +7,7 @@ import pytest
 
 from mindbatch.backends import native
 from mindbatch.config.model_schema import ModelConfig
-from mindbatch.config_json.quantisation import read_layout
+from mindbatch.config_json.quantisation import read_scheme
 from mindbatch.config_json.reader import IgnoredKeys
 from mindbatch.io.errors import CheckpointError
 from mindbatch.loading.providers import open_model
@@ -18,11 +18,14 @@ from quantised_folders import METHODS, awq, compressed_int8, compressed_packed, 
 from small_configs import GPT2, LLAMA
 
 TITLES = {
-    "int8": "compressed-tensors, int-quantized, 8 bits",
-    "packed": "compressed-tensors, pack-quantized, 4 bits, groups of 16",
+    "int8": "int8, a scale for each output",
+    "packed": "packed, 4 bits, groups of 16",
     "gptq_whole": "GPTQ, 4 bits",
     "gptq8": "GPTQ, 8 bits, groups of 16",
     "awq": "AWQ, 4 bits, groups of 16",
+    "mxfp8": "FP8, groups of 32",
+    "compressed_mixed": "FP8, a scale for each output and NVFP4",
+    "nf4": "bitsandbytes, nf4",
 }
 
 
@@ -32,14 +35,14 @@ def with_settings(settings: dict[str, Any], model: dict[str, Any] = LLAMA) -> di
 
 @pytest.mark.parametrize("method", TITLES)
 def test_the_method_is_told(method: str) -> None:
-    layout = read_layout(with_settings(METHODS[method].settings), "config.json")
-    assert layout is not None
-    assert layout.title == TITLES[method]
+    scheme = read_scheme(with_settings(METHODS[method].settings), "config.json")
+    assert scheme is not None
+    assert scheme.title == TITLES[method]
 
 
 def test_settings_that_are_passed_over_tell_nothing() -> None:
     config = with_settings(gptq().settings)
-    assert read_layout(config, "config.json", ("quantization_config",)) is None
+    assert read_scheme(config, "config.json", ("quantization_config",)) is None
     assert describe(config, ignore=IgnoredKeys(("quantization_config",))) == describe(LLAMA)
 
 
@@ -66,8 +69,8 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     (gptq().settings | {"checkpoint_format": "marlin"}, ["must be gptq or gptq_v2"]),
     (gptq().settings | {"pack_dtype": "int16"}, ["pack_dtype='int16': not supported; allowed: 'int32'"]),
     (
-        gptq().settings | {"dynamic": {"+:.*": {"bits": 8}}},
-        ["modules with settings of their own are not read"],
+        gptq().settings | {"dynamic": {"+:.*": {"bits": 3}, "-:(": {}}},
+        ["+:.*: bits=3: must be 4 or 8", "must be a regular expression"],
     ),
     (awq().settings | {"version": "gemv"}, ["version='gemv': must be gemm"]),
     (
@@ -75,19 +78,37 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
         ["bits=8: must be 4", "zero_point=false: must be true"],
     ),
     (
-        INT8 | {"format": "nvfp4-pack-quantized"},
-        ["format='nvfp4-pack-quantized': must be one of float-quantized, int-quantized, pack-quantized"],
+        INT8 | {"format": "marlin-24"},
+        ["format='marlin-24': must be one of float-quantized, int-quantized, mixed-precision, mxfp4-pack"],
     ),
     (INT8 | {"config_groups": {}}, ["must hold a group"]),
-    (INT8 | {"kv_cache_scheme": {"num_bits": 8}}, ["kv_cache_scheme={num_bits: 8}: must be null"]),
+    (
+        INT8 | {"transform_config": {"config_groups": {}}},
+        ["transform_config={config_groups: {}}: must be null"],
+    ),
     (INT8 | {"sparsity_config": {"format": "sparse-24-bitmask"}}, ["must be of format dense"]),
     (
-        grouped(INT8, input_activations={"num_bits": 8, "type": "int", "dynamic": False}),
-        ["config_groups: group_0: input_activations: dynamic=false: not supported; allowed: true"],
+        grouped(INT8, input_activations={"num_bits": 2, "type": "int", "dynamic": False}),
+        ["config_groups: group_0: input_activations: num_bits=2: not supported; allowed: 4, 8"],
     ),
     (grouped(INT8, weights={"type": "float"}), ["weights: type='float': not supported; allowed: 'int'"]),
-    (grouped(INT8, weights={"strategy": "block"}), ["strategy='block': must be one of channel, group"]),
-    (grouped(INT8, weights={"symmetric": False}), ["symmetric=false: not supported; allowed: true"]),
+    (grouped(INT8, weights={"strategy": "block"}), ["block_structure=null: must be two positive numbers"]),
+    (grouped(INT8, weights={"strategy": "all"}), ["strategy='all': must be one of block, channel, group"]),
+    (grouped(INT8, targets=["re:("]), ["targets=['re:(']: must be a list of names, classes"]),
+    ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, ["quant_algo='W4A8_AWQ': must be one of FP8, "]),
+    (
+        {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": {"a": {}}},
+        ["quantized_layers: a: quant_algo=null: must be one of FP8"],
+    ),
+    ({"quant_method": "mxfp8", "weight_block_size": [32, 32]}, ["not supported; allowed: [1, 32]"]),
+    (
+        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "int4"},
+        ["bnb_4bit_quant_type='int4': must be one of fp4, nf4"],
+    ),
+    (
+        {"quant_method": "auto-round", "bits": 2, "group_size": 16, "packing_format": "auto_round:auto_awq"},
+        ["bits=2: must be 4"],
+    ),
     (grouped(PACKED, weights={"num_bits": 2}), ["num_bits=2: must be 4 or 8"]),
     (
         PACKED

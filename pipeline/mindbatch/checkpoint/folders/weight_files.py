@@ -110,7 +110,6 @@ def _shown_step(step: TrainingStep | None) -> str:
 _MAX_INDEX_BYTES = 100_000_000
 _MAX_SHARDS = 10_000
 _MAX_FILE_NAME = 255
-_SUFFIX_OF = {index: known.suffixes[0] for known in READ for index in known.indexes}
 
 
 def read_weight_map(folder: Path, index: str = INDEX_NAME) -> dict[str, str]:
@@ -124,7 +123,8 @@ def read_weight_map(folder: Path, index: str = INDEX_NAME) -> dict[str, str]:
     num_shards = len({*map(str, weight_map.values())})
     if num_shards > _MAX_SHARDS:
         raise CheckpointError(f"{path}: weight_map names {num_shards} files; at most {_MAX_SHARDS} may be")
-    suffix = _SUFFIX_OF[index]
+    suffix = _suffix_of(index)
+    assert suffix is not None
     entries = reversed(weight_map.items())
     unsafe = {shown(file): name for name, file in entries if not _is_plain_shard(file, suffix)}
     raise_if_any(
@@ -135,6 +135,12 @@ def read_weight_map(folder: Path, index: str = INDEX_NAME) -> dict[str, str]:
         str(path),
     )
     return weight_map
+
+
+def _suffix_of(index: str) -> str | None:
+    """The suffix of the files that an index names; None for what is no index."""
+    named = (known for known in READ if any(fnmatch.fnmatch(index, pattern) for pattern in known.indexes))
+    return next((known.suffixes[0] for known in named), None)
 
 
 def _is_plain_shard(file: object, suffix: str) -> bool:
@@ -176,7 +182,7 @@ def open_weights(folder: Path) -> dict[str, StoredFile]:
                 "; `mindbatch reshard source=FOLDER target.dir=NEW_FOLDER` makes that of MindSpore's files"
             )
         raise CheckpointError(nothing_readable(folder, "no model weights", needed, foreign_folder(folder)))
-    if weights_file in _SUFFIX_OF:
+    if _suffix_of(weights_file) is not None:
         return open_shards(folder, weights_file)
     return {weights_file: open_tensor_file(file_in(folder, weights_file))}
 

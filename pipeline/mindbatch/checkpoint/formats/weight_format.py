@@ -22,7 +22,7 @@ class WeightFormat:
     model_files: patterns of the file that holds a whole model's weights, or is the index of several files;
         the first pattern that exactly one file of a folder matches is taken.
     not_models: patterns of files with one of the suffixes that are never a model's.
-    indexes: names of the JSON files that map tensors to files of this format.
+    indexes: patterns of the names of the JSON files that map tensors to files of this format.
     is_pickle: True for formats whose suffixes are those of any Python object. Their files are taken under the
         names above or when they are given themselves; the hub's are fetched only where the user names them.
     open: opens a file and checks everything but the contents of its tensors; None if it is not read.

@@ -13,6 +13,7 @@ from mindbatch.checkpoint.quantised.method import (
     read_bits,
     read_group_size,
 )
+from mindbatch.checkpoint.quantised.scheme import ByMark, Scheme
 
 BITS, CODES_IN_WORD = 4, 8
 _ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # the output whose code is in each slot of a word, from the lowest on
@@ -72,14 +73,14 @@ def _by_outputs(words: Array) -> Array:
     return outputs.reshape(-1, len(words))
 
 
-def _read(settings: SettingsReader) -> QuantisedLayout:
+def _read(settings: SettingsReader) -> Scheme:
     read_bits(settings, "bits", (BITS,))
     if not settings.flag("zero_point"):
         settings.error("zero_point", "must be true")
     form = settings.value("version") or settings.value("checkpoint_format") or "gemm"
     if str(form).lower() != "gemm":
         settings.error("version", "must be gemm")
-    return Awq(read_group_size(settings))
+    return ByMark(Awq(read_group_size(settings)))
 
 
-METHOD = QuantisationMethod("awq", "AWQ (4 bits)", _read)
+METHODS = (QuantisationMethod("awq", "AWQ (4 bits)", _read),)

@@ -1,45 +1,27 @@
-"""compressed-tensors, in its formats "int-quantized", "float-quantized" and "pack-quantized"."""
+"""compressed-tensors, as llm-compressor writes it: groups of matrices, each in one of its formats."""
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from mindbatch.checkpoint.formats.floats import Array
-from mindbatch.checkpoint.quantised.fp8 import Fp8, read_block
-from mindbatch.checkpoint.quantised.layout import HALVES, GroupedMatrix, Needed, QuantisedLayout, unpacked
+from mindbatch.checkpoint.quantised.eight_bits import BY_OUTPUT, FP8, INT8, WHOLE, Block, EightBits
+from mindbatch.checkpoint.quantised.four_bit_floats import Mxfp4Matrix, Nvfp4Matrix
+from mindbatch.checkpoint.quantised.fp8 import mxfp8, read_block
+from mindbatch.checkpoint.quantised.layout import (
+    HALVES,
+    OF_ACTIVATIONS,
+    GroupedMatrix,
+    Needed,
+    QuantisedLayout,
+    unpacked,
+)
 from mindbatch.checkpoint.quantised.method import QuantisationMethod, SettingsReader, read_bits
-
-
-@dataclass(frozen=True)
-class CompressedInt8(QuantisedLayout):
-    """Format "int-quantized": weight [outputs, inputs] int8, weight_scale [outputs, groups].
-
-    group_size: number of inputs that have a scale together; None for all.
-    """
-
-    group_size: int | None = None
-
-    main, marks = "weight", "weight_scale"
-    scales = marks
-
-    @property
-    def title(self) -> str:
-        return f"compressed-tensors, int-quantized, 8 bits{self.grouped}"
-
-    def size(self, main: tuple[int, ...]) -> tuple[int, int]:
-        return main[0], main[1]
-
-    def needed(self, outputs: int, inputs: int) -> Mapping[str, Needed]:
-        return {
-            "weight": Needed(("I8",), (outputs, inputs), is_large=True),
-            "weight_scale": Needed(HALVES, (outputs, self.groups(inputs))),
-        }
-
-    def matrix(self, tensors: Mapping[str, Array], outputs: int, inputs: int) -> GroupedMatrix:
-        numbers, groups = tensors["weight"], self.groups_in_order(inputs)
-        scales = tensors["weight_scale"]
-        return GroupedMatrix((outputs, inputs), lambda rows: numbers[rows], scales, 0, groups)
+from mindbatch.checkpoint.quantised.scheme import ByMark, ByName, Scheme
 
 
 @dataclass(frozen=True)
@@ -62,7 +44,7 @@ class CompressedPacked(QuantisedLayout):
 
     @property
     def title(self) -> str:
-        return f"compressed-tensors, pack-quantized, {self.bits} bits{self.grouped}"
+        return f"packed, {self.bits} bits{self.grouped}"
 
     def size(self, main: tuple[int, ...]) -> tuple[int, int]:
         return main[0], main[1] * self.in_word
@@ -73,6 +55,7 @@ class CompressedPacked(QuantisedLayout):
             "weight_packed": Needed(("I32",), (outputs, inputs // self.in_word), is_large=True),
             "weight_scale": Needed(HALVES, (outputs, groups)),
             "weight_shape": Needed(("I64", "I32"), (2,)),
+            **OF_ACTIVATIONS,
         }
         if not self.is_symmetric:
             needed["weight_zero_point"] = Needed(("I32",), (-(-outputs // self.in_word), groups))
@@ -103,73 +86,141 @@ class CompressedPacked(QuantisedLayout):
         )
 
 
-def _compressed(settings: SettingsReader) -> QuantisedLayout:
-    form = settings.choice("format", {form_name: form_name for form_name in _FORMATS})
-    for key in ("kv_cache_scheme", "transform_config"):
-        if settings.value(key):
-            settings.error(key, "must be null")
+class _Group(NamedTuple):
+    """Matrices that are stored alike, by classes of modules, by names, and by expressions after "re:"."""
+
+    targets: tuple[str, ...]
+    layout: QuantisedLayout
+
+
+_CLASS, _EXPRESSION = "Linear", "re:"
+_MIXED = "mixed-precision"
+
+
+def _compressed(settings: SettingsReader) -> Scheme:
+    form = settings.choice("format", {form_name: form_name for form_name in (*_FORMATS, _MIXED)})
+    if settings.value("transform_config"):
+        settings.error("transform_config", "must be null")
     sparsity = settings.value("sparsity_config")
     if isinstance(sparsity, Mapping) and sparsity.get("format", "dense") != "dense":
         settings.error("sparsity_config", "must be of format dense")
-    layouts = {_FORMATS[form](weights) for weights in _group_weights(settings, form)}
-    if len(layouts) != 1:
-        settings.error("config_groups", "must hold a group, and all must have the same weights")
-    return min(layouts, key=str, default=CompressedInt8())
+    groups = [*_groups(settings, form)]
+    if not groups:
+        settings.error("config_groups", "must hold a group")
+    layouts = [*dict.fromkeys(group.layout for group in groups)]
+    if len(layouts) < 2:
+        return ByMark(*layouts)
+    return ByName(layouts, partial(_layout_of, groups))
 
 
-def _group_weights(settings: SettingsReader, form: str) -> Iterator[SettingsReader]:
-    """Yields the settings of each group's weights; checks the other settings of the groups."""
-    number_type = "float" if form == "float-quantized" else "int"
+def _groups(settings: SettingsReader, form: str) -> Iterator[_Group]:
+    """Reads the groups; checks what their activations are to be."""
     groups_by_name = settings.value("config_groups")
     groups = settings.within("config_groups", groups_by_name)
     for name, scheme in groups_by_name.items() if isinstance(groups_by_name, Mapping) else ():
         group = groups.within(name, scheme)
-        group.needs("format", [form])
+        if form != _MIXED:
+            group.needs("format", [form])
+        own = (
+            form
+            if form != _MIXED
+            else group.choice("format", {form_name: form_name for form_name in _FORMATS})
+        )
         group.needs("output_activations", [None])
-        activations = group.value("input_activations")
-        if activations is not None:  # rounded as they come, they need nothing from the folder
+        if (activations := group.value("input_activations")) is not None:
             rounded = group.within("input_activations", activations)
-            rounded.needs("num_bits", [8])
-            rounded.needs("type", [number_type])
-            rounded.needs("dynamic", [True])
-        weights = group.within("weights", group.value("weights"))
-        weights.needs("type", [number_type])
-        yield weights
+            rounded.needs("num_bits", [4, 8])
+            rounded.needs("dynamic", [True, False, "local"])
+        layout = _FORMATS[own](group.within("weights", group.value("weights")))
+        targets = group.value("targets")
+        if not isinstance(targets, list) or not all(_is_target(target) for target in targets):
+            group.error("targets", "must be a list of names, classes, and expressions after re:")
+            targets = []
+        yield _Group((*targets,), layout)
+
+
+def _is_target(target: object) -> bool:
+    if not isinstance(target, str):
+        return False
+    try:
+        re.compile(target.removeprefix(_EXPRESSION) if target.startswith(_EXPRESSION) else "")
+    except re.error:
+        return False
+    return len(target) <= _MAX_TARGET
+
+
+def _layout_of(groups: Sequence[_Group], module: str) -> QuantisedLayout | None:
+    """The layout of the group that names the module; else that of an expression, else that of its class.
+
+    None where none does, or two that differ do it alike.
+    """
+    kinds: tuple[Callable[[str], bool], ...] = (
+        lambda target: target == module,
+        lambda target: target.startswith(_EXPRESSION) and bool(re.match(target[len(_EXPRESSION) :], module)),
+        lambda target: target == _CLASS,
+    )
+    for is_meant in kinds:
+        if chosen := {group.layout for group in groups if any(map(is_meant, group.targets))}:
+            return chosen.pop() if len(chosen) == 1 else None
+    return None
 
 
 def _int8(weights: SettingsReader) -> QuantisedLayout:
+    weights.needs("type", ["int"])
     weights.needs("num_bits", [8])
-    weights.needs("symmetric", [True])
-    return CompressedInt8(_scale_groups(weights))
+    zeros = "weight_zero_point" if weights.value("symmetric") is False else None
+    return EightBits(INT8, "weight_scale", _block(weights), zeros=zeros)
 
 
 def _fp8(weights: SettingsReader) -> QuantisedLayout:
+    weights.needs("type", ["float"])
     weights.needs("num_bits", [8])
     weights.needs("symmetric", [True])
-    strategy = weights.choice("strategy", {name: name for name in ("channel", "tensor", "block")})
+    return EightBits(FP8, "weight_scale", _block(weights))
+
+
+def _naive(weights: SettingsReader) -> QuantisedLayout:
+    return _fp8(weights) if weights.value("type") == "float" else _int8(weights)
+
+
+def _block(weights: SettingsReader) -> Block:
+    names = ("channel", "tensor", "group", "block")
+    strategy = weights.choice("strategy", {name: name for name in names})
     if strategy == "block":
-        return Fp8("weight_scale", read_block(weights, "block_structure"))
-    return Fp8("weight_scale", (1 if strategy == "channel" else None, None))
+        return read_block(weights, "block_structure")
+    return {"channel": BY_OUTPUT, "tensor": WHOLE}.get(strategy) or (1, weights.positive("group_size"))
+
+
+def _mx(layout: QuantisedLayout, bits: int) -> Callable[[SettingsReader], QuantisedLayout]:
+    def read(weights: SettingsReader) -> QuantisedLayout:
+        weights.needs("type", ["float"])
+        weights.needs("num_bits", [bits])
+        weights.needs("symmetric", [True])
+        weights.needs("group_size", [layout.group_size])
+        return layout
+
+    return read
 
 
 def _packed(weights: SettingsReader) -> QuantisedLayout:
+    weights.needs("type", ["int"])
     bits = read_bits(weights, "num_bits")
     is_symmetric = weights.value("symmetric") is not False
     has_order = weights.value("actorder") in (True, "group", "dynamic")
-    return CompressedPacked(bits, _scale_groups(weights), is_symmetric, has_order)
-
-
-def _scale_groups(weights: SettingsReader) -> int | None:
-    """Reads the number of inputs that have a scale together; None for all of them."""
     strategy = weights.choice("strategy", {"channel": "channel", "group": "group"})
-    return weights.positive("group_size") if strategy == "group" else None
+    group_size = weights.positive("group_size") if strategy == "group" else None
+    return CompressedPacked(bits, group_size, is_symmetric, has_order)
 
 
 _FORMATS: dict[str, Callable[[SettingsReader], QuantisedLayout]] = {
     "int-quantized": _int8,
     "float-quantized": _fp8,
+    "naive-quantized": _naive,
     "pack-quantized": _packed,
+    "nvfp4-pack-quantized": _mx(Nvfp4Matrix("weight_packed", "weight_global_scale", is_divisor=True), 4),
+    "mxfp4-pack-quantized": _mx(Mxfp4Matrix("weight_packed"), 4),
+    "mxfp8-quantized": _mx(mxfp8("weight_scale"), 8),
 }
-METHOD = QuantisationMethod(
-    "compressed-tensors", "compressed-tensors (int8, FP8, and packed in 4 or 8 bits)", _compressed
-)
+_MAX_TARGET = 1000
+_TITLE = "compressed-tensors (int8, FP8, MXFP8, NVFP4, MXFP4, and packed in 4 or 8 bits)"
+METHODS = (QuantisationMethod("compressed-tensors", _TITLE, _compressed),)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, Array
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.quantised.layout import GroupedMatrix, Needed, QuantisedLayout, ScaledIntegers
+from mindbatch.checkpoint.quantised.scheme import Scheme
 from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import CheckpointError
 
@@ -20,7 +22,38 @@ _CODES = {
     "U32": np.uint32,
     "I64": np.int64,
     "F8_E4M3": np.uint8,
+    "F8_E8M0": np.uint8,
 }
+_MAX_FEW = 1 << 20
+OF_CACHES = (
+    *(".k_scale", ".v_scale", ".k_bias", ".v_bias", ".k_proj.output_scale", ".v_proj.output_scale"),
+    *(
+        ".kv_cache_scale",
+        ".kv_cache_offset",
+        *(f".fa_{of}.{end}" for of in "qkv" for end in ("scale", "offset")),
+    ),
+)
+"""Ends of the names of scales that say how attention is rounded, its keys and values."""
+
+
+class _StoredMatrix(NamedTuple):
+    """module: what the names of its tensors begin with."""
+
+    module: str
+    layout: QuantisedLayout
+
+    def part(self, end: str) -> str:
+        """The name of one of its tensors."""
+        return f"{self.module}{self.layout.separator}{end}"
+
+    @property
+    def main(self) -> str:
+        return self.part(self.layout.main)
+
+    @property
+    def plain(self) -> str:
+        """The name that the model knows it by."""
+        return f"{self.module}{self.layout.weight}"
 
 
 class QuantisedFolder(ModelFolder):
@@ -29,63 +62,63 @@ class QuantisedFolder(ModelFolder):
     Opening reads the scales, zeros and groups, too, so that errors appear before the weights load.
     """
 
-    def __init__(self, path: str | os.PathLike[str], layout: QuantisedLayout) -> None:
+    def __init__(self, path: str | os.PathLike[str], scheme: Scheme) -> None:
         """Raises:
         ConfigError: `path` is not a folder.
-        CheckpointError: lists what is missing, damaged, or contradicts the layout.
+        CheckpointError: lists what is missing, damaged, or contradicts the scheme.
         """
         super().__init__(path)
-        self.quantised = layout.title
-        self._layout = layout
-        end = f"{layout.separator}{layout.marks}"
-        marked = [name.removesuffix(end) for name in self.tensors if name.endswith(end)]
-        self._modules = {f"{module}{layout.weight}": module for module in marked}
-        self._parts = {
-            self._part(module, end) for module in self._modules.values() for end in layout.needed(0, 0)
-        }
+        self.quantised = scheme.title
         self._last: tuple[str, int | None, GroupedMatrix] | None = None
+        self._source = scheme.source
         with closed_on_error(self):
+            with located(self.path):
+                layouts = scheme.layouts(self.tensors, self._few_values)
+            stored = [_StoredMatrix(*item) for item in layouts.items()]
+            self._matrices = {matrix.plain: matrix for matrix in stored}
+            self._parts = {
+                matrix.part(end)
+                for matrix in stored
+                for end, needed in matrix.layout.needed(0, 0).items()
+                if not needed.is_own
+            }
+            self._of_caches = {name for name in self.tensors if name.endswith(OF_CACHES)}
             self._check()
-
-    def _part(self, module: str, end: str) -> str:
-        return f"{module}{self._layout.separator}{end}"
-
-    def _main(self, module: str) -> str:
-        return self._part(module, self._layout.main)
+            self.notes += (*self._not_rounded(),)
 
     @property
     def names(self) -> tuple[str, ...]:
-        plain = (name for name in super().names if name not in self._parts)
-        return (*plain, *self._modules)
+        plain = (name for name in super().names if name not in self._parts | self._of_caches)
+        return (*plain, *self._matrices)
 
     def file_name(self, name: str) -> str:
-        module = self._modules.get(name)
-        return super().file_name(name if module is None else self._main(module))
+        matrix = self._matrices.get(name)
+        return super().file_name(name if matrix is None else matrix.main)
 
     def info(self, name: str) -> StoredTensor:
         """Describes a tensor; a quantised matrix by its own shape and the dtype of its scales."""
-        module = self._modules.get(name)
-        if module is None:
+        matrix = self._matrices.get(name)
+        if matrix is None:
             return super().info(name)
-        if self._layout.is_stacked:
-            return StoredTensor(name, "BF16", (*self._stack(module), *self._size(module)[::-1]))
-        scales = super().info(self._part(module, self._layout.scales))
-        return StoredTensor(name, scales.dtype, self._size(module))
+        if matrix.layout.is_stacked:
+            return StoredTensor(name, "BF16", (*self._stack(matrix), *self._size(matrix)[::-1]))
+        dtype = super().info(matrix.part(matrix.layout.scales)).dtype
+        return StoredTensor(name, dtype if dtype in FLOAT_DTYPES else "BF16", self._size(matrix))
 
-    def _stack(self, module: str) -> tuple[int, ...]:
+    def _stack(self, matrix: _StoredMatrix) -> tuple[int, ...]:
         """Number of matrices of a stack, in a tuple; empty for a single matrix."""
-        return super().info(self._main(module)).shape[: int(self._layout.is_stacked)]
+        return super().info(matrix.main).shape[: int(matrix.layout.is_stacked)]
 
-    def _size(self, module: str) -> tuple[int, int]:
-        return self._layout.size(super().info(self._main(module)).shape[int(self._layout.is_stacked) :])
+    def _size(self, matrix: _StoredMatrix) -> tuple[int, int]:
+        return matrix.layout.size(super().info(matrix.main).shape[int(matrix.layout.is_stacked) :])
 
     def floats(
         self, name: str, *, rows: slice | None = None, columns: slice | None = None, is_widened: bool = True
     ) -> Array:
         """Reads rows; rows of a stack count on from one matrix to the next, and must be of one matrix."""
-        if name not in self._modules:
+        if name not in self._matrices:
             return super().floats(name, rows=rows, columns=columns, is_widened=is_widened)
-        if self._layout.is_stacked:
+        if self._matrices[name].layout.is_stacked:
             _, *size = self.info(name).shape
             number = 0 if rows is None else rows.start // size[0]
             first = number * size[0]
@@ -96,7 +129,8 @@ class QuantisedFolder(ModelFolder):
 
     def has_integers(self, name: str) -> bool:
         """True for a matrix that is stored in 8 bits with a scale for each output."""
-        return name in self._modules and not self._layout.is_stacked and self._matrix(name).has_row_scales
+        matrix = self._matrices.get(name)
+        return matrix is not None and not matrix.layout.is_stacked and self._matrix(name).has_row_scales
 
     def integers(self, name: str, rows: slice, columns: slice) -> ScaledIntegers:
         return self._matrix(name).integers(*_bounds(self.info(name).shape, rows, columns))
@@ -105,90 +139,119 @@ class QuantisedFolder(ModelFolder):
         """The matrix, or one of a stack; its integers stay in memory until another one is read."""
         if self._last is None or self._last[:2] != (name, number):
             self._last = None
-            module = self._modules[name]
-            size = self._size(module)
+            matrix = self._matrices[name]
             tensors = {
-                end: self._values(self._part(module, end), number)
-                for end, _ in self._stored_parts(module, size)
+                end: self._as_needed(matrix.part(end), needed, number)
+                for end, needed in self._stored_parts(matrix)
             }
-            label = self._label(self._main(module))
+            label = self._label(matrix.main)
             with located(label if number is None else f"{label}, matrix {number}"):
-                self._last = name, number, self._layout.matrix(tensors, *size)
+                self._last = name, number, matrix.layout.matrix(tensors, *self._size(matrix))
         return self._last[2]
 
-    def _stored_parts(self, module: str, size: tuple[int, int]) -> Iterator[tuple[str, Needed]]:
-        parts = self._layout.needed(*size).items()
-        return ((end, needed) for end, needed in parts if self._part(module, end) in self.tensors)
+    def _stored_parts(self, matrix: _StoredMatrix) -> Iterator[tuple[str, Needed]]:
+        parts = matrix.layout.needed(*self._size(matrix)).items()
+        return ((end, needed) for end, needed in parts if matrix.part(end) in self.tensors)
+
+    def _as_needed(self, name: str, needed: Needed, number: int | None = None) -> Array:
+        values = self._values(name, number)
+        return values if needed.is_large or needed.shape is None else values.reshape(needed.shape)
 
     def _values(self, name: str, number: int | None = None) -> Array:
         """Reads a whole tensor, floats as float32, or its part of one matrix of a stack."""
         info = super().info(name)
         if info.dtype in FLOAT_DTYPES:
             return super().floats(name)
+        if info.dtype not in _CODES:
+            raise CheckpointError(f"{self._label(name)} has dtype {info.dtype}, needed are numbers")
         values = np.empty(info.shape if number is None else info.shape[1:], _CODES[info.dtype])
         self.verified(name).read_into(name, (number or 0) * values.nbytes, values.data.cast("B"))
         return values
 
+    def _few_values(self, name: str) -> Array:
+        """Reads a tensor that says how others are stored."""
+        if (size := super().info(name).nbytes) > _MAX_FEW:
+            raise CheckpointError(f"has {size:,} bytes; at most {_MAX_FEW:,} may say how a matrix is stored")
+        return self._values(name)
+
     def _check(self) -> None:
         """Raises CheckpointError with the errors of shapes and dtypes, or else with those of values."""
-        if not self._modules:
-            raise CheckpointError(
-                f"{self.path}: config.json says {self.quantised}; no tensor is stored so, as "
-                f"*{self._part('', self._layout.marks)}"
-            )
-        raise_if_any([error for module in self._modules.values() for error in self._head_errors(module)])
-        raise_if_any([error for module in self._modules.values() for error in self._value_errors(module)])
+        raise_if_any([error for matrix in self._matrices.values() for error in self._head_errors(matrix)])
+        raise_if_any([error for matrix in self._matrices.values() for error in self._value_errors(matrix)])
 
-    def _head_errors(self, module: str) -> Iterator[str]:
-        main, layout = self._main(module), self._layout
+    def _head_errors(self, matrix: _StoredMatrix) -> Iterator[str]:
+        main, layout = matrix.main, matrix.layout
         if main not in self.tensors:
-            yield self._missing(main)
+            yield self._missing(matrix, main)
             return
         shape = super().info(main).shape
         if len(shape) != len(layout.dimensions) or 0 in shape:
             needed_dimensions = ", ".join(layout.dimensions)
             yield f"{self._label(main)} has shape {[*shape]}; needed is [{needed_dimensions}]"
             return
-        if (plain := f"{module}{layout.weight}") != main and plain in self.tensors:
-            yield f"{self._label(plain)} is stored as {shown(main)}, too; one of them must go"
-        size = self._size(module)
-        if error := layout.size_error(*size):
-            yield f"{self._label(main)}: {error} for {self.quantised}"
-        for end, needed in layout.needed(*size).items():
-            needed = needed._replace(shape=(*self._stack(module), *needed.shape))
-            yield from self._misfits(self._part(module, end), needed, size)
+        if matrix.plain != main and matrix.plain in self.tensors:
+            yield f"{self._label(matrix.plain)} is stored as {shown(main)}, too; one of them must go"
+        if error := layout.size_error(*self._size(matrix)):
+            yield f"{self._label(main)}: {error} for {layout.title}"
+        for end, needed in layout.needed(*self._size(matrix)).items():
+            if needed.shape is not None:
+                needed = needed._replace(shape=(*self._stack(matrix), *needed.shape))
+            yield from self._misfits(matrix, matrix.part(end), needed)
 
-    def _misfits(self, name: str, needed: Needed, size: tuple[int, int]) -> Iterator[str]:
+    def _misfits(self, matrix: _StoredMatrix, name: str, needed: Needed) -> Iterator[str]:
         if name not in self.tensors:
             if not needed.is_optional:
-                yield self._missing(name)
+                yield self._missing(matrix, name)
             return
-        info = super().info(name)
-        if info.shape != needed.shape:
+        info, (outputs, inputs) = super().info(name), self._size(matrix)
+        if needed.shape is not None and not _fits(info.shape, needed):
             yield (
-                f"{self._label(name)} has shape {[*info.shape]}, needed is {[*needed.shape]} for {size[0]} "
-                f"outputs and {size[1]} inputs ({self.quantised}, as config.json says)"
+                f"{self._label(name)} has shape {[*info.shape]}, needed is {[*needed.shape]} for {outputs} "
+                f"outputs and {inputs} inputs ({matrix.layout.title}, as {self._source} says)"
             )
         if info.dtype not in needed.dtypes:
             yield f"{self._label(name)} has dtype {info.dtype}, needed is {' or '.join(needed.dtypes)}"
 
-    def _value_errors(self, module: str) -> list[str]:
-        size, main = self._size(module), self._main(module)
+    def _value_errors(self, matrix: _StoredMatrix) -> list[str]:
         errors: list[str] = []
         with collecting(errors):
             small = {
-                end: self._values(self._part(module, end))
-                for end, needed in self._stored_parts(module, size)
+                end: self._as_needed(matrix.part(end), needed)
+                for end, needed in self._stored_parts(matrix)
                 if not needed.is_large
             }
-            errors += [f"{self._label(main)}: {error}" for error in self._layout.value_errors(small, *size)]
+            label, size = self._label(matrix.main), self._size(matrix)
+            errors += [f"{label}: {error}" for error in matrix.layout.value_errors(small, *size)]
         return errors
 
-    def _missing(self, name: str) -> str:
-        return f"{self.path}: tensor {shown(name)} is missing; {self.quantised} needs it"
+    def _not_rounded(self) -> Iterator[str]:
+        """Says which scales are without effect, as activations, keys and values stay floats."""
+        rounded = sum(
+            any(needed.of_activations for _, needed in self._stored_parts(matrix))
+            for matrix in self._matrices.values()
+        )
+        if rounded:
+            yield (
+                f"{self.path}: activations are not rounded with the folder's scales, which {rounded} of "
+                f"{len(self._matrices)} quantised matrices have"
+            )
+        if self._of_caches:
+            yield (
+                f"{self.path}: {len(self._of_caches)} scales of keys, values and attention are without "
+                "effect, as these are not rounded"
+            )
+
+    def _missing(self, matrix: _StoredMatrix, name: str) -> str:
+        return f"{self.path}: tensor {shown(name)} is missing; {matrix.layout.title} needs it"
 
     def _label(self, name: str) -> str:
         return f"{self.path / super().file_name(name)}: tensor {shown(name)}"
+
+
+def _fits(shape: tuple[int, ...], needed: Needed) -> bool:
+    if needed.is_large or needed.shape is None:
+        return shape == needed.shape
+    return [size for size in shape if size != 1] == [size for size in needed.shape if size != 1]
 
 
 def _bounds(shape: tuple[int, ...], *parts: slice | None) -> tuple[slice, slice]:

@@ -1,7 +1,8 @@
 """GPTQ, as AutoGPTQ and GPTQModel write it."""
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from mindbatch.checkpoint.quantised.method import (
     read_bits,
     read_group_size,
 )
+from mindbatch.checkpoint.quantised.scheme import ByMark, ByName, Scheme
 
 
 @dataclass(frozen=True)
@@ -71,17 +73,52 @@ class Gptq(QuantisedLayout):
         )
 
 
-def _read(settings: SettingsReader) -> QuantisedLayout:
-    bits, group_size = read_bits(settings, "bits"), read_group_size(settings)
-    has_order = settings.flag("desc_act")
+def _read(settings: SettingsReader) -> Scheme:
     form = settings.value("checkpoint_format") or settings.value("format") or "gptq"
     if form not in ("gptq", "gptq_v2"):
         settings.error("checkpoint_format", "must be gptq or gptq_v2")
     settings.needs("pack_dtype", ["int32"])
     settings.needs("data_type", ["int"])
-    if settings.value("dynamic"):
-        settings.error("dynamic", "modules with settings of their own are not read")
-    return Gptq(bits, group_size, form == "gptq", has_order)
+    layout = Gptq(
+        read_bits(settings, "bits"), read_group_size(settings), form == "gptq", settings.flag("desc_act")
+    )
+    own = _own_settings(settings, layout)
+    if all(other in (None, layout) for other in own.values()):
+        return ByMark(layout)
+
+    def chosen(module: str) -> QuantisedLayout | None:
+        return next((other for pattern, other in own.items() if pattern.match(module)), layout)
+
+    return ByName([layout, *filter(None, own.values())], chosen)
 
 
-METHOD = QuantisationMethod("gptq", "GPTQ (4 or 8 bits)", _read)
+def _own_settings(settings: SettingsReader, layout: Gptq) -> dict[re.Pattern[str], Gptq | None]:
+    """Reads GPTQModel's settings of some modules, by an expression for the beginnings of their names.
+
+    None for "-:", modules that are floats; where an expression or a setting is none, an error is noted.
+    """
+    content = settings.value("dynamic")
+    entries = settings.within("dynamic", content or {})
+    own: dict[re.Pattern[str], Gptq | None] = {}
+    for name, entry in content.items() if isinstance(content, Mapping) else ():
+        try:
+            pattern = re.compile(name.removeprefix("-:").removeprefix("+:"))
+        except re.error as error:
+            entries.error(name, f"must be a regular expression ({error})")
+            continue
+        if name.startswith("-:"):
+            own[pattern] = None
+            continue
+        of_module = entries.within(name, entry)
+        own[pattern] = replace(
+            layout,
+            bits=layout.bits if of_module.value("bits") is None else read_bits(of_module, "bits"),
+            group_size=(
+                layout.group_size if of_module.value("group_size") is None else read_group_size(of_module)
+            ),
+            has_order=layout.has_order if of_module.value("desc_act") is None else of_module.flag("desc_act"),
+        )
+    return own
+
+
+METHODS = (QuantisationMethod("gptq", "GPTQ (4 or 8 bits)", _read),)

@@ -89,12 +89,29 @@ MAX_SHOWN = 4
 
 
 class Needed(NamedTuple):
-    """Requirements of a matrix's tensor. is_large: True if it is as large as the matrix, and read with it."""
+    """Requirements of a matrix's tensor.
+
+    shape: dimensions of 1 may be missing, or be stored besides, where the tensor is not large; None allows
+        any.
+    is_large: True if it is about as large as the matrix, and read with it.
+    of_activations: True if it says how activations are rounded, which are not rounded here.
+    is_own: True if it is one of the model's tensors besides.
+    """
 
     dtypes: tuple[str, ...]
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] | None
     is_large: bool = False
     is_optional: bool = False
+    of_activations: bool = False
+    is_own: bool = False
+
+
+def of_activations(*ends: str) -> dict[str, Needed]:
+    """The requirements of scales, one for all activations, that a matrix may have."""
+    return {end: Needed(HALVES, (1,), is_optional=True, of_activations=True) for end in ends}
+
+
+OF_ACTIVATIONS = of_activations("input_scale", "input_global_scale", "activation_scale")
 
 
 class QuantisedLayout(ABC):
@@ -160,8 +177,10 @@ class QuantisedLayout(ABC):
 
     def value_errors(self, small: Mapping[str, Array], outputs: int, inputs: int) -> Iterator[str]:
         """Checks the values of the tensors that are not large."""
-        if self.scales in small:
-            yield from _scale_errors(self.scales, small[self.scales])
+        needed = self.needed(outputs, inputs)
+        for end, values in small.items():
+            if end == self.scales or needed[end].of_activations:
+                yield from scale_errors(end, values)
         if self.order in small:
             yield from _group_errors(self.order, small[self.order], self.groups(inputs))
 
@@ -173,12 +192,14 @@ class QuantisedLayout(ABC):
         """
 
 
-def _scale_errors(end: str, values: Array) -> Iterator[str]:
-    bad = values[~((values > 0) & (values < np.inf))]
+def scale_errors(end: str, values: Array, is_zero_allowed: bool = False) -> Iterator[str]:
+    is_good = (values >= 0 if is_zero_allowed else values > 0) & (values < np.inf)
+    bad = values[~is_good]
     if bad.size:
         shown = ", ".join(f"{value:g}" for value in bad[:MAX_SHOWN])
         more = " ..." if bad.size > MAX_SHOWN else ""
-        yield f"{end}: {bad.size} of {values.size} scales are not above 0 and finite: {shown}{more}"
+        allowed = "0 or more" if is_zero_allowed else "above 0"
+        yield f"{end}: {bad.size} of {values.size} scales are not {allowed} and finite: {shown}{more}"
 
 
 def _group_errors(end: str, values: Array, groups: int) -> Iterator[str]:

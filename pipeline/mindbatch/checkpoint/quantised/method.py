@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mindbatch.checkpoint.quantised.layout import QuantisedLayout
+from mindbatch.checkpoint.quantised.scheme import Scheme
 
 
 class SettingsReader(Protocol):
@@ -36,12 +36,12 @@ class QuantisationMethod:
 
     name: value of quant_method in `quantization_config`.
     title: words for what is read of it, for messages.
-    read: chooses the layout by the settings.
+    read: chooses the layouts by the settings.
     """
 
     name: str
     title: str
-    read: Callable[[SettingsReader], QuantisedLayout]
+    read: Callable[[SettingsReader], Scheme]
 
 
 def read_bits(settings: SettingsReader, key: str, allowed: tuple[int, ...] = (4, 8)) -> int:

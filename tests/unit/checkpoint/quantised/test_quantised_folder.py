@@ -25,7 +25,7 @@ STACK = "model.layers.0.mlp.experts.gate_up_proj_"  # [4, 64, 64]
 
 
 def opened(folder: Path, config: dict[str, Any]) -> ModelFolder:
-    return open_whole(folder, config, str(folder / "config.json"), ())
+    return open_whole(folder, config)
 
 
 def checked(path: Path, config: dict[str, Any]) -> None:
@@ -218,14 +218,10 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("fp8", reshaped("weight_scale_inv", slice(1)), "has shape [1, 2], needed is [2, 2] for 32 outputs"),
     ("fp8", as_bytes, "has dtype U8, needed is F8_E4M3"),
     ("fp8", setting("weight_block_size", [16]), "weight_block_size=[16]: must be two positive numbers"),
-    ("fp8", setting("weight_block_size", None), "weight_block_size=null: must be two positive numbers"),
-    (
-        "fp8",
-        setting("activation_scheme", "static"),
-        "activation_scheme='static': not supported; allowed: 'dynamic'",
-    ),
+    ("fp8", setting("weight_block_size", None), "has shape [2, 2], needed is [1, 1]"),
+    ("fp8", setting("activation_scheme", "none"), "activation_scheme='none': not supported"),
     ("fp8", setting("fmt", "e5m2"), "fmt='e5m2': not supported; allowed: 'e4m3'"),
-    ("fp8_tensor", reshaped("weight_scale", slice(0)), "has shape [0], needed is [1]"),
+    ("fp8_tensor", reshaped("weight_scale", slice(0)), "has shape [0], needed is [1, 1]"),
     ("fp8_channel", reshaped("weight_scale", slice(4)), "has shape [4, 1], needed is [32, 1]"),
     ("mxfp4", without("scales", STACK), "gate_up_proj_scales' is missing; MXFP4 needs it"),
     ("mxfp4", recast("blocks", np.int32, STACK), "gate_up_proj_blocks' has dtype I32, needed is U8"),

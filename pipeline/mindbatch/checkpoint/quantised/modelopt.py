@@ -1,0 +1,58 @@
+"""NVIDIA's ModelOpt: FP8, MXFP8 and NVFP4, and folders whose matrices differ."""
+
+from collections.abc import Mapping
+
+from mindbatch.checkpoint.quantised.eight_bits import BY_OUTPUT, FP8, WHOLE, EightBits
+from mindbatch.checkpoint.quantised.four_bit_floats import Nvfp4Matrix
+from mindbatch.checkpoint.quantised.fp8 import mxfp8
+from mindbatch.checkpoint.quantised.layout import QuantisedLayout
+from mindbatch.checkpoint.quantised.method import QuantisationMethod, SettingsReader
+from mindbatch.checkpoint.quantised.scheme import ByMark, ByName, Scheme
+
+MIXED = "MIXED_PRECISION"
+_NVFP4 = Nvfp4Matrix("weight")
+_LAYOUTS: dict[str, QuantisedLayout] = {
+    "FP8": EightBits(FP8, "weight_scale", WHOLE),
+    "FP8_PER_CHANNEL_PER_TOKEN": EightBits(FP8, "weight_scale", BY_OUTPUT),
+    "FP8_PB_WO": EightBits(FP8, "weight_scale", (128, 128)),
+    "MXFP8": mxfp8("weight_scale"),
+    "NVFP4": _NVFP4,
+    "W4A16_NVFP4": _NVFP4,
+}
+
+
+def _read(settings: SettingsReader) -> Scheme:
+    algorithm = str(settings.value("quant_algo")).upper()
+    if algorithm == MIXED:
+        return _mixed(settings)
+    if algorithm not in _LAYOUTS:
+        settings.error("quant_algo", f"must be one of {', '.join([*_LAYOUTS, MIXED])}")
+    layout = _LAYOUTS.get(algorithm, _NVFP4)
+    if settings.value("group_size") is not None and layout.group_size is not None:
+        settings.needs("group_size", [layout.group_size])
+    return ByMark(layout)
+
+
+def _mixed(settings: SettingsReader) -> Scheme:
+    """Layers have the layout of their own entry, or of the module that they are in."""
+    content = settings.value("quantized_layers")
+    entries = settings.within("quantized_layers", content)
+    layouts: dict[str, QuantisedLayout] = {}
+    for name, entry in content.items() if isinstance(content, Mapping) else ():
+        of_layer = entries.within(name, entry)
+        algorithm = str(of_layer.value("quant_algo")).upper()
+        if algorithm not in _LAYOUTS:
+            of_layer.error("quant_algo", f"must be one of {', '.join(_LAYOUTS)}")
+        layouts[name] = _LAYOUTS.get(algorithm, _NVFP4)
+    if not layouts:
+        settings.error("quantized_layers", "must say how each layer is stored")
+
+    def chosen(module: str) -> QuantisedLayout | None:
+        parts = module.split(".")
+        around = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+        return next((layouts[name] for name in around if name in layouts), None)
+
+    return ByName(layouts.values(), chosen)
+
+
+METHODS = (QuantisationMethod("modelopt", "ModelOpt (FP8, MXFP8, NVFP4)", _read),)

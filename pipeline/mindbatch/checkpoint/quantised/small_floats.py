@@ -1,0 +1,52 @@
+"""Floats of four and eight bits, and the exponents that some have in common.
+
+Sources: Micikevicius et al., "FP8 Formats for Deep Learning" (2022), for E4M3; Open Compute Project, "OCP
+Microscaling Formats (MX) Specification", version 1.0 (2023), for E2M1 and the exponents.
+"""
+
+import numpy as np
+
+from mindbatch.checkpoint.formats.floats import Array, FloatArray
+from mindbatch.io.errors import CheckpointError
+
+STORED_E4M3, STORED_EXPONENTS = "F8_E4M3", ("U8", "F8_E8M0")
+BIAS = 127  # of the exponents, which are bytes
+MAX_EXPONENT = 246  # with which all numbers of four and eight bits are finite in float32; 255 stands for NaN
+_SIGN, _NAN = 0x80, 0x7F
+
+
+def _e4m3() -> FloatArray:
+    """Gives the number of each byte: a sign, four bits of exponent (bias 7), three of mantissa."""
+    sizes = np.arange(_SIGN)
+    exponents, mantissas = sizes >> 3, sizes & 7
+    numbers = np.ldexp(mantissas + 8.0 * (exponents > 0), np.maximum(exponents, 1) - 10).astype(np.float32)
+    numbers[_NAN] = np.nan
+    return np.concatenate((numbers, -numbers))
+
+
+E4M3 = _e4m3()
+"""By a byte, the number that it stands for."""
+_SIZES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+E2M1 = np.concatenate((_SIZES, -_SIZES))
+"""By a code of four bits, the number that it stands for."""
+_E2M1_PAIRS = np.stack((np.tile(E2M1, 16), np.repeat(E2M1, 16)), 1)
+
+
+def from_e2m1(pairs: Array) -> FloatArray:
+    """Bytes [n, m], each of two numbers, of which the first is in the lower bits -> [n, 2 * m]."""
+    numbers: FloatArray = _E2M1_PAIRS[pairs].reshape(len(pairs), -1)
+    return numbers
+
+
+def from_exponents(exponents: Array) -> FloatArray:
+    """Bytes -> powers of two. CheckpointError where numbers that are multiplied by them are not finite."""
+    if exponents.size and exponents.max() > MAX_EXPONENT:
+        raise CheckpointError(f"exponent {exponents.max()}; must be at most {MAX_EXPONENT}")
+    powers: FloatArray = np.ldexp(np.float32(1), exponents.astype(np.int32) - BIAS)
+    return powers
+
+
+def refuse_nan(codes: Array) -> None:
+    """CheckpointError where bytes of E4M3 stand for no number."""
+    if np.any(codes & _NAN == _NAN):
+        raise CheckpointError("holds numbers that are none (NaN)")
