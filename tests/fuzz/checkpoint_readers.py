@@ -40,7 +40,7 @@ from mindbatch.model_spec.described_folder import check_tensors
 from mindbatch.model_spec.registry import describe, tensor_specs
 from published_configs import published
 from pytorch_bytes import old_pytorch_bytes, pytorch_bytes
-from quantised_folders import sample
+from quantised_folders import METHODS, sample
 from rank_tables import plain_table, super_pod_table
 from reshard_models import MODELS
 from small_configs import LLAMA
@@ -219,24 +219,28 @@ def _model_folder(folder: Path) -> None:
     )
 
 
-def _quantised(file: str) -> Callable[[Path], list[Path]]:
-    """Folders of several methods, and this file of each."""
+def _quantised(file: str, *methods: str) -> Callable[[Path], list[Path]]:
+    """Folders of methods, and this file of each, or that of its weights."""
 
     def make(folder: Path) -> list[Path]:
-        methods = ("gptq_order", "awq", "packed_zeros", "int8")
-        return [sample(method, LLAMA).write(folder / method) / file for method in methods]
+        homes = [sample(method, LLAMA).write(folder / method) for method in methods]
+        return [next(home.glob(file)) for home in homes]
 
     return make
 
 
 def _read_quantised(path: Path) -> None:
     """Every number of a model with quantised matrices."""
-    config, source = read_config(path.parent), str(path.parent / "config.json")
-    arch = describe(config, source=source)
-    with open_whole(path.parent, config, source) as folder:
+    config = read_config(path.parent)
+    arch = describe(config, source=str(path.parent / "config.json"))
+    with open_whole(path.parent, config) as folder:
         check_tensors(arch, tensor_specs(arch), folder)
         for name in folder.names:
             folder.floats(name)
+
+
+_CONFIGURED = [name for name, method in METHODS.items() if method.settings]
+_DESCRIBED = [name for name, method in METHODS.items() if method.ascend_type is not None]
 
 
 def _describe(path: Path) -> None:
@@ -323,8 +327,27 @@ READERS = [
     ),
     Reader("adapter_list", _adapter_list, _read_adapter_list, of_json, bare_lines=True),
     Reader("mindformers_config", _making(_mindformers_adapter, ADAPTER), read_adapter, of_json),
-    Reader("quantised_config", _quantised("config.json"), _read_quantised, of_json, bare_lines=True),
-    Reader("quantised_tensors", _quantised(ONE_FILE), _read_quantised, of_safetensors),
+    Reader(
+        "quantised_config",
+        _quantised("config.json", *_CONFIGURED),
+        _read_quantised,
+        of_json,
+        bare_lines=True,
+    ),
+    Reader("quantised_tensors", _quantised("*.safetensors", *METHODS), _read_quantised, of_safetensors),
+    Reader(
+        "ascend_description",
+        _quantised("quant_model_description.json", *_DESCRIBED),
+        _read_quantised,
+        of_json,
+    ),
+    Reader(
+        "modelopt_description",
+        _quantised("hf_quant_config.json", "modelopt_mixed"),
+        _read_quantised,
+        of_json,
+        bare_lines=True,
+    ),
     Reader(
         "generation_config",
         _making(_model_folder, "generation_config.json"),

@@ -1,13 +1,16 @@
 """Folders with quantised matrices: they are read as floats; what contradicts itself is refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors_writer import write_shards
 
 from mindbatch.architecture.tensor_spec import source_shapes
 from mindbatch.backends.loader import load_weights
+from mindbatch.checkpoint.folders.folder_files import read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.quantised.folder import QuantisedFolder
 from mindbatch.config_json.quantisation import open_whole
@@ -17,10 +20,12 @@ from mindbatch.model_spec.described_folder import check_tensors
 from mindbatch.model_spec.model_spec import ModelSpec
 from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.parallel.topology import RankPart, TensorSlice
-from quantised_folders import METHODS, Sample, sample
+from quantised_folders import METHODS, Sample, gptq, sample
 from small_configs import EXPERTS, LLAMA
 
 MATRIX = "model.layers.0.mlp.down_proj"  # [32, 48]
+STATE = "weight.quant_state.bitsandbytes__nf4"
+ASCEND, MODELOPT = "quant_model_description.json", "hf_quant_config.json"
 STACK = "model.layers.0.mlp.experts.gate_up_proj_"  # [4, 64, 64]
 
 
@@ -137,6 +142,13 @@ def broken(end: str, at: Any, value: Any) -> Any:
     return change
 
 
+def all_read(path: Path, config: dict[str, Any]) -> None:
+    checked(path, config)
+    with opened(path, config) as folder:
+        for name in folder.names:
+            folder.floats(name)
+
+
 def without(end: str, stem: str = f"{MATRIX}.") -> Any:
     return lambda made: made.tensors.pop(f"{stem}{end}")
 
@@ -160,6 +172,23 @@ def setting(key: str, value: Any) -> Any:
         made.config["quantization_config"] = made.config["quantization_config"] | {key: value}
 
     return change
+
+
+def entry(key: str, file: str, *value: Any) -> Any:
+    """Gives an entry of a file beside config.json a value, or takes it away."""
+
+    def change(made: Sample) -> None:
+        content = made.files[file]
+        content = content["quantization"]["quantized_layers"] if file == MODELOPT else content
+        content.pop(key, None)
+        if value:
+            content[key] = value[0]
+
+    return change
+
+
+def with_rotation(made: Sample) -> None:
+    made.tensors["model.layers.0.self_attn.o_proj.heads_rotation"] = np.eye(4, dtype=np.float32)
 
 
 def as_bytes(made: Sample) -> None:
@@ -223,6 +252,47 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("fp8", setting("fmt", "e5m2"), "fmt='e5m2': not supported; allowed: 'e4m3'"),
     ("fp8_tensor", reshaped("weight_scale", slice(0)), "has shape [0], needed is [1, 1]"),
     ("fp8_channel", reshaped("weight_scale", slice(4)), "has shape [4, 1], needed is [32, 1]"),
+    ("modelopt_nvfp4", broken("weight_scale_2", 0, 0), "weight_scale_2: 1 of 1 scales are not above 0"),
+    ("modelopt_nvfp4", without("weight_scale"), "weight_scale' is missing; NVFP4 needs it"),
+    ("modelopt_nvfp4", broken("input_scale", 0, np.nan), "input_scale: 1 of 1 scales are not above 0"),
+    (
+        "modelopt_mixed",
+        entry("model.layers.0.mlp", MODELOPT, None),
+        "quantized_layers: model.layers.0.mlp=null",
+    ),
+    (
+        "modelopt_mixed",
+        entry("model.layers.0.mlp", MODELOPT),
+        "does not say how these, which have",
+    ),
+    ("nf4", broken("weight.quant_map", 3, 0.5), "weight.quant_map: is not the table of nf4"),
+    ("nf4", broken("weight.absmax", 3, -1), "weight.absmax: 1 of 24 scales are not 0 or more and finite: -1"),
+    ("nf4", reshaped("weight.absmax", slice(20)), "has shape [20], needed is [24]"),
+    ("nf4", reshaped(STATE, slice(9)), "quant_state.bitsandbytes__nf4': JSON: "),
+    ("nf4", without(STATE), "quant_state.bitsandbytes__nf4' is missing"),
+    ("llm_int8", broken("weight_format", (), 2), "weight_format: 2; must be 0"),
+    ("ascend_dynamic", entry(f"{MATRIX}.weight", ASCEND, "W4A4_FLATQUANT_DYNAMIC"), "'W4A4_FLATQUANT_DY"),
+    (
+        "ascend_dynamic",
+        entry(f"{MATRIX}.rest", ASCEND, "W8A8_DYNAMIC"),
+        "down_proj.rest' is not in the",
+    ),
+    ("ascend_dynamic", entry("group_size", ASCEND, -4), "group_size=-4: must be a number of inputs, or 0"),
+    ("ascend_dynamic", with_rotation, "o_proj.heads_rotation' is to multiply activations"),
+    (
+        "ascend_static",
+        broken("quant_bias", 3, 5000),
+        "quant_bias of 1 of 32 outputs holds more than",
+    ),
+    ("ascend_static", broken("input_scale", 0, 0), "input_scale: 1 of 1 scales are not above 0"),
+    (
+        "ascend_mix",
+        broken("deq_scale", 3, 1 << 33),
+        "deq_scale: 1 of 32 scales are not above 0 and finite",
+    ),
+    ("ascend_mix", broken("weight_scale", 3, 0.5), "deq_scale: 1 of 32 are not input_scale * weight_scale"),
+    ("ascend_mix", broken("weight_offset", 3, 1), "weight_offset: must be zero where deq_scale is given"),
+    ("ascend_int4", broken("weight_offset_second", 3, 1), "weight_offset_second: must be zero"),
     ("mxfp4", without("scales", STACK), "gate_up_proj_scales' is missing; MXFP4 needs it"),
     ("mxfp4", recast("blocks", np.int32, STACK), "gate_up_proj_blocks' has dtype I32, needed is U8"),
     (
@@ -250,5 +320,75 @@ def test_what_contradicts_itself_is_refused(tmp_path: Path, method: str, change:
     made = mxfp4() if method == "mxfp4" else sample(method, LLAMA)
     change(made)
     with pytest.raises(CheckpointError) as refused:
-        checked(made.write(tmp_path), made.config)
+        all_read(made.write(tmp_path), made.config)
     assert said in str(refused.value)
+
+
+def test_scales_that_are_without_effect_are_told(tmp_path: Path) -> None:
+    made = sample("modelopt_nvfp4", LLAMA)
+    made.tensors["model.layers.1.self_attn.k_proj.k_scale"] = np.ones(1, np.float32)
+    checked(made.write(tmp_path), made.config)
+    with opened(tmp_path, made.config) as folder:
+        assert folder.notes == (
+            f"{tmp_path}: activations are not rounded with the folder's scales, which 14 of 14 quantised "
+            "matrices have",
+            f"{tmp_path}: 1 scales of keys, values and attention are without effect, as these are not "
+            "rounded",
+        )
+
+
+def test_a_bias_in_a_product_of_rounded_activations_is_that_of_the_model(tmp_path: Path) -> None:
+    config = LLAMA | {"attention_bias": True}
+    made = sample("ascend_static", config)
+    module = "model.layers.0.self_attn.q_proj"
+    bias = np.linspace(-1, 1, len(made.tensors[f"{module}.weight"]), dtype=np.float32)
+    made.tensors[f"{module}.bias"] = made.floats[f"{module}.bias"] = bias
+    steps = made.tensors[f"{module}.deq_scale"]
+    made.tensors[f"{module}.quant_bias"] += np.rint(bias / steps).astype(np.int32)
+    checked(made.write(tmp_path), config)
+    with opened(tmp_path, config) as folder:
+        np.testing.assert_array_equal(folder.floats(f"{module}.bias"), bias)
+        np.testing.assert_array_equal(folder.floats(f"{module}.weight"), made.floats[f"{module}.weight"])
+
+
+@pytest.mark.parametrize("stem", ["quant_model_weights", "quant_model_weight_w8a8"])
+def test_weights_are_found_by_the_names_that_msmodelslim_gives_them(tmp_path: Path, stem: str) -> None:
+    made = sample("ascend_dynamic", LLAMA)
+    shards: dict[str, dict[str, Any]] = {}
+    for number, (name, array) in enumerate(made.tensors.items()):
+        shards.setdefault(f"{stem}-0000{1 + number % 2}-of-00002.safetensors", {})[name] = array
+    write_shards(tmp_path, shards)
+    (tmp_path / "model.safetensors.index.json").rename(tmp_path / f"{stem}.safetensors.index.json")
+    (tmp_path / ASCEND).write_text(json.dumps(made.files[ASCEND]))
+    (tmp_path / "config.json").write_text(json.dumps(made.config | {"quantize": "w8a8_dynamic"}))
+    config = read_config(tmp_path)
+    checked(tmp_path, config)
+    with opened(tmp_path, config) as folder:
+        assert folder.quantised == "AscendV1 (int8, a scale for each output)"
+        np.testing.assert_array_equal(folder.floats(f"{MATRIX}.weight"), made.floats[f"{MATRIX}.weight"])
+
+
+def test_a_folder_of_golden_stick_is_refused_by_its_name(tmp_path: Path) -> None:
+    made = sample("ascend_dynamic", LLAMA)
+    (made.write(tmp_path) / "quant_model_description.json").rename(tmp_path / "quantization_description.json")
+    with pytest.raises(
+        CheckpointError, match="is of MindSpore Golden Stick, whose scales of inputs are not read"
+    ):
+        opened(tmp_path, made.config)
+
+
+def test_modules_of_gptq_may_have_settings_of_their_own(tmp_path: Path) -> None:
+    dynamic = {r"-:.*lm_head": {}, r"+:.*\.down_proj": {"bits": 8, "group_size": 8}}
+    made, other = sample("gptq", LLAMA), gptq(8, 8)
+    generator = np.random.default_rng(5)
+    for name in [name for name in made.floats if "down_proj" in name]:
+        stem, shape = name.removesuffix(".weight"), made.floats[name].shape
+        quantised = other.draw(generator, *shape)
+        made.floats[name] = quantised.floats.astype(np.float32)
+        made.tensors.update({f"{stem}.{end}": array for end, array in quantised.tensors.items()})
+    made.config["quantization_config"] = made.config["quantization_config"] | {"dynamic": dynamic}
+    checked(made.write(tmp_path), made.config)
+    with opened(tmp_path, made.config) as folder:
+        assert folder.quantised == "GPTQ, 4 bits, groups of 16 and GPTQ, 8 bits, groups of 8"
+        for name, floats in made.floats.items():
+            np.testing.assert_array_equal(folder.floats(name), floats)
