@@ -383,7 +383,7 @@ def nf4(*, is_nested: bool, block_size: int = 64) -> Method:
 
 
 def llm_int8() -> Method:
-    """bitsandbytes' LLM.int8."""
+    """bitsandbytes' int8."""
 
     def draw(chance: np.random.Generator, outputs: int, inputs: int) -> Quantised:
         numbers = chance.integers(-127, 128, (outputs, inputs)).astype(np.int8)

@@ -1,4 +1,4 @@
-"""bitsandbytes: NF4 and FP4 by blocks, with scales that may be quantised themselves, and LLM.int8."""
+"""bitsandbytes: NF4 and FP4 by blocks, with scales that may be quantised themselves, and int8 by outputs."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ _CODES = {
         # fmt: on
         np.float32,
     ),
-    "fp4": np.concatenate((_FP4, -_FP4)),
+    "fp4": np.concatenate((_FP4, 0 - _FP4)),
 }
 """By the name of a type, the numbers of its codes.
 
@@ -52,7 +52,7 @@ _LARGEST_CODES, _MAX_COUNT, _LARGEST_OFFSET = 256, 1 << 31, 1e30
 
 
 class EightBitRows(EightBits):
-    """LLM.int8. weight_format: 0, for rows one after the other."""
+    """int8. weight_format: 0, for rows one after the other."""
 
     def needed(self, outputs: int, inputs: int) -> Mapping[str, Needed]:
         return {**super().needed(outputs, inputs), "weight_format": Needed(("U8",), (1,), is_optional=True)}

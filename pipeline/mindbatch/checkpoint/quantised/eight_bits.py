@@ -23,15 +23,15 @@ from mindbatch.checkpoint.quantised.small_floats import (
 )
 
 
-class Number(NamedTuple):
+class StoredNumber(NamedTuple):
     """A type of numbers. title: in messages. dtype: as files name it."""
 
     title: str
     dtype: str
 
 
-INT8 = Number("int8", "I8")
-FP8 = Number("FP8", STORED_E4M3)
+INT8 = StoredNumber("int8", "I8")
+FP8 = StoredNumber("FP8", STORED_E4M3)
 
 Block = tuple[int | None, int | None]
 """Outputs and inputs that have a scale together; None for all of them."""
@@ -50,7 +50,7 @@ class EightBits(QuantisedLayout):
     divisor: what each scale is divided by.
     """
 
-    number: Number
+    number: StoredNumber
     marks: str
     block: Block
     has_exponents: bool = False

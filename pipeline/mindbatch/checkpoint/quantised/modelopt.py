@@ -39,10 +39,10 @@ def _mixed(settings: SettingsReader) -> Scheme:
     entries = settings.within("quantized_layers", content)
     layouts: dict[str, QuantisedLayout] = {}
     for name, entry in content.items() if isinstance(content, Mapping) else ():
-        of_layer = entries.within(name, entry)
-        algorithm = str(of_layer.value("quant_algo")).upper()
+        own = entries.within(name, entry)
+        algorithm = str(own.value("quant_algo")).upper()
         if algorithm not in _LAYOUTS:
-            of_layer.error("quant_algo", f"must be one of {', '.join(_LAYOUTS)}")
+            own.error("quant_algo", f"must be one of {', '.join(_LAYOUTS)}")
         layouts[name] = _LAYOUTS.get(algorithm, _NVFP4)
     if not layouts:
         settings.error("quantized_layers", "must say how each layer is stored")

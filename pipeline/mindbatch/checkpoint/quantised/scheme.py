@@ -68,7 +68,7 @@ class ByName(Scheme):
 
 
 def marked_modules(layout: QuantisedLayout, names: Collection[str]) -> list[str]:
-    """What names begin with that have the layout's mark."""
+    """The beginnings of the names that end with the layout's mark."""
     end = f"{layout.separator}{layout.marks}"
     return [name.removesuffix(end) for name in names if name.endswith(end)]
 
