@@ -118,6 +118,7 @@ CHECKPOINT_MAY_IMPORT: dict[str, set[str]] = {
     "folders": GROUND | {"formats", "placement"},
     "placement": GROUND,
     "quantised": GROUND | {"formats", "folders"},
+    "gguf": GROUND | {"formats", "folders"},
     "strategy": GROUND | {"formats", "folders", "placement"},
     "names": GROUND | {"placement"},
     "lora": GROUND | {"formats", "folders", "placement"},

@@ -15,6 +15,7 @@ from typing import Any
 from mindbatch.config.error_log import shown
 from mindbatch.hub.models import HUGGING_FACE, cached_model, fetch_hint
 from mindbatch.io.error_lines import did_you_mean
+from mindbatch.io.errors import CheckpointError
 from mindbatch.io.file_patterns import TooMany, has_match, is_pattern
 from mindbatch.io.regular_file import check_own
 from mindbatch.io.storage import remove_abandoned
@@ -124,6 +125,8 @@ def resolved(
         _raise_unusable(path)
         if is_model and not path.exists():
             path = cached_model(text, revision, hub) or path
+        if is_model and text:
+            path = _of_llama_cpp(path)
         problem = error_of(path) if text else "must not be empty"
         if problem and not path.exists():
             advice = fetch_hint(text, hub, is_fetched=is_fetched) if is_model else ""
@@ -132,9 +135,23 @@ def resolved(
         path, problem = Path(text), f"cannot be used ({error.strerror})"
     except ValueError as error:  # no such home, a null byte
         path, problem = Path(text), str(error)
+    except CheckpointError as error:
+        errors += [f"{key}={shown(text, LONGEST_SHOWN)}: {line}" for line in error.lines]
+        return str(path)
     if problem:
         errors.append(f"{key}={shown(text, LONGEST_SHOWN)}: {problem}")
     return str(path)
+
+
+def _of_llama_cpp(path: Path) -> Path:
+    """The folder that is made of a model's files of llama.cpp; other paths as they are. CheckpointError."""
+    if path.suffix != ".gguf" and not path.is_dir():
+        return path
+    from mindbatch.checkpoint.gguf.unpacked import gguf_paths, unpacked  # few models are in such files
+    from mindbatch.config.environment import cache_folder
+
+    paths = gguf_paths(path)
+    return unpacked(paths, cache_folder()) if paths else path
 
 
 def _raise_unusable(path: Path) -> None:

@@ -16,10 +16,12 @@ from mindbatch.checkpoint.folders.tensor_set import (
     HUGGING_FACE,
     ITERATION,
     RANKS,
+    Source,
     TensorSet,
     open_source,
     seem_copies,
 )
+from mindbatch.checkpoint.gguf.unpacked import pointed_files
 from mindbatch.checkpoint.iterations.metadata import placements
 from mindbatch.checkpoint.quantised.description_files import description_in
 from mindbatch.checkpoint.strategy.strategy import Strategy
@@ -83,7 +85,7 @@ def run(config: InspectConfig) -> int:
     errors: list[str] = []
     try:
         stored_as = None if reasons else _quantised_as(path, model_config)
-        with open_source(path) as source:
+        with _opened(path) as source:
             if source.kind == ITERATION:
                 placements(source.path, source.ranks)  # what its metadata.json says is checked, too
             ranks = [_content(rank, tensors, config, errors) for rank, tensors in enumerate(source.ranks)]
@@ -157,6 +159,16 @@ def _quantised_as(path: Path, config: Mapping[str, Any]) -> str | None:
 
     with open_whole(path, config) as folder:
         return folder.quantised
+
+
+def _opened(path: Path) -> Source:
+    """The source, or the folder of llama.cpp's files, as a model's."""
+    files = pointed_files(path) if path.is_dir() else None
+    if files is None:
+        return open_source(path)
+    from mindbatch.checkpoint.gguf.folder import GgufFolder  # with NumPy, as above
+
+    return Source(path, HUGGING_FACE, [GgufFolder(path, files)])
 
 
 def _matches(name: str, config: InspectConfig) -> bool:

@@ -1,13 +1,17 @@
-"""llama.cpp's GGUF files, which are not read."""
+"""llama.cpp's GGUF files, which are run as they are; see `checkpoint.gguf`."""
 
 from mindbatch.checkpoint.formats.weight_format import WeightFormat
+
+SUFFIX = ".gguf"
+POINTER = "gguf.json"
+"""In a folder that is made of such files: their names."""
 
 GGUF = WeightFormat(
     name="gguf",
     title="llama.cpp (GGUF)",
-    suffixes=(".gguf",),
+    suffixes=(SUFFIX,),
     refusal=(
-        "is of llama.cpp (GGUF), whose quantised weights are not read; take the folder of the original "
-        "model, with config.json and safetensors"
+        "is of llama.cpp (GGUF), which tasks that run a model take as model.checkpoint_name_or_path, and "
+        "this one does not; take the folder of the original model, with config.json and safetensors"
     ),
 )

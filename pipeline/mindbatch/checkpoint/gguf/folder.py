@@ -1,0 +1,160 @@
+"""A model folder whose weights are in llama.cpp's files; they are read as floats."""
+
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from mindbatch.checkpoint.error_lines import raise_if_any, shown
+from mindbatch.checkpoint.folders.folder_files import read_configs
+from mindbatch.checkpoint.folders.model_folder import ModelFolder, code_notes
+from mindbatch.checkpoint.folders.tensor_set import TensorSet
+from mindbatch.checkpoint.formats.floats import Array, FloatArray, read_values
+from mindbatch.checkpoint.formats.gguf_file import open_gguf
+from mindbatch.checkpoint.formats.stored import StoredTensor
+from mindbatch.checkpoint.gguf.architectures import FileModel, model_of
+from mindbatch.checkpoint.gguf.tensors import TensorSource
+from mindbatch.io.closing import Closing, closed_on_error
+from mindbatch.io.errors import CheckpointError
+from mindbatch.parallel.topology import WHOLE
+
+_NUMBERS_AT_ONCE = 1 << 18  # bounds what is computed on the way to a few MiB
+_HALF = "F16"
+"""The dtype that tensors of blocks are said to have: that of their scales."""
+
+
+class GgufFiles(Closing):
+    """The opened files of a model; several have their numbers in them."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Raises:
+        CheckpointError: a file is missing or damaged, or they are not all of one model.
+        """
+        with ExitStack() as opened:
+            self.files = [opened.enter_context(open_gguf(path)) for path in paths]
+            self.file_of = {name: file for file in self.files for name in file.tensors}
+            self.shapes = {name: shape for file in self.files for name, shape in file.shapes.items()}
+            raise_if_any(self._split_errors(), str(paths[0]))
+            opened.pop_all()
+
+    def _split_errors(self) -> list[str]:
+        first = self.files[0].metadata
+        errors: list[str] = []
+        count = first.get("split.count", 1)
+        if count != len(self.files) and not (count == 0 and len(self.files) == 1):
+            errors.append(f"split.count={shown(count)}: {len(self.files)} files are there")
+        for number, file in enumerate(self.files):
+            if file.metadata.get("split.no", 0) != number:
+                errors.append(f"{file.path.name}: split.no must be {number}")
+        if len(self.file_of) < sum(len(file.tensors) for file in self.files):
+            errors.append("tensors are in several of the files")
+        if first.get("split.tensors.count", len(self.file_of)) != len(self.file_of):
+            errors.append(f"split.tensors.count: {len(self.file_of)} tensors are there")
+        return errors
+
+    def model(self) -> FileModel:
+        """The model that the first file describes. Raises CheckpointError."""
+        return model_of(self.files[0], self.shapes, lambda name: read_values(self.file_of[name], name))
+
+    def floats(self, source: TensorSource, rows: slice, columns: slice | None) -> FloatArray:
+        """Some rows, and of a matrix some columns."""
+        wanted = source.stored_rows(rows)
+        width = () if columns is None else (columns.stop - columns.start,)
+        floats = np.empty((len(wanted), *width), np.float32)
+        low, high = (int(wanted.min()), int(wanted.max()) + 1) if len(wanted) else (0, 0)
+        step = max(1, _NUMBERS_AT_ONCE // source.shape[-1])
+        for first in range(low, high, step):
+            part = slice(first, min(first + step, high))
+            stored = self._stored(source.name, part, columns)
+            if source.heads:
+                is_here = (wanted >= part.start) & (wanted < part.stop)
+                floats[is_here] = stored[wanted[is_here] - first]
+            else:
+                floats[first - low : part.stop - low] = stored
+        return floats - np.float32(1) if source.is_less_one else floats
+
+    def _stored(self, name: str, rows: slice, columns: slice | None) -> FloatArray:
+        """Rows as they are stored; of a stack of matrices they are counted on from one to the next."""
+        file = self.file_of[name]
+        block, width = file.blocks.get(name), file.tensors[name].shape[-1]
+        if block is None or columns is None:
+            values: FloatArray = read_values(file, name, rows, columns)
+            return values
+        stored = np.empty((rows.stop - rows.start, width), np.uint8)
+        file.read_into(name, rows.start * width, stored.data.cast("B"))
+        first, last = columns.start // block.size, -(-columns.stop // block.size)
+        some = stored[:, first * block.nbytes : last * block.nbytes].reshape(-1, block.nbytes)
+        with np.errstate(all="ignore"):  # scales that are none are refused
+            floats = block.decoded(some).reshape(len(stored), -1)
+        if not np.isfinite(floats).all():
+            raise CheckpointError(f"{file.path}: tensor {shown(name)}: holds scales that are not finite")
+        return floats[:, columns.start - first * block.size : columns.stop - first * block.size]
+
+    @property
+    def title(self) -> str:
+        """The types of the tensors, and what a number takes."""
+        kinds: dict[str, None] = {}
+        for file in self.files:
+            kinds |= dict.fromkeys(block.name for block in file.blocks.values())
+            kinds |= dict.fromkeys(tensor.dtype for tensor in file.tensors.values() if tensor.dtype != "U8")
+        nbytes = sum(tensor.nbytes for file in self.files for tensor in file.tensors.values())
+        numbers = sum(math.prod(shape) for shape in self.shapes.values())
+        return f"GGUF ({', '.join(kinds)}), {8 * nbytes / numbers:.1f} bits a number"
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()
+
+
+class GgufFolder(ModelFolder):
+    """A folder that `unpacked` has made of files, which are elsewhere."""
+
+    def __init__(self, home: Path, paths: Sequence[Path]) -> None:
+        """Raises:
+        CheckpointError: a file is damaged or not what config.json was made of.
+        """
+        self._files = GgufFiles(paths)
+        with closed_on_error(self._files):
+            files = {str(file.path): file for file in self._files.files}
+            TensorSet.__init__(self, home, files)
+            self.shard, self.stages = WHOLE, 1
+            self.config, self.generation_config = read_configs(home)
+            self.notes = code_notes(home, self.config)
+            self._sources = self._files.model().sources
+            self.quantised = self._files.title
+            self.tensors = {name: self._described(name, source) for name, source in self._sources.items()}
+            self.file_of = {
+                name: str(self._files.file_of[source.name].path) for name, source in self._sources.items()
+            }
+
+    def _described(self, name: str, source: TensorSource) -> StoredTensor:
+        stored = self._files.file_of[source.name]
+        dtype = _HALF if source.name in stored.blocks else stored.tensors[source.name].dtype
+        return StoredTensor(name, dtype, source.shape)
+
+    def file_name(self, name: str) -> str:
+        return str(self.file(name).path)
+
+    def are_equal(self, one: str, other: str) -> bool:
+        if not {one, other} <= self.tensors.keys():
+            return False
+        return np.array_equal(self.floats(one), self.floats(other))
+
+    def floats(
+        self, name: str, *, rows: slice | None = None, columns: slice | None = None, is_widened: bool = True
+    ) -> Array:
+        info = self.info(name)
+        if len(info.shape) > 2:
+            raise CheckpointError(f"{self.file_name(name)}: tensor {shown(name)} is not part of a model")
+        bounds = [
+            (part.start or 0, size if part.stop is None else part.stop) if part is not None else (0, size)
+            for part, size in zip((rows, columns), info.shape, strict=False)
+        ]
+        for (first, last), size in zip(bounds, info.shape, strict=True):
+            if not 0 <= first <= last <= size:
+                raise ValueError(f"{first} to {last} of {size}; must lie inside the tensor")
+        return self._files.floats(
+            self._sources[name], slice(*bounds[0]), slice(*bounds[1]) if bounds[1:] else None
+        )

@@ -1,0 +1,79 @@
+"""Files that llama.cpp's converter has made of folders are those folders: see make_gguf_fixtures.py."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mindbatch.checkpoint.formats.ggml_types import BLOCK_TYPES
+from mindbatch.checkpoint.gguf.unpacked import gguf_paths, unpacked
+from mindbatch.config.model_schema import ModelConfig
+from mindbatch.loading.providers import OpenedFolder, open_model
+from mindbatch.model_spec.registry import describe
+from mindbatch.parallel.topology import RankPart, TensorSlice
+from mindbatch.prompts.tokenizer import Tokenizer
+
+WRITTEN = Path(__file__).with_name("written")
+CASES = json.loads((WRITTEN / "models.json").read_bytes())
+BLOCKS = json.loads((WRITTEN / "blocks.json").read_bytes())
+
+
+def opened(name: str, cache: Path) -> OpenedFolder:
+    home = unpacked(gguf_paths(WRITTEN / f"{name}.gguf"), cache)
+    return open_model(ModelConfig(checkpoint_name_or_path=str(home)))
+
+
+def digest(values: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> str:
+    return hashlib.sha256((np.ascontiguousarray(values) + np.float32(0)).tobytes()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_file_has_the_architecture_and_the_tensors_of_its_folder(name: str, tmp_path: Path) -> None:
+    folder, spec = opened(name, tmp_path)
+    with folder:
+        assert spec.architecture == describe(CASES[name]["config"])
+        assert {key: digest(folder.floats(key)) for key in folder.names} == CASES[name]["digests"]
+
+
+@pytest.mark.parametrize("name", ["llama", "mixtral", "qwen3"])
+def test_parts_of_a_tensor_are_those_of_the_whole(name: str, tmp_path: Path) -> None:
+    with opened(name, tmp_path).folder as folder:
+        for key in folder.names:
+            whole = folder.floats(key)
+            rows = slice(1, len(whole) - 1)
+            np.testing.assert_array_equal(folder.floats(key, rows=rows), whole[rows])
+            if whole.ndim == 2:
+                columns = slice(5, 30)
+                part = folder.floats(key, rows=rows, columns=columns)
+                np.testing.assert_array_equal(part, whole[rows, columns])
+
+
+def test_a_rank_opens_the_files_of_the_whole(tmp_path: Path) -> None:
+    home = unpacked(gguf_paths(WRITTEN / "qwen3.gguf"), tmp_path)
+    model = ModelConfig(checkpoint_name_or_path=str(home))
+    spec = open_model(model, RankPart(TensorSlice(1, 2))).spec
+    assert spec.shard == TensorSlice(1, 2)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_texts_have_the_token_ids_of_the_folder_s_tokenizer(name: str, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(opened(name, tmp_path).folder.path)
+    assert tokenizer is not None
+    for text, ids in CASES[name]["ids"]:
+        assert tokenizer.encode(text) == ids
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks_are_the_floats_that_the_package_gguf_makes_of_them(name: str) -> None:
+    number, block = next((number, block) for number, block in BLOCK_TYPES.items() if block.name == name)
+    data = np.random.default_rng(number).integers(0, 256, (64, block.nbytes)).astype(np.uint8)
+    with np.errstate(all="ignore"):
+        floats = block.decoded(data)
+    assert floats.shape == (64, block.size)
+    assert digest(np.where(np.isfinite(floats), floats, 0).astype(np.float32)) == BLOCKS[name]
+
+
+def test_all_types_of_blocks_are_compared() -> None:
+    assert {block.name for block in BLOCK_TYPES.values()} == BLOCKS.keys()
