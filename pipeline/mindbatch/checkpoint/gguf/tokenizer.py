@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mindbatch.checkpoint.error_lines import located, shown
+from mindbatch.checkpoint.error_lines import located, raise_if_any, shown
 from mindbatch.checkpoint.gguf.metadata import Metadata
 from mindbatch.io.errors import CheckpointError
 
@@ -97,6 +97,7 @@ def tokenizer_of(metadata: Metadata) -> TokenizerFiles:
 def _vocabulary(metadata: Metadata) -> _Vocabulary:
     tokens = metadata.texts("tokenizer.ggml.tokens")
     types = [int(kind) for kind in metadata.numbers("tokenizer.ggml.token_type", len(tokens))]
+    raise_if_any(metadata.errors)
     if len({*tokens}) < len(tokens):
         raise CheckpointError("tokenizer.ggml.tokens: has tokens twice")
     if max(map(len, tokens), default=0) > _MAX_TOKEN:
@@ -110,6 +111,7 @@ def _by_scores(metadata: Metadata, vocabulary: _Vocabulary) -> dict[str, Any]:
     """SentencePiece's merging, which joins the two neighbours whose token has the best score."""
     tokens, types = vocabulary
     scores = np.array(metadata.numbers("tokenizer.ggml.scores", len(tokens)))
+    raise_if_any(metadata.errors)
     normal = [number for number, kind in enumerate(types) if kind == _NORMAL]
     if not normal or scores[normal].min() == scores[normal].max():
         raise CheckpointError("tokenizer.ggml.scores: are all the same, which merges nothing")
