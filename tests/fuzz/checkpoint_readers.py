@@ -6,6 +6,7 @@ import json
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from mindbatch.checkpoint.folders.iteration_files import TRACKER
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.resharded import MARKER_NAME, noted_settings, read_marker
 from mindbatch.checkpoint.folders.tensor_set import open_source
+from mindbatch.checkpoint.gguf.unpacked import gguf_paths, unpacked
 from mindbatch.checkpoint.iterations.metadata import placements
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.modules import ModuleKind
@@ -32,12 +34,15 @@ from mindbatch.checkpoint.reshard.journal import read_journal
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy, strategy_bytes
 from mindbatch.config.lora_schema import read_adapter_list
+from mindbatch.config.model_schema import ModelConfig
 from mindbatch.config_json.quantisation import open_whole
 from mindbatch.io.errors import ConfigError
 from mindbatch.launch.table_reader import read_rank_table
+from mindbatch.loading.providers import open_model
 from mindbatch.loading.setup import model_eos_ids
 from mindbatch.model_spec.described_folder import check_tensors
 from mindbatch.model_spec.registry import describe, tensor_specs
+from mindbatch.prompts.tokenizer import Tokenizer
 from published_configs import published
 from pytorch_bytes import old_pytorch_bytes, pytorch_bytes
 from quantised_folders import METHODS, sample
@@ -62,6 +67,7 @@ STRATEGY = {
     "parallel_strategy_item": {"op": {"stage": 0}},
 }
 ONE_FILE = "model.safetensors"
+GGUF_FILES = Path(__file__).parents[1] / "unit/checkpoint/gguf/written"
 PYTORCH = {"model.embed.weight": TENSORS["model.embed.weight"], "step": np.arange(3)}
 PYTORCH_INDEX = "pytorch_model.bin.index.json"
 MOST_BYTES = 16 << 20
@@ -243,6 +249,27 @@ _CONFIGURED = [name for name, method in METHODS.items() if method.settings]
 _DESCRIBED = [name for name, method in METHODS.items() if method.ascend_type is not None]
 
 
+def _gguf(folder: Path) -> list[Path]:
+    """Small files that llama.cpp's converter has written."""
+    paths = []
+    for name in ("llama3", "qwen3", "mixtral"):
+        path = folder / name / "model.gguf"
+        path.parent.mkdir()
+        path.write_bytes((GGUF_FILES / f"{name}.gguf").read_bytes())
+        paths.append(path)
+    return paths
+
+
+def _read_gguf(path: Path) -> None:
+    """The model, its tokenizer and every number."""
+    with TemporaryDirectory() as cache:
+        home = unpacked(gguf_paths(path), Path(cache))
+        with open_model(ModelConfig(checkpoint_name_or_path=str(home))).folder as folder:
+            Tokenizer.load(home)
+            for name in folder.names:
+                folder.floats(name)
+
+
 def _describe(path: Path) -> None:
     tensor_specs(describe(read_config(path.parent), to_be_run=False))
 
@@ -334,6 +361,7 @@ READERS = [
         of_json,
         bare_lines=True,
     ),
+    Reader("gguf", _gguf, _read_gguf, of_bytes, share=50),
     Reader("quantised_tensors", _quantised("*.safetensors", *METHODS), _read_quantised, of_safetensors),
     Reader(
         "ascend_description",

@@ -293,8 +293,8 @@ def _stray_words(tokens: list[str], first: int, reader: LayerReader) -> str:
     whole, key = " ".join([before, *words]), key_of(before)
     if (key == "prompts" or reader.takes_text(key)) and is_plain(before) and len(whole) <= LONGEST_ECHO:
         return f"{error}; a text with spaces is quoted: {shlex.quote(whole)}"
-    is_model = len(words) == 1 and reader.knows(MODEL_FOLDER) and os.path.isfile(f"{words[0]}/config.json")
-    return f"{error}; a model's folder is given as {MODEL_FOLDER}={words[0]}" if is_model else error
+    is_model = len(words) == 1 and reader.knows(MODEL_FOLDER) and _is_model(words[0])
+    return f"{error}; a model is given as {MODEL_FOLDER}={words[0]}" if is_model else error
 
 
 def _read_one(token: str, reader: LayerReader, log: ErrorLog) -> Layer:
@@ -370,3 +370,7 @@ def _has_hydra_key(value: Any) -> bool:
     if isinstance(value, Mapping):
         return any(is_hydra_key(name) or _has_hydra_key(item) for name, item in value.items())
     return isinstance(value, list) and any(map(_has_hydra_key, value))
+
+
+def _is_model(word: str) -> bool:
+    return os.path.isfile(f"{word}/config.json") or (word.endswith(".gguf") and os.path.isfile(word))

@@ -14,9 +14,10 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_exp
 QUANTIZATION = "quantization_config"
 STORAGE_KEYS = (QUANTIZATION, "compression_config", "quantization")
 """Keys of settings that say how matrices are stored."""
+NOT_READ = "are not read"
 _QUANTISED = (
-    "{key}: the weights are quantised ({how}), which are not read{instead}; take the folder of the original "
-    "model, in float32, float16 or bfloat16"
+    "{key}: the weights are quantised ({how}), which {why}; take the folder of the original model, in "
+    "float32, float16 or bfloat16"
 )
 
 
@@ -35,12 +36,12 @@ def _known() -> _ForeignNames:
     return content
 
 
-def foreign_model(config: Config, ignored: Collection[str] = (), instead: str = "") -> str | None:
+def foreign_model(config: Config, ignored: Collection[str] = (), why: str = NOT_READ) -> str | None:
     """Reason why a model of this configuration is not run, whatever its sizes; None if nothing tells.
 
-    ignored: keys that are to be passed over. instead: what else than these quantised weights is read.
+    ignored: keys that are to be passed over. why: the reason why quantised weights are not taken.
     """
-    return next(_reasons({key: config[key] for key in config if key not in ignored}, instead), None)
+    return next(_reasons({key: config[key] for key in config if key not in ignored}, why), None)
 
 
 def kind_of(model_type: str, config: Config) -> str | None:
@@ -52,11 +53,11 @@ def kind_of(model_type: str, config: Config) -> str | None:
     return next((kind for kind, types in _known()["kinds"].items() if model_type in types), None)
 
 
-def _reasons(config: Config, instead: str) -> Iterator[str]:
+def _reasons(config: Config, why: str) -> Iterator[str]:
     for key in STORAGE_KEYS:
         settings = config.get(key)
         if isinstance(settings, Mapping) and settings:
-            yield _QUANTISED.format(key=key, how=_quantisation_method(key, settings), instead=instead)
+            yield _QUANTISED.format(key=key, how=_quantisation_method(key, settings), why=why)
     parts = [key for key in _PARTS if isinstance(config.get(key), Mapping)]
     if parts:
         yield f"{', '.join(parts)}: a multimodal model; models of text alone are run"

@@ -14,6 +14,7 @@ from mindbatch.architecture.architecture import Architecture
 from mindbatch.architecture.tensor_spec import TensorSpec
 from mindbatch.config_json.foreign_models import (
     EXPERTS,
+    NOT_READ,
     QUANTIZATION,
     STORAGE_KEYS,
     classes_of,
@@ -139,13 +140,17 @@ def chosen_type(
     ignore: IgnoredKeys = NONE_IGNORED,
 ) -> str:
     """The type whose module describes the model: `model_type`, or its own. Arguments, errors: `describe`."""
-    config, ignored, instead = text_part(config), ignore.names, ""
-    if to_be_run and any(config.get(key) for key in STORAGE_KEYS):
+    config, ignored, why = text_part(config), ignore.names, NOT_READ
+    if any(config.get(key) for key in STORAGE_KEYS):
         from mindbatch.checkpoint.quantised.registry import read_methods  # with NumPy, as below
 
-        instead = f" (read are {read_methods()})"
-        ignored += (QUANTIZATION,) if _is_read_quantised(config, source, ignore) else ()
-    reason = foreign_model(config, ignored, instead)
+        is_read = _is_read_quantised(config, source, ignore)
+        if to_be_run:
+            why = f"{NOT_READ} (read are {read_methods()})"
+            ignored += (QUANTIZATION,) if is_read else ()
+        elif is_read:
+            why = "tasks that run a model read, and this one does not"
+    reason = foreign_model(config, ignored, why)
     if reason is not None:
         raise CheckpointError(f"{source}: {reason}")
     own = _own_type(config)

@@ -89,6 +89,7 @@ def run(config: InspectConfig) -> int:
             if source.kind == ITERATION:
                 placements(source.path, source.ranks)  # what its metadata.json says is checked, too
             ranks = [_content(rank, tensors, config, errors) for rank, tensors in enumerate(source.ranks)]
+            stored_as = stored_as or getattr(source.ranks[0], "quantised", None)
             has_copies = source.kind == RANKS and seem_copies(source.ranks)
     except CheckpointError as error:
         raise CheckpointError(dict.fromkeys([*reasons, *error.lines])) from None

@@ -136,7 +136,7 @@ def test_a_text_that_was_not_quoted_is_told_how_to_be(usable: tuple[str, str]) -
 def test_a_model_that_has_no_key_is_told_which(model_folder: Path) -> None:
     (line, *_) = faults(str(model_folder), "prompts=Hi")
     assert line.endswith(
-        f"must be KEY=VALUE; a model's folder is given as model.checkpoint_name_or_path={model_folder}"
+        f"must be KEY=VALUE; a model is given as model.checkpoint_name_or_path={model_folder}"
     )
     assert faults("x" * 9000, "prompts=Hi")[0].endswith("must be KEY=VALUE")
 

@@ -136,7 +136,7 @@ def test_matrices_that_are_stored_by_inputs_are_not_read() -> None:
 def test_only_running_and_planning_takes_them(tmp_path: Path, method: str) -> None:
     made = sample(method, LLAMA)
     with pytest.raises(
-        CheckpointError, match=r"are quantised \((GPTQ|compressed).*, which are not read; take"
+        CheckpointError, match=r"are quantised \((GPTQ|compressed).*, which tasks that run a model read"
     ):
         describe(made.config, to_be_run=False)
     model = open_model(ModelConfig(checkpoint_name_or_path=str(made.write(tmp_path))))

@@ -25,12 +25,12 @@ def test_every_type_is_declared(model_type: str) -> None:
 
 
 def test_a_type_is_named_in_two_files_beside_its_module() -> None:
-    """As docs/architecture.md counts what a type costs; tables of MindFormers', of wholes and of the formats
-    of messages aside, and the models that benchmarks measure."""
+    """As docs/architecture.md counts what a type costs; tables of MindFormers', of llama.cpp's, of wholes and of
+    the formats of messages aside, and the models that benchmarks measure."""
     package = Path(mindbatch.__file__).parent
     tools = Path(__file__).parents[3] / "tools"
     others = ("backends/mindformers/", "checkpoint/names/", "config/predict_yaml/", "config_json/forms.py")
-    others += ("message_formats/", "bench/", "meters/")
+    others += ("message_formats/", "bench/", "meters/", "checkpoint/gguf/")
     modules = {f"models/{name}.py" for name in MODEL_TYPES}
     name = re.compile(rf'"({"|".join(MODEL_TYPES)})"')
     naming = {
@@ -90,9 +90,12 @@ def quantised(**settings: Any) -> dict[str, Any]:
             quantised(quant_method="hqq", bits=4),
             "quantised (HQQ, 4 bits), which are not read (read are compressed-tensors (int8",
         ),
-        (quantised(quant_method="torchao"), "MXFP4 experts); take the folder of the original model"),
-        (quantised(quant_method="bitsandbytes", load_in_8bit=True), "quantised (bitsandbytes, 8 bits)"),
-        (quantised(quant_method="fbgemm_fp8"), "quantised (FP8)"),
+        (
+            quantised(quant_method="torchao"),
+            "bitsandbytes (NF4, FP4, int8)); take the folder",
+        ),
+        (quantised(quant_method="quanto", load_in_8bit=True), "quantised (Quanto, 8 bits)"),
+        (quantised(quant_method="eetq"), "quantised (EETQ)"),
         (quantised(group_size=64, bits=4), "quantised (MLX, 4 bits)"),
         (quantised(quant_method=["x"]), "a method unknown here"),
         (
@@ -139,23 +142,23 @@ def test_the_nearest_type_is_told_and_what_differs() -> None:
     assert "nearest" not in refused.value.lines[0]
 
 
-FP8 = {"quantization_config": {"quant_method": "fbgemm_fp8"}}
+EETQ = {"quantization_config": {"quant_method": "eetq"}}
 SHELL = {"model_type": "qwen3_5", "text_config": LLAMA | {"model_type": "qwen3_5_text"}}
 
 
 @pytest.mark.parametrize(
     ("config", "nearest", "difference"),
     [
-        (LLAMA | {"model_type": "qwen2"} | FP8, "qwen2", "quantised (FP8)"),
+        (LLAMA | {"model_type": "qwen2"} | EETQ, "qwen2", "quantised (EETQ)"),
         (LLAMA | {"model_type": "qwen2", "mystery": 1}, "qwen2", "mystery=1: unknown key"),
         (LLAMA | {"architectures": ["LlamaForSequenceClassification"]}, "llama", "classifies texts"),
         (LLAMA | {"model_type": "odd", "architectures": ["Qwen3MoeForCausalLM"]}, "qwen3_moe", None),
         (LLAMA | {"model_type": "odd", "architectures": ["Gemma3ForCausalLM"]}, "gemma3_text", None),
         (LLAMA | {"model_type": "odd", "architectures": ["GPTNeoXForTokenClassification"]}, "gpt_neox", None),
         ({"architectures": ["LlamaModel"]}, "llama", None),
-        (LLAMA | {"model_type": "odd"} | FP8, "llama", None),
+        (LLAMA | {"model_type": "odd"} | EETQ, "llama", None),
         (LLAMA | {"model_type": "odd", "architectures": ["OddForRewardModel", 3]}, "llama", None),
-        (SHELL | FP8, "qwen3_5_text", "quantised (FP8)"),
+        (SHELL | EETQ, "qwen3_5_text", "quantised (EETQ)"),
     ],
 )
 def test_the_nearest_type_is_the_one_that_is_named_or_most_like(

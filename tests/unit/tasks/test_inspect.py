@@ -255,7 +255,7 @@ def test_the_nearest_type_and_what_differs(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"quantization_config": {"quant_method": "fbgemm_fp8"}}, "quantised (FP8)"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "quantised (HQQ)"),
         ({"architectures": ["Qwen2ForSequenceClassification"]}, "classifies texts"),
     ],
 )
