@@ -25,8 +25,8 @@ def test_every_type_is_declared(model_type: str) -> None:
 
 
 def test_a_type_is_named_in_two_files_beside_its_module() -> None:
-    """As docs/architecture.md counts what a type costs; tables of MindFormers', of llama.cpp's, of wholes and of
-    the formats of messages aside, and the models that benchmarks measure."""
+    """As docs/architecture.md counts what a type costs; tables of MindFormers', of llama.cpp's, of wholes and
+    of the formats of messages aside, and the models that benchmarks measure."""
     package = Path(mindbatch.__file__).parent
     tools = Path(__file__).parents[3] / "tools"
     others = ("backends/mindformers/", "checkpoint/names/", "config/predict_yaml/", "config_json/forms.py")
