@@ -6,6 +6,8 @@ SUFFIX = ".gguf"
 POINTER = "gguf.json"
 """In a folder that is made of such files: their names."""
 
+NOT_TAKEN = "is made of llama.cpp's files, which only tasks that run a model take, with model.provider=native"
+
 GGUF = WeightFormat(
     name="gguf",
     title="llama.cpp (GGUF)",

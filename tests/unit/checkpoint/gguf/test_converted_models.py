@@ -7,9 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.ggml_types import BLOCK_TYPES
 from mindbatch.checkpoint.gguf.unpacked import gguf_paths, unpacked
 from mindbatch.config.model_schema import ModelConfig
+from mindbatch.config.paths import model_folder_error, resolved
+from mindbatch.io.errors import CheckpointError
 from mindbatch.loading.providers import OpenedFolder, open_model
 from mindbatch.model_spec.registry import describe
 from mindbatch.parallel.topology import RankPart, TensorSlice
@@ -55,6 +59,34 @@ def test_a_rank_opens_the_files_of_the_whole(tmp_path: Path) -> None:
     model = ModelConfig(checkpoint_name_or_path=str(home))
     spec = open_model(model, RankPart(TensorSlice(1, 2))).spec
     assert spec.shard == TensorSlice(1, 2)
+
+
+def test_a_file_is_given_as_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    errors: list[str] = []
+    path = resolved("model", str(WRITTEN / "llama.gguf"), model_folder_error, errors, is_model=True)
+    assert errors == []
+    assert path is not None
+    assert Path(path).parts[:-3] == (tmp_path / "mindbatch").parts
+    assert Path(path).name == "llama"
+    assert open_model(ModelConfig(checkpoint_name_or_path=path)).spec.model_type == "llama"
+
+
+def test_a_damaged_file_is_an_error_of_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "model.gguf").write_bytes((WRITTEN / "llama.gguf").read_bytes()[:9000])
+    errors: list[str] = []
+    resolved("model", str(tmp_path / "model.gguf"), model_folder_error, errors, is_model=True)
+    [error] = errors
+    assert error.startswith(f"model={tmp_path}/model.gguf: {tmp_path}/model.gguf: ")
+    assert "truncated" in error
+
+
+def test_other_tasks_do_not_take_its_folder(tmp_path: Path) -> None:
+    home = unpacked(gguf_paths(WRITTEN / "qwen2.gguf"), tmp_path)
+    for refusing in (open_source, ModelFolder):
+        with pytest.raises(CheckpointError, match="which only tasks that run a model take"):
+            refusing(home)
 
 
 @pytest.mark.parametrize("name", CASES)
