@@ -32,7 +32,8 @@ for ranks in 1 2; do
     count_there "$arm" "$ranks"
 done
 say "${tests[*]}"
-pytest=(in_debian "$arm" python -I -m pytest -p no:cacheprovider -q --hypothesis-profile fast)
+pytest=(in_debian "$arm" python -I -m pytest -p no:cacheprovider -q --hypothesis-profile fast
+    --numprocesses 2 --dist load)
 "${pytest[@]}" -m "not slow and not on_demand and not processes and not simulation and not builds" "${tests[@]}" "$@"
 say "The bits of other processors"
 "${pytest[@]}" tests/numerics/test_every_processor.py -k "float32 or qwen3-"

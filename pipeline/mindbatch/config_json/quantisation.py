@@ -3,8 +3,10 @@
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.gguf.folder import GgufFolder
+from mindbatch.checkpoint.gguf.unpacked import pointed_files
 from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.checkpoint.quantised import modelopt
 from mindbatch.checkpoint.quantised.ascend import AscendScheme
@@ -65,6 +67,25 @@ def _described(path: Path) -> Scheme:
     scheme = _read(modelopt.METHODS[0], content if isinstance(content, Mapping) else {}, str(path))
     scheme.source = path.name
     return scheme
+
+
+def open_quantised(home: Path, ignored: Collection[str] = ()) -> ModelFolder | None:
+    """The folder of a whole model whose weights are quantised, or in llama.cpp's files; None for floats.
+
+    Arguments and errors: see `open_whole`.
+    """
+    if (files := pointed_files(home)) is not None:
+        return GgufFolder(home, files)
+    if not has_file(home, CONFIG_NAME):
+        return None
+    config = read_config(home)
+    if QUANTIZATION not in config and description_in(home) is None:
+        return None
+    folder = open_whole(home, config, ignored)
+    if folder.quantised is not None:
+        return folder
+    folder.close()
+    return None
 
 
 def open_whole(home: Path, config: Config, ignored: Collection[str] = ()) -> ModelFolder:

@@ -81,6 +81,12 @@ class TensorSet(Closing):
             return {"digests": hashlib.sha256(content.encode()).hexdigest()}
         return {"files": {name: [*file.stamp, file.head_digest()] for name, file in self.files.items()}}
 
+    def stamps(self) -> dict[Path, tuple[int, int]]:
+        """Size and time of the files, as in `Source.stamps`."""
+        if self.digests is not None:
+            return {}
+        return {file.path: file.stamp for file in self.files.values()}
+
     def info(self, name: str) -> StoredTensor:
         self.file(name)
         return self.tensors[name]
@@ -202,8 +208,7 @@ class Source(Closing):
 
     def stamps(self) -> dict[Path, tuple[int, int]]:
         """Returns size and time (`StoredFile.stamp`) of files without digests, to see later changes."""
-        files = (file for rank in self.ranks if rank.digests is None for file in rank.files.values())
-        return {file.path: file.stamp for file in files}
+        return {path: stamp for rank in self.ranks for path, stamp in rank.stamps().items()}
 
     def check_sums(self) -> None:
         """Checks the CRCs of files without digests. CheckpointError names every changed file."""

@@ -47,17 +47,22 @@ def open_tensor_file(path: str | os.PathLike[str]) -> StoredFile:
     raise CheckpointError(f"{path}: {(refusal or '{needed}').format(needed=needed_files())}")
 
 
+OpenFile = Callable[[str], StoredFile]
+
+
 class OpenFiles(Closing):
     """Files of tensors by path, opened when needed and kept open within `with`; threads may share them."""
 
-    def __init__(self) -> None:
+    def __init__(self, opened: OpenFile = open_tensor_file) -> None:
+        """opened: function that opens a file."""
+        self._opened = opened
         self._files: dict[str, StoredFile] = {}
         self._lock = Lock()
 
     def __getitem__(self, path: str) -> StoredFile:
         with self._lock:
             if path not in self._files:
-                self._files[path] = open_tensor_file(path)
+                self._files[path] = self._opened(path)
             return self._files[path]
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from threading import local
 from typing import NamedTuple
 
 import numpy as np
@@ -56,6 +57,12 @@ class _StoredMatrix(NamedTuple):
         return f"{self.module}{self.layout.weight}"
 
 
+class _Last(local):
+    """The matrix that a thread has read last."""
+
+    matrix: tuple[str, int | None, GroupedMatrix] | None = None
+
+
 class QuantisedFolder(ModelFolder):
     """A whole model's folder, with each quantised matrix under the name of its weight.
 
@@ -69,7 +76,7 @@ class QuantisedFolder(ModelFolder):
         """
         super().__init__(path)
         self.quantised = scheme.title
-        self._last: tuple[str, int | None, GroupedMatrix] | None = None
+        self._of_thread = _Last()
         self._source = scheme.source
         with closed_on_error(self):
             with located(self.path):
@@ -136,9 +143,10 @@ class QuantisedFolder(ModelFolder):
         return self._matrix(name).integers(*_bounds(self.info(name).shape, rows, columns))
 
     def _matrix(self, name: str, number: int | None = None) -> GroupedMatrix:
-        """The matrix, or one of a stack; its integers stay in memory until another one is read."""
-        if self._last is None or self._last[:2] != (name, number):
-            self._last = None
+        """The matrix, or one of a stack; its integers stay in memory until the thread reads another one."""
+        last = self._of_thread.matrix
+        if last is None or last[:2] != (name, number):
+            self._of_thread.matrix = None
             matrix = self._matrices[name]
             tensors = {
                 end: self._as_needed(matrix.part(end), needed, number)
@@ -146,8 +154,9 @@ class QuantisedFolder(ModelFolder):
             }
             label = self._label(matrix.main)
             with located(label if number is None else f"{label}, matrix {number}"):
-                self._last = name, number, matrix.layout.matrix(tensors, *self._size(matrix))
-        return self._last[2]
+                last = name, number, matrix.layout.matrix(tensors, *self._size(matrix))
+            self._of_thread.matrix = last
+        return last[2]
 
     def _stored_parts(self, matrix: _StoredMatrix) -> Iterator[tuple[str, Needed]]:
         parts = matrix.layout.needed(*self._size(matrix)).items()

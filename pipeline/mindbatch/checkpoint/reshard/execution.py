@@ -14,7 +14,7 @@ from typing import TypeVar
 from mindbatch.checkpoint.error_lines import shown
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, Digests
 from mindbatch.checkpoint.folders.resharded import JOURNAL_NAME, MARKER_NAME
-from mindbatch.checkpoint.formats.open_file import OpenFiles, allow_open_files
+from mindbatch.checkpoint.formats.open_file import OpenFile, OpenFiles, allow_open_files, open_tensor_file
 from mindbatch.checkpoint.reshard.folder import (
     TargetFiles,
     exists,
@@ -131,7 +131,7 @@ def _write(
     total = plan.nbytes
     done = total - sum(job.nbytes for job in jobs)
     progress("resharding", done, total)
-    with closing(do_jobs(partial(write_job, write=files.write), jobs, plan.workers)) as results:
+    with closing(do_jobs(partial(write_job, write=files.write), jobs, plan.workers, plan.opened)) as results:
         for job, written in results:
             done += job.nbytes
             progress("resharding", done, total)
@@ -185,7 +185,7 @@ def _look_again(plan: ReshardPlan, folder: Path, progress: Progress) -> None:
 def _read_back(plan: ReshardPlan, part: Path, progress: Progress) -> None:
     """Compares every element of every file with its source."""
     done, total = 0, plan.nbytes
-    with closing(do_jobs(partial(check_job, folder=part), plan.jobs, plan.workers)) as results:
+    with closing(do_jobs(partial(check_job, folder=part), plan.jobs, plan.workers, plan.opened)) as results:
         for job, _ in results:
             done += job.nbytes
             progress("reading back", done, total)
@@ -199,12 +199,16 @@ def worker_count(requested: int | None, nbytes: int) -> int:
 
 
 def do_jobs(
-    do: Callable[[Job, Sources], Result], jobs: Iterable[Job], workers: int
+    do: Callable[[Job, Sources], Result],
+    jobs: Iterable[Job],
+    workers: int,
+    opened: OpenFile = open_tensor_file,
 ) -> Generator[tuple[Job, Result], None, None]:
     """Does all jobs, the largest first, and yields each with its result as they are done.
 
     workers: number of threads, which read, hash, convert and write without the interpreter's lock; 1 for the
         calling thread. Closing the iterator stops them.
+    opened: function that opens a file of the source.
 
     Raises:
         CheckpointError: a source is damaged, a value does not fit, or there is not enough memory.
@@ -213,7 +217,7 @@ def do_jobs(
     ordered = sorted(jobs, key=lambda job: -job.nbytes)
     workers = max(1, min(workers, len(ordered)))
     stop = Event()
-    with OpenFiles() as files:
+    with OpenFiles(opened) as files:
         idle: SimpleQueue[Sources] = SimpleQueue()  # with buffers, for a thread each
         for _ in range(workers):
             idle.put(Sources(files, stop))

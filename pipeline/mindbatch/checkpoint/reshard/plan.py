@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
+from mindbatch.checkpoint.formats.open_file import OpenFile, open_tensor_file
 from mindbatch.checkpoint.formats.registry import WRITTEN
 from mindbatch.checkpoint.formats.stored import FileLayout
 from mindbatch.checkpoint.placement.plan import TensorPlan, plan_digest
@@ -35,6 +36,7 @@ class ReshardPlan:
     replicas: regions of the sources that must be equal, which are compared first.
     stamps: size and time of the files that must not change until all is read.
     sync_bytes: number of bytes about which a kill may undo.
+    opened: function that opens a file of the source.
     """
 
     target: Path
@@ -50,6 +52,7 @@ class ReshardPlan:
     replicas: tuple[ReplicaPair, ...] = ()
     stamps: Mapping[Path, tuple[int, int]] = field(default_factory=dict)
     sync_bytes: int = SYNC_BYTES
+    opened: OpenFile = open_tensor_file
 
     @cached_property
     def digest(self) -> str:

@@ -48,7 +48,7 @@ class WholeCheckpoint(RenamedFolder):
         Raises:
             ConfigError, CheckpointError: as `open_reshard_source`.
         """
-        opened = open_reshard_source(replace(config, target=ReshardTargetConfig()))
+        opened = open_reshard_source(replace(config, target=ReshardTargetConfig(dtype=config.target.dtype)))
         self._hold(opened.source.path, opened.source.ranks)
         self._locate(opened.files)
 

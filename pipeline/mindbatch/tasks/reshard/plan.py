@@ -17,9 +17,12 @@ from mindbatch.checkpoint.folders.folder_files import (
     read_config,
 )
 from mindbatch.checkpoint.folders.resharded import MERGED_KEY, merged_before
+from mindbatch.checkpoint.folders.widened import WidenedFile
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, STORED_FLOATS
+from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.registry import WRITTEN
 from mindbatch.checkpoint.formats.safetensors import SAFETENSORS
+from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.iterations.metadata import descriptions
 from mindbatch.checkpoint.iterations.metadata import file_name as iteration_file
 from mindbatch.checkpoint.json_object import read_limited
@@ -29,6 +32,8 @@ from mindbatch.checkpoint.reshard.execution import worker_count
 from mindbatch.checkpoint.reshard.job import jobs_of
 from mindbatch.checkpoint.reshard.plan import ReshardPlan, layouts_of
 from mindbatch.checkpoint.reshard.replicas import replicas_of
+from mindbatch.config_json.foreign_models import QUANTIZATION
+from mindbatch.config_json.quantisation import open_quantised
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.screen_text import concealed
 from mindbatch.tasks.reshard.names import MINDFORMERS, Naming, named, target_naming
@@ -93,7 +98,14 @@ def plan_reshard(config: ReshardConfig, opened: ReshardSource) -> ReshardPlan:
         verify=config.reads_back,
         replace=config.target.replace,
         stamps=opened.source.stamps(),
+        opened=_open_widened if opened.is_widened else open_tensor_file,
     )
+
+
+def _open_widened(path: str) -> StoredFile:
+    """A file of the target, or the source's folder."""
+    folder = open_quantised(Path(path)) if Path(path).is_dir() else None
+    return open_tensor_file(path) if folder is None else WidenedFile(folder)
 
 
 def _adapter_settings(opened: ReshardSource, plan: LoraPlan | None) -> dict[str, Any]:
@@ -217,4 +229,5 @@ def _other_files(config: ReshardConfig, folder: Path | None) -> dict[str, bytes]
 def _with_dtype(folder: Path, dtype: str) -> bytes:
     content = read_config(folder)
     keys = [key for key in _DTYPE_KEYS if key in content] or [_DTYPE_KEYS[0]]
+    content.pop(QUANTIZATION, None)  # whose weights are written as floats
     return (json.dumps({**content, **dict.fromkeys(keys, dtype)}, indent=2) + "\n").encode()

@@ -13,6 +13,7 @@ from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
 from mindbatch.checkpoint.folders.model_folder import match_tensors
 from mindbatch.checkpoint.folders.resharded import noted_settings
 from mindbatch.checkpoint.folders.tensor_set import (
+    HUGGING_FACE,
     ITERATION,
     RANKS,
     SINGLE_FILE,
@@ -21,6 +22,8 @@ from mindbatch.checkpoint.folders.tensor_set import (
     open_source,
     seem_copies,
 )
+from mindbatch.checkpoint.folders.widened import WidenedSet
+from mindbatch.checkpoint.formats.floats import STORED_FLOATS
 from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.checkpoint.iterations.metadata import placements as iteration_placements
 from mindbatch.checkpoint.placement.placements import placements
@@ -35,6 +38,7 @@ from mindbatch.checkpoint.reshard.replicas import digest_errors
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.config_json.forms import has_text_part
+from mindbatch.config_json.quantisation import open_quantised
 from mindbatch.config_json.reader import IgnoredKeys
 from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import ConfigError
@@ -62,6 +66,11 @@ class ReshardSource:
     needed: Collection[str] = ()
     notes: list[str] = field(default_factory=list)
     naming: Naming | None = None
+
+    @property
+    def is_widened(self) -> bool:
+        """True if the source's weights are quantised, and read as floats."""
+        return isinstance(self.source.ranks[0], WidenedSet)
 
     def model_placements(self, model_parallel: int, stages: int, keys: str = "") -> dict[str, Placement]:
         assert self.model is not None
@@ -95,9 +104,24 @@ def open_reshard_source(config: ReshardConfig) -> ReshardSource:
         CheckpointError: lists tensors that are damaged or do not fit the model.
     """
     assert config.source is not None
-    source = open_source(config.source)
+    source = _widened(config) or open_source(config.source)
     with closed_on_error(source):
         return _opened(config, source)
+
+
+def _widened(config: ReshardConfig) -> Source | None:
+    """The source as floats, if it is a model's folder with quantised weights."""
+    home = Path(config.source or "")
+    folder = open_quantised(home, config.ignore_config_keys) if home.is_dir() else None
+    if folder is None:
+        return None
+    with closed_on_error(folder):
+        if config.target.dtype == "keep":
+            raise ConfigError(
+                f"target.dtype=keep: {home} is stored as {folder.quantised}, and is written as floats; "
+                f"allowed: {', '.join(STORED_FLOATS)}"
+            )
+        return Source(home, HUGGING_FACE, [WidenedSet(folder)])
 
 
 def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
@@ -131,6 +155,8 @@ def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
         opened.files = as_rank_files(whole_placements(only.shapes), 1)
     if stored_as and config.target.names == MINDFORMERS:
         _name_fully(opened)
+    if isinstance(first := source.ranks[0], WidenedSet):
+        opened.notes += first.notes
     if is_copied:
         opened.notes.append(
             f"{source.path}: the rank folders hold copies of one checkpoint, all the same; the first is read"
@@ -190,7 +216,8 @@ def _model_folder(config: ReshardConfig, source: Source) -> Path | None:
 
 def _model(folder: Path, ignored_keys: Sequence[str], stored: Source) -> ModelSpec:
     ignore = IgnoredKeys(tuple(ignored_keys), "ignore_config_keys")
-    config, source, architecture = described_config(folder, ignore=ignore, to_be_run=False)
+    is_widened = isinstance(stored.ranks[0], WidenedSet)
+    config, source, architecture = described_config(folder, ignore=ignore, to_be_run=is_widened)
     if has_text_part(config):
         raise ConfigError(
             f"{source}: a multimodal model, whose text part runs as it is and is not resharded; "
