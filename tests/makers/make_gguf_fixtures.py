@@ -53,6 +53,38 @@ LONG = {
 PHI3 = SIZES | {"sliding_window": None, "original_max_position_embeddings": 512}
 EXPERTS = {"num_experts_per_tok": 2}
 GEMMA = SIZES | {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 64}
+GPT_OSS = (
+    SIZES
+    | EXPERTS
+    | {
+        "head_dim": 16,
+        "num_local_experts": 3,
+        "intermediate_size": 32,
+        "sliding_window": 64,
+        "max_position_embeddings": 131072,
+    }
+)
+LATENT = (
+    SIZES
+    | EXPERTS
+    | {
+        "num_key_value_heads": 4,
+        "q_lora_rank": 32,
+        "kv_lora_rank": 16,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 12,
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1,
+        "routed_scaling_factor": 1.5,
+        "n_group": 1,
+        "topk_group": 1,
+    }
+)
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+V3 = {"norm_topk_prob": True, "rope_scaling": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "llama": ("LlamaConfig", SIZES | {"tie_word_embeddings": True}, "f32"),
     "llama3": (
@@ -83,6 +115,9 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         SIZES | {"head_dim": 8, "partial_rotary_factor": 0.5, "attention_bias": True},
         "bf16",
     ),
+    "gpt_oss": ("GptOssConfig", GPT_OSS, "f32"),
+    "deepseek_v2": ("DeepseekV2Config", LATENT | {"q_lora_rank": None}, "f16"),
+    "deepseek_v3": ("DeepseekV3Config", LATENT | V3, "bf16"),
 }
 SPECIAL = ["<|endoftext|>", "<|user|>", "<|observation|>", "[GMASK]", "<sop>"]
 TEXTS = [
@@ -110,7 +145,7 @@ def tokenizer() -> Any:
     trainer = trainers.BpeTrainer(
         vocab_size=300, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     )
-    backend.train_from_iterator([Path(__file__).read_text()], trainer)
+    backend.train_from_iterator([(Path(__file__).parents[2] / "LICENSE").read_text()], trainer)
     return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=SPECIAL[0])
 
 

@@ -5,6 +5,7 @@ Source: llama.cpp's conversion from Hugging Face's folders, and what it computes
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,16 @@ from mindbatch.checkpoint.gguf.metadata import Metadata
 from mindbatch.checkpoint.gguf.tensors import (
     GEMMA_NORMS,
     GLM_NORMS,
+    LATENT,
     PLAIN,
     PLAIN_FUSED,
+    SINKS,
+    AssembledSource,
     ExpertParts,
+    StackPart,
     TensorSource,
+    interleaved,
+    joined_heads,
     tensor_sources,
 )
 from mindbatch.io.errors import CheckpointError
@@ -30,6 +37,8 @@ _ROPE_FACTORS = "rope_freqs.weight"
 _LONG_FACTORS = {"long_factor": "rope_factors_long.weight", "short_factor": "rope_factors_short.weight"}
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 _FULL_ATTENTION_EVERY = 6  # layers of gemma3
+_BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}  # of yarn
+_V3_EXPERTS, _V3_GROUPS = 256, (8, 4)  # which older files of DeepSeek V3 do not say
 
 
 @dataclass(frozen=True)
@@ -40,7 +49,7 @@ class FileModel:
     """
 
     config: Config
-    sources: Mapping[str, TensorSource]
+    sources: Mapping[str, TensorSource | AssembledSource]
 
 
 ReadTensor = Callable[[str], np.ndarray[Any, np.dtype[np.float32]]]
@@ -68,26 +77,33 @@ def model_of(file: GgufFile, shapes: Shapes, values: ReadTensor) -> FileModel:
     return model
 
 
-def _common(metadata: Metadata, shapes: Shapes) -> Config:
+def _sizes(metadata: Metadata, shapes: Shapes) -> Config:
     """The keys that all have in common."""
-    heads, hidden = metadata.count("attention.head_count"), metadata.count("embedding_length")
-    head_dim = metadata.count("attention.key_length", max(1, hidden // heads))
-    if metadata.count("attention.value_length", head_dim) != head_dim:
-        metadata.error(metadata.own("attention.value_length"), f"must be {head_dim}, as that of keys")
     metadata.ignore("vocab_size")
     return {
-        "hidden_size": hidden,
+        "hidden_size": metadata.count("embedding_length"),
         "num_hidden_layers": metadata.count("block_count"),
         "intermediate_size": metadata.count("feed_forward_length"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": metadata.count("attention.head_count_kv", heads),
-        "head_dim": head_dim,
+        "num_attention_heads": metadata.count("attention.head_count"),
         "max_position_embeddings": metadata.count("context_length"),
         "rms_norm_eps": metadata.number("attention.layer_norm_rms_epsilon"),
         "rope_theta": metadata.number("rope.freq_base", 10000.0),
         "vocab_size": shapes.get("token_embd.weight", (1,))[0],
         "tie_word_embeddings": "output.weight" not in shapes,
         "torch_dtype": "float32",
+    }
+
+
+def _common(metadata: Metadata, shapes: Shapes) -> Config:
+    """The keys of all with heads of one size."""
+    config = _sizes(metadata, shapes)
+    heads, hidden = config["num_attention_heads"], config["hidden_size"]
+    head_dim = metadata.count("attention.key_length", max(1, hidden // heads))
+    if metadata.count("attention.value_length", head_dim) != head_dim:
+        metadata.error(metadata.own("attention.value_length"), f"must be {head_dim}, as that of keys")
+    return config | {
+        "num_key_value_heads": metadata.count("attention.head_count_kv", heads),
+        "head_dim": head_dim,
     }
 
 
@@ -113,7 +129,8 @@ def _scaling(metadata: Metadata) -> Config | None:
         return {"rope_type": "linear", "factor": factor}
     if kind == "yarn":
         original = metadata.count("rope.scaling.original_context_length")
-        return {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
+        betas = {key: metadata.number(f"rope.scaling.yarn_{key}", default) for key, default in _BETAS.items()}
+        return {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original, **betas}
     metadata.error(metadata.own("rope.scaling.type"), "must be none, linear or yarn")
     return None
 
@@ -238,6 +255,104 @@ def _glm4(metadata: Metadata, shapes: Shapes, values: ReadTensor) -> FileModel:
     return FileModel(config, tensor_sources(shapes, PLAIN_FUSED | GLM_NORMS, heads={}))
 
 
+def _gpt_oss(metadata: Metadata, shapes: Shapes, values: ReadTensor) -> FileModel:
+    config = _common(metadata, shapes)
+    _whole_rotary(metadata, config)
+    scaling = _scaling(metadata)
+    if scaling is not None and scaling["rope_type"] == "yarn":
+        scaling["truncate"] = False
+    config |= {
+        "model_type": "gpt_oss",
+        "rope_scaling": scaling,
+        "attention_bias": True,
+        "intermediate_size": metadata.count("expert_feed_forward_length"),
+        "num_local_experts": metadata.count("expert_count"),
+        "num_experts_per_tok": metadata.count("expert_used_count"),
+        "sliding_window": metadata.count("attention.sliding_window"),
+    }
+    experts, inner, hidden = config["num_local_experts"], config["intermediate_size"], config["hidden_size"]
+    sources = tensor_sources(shapes, PLAIN | SINKS, heads={})
+    for layer in range(config["num_hidden_layers"]):
+        stored, own = f"blk.{layer}.ffn_{{}}_exps", f"model.layers.{layer}.mlp.experts"
+        for part in ("gate", "up", "down"):
+            for end in ("weight", "bias"):
+                sources.pop(f"{stored.format(part)}.{end}", None)
+        both = [stored.format(part) for part in ("gate", "up")]
+        down = stored.format("down")
+        sources |= {
+            f"{own}.gate_up_proj": AssembledSource(
+                (experts, hidden, 2 * inner),
+                tuple(StackPart(f"{name}.weight", inner, hidden) for name in both),
+                lambda gate, up: interleaved(gate.T, up.T),
+            ),
+            f"{own}.gate_up_proj_bias": AssembledSource(
+                (experts, 2 * inner),
+                tuple(StackPart(f"{name}.bias", experts, inner) for name in both),
+                interleaved,
+            ),
+            f"{own}.down_proj": AssembledSource(
+                (experts, inner, hidden), (StackPart(f"{down}.weight", hidden, inner),), np.transpose
+            ),
+            f"{own}.down_proj_bias": TensorSource(f"{down}.bias", (experts, hidden)),
+        }
+    return FileModel(config, sources)
+
+
+def _deepseek2(metadata: Metadata, shapes: Shapes, values: ReadTensor) -> FileModel:
+    """DeepSeek V2 and V3; the newer files have each head's up-projections apart, those of keys transposed."""
+    config = _sizes(metadata, shapes)
+    heads, width = config["num_attention_heads"], metadata.count("attention.kv_lora_rank")
+    rotated, end = metadata.count("rope.dimension_count"), ""
+    if metadata.has("attention.key_length_mla"):
+        end = "_mla"
+        metadata.ignore("attention.key_length", "attention.value_length")
+    metadata.ignore("attention.head_count_kv", "expert_gating_func")
+    plain = metadata.count(f"attention.key_length{end}") - rotated
+    value = metadata.count(f"attention.value_length{end}")
+    is_scored = "exp_probs_b.bias" in {name.partition(".")[2].partition(".")[2] for name in shapes}
+    count = metadata.count("expert_count")
+    usual = _V3_GROUPS if is_scored and count == _V3_EXPERTS else (1, 1)
+    groups = metadata.count("expert_group_count", usual[0])
+    queries = "attention.q_lora_rank"
+    scaling = _scaling(metadata)
+    if scaling is not None and metadata.has("rope.scaling.yarn_log_multiplier"):
+        both = round(metadata.number("rope.scaling.yarn_log_multiplier") / 0.1, 6)
+        scaling |= {"mscale": both, "mscale_all_dim": both}
+    config |= {
+        "model_type": "deepseek_v3" if is_scored else "deepseek_v2",
+        "num_key_value_heads": heads,
+        "rope_scaling": scaling,
+        "q_lora_rank": metadata.count(queries) if metadata.has(queries) else None,
+        "kv_lora_rank": width,
+        "qk_rope_head_dim": rotated,
+        "qk_nope_head_dim": plain,
+        "v_head_dim": value,
+        "first_k_dense_replace": metadata.whole("leading_dense_block_count"),
+        "n_routed_experts": count,
+        "num_experts_per_tok": metadata.count("expert_used_count"),
+        "n_shared_experts": metadata.count("expert_shared_count"),
+        "moe_intermediate_size": metadata.count("expert_feed_forward_length"),
+        "routed_scaling_factor": metadata.number("expert_weights_scale", 1.0),
+        "norm_topk_prob": metadata.flag(metadata.own("expert_weights_norm"), False),
+        "n_group": groups,
+        "topk_group": metadata.count("expert_group_used_count", usual[1]),
+        "scoring_func": "sigmoid" if is_scored else "softmax",
+        "topk_method": "noaux_tc" if is_scored else "group_limited_greedy" if groups > 1 else "greedy",
+    }
+    experts = ExpertParts("mlp", "gate", "gate_proj", "up_proj", "down_proj")
+    sources = tensor_sources(shapes, PLAIN | LATENT, heads={}, experts=experts)
+    for layer in range(config["num_hidden_layers"]):
+        keys, of_values = f"blk.{layer}.attn_k_b.weight", f"blk.{layer}.attn_v_b.weight"
+        if keys in shapes and of_values in shapes:
+            del sources[keys], sources[of_values]
+            sources[f"model.layers.{layer}.self_attn.kv_b_proj.weight"] = AssembledSource(
+                (heads * (plain + value), width),
+                (StackPart(keys, heads * width, plain), StackPart(of_values, heads * value, width)),
+                partial(joined_heads, heads=heads, width=width),
+            )
+    return FileModel(config, sources)
+
+
 _ARCHITECTURES: dict[str, Callable[[Metadata, Shapes, ReadTensor], FileModel]] = {
     "llama": _llama,
     "qwen2": _qwen2,
@@ -247,4 +362,6 @@ _ARCHITECTURES: dict[str, Callable[[Metadata, Shapes, ReadTensor], FileModel]] =
     "gemma3": _gemma3,
     "phi3": _phi3,
     "glm4": _glm4,
+    "gpt-oss": _gpt_oss,
+    "deepseek2": _deepseek2,
 }

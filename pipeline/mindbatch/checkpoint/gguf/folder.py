@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from threading import local
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from mindbatch.checkpoint.formats.floats import Array, FloatArray, read_values
 from mindbatch.checkpoint.formats.gguf_file import open_gguf
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.gguf.architectures import FileModel, model_of
-from mindbatch.checkpoint.gguf.tensors import TensorSource
+from mindbatch.checkpoint.gguf.tensors import AssembledSource, TensorSource
 from mindbatch.io.closing import Closing, closed_on_error
 from mindbatch.io.errors import CheckpointError
 from mindbatch.parallel.topology import WHOLE
@@ -57,6 +58,14 @@ class GgufFiles(Closing):
     def model(self) -> FileModel:
         """The model that the first file describes. Raises CheckpointError."""
         return model_of(self.files[0], self.shapes, lambda name: read_values(self.file_of[name], name))
+
+    def matrix(self, source: AssembledSource, number: int) -> FloatArray:
+        """One matrix of a stack, or the only one."""
+        parts = [
+            self._stored(name, slice(number * rows, (number + 1) * rows), slice(0, inputs))
+            for name, rows, inputs in source.parts
+        ]
+        return np.ascontiguousarray(source.joined(*parts))
 
     def floats(self, source: TensorSource, rows: slice, columns: slice | None) -> FloatArray:
         """Some rows, and of a matrix some columns."""
@@ -126,12 +135,14 @@ class GgufFolder(ModelFolder):
             self.quantised = self._files.title
             self.tensors = {name: self._described(name, source) for name, source in self._sources.items()}
             self.file_of = {
-                name: str(self._files.file_of[source.name].path) for name, source in self._sources.items()
+                name: str(self._files.file_of[_first(source)].path) for name, source in self._sources.items()
             }
+            self._of_thread = _Last()
 
-    def _described(self, name: str, source: TensorSource) -> StoredTensor:
-        stored = self._files.file_of[source.name]
-        dtype = _HALF if source.name in stored.blocks else stored.tensors[source.name].dtype
+    def _described(self, name: str, source: TensorSource | AssembledSource) -> StoredTensor:
+        part = _first(source)
+        stored = self._files.file_of[part]
+        dtype = _HALF if part in stored.blocks else stored.tensors[part].dtype
         return StoredTensor(name, dtype, source.shape)
 
     def file_name(self, name: str) -> str:
@@ -145,7 +156,9 @@ class GgufFolder(ModelFolder):
     def floats(
         self, name: str, *, rows: slice | None = None, columns: slice | None = None, is_widened: bool = True
     ) -> Array:
-        info = self.info(name)
+        info, source = self.info(name), self._sources[name]
+        if isinstance(source, AssembledSource):
+            return self._assembled(name, source, rows, columns)
         if len(info.shape) > 2:
             raise CheckpointError(f"{self.file_name(name)}: tensor {shown(name)} is not part of a model")
         bounds = [
@@ -155,6 +168,36 @@ class GgufFolder(ModelFolder):
         for (first, last), size in zip(bounds, info.shape, strict=True):
             if not 0 <= first <= last <= size:
                 raise ValueError(f"{first} to {last} of {size}; must lie inside the tensor")
-        return self._files.floats(
-            self._sources[name], slice(*bounds[0]), slice(*bounds[1]) if bounds[1:] else None
-        )
+        return self._files.floats(source, slice(*bounds[0]), slice(*bounds[1]) if bounds[1:] else None)
+
+    def _assembled(
+        self, name: str, source: AssembledSource, rows: slice | None, columns: slice | None
+    ) -> Array:
+        """Some rows and columns; of a stack rows are counted on, and must be of one matrix, or all."""
+        height = source.shape[-2]
+        if rows is None and len(source.shape) > 2:
+            return np.stack([self._matrix(name, source, number) for number in range(source.shape[0])])
+        first = 0 if rows is None else rows.start or 0
+        last = height if rows is None else rows.stop
+        number = first // height
+        within = slice(first - number * height, last - number * height)
+        return self._matrix(name, source, number)[within, columns or slice(None)].copy()
+
+    def _matrix(self, name: str, source: AssembledSource, number: int) -> FloatArray:
+        """The matrix stays in memory until the thread reads another one."""
+        last = self._of_thread.matrix
+        if last is None or last[:2] != (name, number):
+            self._of_thread.matrix = None
+            last = self._of_thread.matrix = name, number, self._files.matrix(source, number)
+        return last[2]
+
+
+class _Last(local):
+    """The matrix that a thread has assembled last."""
+
+    matrix: tuple[str, int, FloatArray] | None = None
+
+
+def _first(source: TensorSource | AssembledSource) -> str:
+    """The name in the file of the tensor, or of the first of its parts."""
+    return source.parts[0].name if isinstance(source, AssembledSource) else source.name

@@ -85,6 +85,14 @@ class Metadata:
         self.error(self.own(key), "must be a positive whole number, the same for all layers")
         return 1
 
+    def whole(self, key: str) -> int:
+        """A number of the architecture that may be 0."""
+        value = self._value(self.own(key), None)
+        if type(value) is int and 0 <= value < 1 << 31:
+            return value
+        self.error(self.own(key), "must be a whole number")
+        return 0
+
     def number(self, key: str, default: float | None = None) -> float:
         """A number above 0 of the architecture, in the fewest digits that are the same float32."""
         value = self._value(self.own(key), default)

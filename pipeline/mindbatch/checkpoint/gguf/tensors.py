@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mindbatch.checkpoint.formats.floats import Array
+from mindbatch.checkpoint.formats.floats import Array, FloatArray
 
 
 class TensorSource(NamedTuple):
@@ -33,6 +33,39 @@ class TensorSource(NamedTuple):
             half, pair = np.divmod(within, size // 2)
             numbers = head * size + 2 * pair + half
         return numbers + self.first
+
+
+class StackPart(NamedTuple):
+    """A tensor of the file, of which each matrix of a stack takes so many rows."""
+
+    name: str
+    rows: int
+    inputs: int
+
+
+class AssembledSource(NamedTuple):
+    """A tensor of several of the file. joined: makes a matrix of what the parts have of it."""
+
+    shape: tuple[int, ...]
+    parts: tuple[StackPart, ...]
+    joined: Callable[..., FloatArray]
+
+
+Sources = dict[str, "TensorSource | AssembledSource"]
+"""Where the tensors of a model are, by the model's names."""
+
+
+def interleaved(evens: FloatArray, odds: FloatArray) -> FloatArray:
+    """Columns of one and of the other in turns."""
+    columns: FloatArray = np.stack((evens, odds), axis=2).reshape(len(evens), -1)
+    return columns
+
+
+def joined_heads(keys: FloatArray, values: FloatArray, heads: int, width: int) -> FloatArray:
+    """Up-projections of a latent of this width: of a head's keys, transposed in the file, and its values."""
+    of_keys = keys.reshape(heads, width, -1).swapaxes(1, 2)
+    both: FloatArray = np.concatenate((of_keys, values.reshape(heads, -1, width)), axis=1).reshape(-1, width)
+    return both
 
 
 OUTSIDE = {
@@ -60,6 +93,23 @@ GEMMA_NORMS = {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+LATENT = {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+    "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
+}
+SINKS = {
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_sinks.weight": "self_attn.sinks",
+    "ffn_gate_inp": "mlp.router",
+}
 GLM_NORMS = {"post_attention_norm": "post_self_attn_layernorm", "post_ffw_norm": "post_mlp_layernorm"}
 _LAYER_TENSOR = re.compile(r"blk\.(\d{1,4})\.([a-z_]+)\.(weight|bias)")
 
@@ -81,15 +131,15 @@ def tensor_sources(
     heads: Mapping[str, int],
     has_norms_plus_one: bool = False,
     experts: ExpertParts | None = None,
-) -> dict[str, TensorSource]:
+) -> Sources:
     """Finds the tensors. Those of a file that have no other name keep theirs, so that they are refused.
 
     shapes: of the file's tensors by name.
-    names: by the name of a part of a layer in the file, that in the folder.
+    names: by the name of a part of a layer in the file, with or without its end, that in the folder.
     heads: by that name, the number of heads whose rows were put in pairs.
     has_norms_plus_one: True if 1 was added to the weights of norms.
     """
-    sources: dict[str, TensorSource] = {}
+    sources: Sources = {}
     for name, shape in shapes.items():
         match = _LAYER_TENSOR.fullmatch(name)
         layer, part, end = match.groups() if match else ("", "", "")
@@ -97,7 +147,9 @@ def tensor_sources(
             sources |= _of_experts(name, shape, f"model.layers.{layer}.{experts.block}", within)
             continue
         own = OUTSIDE.get(name)
-        if own is None and part in names:
+        if own is None and f"{part}.{end}" in names:
+            own = f"model.layers.{layer}.{names[f'{part}.{end}']}"
+        elif own is None and part in names:
             own = f"model.layers.{layer}.{names[part]}.{end}"
         is_norm = has_norms_plus_one and "norm" in name
         sources[own or name] = TensorSource(name, shape, heads=heads.get(part, 0), is_less_one=is_norm)

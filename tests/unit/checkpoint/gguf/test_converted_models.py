@@ -15,6 +15,7 @@ from mindbatch.config.model_schema import ModelConfig
 from mindbatch.config.paths import model_folder_error, resolved
 from mindbatch.io.errors import CheckpointError
 from mindbatch.loading.providers import OpenedFolder, open_model
+from mindbatch.model_spec.described_folder import as_stored
 from mindbatch.model_spec.registry import describe
 from mindbatch.parallel.topology import RankPart, TensorSlice
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -37,11 +38,11 @@ def digest(values: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> str:
 def test_a_file_has_the_architecture_and_the_tensors_of_its_folder(name: str, tmp_path: Path) -> None:
     folder, spec = opened(name, tmp_path)
     with folder:
-        assert spec.architecture == describe(CASES[name]["config"])
+        assert spec.architecture == as_stored(describe(CASES[name]["config"]), folder)
         assert {key: digest(folder.floats(key)) for key in folder.names} == CASES[name]["digests"]
 
 
-@pytest.mark.parametrize("name", ["llama", "mixtral", "qwen3"])
+@pytest.mark.parametrize("name", ["llama", "mixtral", "qwen3", "deepseek_v3"])
 def test_parts_of_a_tensor_are_those_of_the_whole(name: str, tmp_path: Path) -> None:
     with opened(name, tmp_path).folder as folder:
         for key in folder.names:
@@ -52,6 +53,16 @@ def test_parts_of_a_tensor_are_those_of_the_whole(name: str, tmp_path: Path) -> 
                 columns = slice(5, 30)
                 part = folder.floats(key, rows=rows, columns=columns)
                 np.testing.assert_array_equal(part, whole[rows, columns])
+
+
+def test_parts_of_a_stack_are_those_of_the_whole(tmp_path: Path) -> None:
+    with opened("gpt_oss", tmp_path).folder as folder:
+        for key in ("gate_up_proj", "down_proj"):
+            name = f"model.layers.1.mlp.experts.{key}"
+            whole = folder.floats(name)
+            height = whole.shape[1]
+            part = folder.floats(name, rows=slice(2 * height + 3, 3 * height), columns=slice(5, 30))
+            np.testing.assert_array_equal(part, whole[2, 3:, 5:30])
 
 
 def test_a_rank_opens_the_files_of_the_whole(tmp_path: Path) -> None:

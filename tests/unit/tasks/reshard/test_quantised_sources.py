@@ -39,7 +39,7 @@ def test_the_target_has_the_floats_that_are_stood_for(tmp_path: Path, method: st
             np.testing.assert_array_equal(folder.floats(name), rounded(floats, "BF16"))
 
 
-@pytest.mark.parametrize("name", ["llama3", "qwen3_moe", "gemma3"])
+@pytest.mark.parametrize("name", ["llama3", "qwen3_moe", "gemma3", "gpt_oss", "deepseek_v3"])
 def test_a_file_of_llama_cpp_is_written_as_a_folder(tmp_path: Path, name: str) -> None:
     home = unpacked(gguf_paths(GGUF_FILES / f"{name}.gguf"), tmp_path / "cache")
     reshard(home, tmp_path / "target", target_dtype="float32", verify=True)
