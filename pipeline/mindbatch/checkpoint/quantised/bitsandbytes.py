@@ -13,6 +13,7 @@ from mindbatch.checkpoint.quantised.eight_bits import BY_OUTPUT, INT8, EightBits
 from mindbatch.checkpoint.quantised.layout import GroupedMatrix, Needed, QuantisedLayout, scale_errors
 from mindbatch.checkpoint.quantised.method import QuantisationMethod, SettingsReader
 from mindbatch.checkpoint.quantised.scheme import ByMark, ReadValues, Scheme, marked_modules
+from mindbatch.checkpoint.quantised.small_floats import from_pairs, pair_table
 from mindbatch.io.errors import CheckpointError
 
 _FP4 = np.array([0, 0.0625, 8, 12, 4, 6, 2, 3], np.float32) / np.float32(12)
@@ -119,13 +120,14 @@ class FourBits(QuantisedLayout):
         return widened + np.float32(self.nested_offset)
 
     def matrix(self, tensors: Mapping[str, Array], outputs: int, inputs: int) -> GroupedMatrix:
-        pairs, scales, numbers = tensors["weight"].reshape(-1), self._scales(tensors), _CODES[self.type_name]
+        pairs, scales, size = tensors["weight"].reshape(-1), self._scales(tensors), self.block_size
+        table = pair_table(_CODES[self.type_name], high_first=True)
 
         def numbers_of(rows: slice) -> Array:
             first, last = rows.start * inputs, rows.stop * inputs
-            stored = pairs[first // 2 : -(-last // 2)]
-            codes = np.stack((stored >> 4, stored & 15), 1).reshape(-1)[first % 2 :][: last - first]
-            scaled: Array = numbers[codes] * scales[np.arange(first, last) // self.block_size]
+            numbers = from_pairs(pairs[first // 2 : -(-last // 2)], table)[first % 2 :][: last - first]
+            of_blocks = np.repeat(scales[first // size : -(-last // size)], size)
+            scaled: Array = numbers * of_blocks[first % size :][: last - first]
             return scaled.reshape(-1, inputs)
 
         ones = np.ones((outputs, 1), np.float32)

@@ -101,7 +101,7 @@ class EightBits(QuantisedLayout):
         zeros = tensors.get(str(self.zeros), np.zeros(1, np.float32)).astype(np.float32)
         return GroupedMatrix(
             (outputs, inputs),
-            (lambda part: codes[part]) if is_integer else (lambda part: E4M3[codes[part]]),
+            (lambda part: codes[part]) if is_integer else (lambda part: np.take(E4M3, codes[part])),
             self._by_output(scales, outputs),
             self._by_output(zeros, outputs) if zeros.any() else 0,
             self.groups_in_order(inputs),

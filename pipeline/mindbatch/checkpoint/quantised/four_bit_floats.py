@@ -13,11 +13,12 @@ from mindbatch.checkpoint.quantised.layout import (
     scale_errors,
 )
 from mindbatch.checkpoint.quantised.small_floats import (
+    E2M1_PAIRS,
     E4M3,
     STORED_E4M3,
     STORED_EXPONENTS,
-    from_e2m1,
     from_exponents,
+    from_pairs,
 )
 
 
@@ -57,7 +58,7 @@ class Mxfp4Matrix(QuantisedLayout):
         pairs, scales = tensors[self.main], self.decoded(tensors)
         raise_if_any([*scale_errors(self.scales, scales)])
         return GroupedMatrix(
-            (outputs, inputs), lambda part: from_e2m1(pairs[part]), scales, 0, is_integer=False
+            (outputs, inputs), lambda part: from_pairs(pairs[part], E2M1_PAIRS), scales, 0, is_integer=False
         )
 
     def decoded(self, tensors: Mapping[str, Array]) -> Array:

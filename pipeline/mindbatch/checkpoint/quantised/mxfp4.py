@@ -6,7 +6,7 @@ from mindbatch.checkpoint.formats.floats import Array
 from mindbatch.checkpoint.quantised.layout import GroupedMatrix, Needed, QuantisedLayout
 from mindbatch.checkpoint.quantised.method import QuantisationMethod
 from mindbatch.checkpoint.quantised.scheme import ByMark
-from mindbatch.checkpoint.quantised.small_floats import from_e2m1, from_exponents
+from mindbatch.checkpoint.quantised.small_floats import E2M1_PAIRS, from_exponents, from_pairs
 
 BYTES = 16  # of a block; the number in the lower bits of each comes first
 
@@ -35,7 +35,7 @@ class Mxfp4(QuantisedLayout):
 
     def matrix(self, tensors: Mapping[str, Array], outputs: int, inputs: int) -> GroupedMatrix:
         pairs, scales = tensors["blocks"].reshape(outputs, -1), from_exponents(tensors["scales"])
-        return GroupedMatrix((outputs, inputs), lambda rows: from_e2m1(pairs[rows]), scales, 0)
+        return GroupedMatrix((outputs, inputs), lambda rows: from_pairs(pairs[rows], E2M1_PAIRS), scales, 0)
 
 
 METHODS = (QuantisationMethod("mxfp4", "MXFP4 experts", lambda settings: ByMark(Mxfp4())),)

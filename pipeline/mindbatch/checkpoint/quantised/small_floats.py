@@ -29,13 +29,21 @@ E4M3 = _e4m3()
 _SIZES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 E2M1 = np.concatenate((_SIZES, -_SIZES))
 """By a code of four bits, the number that it stands for."""
-_E2M1_PAIRS = np.stack((np.tile(E2M1, 16), np.repeat(E2M1, 16)), 1)
 
 
-def from_e2m1(pairs: Array) -> FloatArray:
-    """Bytes [n, m], each of two numbers, of which the first is in the lower bits -> [n, 2 * m]."""
-    numbers: FloatArray = _E2M1_PAIRS[pairs].reshape(len(pairs), -1)
+def pair_table(numbers: FloatArray, *, high_first: bool = False) -> Array:
+    """By a byte of two codes of four bits, their numbers, as 64 bits that are looked up at once."""
+    low, high = np.tile(numbers, 16), np.repeat(numbers, 16)
+    return np.stack((high, low) if high_first else (low, high), axis=1).view(np.uint64)[:, 0]
+
+
+def from_pairs(pairs: Array, table: Array) -> FloatArray:
+    """Bytes [..., m] -> numbers [..., 2 * m] of a `pair_table`."""
+    numbers: FloatArray = np.take(table, pairs).view(np.float32)
     return numbers
+
+
+E2M1_PAIRS = pair_table(E2M1)
 
 
 def from_exponents(exponents: Array) -> FloatArray:
