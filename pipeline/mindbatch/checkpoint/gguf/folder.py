@@ -137,7 +137,7 @@ class GgufFolder(ModelFolder):
             self.file_of = {
                 name: str(self._files.file_of[_first(source)].path) for name, source in self._sources.items()
             }
-            self._of_thread = _Last()
+            self._of_thread = _LastAssembled()
 
     def _described(self, name: str, source: TensorSource | AssembledSource) -> StoredTensor:
         part = _first(source)
@@ -192,7 +192,7 @@ class GgufFolder(ModelFolder):
         return last[2]
 
 
-class _Last(local):
+class _LastAssembled(local):
     """The matrix that a thread has assembled last."""
 
     matrix: tuple[str, int, FloatArray] | None = None

@@ -51,7 +51,7 @@ class AssembledSource(NamedTuple):
     joined: Callable[..., FloatArray]
 
 
-Sources = dict[str, "TensorSource | AssembledSource"]
+TensorSources = dict[str, "TensorSource | AssembledSource"]
 """Where the tensors of a model are, by the model's names."""
 
 
@@ -131,7 +131,7 @@ def tensor_sources(
     heads: Mapping[str, int],
     has_norms_plus_one: bool = False,
     experts: ExpertParts | None = None,
-) -> Sources:
+) -> TensorSources:
     """Finds the tensors. Those of a file that have no other name keep theirs, so that they are refused.
 
     shapes: of the file's tensors by name.
@@ -139,7 +139,7 @@ def tensor_sources(
     heads: by that name, the number of heads whose rows were put in pairs.
     has_norms_plus_one: True if 1 was added to the weights of norms.
     """
-    sources: Sources = {}
+    sources: TensorSources = {}
     for name, shape in shapes.items():
         match = _LAYER_TENSOR.fullmatch(name)
         layer, part, end = match.groups() if match else ("", "", "")

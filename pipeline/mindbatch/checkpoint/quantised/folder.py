@@ -57,7 +57,7 @@ class _StoredMatrix(NamedTuple):
         return f"{self.module}{self.layout.weight}"
 
 
-class _Last(local):
+class _LastRead(local):
     """The matrix that a thread has read last."""
 
     matrix: tuple[str, int | None, GroupedMatrix] | None = None
@@ -76,7 +76,7 @@ class QuantisedFolder(ModelFolder):
         """
         super().__init__(path)
         self.quantised = scheme.title
-        self._of_thread = _Last()
+        self._of_thread = _LastRead()
         self._source = scheme.source
         with closed_on_error(self):
             with located(self.path):
