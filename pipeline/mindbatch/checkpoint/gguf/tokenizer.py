@@ -1,6 +1,6 @@
 """A file's tokens as tokenizer.json and tokenizer_config.json, so that texts have llama.cpp's token ids.
 
-TensorSources: llama.cpp's vocabularies; for the expressions that split texts, the tokenizers of models' authors.
+Sources: llama.cpp's vocabularies; for the expressions that split texts, the tokenizers of models' authors.
 """
 
 from collections.abc import Mapping, Sequence
