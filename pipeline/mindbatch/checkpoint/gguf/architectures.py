@@ -37,6 +37,7 @@ _ROPE_FACTORS = "rope_freqs.weight"
 _LONG_FACTORS = {"long_factor": "rope_factors_long.weight", "short_factor": "rope_factors_short.weight"}
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 _FULL_ATTENTION_EVERY = 6  # layers of gemma3
+_MAX_LAYERS = 1 << 10
 _BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}  # of yarn
 _V3_EXPERTS, _V3_GROUPS = 256, (8, 4)  # which older files of DeepSeek V3 do not say
 
@@ -82,7 +83,7 @@ def _sizes(metadata: Metadata, shapes: Shapes) -> Config:
     metadata.ignore("vocab_size")
     return {
         "hidden_size": metadata.count("embedding_length"),
-        "num_hidden_layers": metadata.count("block_count"),
+        "num_hidden_layers": metadata.count("block_count", largest=_MAX_LAYERS),
         "intermediate_size": metadata.count("feed_forward_length"),
         "num_attention_heads": metadata.count("attention.head_count"),
         "max_position_embeddings": metadata.count("context_length"),

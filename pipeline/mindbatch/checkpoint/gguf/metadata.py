@@ -8,6 +8,8 @@ import numpy as np
 from mindbatch.checkpoint.error_lines import raise_if_any, shown
 from mindbatch.checkpoint.formats.gguf_file import Texts
 
+_LARGEST = (1 << 31) - 1
+
 
 class Metadata:
     """path: of the file, for messages. Keys of the architecture are given without its name."""
@@ -77,18 +79,18 @@ class Metadata:
         self.error(key, f"must be the id of one of {count} tokens")
         return None
 
-    def count(self, key: str, default: int | None = None) -> int:
+    def count(self, key: str, default: int | None = None, largest: int = _LARGEST) -> int:
         """A positive number of the architecture."""
         value = self._value(self.own(key), default)
-        if type(value) is int and 0 < value < 1 << 31:
+        if type(value) is int and 0 < value <= largest:
             return value
-        self.error(self.own(key), "must be a positive whole number, the same for all layers")
+        self.error(self.own(key), f"must be a whole number from 1 to {largest}, the same for all layers")
         return 1
 
     def whole(self, key: str) -> int:
         """A number of the architecture that may be 0."""
         value = self._value(self.own(key), None)
-        if type(value) is int and 0 <= value < 1 << 31:
+        if type(value) is int and 0 <= value <= _LARGEST:
             return value
         self.error(self.own(key), "must be a whole number")
         return 0

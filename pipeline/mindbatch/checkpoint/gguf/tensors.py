@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mindbatch.checkpoint.error_lines import shown
 from mindbatch.checkpoint.formats.floats import Array, FloatArray
+from mindbatch.io.errors import CheckpointError
 
 
 class TensorSource(NamedTuple):
@@ -111,6 +113,7 @@ SINKS = {
     "ffn_gate_inp": "mlp.router",
 }
 GLM_NORMS = {"post_attention_norm": "post_self_attn_layernorm", "post_ffw_norm": "post_mlp_layernorm"}
+_MAX_EXPERTS = 1 << 14
 _LAYER_TENSOR = re.compile(r"blk\.(\d{1,4})\.([a-z_]+)\.(weight|bias)")
 
 
@@ -171,5 +174,9 @@ def _of_experts(
         yield f"{block}.{within(0)}", TensorSource(name, shape)
         return
     count, outputs, inputs = shape
+    if count > _MAX_EXPERTS:
+        raise CheckpointError(
+            f"tensor {shown(name)} is of {count} experts; at most {_MAX_EXPERTS} are allowed"
+        )
     for number in range(count):
         yield f"{block}.{within(number)}", TensorSource(name, (outputs, inputs), number * outputs)

@@ -138,7 +138,8 @@ MODELS: list[tuple[str, dict[str, Any], str]] = [
         {"general__architecture": "mamba"},
         "general.architecture='mamba': must be one of llama",
     ),
-    ("qwen2", {"qwen2__block_count": 0}, "qwen2.block_count=0: must be a positive whole number"),
+    ("qwen2", {"qwen2__block_count": 0}, "qwen2.block_count=0: must be a whole number from 1 to 1024"),
+    ("gemma3", {"gemma3__block_count": 1 << 31}, "gemma3.block_count=2147483648: must be a whole number"),
     ("qwen2", {"qwen2__attention__head_count": np.array([2, 4])}, "the same for all layers"),
     ("qwen2", {"qwen2__attention__clamp_kqv": 3.0}, "qwen2.attention.clamp_kqv: is not understood"),
     (
