@@ -94,6 +94,11 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     (grouped(INT8, weights={"type": "float"}), ["weights: type='float': not supported; allowed: 'int'"]),
     (grouped(INT8, weights={"strategy": "block"}), ["block_structure=null: must be two positive numbers"]),
     (grouped(INT8, weights={"strategy": "all"}), ["strategy='all': must be one of block, channel, group"]),
+    (grouped(INT8, targets=["re:(a+)+b"]), ["must be a list of names, classes"]),
+    (
+        gptq().settings | {"dynamic": {"+:(.*x)*y": {"bits": 8}}},
+        ["+:(.*x)*y={bits: 8}: must have at most 1000 characters, and no group that is repeated"],
+    ),
     (grouped(INT8, targets=["re:("]), ["targets=['re:(']: must be a list of names, classes"]),
     ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, ["quant_algo='W4A8_AWQ': must be one of FP8, "]),
     (

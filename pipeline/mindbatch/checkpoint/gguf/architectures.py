@@ -74,6 +74,7 @@ def model_of(file: GgufFile, shapes: Shapes, values: ReadTensor) -> FileModel:
         )
     model = describe(metadata, shapes, values)
     metadata.errors += [f"{key}: is not understood" for key in metadata.unread()]
+    metadata.errors += filter(None, (source.error(shapes) for source in model.sources.values()))
     metadata.raise_errors()
     return model
 

@@ -3,6 +3,7 @@
 Source: llama.cpp's conversion from Hugging Face's folders.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
@@ -26,6 +27,16 @@ class TensorSource(NamedTuple):
     heads: int = 0
     is_less_one: bool = False
 
+    def error(self, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+        """Explains what is wrong with the file's tensor, of which these are the shapes; None if it fits."""
+        stored = shapes.get(self.name)
+        is_of_stack = stored is not None and len(stored) == 3 and stored[1:] == self.shape
+        if stored != self.shape and not is_of_stack:
+            return f"tensor {shown(self.name)}: {_stored(stored)}; needed is {[*self.shape]}"
+        if self.heads and self.shape[0] % (2 * self.heads):
+            return f"tensor {shown(self.name)}: {self.shape[0]} rows of {self.heads} heads"
+        return None
+
     def stored_rows(self, rows: slice) -> Array:
         """The rows of the file that are these, in order."""
         numbers = np.arange(rows.start, rows.stop)
@@ -35,6 +46,10 @@ class TensorSource(NamedTuple):
             half, pair = np.divmod(within, size // 2)
             numbers = head * size + 2 * pair + half
         return numbers + self.first
+
+
+def _stored(shape: tuple[int, ...] | None) -> str:
+    return "is missing" if shape is None else f"has shape {[*shape]}"
 
 
 class StackPart(NamedTuple):
@@ -51,6 +66,15 @@ class AssembledSource(NamedTuple):
     shape: tuple[int, ...]
     parts: tuple[StackPart, ...]
     joined: Callable[..., FloatArray]
+
+    def error(self, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+        """As of `TensorSource`."""
+        count = self.shape[0] if len(self.shape) > 2 else 1
+        for name, rows, inputs in self.parts:
+            stored = shapes.get(name)
+            if stored is None or (math.prod(stored[:-1]), stored[-1]) != (count * rows, inputs):
+                return f"tensor {shown(name)}: {_stored(stored)}; needed are {count * rows} rows of {inputs}"
+        return None
 
 
 TensorSources = dict[str, "TensorSource | AssembledSource"]

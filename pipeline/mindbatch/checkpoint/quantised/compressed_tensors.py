@@ -20,7 +20,7 @@ from mindbatch.checkpoint.quantised.layout import (
     QuantisedLayout,
     unpacked,
 )
-from mindbatch.checkpoint.quantised.method import QuantisationMethod, SettingsReader, read_bits
+from mindbatch.checkpoint.quantised.method import QuantisationMethod, SettingsReader, compiled, read_bits
 from mindbatch.checkpoint.quantised.scheme import ByMark, ByName, Scheme
 
 
@@ -119,13 +119,11 @@ def _groups(settings: SettingsReader, form: str) -> Iterator[_Group]:
     groups = settings.within("config_groups", groups_by_name)
     for name, scheme in groups_by_name.items() if isinstance(groups_by_name, Mapping) else ():
         group = groups.within(name, scheme)
-        if form != _MIXED:
+        own = form
+        if form == _MIXED:
+            own = group.choice("format", {form_name: form_name for form_name in _FORMATS})
+        else:
             group.needs("format", [form])
-        own = (
-            form
-            if form != _MIXED
-            else group.choice("format", {form_name: form_name for form_name in _FORMATS})
-        )
         group.needs("output_activations", [None])
         if (activations := group.value("input_activations")) is not None:
             rounded = group.within("input_activations", activations)
@@ -142,11 +140,7 @@ def _groups(settings: SettingsReader, form: str) -> Iterator[_Group]:
 def _is_target(target: object) -> bool:
     if not isinstance(target, str):
         return False
-    try:
-        re.compile(target.removeprefix(_EXPRESSION) if target.startswith(_EXPRESSION) else "")
-    except re.error:
-        return False
-    return len(target) <= _MAX_TARGET
+    return not target.startswith(_EXPRESSION) or not isinstance(compiled(target[len(_EXPRESSION) :]), str)
 
 
 def _layout_of(groups: Sequence[_Group], module: str) -> QuantisedLayout | None:
@@ -221,6 +215,5 @@ _FORMATS: dict[str, Callable[[SettingsReader], QuantisedLayout]] = {
     "mxfp4-pack-quantized": _mx(Mxfp4Matrix("weight_packed"), 4),
     "mxfp8-quantized": _mx(mxfp8("weight_scale"), 8),
 }
-_MAX_TARGET = 1000
 _TITLE = "compressed-tensors (int8, FP8, MXFP8, NVFP4, MXFP4, and packed in 4 or 8 bits)"
 METHODS = (QuantisationMethod("compressed-tensors", _TITLE, _compressed),)

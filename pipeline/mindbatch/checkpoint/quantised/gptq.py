@@ -11,6 +11,7 @@ from mindbatch.checkpoint.quantised.layout import HALVES, GroupedMatrix, Needed,
 from mindbatch.checkpoint.quantised.method import (
     QuantisationMethod,
     SettingsReader,
+    compiled,
     read_bits,
     read_group_size,
 )
@@ -101,10 +102,9 @@ def _own_settings(settings: SettingsReader, layout: Gptq) -> dict[re.Pattern[str
     entries = settings.within("dynamic", content or {})
     own: dict[re.Pattern[str], Gptq | None] = {}
     for name, entry in content.items() if isinstance(content, Mapping) else ():
-        try:
-            pattern = re.compile(name.removeprefix("-:").removeprefix("+:"))
-        except re.error as error:
-            entries.error(name, f"must be a regular expression ({error})")
+        pattern = compiled(name.removeprefix("-:").removeprefix("+:"))
+        if isinstance(pattern, str):
+            entries.error(name, pattern)
             continue
         if name.startswith("-:"):
             own[pattern] = None

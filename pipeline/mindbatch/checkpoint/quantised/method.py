@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -42,6 +43,20 @@ class QuantisationMethod:
     name: str
     title: str
     read: Callable[[SettingsReader], Scheme]
+
+
+_MAX_EXPRESSION = 1000
+_REPEATED_GROUP = re.compile(r"\)[*+{]")
+
+
+def compiled(expression: str) -> re.Pattern[str] | str:
+    """The regular expression for names; what is wrong with one that is none, or may take for ever."""
+    if len(expression) > _MAX_EXPRESSION or _REPEATED_GROUP.search(expression):
+        return f"must have at most {_MAX_EXPRESSION} characters, and no group that is repeated"
+    try:
+        return re.compile(expression)
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"must be a regular expression ({error})"
 
 
 def read_bits(settings: SettingsReader, key: str, allowed: tuple[int, ...] = (4, 8)) -> int:

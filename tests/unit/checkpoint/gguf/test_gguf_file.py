@@ -165,6 +165,21 @@ def test_a_model_that_is_not_understood_is_refused(name: str, changes: dict[str,
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "part", "said"),
+    [
+        ("gpt_oss", "ffn_up_exps.weight", "is missing; needed are 96 rows of 32"),
+        ("gpt_oss", "ffn_down_exps.bias", "is missing; needed is [3, 32]"),
+    ],
+)
+def test_parts_that_are_missing_are_named(name: str, part: str, said: str) -> None:
+    with GgufFiles([WRITTEN / f"{name}.gguf"]) as files:
+        del files.shapes[f"blk.1.{part}"]
+        with pytest.raises(CheckpointError) as refused:
+            files.model()
+    assert f"tensor 'blk.1.{part}': {said}" in str(refused.value)
+
+
 def shards(folder: Path, count: int) -> list[Path]:
     """The tensors of a file in several."""
     paths = []
