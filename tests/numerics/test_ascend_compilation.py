@@ -4,7 +4,9 @@ scripts/compile_for_ascend.sh compiles all of them.
 """
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -182,11 +184,18 @@ def compiled(request: pytest.FixtureRequest) -> dict[tuple[str, int], list[dict[
     """By job and rank: its graphs, each after it was compiled, or what ended it. float32 is the last job."""
     jobs = {**request.param, "float32": job("llama", 1, [0])}
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for report in simulate(compile_jobs, json.dumps(jobs), seconds=3600.0):
-        if "seconds" in report or "error" in report:
-            found.setdefault((report["job"], report["rank"]), []).append(report)
+    names = [*jobs]
+    shares = [{name: jobs[name] for name in names[first::2]} for first in range(2)]
+    with ThreadPoolExecutor(2) as pool:  # a compilation takes one processor, and few tests run beside
+        for report in chain.from_iterable(pool.map(reports_of, shares)):
+            if "seconds" in report or "error" in report:
+                found.setdefault((report["job"], report["rank"]), []).append(report)
     assert {*found} == {(name, rank) for name, each in jobs.items() for rank in each["ranks"]}
-    return found
+    return dict(sorted(found.items(), key=lambda entry: names.index(entry[0][0])))
+
+
+def reports_of(jobs: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*simulate(compile_jobs, json.dumps(jobs), seconds=3600.0)]
 
 
 def fused_of(name: str, kind: str) -> set[str]:
