@@ -13,7 +13,7 @@ GGUF = WeightFormat(
     title="llama.cpp (GGUF)",
     suffixes=(SUFFIX,),
     refusal=(
-        "is of llama.cpp (GGUF), which tasks that run a model take as model.checkpoint_name_or_path, and "
-        "this one does not; take the folder of the original model, with config.json and safetensors"
+        "is of llama.cpp (GGUF); give the file itself where a model is run or resharded, or take the folder of "
+        "the original model, with config.json and safetensors"
     ),
 )
