@@ -13,7 +13,7 @@ GGUF = WeightFormat(
     title="llama.cpp (GGUF)",
     suffixes=(SUFFIX,),
     refusal=(
-        "is of llama.cpp (GGUF); give the file itself where a model is run or resharded, or take the folder of "
-        "the original model, with config.json and safetensors"
+        "is of llama.cpp (GGUF); give the file itself where a model is run or resharded, or take the folder "
+        "of the original model, with config.json and safetensors"
     ),
 )
