@@ -89,7 +89,7 @@ def run(config: InspectConfig) -> int:
             if source.kind == ITERATION:
                 placements(source.path, source.ranks)  # what its metadata.json says is checked, too
             ranks = [_content(rank, tensors, config, errors) for rank, tensors in enumerate(source.ranks)]
-            stored_as = stored_as or getattr(source.ranks[0], "quantised", None)
+            stored_as = stored_as or _stored_as(source.ranks[0])
             has_copies = source.kind == RANKS and seem_copies(source.ranks)
     except CheckpointError as error:
         raise CheckpointError(dict.fromkeys([*reasons, *error.lines])) from None
@@ -159,7 +159,12 @@ def _quantised_as(path: Path, config: Mapping[str, Any]) -> str | None:
     from mindbatch.config_json.quantisation import open_whole  # NumPy, which other folders do not need
 
     with open_whole(path, config) as folder:
-        return folder.quantised
+        return _stored_as(folder)
+
+
+def _stored_as(folder: TensorSet) -> str | None:
+    title: str | None = getattr(folder, "quantised", None)
+    return None if title is None else f"{title}, {getattr(folder, 'stored_bits', 0):.1f} bits a number"
 
 
 def _opened(path: Path) -> Source:

@@ -103,14 +103,17 @@ class GgufFiles(Closing):
 
     @property
     def title(self) -> str:
-        """The types of the tensors, and what a number takes."""
+        """The types of the tensors."""
         kinds: dict[str, None] = {}
         for file in self.files:
             kinds |= dict.fromkeys(block.name for block in file.blocks.values())
             kinds |= dict.fromkeys(tensor.dtype for tensor in file.tensors.values() if tensor.dtype != "U8")
+        return f"GGUF ({', '.join(kinds)})"
+
+    @property
+    def stored_bits(self) -> float:
         nbytes = sum(tensor.nbytes for file in self.files for tensor in file.tensors.values())
-        numbers = sum(math.prod(shape) for shape in self.shapes.values())
-        return f"GGUF ({', '.join(kinds)}), {8 * nbytes / numbers:.1f} bits a number"
+        return 8 * nbytes / sum(math.prod(shape) for shape in self.shapes.values())
 
     def close(self) -> None:
         for file in self.files:
@@ -132,7 +135,7 @@ class GgufFolder(ModelFolder):
             self.config, self.generation_config = read_configs(home)
             self.notes = code_notes(home, self.config)
             self._sources = self._files.model().sources
-            self.quantised = self._files.title
+            self.quantised, self.stored_bits = self._files.title, self._files.stored_bits
             self.tensors = {name: self._described(name, source) for name, source in self._sources.items()}
             self.file_of = {
                 name: str(self._files.file_of[_first(source)].path) for name, source in self._sources.items()

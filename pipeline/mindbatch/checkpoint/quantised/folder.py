@@ -1,5 +1,6 @@
 """A model folder with quantised matrices, which are read as floats."""
 
+import math
 import os
 from collections.abc import Iterator
 from threading import local
@@ -92,6 +93,7 @@ class QuantisedFolder(ModelFolder):
             self._of_caches = {name for name in self.tensors if name.endswith(OF_CACHES)}
             self._check()
             self.notes += (*self._not_rounded(),)
+            self.stored_bits = self._stored_bits()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -232,6 +234,12 @@ class QuantisedFolder(ModelFolder):
             label, size = self._label(matrix.main), self._size(matrix)
             errors += [f"{label}: {error}" for error in matrix.layout.value_errors(small, *size)]
         return errors
+
+    def _stored_bits(self) -> float:
+        nbytes = sum(
+            super(QuantisedFolder, self).info(name).nbytes for name in self._parts & self.tensors.keys()
+        )
+        return 8 * nbytes / sum(math.prod(self.info(name).shape) for name in self._matrices)
 
     def _not_rounded(self) -> Iterator[str]:
         """Says which scales are without effect, as activations, keys and values stay floats."""
