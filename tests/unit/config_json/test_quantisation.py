@@ -157,4 +157,4 @@ def test_inspect_says_how_the_matrices_are_stored(tmp_path: Path, capsys: pytest
         "quantised: GPTQ, 4 bits, groups of 16, 6.1 bits a number; read as floats" in capsys.readouterr().out
     )
     inspect(InspectConfig(path=path, format="json"))
-    assert '"quantised": "GPTQ, 4 bits, groups of 16"' in capsys.readouterr().out
+    assert '"quantised": "GPTQ, 4 bits, groups of 16, 6.1 bits a number"' in capsys.readouterr().out

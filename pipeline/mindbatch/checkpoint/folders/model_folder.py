@@ -73,7 +73,7 @@ class ModelFolder(TensorSet):
 
     Opening reads heads only, and checks that other ranks exist. A digests.json verifies the heads at once and
     each tensor when it is first read. Code of the folder never runs. `notes` are lines for the user.
-    `quantised` describes how matrices are quantised, None for floats, and `stored_bits` what a number of these
+    `quantised` describes how matrices are quantised, None for floats, and `stored_bits` what a number of them
     takes in the files.
     """
 

@@ -11,6 +11,7 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.ggml_types import BLOCK_TYPES
 from mindbatch.checkpoint.gguf.unpacked import gguf_paths, unpacked
+from mindbatch.config import environment
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.config.paths import model_folder_error, resolved
 from mindbatch.io.errors import CheckpointError
@@ -73,18 +74,18 @@ def test_a_rank_opens_the_files_of_the_whole(tmp_path: Path) -> None:
 
 
 def test_a_file_is_given_as_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(environment, "cache_folder", lambda: tmp_path)
     errors: list[str] = []
     path = resolved("model", str(WRITTEN / "llama.gguf"), model_folder_error, errors, is_model=True)
     assert errors == []
     assert path is not None
-    assert Path(path).parts[:-3] == (tmp_path / "mindbatch").parts
+    assert Path(path).parts[:-2] == (tmp_path / "gguf").parts
     assert Path(path).name == "llama"
     assert open_model(ModelConfig(checkpoint_name_or_path=path)).spec.model_type == "llama"
 
 
 def test_a_damaged_file_is_an_error_of_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(environment, "cache_folder", lambda: tmp_path)
     (tmp_path / "model.gguf").write_bytes((WRITTEN / "llama.gguf").read_bytes()[:9000])
     errors: list[str] = []
     resolved("model", str(tmp_path / "model.gguf"), model_folder_error, errors, is_model=True)
