@@ -361,7 +361,7 @@ READERS = [
         of_json,
         bare_lines=True,
     ),
-    Reader("gguf", _gguf, _read_gguf, of_bytes, share=50),
+    Reader("gguf", _gguf, _read_gguf, of_bytes, share=50, bare_lines=True),
     Reader("quantised_tensors", _quantised("*.safetensors", *METHODS), _read_quantised, of_safetensors),
     Reader(
         "ascend_description",

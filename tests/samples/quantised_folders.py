@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -546,5 +547,5 @@ def sample(method: str, config: Mapping[str, Any]) -> Sample:
         if method == "ascend_grouped":
             files[ASCEND_NAME]["group_size"] = 16
     if kind.modelopt is not None:
-        files["hf_quant_config.json"] = kind.modelopt
+        files["hf_quant_config.json"] = deepcopy(kind.modelopt)
     return Sample(config, tensors, floats, files)

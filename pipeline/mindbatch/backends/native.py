@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from mindbatch.architecture.stage_cut import even_in_time
 from mindbatch.architecture.tensor_spec import shard_specs
 from mindbatch.checkpoint.error_lines import raise_if_any
-from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
+from mindbatch.checkpoint.folders.description_files import description_in
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights, has_weights
 from mindbatch.checkpoint.folders.resharded import copied_tensors, noted_settings, reshard_command
 from mindbatch.checkpoint.folders.weight_files import rank_folders
-from mindbatch.checkpoint.gguf.unpacked import pointed_files
-from mindbatch.checkpoint.quantised.description_files import description_in
+from mindbatch.checkpoint.formats.gguf import POINTER
 from mindbatch.config_json.foreign_models import QUANTIZATION
 from mindbatch.config_json.forms import Config
 from mindbatch.io.errors import CheckpointError, ConfigError
@@ -119,10 +119,10 @@ def _folder_of(
     home: Path, part: RankPart, config: Config, ignore: IgnoredKeys, arch: Architecture | None
 ) -> ModelFolder:
     """A whole folder, or the rank's of those that were cut for such ranks."""
-    if (files := pointed_files(home)) is not None:
-        from mindbatch.checkpoint.gguf.folder import GgufFolder  # few models are in files of llama.cpp
+    if has_file(home, POINTER):
+        from mindbatch.checkpoint.gguf.unpacked import open_home  # few models are in files of llama.cpp
 
-        return GgufFolder(home, files)
+        return open_home(home)
     if not has_weights(home) and (copied := copied_tensors(home)) is not None:
         return _first_copy(home, copied, arch)
     if has_weights(home) or not rank_folders(home):

@@ -145,7 +145,7 @@ def resolved(
 
 def _of_llama_cpp(path: Path) -> Path:
     """The folder that is made of a model's files of llama.cpp; other paths as they are. CheckpointError."""
-    if path.suffix != ".gguf" and not path.is_dir():
+    if path.suffix != ".gguf" and (not path.is_dir() or (path / "config.json").exists()):
         return path
     from mindbatch.checkpoint.gguf.unpacked import gguf_paths, unpacked  # few models are in such files
     from mindbatch.config.environment import cache_folder

@@ -3,18 +3,18 @@
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file, read_config
-from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.checkpoint.gguf.folder import GgufFolder
-from mindbatch.checkpoint.gguf.unpacked import pointed_files
-from mindbatch.checkpoint.json_object import read_json_object
-from mindbatch.checkpoint.quantised import modelopt
-from mindbatch.checkpoint.quantised.ascend import AscendScheme
-from mindbatch.checkpoint.quantised.description_files import (
+from mindbatch.checkpoint.folders.description_files import (
     GOLDEN_STICK_NAME,
     MODELOPT_NAME,
     description_in,
 )
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file, read_config
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.formats.gguf import POINTER
+from mindbatch.checkpoint.gguf.unpacked import open_home
+from mindbatch.checkpoint.json_object import read_json_object
+from mindbatch.checkpoint.quantised import modelopt
+from mindbatch.checkpoint.quantised.ascend import AscendScheme
 from mindbatch.checkpoint.quantised.folder import QuantisedFolder
 from mindbatch.checkpoint.quantised.method import QuantisationMethod
 from mindbatch.checkpoint.quantised.registry import METHODS
@@ -74,8 +74,8 @@ def open_quantised(home: Path, ignored: Collection[str] = ()) -> ModelFolder | N
 
     Arguments and errors: see `open_whole`.
     """
-    if (files := pointed_files(home)) is not None:
-        return GgufFolder(home, files)
+    if has_file(home, POINTER):
+        return open_home(home)
     if not has_file(home, CONFIG_NAME):
         return None
     config = read_config(home)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mindbatch.checkpoint.error_lines import collecting, raise_if_any
+from mindbatch.checkpoint.folders.description_files import description_in
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_names, has_file, read_config
 from mindbatch.checkpoint.folders.foreign_folders import foreign_folder
@@ -21,9 +22,8 @@ from mindbatch.checkpoint.folders.tensor_set import (
     open_source,
     seem_copies,
 )
-from mindbatch.checkpoint.gguf.unpacked import pointed_files
+from mindbatch.checkpoint.formats.gguf import POINTER
 from mindbatch.checkpoint.iterations.metadata import placements
-from mindbatch.checkpoint.quantised.description_files import description_in
 from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
@@ -169,12 +169,11 @@ def _stored_as(folder: TensorSet) -> str | None:
 
 def _opened(path: Path) -> Source:
     """The source, or the folder of llama.cpp's files, as a model's."""
-    files = pointed_files(path) if path.is_dir() else None
-    if files is None:
+    if not (path.is_dir() and has_file(path, POINTER)):
         return open_source(path)
-    from mindbatch.checkpoint.gguf.folder import GgufFolder  # with NumPy, as above
+    from mindbatch.checkpoint.gguf.unpacked import open_home  # with NumPy, as above
 
-    return Source(path, HUGGING_FACE, [GgufFolder(path, files)])
+    return Source(path, HUGGING_FACE, [open_home(path)])
 
 
 def _matches(name: str, config: InspectConfig) -> bool:

@@ -73,7 +73,7 @@ def model_of(file: GgufFile, shapes: Shapes, values: ReadTensor) -> FileModel:
             f"{file.path}: general.architecture={shown(metadata.architecture)}: must be one of {allowed}"
         )
     model = describe(metadata, shapes, values)
-    metadata.errors += [f"{key}: is not understood" for key in metadata.unread()]
+    metadata.errors += [f"{shown(key)[1:-1]}: is not understood" for key in metadata.unread()]
     metadata.errors += filter(None, (source.error(shapes) for source in model.sources.values()))
     metadata.raise_errors()
     return model

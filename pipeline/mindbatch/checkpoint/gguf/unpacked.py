@@ -3,19 +3,24 @@
 The weights stay where they are: gguf.json names the files. A folder's name is a digest of them.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindbatch.checkpoint.error_lines import shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_names, has_file
 from mindbatch.checkpoint.formats.gguf import POINTER, SUFFIX
 from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.io.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from mindbatch.checkpoint.gguf.folder import GgufFolder
 
 _VERSION = 1
 """Of what is made of a file."""
@@ -58,14 +63,12 @@ def _with_others(path: Path) -> list[Path]:
     return paths
 
 
-def pointed_files(home: Path) -> list[Path] | None:
-    """The files whose folder this is; None for other folders.
+def pointed_files(home: Path) -> list[Path]:
+    """The files that a folder was made of.
 
     Raises:
         CheckpointError: they are not those any more that the folder was made of.
     """
-    if not has_file(home, POINTER):
-        return None
     content = read_json_object(home / POINTER, _MAX_BYTES).get("files")
     if not isinstance(content, dict) or not content:
         raise CheckpointError(f"{home / POINTER}: must name files")
@@ -73,6 +76,13 @@ def pointed_files(home: Path) -> list[Path] | None:
         if _stamp(Path(name)) != stamp:
             raise CheckpointError(f"{name}: is not the file any more that {home} was made of; give it again")
     return [Path(name) for name in content]
+
+
+def open_home(home: Path) -> GgufFolder:
+    """Opens a folder that has a POINTER. Raises CheckpointError."""
+    from mindbatch.checkpoint.gguf.folder import GgufFolder  # with NumPy
+
+    return GgufFolder(home, pointed_files(home))
 
 
 def _stamp(path: Path) -> list[int] | None:
