@@ -81,7 +81,7 @@ def model_of(file: GgufFile, shapes: Shapes, values: ReadTensor) -> FileModel:
 
 def _sizes(metadata: Metadata, shapes: Shapes) -> Config:
     """The keys that all have in common."""
-    metadata.ignore("vocab_size")
+    metadata.ignore("vocab_size", "rope.scaling.finetuned", "tensor_data_layout")
     return {
         "hidden_size": metadata.count("embedding_length"),
         "num_hidden_layers": metadata.count("block_count", largest=_MAX_LAYERS),
@@ -192,7 +192,7 @@ def _qwen3_moe(metadata: Metadata, shapes: Shapes, values: ReadTensor) -> FileMo
         "num_experts": metadata.count("expert_count"),
         "num_experts_per_tok": metadata.count("expert_used_count"),
         "moe_intermediate_size": metadata.count("expert_feed_forward_length"),
-        "norm_topk_prob": True,
+        "norm_topk_prob": metadata.flag(metadata.own("expert_weights_norm"), True),
     }
     metadata.ignore("expert_shared_feed_forward_length")
     experts = ExpertParts("mlp", "gate", "gate_proj", "up_proj", "down_proj")

@@ -97,8 +97,8 @@ class QuantisedFolder(ModelFolder):
 
     @property
     def names(self) -> tuple[str, ...]:
-        plain = (name for name in super().names if name not in self._parts | self._of_caches)
-        return (*plain, *self._matrices)
+        hidden = self._parts | self._of_caches
+        return (*(name for name in super().names if name not in hidden), *self._matrices)
 
     def file_name(self, name: str) -> str:
         matrix = self._matrices.get(name)
