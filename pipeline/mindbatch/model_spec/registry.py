@@ -40,6 +40,8 @@ HEAD = "lm_head.weight"
 MIN_SHARED_KEYS = 4
 """Keys that a configuration shares at least with the type that it is near to."""
 _MAX_IN_A_LINE = 3
+_OF_MINDIE = {"group_size", "kv_quant_type", "fa_quant_type", "reduce_quant_type"}
+"""Settings of msModelSlim's older folders, of which another file says how each tensor is stored."""
 
 
 def declaration(model_type: str) -> ModelType:
@@ -173,6 +175,9 @@ def _own_type(config: Config) -> JsonValue:
 
 def _is_read_quantised(config: Config, source: str, ignore: IgnoredKeys) -> bool:
     """True if the matrices are stored as integers, in a way that is read. CheckpointError: not with these."""
+    settings = config.get(QUANTIZATION)
+    if isinstance(settings, Mapping) and "kv_quant_type" in settings and settings.keys() <= _OF_MINDIE:
+        return True
     if QUANTIZATION not in config:
         return False
     from mindbatch.config_json.quantisation import read_scheme  # NumPy, which a wrong setting need not load

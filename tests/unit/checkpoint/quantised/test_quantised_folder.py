@@ -368,6 +368,15 @@ def test_weights_are_found_by_the_names_that_msmodelslim_gives_them(tmp_path: Pa
         np.testing.assert_array_equal(folder.floats(f"{MATRIX}.weight"), made.floats[f"{MATRIX}.weight"])
 
 
+def test_an_older_folder_of_msmodelslim_has_settings_for_mindie(tmp_path: Path) -> None:
+    made = sample("ascend_dynamic", LLAMA)
+    own = {"group_size": 0, "kv_quant_type": None, "fa_quant_type": None}
+    config = made.config | {"quantize": "w8a8_dynamic", "quantization_config": own}
+    checked(made.write(tmp_path), config)
+    with opened(tmp_path, config) as folder:
+        np.testing.assert_array_equal(folder.floats(f"{MATRIX}.weight"), made.floats[f"{MATRIX}.weight"])
+
+
 def test_a_folder_of_golden_stick_is_refused_by_its_name(tmp_path: Path) -> None:
     made = sample("ascend_dynamic", LLAMA)
     (made.write(tmp_path) / "quant_model_description.json").rename(tmp_path / "quantization_description.json")
