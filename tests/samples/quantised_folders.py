@@ -326,6 +326,25 @@ def modelopt_mixed() -> Method:
     )
 
 
+def modelopt_blocks() -> Method:
+    """FP8 in blocks of 128 x 128, whose scales have four dimensions."""
+    plain = fp8({}, "weight_scale", (128, 128)).draw
+
+    def draw(chance: np.random.Generator, outputs: int, inputs: int) -> Quantised:
+        tensors, floats = plain(chance, outputs, inputs)
+        scales = tensors["weight_scale"]
+        return Quantised(tensors | {"weight_scale": scales[:, None, :, None]}, floats)
+
+    return Method({"quant_method": "modelopt", "quant_algo": "fp8_pb_wo"}, draw)
+
+
+def auto_round(packing: str, checkpoint_format: str) -> Method:
+    """AutoRound, packed as GPTQ."""
+    settings = {"quant_method": "auto-round", "bits": 4, "group_size": 16, "sym": False, "data_type": "int"}
+    own = {"packing_format": packing, "extra_config": {"lm_head": {"bits": 16}}}
+    return Method(settings | own, gptq(checkpoint_format=checkpoint_format).draw)
+
+
 NF4 = [
     # fmt: off
     -1.0,
@@ -473,6 +492,10 @@ METHODS = {
     "nf4": nf4(is_nested=False),
     "nf4_nested": nf4(is_nested=True),
     "llm_int8": llm_int8(),
+    "modelopt_blocks": modelopt_blocks(),
+    "auto_round": auto_round("auto_round:gptqmodel", "gptq_v2"),
+    "auto_round_gptq": auto_round("auto_round:auto_gptq", "gptq"),
+    "ascend_mxfp8": Method({}, mx("weight", bits=8), ascend_type="W8A8_MXFP8"),
     "ascend_dynamic": Method({}, ascend_int8, ascend_type="W8A8_DYNAMIC"),
     "ascend_static": Method({}, ascend_static(is_old=False), ascend_type="W8A8"),
     "ascend_mix": Method({}, ascend_static(is_old=True), ascend_type="W8A8_MIX"),
