@@ -39,6 +39,7 @@ _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_positi
 _FULL_ATTENTION_EVERY = 6  # layers of gemma3
 _MAX_LAYERS = 1 << 10
 _BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}  # of yarn
+_SOFTMAX, _SIGMOID = 1, 2  # as files number them
 _V3_EXPERTS, _V3_GROUPS = 256, (8, 4)  # which older files of DeepSeek V3 do not say
 
 
@@ -308,10 +309,13 @@ def _deepseek2(metadata: Metadata, shapes: Shapes, values: ReadTensor) -> FileMo
     if metadata.has("attention.key_length_mla"):
         end = "_mla"
         metadata.ignore("attention.key_length", "attention.value_length")
-    metadata.ignore("attention.head_count_kv", "expert_gating_func")
+    metadata.ignore("attention.head_count_kv")
     plain = metadata.count(f"attention.key_length{end}") - rotated
     value = metadata.count(f"attention.value_length{end}")
     is_scored = "exp_probs_b.bias" in {name.partition(".")[2].partition(".")[2] for name in shapes}
+    gating = _SIGMOID if is_scored else _SOFTMAX
+    if metadata.count("expert_gating_func", gating) != gating:
+        metadata.error(metadata.own("expert_gating_func"), f"must be {gating}, with these tensors of experts")
     count = metadata.count("expert_count")
     usual = _V3_GROUPS if is_scored and count == _V3_EXPERTS else (1, 1)
     groups = metadata.count("expert_group_count", usual[0])

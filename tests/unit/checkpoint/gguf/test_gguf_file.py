@@ -152,6 +152,7 @@ MODELS: list[tuple[str, dict[str, Any], str]] = [
         {"qwen2__rope__scaling__type": "longrope", "qwen2__rope__scaling__factor": 2.0},
         "qwen2.rope.scaling.type='longrope': must be none, linear or yarn",
     ),
+    ("deepseek_v2", {"deepseek2__expert_gating_func": 2}, "deepseek2.expert_gating_func=2: must be 1"),
     ("llama3", {"llama__rope__freq_base": 10000.0}, "rope_freqs.weight: is not the scaling of Llama 3.1"),
 ]
 
