@@ -167,6 +167,9 @@ def e4m3(code: int) -> float:
     return -size if sign else size
 
 
+E4M3 = np.array([e4m3(code) for code in range(256)], np.float32)
+
+
 def fp8(
     settings: dict[str, Any], end: str, block: tuple[int | None, int | None], *, is_flat: bool = False
 ) -> Method:
@@ -179,7 +182,7 @@ def fp8(
             np.float32
         )
         wide = np.repeat(np.repeat(scales, rows, 0), columns, 1)[:outputs, :inputs]
-        numbers = np.vectorize(e4m3)(codes).astype(np.float32)
+        numbers = E4M3[codes]
         tensors = {
             "weight": codes.astype(np.uint8).view("V1"),
             end: scales.reshape(-1) if is_flat else scales,
@@ -215,12 +218,13 @@ def e2m1(code: int) -> float:
     return -size if sign else size
 
 
+E2M1 = np.array([e2m1(code) for code in range(16)], np.float32)
+
+
 def fp4_codes(chance: np.random.Generator, outputs: int, inputs: int) -> tuple[Array, NDArray[np.float32]]:
     """Bytes of two codes, the first in the lower bits, and their numbers."""
     codes = chance.integers(0, 16, (outputs, inputs))
-    return (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8), np.vectorize(e2m1)(codes).astype(
-        np.float32
-    )
+    return (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8), E2M1[codes]
 
 
 def nvfp4(main: str, of_matrix: str, *, is_divisor: bool = False, is_scalar: bool = False) -> Draw:
@@ -229,7 +233,7 @@ def nvfp4(main: str, of_matrix: str, *, is_divisor: bool = False, is_scalar: boo
     def draw(chance: np.random.Generator, outputs: int, inputs: int) -> Quantised:
         pairs, numbers = fp4_codes(chance, outputs, inputs)
         scale_codes = chance.integers(1, 0x7F, (outputs, inputs // 16))
-        scales = np.vectorize(e4m3)(scale_codes).astype(np.float32)
+        scales = E4M3[scale_codes]
         of_all = np.float32(357.25 if is_divisor else 0.00021)
         wide = np.repeat(scales / of_all if is_divisor else scales * of_all, 16, axis=1)
         tensors = {
@@ -254,7 +258,7 @@ def mx(main: str, *, bits: int, end: str = "weight_scale") -> Draw:
             return Quantised({main: pairs, end: stored}, numbers * wide)
         codes = chance.integers(0, 0x7F, (outputs, inputs))
         tensors = {main: codes.astype(np.uint8).view("V1"), end: stored}
-        return Quantised(tensors, np.vectorize(e4m3)(codes).astype(np.float32) * wide)
+        return Quantised(tensors, E4M3[codes] * wide)
 
     return draw
 
