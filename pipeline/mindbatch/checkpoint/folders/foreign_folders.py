@@ -4,6 +4,7 @@ from itertools import islice
 from pathlib import Path
 
 from mindbatch.checkpoint.folders.iteration_files import TRACKER, WEIGHTS
+from mindbatch.checkpoint.formats.gguf import NOT_TAKEN, POINTER
 from mindbatch.checkpoint.formats.registry import FORMATS, format_of
 
 _ADAPTER = (
@@ -32,6 +33,8 @@ def foreign_folder(folder: Path) -> str | None:
         names = sorted(entry.name for entry in islice(folder.iterdir(), _MAX_NAMES))
     except OSError:
         return None
+    if POINTER in names:
+        return NOT_TAKEN
     trainings = [name for name in names if name.startswith("checkpoint-")]
     if any(name.startswith(("adapter_config.", "adapter_model.")) for name in names):
         return _ADAPTER.format(folder=folder)

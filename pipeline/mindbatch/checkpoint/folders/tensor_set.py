@@ -23,7 +23,6 @@ from mindbatch.checkpoint.folders.weight_files import (
     step_errors,
     weights_in,
 )
-from mindbatch.checkpoint.formats.gguf import NOT_TAKEN, POINTER
 from mindbatch.checkpoint.formats.open_file import allow_open_files, in_threads, open_tensor_file
 from mindbatch.checkpoint.formats.safetensors import MAP_NAME
 from mindbatch.checkpoint.formats.stored import StoredFile, StoredTensor
@@ -237,8 +236,6 @@ def open_source(path: str | os.PathLike[str]) -> Source:
         return Source(path, SINGLE_FILE, [_single(path, None)])
     folder = existing_folder(path)
     names = file_names(folder)
-    if POINTER in names:
-        raise CheckpointError(f"{folder}: {NOT_TAKEN}")
     if weights_in(names) is not None:
         return Source(folder, HUGGING_FACE, [model_tensors(folder)])
     if ranks := rank_folders(folder):

@@ -15,7 +15,6 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from mindbatch.checkpoint.error_lines import collecting, first_lines, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in, file_names, nothing_readable
 from mindbatch.checkpoint.folders.foreign_folders import foreign_folder
-from mindbatch.checkpoint.formats.gguf import NOT_TAKEN, POINTER
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.registry import READ, SEARCHED_SUFFIXES, format_of, needed_model_files
 from mindbatch.checkpoint.formats.safetensors import INDEX_NAME, MAP_NAME
@@ -175,8 +174,6 @@ def open_weights(folder: Path) -> dict[str, StoredFile]:
     contradictory.
     """
     names = file_names(folder)
-    if POINTER in names:
-        raise CheckpointError(f"{folder}: {NOT_TAKEN}")
     weights_file = weights_in(names)
     if weights_file is None:
         needed = needed_model_files()

@@ -1,6 +1,5 @@
 """A folder of quantised weights as if it stored floats: what copies tensors byte by byte takes it, too."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 from mindbatch.checkpoint.formats.stored import StoredFile, StoredTensor
-from mindbatch.io.errors import CheckpointError
 
 _FLOAT = "F32"
 _ITEM = np.dtype(np.float32).itemsize
@@ -49,13 +47,10 @@ class WidenedFile(StoredFile):
 
     def _floats(self, info: StoredTensor, first: int, last: int) -> Any:
         """Rows from `first` on, to `last` or to the end of a matrix of a stack."""
-        height = math.prod(info.shape[-2:-1])
         if len(info.shape) > 2:
+            height = info.shape[-2]
             last = min(last, (first // height + 1) * height)
         return self._folder.floats(info.name, rows=slice(first, last))
-
-    def head_digest(self) -> str:
-        raise CheckpointError(f"{self.path}: has no head")
 
     def close(self) -> None:
         self._folder.close()

@@ -105,10 +105,8 @@ def _q3_k(blocks: Array) -> FloatArray:
     high = _crumbs(packed[:, 8:])
     scales = (low | high.reshape(-1, 16) << 4).astype(np.int8) - 32
     step = _halves(blocks, 108) * scales
-    high_bits = blocks[:, None, :32] >> np.arange(8, dtype=np.uint8)[:, None] & 1
-    codes = _q2_codes(blocks[:, 32:96]).astype(np.int8) - 4 * (
-        1 - high_bits.reshape(-1, _LONG).astype(np.int8)
-    )
+    high_bits = (blocks[:, None, :32] >> _ONE_BIT & 1).reshape(-1, _LONG)
+    codes = (_q2_codes(blocks[:, 32:96]) | high_bits << 2).astype(np.int8) - 4
     return _flat(step[:, :, None] * codes.reshape(-1, 16, 16))
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _VERSION = 1
 """Of what is made of a file."""
 _MAX_BYTES = 1 << 20
-_MAX_FILES = 1000
 _SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 
 

@@ -179,12 +179,11 @@ class AscendScheme(Scheme):
         if group_size is not None and (type(group_size) is not int or group_size < 0):
             raise CheckpointError(f"{path}: group_size={shown(group_size)}: must be a number of inputs, or 0")
         self._layouts = _layouts(group_size, content.get("version") == _PACKED_VERSION)
+        known = (_FLOAT, *self._layouts)
         self._types = {name: value for name, value in content.items() if name.endswith(_WEIGHT)}
-        self._others = [name for name, value in content.items() if "." in name and value in (*self._layouts,)]
-        unread = [
-            name for name, value in self._types.items() if value != _FLOAT and value not in (*self._layouts,)
-        ]
-        allowed = ", ".join([_FLOAT, *self._layouts])
+        self._others = [name for name, value in content.items() if "." in name and value in known[1:]]
+        unread = [name for name, value in self._types.items() if value not in known]
+        allowed = ", ".join(known)
         raise_if_any(
             first_lines(
                 unread, lambda name: f"{shown(name)} is {shown(self._types[name])}; allowed: {allowed}"

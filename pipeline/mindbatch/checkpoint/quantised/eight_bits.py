@@ -16,6 +16,7 @@ from mindbatch.checkpoint.quantised.layout import (
 )
 from mindbatch.checkpoint.quantised.small_floats import (
     E4M3,
+    MAX_OF_E4M3,
     STORED_E4M3,
     STORED_EXPONENTS,
     from_exponents,
@@ -92,7 +93,7 @@ class EightBits(QuantisedLayout):
     def matrix(self, tensors: Mapping[str, Array], outputs: int, inputs: int) -> GroupedMatrix:
         codes, scales = tensors["weight"], tensors[self.marks]
         if self.has_exponents:
-            scales = from_exponents(scales)
+            scales = from_exponents(scales, MAX_OF_E4M3)
         if self.divisor != 1:
             scales = scales / np.float32(self.divisor)
         is_integer = self.number is INT8

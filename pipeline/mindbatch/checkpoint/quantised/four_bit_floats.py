@@ -15,6 +15,7 @@ from mindbatch.checkpoint.quantised.layout import (
 from mindbatch.checkpoint.quantised.small_floats import (
     E2M1_PAIRS,
     E4M3,
+    MAX_OF_E2M1,
     STORED_E4M3,
     STORED_EXPONENTS,
     from_exponents,
@@ -63,7 +64,7 @@ class Mxfp4Matrix(QuantisedLayout):
 
     def decoded(self, tensors: Mapping[str, Array]) -> Array:
         """The scales in float32."""
-        return from_exponents(tensors[self.scales])
+        return from_exponents(tensors[self.scales], MAX_OF_E2M1)
 
 
 @dataclass(frozen=True)

@@ -106,12 +106,11 @@ class Needed(NamedTuple):
     is_own: bool = False
 
 
-def of_activations(*ends: str) -> dict[str, Needed]:
-    """The requirements of scales, one for all activations, that a matrix may have."""
-    return {end: Needed(HALVES, (1,), is_optional=True, of_activations=True) for end in ends}
-
-
-OF_ACTIVATIONS = of_activations("input_scale", "input_global_scale", "activation_scale")
+OF_ACTIVATIONS = dict.fromkeys(
+    ("input_scale", "input_global_scale", "activation_scale"),
+    Needed(HALVES, (1,), is_optional=True, of_activations=True),
+)
+"""The requirements of scales, one for all activations, that a matrix may have."""
 
 
 class QuantisedLayout(ABC):

@@ -22,28 +22,32 @@ _LAYOUTS: dict[str, QuantisedLayout] = {
 
 
 def _read(settings: SettingsReader) -> Scheme:
-    algorithm = str(settings.value("quant_algo")).upper()
-    if algorithm == MIXED:
+    if _algorithm(settings) == MIXED:
         return _mixed(settings)
-    if algorithm not in _LAYOUTS:
-        settings.error("quant_algo", f"must be one of {', '.join([*_LAYOUTS, MIXED])}")
-    layout = _LAYOUTS.get(algorithm, _NVFP4)
+    layout = _layout_of(settings, MIXED)
     if settings.value("group_size") is not None and layout.group_size is not None:
         settings.needs("group_size", [layout.group_size])
     return ByMark(layout)
+
+
+def _algorithm(settings: SettingsReader) -> str:
+    return str(settings.value("quant_algo")).upper()
+
+
+def _layout_of(settings: SettingsReader, *others: str) -> QuantisedLayout:
+    """The layout of an algorithm; for one that is unknown, an error is noted. others: allowed besides."""
+    algorithm = _algorithm(settings)
+    if algorithm not in _LAYOUTS:
+        settings.error("quant_algo", f"must be one of {', '.join([*_LAYOUTS, *others])}")
+    return _LAYOUTS.get(algorithm, _NVFP4)
 
 
 def _mixed(settings: SettingsReader) -> Scheme:
     """Layers have the layout of their own entry, or of the module that they are in."""
     content = settings.value("quantized_layers")
     entries = settings.within("quantized_layers", content)
-    layouts: dict[str, QuantisedLayout] = {}
-    for name, entry in content.items() if isinstance(content, Mapping) else ():
-        own = entries.within(name, entry)
-        algorithm = str(own.value("quant_algo")).upper()
-        if algorithm not in _LAYOUTS:
-            own.error("quant_algo", f"must be one of {', '.join(_LAYOUTS)}")
-        layouts[name] = _LAYOUTS.get(algorithm, _NVFP4)
+    items = content.items() if isinstance(content, Mapping) else ()
+    layouts = {name: _layout_of(entries.within(name, entry)) for name, entry in items}
     if not layouts:
         settings.error("quantized_layers", "must say how each layer is stored")
 

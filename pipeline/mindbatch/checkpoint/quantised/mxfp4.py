@@ -6,7 +6,12 @@ from mindbatch.checkpoint.formats.floats import Array
 from mindbatch.checkpoint.quantised.layout import GroupedMatrix, Needed, QuantisedLayout
 from mindbatch.checkpoint.quantised.method import QuantisationMethod
 from mindbatch.checkpoint.quantised.scheme import ByMark
-from mindbatch.checkpoint.quantised.small_floats import E2M1_PAIRS, from_exponents, from_pairs
+from mindbatch.checkpoint.quantised.small_floats import (
+    E2M1_PAIRS,
+    MAX_OF_E2M1,
+    from_exponents,
+    from_pairs,
+)
 
 BYTES = 16  # of a block; the number in the lower bits of each comes first
 
@@ -34,7 +39,7 @@ class Mxfp4(QuantisedLayout):
         }
 
     def matrix(self, tensors: Mapping[str, Array], outputs: int, inputs: int) -> GroupedMatrix:
-        pairs, scales = tensors["blocks"].reshape(outputs, -1), from_exponents(tensors["scales"])
+        pairs, scales = tensors["blocks"].reshape(outputs, -1), from_exponents(tensors["scales"], MAX_OF_E2M1)
         return GroupedMatrix((outputs, inputs), lambda rows: from_pairs(pairs[rows], E2M1_PAIRS), scales, 0)
 
 

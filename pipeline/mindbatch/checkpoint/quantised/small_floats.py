@@ -11,7 +11,7 @@ from mindbatch.io.errors import CheckpointError
 
 STORED_E4M3, STORED_EXPONENTS = "F8_E4M3", ("U8", "F8_E8M0")
 BIAS = 127  # of the exponents, which are bytes
-MAX_EXPONENT = 246  # with which all numbers of four and eight bits are finite in float32; 255 stands for NaN
+MAX_OF_E2M1, MAX_OF_E4M3 = 252, 246  # exponents with which all numbers are finite in float32; 255 is NaN
 _SIGN, _NAN = 0x80, 0x7F
 
 
@@ -46,10 +46,10 @@ def from_pairs(pairs: Array, table: Array) -> FloatArray:
 E2M1_PAIRS = pair_table(E2M1)
 
 
-def from_exponents(exponents: Array) -> FloatArray:
-    """Bytes -> powers of two. CheckpointError where numbers that are multiplied by them are not finite."""
-    if exponents.size and exponents.max() > MAX_EXPONENT:
-        raise CheckpointError(f"exponent {exponents.max()}; must be at most {MAX_EXPONENT}")
+def from_exponents(exponents: Array, largest: int) -> FloatArray:
+    """Bytes -> powers of two. CheckpointError for exponents above the largest."""
+    if exponents.size and exponents.max() > largest:
+        raise CheckpointError(f"exponent {exponents.max()}; must be at most {largest}")
     powers: FloatArray = np.ldexp(np.float32(1), exponents.astype(np.int32) - BIAS)
     return powers
 
