@@ -23,7 +23,6 @@ import torch
 import transformers
 from conversion import base, phi
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers.convert_slow_tokenizer import Qwen2Converter
 
 HOME = Path(__file__).parents[1] / "unit/checkpoint/gguf/written"
 SIZES = {
@@ -129,8 +128,7 @@ TEXTS = [
 
 def tokenizer() -> Any:
     """Byte pairs with Qwen2's expression."""
-    pattern = Qwen2Converter.__dict__.get("pattern")
-    expression = pattern or (
+    expression = (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
         r"|\s+(?!\S)|\s+"
     )

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 from mindbatch.architecture.stage_cut import even_in_time
 from mindbatch.architecture.tensor_spec import shard_specs
 from mindbatch.checkpoint.error_lines import raise_if_any
-from mindbatch.checkpoint.folders.description_files import description_in
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights, has_weights
 from mindbatch.checkpoint.folders.resharded import copied_tensors, noted_settings, reshard_command
 from mindbatch.checkpoint.folders.weight_files import rank_folders
 from mindbatch.checkpoint.formats.gguf import POINTER
-from mindbatch.config_json.foreign_models import QUANTIZATION
+from mindbatch.config_json.foreign_models import is_described
 from mindbatch.config_json.forms import Config
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.model_spec.described_folder import as_stored, check_division, check_tensors, checkpoint_names
@@ -128,7 +127,7 @@ def _folder_of(
     if has_weights(home) or not rank_folders(home):
         if arch is not None and not has_weights(home) and (folder := _iteration_of(home, arch)):
             return folder
-        if QUANTIZATION not in config and description_in(home) is None:
+        if not is_described(home, config):
             return ModelFolder(home)
         from mindbatch.config_json.quantisation import open_whole  # most weights are floats
 

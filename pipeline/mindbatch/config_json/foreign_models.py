@@ -44,6 +44,13 @@ def foreign_model(config: Config, ignored: Collection[str] = (), why: str = NOT_
     return next(_reasons({key: config[key] for key in config if key not in ignored}, why), None)
 
 
+def is_described(home: Path, config: Config) -> bool:
+    """True if a folder says how its matrices are stored, in config.json or in a file beside it."""
+    from mindbatch.checkpoint.folders.description_files import description_in  # few commands come so far
+
+    return QUANTIZATION in config or description_in(home) is not None
+
+
 def kind_of(model_type: str, config: Config) -> str | None:
     """Describes a model type that is not supported, in a few words; None where it is not known."""
     if config.get("is_encoder_decoder") is True:

@@ -19,7 +19,7 @@ from mindbatch.checkpoint.quantised.folder import QuantisedFolder
 from mindbatch.checkpoint.quantised.method import QuantisationMethod
 from mindbatch.checkpoint.quantised.registry import METHODS
 from mindbatch.checkpoint.quantised.scheme import Scheme
-from mindbatch.config_json.foreign_models import QUANTIZATION
+from mindbatch.config_json.foreign_models import QUANTIZATION, is_described
 from mindbatch.config_json.forms import Config
 from mindbatch.config_json.reader import ConfigReader
 from mindbatch.io.errors import CheckpointError
@@ -79,7 +79,7 @@ def open_quantised(home: Path, ignored: Collection[str] = ()) -> ModelFolder | N
     if not has_file(home, CONFIG_NAME):
         return None
     config = read_config(home)
-    if QUANTIZATION not in config and description_in(home) is None:
+    if not is_described(home, config):
         return None
     folder = open_whole(home, config, ignored)
     if folder.quantised is not None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mindbatch.checkpoint.error_lines import collecting, raise_if_any
-from mindbatch.checkpoint.folders.description_files import description_in
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_names, has_file, read_config
 from mindbatch.checkpoint.folders.foreign_folders import foreign_folder
@@ -29,7 +28,7 @@ from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_s
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.config.paths import checkpoint_error, resolved
 from mindbatch.config.schema import TaskConfig, option
-from mindbatch.config_json.foreign_models import QUANTIZATION, foreign_model
+from mindbatch.config_json.foreign_models import foreign_model, is_described
 from mindbatch.config_json.forms import text_part
 from mindbatch.fields import kinds as kind
 from mindbatch.io.amounts import size
@@ -154,7 +153,7 @@ def _quantised_as(path: Path, config: Mapping[str, Any]) -> str | None:
     Raises:
         CheckpointError: they contradict that, or cannot be read.
     """
-    if QUANTIZATION not in config and not (path.is_dir() and description_in(path)):
+    if not path.is_dir() or not is_described(path, config):
         return None
     from mindbatch.config_json.quantisation import open_whole  # NumPy, which other folders do not need
 

@@ -14,7 +14,9 @@ from mindbatch.loading.providers import open_model
 from mindbatch.model_spec.registry import describe
 from mindbatch.tasks.inspect import InspectConfig
 from mindbatch.tasks.inspect import run as inspect
-from quantised_folders import METHODS, awq, compressed_int8, compressed_packed, gptq, sample
+from quantised_folders import METHODS, sample
+from quantising_methods import awq, gptq
+from quantising_toolkits import compressed_int8, compressed_packed
 from small_configs import GPT2, LLAMA
 
 TITLES = {

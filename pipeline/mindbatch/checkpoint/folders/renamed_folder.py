@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from mindbatch.checkpoint.folders.folder_files import read_configs
-from mindbatch.checkpoint.folders.model_folder import ModelFolder, code_notes
+from mindbatch.checkpoint.folders.model_folder import ComputedFolder, code_notes
 from mindbatch.checkpoint.folders.tensor_set import StoredSegment, TensorSet, stored_segments
 from mindbatch.checkpoint.formats.floats import Array, array_type, converted, read_region
 from mindbatch.checkpoint.formats.stored import StoredTensor
@@ -15,7 +15,7 @@ from mindbatch.io.closing import closed_on_error
 from mindbatch.parallel.topology import WHOLE
 
 
-class RenamedFolder(ModelFolder):
+class RenamedFolder(ComputedFolder):
     """Gives the tensors Hugging Face's names, as in a whole model's folder."""
 
     def __init__(
@@ -53,11 +53,6 @@ class RenamedFolder(ModelFolder):
             name: StoredTensor(name, _common_dtype(parts), files.shapes[name])
             for name, parts in self._segments.items()
         }
-
-    def are_equal(self, one: str, other: str) -> bool:
-        if not {one, other} <= self.tensors.keys():
-            return False
-        return np.array_equal(self.floats(one), self.floats(other))
 
     def floats(
         self, name: str, *, rows: slice | None = None, columns: slice | None = None, is_widened: bool = True

@@ -165,11 +165,13 @@ def read_values(
         info = replace(info, shape=(math.prod(info.shape[:-1]), info.shape[-1]))
     first, shape = 0, info.shape
     if rows is not None:
-        first, stop = _range_of(info, rows, 0)
-        shape = (stop - first, *info.shape[1:])
+        (within,) = bounded(shape, rows)
+        first, shape = within.start, (within.stop - within.start, *shape[1:])
     dtype = np.float32 if is_widened else array_type(info.dtype)
-    if columns is not None and (bounds := _range_of(info, columns, 1)) != (0, info.shape[1]):
-        return _read_columns(file, info, range(first, first + shape[0]), bounds, dtype)
+    if columns is not None:
+        _, within = bounded(info.shape, None, columns)
+        if within != slice(0, info.shape[1]):
+            return _read_columns(file, info, range(first, first + shape[0]), within, dtype)
     values = np.empty(shape, dtype)
     flat, start = values.reshape(-1), first * math.prod(shape[1:]) * info.itemsize
     if dtype == array_type(info.dtype):
@@ -183,21 +185,27 @@ def read_values(
     return values
 
 
-def _range_of(info: StoredTensor, part: slice, axis: int) -> tuple[int, int]:
-    count = info.shape[axis] if len(info.shape) > axis else -1
-    start, stop = part.start or 0, count if part.stop is None else part.stop
-    if part.step not in (None, 1) or not 0 <= start <= stop <= count:
-        which = ("rows", "columns")[axis]
-        raise ValueError(f"{which} {part} of a tensor of shape {[*info.shape]}; must lie inside it, step 1")
-    return start, stop
+def bounded(shape: tuple[int, ...], *parts: slice | None) -> tuple[slice, ...]:
+    """Some rows, or some rows and columns, with both bounds; None for all of them.
+
+    ValueError outside a tensor of this shape, or with a step.
+    """
+    bounds = []
+    for axis, part in enumerate(parts):
+        size = shape[axis] if axis < len(shape) else -1
+        part = part or slice(None)
+        start, stop = part.start or 0, size if part.stop is None else part.stop
+        if part.step not in (None, 1) or not 0 <= start <= stop <= size:
+            which = ("rows", "columns")[axis]
+            raise ValueError(f"{which} {part} of a tensor of shape {[*shape]}; must lie inside it, step 1")
+        bounds.append(slice(start, stop))
+    return (*bounds,)
 
 
-def _read_columns(
-    file: StoredFile, info: StoredTensor, rows: range, columns: tuple[int, int], dtype: Any
-) -> Array:
+def _read_columns(file: StoredFile, info: StoredTensor, rows: range, columns: slice, dtype: Any) -> Array:
     """Some columns of some rows of a matrix: what lies between them is read, too, where that is little."""
-    (left, right), width = columns, info.shape[1]
-    count = right - left
+    left, width = columns.start, info.shape[1]
+    count = columns.stop - left
     values = np.empty((len(rows), count), dtype)
     is_near = (width - count) * info.itemsize <= GAP_BYTES
     step = max(1, SLICE_BYTES // (width * info.itemsize)) if is_near else 1

@@ -10,9 +10,9 @@ import numpy as np
 
 from mindbatch.checkpoint.error_lines import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import read_configs
-from mindbatch.checkpoint.folders.model_folder import ModelFolder, code_notes
+from mindbatch.checkpoint.folders.model_folder import ComputedFolder, code_notes
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
-from mindbatch.checkpoint.formats.floats import Array, FloatArray, read_values
+from mindbatch.checkpoint.formats.floats import Array, FloatArray, bounded, read_values
 from mindbatch.checkpoint.formats.gguf_file import open_gguf
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.gguf.architectures import FileModel, model_of
@@ -67,7 +67,7 @@ class GgufFiles(Closing):
         ]
         return np.ascontiguousarray(source.joined(*parts))
 
-    def floats(self, source: TensorSource, rows: slice, columns: slice | None) -> FloatArray:
+    def floats(self, source: TensorSource, rows: slice, columns: slice | None = None) -> FloatArray:
         """Some rows, and of a matrix some columns."""
         wanted = source.stored_rows(rows)
         width = () if columns is None else (columns.stop - columns.start,)
@@ -120,7 +120,7 @@ class GgufFiles(Closing):
             file.close()
 
 
-class GgufFolder(ModelFolder):
+class GgufFolder(ComputedFolder):
     """A folder that `unpacked` has made of files, which are elsewhere."""
 
     def __init__(self, home: Path, paths: Sequence[Path]) -> None:
@@ -151,11 +151,6 @@ class GgufFolder(ModelFolder):
     def file_name(self, name: str) -> str:
         return str(self.file(name).path)
 
-    def are_equal(self, one: str, other: str) -> bool:
-        if not {one, other} <= self.tensors.keys():
-            return False
-        return np.array_equal(self.floats(one), self.floats(other))
-
     def floats(
         self, name: str, *, rows: slice | None = None, columns: slice | None = None, is_widened: bool = True
     ) -> Array:
@@ -164,14 +159,7 @@ class GgufFolder(ModelFolder):
             return self._assembled(name, source, rows, columns)
         if len(info.shape) > 2:
             raise CheckpointError(f"{self.file_name(name)}: tensor {shown(name)} is not part of a model")
-        bounds = [
-            (part.start or 0, size if part.stop is None else part.stop) if part is not None else (0, size)
-            for part, size in zip((rows, columns), info.shape, strict=False)
-        ]
-        for (first, last), size in zip(bounds, info.shape, strict=True):
-            if not 0 <= first <= last <= size:
-                raise ValueError(f"{first} to {last} of {size}; must lie inside the tensor")
-        return self._files.floats(source, slice(*bounds[0]), slice(*bounds[1]) if bounds[1:] else None)
+        return self._files.floats(source, *bounded(info.shape, *(rows, columns)[: len(info.shape)]))
 
     def _assembled(
         self, name: str, source: AssembledSource, rows: slice | None, columns: slice | None

@@ -18,6 +18,7 @@ from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_names, h
 from mindbatch.checkpoint.formats.gguf import POINTER, SUFFIX
 from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.io.errors import CheckpointError
+from mindbatch.io.storage import make_folder, write_whole
 
 if TYPE_CHECKING:
     from mindbatch.checkpoint.gguf.folder import GgufFolder
@@ -97,7 +98,7 @@ def unpacked(paths: Sequence[Path], cache: Path) -> Path:
 
     Raises:
         CheckpointError: a file is damaged, or its model or tokenizer is not read.
-        OSError: the cache cannot be written.
+        StorageError: the cache cannot be written.
     """
     files = {str(path.absolute()): _stamp(path) for path in paths}
     text = json.dumps([_VERSION, files])
@@ -131,7 +132,5 @@ def _contents(paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def _write(path: Path, content: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}-{os.getpid()}")
-    temporary.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-    temporary.replace(path)
+    make_folder(path.parent)
+    write_whole(path, json.dumps(content, ensure_ascii=False).encode())

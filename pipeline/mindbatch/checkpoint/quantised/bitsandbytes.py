@@ -19,7 +19,6 @@ from mindbatch.io.errors import CheckpointError
 _FP4 = np.array([0, 0.0625, 8, 12, 4, 6, 2, 3], np.float32) / np.float32(12)
 _CODES = {
     "nf4": np.array(
-        # fmt: off
         [
             -1,
             -0.6961928009986877,
@@ -38,7 +37,6 @@ _CODES = {
             0.7229568362236023,
             1,
         ],
-        # fmt: on
         np.float32,
     ),
     "fp4": np.concatenate((_FP4, 0 - _FP4)),

@@ -10,7 +10,7 @@ import numpy as np
 
 from mindbatch.checkpoint.error_lines import collecting, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, Array
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, Array, bounded
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.quantised.layout import GroupedMatrix, Needed, QuantisedLayout, ScaledIntegers
 from mindbatch.checkpoint.quantised.scheme import Scheme
@@ -27,13 +27,10 @@ _CODES = {
     "F8_E8M0": np.uint8,
 }
 _MAX_FEW = 1 << 20
-OF_CACHES = (
+_OF_CACHES = (
     *(".k_scale", ".v_scale", ".k_bias", ".v_bias", ".k_proj.output_scale", ".v_proj.output_scale"),
-    *(
-        ".kv_cache_scale",
-        ".kv_cache_offset",
-        *(f".fa_{of}.{end}" for of in "qkv" for end in ("scale", "offset")),
-    ),
+    *(".kv_cache_scale", ".kv_cache_offset"),
+    *(f".fa_{of}.{end}" for of in "qkv" for end in ("scale", "offset")),
 )
 """Ends of the names of scales that say how attention is rounded, its keys and values."""
 
@@ -90,7 +87,7 @@ class QuantisedFolder(ModelFolder):
                 for end, needed in matrix.layout.needed(0, 0).items()
                 if not needed.is_own
             }
-            self._of_caches = {name for name in self.tensors if name.endswith(OF_CACHES)}
+            self._of_caches = {name for name in self.tensors if name.endswith(_OF_CACHES)}
             self._check()
             self.notes += (*self._not_rounded(),)
             self.stored_bits = self._stored_bits()
@@ -132,9 +129,9 @@ class QuantisedFolder(ModelFolder):
             number = 0 if rows is None else rows.start // size[0]
             first = number * size[0]
             within = None if rows is None else slice(rows.start - first, rows.stop - first)
-            inputs, outputs = _bounds((*size,), within, columns)
+            inputs, outputs = bounded((*size,), within, columns)
             return self._matrix(name, number).floats(outputs, inputs).T
-        return self._matrix(name).floats(*_bounds(self.info(name).shape, rows, columns))
+        return self._matrix(name).floats(*bounded(self.info(name).shape, rows, columns))
 
     def has_integers(self, name: str) -> bool:
         """True for a matrix that is stored in 8 bits with a scale for each output."""
@@ -142,7 +139,7 @@ class QuantisedFolder(ModelFolder):
         return matrix is not None and not matrix.layout.is_stacked and self._matrix(name).has_row_scales
 
     def integers(self, name: str, rows: slice, columns: slice) -> ScaledIntegers:
-        return self._matrix(name).integers(*_bounds(self.info(name).shape, rows, columns))
+        return self._matrix(name).integers(*bounded(self.info(name).shape, rows, columns))
 
     def _matrix(self, name: str, number: int | None = None) -> GroupedMatrix:
         """The matrix, or one of a stack; its integers stay in memory until the thread reads another one."""
@@ -269,15 +266,3 @@ def _fits(shape: tuple[int, ...], needed: Needed) -> bool:
     if needed.is_large or needed.shape is None:
         return shape == needed.shape
     return [size for size in shape if size != 1] == [size for size in needed.shape if size != 1]
-
-
-def _bounds(shape: tuple[int, ...], *parts: slice | None) -> tuple[slice, slice]:
-    """Rows and columns with both bounds. ValueError outside the matrix or with a step."""
-    rows, columns = (
-        slice(0, size) if part is None else slice(part.start or 0, size if part.stop is None else part.stop)
-        for size, part in zip(shape, parts, strict=True)
-    )
-    for part, size in zip((rows, columns), shape, strict=True):
-        if not 0 <= part.start <= part.stop <= size:
-            raise ValueError(f"{part} of a matrix of shape {[*shape]}; must lie inside it")
-    return rows, columns

@@ -15,6 +15,7 @@ from mindbatch.checkpoint.gguf.metadata import Metadata
 from mindbatch.checkpoint.gguf.tokenizer import tokenizer_of
 from mindbatch.checkpoint.gguf.unpacked import gguf_paths, pointed_files, unpacked
 from mindbatch.io.errors import CheckpointError
+from mindbatch.io.storage import StorageError
 
 WRITTEN = Path(__file__).with_name("written")
 GOOD: dict[str, Any] = {"general.architecture": "llama", "a": ["x", "é"], "b": [1.5, 2.0], "c": True}
@@ -224,6 +225,12 @@ def test_a_file_that_has_changed_is_another_model(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is not the file any more that"):
         pointed_files(home)
     assert unpacked([path], tmp_path / "cache") != home
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, (WRITTEN / "qwen2.gguf").read_bytes())
+    with pytest.raises(StorageError, match=r"model.gguf/gguf/.*: cannot be written \(Not a directory\)"):
+        unpacked([path], path)
 
 
 def test_scales_that_are_no_numbers_are_refused(tmp_path: Path) -> None:

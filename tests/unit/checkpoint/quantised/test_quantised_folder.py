@@ -20,7 +20,9 @@ from mindbatch.model_spec.described_folder import check_tensors
 from mindbatch.model_spec.model_spec import ModelSpec
 from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.parallel.topology import RankPart, TensorSlice
-from quantised_folders import METHODS, Sample, gptq, sample
+from quantised_folders import METHODS, Sample, sample
+from quantised_matrices import E2M1
+from quantising_methods import gptq
 from small_configs import EXPERTS, LLAMA
 
 MATRIX = "model.layers.0.mlp.down_proj"  # [32, 48]
@@ -68,16 +70,9 @@ def mxfp4() -> Sample:
         scales = generator.integers(100, 140, (count, outputs, inputs // 32))
         made.tensors[f"{name}_blocks"] = (codes[..., ::2] | codes[..., 1::2] << 4).astype(np.uint8)
         made.tensors[f"{name}_scales"] = scales.astype(np.uint8)
-        numbers = np.vectorize(mxfp4_value)(codes) * 2.0 ** (scales - 127)[..., None]
+        numbers = E2M1[codes] * 2.0 ** (scales - 127)[..., None]
         made.floats[name] = numbers.reshape(count, outputs, inputs).swapaxes(1, 2).astype(np.float32)
     return made
-
-
-def mxfp4_value(code: int) -> float:
-    """Sign, two bits of exponent with a bias of 1, one of mantissa."""
-    sign, exponent, mantissa = code >> 3, code >> 1 & 3, code & 1
-    size = mantissa / 2 if exponent == 0 else (1 + mantissa / 2) * 2 ** (exponent - 1)
-    return -size if sign else size
 
 
 @pytest.mark.parametrize("size", [1, 2])
