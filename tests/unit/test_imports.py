@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).parents[2] / "pipeline/mindbatch"
 # Which packages (and modules beside them) each may import besides its own; none imports cli, and io none.
 LOWEST = {"fields", "io"}
 # What only declares: it stands below all that a model is made of, cut or read by.
-DECLARATIONS = {"architecture", "kernels.memory", "kernels.shapes"}
+DECLARATIONS = {"architecture", "kernels.codes", "kernels.memory", "kernels.shapes"}
 BELOW_ENGINE = {
     "config_json",
     "decoding",
@@ -40,10 +40,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fields": {"io"},
     "parallel": LOWEST,
     "kernels.memory": LOWEST,
+    "kernels.codes": set(),
     "kernels.shapes": set(),
     "kernels.native_library": LOWEST,
     "architecture": {"kernels.shapes", "parallel"},
-    "kernels": {"parallel", "kernels.memory", "kernels.native_library", "kernels.shapes"} | LOWEST,
+    "kernels": {"parallel", "kernels.codes", "kernels.memory", "kernels.native_library", "kernels.shapes"}
+    | LOWEST,
     "layers": {"kernels", "parallel"} | DECLARATIONS | LOWEST,
     "checkpoint": {"parallel"} | DECLARATIONS | LOWEST,
     "decoding": {"kernels.native_library"} | LOWEST,

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mindbatch.architecture.tensor_spec import Layout, Part, Range, Sharding, TensorSpec, shard_specs
 from mindbatch.checkpoint.error_lines import shown
-from mindbatch.checkpoint.folders.model_folder import StoredWeights
+from mindbatch.checkpoint.folders.model_folder import CodedWeights, StoredWeights
 from mindbatch.checkpoint.formats.floats import converted
 from mindbatch.io.errors import CheckpointError
 from mindbatch.kernels.arrays import Array, FloatArray, KernelParameter, aligned_zeros
+from mindbatch.kernels.codes import Codes, CodeType, packed_type
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.memory import FLOAT16, NumberType
 from mindbatch.layers.rank import Weights
 from mindbatch.model_spec.described_folder import check_tensors, checkpoint_names
 from mindbatch.model_spec.model_spec import ModelSpec
 from mindbatch.parallel.topology import WHOLE, TensorSlice
-
-if TYPE_CHECKING:
-    from mindbatch.checkpoint.quantised.folder import QuantisedFolder
-    from mindbatch.checkpoint.quantised.layout import ScaledIntegers
 
 NUMBERS_AT_ONCE = 1 << 18  # are packed while they are in the cache of a core, from memory that is used again
 PANEL = 32  # outputs of a packed panel: parts of whole ones are packed fastest
@@ -73,23 +69,28 @@ def _load(
 ) -> KernelParameter:
     outputs, inputs = spec.local_outputs(shard), spec.local_inputs(shard)
     matrices = max(1, spec.matrices)
-    if spec.layout is not Layout.PACKED or inputs is None:
+    kind = _code_type(spec, folder, names, kernels.code_type, shard)
+    segments = spec.local_segments(shard)
+    if kind is not None and inputs is not None:
+        stacked = kernels.stacked_outputs(outputs // matrices) * matrices if spec.matrices else outputs
+        array = kernels.coded_zeros(kind, stacked, inputs, segments)
+    elif spec.layout is not Layout.PACKED or inputs is None:
         dtype = np.dtype(np.float32) if spec.layout is Layout.FLOAT32 else kernels.dtype
         array = aligned_zeros((outputs,) if inputs is None else (outputs, inputs), dtype)
     elif spec.matrices:
-        array = kernels.packed_stack(matrices, outputs // matrices, inputs, spec.local_segments(shard))
+        array = kernels.packed_stack(matrices, outputs // matrices, inputs, segments)
     else:
-        array = kernels.packed_zeros(outputs, inputs, spec.local_segments(shard))
+        array = kernels.packed_zeros(outputs, inputs, segments)
     first, padding = 0, (_padded(spec, outputs, kernels) - outputs) // matrices
     of_matrix = len(spec.parts) // matrices
     for number, part in enumerate(spec.parts):
         name = names(part.source)
         if number and number % of_matrix == 0:
             first += padding
-        if kernels.keeps_integers and (quantised := _with_integers(folder, name)) is not None:
-            for integers in _integers(part, spec.sharding, quantised, name, shard):
-                kernels.pack_integers(array, first, *integers)
-                first += len(integers.numbers)
+        if kind is not None:
+            for codes in _codes(part, spec.sharding, folder, name, shard, kind):
+                kernels.pack_codes(array, first, kind, codes)
+                first += len(codes.numbers)
             continue
         for rows in _rows(part, spec, folder, kernels, name, shard):
             # What reads them trusts it: native code would read, or write, behind the arrays.
@@ -195,18 +196,49 @@ def _some_rows(ranges: Sequence[Range], inputs: int) -> Iterator[slice]:
     return (slice(row, min(row + step, high)) for low, high in ranges for row in range(low, high, step))
 
 
-def _with_integers(folder: StoredWeights, name: str) -> QuantisedFolder | None:
-    """The folder, if it stores the tensor as integers that can be kept."""
-    from mindbatch.checkpoint.quantised.folder import QuantisedFolder  # most weights are floats
+def kept_as_codes(spec: ModelSpec, folder: StoredWeights) -> tuple[int, int]:
+    """Numbers of the model's matrices that native kernels keep as codes, and the bytes that they take."""
+    numbers = nbytes = 0
+    if not isinstance(folder, CodedWeights):
+        return numbers, nbytes
+    names = checkpoint_names(spec.architecture, folder.names)
+    for parameter in spec.parameters:
+        outputs, inputs = parameter.local_outputs(WHOLE), parameter.local_inputs(WHOLE)
+        kind = None if parameter.split else _code_type(parameter, folder, names, packed_type, WHOLE)
+        if kind is not None and inputs is not None:
+            numbers += outputs * inputs
+            nbytes += outputs * kind.nbytes(inputs)
+    return numbers, nbytes
 
-    return folder if isinstance(folder, QuantisedFolder) and folder.has_integers(name) else None
+
+def _code_type(
+    spec: TensorSpec,
+    folder: StoredWeights,
+    names: Callable[[str], str],
+    chosen: Callable[[Collection[CodeType], int], CodeType | None],
+    shard: TensorSlice,
+) -> CodeType | None:
+    """The type in which the codes of a matrix are kept; None if they become floats.
+
+    chosen: `Kernels.code_type`.
+    """
+    inputs = spec.local_inputs(shard)
+    if spec.layout is not Layout.PACKED or inputs is None or not isinstance(folder, CodedWeights):
+        return None
+    stored = dict.fromkeys(folder.code_type(names(part.source)) for part in spec.parts)
+    kinds = [kind for kind in stored if kind is not None]
+    if len(kinds) < len(stored):
+        return None
+    return chosen(kinds, inputs // spec.local_segments(shard))
 
 
-def _integers(
-    part: Part, sharding: Sharding, folder: QuantisedFolder, name: str, shard: TensorSlice
-) -> Iterator[ScaledIntegers]:
+def _codes(
+    part: Part, sharding: Sharding, folder: StoredWeights, name: str, shard: TensorSlice, kind: CodeType
+) -> Iterator[Codes]:
+    """This rank's outputs of a part in order, some at a time."""
     ranges = part.source_ranges(*part.output_bounds(sharding, shard))
     inputs = slice(*part.input_bounds(sharding, shard))
     assert part.inputs is not None
-    for rows in _some_rows(ranges, part.inputs):
-        yield folder.integers(name, rows, inputs)
+    assert isinstance(folder, CodedWeights)
+    for outputs in _some_rows(ranges, part.inputs):
+        yield folder.codes(name, outputs, inputs, kind, part.matrix)

@@ -83,9 +83,10 @@ class ModelConfig:
         kind.choice("auto", "float32", "float16", "bfloat16"),
     )
     quantization: str | None = option(
-        None,
-        "int8 stores matrices as integers with a scale for each output, on CPU; null: as model.dtype",
-        kind.choice("int8"),
+        "auto",
+        "auto keeps numbers that the folder has in 4 or 8 bits, on CPU, all else as model.dtype; int8 stores "
+        "every matrix as integers with a scale for each output, on CPU; null: as model.dtype",
+        kind.choice("auto", "int8"),
     )
     cache_dtype: str = option(
         "auto",

@@ -26,6 +26,7 @@ from mindbatch.decoding.token_kinds import RANDOM, drawn_seed
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.installation import is_installed, missing
 from mindbatch.kernels.memory import (
+    AS_STORED,
     DTYPES,
     FLOAT32,
     QUANTIZATIONS,
@@ -143,6 +144,11 @@ def rounded_cache(model: ModelConfig, device_target: str) -> str | None:
     return None if cache == kernel_dtype(model.dtype, device_target) else cache.name
 
 
+def quantization_of(model: ModelConfig, stored: str | None) -> str | None:
+    """The quantization that results depend on. stored: that of the folder; None for floats."""
+    return None if stored is None and model.quantization == AS_STORED else model.quantization
+
+
 def kept_weights(model: ModelConfig, device_target: str) -> str:
     """Names the type of the matrices; `model.dtype=auto` depends on the device."""
     return weight_type(model.dtype, model.quantization, device_target).name
@@ -173,7 +179,7 @@ def _rounding_errors(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str
     """Yields errors of types that need the native kernels: all else computes in float32 on a CPU."""
     weights = weight_type(model.dtype, model.quantization, runtime.device_target)
     cache = cache_type(model.cache_dtype, model.dtype, model.quantization, runtime.device_target)
-    key = "model.dtype" if model.quantization is None else "model.quantization"
+    key = "model.dtype" if model.quantization in (None, AS_STORED) else "model.quantization"
     for setting, kind in ((key, weights), ("model.cache_dtype", cache)):
         if kind == FLOAT32 or (setting == "model.cache_dtype" and model.cache_dtype == "auto"):
             continue

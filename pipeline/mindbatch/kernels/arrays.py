@@ -15,11 +15,21 @@ FloatArray = npt.NDArray[np.float32]
 KernelParameter = Any
 """A weight or a cache as kernels keep it: an array, or a parameter or tensor of MindSpore over one."""
 PackedWeight = Annotated[Array, "packed weight"]
-"""An operation's input for which the C++ library has a function for each type of weights."""
+"""An operation's input whose kind, a `WeightKind`, the C++ library takes as a setting."""
 CacheArray = Annotated[Array, "cache"]
-"""The same for each type of caches."""
+"""An operation's input for which the C++ library has a function for each type of caches."""
 CopyRows = Callable[[Sequence[tuple[int, int]]], None]
 """Copies rows of several arrays by (source, target)."""
+
+
+class PackedArray(np.ndarray[Any, Any]):
+    """A packed weight that says how it is kept. kind: a `WeightKind`."""
+
+    kind: str
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.kind = getattr(source, "kind", "")
+
 
 CACHE_LINE = 64
 HUGE_PAGE = 2 << 20

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 
 from mindbatch.io.errors import ConfigError
 from mindbatch.kernels.interface import Kernels
-from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType, cache_type, kernel_dtype, weight_type
+from mindbatch.kernels.memory import (
+    AS_STORED,
+    FLOAT32,
+    FloatType,
+    NumberType,
+    cache_type,
+    kernel_dtype,
+    weight_type,
+)
 from mindbatch.kernels.native_library import find_library, library_text
 
 CHOICES = ("auto", "native", "reference")
@@ -60,7 +68,7 @@ def choose_kernels(
         library.set_variant(instruction_set)
     elif arithmetic == "vectors" and library.variant == "amx":
         library.set_variant(COMMON_SET)
-    return NativeKernels(library, weights, cache)
+    return NativeKernels(library, weights, cache, keeps_codes=quantization == AS_STORED)
 
 
 def _reference(name: str, weights: NumberType, cache: FloatType) -> Kernels:
@@ -75,6 +83,12 @@ def _reference(name: str, weights: NumberType, cache: FloatType) -> Kernels:
     from mindbatch.kernels.reference import ReferenceKernels
 
     return ReferenceKernels()
+
+
+def keep_codes(name: str, device_target: str, quantization: str | None) -> bool:
+    """True if kernels of this name keep numbers of quantised folders in their own bits."""
+    is_ours = device_target == "CPU" and name != "reference"
+    return is_ours and quantization == AS_STORED and find_library() is not None
 
 
 def kernel_notes(name: str, device_target: str) -> Iterator[str]:

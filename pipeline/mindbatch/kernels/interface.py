@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,9 +11,16 @@ import numpy as np
 
 from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks
 from mindbatch.kernels.arrays import Array, CopyRows, FloatArray, KernelParameter, aligned_zeros, copy_rows
+from mindbatch.kernels.codes import Codes, CodeType
 from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType
 from mindbatch.kernels.recording import Recording
-from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, CacheShapes, ConvolutionShape, DeltaShape
+from mindbatch.kernels.shapes import (
+    AttentionShape,
+    CacheGeometry,
+    CacheShapes,
+    ConvolutionShape,
+    DeltaShape,
+)
 from mindbatch.kernels.step import ANY_STEP, Batch, IntArray, StepShape
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology
 
@@ -108,14 +115,20 @@ class Kernels(ABC):
         Returns how many finite numbers the kernels' type of weights does not reach.
         """
 
-    def pack_integers(self, packed: Array, first_output: int, numbers: Array, scales: FloatArray) -> None:
-        """Packs int8 [n, inputs] with a scale [n] for each output, unchanged; only if `keeps_integers`."""
+    def code_type(self, stored: Collection[CodeType], inputs: int) -> CodeType | None:
+        """The type in which a matrix of numbers that are stored so is kept unchanged; None if as floats.
+
+        inputs: number of inputs that are summed by themselves.
+        """
+        return None
+
+    def coded_zeros(self, kind: CodeType, outputs: int, inputs: int, segments: int = 1) -> Array:
+        """Allocates a packed weight of codes, which `pack_codes` fills; only of a `code_type`."""
         raise NotImplementedError
 
-    @property
-    def keeps_integers(self) -> bool:
-        """True if weights are packed as int8 with a scale for each output."""
-        return False
+    def pack_codes(self, packed: Array, first_output: int, kind: CodeType, codes: Codes) -> None:
+        """Writes codes of [n, inputs] to the outputs from first_output on."""
+        raise NotImplementedError
 
     @abstractmethod
     def adapter_store(

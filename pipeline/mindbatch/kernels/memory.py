@@ -31,6 +31,9 @@ INT8 = NumberType("int8", 1)
 DTYPES = {"CPU": (FLOAT32, BFLOAT16), "Ascend": (BFLOAT16, FLOAT16)}
 """By device: the types that its kernels compute in, `model.dtype=auto` first."""
 
+AS_STORED = "auto"
+"""The value of `model.quantization` with which numbers of quantised folders are kept in their own bits."""
+
 QUANTIZATIONS = {"CPU": (INT8,), "Ascend": ()}
 """By device: the types beside them that its kernels keep weights in."""
 
@@ -52,12 +55,12 @@ def dtype_error(dtype: str, device_target: str) -> str | None:
 
 def quantization_error(quantization: str | None, dtype: str, device_target: str) -> str | None:
     """Reason why the device's kernels do not keep weights so; None if they do, or none is requested."""
-    if quantization is None:
+    if quantization in (None, AS_STORED):
         return None
     if quantization not in [allowed.name for allowed in QUANTIZATIONS[device_target]]:
         return (
             f"model.quantization={quantization}: not with runtime.device_target={device_target}; "
-            "allowed: null"
+            f"allowed: {AS_STORED}, null"
         )
     if dtype not in ("auto", FLOAT32.name):
         return f"model.quantization={quantization}: not with model.dtype={dtype}; allowed: auto, float32"
@@ -65,7 +68,7 @@ def quantization_error(quantization: str | None, dtype: str, device_target: str)
 
 
 def weight_type(dtype: str, quantization: str | None, device_target: str) -> NumberType:
-    """The type of matrices; vectors and hidden states have that of `kernel_dtype`.
+    """The type of matrices, unless they are kept as stored; vectors and hidden states have `kernel_dtype`.
 
     Raises:
         ConfigError: the kernels of the device do not keep weights so.
@@ -73,9 +76,8 @@ def weight_type(dtype: str, quantization: str | None, device_target: str) -> Num
     if error := dtype_error(dtype, device_target) or quantization_error(quantization, dtype, device_target):
         raise ConfigError(error)
     known = (*DTYPES[device_target], *QUANTIZATIONS[device_target])
-    return next(
-        (number_type for number_type in known if number_type.name == (quantization or dtype)), known[0]
-    )
+    name = dtype if quantization in (None, AS_STORED) else quantization
+    return next((number_type for number_type in known if number_type.name == name), known[0])
 
 
 def kernel_dtype(dtype: str, device_target: str) -> FloatType:

@@ -1,22 +1,29 @@
 """The C++ CPU kernels: what they keep, and the functions of the library by operation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks
-from mindbatch.kernels.arrays import Array, CacheArray, FloatArray, PackedWeight
+from mindbatch.kernels.arrays import Array, CacheArray, PackedArray, PackedWeight
+from mindbatch.kernels.codes import INT8_BY_OUTPUT, Codes, CodeType, packed_type
 from mindbatch.kernels.interface import Kernels, ProgramKernels
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, FloatType, NumberType, padded_head
+from mindbatch.kernels.native_codes import PANEL, coded_zeros, pack_codes
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.native_program import NativeProgram, OutputMemory
-from mindbatch.kernels.native_weights import PANEL, NativeAdapters, NativeWeights
+from mindbatch.kernels.native_weights import NativeAdapters, NativeWeights
 from mindbatch.kernels.process_groups import ProcessGroups
 from mindbatch.kernels.recording import OPERATIONS, RecordedCall, Recording
 from mindbatch.kernels.settings import Struct, Words, encoded, input_types, settings_layout, with_extras
-from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, CacheShapes
+from mindbatch.kernels.shapes import (
+    AttentionShape,
+    CacheGeometry,
+    CacheShapes,
+    WeightKind,
+)
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology
 
 
@@ -28,18 +35,26 @@ class NativeStorage(Kernels):
     sums_segments = True
 
     def __init__(
-        self, library: NativeLibrary, weights: NumberType = FLOAT32, cache: FloatType = FLOAT32
+        self,
+        library: NativeLibrary,
+        weights: NumberType = FLOAT32,
+        cache: FloatType = FLOAT32,
+        *,
+        keeps_codes: bool = False,
     ) -> None:
-        """weights, cache: what matrices, and keys and values, are kept in; all else is float32."""
+        """weights, cache: what matrices, and keys and values, are kept in; all else is float32.
+
+        keeps_codes: True if matrices that are stored as codes are kept as they are.
+        """
         self.library = library
         self._cache_type = cache
         self.process_groups = ProcessGroups(library)
         self._weights = NativeWeights(weights, library)
+        self._integers = self._weights if weights == INT8 else NativeWeights(INT8, library)
+        self._keeps_codes = keeps_codes
         of_cache = "" if cache == FLOAT32 else f"_{cache.name}"
         is_rounded = weights in (BFLOAT16, INT8)
-        self.functions = NativeFunctions(
-            self.process_groups, self._weights.suffix, of_cache, is_rounded=is_rounded
-        )
+        self.functions = NativeFunctions(self.process_groups, weights.name, of_cache, is_rounded=is_rounded)
 
     def join_process_groups(self, topology: Topology, rank: int, secret: bytes | None) -> None:
         """Joins the other ranks in memory that they share, or through MPI."""
@@ -68,12 +83,22 @@ class NativeStorage(Kernels):
     def pack(self, packed: Array, first_output: int, rows: Array) -> int:
         return self._weights.pack(packed, first_output, rows)
 
-    @property
-    def keeps_integers(self) -> bool:
-        return self._weights.type == INT8
+    def code_type(self, stored: Collection[CodeType], inputs: int) -> CodeType | None:
+        if self._keeps_codes:
+            return packed_type(stored, inputs)
+        is_kept = self.weight_type == INT8 and {*stored} == {INT8_BY_OUTPUT}
+        return INT8_BY_OUTPUT if is_kept else None
 
-    def pack_integers(self, packed: Array, first_output: int, numbers: Array, scales: FloatArray) -> None:
-        self._weights.pack_integers(packed, first_output, numbers, scales)
+    def coded_zeros(self, kind: CodeType, outputs: int, inputs: int, segments: int = 1) -> Array:
+        if kind == INT8_BY_OUTPUT:
+            return self._integers.zeros(outputs, inputs, segments)
+        return coded_zeros(self._weights.arena, kind, outputs, inputs, segments)
+
+    def pack_codes(self, packed: Array, first_output: int, kind: CodeType, codes: Codes) -> None:
+        if kind == INT8_BY_OUTPUT:
+            self._integers.pack_integers(packed, first_output, codes.numbers, codes.scales[:, 0])
+        else:
+            pack_codes(packed, kind, first_output, codes)
 
     def adapter_store(
         self, shapes: Mapping[str, AdaptedShape], adapters: Sequence[Ranks], slots: int
@@ -118,7 +143,16 @@ _NO_VECTOR = np.zeros(1, np.float32)
 @cache
 def operation_layout(operation: str) -> Struct:
     """Layout of the words that the library's function takes."""
-    return with_extras(settings_layout(OPERATIONS[operation].function), EXTRAS.get(operation, {}))
+    kinds = dict.fromkeys(_kinds(operation).values(), WeightKind)
+    extras = {**kinds, **EXTRAS.get(operation, {})}
+    return with_extras(settings_layout(OPERATIONS[operation].function), extras)
+
+
+@cache
+def _kinds(operation: str) -> Mapping[int, str]:
+    """By the number of each input that is a packed weight, the setting that has its kind."""
+    inputs = input_types(OPERATIONS[operation].function).items()
+    return {number: f"{name}_kind" for number, (name, hint) in enumerate(inputs) if hint is PackedWeight}
 
 
 class NativeFunction(NamedTuple):
@@ -129,12 +163,13 @@ class NativeFunction(NamedTuple):
 
 
 class NativeFunctions:
-    """The library's function for each operation: mb_, its name, and the type of its weights or caches."""
+    """The library's function for each operation: mb_, its name, and the type of its caches."""
 
     def __init__(self, groups: ProcessGroups, weights: str, cache: str, *, is_rounded: bool) -> None:
-        """weights, cache: how names of functions over them end. is_rounded: see `EXTRAS`."""
+        """weights: the kind of those that do not say theirs. cache: how names of functions over caches end.
+        is_rounded: see `EXTRAS`."""
         self._groups, self._is_rounded = groups, is_rounded
-        self._endings = {PackedWeight: weights, CacheArray: cache}
+        self._weights, self._of_cache = weights, cache
         self._functions: dict[tuple[Any, ...], NativeFunction] = {}
 
     def lowered(self, recording: Recording) -> Recording:
@@ -143,7 +178,12 @@ class NativeFunctions:
         return Recording(recording.inputs, calls, recording.outputs)
 
     def _lowered(self, call: RecordedCall) -> RecordedCall:
-        function = self.function(call.operation, **call.settings)
+        kinds = {
+            name: call.inputs[number].kind
+            for number, name in _kinds(call.operation).items()
+            if isinstance(call.inputs[number], PackedArray)
+        }
+        function = self.function(call.operation, **call.settings, **kinds)
         inputs = [_NO_VECTOR if argument is None else argument for argument in call.inputs]
         if function.settings is not None:
             inputs.append(function.settings)
@@ -154,14 +194,14 @@ class NativeFunctions:
         key = (operation, *settings.items())
         if key not in self._functions:
             layout = operation_layout(operation)
-            words = encoded(layout, settings | self._extras(operation, settings)) if layout.parts else None
-            self._functions[key] = NativeFunction(self.name(operation), words)
+            kinds = dict.fromkeys(_kinds(operation).values(), self._weights)
+            words = encoded(layout, kinds | settings | self._extras(operation, settings))
+            self._functions[key] = NativeFunction(self.name(operation), words if layout.parts else None)
         return self._functions[key]
 
     def name(self, operation: str) -> str:
-        kinds = input_types(OPERATIONS[operation].function)
-        ending = next((ending for kind, ending in self._endings.items() if kind in kinds), "")
-        return f"mb_{operation}{ending}"
+        has_cache = CacheArray in input_types(OPERATIONS[operation].function).values()
+        return f"mb_{operation}{self._of_cache if has_cache else ''}"
 
     def _extras(self, operation: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         match operation:

@@ -30,7 +30,7 @@ VARIANTS = (
     "neon",
     "portable",
 )
-INTERFACE = 19  # mb_interface() in csrc/mindspore_ops.cpp
+INTERFACE = 20  # mb_interface() in csrc/mindspore_ops.cpp
 
 _PRODUCTS = {
     "neon": ("float32", "int32"),

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from mindbatch.kernels.arrays import CACHE_LINE, Array, aligned_zeros
+from mindbatch.kernels.native_codes import PANEL
 from mindbatch.kernels.native_library import NativeLibrary
-from mindbatch.kernels.native_weights import PANEL
 from mindbatch.kernels.recording import ROWS, RecordedCall, Recording, Symbol
 
 PRODUCT = "mb_linear"

@@ -16,11 +16,11 @@ from mindbatch.kernels.adapters import (
     Ranks,
     WholePart,
 )
-from mindbatch.kernels.arrays import Arena, Array, FloatArray, aligned_zeros
+from mindbatch.kernels.arrays import Arena, Array, FloatArray, PackedArray, aligned_zeros
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
+from mindbatch.kernels.native_codes import PANEL
 from mindbatch.kernels.native_library import NativeLibrary
 
-PANEL = 32  # outputs per packed panel: kPanel in csrc/variant_table.h
 _KINDS = {FLOAT32: 0, BFLOAT16: 1, INT8: 2}  # WeightKind there
 _STORED = {np.dtype(np.float32): 0, np.dtype(np.uint16): 1, np.dtype(np.float16): 2}  # StoredKind there
 _DEPTHS = {BFLOAT16: 32, INT8: 64}  # inputs are padded to as many: padded_depth there
@@ -47,25 +47,27 @@ def finer_segments(kind: NumberType, inputs: int, segments: int) -> int:
 
 
 class NativeWeights:
-    """Packs matrices of a type, and names the functions of the library that take them.
-
-    suffix: of the names of these functions.
-    """
+    """Packs matrices of a type."""
 
     def __init__(self, kind: NumberType, library: NativeLibrary) -> None:
-        self.type, self.suffix = kind, "" if kind == FLOAT32 else f"_{kind.name}"
-        self._library, self._arena = library, Arena()
+        self.type = kind
+        self._library, self.arena = library, Arena()
 
-    def zeros(self, outputs: int, inputs: int, segments: int = 1) -> Array:
+    def zeros(self, outputs: int, inputs: int, segments: int = 1) -> PackedArray:
         """[panels, segments, ...], each segment padded by itself."""
         segments = finer_segments(self.type, inputs, segments)
         panels, inputs = -(-outputs // PANEL), inputs // segments
         if self.type == FLOAT32:
-            return self._arena.zeros((panels, segments, inputs, PANEL), np.dtype(np.float32))
+            return self._packed((panels, segments, inputs, PANEL), np.dtype(np.float32))
         whole = _DEPTHS[self.type]
         depth = -(-inputs // whole) * whole
         size = depth * PANEL * self.type.itemsize + _TAILS[self.type]
-        return self._arena.zeros((panels, segments, size), np.dtype(np.int8))
+        return self._packed((panels, segments, size), np.dtype(np.int8))
+
+    def _packed(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> PackedArray:
+        packed = self.arena.zeros(shape, dtype).view(PackedArray)
+        packed.kind = self.type.name
+        return packed
 
     def pack(self, packed: Array, first_output: int, rows: Array) -> int:
         """Packs rows in the library, which rounds them where the type is not float32."""

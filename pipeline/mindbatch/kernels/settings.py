@@ -59,10 +59,10 @@ def settings_layout(function: Callable[..., Any]) -> Struct:
 
 
 @cache
-def input_types(function: Callable[..., Any]) -> list[Any]:
-    """The annotated types of the other parameters."""
+def input_types(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotated types of the other parameters, by their names."""
     hints = get_type_hints(function, include_extras=True)
-    return [hints[name] for name in _parameters(function, is_setting=False)]
+    return {name: hints[name] for name in _parameters(function, is_setting=False)}
 
 
 def _parameters(function: Callable[..., Any], *, is_setting: bool) -> list[str]:

@@ -16,6 +16,10 @@ class OneOf:
     names: tuple[str, ...]
 
 
+WeightKind = Annotated[
+    str, OneOf("WeightKind", ("float32", "bfloat16", "int8", "int4", "float4", "int8_groups"))
+]
+"""Name of how the C++ library keeps a matrix; the last three have scales for groups of inputs."""
 Activation = Annotated[
     str, OneOf("Activation", ("gelu_tanh", "gelu", "silu", "relu", "quick_gelu", "sigmoid", "identity"))
 ]

@@ -54,7 +54,7 @@ class MemoryDemand:
 
     @property
     def weights(self) -> int:
-        return self.numbers * self.setup.weight_type.itemsize
+        return int(self.numbers * self.setup.number_bytes)
 
     @property
     def slot(self) -> int:
@@ -87,7 +87,7 @@ class MemoryDemand:
 
     def parts(self) -> str:
         """Lists the parts with their sizes, in words."""
-        sizes = [f"{size(self.weights)} of weights in {self.setup.weight_type.name}"]
+        sizes = [f"{size(self.weights)} of weights in {self.setup.weight_types}"]
         if self._num_loaded:
             sizes.append(f"{size(self.adapter_slots)} of adapters")
         if self.experts:
@@ -165,6 +165,7 @@ class MemoryDemand:
             number_type
             for number_type in _SMALLER
             if may_be_kept and is_known and self.setup.weight_type == FLOAT32
+            if number_type.itemsize < self.setup.number_bytes
         ]
 
     def _max_cache_mib(self, left: int) -> int:

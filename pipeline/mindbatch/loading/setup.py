@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mindbatch.config.machine import parse_bytes
 from mindbatch.config.model_schema import DEFAULT_BATCH_SIZE, ModelConfig, RuntimeConfig
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
 _STAGE_PROMPT_BYTES = 256
 """Prompt tokens in a step of a stage, times the bytes of a weight, on a CPU: products of smaller types are
 faster, and reading the weights pays off with more tokens. Measured in float32 (64 to 256) and bfloat16."""
+
+
+class KeptCodes(NamedTuple):
+    """Weights that are kept as codes, and bytes that they take with their scales."""
+
+    numbers: int = 0
+    nbytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,11 +73,42 @@ class EngineSetup:
 
     @property
     def weight_type(self) -> NumberType:
+        """The type of matrices that are not kept as codes."""
         return weight_type_of(self.model, self.runtime)
 
     @property
+    def weight_types(self) -> str:
+        """Names the types of the weights."""
+        if not self.kept.numbers:
+            return self.weight_type.name
+        share, bits = self.kept.numbers / self.num_parameters, 8 * self.kept.nbytes / self.kept.numbers
+        return f"{self.weight_type.name}, {share:.0%} of them as stored ({bits:.1f} bits)"
+
+    @property
     def weight_bytes(self) -> int:
-        return self.num_parameters * self.weight_type.itemsize
+        return int(self.num_parameters * self.number_bytes)
+
+    @cached_property
+    def kept(self) -> KeptCodes:
+        """The weights that are kept as they are stored; none where floats are needed of them."""
+        if self.adapters.merged is not None or self.model.provider == "mindformers":
+            return KeptCodes()
+        from mindbatch.backends.loader import kept_as_codes
+        from mindbatch.kernels.choice import keep_codes
+
+        if not keep_codes(self.runtime.kernels, self.runtime.device_target, self.model.quantization):
+            return KeptCodes()
+
+        opened = [self.opened, *([] if self.assistant is None else [self.assistant])]
+        return KeptCodes(
+            *map(sum, zip(*(kept_as_codes(spec, folder) for folder, spec in opened), strict=True))
+        )
+
+    @property
+    def number_bytes(self) -> float:
+        """Bytes of a weight in memory, on average."""
+        itemsize = self.weight_type.itemsize
+        return itemsize - (self.kept.numbers * itemsize - self.kept.nbytes) / max(1, self.num_parameters)
 
     @property
     def stored_bytes(self) -> int:

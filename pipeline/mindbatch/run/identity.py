@@ -13,7 +13,7 @@ import xxhash
 from mindbatch.checkpoint.folders.folder_files import CONFIG_FILES, TOKENIZER_FILES
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig
-from mindbatch.config.model_task import rounded_cache
+from mindbatch.config.model_task import quantization_of, rounded_cache
 from mindbatch.dataset.data_config import COLUMNS
 from mindbatch.dataset.template import template_source
 from mindbatch.decoding.params import PARAMETERS
@@ -69,7 +69,7 @@ def fingerprint_fields(
         **_adapter_fields(config, folder.path.resolve()),
         "model.type": model.type,
         "model.dtype": model.dtype,
-        "model.quantization": model.quantization,
+        "model.quantization": quantization_of(model, folder.quantised),
         "model.cache_dtype": rounded_cache(model, config.runtime.device_target),
         "model.seq_length": model.seq_length,
         "model.provider": model.provider,

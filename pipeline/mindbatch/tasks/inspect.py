@@ -224,6 +224,7 @@ class ModelSupport:
     """Properties of a model folder run by `generate` or `batch` with the defaults of their options.
 
     positions: largest number of tokens of prompt and output.
+    kept_numbers: number of weights that stay as they are stored, in kept_bytes with their scales.
     cached_numbers: numbers in the cache for a token's keys and values.
     model_parallel: numbers of ranks that the model can be sharded over.
     not_on_ascend: reasons why it does not run on Ascend; () if it does.
@@ -234,6 +235,8 @@ class ModelSupport:
     model_type: str
     parameters: int
     positions: int
+    kept_numbers: int
+    kept_bytes: int
     cached_numbers: int
     model_parallel: tuple[int, ...]
     not_on_ascend: tuple[str, ...]
@@ -248,6 +251,12 @@ class ModelSupport:
         ranks = ", ".join(map(str, (1, *self.model_parallel)))
         yield f"runs as {self.model_type}: {self.parameters:,} parameters, up to {self.positions:,} tokens"
         yield f"  on a CPU: {weights}; a token of the cache {size(self.cached_numbers * FLOAT32.itemsize)}"
+        if self.kept_numbers:
+            rest = (self.parameters - self.kept_numbers) * FLOAT32.itemsize
+            yield (
+                f"  by default {self.kept_numbers / self.parameters:.0%} of them stay as stored, in "
+                f"{8 * self.kept_bytes / self.kept_numbers:.1f} bits: {size(self.kept_bytes + rest)}"
+            )
         if self.not_on_ascend:
             yield f"  not on Ascend: {'; '.join(self.not_on_ascend)}"
         else:
@@ -264,12 +273,13 @@ class ModelSupport:
 def model_support(path: Path) -> tuple[ModelSupport | None, list[str]]:
     """Describes how a model folder runs, by its configuration, heads and tokenizer, or why it does not."""
     # NumPy and tokenizers, which pages of other files do not need
+    from mindbatch.backends.loader import kept_as_codes
     from mindbatch.decoding.folder_embeddings import folder_embeddings
     from mindbatch.loading.providers import open_model
     from mindbatch.prompts.tokenizer import Tokenizer
 
     try:
-        spec = open_model(ModelConfig(checkpoint_name_or_path=str(path))).spec
+        folder, spec = open_model(ModelConfig(checkpoint_name_or_path=str(path)))
         tokenizer = Tokenizer.load(path)
     except (CheckpointError, ConfigError) as error:
         return None, [*error.lines]
@@ -278,6 +288,7 @@ def model_support(path: Path) -> tuple[ModelSupport | None, list[str]]:
         spec.model_type,
         spec.num_parameters,
         spec.max_positions,
+        *kept_as_codes(spec, folder),
         spec.cached_numbers,
         tuple(ranks for ranks in NUMBERS_OF_RANKS if not division_errors(spec.architecture, ranks)),
         tuple(spec.ascend_errors(RuntimeConfig().block_size)),

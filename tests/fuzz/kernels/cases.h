@@ -191,25 +191,13 @@ int mb_ids_from(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_scaled(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_sum(int, void**, int*, int64_t**, const char**, void*, void*);
 int64_t mb_run_program(const mindbatch::Program*);
-int mb_linear_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);
-int mb_linear_int8(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_norm_linear(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_add_norm_linear(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_activation_linear(int, void**, int*, int64_t**, const char**, void*, void*);
-int mb_norm_linear_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);
-int mb_add_norm_linear_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);
-int mb_activation_linear_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);
-int mb_norm_linear_int8(int, void**, int*, int64_t**, const char**, void*, void*);
-int mb_add_norm_linear_int8(int, void**, int*, int64_t**, const char**, void*, void*);
-int mb_activation_linear_int8(int, void**, int*, int64_t**, const char**, void*, void*);
-int mb_embedding_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);
-int mb_embedding_int8(int, void**, int*, int64_t**, const char**, void*, void*);
 int64_t mb_pack(int, int, const char*, int64_t, int64_t, int64_t, int64_t, char*, int64_t, int64_t);
 void mb_likeliest(const float*, const float*, int64_t, int64_t, int64_t*, double*);
 void mb_choose(const float*, const float*, const float* const*, const void*, const double*, const int64_t*, int64_t, int64_t,
                int64_t*, double*, int64_t*);
 int mb_head(int, void**, int*, int64_t**, const char**, void*, void*);
-int mb_head_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);
-int mb_head_int8(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_set_variant(const char*);
 }

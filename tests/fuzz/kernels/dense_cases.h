@@ -18,13 +18,14 @@ inline int64_t some_segments(Random& random, int64_t depth) {
 // Ranks that divide the inputs of a product of whole segments add theirs up to its bits: here two, each with every second
 // half of a row and of a panel. weights: [panels, segments, ...].
 template <class Weights>
-void halves_case(Random& random, Operator linear, const Weights& weights, int64_t rows, int64_t depth, int64_t columns) {
+void halves_case(Random& random, mindbatch::WeightKind kind, const Weights& weights, int64_t rows, int64_t depth,
+                 int64_t columns) {
   const int64_t segments = weights.shape[1];
   if (segments < 2) return;
-  const Ints settings = words_of("halves.settings", mindbatch::LinearSettings{columns});
+  const Ints settings = words_of("halves.settings", mindbatch::LinearSettings{columns, kind});
   const Floats x = drawn(random, "halves.x", {rows, depth}), none = drawn(random, "halves.bias", {1});
   const Floats whole = empty("halves.y", {rows, columns});
-  require(call(linear, {x, weights, none, settings, whole}) == 0, "failed");
+  require(call(mb_linear, {x, weights, none, settings, whole}) == 0, "failed");
   std::vector<float> sum(static_cast<size_t>(rows * columns));
   for (int64_t half = 0; half < 2; half++) {
     Shape shape = weights.shape;
@@ -38,7 +39,7 @@ void halves_case(Random& random, Operator linear, const Weights& weights, int64_
       for (int64_t k = 0; k < depth / 2; k++) its_x.push_back(x.values[r * depth + half * (depth / 2) + k]);
     const Weights its_weights("halves.weights", shape, its);
     const Floats part("halves.part_of_x", {rows, depth / 2}, its_x), y = empty("halves.part_of_y", {rows, columns});
-    require(call(linear, {part, its_weights, none, settings, y}) == 0, "failed");
+    require(call(mb_linear, {part, its_weights, none, settings, y}) == 0, "failed");
     for (size_t i = 0; i < sum.size(); i++) sum[i] = half ? sum[i] + y.memory[i] : y.memory[i];
   }
   require(std::equal(sum.begin(), sum.end(), whole.memory), "the sum of two halves has other bits");
@@ -79,7 +80,7 @@ inline void linear_case(Random& random, int64_t rows, int64_t depth, int64_t col
     }
   compare(y, expected, static_cast<double>(depth) / 16);
   head_case(x, weights, bias, y);
-  halves_case(random, mb_linear, weights, rows, depth, columns);
+  halves_case(random, mindbatch::kFloat32, weights, rows, depth, columns);
 }
 
 inline void embed_case(Random& random, int64_t vocabulary, int64_t depth) {

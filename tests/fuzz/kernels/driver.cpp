@@ -5,6 +5,7 @@
 // one element short, which the sanitizer must notice: proof that it would notice a kernel's overflow.
 #include "adapter_case.h"
 #include "choice_case.h"
+#include "codes_cases.h"
 #include "dense_cases.h"
 #include "encoder_case.h"
 #include "expert_case.h"
@@ -69,6 +70,7 @@ void fixed_cases(Random& random) {
   for (const int64_t segments : {1, 2, 8}) square_sums_case(random, 3, segments, 20);
   choice_cases(random);
   rounded_cases(random);
+  codes_cases(random);
   fixed_fusions(random, false);
   adapter_cases(random);
   expert_cases(random);
@@ -129,6 +131,7 @@ void random_case(Random& random) {
   random_latent_case(random);
   random_recurrent_case(random);
   random_rounded_case(random);
+  random_codes_case(random);
   random_fusion(random, false);
 }
 
@@ -137,6 +140,7 @@ bool has_products_only(const std::string& variant) { return variant == "amx" || 
 
 void fixed_products(Random& random, bool attends) {
   rounded_cases(random);
+  codes_cases(random);
   fixed_fusions(random, true);
   if (!attends) return;
   for (AttentionCase each : attention_cases()) {
@@ -148,6 +152,7 @@ void fixed_products(Random& random, bool attends) {
 
 void random_products(Random& random, bool attends) {
   random_rounded_case(random);
+  random_codes_case(random);
   random_fusion(random, true);
   if (attends) random_attention(random, true);
 }

@@ -4,13 +4,12 @@
 
 struct Kind {
   std::string name;
-  int number;
+  mindbatch::WeightKind number;
   int64_t depth_unit, bytes, tail;
-  Operator linear, embed;
 };
 inline const std::vector<Kind> kKinds = {
-    {"bfloat16", 1, 32, 2, 0, mb_linear_bfloat16, mb_embedding_bfloat16},
-    {"int8", 2, 64, 1, 256, mb_linear_int8, mb_embedding_int8},
+    {"bfloat16", mindbatch::kBfloat16, 32, 2, 0},
+    {"int8", mindbatch::kInt8, 64, 1, 256},
 };
 
 // The kinds of numbers that files store: mb_pack's `stored`.
@@ -97,8 +96,8 @@ inline void rounded_linear_case(Random& random, const Kind& kind, int64_t rows, 
   const Floats x = drawn(random, kind.name + ".x", {rows, depth});
   const Floats bias = drawn(random, kind.name + ".bias", {biased ? columns : 1});
   const Floats y = empty(kind.name + ".y", {rows, columns});
-  const Ints settings = words_of(kind.name + ".settings", mindbatch::LinearSettings{columns});
-  require(call(kind.linear, {x, weights.bytes, bias, settings, y}) == 0, "failed");
+  const Ints settings = words_of(kind.name + ".settings", mindbatch::LinearSettings{columns, kind.number});
+  require(call(mb_linear, {x, weights.bytes, bias, settings, y}) == 0, "failed");
   for (int64_t r = 0; r < rows; r++) {
     double largest = 0;
     for (int64_t k = 0; k < depth; k++) largest = std::max(largest, std::fabs(double{x.values[r * depth + k]}));
@@ -112,7 +111,7 @@ inline void rounded_linear_case(Random& random, const Kind& kind, int64_t rows, 
       require(std::fabs(y.memory[r * columns + c] - sum) <= limit, "a sum is too far from what it should be");
     }
   }
-  halves_case(random, kind.linear, weights.bytes, rows, depth, columns);
+  halves_case(random, kind.number, weights.bytes, rows, depth, columns);
 }
 
 inline void rounded_embed_case(Random& random, const Kind& kind, int64_t vocabulary, int64_t depth) {
@@ -122,8 +121,8 @@ inline void rounded_embed_case(Random& random, const Kind& kind, int64_t vocabul
   const std::vector<int32_t> values = {0, last, -1, INT32_MAX, INT32_MIN, last / 2};
   const Ints ids("embed.ids", {static_cast<int64_t>(values.size())}, values);
   const Floats y = empty(kind.name + ".rows_of", {static_cast<int64_t>(values.size()), depth});
-  const Ints settings = words_of(kind.name + ".settings", mindbatch::EmbeddingSettings{depth});
-  require(call(kind.embed, {ids, weights.bytes, settings, y}) == 0, "failed");
+  const Ints settings = words_of(kind.name + ".settings", mindbatch::EmbeddingSettings{depth, kind.number});
+  require(call(mb_embedding, {ids, weights.bytes, settings, y}) == 0, "failed");
   std::vector<double> expected;
   for (const int32_t id : values)
     for (int64_t k = 0; k < depth; k++) expected.push_back(id < 0 || id > last ? 0 : weights.at(id, k));

@@ -1,6 +1,7 @@
 """Model folders of Hugging Face, and single ranks of them: configuration and weights, checked as a whole."""
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -28,6 +29,7 @@ from mindbatch.checkpoint.folders.weight_files import rank_folders, weights_in
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, Array, read_values
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.placement.regions import Segment, full_region
+from mindbatch.kernels.codes import Codes, CodeType
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 
@@ -68,6 +70,24 @@ class StoredWeights(Protocol):
         is_widened: True for float32; False allows the stored type, as `array_type` has it.
         """
         ...
+
+
+class CodedWeights(ABC):
+    """`StoredWeights` of which some matrices are whole numbers with scales."""
+
+    @abstractmethod
+    def code_type(self, name: str) -> CodeType | None:
+        """The type of a matrix's numbers; None if it is not made of such."""
+
+    @abstractmethod
+    def codes(
+        self, name: str, outputs: slice, inputs: slice, kind: CodeType, number: int | None = None
+    ) -> Codes:
+        """Reads some outputs and inputs of a matrix, both given by bounds inside it.
+
+        kind: a `packed_type` of its own type; groups of it begin with the inputs.
+        number: that of the matrix in a stack; None for a single matrix.
+        """
 
 
 class ModelFolder(TensorSet):

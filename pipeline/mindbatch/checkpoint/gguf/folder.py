@@ -10,15 +10,17 @@ import numpy as np
 
 from mindbatch.checkpoint.error_lines import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import read_configs
-from mindbatch.checkpoint.folders.model_folder import ComputedFolder, code_notes
+from mindbatch.checkpoint.folders.model_folder import CodedWeights, ComputedFolder, code_notes
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
 from mindbatch.checkpoint.formats.floats import Array, FloatArray, bounded, read_values
+from mindbatch.checkpoint.formats.ggml_types import BlockType
 from mindbatch.checkpoint.formats.gguf_file import open_gguf
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.gguf.architectures import FileModel, model_of
 from mindbatch.checkpoint.gguf.tensors import AssembledSource, TensorSource
 from mindbatch.io.closing import Closing, closed_on_error
 from mindbatch.io.errors import CheckpointError
+from mindbatch.kernels.codes import Codes, CodeType
 from mindbatch.parallel.topology import WHOLE
 
 _NUMBERS_AT_ONCE = 1 << 18  # bounds what is computed on the way to a few MiB
@@ -87,19 +89,50 @@ class GgufFiles(Closing):
     def _stored(self, name: str, rows: slice, columns: slice | None) -> FloatArray:
         """Rows as they are stored; of a stack of matrices they are counted on from one to the next."""
         file = self.file_of[name]
-        block, width = file.blocks.get(name), file.tensors[name].shape[-1]
-        if block is None or columns is None:
+        if name not in file.blocks or columns is None:
             values: FloatArray = read_values(file, name, rows, columns)
             return values
+        block, some, before = self._blocks(name, rows, columns)
+        with np.errstate(all="ignore"):  # scales that are none are refused
+            floats = block.decoded(some).reshape(rows.stop - rows.start, -1)
+        self._refuse_outside(name, floats)
+        return floats[:, before : before + columns.stop - columns.start]
+
+    def codes(self, source: TensorSource, rows: slice, columns: slice, kind: CodeType) -> Codes:
+        """Some rows and columns of blocks as numbers of a type that has them."""
+        wanted = source.stored_rows(rows)
+        part = slice(int(wanted.min()), int(wanted.max()) + 1)
+        block, some, before = self._blocks(source.name, part, columns)
+        with np.errstate(all="ignore"):
+            codes = block.codes(some)
+        assert kind.group is not None
+        assert block.kind.group is not None
+        starts = np.arange(before, before + columns.stop - columns.start, kind.group) // block.kind.group
+        numbers = codes.numbers.reshape(part.stop - part.start, -1)
+        chosen = wanted - part.start
+        floats = []
+        for values in (codes.scales, codes.offsets):
+            if values is not None:
+                self._refuse_outside(source.name, values)
+                floats.append(values.reshape(len(numbers), -1)[chosen[:, None], starts])
+        if kind.has_offsets and codes.offsets is None:
+            floats.append(np.zeros_like(floats[0]))
+        return Codes(numbers[chosen, before : before + columns.stop - columns.start], *floats)
+
+    def _blocks(self, name: str, rows: slice, columns: slice) -> tuple[BlockType, Array, int]:
+        """Blocks [n, bytes] of rows that have these columns, and how many numbers precede these in a row."""
+        file = self.file_of[name]
+        block, width = file.blocks[name], file.tensors[name].shape[-1]
         stored = np.empty((rows.stop - rows.start, width), np.uint8)
         file.read_into(name, rows.start * width, stored.data.cast("B"))
         first, last = columns.start // block.size, -(-columns.stop // block.size)
         some = stored[:, first * block.nbytes : last * block.nbytes].reshape(-1, block.nbytes)
-        with np.errstate(all="ignore"):  # scales that are none are refused
-            floats = block.decoded(some).reshape(len(stored), -1)
+        return block, some, columns.start - first * block.size
+
+    def _refuse_outside(self, name: str, floats: FloatArray) -> None:
         if not np.isfinite(floats).all():
-            raise CheckpointError(f"{file.path}: tensor {shown(name)}: holds scales that are not finite")
-        return floats[:, columns.start - first * block.size : columns.stop - first * block.size]
+            path = self.file_of[name].path
+            raise CheckpointError(f"{path}: tensor {shown(name)}: holds scales that are not finite")
 
     @property
     def title(self) -> str:
@@ -120,7 +153,7 @@ class GgufFiles(Closing):
             file.close()
 
 
-class GgufFolder(ComputedFolder):
+class GgufFolder(CodedWeights, ComputedFolder):
     """A folder that `unpacked` has made of files, which are elsewhere."""
 
     def __init__(self, home: Path, paths: Sequence[Path]) -> None:
@@ -160,6 +193,21 @@ class GgufFolder(ComputedFolder):
         if len(info.shape) > 2:
             raise CheckpointError(f"{self.file_name(name)}: tensor {shown(name)} is not part of a model")
         return self._files.floats(source, *bounded(info.shape, *(rows, columns)[: len(info.shape)]))
+
+    def code_type(self, name: str) -> CodeType | None:
+        source = self._sources[name]
+        if isinstance(source, AssembledSource) or source.is_less_one:
+            return None
+        block = self._files.file_of[source.name].blocks.get(source.name)
+        return None if block is None else block.kind
+
+    def codes(
+        self, name: str, outputs: slice, inputs: slice, kind: CodeType, number: int | None = None
+    ) -> Codes:
+        source = self._sources[name]
+        assert isinstance(source, TensorSource)
+        rows, columns = bounded(source.shape, outputs, inputs)
+        return self._files.codes(source, rows, columns, kind)
 
     def _assembled(
         self, name: str, source: AssembledSource, rows: slice | None, columns: slice | None

@@ -21,6 +21,7 @@ from mindbatch.checkpoint.quantised.layout import (
 )
 from mindbatch.checkpoint.quantised.scheme import ReadValues, Scheme, titles
 from mindbatch.io.errors import CheckpointError
+from mindbatch.kernels.codes import INT8_BY_OUTPUT, CodeType
 
 _MAX_BYTES = 100_000_000
 _WEIGHT = ".weight"
@@ -86,6 +87,9 @@ class StaticInt8(QuantisedLayout):
             )
         scales = tensors.get("weight_scale", (steps / tensors["input_scale"]).astype(np.float32))
         return GroupedMatrix((outputs, inputs), lambda part: numbers[part], scales[:, None], 0)
+
+    def code_type(self, small: Mapping[str, Array], inputs: int) -> CodeType | None:
+        return INT8_BY_OUTPUT
 
 
 _OFFSETS = (*HALVES, "I8", "I32", "I64")
@@ -156,6 +160,9 @@ class FourBitInts(QuantisedLayout):
             0,
             self.groups_in_order(inputs),
         )
+
+    def code_type(self, small: Mapping[str, Array], inputs: int) -> CodeType | None:
+        return self.coded("int4", small, inputs)
 
 
 def _codes(pairs: Array, rows: slice) -> Array:

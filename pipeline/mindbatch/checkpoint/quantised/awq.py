@@ -14,6 +14,7 @@ from mindbatch.checkpoint.quantised.method import (
     read_group_size,
 )
 from mindbatch.checkpoint.quantised.scheme import ByMark, Scheme
+from mindbatch.kernels.codes import CodeType
 
 BITS, CODES_IN_WORD = 4, 8
 _ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # the output whose code is in each slot of a word, from the lowest on
@@ -61,7 +62,12 @@ class Awq(QuantisedLayout):
             np.ascontiguousarray(tensors["scales"].T),
             _by_outputs(tensors["qzeros"]).astype(np.float32),
             self.groups_in_order(inputs),
+            middle=1 << (BITS - 1),
         )
+
+    def code_type(self, small: Mapping[str, Array], inputs: int) -> CodeType | None:
+        has_offsets = bool(np.any(_by_outputs(small["qzeros"]) != 1 << (BITS - 1)))
+        return self.coded(f"int{BITS}", small, inputs, has_offsets=has_offsets)
 
 
 def _by_outputs(words: Array) -> Array:

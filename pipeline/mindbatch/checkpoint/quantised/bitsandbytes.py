@@ -129,7 +129,7 @@ class FourBits(QuantisedLayout):
             return scaled.reshape(-1, inputs)
 
         ones = np.ones((outputs, 1), np.float32)
-        return GroupedMatrix((outputs, inputs), numbers_of, ones, 0, is_integer=False)
+        return GroupedMatrix((outputs, inputs), numbers_of, ones, 0, unit=None)
 
 
 class _FourBitScheme(Scheme):

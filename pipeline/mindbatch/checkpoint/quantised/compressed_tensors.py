@@ -22,6 +22,7 @@ from mindbatch.checkpoint.quantised.layout import (
 )
 from mindbatch.checkpoint.quantised.method import QuantisationMethod, SettingsReader, compiled, read_bits
 from mindbatch.checkpoint.quantised.scheme import ByMark, ByName, Scheme
+from mindbatch.kernels.codes import CodeType
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,7 @@ class CompressedPacked(QuantisedLayout):
         words = tensors["weight_packed"]
         zeros: Array | int = 1 << (self.bits - 1)
         if not self.is_symmetric:
-            packed = unpacked(tensors["weight_zero_point"].T, self.bits)
-            zeros = packed[:, :outputs].T.astype(np.float32)
+            zeros = self._zeros(tensors)[:outputs].astype(np.float32)
         groups = tensors.get("weight_g_idx")
         if groups is None:
             groups = self.groups_in_order(inputs)
@@ -83,7 +83,16 @@ class CompressedPacked(QuantisedLayout):
             tensors["weight_scale"],
             zeros,
             groups,
+            middle=1 << (self.bits - 1),
         )
+
+    def code_type(self, small: Mapping[str, Array], inputs: int) -> CodeType | None:
+        has_offsets = not self.is_symmetric and bool(np.any(self._zeros(small) != 1 << (self.bits - 1)))
+        return self.coded(f"int{self.bits}", small, inputs, has_offsets=has_offsets)
+
+    def _zeros(self, tensors: Mapping[str, Array]) -> Array:
+        """The zeros, [outputs and what fills the last word, groups]."""
+        return unpacked(tensors["weight_zero_point"].T, self.bits).T
 
 
 class _Group(NamedTuple):

@@ -22,6 +22,7 @@ from mindbatch.checkpoint.quantised.small_floats import (
     from_exponents,
     refuse_nan,
 )
+from mindbatch.kernels.codes import CodeType
 
 
 class StoredNumber(NamedTuple):
@@ -106,8 +107,13 @@ class EightBits(QuantisedLayout):
             self._by_output(scales, outputs),
             self._by_output(zeros, outputs) if zeros.any() else 0,
             self.groups_in_order(inputs),
-            is_integer=is_integer,
+            unit=1 if is_integer else None,
         )
+
+    def code_type(self, small: Mapping[str, Array], inputs: int) -> CodeType | None:
+        if self.number is not INT8:
+            return None
+        return self.coded("int8", small, inputs, has_offsets=bool(np.any(small.get(str(self.zeros), 0))))
 
     def _by_output(self, blocks: Array, outputs: int) -> Array:
         return np.repeat(blocks, self.block[0] or outputs, axis=0)[:outputs]

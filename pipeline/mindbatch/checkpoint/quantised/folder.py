@@ -9,13 +9,14 @@ from typing import NamedTuple
 import numpy as np
 
 from mindbatch.checkpoint.error_lines import collecting, located, raise_if_any, shown
-from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.folders.model_folder import CodedWeights, ModelFolder
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, Array, bounded
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.checkpoint.quantised.layout import GroupedMatrix, Needed, QuantisedLayout, ScaledIntegers
+from mindbatch.checkpoint.quantised.layout import GroupedMatrix, Needed, QuantisedLayout
 from mindbatch.checkpoint.quantised.scheme import Scheme
 from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import CheckpointError
+from mindbatch.kernels.codes import Codes, CodeType
 
 _CODES = {
     "U8": np.uint8,
@@ -61,7 +62,7 @@ class _LastRead(local):
     matrix: tuple[str, int | None, GroupedMatrix] | None = None
 
 
-class QuantisedFolder(ModelFolder):
+class QuantisedFolder(CodedWeights, ModelFolder):
     """A whole model's folder, with each quantised matrix under the name of its weight.
 
     Opening reads the scales, zeros and groups, too, so that errors appear before the weights load.
@@ -81,6 +82,7 @@ class QuantisedFolder(ModelFolder):
                 layouts = scheme.layouts(self.tensors, self._few_values)
             stored = [_StoredMatrix(*item) for item in layouts.items()]
             self._matrices = {matrix.plain: matrix for matrix in stored}
+            self._code_types: dict[str, CodeType | None] = {}
             self._parts = {
                 matrix.part(end)
                 for matrix in stored
@@ -133,13 +135,14 @@ class QuantisedFolder(ModelFolder):
             return self._matrix(name, number).floats(outputs, inputs).T
         return self._matrix(name).floats(*bounded(self.info(name).shape, rows, columns))
 
-    def has_integers(self, name: str) -> bool:
-        """True for a matrix that is stored in 8 bits with a scale for each output."""
-        matrix = self._matrices.get(name)
-        return matrix is not None and not matrix.layout.is_stacked and self._matrix(name).has_row_scales
+    def code_type(self, name: str) -> CodeType | None:
+        return self._code_types.get(name)
 
-    def integers(self, name: str, rows: slice, columns: slice) -> ScaledIntegers:
-        return self._matrix(name).integers(*bounded(self.info(name).shape, rows, columns))
+    def codes(
+        self, name: str, outputs: slice, inputs: slice, kind: CodeType, number: int | None = None
+    ) -> Codes:
+        bounded(self._size(self._matrices[name]), outputs, inputs)
+        return self._matrix(name, number).codes_of(outputs, inputs, kind)
 
     def _matrix(self, name: str, number: int | None = None) -> GroupedMatrix:
         """The matrix, or one of a stack; its integers stay in memory until the thread reads another one."""
@@ -230,6 +233,8 @@ class QuantisedFolder(ModelFolder):
             }
             label, size = self._label(matrix.main), self._size(matrix)
             errors += [f"{label}: {error}" for error in matrix.layout.value_errors(small, *size)]
+            if not errors:
+                self._code_types[matrix.plain] = matrix.layout.code_type(small, size[1])
         return errors
 
     def _stored_bits(self) -> float:

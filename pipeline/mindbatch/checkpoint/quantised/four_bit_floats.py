@@ -18,9 +18,11 @@ from mindbatch.checkpoint.quantised.small_floats import (
     MAX_OF_E2M1,
     STORED_E4M3,
     STORED_EXPONENTS,
+    UNIT_OF_E2M1,
     from_exponents,
     from_pairs,
 )
+from mindbatch.kernels.codes import CodeType
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,11 @@ class Mxfp4Matrix(QuantisedLayout):
         pairs, scales = tensors[self.main], self.decoded(tensors)
         raise_if_any([*scale_errors(self.scales, scales)])
         return GroupedMatrix(
-            (outputs, inputs), lambda part: from_pairs(pairs[part], E2M1_PAIRS), scales, 0, is_integer=False
+            (outputs, inputs), lambda part: from_pairs(pairs[part], E2M1_PAIRS), scales, 0, unit=UNIT_OF_E2M1
         )
+
+    def code_type(self, small: Mapping[str, Array], inputs: int) -> CodeType | None:
+        return self.coded("float4", small, inputs)
 
     def decoded(self, tensors: Mapping[str, Array]) -> Array:
         """The scales in float32."""

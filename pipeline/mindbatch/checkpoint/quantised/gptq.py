@@ -16,6 +16,7 @@ from mindbatch.checkpoint.quantised.method import (
     read_group_size,
 )
 from mindbatch.checkpoint.quantised.scheme import ByMark, ByName, Scheme
+from mindbatch.kernels.codes import CodeType
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,6 @@ class Gptq(QuantisedLayout):
 
     def matrix(self, tensors: Mapping[str, Array], outputs: int, inputs: int) -> GroupedMatrix:
         words = tensors["qweight"]
-        zeros = unpacked(tensors["qzeros"], self.bits).T
-        if self.is_first_format:
-            zeros = (zeros + np.uint8(1)) & np.uint8((1 << self.bits) - 1)
         in_order = np.arange(inputs) // (self.group_size or inputs)
         stored = tensors.get("g_idx", in_order)
         is_in_order = np.array_equal(stored, in_order)
@@ -69,9 +67,21 @@ class Gptq(QuantisedLayout):
             (outputs, inputs),
             lambda rows: unpacked(words[:, rows].T, self.bits),
             np.ascontiguousarray(tensors["scales"].T),
-            zeros.astype(np.float32),
+            self._zeros(tensors).astype(np.float32),
             groups,
+            middle=1 << (self.bits - 1),
         )
+
+    def code_type(self, small: Mapping[str, Array], inputs: int) -> CodeType | None:
+        has_offsets = bool(np.any(self._zeros(small) != 1 << (self.bits - 1)))
+        return self.coded(f"int{self.bits}", small, inputs, has_offsets=has_offsets)
+
+    def _zeros(self, tensors: Mapping[str, Array]) -> Array:
+        """The zeros, [outputs, groups]."""
+        zeros = unpacked(tensors["qzeros"], self.bits).T
+        if self.is_first_format:
+            zeros = (zeros + np.uint8(1)) & np.uint8((1 << self.bits) - 1)
+        return zeros
 
 
 def _read(settings: SettingsReader) -> Scheme:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from mindbatch.checkpoint.formats.floats import Array, FloatArray
+from mindbatch.kernels.codes import Codes, CodeType
 
 WORD_BITS = 32
 
@@ -27,13 +27,6 @@ def unpacked(words: Array, bits: int) -> Array:
 ROWS_AT_ONCE = 64  # bounds what is computed on the way to a few hundred KiB
 
 
-class ScaledIntegers(NamedTuple):
-    """Some outputs of a matrix, [n, inputs], and the scale [n] of each."""
-
-    numbers: npt.NDArray[np.int8]
-    scales: FloatArray
-
-
 @dataclass(frozen=True)
 class GroupedMatrix:
     """[outputs, inputs]: (code - zero) * scale in float32, exact for scales in half precision.
@@ -42,7 +35,8 @@ class GroupedMatrix:
     scales: [outputs, groups].
     zeros: [outputs, groups], or one number for all.
     groups: [inputs], the group of each input; None if groups of equal size follow one another.
-    is_integer: False if codes are unpacked to numbers that are no integers.
+    unit: what codes are whole multiples of; None if they are of none.
+    middle: what is taken from codes that `zeros` are given for, so that they have a sign.
     """
 
     shape: tuple[int, int]
@@ -50,7 +44,8 @@ class GroupedMatrix:
     scales: FloatArray
     zeros: FloatArray | int
     groups: Array | None = None
-    is_integer: bool = True
+    unit: float | None = 1
+    middle: int = 0
 
     def floats(self, rows: slice, columns: slice) -> FloatArray:
         """Some outputs and inputs, given by bounds inside the matrix."""
@@ -73,15 +68,31 @@ class GroupedMatrix:
         grouped *= scales[:, :, None]
         return codes
 
-    @property
-    def has_row_scales(self) -> bool:
-        """True if each output has one scale, and the codes less their zero are numbers of int8."""
-        return self.is_integer and self.scales.shape[1] == 1 and isinstance(self.zeros, int)
+    def codes_of(self, rows: slice, columns: slice, kind: CodeType) -> Codes:
+        """Some outputs and inputs, given by bounds inside the matrix, as numbers of a type that has them.
 
-    def integers(self, rows: slice, columns: slice) -> ScaledIntegers:
-        assert self.has_row_scales
-        codes = self.codes(rows)[:, columns].astype(np.int16) - self.zeros
-        return ScaledIntegers(codes.astype(np.int8), np.ascontiguousarray(self.scales[rows, 0]))
+        A zero of each group becomes what its middle number lacks to it: exact where floats of scales are
+        halves.
+        """
+        assert self.unit is not None
+        numbers = self.codes(rows)[:, columns]
+        if self.unit != 1:
+            numbers = numbers / np.float32(self.unit)
+        if kind.group is None:
+            group_of = np.zeros(1, np.intp)
+        elif self.groups is None:
+            group_of = (
+                np.arange(columns.start, columns.stop, kind.group) * self.scales.shape[1] // self.shape[1]
+            )
+        else:
+            group_of = self.groups[columns.start : columns.stop : kind.group]
+        scales = np.take(self.scales[rows], group_of, axis=1) * np.float32(self.unit)
+        middle = self.zeros if isinstance(self.zeros, int) else self.middle
+        offsets = None
+        if kind.has_offsets:
+            zeros = middle if isinstance(self.zeros, int) else np.take(self.zeros[rows], group_of, axis=1)
+            offsets = (middle - zeros) * scales
+        return Codes((numbers.astype(np.int16) - middle).astype(np.int8), scales, offsets)
 
 
 HALVES = ("F16", "BF16", "F32")  # dtypes of scales
@@ -156,6 +167,15 @@ class QuantisedLayout(ABC):
         """Number of groups of a row."""
         return 1 if self.group_size is None else -(-inputs // self.group_size)
 
+    def coded(
+        self, numbers: str, small: Mapping[str, Array], inputs: int, *, has_offsets: bool = False
+    ) -> CodeType | None:
+        """The type of these numbers, whose groups are in order; None if `order` is another one."""
+        in_order = np.arange(inputs) // (self.group_size or inputs)
+        if not np.array_equal(small.get(self.order, in_order), in_order):
+            return None
+        return CodeType(numbers, self.group_size, has_offsets)
+
     def groups_in_order(self, inputs: int) -> Array | None:
         """Computes `GroupedMatrix.groups` for groups of neighbours, of which the last may be smaller."""
         if self.group_size is None or inputs % self.group_size == 0:
@@ -182,6 +202,13 @@ class QuantisedLayout(ABC):
                 yield from scale_errors(end, values)
         if self.order in small:
             yield from _group_errors(self.order, small[self.order], self.groups(inputs))
+
+    def code_type(self, small: Mapping[str, Array], inputs: int) -> CodeType | None:
+        """The type of the numbers of a matrix of so many inputs; None if they are no whole numbers.
+
+        small: the tensors that are not large.
+        """
+        return None
 
     @abstractmethod
     def matrix(self, tensors: Mapping[str, Array], outputs: int, inputs: int) -> GroupedMatrix:

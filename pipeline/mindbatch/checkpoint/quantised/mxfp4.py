@@ -9,9 +9,11 @@ from mindbatch.checkpoint.quantised.scheme import ByMark
 from mindbatch.checkpoint.quantised.small_floats import (
     E2M1_PAIRS,
     MAX_OF_E2M1,
+    UNIT_OF_E2M1,
     from_exponents,
     from_pairs,
 )
+from mindbatch.kernels.codes import CodeType
 
 BYTES = 16  # of a block; the number in the lower bits of each comes first
 
@@ -40,7 +42,12 @@ class Mxfp4(QuantisedLayout):
 
     def matrix(self, tensors: Mapping[str, Array], outputs: int, inputs: int) -> GroupedMatrix:
         pairs, scales = tensors["blocks"].reshape(outputs, -1), from_exponents(tensors["scales"], MAX_OF_E2M1)
-        return GroupedMatrix((outputs, inputs), lambda rows: from_pairs(pairs[rows], E2M1_PAIRS), scales, 0)
+        return GroupedMatrix(
+            (outputs, inputs), lambda rows: from_pairs(pairs[rows], E2M1_PAIRS), scales, 0, unit=UNIT_OF_E2M1
+        )
+
+    def code_type(self, small: Mapping[str, Array], inputs: int) -> CodeType | None:
+        return CodeType("float4", 2 * BYTES)
 
 
 METHODS = (QuantisationMethod("mxfp4", "MXFP4 experts", lambda settings: ByMark(Mxfp4())),)

@@ -29,6 +29,8 @@ E4M3 = _e4m3()
 _SIZES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 E2M1 = np.concatenate((_SIZES, -_SIZES))
 """By a code of four bits, the number that it stands for."""
+UNIT_OF_E2M1 = 0.5
+"""All of them are whole multiples of it."""
 
 
 def pair_table(numbers: FloatArray, *, high_first: bool = False) -> Array:

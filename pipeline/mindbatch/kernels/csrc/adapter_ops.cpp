@@ -136,7 +136,7 @@ bool find_adapters(const Adapters& adapters, const AdaptedShape& shape, const in
 // x [rows, depth], packed weights [panels, segments, ...], slots [rows], arena [panels, kAdapterPanel], table [slots, parts,
 // fields of AdapterPart], settings -> y [rows, columns], inner [rows, rank]
 // Fails, with nothing written, when a slot or an adapter is outside.
-int adapted_products(int count, void** params, int64_t** shapes, WeightKind kind) {
+int adapted_products(int count, void** params, int64_t** shapes) {
   PoolLock lock;
   const auto settings = read_settings<AdaptedProductsSettings>(params[5]);
   const AdaptedShape& shape = settings.shape;
@@ -148,7 +148,9 @@ int adapted_products(int count, void** params, int64_t** shapes, WeightKind kind
   if (count != 8 || !find_adapters(adapters, shape, ints(params[2]), rows, rank, depth, whole, found)) return kOutside;
   const float* x = floats(params[0]);
   float *y = static_cast<float*>(params[6]), *inner = static_cast<float*>(params[7]);
-  linear_of_step({x, params[1], nullptr, y, rows, depth, columns, segments}, kind);
+  LinearArgs arguments = {x, params[1], nullptr, y, rows, depth, columns, segments};
+  arguments.groups = groups_of(shapes[1], settings.weight_kind, depth);
+  linear_of_step(arguments, settings.weight_kind);
   std::fill_n(inner, rows * rank, 0.0f);
   if (found.groups.empty()) return 0;
   replace_rows(adapters, found, x, y, depth, columns, segments);
@@ -162,9 +164,10 @@ int adapted_products(int count, void** params, int64_t** shapes, WeightKind kind
 // ids [tokens], packed weights [panels, ...], slots [tokens], arena, table [slots, 1, fields of AdapterPart],
 // settings -> y [tokens, depth]
 // Fails, with nothing written, when a slot or an adapter is outside.
-int adapted_embedding(int count, void** params, int64_t** shapes, WeightKind kind) {
+int adapted_embedding(int count, void** params, int64_t** shapes) {
   PoolLock lock;
-  const AdaptedShape shape = settings_of<AdaptedEmbeddingSettings>(count, params).shape;
+  const auto settings = settings_of<AdaptedEmbeddingSettings>(count, params);
+  const AdaptedShape& shape = settings.shape;
   const int64_t tokens = shapes[0][0], depth = shapes[6][1], vocabulary = shape.inputs;
   const Adapters adapters = {floats(params[3]), static_cast<const AdapterPart*>(params[4]), shape.widths.data,
                              shapes[3][0], shapes[4][0], 1};
@@ -179,7 +182,8 @@ int adapted_embedding(int count, void** params, int64_t** shapes, WeightKind kin
   float* y = static_cast<float*>(params[6]);
   const int32_t* ids = ints(params[0]);
   const int64_t rows = shapes[1][0] * kPanel;
-  table->embed[kind]({ids, params[1], y, tokens, depth, rows, shapes[1][1]});
+  const InputGroups groups = groups_of(shapes[1], settings.weight_kind, depth);
+  table->embed[settings.weight_kind]({ids, params[1], y, tokens, depth, rows, shapes[1][1], groups});
   if (found.groups.empty()) return 0;
   replace_tokens(adapters, found, ids, y, depth, rows);
   std::vector<float> zeros(static_cast<size_t>(largest));
@@ -192,9 +196,7 @@ int adapted_embedding(int count, void** params, int64_t** shapes, WeightKind kin
 
 using namespace mindbatch;
 
-MB_OP(mb_adapted_products) { return adapted_products(count, params, shapes, kFloat32); }
-MB_OP(mb_adapted_products_bfloat16) { return adapted_products(count, params, shapes, kBfloat16); }
-MB_OP(mb_adapted_products_int8) { return adapted_products(count, params, shapes, kInt8); }
+MB_OP(mb_adapted_products) { return adapted_products(count, params, shapes); }
 
 // y [rows, columns], inner [rows, rank], bias [columns] or [1], slots [rows], arena, table, settings -> [rows, columns]
 // Fails, with nothing written, when a slot or an adapter is outside.
@@ -222,6 +224,4 @@ MB_OP(mb_adapted_sum) {
   return 0;
 }
 
-MB_OP(mb_adapted_embedding) { return adapted_embedding(count, params, shapes, kFloat32); }
-MB_OP(mb_adapted_embedding_bfloat16) { return adapted_embedding(count, params, shapes, kBfloat16); }
-MB_OP(mb_adapted_embedding_int8) { return adapted_embedding(count, params, shapes, kInt8); }
+MB_OP(mb_adapted_embedding) { return adapted_embedding(count, params, shapes); }

@@ -14,18 +14,32 @@ constexpr int64_t kRowsOfTask = 64;  // at least, where an expert's rows are cut
 constexpr int64_t kTasksOfThread = 4;
 constexpr int64_t kRoutedAtOnce = 8;
 
-// The matrices of all experts, each beginning with a panel of its own, and what is added to their products.
-struct ExpertWeights {
-  const char *up, *down;  // [experts]([2 * inner, hidden]), the gates first, and [experts]([hidden, inner])
-  const float *up_bias, *down_bias;  // [experts, 2 * inner] and [experts, hidden], or null
-  int64_t hidden, inner, up_segments, down_segments;
+// A packed stack of matrices [experts]([outputs, inputs]), each beginning with a panel of its own.
+struct Stack {
+  const char* weights;
+  int64_t inputs, outputs, segments;
   WeightKind kind;
+  InputGroups groups;
 
-  static int64_t panels(int64_t outputs) { return (outputs + kPanel - 1) / kPanel; }
-  const char* up_of(int64_t expert) const { return up + expert * panels(2 * inner) * panel_bytes(hidden, kind, up_segments); }
-  const char* down_of(int64_t expert) const {
-    return down + expert * panels(hidden) * panel_bytes(inner, kind, down_segments);
+  Stack(const void* its_weights, const int64_t* shape, WeightKind its_kind, int64_t its_inputs, int64_t its_outputs)
+      : weights(static_cast<const char*>(its_weights)), inputs(its_inputs), outputs(its_outputs), segments(shape[1]),
+        kind(its_kind), groups(groups_of(shape, its_kind, its_inputs)) {}
+
+  // y [rows, outputs] = x [rows, inputs] W^T + b, of one expert.
+  void multiply(int64_t expert, const float* x, const float* bias, float* y, int64_t rows) const {
+    const int64_t panels = (outputs + kPanel - 1) / kPanel;
+    LinearArgs arguments = {x, weights + expert * panels * panel_bytes(inputs, kind, segments, groups), bias, y, rows,
+                            inputs, outputs, segments};
+    arguments.groups = groups;
+    table->linear[kind](arguments);
   }
+};
+
+// The matrices of all experts, and what is added to their products.
+struct ExpertWeights {
+  Stack up, down;  // [experts]([2 * inner, hidden]), the gates first, and [experts]([hidden, inner])
+  const float *up_bias, *down_bias;  // [experts, 2 * inner] and [experts, hidden], or null
+  int64_t hidden, inner;
 };
 
 // Some rows of one expert: places [first, first + count) among all rows in the order of their experts.
@@ -120,15 +134,11 @@ void compute(const Task& task, const ExpertWeights& weights, const Gating& gatin
     if (factors)
       for (int64_t k = 0; k < hidden; k++) input[k] *= factors[task.first + i];
   }
-  const auto linear = table->linear[weights.kind];
-  const float* up_bias = bias_of(weights.up_bias, task.expert, 2 * inner);
-  linear({inputs, weights.up_of(task.expert), up_bias, up, task.count, hidden, 2 * inner, weights.up_segments});
+  weights.up.multiply(task.expert, inputs, bias_of(weights.up_bias, task.expert, 2 * inner), up, task.count);
   if (gating.limit > 0)
     for (int64_t i = 0; i < task.count; i++) clamp_row(up + i * 2 * inner, inner, gating.limit, active + i * inner);
   table->activation({up, active, task.count, inner, gating.activation, true});
-  const float* down_bias = bias_of(weights.down_bias, task.expert, hidden);
-  linear({active, weights.down_of(task.expert), down_bias, inputs, task.count, inner, hidden,
-          weights.down_segments});
+  weights.down.multiply(task.expert, active, bias_of(weights.down_bias, task.expert, hidden), inputs, task.count);
 }
 
 // Each task on one thread; where there are few, one after another on all of them. A row's bits are the same.
@@ -192,14 +202,24 @@ Layer& layer() {
   return kept;
 }
 
-int experts_of_step(int count, void** params, int64_t** shapes, int* ndims, WeightKind kind) {
-  const ExpertsShape shape = settings_of<ExpertsSettings>(count, params).shape;
+// Those of operands 3 and 4. Settings: of either operation.
+template <class Settings>
+ExpertWeights weights_of(const Settings& settings, void** params, int64_t** shapes, const float* up_bias,
+                         const float* down_bias) {
+  const int64_t hidden = shapes[0][1], inner = settings.shape.inner;
+  return {{params[3], shapes[3], settings.up_kind, hidden, 2 * inner},
+          {params[4], shapes[4], settings.down_kind, inner, hidden},
+          up_bias, down_bias, hidden, inner};
+}
+
+int experts_of_step(int count, void** params, int64_t** shapes, int* ndims) {
+  const auto settings = settings_of<ExpertsSettings>(count, params);
+  const ExpertsShape& shape = settings.shape;
   const auto bias = [&](int index) { return shape.has_biases ? optional(params, shapes, ndims, index) : nullptr; };
   const Routing& routing = shape.routing;
   if (routing.experts != shapes[1][shape.has_logits ? 1 : 0] || !is_possible(routing)) return kOutside;
   const int64_t rows = shapes[0][0], hidden = shapes[0][1], inner = shape.inner;
-  const ExpertWeights weights = {static_cast<const char*>(params[3]), static_cast<const char*>(params[4]), bias(6),
-                                 bias(7), hidden, inner, shapes[3][1], shapes[4][1], kind};
+  const ExpertWeights weights = weights_of(settings, params, shapes, bias(6), bias(7));
   const float *x = floats(params[0]), *router = floats(params[1]);
   PoolLock lock;
   Layer& its = layer();
@@ -213,13 +233,13 @@ int experts_of_step(int count, void** params, int64_t** shapes, int* ndims, Weig
   return 0;
 }
 
-int expert_products(int count, void** params, int64_t** shapes, int* ndims, WeightKind kind) {
-  const ExpertsShape shape = settings_of<ExpertProductsSettings>(count, params).shape;
+int expert_products(int count, void** params, int64_t** shapes, int* ndims) {
+  const auto settings = settings_of<ExpertProductsSettings>(count, params);
+  const ExpertsShape& shape = settings.shape;
   const auto optional_at = [&](int index) { return optional(params, shapes, ndims, index); };
   const int64_t rows = shapes[0][0], hidden = shapes[0][1], inner = shape.inner, chosen = shape.routing.chosen;
   if (count != 9 || shape.routing.experts != shapes[1][1] || !is_possible(shape.routing)) return kOutside;
-  const ExpertWeights weights = {static_cast<const char*>(params[3]), static_cast<const char*>(params[4]), optional_at(6),
-                                 nullptr, hidden, inner, shapes[3][1], shapes[4][1], kind};
+  const ExpertWeights weights = weights_of(settings, params, shapes, optional_at(6), nullptr);
   PoolLock lock;
   Layer& its = layer();
   its.reserve(rows * (shape.routing.experts + chosen * (hidden + 3 * inner)));
@@ -245,15 +265,11 @@ using namespace mindbatch;
 // Where it has logits [rows, experts], they stand in place of the router. Fails when settings contradict each other.
 // Where there are biases, they stand before the settings: of the router [experts], of up [experts, 2 * inner] and of down
 // [experts, hidden], and what weights are multiplied with [experts], each or [1].
-MB_OP(mb_experts) { return experts_of_step(count, params, shapes, ndims, kFloat32); }
-MB_OP(mb_experts_bfloat16) { return experts_of_step(count, params, shapes, ndims, kBfloat16); }
-MB_OP(mb_experts_int8) { return experts_of_step(count, params, shapes, ndims, kInt8); }
+MB_OP(mb_experts) { return experts_of_step(count, params, shapes, ndims); }
 
 // x [rows, hidden], logits [rows, experts], correction [experts] or [1], packed up and down of all experts, biases of the
 // router and of up or [1], settings -> y [rows, chosen * hidden]: what the experts of each row compute
-MB_OP(mb_expert_products) { return expert_products(count, params, shapes, ndims, kFloat32); }
-MB_OP(mb_expert_products_bfloat16) { return expert_products(count, params, shapes, ndims, kBfloat16); }
-MB_OP(mb_expert_products_int8) { return expert_products(count, params, shapes, ndims, kInt8); }
+MB_OP(mb_expert_products) { return expert_products(count, params, shapes, ndims); }
 
 // products [rows, chosen * hidden], logits [rows, experts], correction [experts] or [1], biases of the router [experts] and
 // of down [experts, hidden], and what weights are multiplied with [experts], each or [1], settings -> y [rows, hidden]

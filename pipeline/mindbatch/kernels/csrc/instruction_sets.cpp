@@ -19,13 +19,13 @@ namespace avx2 { extern const KernelTable table; }
 namespace avx512 { extern const KernelTable table; }
 #endif
 #if defined(MB_WITH_AVX512_VNNI)
-namespace avx512_vnni { void linear_int8(const LinearArgs&); }
+namespace avx512_vnni { void extend(KernelTable&); }
 #endif
 #if defined(MB_WITH_AVX512_BF16)
 namespace avx512_bf16 { void linear_bfloat16(const LinearArgs&); }
 #endif
 #if defined(MB_WITH_NEON_DOTPROD)
-namespace neon_dotprod { void linear_int8(const LinearArgs&); }
+namespace neon_dotprod { void extend(KernelTable&); }
 #endif
 #if defined(MB_WITH_NEON_I8MM_BF16)
 namespace neon_i8mm_bf16 {
@@ -110,7 +110,7 @@ struct InstructionSets {
 #endif
 #if defined(MB_WITH_AVX512_VNNI)
     if (!has_vnni()) return;
-    extend("avx512_vnni").linear[kInt8] = avx512_vnni::linear_int8;
+    avx512_vnni::extend(extend("avx512_vnni"));
 #endif
 #if defined(MB_WITH_AVX512_BF16)
     if (!has_bf16()) return;
@@ -118,7 +118,7 @@ struct InstructionSets {
 #endif
 #if defined(MB_WITH_NEON_DOTPROD)
     if (!has_dotprod()) return;
-    extend("neon_dotprod").linear[kInt8] = neon_dotprod::linear_int8;
+    neon_dotprod::extend(extend("neon_dotprod"));
 #endif
 #if defined(MB_WITH_NEON_I8MM_BF16)
     if (!has_i8mm_and_bf16()) return;

@@ -40,10 +40,13 @@ struct HeadProducts {
 };
 
 // Each head on one thread; where there are few, one after another on all of them. A row's bits are the same.
-int head_products(int count, void** params, int64_t** shapes, WeightKind kind) {
-  const HeadProductsShape shape = settings_of<HeadProductsSettings>(count, params).shape;
+int head_products(int count, void** params, int64_t** shapes) {
+  const auto settings = settings_of<HeadProductsSettings>(count, params);
+  const HeadProductsShape& shape = settings.shape;
+  if (is_grouped(settings.matrices_kind)) return kOutside;
   const HeadProducts its = {shape.heads, shape.stride, shape.first, shape.inputs, shape.outputs, shapes[0][0], shapes[0][1],
-                            shapes[1][1], floats(params[0]), static_cast<const char*>(params[1]), static_cast<float*>(params[3]), kind};
+                            shapes[1][1], floats(params[0]), static_cast<const char*>(params[1]), static_cast<float*>(params[3]),
+                            settings.matrices_kind};
   if (!its.is_possible()) return kOutside;
   PoolLock lock;
   static auto& memory = *new std::vector<float>;
@@ -68,11 +71,7 @@ using namespace mindbatch;
 
 // x [rows, width], packed stack [heads]([outputs, inputs]), settings -> y [rows, heads * outputs]
 // Head h reads `inputs` numbers of a row from h * stride + first. Fails when they are not within a row.
-#define MB_HEAD_PRODUCTS(name, kind) \
-  MB_OP(name) { return head_products(count, params, shapes, kind); }
-MB_HEAD_PRODUCTS(mb_head_products, kFloat32)
-MB_HEAD_PRODUCTS(mb_head_products_bfloat16, kBfloat16)
-MB_HEAD_PRODUCTS(mb_head_products_int8, kInt8)
+MB_OP(mb_head_products) { return head_products(count, params, shapes); }
 
 // x [rows, width], settings -> y [rows, count]: the numbers of each row from `first` on
 MB_OP(mb_columns) {

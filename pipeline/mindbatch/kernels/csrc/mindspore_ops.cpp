@@ -21,7 +21,7 @@ struct Follower {
 void read_next_ahead(const LinearArgs& a, WeightKind kind) {
   static auto& followers = *new std::unordered_map<const void*, Follower>;
   static const void* previous = nullptr;
-  followers[previous] = {a.weights, panel_bytes(a.depth, kind, a.segments), (a.columns + kPanel - 1) / kPanel};
+  followers[previous] = {a.weights, panel_bytes(a.depth, kind, a.segments, a.groups), (a.columns + kPanel - 1) / kPanel};
   previous = a.weights;
   const auto next = followers.find(a.weights);
   if (next != followers.end()) set_ahead(next->second.weights, next->second.panel_bytes, next->second.panels);
@@ -54,9 +54,16 @@ const float* optional(void** params, int64_t** shapes, int* ndims, int index) {
   return size > 1 ? floats(params[index]) : nullptr;
 }
 
-LinearArgs linear_arguments(void** params, int64_t** shapes, int* ndims, int first, int y, int64_t depth) {
-  return {nullptr, params[first], optional(params, shapes, ndims, first + 1), static_cast<float*>(params[y]),
-          shapes[y][0], depth, shapes[y][1], shapes[first][1]};
+InputGroups groups_of(const int64_t* shape, WeightKind kind, int64_t depth) {
+  if (!is_grouped(kind)) return {};
+  return {depth / (shape[1] * shape[2]), shape[3]};
+}
+
+LinearArgs linear_arguments(void** params, int64_t** shapes, int* ndims, int first, int y, int64_t depth, WeightKind kind) {
+  LinearArgs arguments = {nullptr, params[first], optional(params, shapes, ndims, first + 1),
+                          static_cast<float*>(params[y]), shapes[y][0], depth, shapes[y][1], shapes[first][1]};
+  arguments.groups = groups_of(shapes[first], kind, depth);
+  return arguments;
 }
 
 void linear_of_step(const LinearArgs& arguments, WeightKind kind) {
@@ -81,50 +88,41 @@ ActivationArgs activation_arguments(void** params, int64_t** shapes, const Activ
 using namespace mindbatch;
 
 // Which entry points there are, and what they take: INTERFACE of kernels/native_library.py, and settings of operations.
-MB_EXPORT int mb_interface() { return 19; }
+MB_EXPORT int mb_interface() { return 20; }
 MB_EXPORT uint32_t mb_settings_digest() { return kSettingsDigest; }
 
 MB_EXPORT void mb_set_num_threads(int count) { set_num_threads(count); }
 MB_EXPORT int mb_num_threads() { return num_threads(); }
 
 // x [rows, depth], packed weights [panels, segments, ...], bias [columns] or [1], settings -> y [rows, columns]
-#define MB_LINEAR(name, kind)                                                                       \
-  MB_OP(name) {                                                                                     \
-    PoolLock lock;                                                                                  \
-    LinearArgs arguments = linear_arguments(params, shapes, ndims, 1, 4, shapes[0][1]);             \
-    arguments.x = floats(params[0]);                                                                \
-    linear_of_step(arguments, kind);                                                                \
-    return 0;                                                                                       \
-  }
-MB_LINEAR(mb_linear, kFloat32)
-MB_LINEAR(mb_linear_bfloat16, kBfloat16)
-MB_LINEAR(mb_linear_int8, kInt8)
+static void multiply(void** params, int64_t** shapes, int* ndims, float* summary) {
+  PoolLock lock;
+  const WeightKind kind = read_settings<LinearSettings>(params[3]).weight_kind;
+  LinearArgs arguments = linear_arguments(params, shapes, ndims, 1, 4, shapes[0][1], kind);
+  arguments.x = floats(params[0]);
+  arguments.summary = summary;
+  linear_of_step(arguments, kind);
+}
+MB_OP(mb_linear) {
+  multiply(params, shapes, ndims, nullptr);
+  return 0;
+}
 
 // The same, and what is known of each row: -> y [rows, columns], summary [rows, 2, panels]: see summary.h
-#define MB_HEAD(name, kind)                                                                         \
-  MB_OP(name) {                                                                                     \
-    PoolLock lock;                                                                                  \
-    LinearArgs arguments = linear_arguments(params, shapes, ndims, 1, 4, shapes[0][1]);             \
-    arguments.x = floats(params[0]);                                                                \
-    arguments.summary = static_cast<float*>(params[5]);                                             \
-    linear_of_step(arguments, kind);                                                                \
-    return 0;                                                                                       \
-  }
-MB_HEAD(mb_head, kFloat32)
-MB_HEAD(mb_head_bfloat16, kBfloat16)
-MB_HEAD(mb_head_int8, kInt8)
+MB_OP(mb_head) {
+  multiply(params, shapes, ndims, static_cast<float*>(params[5]));
+  return 0;
+}
 
 // ids [tokens], packed weights [panels, segments, ...], settings -> y [tokens, depth]
-#define MB_EMBEDDING(name, kind)                                                                        \
-  MB_OP(name) {                                                                                     \
-    PoolLock lock;                                                                                  \
-    table->embed[kind]({ints(params[0]), params[1], static_cast<float*>(params[3]), shapes[0][0],   \
-                        shapes[3][1], shapes[1][0] * kPanel, shapes[1][1]});                        \
-    return 0;                                                                                       \
-  }
-MB_EMBEDDING(mb_embedding, kFloat32)
-MB_EMBEDDING(mb_embedding_bfloat16, kBfloat16)
-MB_EMBEDDING(mb_embedding_int8, kInt8)
+MB_OP(mb_embedding) {
+  PoolLock lock;
+  const WeightKind kind = settings_of<EmbeddingSettings>(count, params).weight_kind;
+  const int64_t depth = shapes[3][1];
+  table->embed[kind]({ints(params[0]), params[1], static_cast<float*>(params[3]), shapes[0][0], depth,
+                      shapes[1][0] * kPanel, shapes[1][1], groups_of(shapes[1], kind, depth)});
+  return 0;
+}
 
 // qkv, key cache, value cache, slots, rows, block tables, lengths, settings -> out [tokens, heads * head_dim]
 // Where it has sinks, they stand before the settings: float [heads].

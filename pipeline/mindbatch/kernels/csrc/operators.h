@@ -39,9 +39,12 @@ NormArgs norm_arguments(void** params, int64_t** shapes, int* ndims, bool adds, 
 ActivationArgs activation_arguments(void** params, int64_t** shapes, const ActivationSettings& settings, float* y,
                                     int64_t width);
 
+// The groups of packed weights [panels, segments, groups, bytes] of so many inputs.
+InputGroups groups_of(const int64_t* shape, WeightKind kind, int64_t depth);
+
 // Packed weights [panels, segments, ...] and bias [columns] or [1] from operand `first` on, y [rows, columns] -> a product's
 // arguments, but for its input.
-LinearArgs linear_arguments(void** params, int64_t** shapes, int* ndims, int first, int y, int64_t depth);
+LinearArgs linear_arguments(void** params, int64_t** shapes, int* ndims, int first, int y, int64_t depth, WeightKind kind);
 
 // A linear layer of a step: its product, and what the next one reads is read ahead. Needs a PoolLock.
 void linear_of_step(const LinearArgs& arguments, WeightKind kind);

@@ -6,7 +6,7 @@
 namespace mindbatch {
 
 // Of all that follows; a library with another one was built from other settings (kernels/native_library.py).
-constexpr uint32_t kSettingsDigest = 3656761398u;
+constexpr uint32_t kSettingsDigest = 2256647856u;
 
 enum Activation : int32_t { kGeluTanh, kGelu, kSilu, kRelu, kQuickGelu, kSigmoid, kIdentity };
 
@@ -20,6 +20,8 @@ struct AdaptedShape {
   template <class Parts>
   void visit(Parts& parts) { parts(inputs, widths, ranks, is_embedding, has_whole); }
 };
+
+enum WeightKind : int32_t { kFloat32, kBfloat16, kInt8, kInt4, kFloat4, kInt8Groups };
 
 struct TensorSlice {
   int64_t rank;
@@ -120,17 +122,19 @@ struct ActivationSettings {
 
 struct AdaptedEmbeddingSettings {
   AdaptedShape shape;
+  WeightKind weight_kind;
 
   template <class Parts>
-  void visit(Parts& parts) { parts(shape); }
+  void visit(Parts& parts) { parts(shape, weight_kind); }
 };
 
 struct AdaptedProductsSettings {
   int64_t outputs;
   AdaptedShape shape;
+  WeightKind weight_kind;
 
   template <class Parts>
-  void visit(Parts& parts) { parts(outputs, shape); }
+  void visit(Parts& parts) { parts(outputs, shape, weight_kind); }
 };
 
 struct AdaptedSumSettings {
@@ -212,16 +216,19 @@ struct DistanceAttentionSettings {
 
 struct EmbeddingSettings {
   int64_t width;
+  WeightKind weight_kind;
 
   template <class Parts>
-  void visit(Parts& parts) { parts(width); }
+  void visit(Parts& parts) { parts(width, weight_kind); }
 };
 
 struct ExpertProductsSettings {
   ExpertsShape shape;
+  WeightKind up_kind;
+  WeightKind down_kind;
 
   template <class Parts>
-  void visit(Parts& parts) { parts(shape); }
+  void visit(Parts& parts) { parts(shape, up_kind, down_kind); }
 };
 
 struct ExpertSumSettings {
@@ -233,9 +240,11 @@ struct ExpertSumSettings {
 
 struct ExpertsSettings {
   ExpertsShape shape;
+  WeightKind up_kind;
+  WeightKind down_kind;
 
   template <class Parts>
-  void visit(Parts& parts) { parts(shape); }
+  void visit(Parts& parts) { parts(shape, up_kind, down_kind); }
 };
 
 struct GatedSettings {
@@ -264,9 +273,10 @@ struct GroupNormSettings {
 
 struct HeadProductsSettings {
   HeadProductsShape shape;
+  WeightKind matrices_kind;
 
   template <class Parts>
-  void visit(Parts& parts) { parts(shape); }
+  void visit(Parts& parts) { parts(shape, matrices_kind); }
 };
 
 struct IdsFromSettings {
@@ -286,9 +296,10 @@ struct LatentHeadsSettings {
 
 struct LinearSettings {
   int64_t outputs;
+  WeightKind weight_kind;
 
   template <class Parts>
-  void visit(Parts& parts) { parts(outputs); }
+  void visit(Parts& parts) { parts(outputs, weight_kind); }
 };
 
 struct NormSettings {

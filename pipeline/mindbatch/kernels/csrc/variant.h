@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
@@ -26,6 +27,7 @@ namespace {
 #include "linear_float32.h"
 #include "linear_bfloat16.h"
 #include "linear_int8.h"
+#include "linear_codes.h"
 #include "adapters.h"
 #include "attention_paged.h"
 #include "attention.h"
@@ -42,8 +44,8 @@ namespace {
 
 extern const KernelTable table;
 const KernelTable table = {MB_VARIANT_NAME,
-                           {linear<Float32>, linear<Bfloat16>, linear<Int8>},
-                           {embed<Float32>, embed<Bfloat16>, embed<Int8>},
+                           {linear<Float32>, linear<Bfloat16>, linear<Int8>, linear_codes<Int4Codes>, linear_codes<Float4Codes>, linear_codes<Int8Codes>},
+                           {embed<Float32>, embed<Bfloat16>, embed<Int8>, embed_codes<Int4Codes>, embed_codes<Float4Codes>, embed_codes<Int8Codes>},
                            attention,
                            attention,
                            rotary,
@@ -52,7 +54,7 @@ const KernelTable table = {MB_VARIANT_NAME,
                            cap,
                            likeliest,
                            choose,
-                           {pack_float32, pack_bfloat16, pack_int8},
+                           {pack_float32, pack_bfloat16, pack_int8, nullptr, nullptr, nullptr},
                            router,
                            weighted_sum,
                            adapter_shrink,

@@ -4,10 +4,16 @@
 #define MB_HAS_DOT_BYTES
 #include "variant_products.h"
 #include "linear_int8.h"
+#include "linear_codes.h"
 
 }  // namespace
 
-void linear_int8(const LinearArgs& a) { linear<Int8>(a); }
+void extend(KernelTable& table) {
+  table.linear[kInt8] = linear<Int8>;
+  table.linear[kInt4] = linear_codes<Int4Codes>;
+  table.linear[kFloat4] = linear_codes<Float4Codes>;
+  table.linear[kInt8Groups] = linear_codes<Int8Codes>;
+}
 
 }  // namespace MB_VARIANT
 }  // namespace mindbatch

@@ -2,6 +2,7 @@
 // See variant.h for what may be included here.
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #if defined(__x86_64__)
 #include <immintrin.h>

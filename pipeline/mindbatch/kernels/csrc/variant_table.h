@@ -9,8 +9,20 @@ namespace mindbatch {
 // Outputs of a linear layer are packed in panels of this many columns; part of the weights' layout.
 constexpr int kPanel = 32;
 
-// How the matrix of a linear layer is kept; linear_*.h says how each is packed.
-enum WeightKind : int32_t { kFloat32 = 0, kBfloat16 = 1, kInt8 = 2, kWeightKinds = 3 };
+// How the matrix of a linear layer is kept is its WeightKind; linear_*.h says how each is packed.
+constexpr int kWeightKinds = kInt8Groups + 1;
+
+// Of the last kinds, groups of inputs have scales: this many inputs, which have so many bytes of a panel.
+struct InputGroups {
+  int64_t inputs = 0, bytes = 0;
+};
+
+static inline bool is_grouped(WeightKind kind) { return kind >= kInt4; }
+
+constexpr int64_t kMostOfGroup = 128;  // inputs
+
+// Bytes of the codes of a group, which begin it.
+static inline int64_t code_bytes(int64_t inputs, WeightKind kind) { return inputs * kPanel / (kind == kInt8Groups ? 1 : 2); }
 
 // Inputs of a matrix are so many segments of equal depth, a power of two: each is packed by itself, and is summed by
 // itself in every product. Sums of segments are added in a balanced tree, of which ranks of one model compute subtrees.
@@ -31,7 +43,8 @@ static inline int64_t padded_depth(int64_t depth, WeightKind kind) {
 constexpr int64_t kInt8Tail = kPanel * 8;
 
 // Bytes of a packed panel of kPanel outputs, of one segment or of several.
-static inline int64_t panel_bytes(int64_t depth, WeightKind kind, int64_t segments = 1) {
+static inline int64_t panel_bytes(int64_t depth, WeightKind kind, int64_t segments = 1, InputGroups groups = {}) {
+  if (is_grouped(kind)) return depth / groups.inputs * groups.bytes;
   const int64_t size = kind == kInt8 ? 1 : (kind == kBfloat16 ? 2 : 4);
   return (padded_depth(depth / segments, kind) * kPanel * size + (kind == kInt8 ? kInt8Tail : 0)) * segments;
 }
@@ -63,6 +76,7 @@ struct LinearArgs {
   const NormArgs* norm = nullptr;
   const ActivationArgs* activation = nullptr;
   float* summary = nullptr;  // [rows][2][panels] of y: see summary.h
+  InputGroups groups = {};
 };
 
 struct EmbedArgs {
@@ -70,6 +84,7 @@ struct EmbedArgs {
   const void* weights;
   float* y;
   int64_t tokens, depth, vocabulary, segments = 1;
+  InputGroups groups = {};
 };
 
 // Tokens of one step, flattened. Keys are cached as [block, kv head, head_dim, slot], values as

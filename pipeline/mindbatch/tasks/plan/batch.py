@@ -196,7 +196,7 @@ def _memory(plan: Plan) -> list[str]:
     )
     lines = [
         f"weights    {size(setup.weight_bytes)}: {setup.num_parameters:,} parameters in "
-        f"{setup.weight_type.name}{stored}",
+        f"{setup.weight_types}{stored}",
         f"cache      {size(setup.cache_bytes)}{on_each}: {setup.cache_tokens:,} tokens of "
         f"{size(setup.cache_bytes_per_token)}{_states(setup)}",
     ]

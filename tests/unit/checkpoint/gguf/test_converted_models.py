@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.folders.model_folder import CodedWeights, ModelFolder
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.ggml_types import BLOCK_TYPES
 from mindbatch.checkpoint.gguf.unpacked import gguf_paths, unpacked
@@ -15,6 +15,7 @@ from mindbatch.config import environment
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.config.paths import model_folder_error, resolved
 from mindbatch.io.errors import CheckpointError
+from mindbatch.kernels.codes import packed_type
 from mindbatch.loading.providers import OpenedFolder, open_model
 from mindbatch.model_spec.described_folder import as_stored
 from mindbatch.model_spec.registry import describe
@@ -41,6 +42,28 @@ def test_a_file_has_the_architecture_and_the_tensors_of_its_folder(name: str, tm
     with folder:
         assert spec.architecture == as_stored(describe(CASES[name]["config"]), folder)
         assert {key: digest(folder.floats(key)) for key in folder.names} == CASES[name]["digests"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_codes_times_scales_are_the_floats(name: str, tmp_path: Path) -> None:
+    """Of some rows, all inputs and the last 32 of them."""
+    with opened(name, tmp_path).folder as folder:
+        assert isinstance(folder, CodedWeights)
+        for key in folder.names:
+            if (kind := folder.code_type(key)) is None:
+                continue
+            rows, width = slice(1, folder.info(key).shape[0]), folder.info(key).shape[1]
+            packed = packed_type([kind], width)
+            assert packed is not None
+            for columns in (slice(0, width), slice(width - 32, width)):
+                if packed.group is None or packed.group > 32:
+                    continue
+                numbers, scales, offsets = folder.codes(key, rows, columns, packed)
+                floats = numbers.reshape(*scales.shape, -1) * scales[:, :, None]
+                floats = floats if offsets is None else floats + offsets[:, :, None]
+                expected = folder.floats(key, rows=rows, columns=columns)
+                limit = 0 if offsets is None else 3e-7 * np.abs(expected).max()
+                np.testing.assert_allclose(floats.reshape(expected.shape), expected, rtol=0, atol=limit)
 
 
 @pytest.mark.parametrize("name", ["llama", "mixtral", "qwen3", "deepseek_v3"])

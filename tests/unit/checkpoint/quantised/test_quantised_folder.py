@@ -15,6 +15,7 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.quantised.folder import QuantisedFolder
 from mindbatch.config_json.quantisation import open_whole
 from mindbatch.io.errors import CheckpointError
+from mindbatch.kernels.codes import INT8_BY_OUTPUT, CodeType, packed_type
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.model_spec.described_folder import check_tensors
 from mindbatch.model_spec.model_spec import ModelSpec
@@ -113,19 +114,62 @@ def test_a_scale_of_mxfp4_that_is_no_number_is_refused(tmp_path: Path) -> None:
         load_weights(ModelSpec.of(describe(made.config)), folder, ReferenceKernels())
 
 
-@pytest.mark.parametrize(("method", "is_kept"), [("int8", True), ("packed", False), ("awq", False)])
-def test_integers_with_a_scale_for_each_output_are_given_as_they_are(
-    tmp_path: Path, method: str, is_kept: bool
-) -> None:
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        ("int8", CodeType("int8")),
+        ("packed", CodeType("int4", 16)),
+        ("packed_zeros", CodeType("int4", 16, has_offsets=True)),
+        ("packed_order", None),
+        ("awq", CodeType("int4", 16, has_offsets=True)),
+        ("gptq8", CodeType("int8", 16, has_offsets=True)),
+        ("nvfp4", CodeType("float4", 16)),
+        ("ascend_static", CodeType("int8")),
+        ("ascend_int4", CodeType("int4", 16)),
+        ("nf4", None),
+        ("fp8", None),
+    ],
+)
+def test_the_whole_numbers_of_a_matrix_are_known(tmp_path: Path, method: str, kind: CodeType | None) -> None:
     made = sample(method, LLAMA)
     with opened(made.write(tmp_path), made.config) as folder:
         assert isinstance(folder, QuantisedFolder)
-        assert not folder.has_integers("model.norm.weight")
-        assert folder.has_integers(f"{MATRIX}.weight") == is_kept
-        if is_kept:
-            numbers, scales = folder.integers(f"{MATRIX}.weight", slice(2, 9), slice(1, 40))
-            np.testing.assert_array_equal(numbers, made.tensors[f"{MATRIX}.weight"][2:9, 1:40])
-            np.testing.assert_array_equal(scales, made.tensors[f"{MATRIX}.weight_scale"][2:9, 0])
+        assert folder.code_type("model.norm.weight") is None
+        assert folder.code_type(f"{MATRIX}.weight") == kind
+
+
+def test_integers_with_a_scale_for_each_output_are_given_as_they_are(tmp_path: Path) -> None:
+    made = sample("int8", LLAMA)
+    with opened(made.write(tmp_path), made.config) as folder:
+        assert isinstance(folder, QuantisedFolder)
+        codes = folder.codes(f"{MATRIX}.weight", slice(2, 9), slice(1, 40), INT8_BY_OUTPUT)
+        np.testing.assert_array_equal(codes.numbers, made.tensors[f"{MATRIX}.weight"][2:9, 1:40])
+        np.testing.assert_array_equal(codes.scales, made.tensors[f"{MATRIX}.weight_scale"][2:9])
+        assert codes.offsets is None
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_codes_times_scales_are_the_floats(tmp_path: Path, method: str) -> None:
+    """Of a slice, in the folder's groups, in smaller ones, and as numbers of another type, with offsets."""
+    made, rows, columns = sample(method, LLAMA), slice(3, 30), slice(16, 48)
+    with opened(made.write(tmp_path), made.config) as folder:
+        assert isinstance(folder, QuantisedFolder)
+        if (kind := folder.code_type(f"{MATRIX}.weight")) is None:
+            return
+        others = [CodeType("int8", 16, has_offsets=True)]
+        for packed in filter(None, (packed_type([kind], 32), packed_type([kind, *others], 32))):
+            codes = folder.codes(f"{MATRIX}.weight", rows, columns, packed)
+            size = packed.group or 32
+            floats = codes.numbers.reshape(27, -1, size) * codes.scales[:, :, None]
+            if packed.has_offsets:
+                assert codes.offsets is not None
+                floats = floats + codes.offsets[:, :, None]
+            expected = made.floats[f"{MATRIX}.weight"][rows, columns]
+            # Scales of float32 make offsets that are rounded once more.
+            exact = 0 if packed == kind and not kind.has_offsets else 2e-7
+            np.testing.assert_allclose(
+                floats.reshape(27, -1), expected, rtol=0, atol=exact * abs(expected).max()
+            )
 
 
 def broken(end: str, at: Any, value: Any) -> Any:
