@@ -1,5 +1,6 @@
 """Matrices that stay as codes: what a rank packs, and products to the bits of their declaration."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from adapter_models import GEOMETRY, logits
 
 from mindbatch.backends import native
 from mindbatch.backends.loader import kept_as_codes, load_weights
+from mindbatch.checkpoint.quantised.small_floats import E4M3
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.kernels.codes import Codes, CodeType, packed_type
@@ -32,11 +34,13 @@ Floats = npt.NDArray[np.float32]
 LARGER = {**LLAMA, "hidden_size": 256, "intermediate_size": 512}
 KINDS = [
     CodeType(numbers, group, has_offsets)
-    for numbers in ("int4", "float4", "int8")
+    for numbers in ("int4", "float4", "int8", "float8")
     for group in (16, 32, 64, 128)
     for has_offsets in (False, True)
+    if not (numbers == "float8" and has_offsets)
 ]
 NUMBERS = {"int4": range(-8, 8), "float4": [int(2 * number) for number in E2M1], "int8": range(-128, 128)}
+FLOAT8 = [code for code in range(256) if code & 0x7F != 0x7F]
 OUTPUTS = 70
 
 
@@ -48,7 +52,10 @@ def library() -> NativeLibrary:
 
 def drawn(kind: CodeType, inputs: int, seed: int = 0) -> Codes:
     chance = np.random.default_rng(seed)
-    numbers = chance.choice(NUMBERS[kind.numbers], (OUTPUTS, inputs)).astype(np.int8)
+    if kind.numbers == "float8":
+        numbers = chance.choice(FLOAT8, (OUTPUTS, inputs)).astype(np.uint8).view(np.int8)
+    else:
+        numbers = chance.choice(NUMBERS[kind.numbers], (OUTPUTS, inputs)).astype(np.int8)
     scales = chance.uniform(1e-3, 1e-2, (OUTPUTS, inputs // (kind.group or inputs))).astype(np.float32)
     offsets = chance.normal(0, 1e-2, scales.shape).astype(np.float32) if kind.has_offsets else None
     return Codes(numbers, scales, offsets)
@@ -79,8 +86,14 @@ def rows_of(kernels: NativeKernels, weight: npt.NDArray[np.uint8], ids: list[int
     return y
 
 
-def floats_of(codes: Codes) -> Floats:
-    numbers = codes.numbers.reshape(*codes.scales.shape, -1).astype(np.float32)
+def numbers_of(kind: CodeType, codes: Codes) -> Floats:
+    if kind.numbers == "float8":
+        return E4M3[codes.numbers.view(np.uint8)]
+    return codes.numbers.astype(np.float32)
+
+
+def floats_of(kind: CodeType, codes: Codes) -> Floats:
+    numbers = numbers_of(kind, codes).reshape(*codes.scales.shape, -1)
     floats = numbers * codes.scales[:, :, None]
     if codes.offsets is not None:
         floats = floats + codes.offsets[:, :, None]
@@ -90,6 +103,38 @@ def floats_of(codes: Codes) -> Floats:
 def fused(a: Floats, b: Floats, c: Floats) -> Floats:
     """a * b + c, rounded once: the product is exact in float64."""
     return (a.astype(np.float64) * b + c).astype(np.float32)
+
+
+def by_segments(groups: int, segments: int, added: Callable[[int, Floats], Floats], rows: int) -> Floats:
+    """added: (group, sum before it) -> the sum with it."""
+    parts = []
+    for segment in np.split(np.arange(groups), segments):
+        total = np.zeros((rows, OUTPUTS), np.float32)
+        for group in segment:
+            total = added(group, total)
+        parts.append(total)
+    while len(parts) > 1:
+        parts = [left + right for left, right in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def declared_float8(x: Floats, codes: Codes, segments: int) -> Floats:
+    """The product as csrc/linear_float8.h declares it."""
+    groups = codes.scales.shape[1]
+    bits = x.view(np.uint32)
+    rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+    grouped = rounded.reshape(len(x), groups, -1)
+    numbers = numbers_of(CodeType("float8"), codes).reshape(OUTPUTS, groups, -1)
+
+    def added(group: int, total: Floats) -> Floats:
+        its_x, its_numbers = grouped[:, group], numbers[:, group]
+        own = np.zeros_like(total)
+        for pair in range(its_x.shape[1] // 2):
+            for k in (2 * pair + 1, 2 * pair):
+                own = fused(its_x[:, k, None], its_numbers[:, k], own)
+        return fused(own, codes.scales[:, group], total)
+
+    return by_segments(groups, segments, added, len(x))
 
 
 def declared(x: Floats, codes: Codes, segments: int) -> Floats:
@@ -102,17 +147,14 @@ def declared(x: Floats, codes: Codes, segments: int) -> Floats:
     numbers = codes.numbers.reshape(OUTPUTS, groups, -1).astype(np.int64)
     exact = np.einsum("rgi,ogi->gro", whole, numbers).astype(np.float32)
     sums = whole.sum(-1).astype(np.float32) * scales
-    parts = []
-    for segment in np.split(np.arange(groups), segments):
-        total = np.zeros((len(x), OUTPUTS), np.float32)
-        for group in segment:
-            total = fused(exact[group] * scales[:, group, None], codes.scales[:, group], total)
-            if codes.offsets is not None:
-                total = fused(sums[:, group, None], codes.offsets[:, group], total)
-        parts.append(total)
-    while len(parts) > 1:
-        parts = [left + right for left, right in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
+
+    def added(group: int, total: Floats) -> Floats:
+        total = fused(exact[group] * scales[:, group, None], codes.scales[:, group], total)
+        if codes.offsets is not None:
+            total = fused(sums[:, group, None], codes.offsets[:, group], total)
+        return total
+
+    return by_segments(groups, segments, added, len(x))
 
 
 @pytest.mark.parametrize("variant", ["portable", "neon", "avx2", "avx512", "avx512_vnni", "amx"])
@@ -131,7 +173,8 @@ def test_a_product_has_the_bits_of_its_declaration(kind: CodeType, variant: str)
             weight = packed(kernels, kind, codes, segments)
             for rows in (1, 2, 3, 4, 9, 17):
                 x = np.random.default_rng(rows).normal(size=(rows, inputs)).astype(np.float32)
-                y, expected = product(kernels, weight, x), declared(x, codes, segments)
+                of_kind = declared_float8 if kind.numbers == "float8" else declared
+                y, expected = product(kernels, weight, x), of_kind(x, codes, segments)
                 if variant == "portable":
                     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
                 else:
@@ -145,7 +188,7 @@ def test_rows_of_a_table_are_number_times_scale(kind: CodeType) -> None:
     kernels, codes = NativeKernels(library(), keeps_codes=True), drawn(kind, 3 * 128)
     weight = packed(kernels, kind, codes, 1)
     rows = rows_of(kernels, weight, [0, OUTPUTS - 1, 33, -1, 1 << 20], 3 * 128)
-    np.testing.assert_array_equal(rows[:3], floats_of(codes)[[0, OUTPUTS - 1, 33]])
+    np.testing.assert_array_equal(rows[:3], floats_of(kind, codes)[[0, OUTPUTS - 1, 33]])
     assert not rows[3:].any()
 
 
@@ -159,6 +202,8 @@ def test_rows_of_a_table_are_number_times_scale(kind: CodeType) -> None:
         ([CodeType("int8"), CodeType("int8", None, True)], 512, CodeType("int8", 128, True)),
         ([CodeType("int8")], 100, CodeType("int8")),
         ([CodeType("int4", 32)], 40, None),
+        ([CodeType("float8", 128)], 4096, CodeType("float8", 128)),
+        ([CodeType("float8", 128), CodeType("int8", 128)], 4096, None),
         ([CodeType("int4", 8)], 64, None),
     ],
 )

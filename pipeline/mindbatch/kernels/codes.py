@@ -10,15 +10,16 @@ if TYPE_CHECKING:  # descriptions load no NumPy
     import numpy as np
     import numpy.typing as npt
 
+_FLOAT8 = "float8"
 CODE_GROUPS = (128, 64, 32, 16)
 """Numbers of inputs that a scale of codes may be for in a packed matrix, the largest first."""
 
 
 @dataclass(frozen=True)
 class CodeType:
-    """Whole numbers of 4 or 8 bits that are weights divided by a scale, less an offset where there are some.
+    """Numbers of 4 or 8 bits that are weights divided by a scale, less an offset where there are some.
 
-    numbers: "int4", of -8 to 7; "float4", E2M1 doubled; or "int8".
+    numbers: "int4", of -8 to 7; "float4", E2M1 doubled; "int8"; or "float8", E4M3.
     group: number of neighbouring inputs that have a scale together; None for all.
     """
 
@@ -33,7 +34,7 @@ class CodeType:
 
     @property
     def bits(self) -> int:
-        return 8 if self.numbers == "int8" else 4
+        return 8 if self.numbers in ("int8", _FLOAT8) else 4
 
     def nbytes(self, inputs: int) -> int:
         """Bytes of so many inputs of one output: codes, and scales and offsets of float32."""
@@ -42,6 +43,8 @@ class CodeType:
 
 class Codes(NamedTuple):
     """Numbers [n, inputs] of a `CodeType`, as int8, and of each group the scale and the offset [n, groups].
+
+    Those of "float8" are their bits.
 
     offsets: None if there are none.
     """
@@ -64,7 +67,7 @@ def packed_type(stored: Collection[CodeType], inputs: int) -> CodeType | None:
     numbers = {kind.numbers for kind in stored}
     sizes = [inputs, *(kind.group for kind in stored if kind.group is not None)]
     group = next((group for group in CODE_GROUPS if not any(size % group for size in sizes)), None)
-    if group is None:
+    if group is None or (_FLOAT8 in numbers and len(numbers) > 1):
         return None
     return CodeType(
         numbers.pop() if len(numbers) == 1 else "int8", group, any(kind.has_offsets for kind in stored)

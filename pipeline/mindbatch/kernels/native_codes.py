@@ -24,6 +24,7 @@ def coded_zeros(arena: Arena, kind: CodeType, outputs: int, inputs: int, segment
 def pack_codes(packed: Array, kind: CodeType, first_output: int, codes: Codes) -> None:
     """Packs codes from an output on; offsets are 0 if there are none."""
     numbers, scales, offsets = codes
+    is_paired = kind.numbers == "float8"
     units = _units(numbers, kind, scales.shape[1])
     floats = [scales] if offsets is None else [scales, offsets]
     panels = packed.reshape(len(packed), -1, packed.shape[-1])
@@ -34,7 +35,7 @@ def pack_codes(packed: Array, kind: CodeType, first_output: int, codes: Codes) -
         count = whole * PANEL or min(PANEL - column, len(numbers) - done)
         rows, columns = slice(done, done + count), slice(column, column + min(count, PANEL))
         of_rows = [values[rows] for values in floats]
-        _write(panels[panel : panel + max(whole, 1)], columns, units[rows], of_rows)
+        _write(panels[panel : panel + max(whole, 1)], columns, units[rows], of_rows, is_paired=is_paired)
         done += count
 
 
@@ -43,7 +44,7 @@ def _units(numbers: Array, kind: CodeType, groups: int) -> Array:
     count = len(numbers)
     stored = np.ascontiguousarray(numbers).view(np.uint8)
     if kind.bits == 8:
-        codes = stored ^ np.uint8(0x80)
+        codes = stored ^ np.uint8(0x80) if kind.numbers == "int8" else stored
     else:
         halves = _CODES_OF[kind.numbers][stored].reshape(count, -1, 2, _IN_UNIT)
         codes = halves[:, :, 0] | halves[:, :, 1] << 4
@@ -64,14 +65,22 @@ _CODES_OF = {
 }
 
 
-def _write(panels: Array, columns: slice, units: Array, floats: list[FloatArray]) -> None:
+def _write(panels: Array, columns: slice, units: Array, floats: list[FloatArray], *, is_paired: bool) -> None:
     """Writes outputs [n, groups, ...] to these columns of panels [m, groups, bytes]."""
     count, groups, per_group = units.shape
     shape = (len(panels), count // len(panels), groups)
     first = per_group * PANEL * _IN_UNIT
-    codes = panels[..., :first].view(np.uint32).reshape(len(panels), groups, per_group, PANEL)
-    codes[..., columns] = units.reshape(*shape, per_group).transpose(0, 2, 3, 1)
-    for values in floats:
-        stored = panels[..., first : first + PANEL * 4].view(np.float32)
-        stored[..., columns] = values.reshape(shape).swapaxes(1, 2)
+    stored = panels[..., :first]
+    if is_paired:
+        # Of each four outputs the first two inputs of a unit, then the others.
+        pairs = stored.view(np.uint16).reshape(len(panels), groups, per_group, PANEL // 4, 2, 4)
+        outputs = np.arange(columns.start, columns.stop)
+        values = units.reshape(*shape, per_group, 1).view(np.uint16)
+        pairs[..., outputs // 4, :, outputs % 4] = values.swapaxes(0, 1)
+    else:
+        codes = stored.view(np.uint32).reshape(len(panels), groups, per_group, PANEL)
+        codes[..., columns] = units.reshape(*shape, per_group).transpose(0, 2, 3, 1)
+    for numbers in floats:
+        lines = panels[..., first : first + PANEL * 4].view(np.float32)
+        lines[..., columns] = numbers.reshape(shape).swapaxes(1, 2)
         first += PANEL * 4

@@ -17,9 +17,9 @@ class OneOf:
 
 
 WeightKind = Annotated[
-    str, OneOf("WeightKind", ("float32", "bfloat16", "int8", "int4", "float4", "int8_groups"))
+    str, OneOf("WeightKind", ("float32", "bfloat16", "int8", "int4", "float4", "int8_groups", "float8"))
 ]
-"""Name of how the C++ library keeps a matrix; the last three have scales for groups of inputs."""
+"""Name of how the C++ library keeps a matrix; the last four have scales for groups of inputs."""
 Activation = Annotated[
     str, OneOf("Activation", ("gelu_tanh", "gelu", "silu", "relu", "quick_gelu", "sigmoid", "identity"))
 ]

@@ -47,7 +47,7 @@ def source_page(
     if source.kind in (RANKS, ITERATION):
         head += _rank_lines(ranks, number)
     if quantised is not None:
-        head += [f"quantised: {quantised}; read as floats where the model is run on a CPU"]
+        head += [f"quantised: {quantised}"]
     blocks = [
         [*map(printable, verdict)],
         head,

@@ -103,17 +103,17 @@ class EightBits(QuantisedLayout):
         zeros = tensors.get(str(self.zeros), np.zeros(1, np.float32)).astype(np.float32)
         return GroupedMatrix(
             (outputs, inputs),
-            (lambda part: codes[part]) if is_integer else (lambda part: np.take(E4M3, codes[part])),
+            lambda part: codes[part],
             self._by_output(scales, outputs),
             self._by_output(zeros, outputs) if zeros.any() else 0,
             self.groups_in_order(inputs),
             unit=1 if is_integer else None,
+            table=None if is_integer else E4M3,
         )
 
     def code_type(self, small: Mapping[str, Array], inputs: int) -> CodeType | None:
-        if self.number is not INT8:
-            return None
-        return self.coded("int8", small, inputs, has_offsets=bool(np.any(small.get(str(self.zeros), 0))))
+        numbers = "int8" if self.number is INT8 else "float8"
+        return self.coded(numbers, small, inputs, has_offsets=bool(np.any(small.get(str(self.zeros), 0))))
 
     def _by_output(self, blocks: Array, outputs: int) -> Array:
         return np.repeat(blocks, self.block[0] or outputs, axis=0)[:outputs]

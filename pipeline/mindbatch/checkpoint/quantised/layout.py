@@ -36,6 +36,7 @@ class GroupedMatrix:
     zeros: [outputs, groups], or one number for all.
     groups: [inputs], the group of each input; None if groups of equal size follow one another.
     unit: what codes are whole multiples of; None if they are of none.
+    table: the numbers that codes stand for; None for their own.
     middle: what is taken from codes that `zeros` are given for, so that they have a sign.
     """
 
@@ -45,6 +46,7 @@ class GroupedMatrix:
     zeros: FloatArray | int
     groups: Array | None = None
     unit: float | None = 1
+    table: FloatArray | None = None
     middle: int = 0
 
     def floats(self, rows: slice, columns: slice) -> FloatArray:
@@ -57,7 +59,8 @@ class GroupedMatrix:
         return weights
 
     def _floats(self, rows: slice) -> FloatArray:
-        codes, scales = self.codes(rows).astype(np.float32), self.scales[rows]
+        stored, scales = self.codes(rows), self.scales[rows]
+        codes = stored.astype(np.float32) if self.table is None else np.take(self.table, stored)
         zeros = self.zeros if isinstance(self.zeros, int) else self.zeros[rows]
         if self.groups is not None:
             codes -= zeros if isinstance(zeros, int) else np.take(zeros, self.groups, axis=1)
@@ -74,10 +77,10 @@ class GroupedMatrix:
         A zero of each group becomes what its middle number lacks to it: exact where floats of scales are
         halves.
         """
-        assert self.unit is not None
         numbers = self.codes(rows)[:, columns]
-        if self.unit != 1:
-            numbers = numbers / np.float32(self.unit)
+        unit = self.unit or 1
+        if unit != 1:
+            numbers = numbers / np.float32(unit)
         if kind.group is None:
             group_of = np.zeros(1, np.intp)
         elif self.groups is None:
@@ -86,7 +89,9 @@ class GroupedMatrix:
             )
         else:
             group_of = self.groups[columns.start : columns.stop : kind.group]
-        scales = np.take(self.scales[rows], group_of, axis=1) * np.float32(self.unit)
+        scales = np.take(self.scales[rows], group_of, axis=1) * np.float32(unit)
+        if self.table is not None:
+            return Codes(numbers.view(np.int8), scales)
         middle = self.zeros if isinstance(self.zeros, int) else self.middle
         offsets = None
         if kind.has_offsets:

@@ -7,12 +7,13 @@
 //   sum = fma(float(exact sum) * scale of x, scale, sum), and with offsets sum = fma(sum of x * scale of x, offset, sum),
 // one chain over the groups of a segment; segments are added as everywhere. So every set of instructions gives the same bits.
 
-// How numbers are found of the lower four bits of bytes, and what was added to them.
+// How numbers are found of the lower four bits of bytes, what was added to them, and the place in a line of an output's code.
 struct Int4Codes {
   static constexpr WeightKind kKind = kInt4;
   static constexpr int kBits = 4, kShift = 8, kLargest = 15;
   static IntVec bytes(IntVec codes) { return codes; }
   static int number(int code) { return code - kShift; }
+  static int64_t place(int64_t output, int64_t input) { return output * 4 + input; }
 };
 
 // E2M1, doubled.
@@ -21,6 +22,7 @@ struct Float4Codes {
   static constexpr WeightKind kKind = kFloat4;
   static constexpr int kBits = 4, kShift = 12, kLargest = 24;
   static int number(int code) { return kFloat4Numbers[code]; }
+  static int64_t place(int64_t output, int64_t input) { return output * 4 + input; }
 
   static IntVec bytes(IntVec codes) {
     // What is looked up, kShift being added.
@@ -47,6 +49,7 @@ struct Int8Codes {
   static constexpr int kBits = 8, kShift = 128, kLargest = 255;
   static IntVec bytes(IntVec codes) { return codes; }
   static int number(int code) { return code - kShift; }
+  static int64_t place(int64_t output, int64_t input) { return output * 4 + input; }
 };
 
 // Products of four unsigned bytes of weights with four signed bytes of x, for which x has so many kWords. They are added to
@@ -324,6 +327,14 @@ void linear_codes(const LinearArgs& a) {
   });
 }
 
+// The code of an output and an input of a group.
+template <class Codes>
+inline int code_of(const char* group, int64_t column, int64_t input) {
+  const int64_t in_line = Codes::kBits == 8 ? 4 : 8, k = input % in_line;
+  const int byte = reinterpret_cast<const uint8_t*>(group)[input / in_line * kPanel * 4 + Codes::place(column, k % 4)];
+  return Codes::kBits == 8 ? byte : k < 4 ? byte & 15 : byte >> 4;
+}
+
 // As `embed`: number * scale, and the offset is added to it.
 template <class Codes>
 void embed_codes(const EmbedArgs& a) {
@@ -337,13 +348,9 @@ void embed_codes(const EmbedArgs& a) {
     }
     const char* its = static_cast<const char*>(a.weights) + id / kPanel * groups * a.groups.bytes;
     for (int64_t g = 0; g < groups; g++, its += a.groups.bytes) {
-      const auto* bytes = reinterpret_cast<const uint8_t*>(its) + column * 4;
       const float* scales = reinterpret_cast<const float*>(its + codes) + column;
       for (int64_t i = 0; i < inputs; i++) {
-        const int64_t in_line = Codes::kBits == 8 ? 4 : 8, k = i % in_line;
-        const int byte = bytes[i / in_line * kPanel * 4 + k % 4];
-        const int number = Codes::number(Codes::kBits == 8 ? byte : k < 4 ? byte & 15 : byte >> 4);
-        const float scaled = static_cast<float>(number) * scales[0];
+        const float scaled = static_cast<float>(Codes::number(code_of<Codes>(its, column, i))) * scales[0];
         *y++ = a.groups.bytes > codes + kRowBytes ? scaled + scales[kPanel] : scaled;
       }
     }

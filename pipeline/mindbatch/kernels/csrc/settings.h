@@ -6,7 +6,7 @@
 namespace mindbatch {
 
 // Of all that follows; a library with another one was built from other settings (kernels/native_library.py).
-constexpr uint32_t kSettingsDigest = 2256647856u;
+constexpr uint32_t kSettingsDigest = 2745797175u;
 
 enum Activation : int32_t { kGeluTanh, kGelu, kSilu, kRelu, kQuickGelu, kSigmoid, kIdentity };
 
@@ -21,7 +21,7 @@ struct AdaptedShape {
   void visit(Parts& parts) { parts(inputs, widths, ranks, is_embedding, has_whole); }
 };
 
-enum WeightKind : int32_t { kFloat32, kBfloat16, kInt8, kInt4, kFloat4, kInt8Groups };
+enum WeightKind : int32_t { kFloat32, kBfloat16, kInt8, kInt4, kFloat4, kInt8Groups, kFloat8 };
 
 struct TensorSlice {
   int64_t rank;

@@ -28,6 +28,7 @@ namespace {
 #include "linear_bfloat16.h"
 #include "linear_int8.h"
 #include "linear_codes.h"
+#include "linear_float8.h"
 #include "adapters.h"
 #include "attention_paged.h"
 #include "attention.h"
@@ -44,8 +45,8 @@ namespace {
 
 extern const KernelTable table;
 const KernelTable table = {MB_VARIANT_NAME,
-                           {linear<Float32>, linear<Bfloat16>, linear<Int8>, linear_codes<Int4Codes>, linear_codes<Float4Codes>, linear_codes<Int8Codes>},
-                           {embed<Float32>, embed<Bfloat16>, embed<Int8>, embed_codes<Int4Codes>, embed_codes<Float4Codes>, embed_codes<Int8Codes>},
+                           {linear<Float32>, linear<Bfloat16>, linear<Int8>, linear_codes<Int4Codes>, linear_codes<Float4Codes>, linear_codes<Int8Codes>, linear_float8},
+                           {embed<Float32>, embed<Bfloat16>, embed<Int8>, embed_codes<Int4Codes>, embed_codes<Float4Codes>, embed_codes<Int8Codes>, embed_codes<Float8Codes>},
                            attention,
                            attention,
                            rotary,
@@ -54,7 +55,7 @@ const KernelTable table = {MB_VARIANT_NAME,
                            cap,
                            likeliest,
                            choose,
-                           {pack_float32, pack_bfloat16, pack_int8, nullptr, nullptr, nullptr},
+                           {pack_float32, pack_bfloat16, pack_int8},
                            router,
                            weighted_sum,
                            adapter_shrink,

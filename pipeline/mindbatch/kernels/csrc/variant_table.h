@@ -10,7 +10,7 @@ namespace mindbatch {
 constexpr int kPanel = 32;
 
 // How the matrix of a linear layer is kept is its WeightKind; linear_*.h says how each is packed.
-constexpr int kWeightKinds = kInt8Groups + 1;
+constexpr int kWeightKinds = kFloat8 + 1;
 
 // Of the last kinds, groups of inputs have scales: this many inputs, which have so many bytes of a panel.
 struct InputGroups {
@@ -22,7 +22,7 @@ static inline bool is_grouped(WeightKind kind) { return kind >= kInt4; }
 constexpr int64_t kMostOfGroup = 128;  // inputs
 
 // Bytes of the codes of a group, which begin it.
-static inline int64_t code_bytes(int64_t inputs, WeightKind kind) { return inputs * kPanel / (kind == kInt8Groups ? 1 : 2); }
+static inline int64_t code_bytes(int64_t inputs, WeightKind kind) { return inputs * kPanel / (kind < kInt8Groups ? 2 : 1); }
 
 // Inputs of a matrix are so many segments of equal depth, a power of two: each is packed by itself, and is summed by
 // itself in every product. Sums of segments are added in a balanced tree, of which ranks of one model compute subtrees.

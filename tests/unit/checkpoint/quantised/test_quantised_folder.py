@@ -13,6 +13,7 @@ from mindbatch.backends.loader import load_weights
 from mindbatch.checkpoint.folders.folder_files import read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.quantised.folder import QuantisedFolder
+from mindbatch.checkpoint.quantised.small_floats import E4M3
 from mindbatch.config_json.quantisation import open_whole
 from mindbatch.io.errors import CheckpointError
 from mindbatch.kernels.codes import INT8_BY_OUTPUT, CodeType, packed_type
@@ -127,7 +128,7 @@ def test_a_scale_of_mxfp4_that_is_no_number_is_refused(tmp_path: Path) -> None:
         ("ascend_static", CodeType("int8")),
         ("ascend_int4", CodeType("int4", 16)),
         ("nf4", None),
-        ("fp8", None),
+        ("fp8", CodeType("float8", 32)),
     ],
 )
 def test_the_whole_numbers_of_a_matrix_are_known(tmp_path: Path, method: str, kind: CodeType | None) -> None:
@@ -157,10 +158,11 @@ def test_codes_times_scales_are_the_floats(tmp_path: Path, method: str) -> None:
         if (kind := folder.code_type(f"{MATRIX}.weight")) is None:
             return
         others = [CodeType("int8", 16, has_offsets=True)]
-        for packed in filter(None, (packed_type([kind], 32), packed_type([kind, *others], 32))):
+        table = E4M3 if kind.numbers == "float8" else np.arange(256, dtype=np.uint8).view(np.int8)
+        for packed in filter(None, (packed_type([kind], 16), packed_type([kind, *others], 16))):
             codes = folder.codes(f"{MATRIX}.weight", rows, columns, packed)
             size = packed.group or 32
-            floats = codes.numbers.reshape(27, -1, size) * codes.scales[:, :, None]
+            floats = table[codes.numbers.view(np.uint8)].reshape(27, -1, size) * codes.scales[:, :, None]
             if packed.has_offsets:
                 assert codes.offsets is not None
                 floats = floats + codes.offsets[:, :, None]
