@@ -9,10 +9,10 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SUBJECTS = {
-    "decode": ("decode", "precision", "experts", "speculation"),
+    "decode": ("decode", "precision", "products", "experts", "speculation"),
     "strategies": ("strategies",),
     "batch": ("batch", "memory", "choices"),
-    "peers": ("peers",),
+    "peers": ("peers", "gguf"),
     "exactness": ("exactness", "gemma"),
     "lora": ("lora",),
     "load": ("load",),

@@ -130,6 +130,8 @@ inline void float8_tile_of(int64_t rows, const LinearArgs& a, const Bfloat16::Wo
   }
 }
 
+constexpr int kFloat8Rows = kLanes == 16 ? 8 : 4;  // of a tile
+
 // x as its tiles read it: [tile][pair][word][row].
 inline const Bfloat16::Word* float8_rows(const LinearArgs& a, const Tiling& tiling) {
   const int64_t count = a.depth / 2 * Bfloat16::kWords;
@@ -137,7 +139,7 @@ inline const Bfloat16::Word* float8_rows(const LinearArgs& a, const Tiling& tili
   auto body = [&](int64_t t, int thread) {
     const int64_t first = tiling.begin(t), height = tiling.height(t);
     float* own = scratch(1 + thread, height * count + a.depth);
-    const float* rows[Bfloat16::kTileRows];
+    const float* rows[kFloat8Rows];
     for (int64_t r = 0; r < height; r++) {
       auto* to = reinterpret_cast<Bfloat16::Word*>(own + r * count);
       Bfloat16::words(row_of(a, first + r, own + height * count), a.depth, to, nullptr);
@@ -153,9 +155,8 @@ inline const Bfloat16::Word* float8_rows(const LinearArgs& a, const Tiling& tili
 // As `linear`.
 void linear_float8(const LinearArgs& a) {
   if (a.rows == 0) return;
-  constexpr int kTileRows = kLanes == 16 ? 8 : 4;
   constexpr int64_t kInputsAtOnce = 128;
-  const Tiling tiling(a.rows, kTileRows);
+  const Tiling tiling(a.rows, kFloat8Rows);
   const Bfloat16::Word* x = float8_rows(a, tiling);
   const int64_t inputs = a.groups.inputs, groups = num_groups(a), of_segment = groups / a.segments, most = kInputsAtOnce / inputs;
   const int64_t words = inputs / 2 * Bfloat16::kWords;
@@ -178,7 +179,7 @@ void linear_float8(const LinearArgs& a) {
           const int64_t first = tiling.begin(t), height = tiling.height(t);
           if (is_last && s + 1 == a.segments) own_lines(a, first, height, p * kPanel);
           float* sums = acc + first * kPanel;
-          float8_tile_of<kTileRows>(height, a, x + (first * groups + g * height) * words, its, numbers, some, begin == 0, sums);
+          float8_tile_of<kFloat8Rows>(height, a, x + (first * groups + g * height) * words, its, numbers, some, begin == 0, sums);
           if (is_last)
             add_segment(rows_of(a, first, height), s, p * kPanel, waiting + first * kPanel * complete_before(a.segments - 1),
                         {0, height}, [&](int64_t r, int64_t i) { return load(sums + r * kPanel + i); });
