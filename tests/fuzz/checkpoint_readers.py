@@ -22,7 +22,7 @@ from iteration_folders import unpacked_iterations
 from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.checkpoint.folders.folder_files import read_config
 from mindbatch.checkpoint.folders.iteration_files import TRACKER
-from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.folders.model_folder import CodedWeights, ModelFolder
 from mindbatch.checkpoint.folders.resharded import MARKER_NAME, noted_settings, read_marker
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.gguf.unpacked import gguf_paths, unpacked
@@ -37,6 +37,7 @@ from mindbatch.config.lora_schema import read_adapter_list
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.config_json.quantisation import open_whole
 from mindbatch.io.errors import ConfigError
+from mindbatch.kernels.codes import packed_type
 from mindbatch.launch.table_reader import read_rank_table
 from mindbatch.loading.providers import open_model
 from mindbatch.loading.setup import model_eos_ids
@@ -241,8 +242,17 @@ def _read_quantised(path: Path) -> None:
     arch = describe(config, source=str(path.parent / "config.json"))
     with open_whole(path.parent, config) as folder:
         check_tensors(arch, tensor_specs(arch), folder)
-        for name in folder.names:
-            folder.floats(name)
+        _read_numbers(folder)
+
+
+def _read_numbers(folder: ModelFolder) -> None:
+    """Every number as a float, and those that are codes as such."""
+    for name in folder.names:
+        folder.floats(name)
+        if isinstance(folder, CodedWeights) and (stored := folder.code_type(name)) is not None:
+            outputs, inputs = folder.info(name).shape[-2:]
+            if (packed := packed_type([stored], inputs)) is not None:
+                folder.codes(name, slice(0, outputs), slice(0, inputs), packed)
 
 
 _CONFIGURED = [name for name, method in METHODS.items() if method.settings]
@@ -266,8 +276,7 @@ def _read_gguf(path: Path) -> None:
         home = unpacked(gguf_paths(path), Path(cache))
         with open_model(ModelConfig(checkpoint_name_or_path=str(home))).folder as folder:
             Tokenizer.load(home)
-            for name in folder.names:
-                folder.floats(name)
+            _read_numbers(folder)
 
 
 def _describe(path: Path) -> None:
